@@ -24,6 +24,7 @@ def add_to(sub: CliParser) -> None:
     sub.add_argument("--only", action="append", default=[], metavar="DRILL", help="this one; may be given again")
     sub.add_argument("--list", action="store_true", help="print the drills")
     sub.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn: rank, byte, moment")
+    sub.add_argument("--thorough", action="store_true", help="kill at every moment of a save, and not at some of them")
     sub.add_argument("--jobs", type=int, metavar="N", help="drills at a time; default: as many as there are cores for")
     about = "slurm: a real one, with the faults that you may cause there; default: a fake one, here"
     sub.add_argument("--cluster", choices=("local", "slurm"), default="local", help=about)
@@ -64,7 +65,7 @@ def rehearse(options: argparse.Namespace) -> int:
     print(f"Rehearsing {loaded.name} on {where}, {counted(ranks, 'rank')}: {shown_path(folder)}", file=out)
     began = time.time()
     screen = screen_for(out, planned, jobs)
-    made = {"cluster": options.cluster, "seed": options.seed, "jobs": jobs}
+    made = {"cluster": options.cluster, "seed": options.seed, "jobs": jobs, "thorough": options.thorough}
     rehearsal = Rehearsal(loaded, folder, Path.cwd(), drills, screen, grace_s(loaded), ranks, **made)
     try:
         with screen:

@@ -32,7 +32,7 @@ from clusterdp.rehearse.clusters.slurm_cluster import SlurmCluster
 from clusterdp.rehearse.drills.saves import MARGIN_MB
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.drills.table import drill_of
-from clusterdp.rehearse.not_landed import Inapplicable, Missed, TooQuick
+from clusterdp.rehearse.not_landed import Inapplicable, Missed
 from clusterdp.rehearse.observe.file_watch import FileWatch
 from clusterdp.rehearse.observe.live_run import LiveRun
 from clusterdp.rehearse.observe.observer import Observer
@@ -86,7 +86,11 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
         watches = config.restart.hang_after_s is not None
         live = LiveRun(folder, counter=spec.facts.counter, here=cluster.ranks_are_here)
         watch = FileWatch(live)
-        scene = Scene(live, watch, cluster, str(job.id), spec.facts, spec.grace_s, dice, tell, watches, disk)
+        if cluster.file_events:
+            cluster.file_events.step, cluster.file_events.heard = live.step, watch.heard
+        scene = Scene(
+            live, watch, cluster, str(job.id), spec.facts, spec.grace_s, dice, tell, watches, disk, spec.thorough
+        )
         observer = Observer(live) if not spec.drill else None
         if spec.drill:
             result = _disturb(scene, spec.drill)
@@ -99,8 +103,8 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
                 shutil.rmtree(folder.checkpoints)
                 disk.rename(folder.checkpoints)
     hits, files = tuple(scene.hits), watch.uses()
-    facts = observer.facts(ended.took_s, files) if observer else spec.facts
-    return replace(ended, folder=spec.folder, hits=hits, facts=facts, files=files)
+    facts = observer.facts(ended.took_s, files, cluster.file_events) if observer else spec.facts
+    return replace(ended, folder=spec.folder, hits=hits, facts=facts, files=files, left_out=scene.left_out)
 
 
 def _cluster(spec: RunSpec, config: Config, ranks_per_node: int) -> DrillCluster:
@@ -117,8 +121,7 @@ def _disturb(scene: Scene, name: str) -> RunResult:
     except Inapplicable as why:
         return RunResult("", inapplicable=str(why))
     except Missed as why:
-        beyond = why.why if isinstance(why, TooQuick) else ""
-        return RunResult("", missed=str(why), beyond=beyond, hits=tuple(scene.hits))
+        return RunResult("", missed=str(why), hits=tuple(scene.hits))
     except (FakeSlurmError, SlurmError) as why:  # the job has just ended
         return RunResult("", missed=str(why), hits=tuple(scene.hits))
     scene.doing = "the run goes on"

@@ -91,6 +91,7 @@ class Rehearsal:
     cluster: str = "local"
     seed: int = 0
     jobs: int = 1
+    thorough: bool = False
     verdicts: list[Verdict] = field(default_factory=list)
     reference: Reference | None = None
     runs: list[Undisturbed] = field(default_factory=list)
@@ -240,7 +241,7 @@ class Rehearsal:
 
     def _drill(self, drill: Drill, reference: Reference) -> Verdict:
         self.screen.begins(drill.name, drill.about)
-        overrides = [*self.overrides, *(drill.config if reference.facts.ours else ())]
+        overrides = [*self.overrides, *drill.limits, *(drill.config if reference.facts.ours else ())]
         for turn in itertools.count(1):
             name = drill.name if turn == 1 else f"{drill.name}-{turn}"
             result = self._run(drill.name, name, overrides, drill=drill.name, facts=reference.facts, seed=turn)
@@ -272,6 +273,8 @@ class Rehearsal:
     ) -> RunResult:
         facts: Facts = more.pop("facts", Facts())
         limit_s = LIMIT_S if not drill and not self._code_of else 180 + 6 * max(facts.took_s, 20.0)
+        if drill == "killed-while-saving":
+            limit_s += len(facts.saves.strikes) * max(facts.took_s, 20.0)
         spec = RunSpec(
             name=name,
             values=values_of(self.config),
@@ -285,6 +288,7 @@ class Rehearsal:
             grace_s=self.grace_s,
             limit_s=limit_s,
             facts=facts,
+            thorough=self.thorough,
             **more,
         )
         tell: Tell = lambda step, doing: self.screen.is_at(shown, step, doing)  # noqa: E731

@@ -12,7 +12,8 @@ from clusterdp.rehearse.observe.file_use import FileUse, uses_from_json
 @dataclass(frozen=True)
 class RunSpec:
     """values: a config, resolved. overrides: of it. cluster: `local` or `slurm`. code_of: a run whose snapshot is
-    taken over. steps_for_s: end the run when it has made steps for so long. limit_s: it is given up after so long."""
+    taken over. thorough: as in Scene. steps_for_s: end the run when it has made steps for so long. limit_s: it
+    is given up after so long."""
 
     name: str
     values: dict[str, Any]
@@ -26,6 +27,7 @@ class RunSpec:
     grace_s: float = 20.0
     steps_for_s: float | None = None
     limit_s: float = 600.0
+    thorough: bool = False
     facts: Facts = field(default_factory=Facts)
 
     @classmethod
@@ -37,7 +39,8 @@ class RunSpec:
 class Hit:
     """What a drill did to one attempt. evidence: in words, that it was there. causes: of the attempt's end, of which
     one must be on record; none if the attempt is to go on. signal: of the warning; by rank, handlers: what it does to
-    that; shells: what it kills above a program that handles it. file: that was half written then, or damaged."""
+    that; shells: what it kills above a program that handles it. file: that was half written then, or damaged.
+    since: when the save began that it has struck; None: none that was not over."""
 
     attempt: str
     evidence: str
@@ -49,12 +52,13 @@ class Hit:
     grace_s: float | None = None
     signal: str = "SIGTERM"
     file: str = ""
+    since: float | None = None
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """state: a RunState's value, or `cut-short` after steps_for_s. missed: why the fault did not land. beyond: why it
-    cannot, if it is missed each time. inapplicable: why it cannot. files: as in Facts."""
+    """state: a RunState's value, or `cut-short` after steps_for_s. missed: why the fault did not land. inapplicable:
+    why it cannot. left_out: what of it was not done, and why. files: as in Facts."""
 
     state: str
     folder: str = ""
@@ -62,8 +66,8 @@ class RunResult:
     took_s: float = 0.0
     hits: tuple[Hit, ...] = ()
     missed: str = ""
-    beyond: str = ""
     inapplicable: str = ""
+    left_out: str = ""
     facts: Facts = field(default_factory=Facts)
     files: dict[str, FileUse] = field(default_factory=dict)
 

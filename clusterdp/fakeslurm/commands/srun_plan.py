@@ -88,6 +88,7 @@ def plan_of(client: Connection, daemon: Daemon, components: list[Component]) -> 
         cluster=str(daemon.paths.folder),
         node_local=daemon.controller.settings.node_local,
         shared=daemon.controller.settings.shared,
+        file_traps=daemon.controller.settings.file_traps,
     )
 
 

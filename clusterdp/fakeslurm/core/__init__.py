@@ -24,5 +24,6 @@ hosts_file         an /etc/hosts in which the names of nodes resolve
 login_shells       an /etc/profile with which login shells find the commands
 mounts             shows such files to jobs in the place of the machine's
 node_folders       a /tmp and /dev/shm of a node's own
+file_traps         lets a supervisor hold the calls by which tasks change files
 processes          finds, watches and signals processes of this machine
 """

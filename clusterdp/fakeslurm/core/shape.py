@@ -58,6 +58,7 @@ class SlurmConf:
     enforce_memory: bool = False  # end jobs that use more than they asked for: see memory_limit.py
     node_local: bool = False  # each node has a /tmp, /var/tmp and /dev/shm of its own: see node_folders.py
     shared: tuple[str, ...] = ()  # folders below these that all nodes share
+    file_traps: str = ""  # the socket to which tasks send the notifications of their file traps: see file_traps.py
     slurm_version: str = VERSION  # the release that the cluster behaves as: see release.py
 
     @property

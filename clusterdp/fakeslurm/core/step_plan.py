@@ -69,6 +69,7 @@ class StepPlan:
     cluster: str = ""  # its folder
     node_local: bool = False
     shared: tuple[str, ...] = ()
+    file_traps: str = ""
 
     @property
     def batch(self) -> bool:

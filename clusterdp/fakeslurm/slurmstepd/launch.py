@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-from clusterdp.fakeslurm.core import node_folders, processes
+from clusterdp.fakeslurm.core import file_traps, node_folders, processes
 from clusterdp.fakeslurm.core.step_plan import StepPlan, TaskPlan
 from clusterdp.fakeslurm.slurmstepd.messages import name
 
@@ -18,8 +18,8 @@ def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) 
     """Start the task; returns its pid. The task leads a session of its own."""
     component = plan.component_of(task)
     argv = task.argv or component.argv
-    if plan.node_local:
-        import ctypes  # noqa: F401 - loaded once, and not by each task for its mounts
+    if plan.node_local or plan.file_traps:
+        import ctypes  # noqa: F401 - loaded once, and not by each task
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -41,6 +41,8 @@ def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) 
         except OSError:
             os.write(2, f"{name(plan)} error: couldn't chdir to `{component.folder}': going to /tmp instead\n".encode())
             os.chdir("/tmp")
+        if plan.file_traps:
+            file_traps.install(plan.file_traps, task.rank, task.node)
         _exec(argv, environ, name(plan))
     except BaseException as error:  # nothing may run on in this copy of slurmstepd
         os.write(2, f"{name(plan)} error: {error}\n".encode())

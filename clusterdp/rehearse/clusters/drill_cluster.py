@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
+from clusterdp.rehearse.observe.file_events import FileEvents
+
 
 class DrillCluster(Protocol):
     """A fault that cannot be made there raises Inapplicable. What was done is in history() once the cluster has
@@ -13,6 +15,7 @@ class DrillCluster(Protocol):
 
     ranks_are_here: bool  # so that they can be looked at, stopped and killed
     restart_s: float  # within which a requeued job runs again
+    file_events: FileEvents | None  # of its tasks, if they can be seen
 
     def __enter__(self) -> DrillCluster: ...
     def __exit__(

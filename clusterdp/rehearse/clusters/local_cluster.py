@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from clusterdp.fakeslurm.cluster import FakeCluster
-from clusterdp.fakeslurm.core import node_folders
+from clusterdp.fakeslurm.core import file_traps, node_folders, processes
+from clusterdp.fakeslurm.core.paths import check_private, private_place
 from clusterdp.fakeslurm.core.shape import Shape
+from clusterdp.rehearse.observe.file_events import FileEvents
 
 SEARCHED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")  # programs and libraries
 CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "UV_CACHE_DIR", "XDG_DATA_HOME")
@@ -27,12 +30,22 @@ class LocalCluster(FakeCluster):
     def __init__(self, *, shape: Shape, shared: Iterable[Path]):
         self._shared = [*shared]
         self._node_local = node_folders.possible()
+        self.file_events = FileEvents(_new_socket()) if file_traps.possible() else None
+        if self.file_events:
+            traps = str(self.file_events.socket)
+            shape = replace(shape, settings=replace(shape.settings, file_traps=traps))
+            processes.adopt_orphans()  # only an ancestor may read the memory of a task where Yama is strict
         super().__init__(shape=shape, node_local=self._node_local, shared=self._shared)
 
     def __enter__(self) -> LocalCluster:
         super().__enter__()
         os.environ.update(self.environ())
         return self
+
+    def down(self) -> None:
+        super().down()
+        if self.file_events:
+            self.file_events.close()
 
     def wrongly_shared(self, files: Iterable[str]) -> list[str]:
         if self._node_local:
@@ -59,6 +72,14 @@ def shared_folders(values: dict[str, Any], *folders: str) -> list[Path]:
     named = [*folders, str(Path.home()), sys.prefix, *searched, *(os.environ.get(name, "") for name in CACHES)]
     there = [Path(path) for path in (*named, *_texts(values)) if os.path.isabs(path)]
     return [folder for folder in there if folder not in (Path("/"), *node_folders.PLACES) and folder.is_dir()]
+
+
+def _new_socket() -> Path:
+    """A path that no other rehearsal of this user has."""
+    place = private_place()
+    place.mkdir(mode=0o700, exist_ok=True)
+    check_private(place)
+    return place / f"{os.getpid()}.traps"
 
 
 def _is_below(file: str, folders: Iterable[Path]) -> bool:

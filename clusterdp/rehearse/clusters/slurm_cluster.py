@@ -12,6 +12,7 @@ from typing import Any
 
 from clusterdp.errors import SlurmError
 from clusterdp.rehearse.not_landed import Inapplicable
+from clusterdp.rehearse.observe.file_events import FileEvents
 from clusterdp.slurm import commands
 
 WAIT_S = 5.0  # between two requests that a requeued job may start, which else waits for two minutes
@@ -24,6 +25,7 @@ class SlurmCluster:
 
     ranks_are_here = False
     restart_s = 600.0
+    file_events: FileEvents | None = None
 
     def __init__(self, *, saves_at_term: bool) -> None:
         """saves_at_term: the ranks ask for a requeue when they have saved at SIGTERM."""

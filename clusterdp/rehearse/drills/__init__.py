@@ -1,10 +1,10 @@
 """The drills: what is done to a run, and the proof that it was done.
 
 scene        a run on a cluster, as a drill waits for a moment in it and breaks it
-half_save    a save that is being written
-saved_files  the files of a program's saves on disk: one checkpoint or several, committed or not
+strikes      kills at the moments of a save
+saved_files  the files of a program's saves on disk: one checkpoint or several
 stops        preemptions and time limits
 losses       ranks that die or hang, and nodes that fail
-saves        a checkpoint that is cut off or damaged, a disk that is full
+saves        a checkpoint that is damaged, a disk that is full
 table        all of them, in the order in which they are shown
 """

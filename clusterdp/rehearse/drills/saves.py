@@ -1,4 +1,4 @@
-"""Drills on checkpoints: one is cut off while it is written, one is damaged, the disk is full."""
+"""Drills on checkpoints: the newest is damaged, the disk is full."""
 
 from __future__ import annotations
 
@@ -10,46 +10,19 @@ from pathlib import Path
 
 from clusterdp.checkpoint.format.layout import step_folder
 from clusterdp.checkpoint.format.manifest import list_checkpoints
-from clusterdp.rehearse.drills.half_save import (
-    GLANCE_S,
-    Half,
-    frozen,
-    half_of_ours,
-    half_of_theirs,
-    stopped_in_a_save,
-    stopped_in_or_after_a_save,
-)
 from clusterdp.rehearse.drills.losses import CRASHES
-from clusterdp.rehearse.drills.saved_files import by_save, bytes_left, is_committed, size_of
+from clusterdp.rehearse.drills.saved_files import by_save, bytes_left, size_of
 from clusterdp.rehearse.drills.scene import Scene
+from clusterdp.rehearse.drills.strikes import EARLY, GLANCE_S, caught_at, events_of, frozen
 from clusterdp.rehearse.not_landed import Inapplicable, Missed
 from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.observe.file_use import ONE_SAVE_S, is_checkpoint, series_of
+from clusterdp.rehearse.observe.save_shape import FIRST_BYTES, own_name
 from clusterdp.rundir import read_events
 from clusterdp.wording import counted
 
-EARLY = 0.2  # of the training: a save has to come after it
 MARGIN_MB = 8
 SAVES = 5  # of a program of its own, at most, that are to find the disk full
-
-
-def killed_while_saving(scene: Scene) -> None:
-    """All ranks are stopped at the first bytes of a checkpoint; if they are still not all there, all are killed."""
-    scene.wait_progress(EARLY)
-    caught = stopped_in_a_save(scene, half_of_ours) if scene.is_ours else stopped_in_or_after_a_save(scene)
-    scene.kill(caught.pids)
-    path, said = _shown(scene, caught.half.path), caught.half.words
-    if not scene.is_ours and _may_be_whole(scene, caught.half, path) and not is_committed(caught.half.path):
-        cut = caught.half.path.stat().st_size // 2
-        os.truncate(caught.half.path, cut)
-        said += f"; it was cut to {cut} bytes, as a kill a moment earlier leaves it"
-    scene.hit(f"all ranks got SIGKILL when {path} {said}", *CRASHES, attempt=caught.attempt, file=path)
-
-
-def _may_be_whole(scene: Scene, half: Half, path: str) -> bool:
-    """All its bytes may be there, and what is left is fsync, or its name."""
-    size, usual = half.path.stat().st_size, _usual_size(scene, path)
-    return size > 1 and (not usual or size >= usual)
 
 
 def _shown(scene: Scene, path: Path) -> str:
@@ -143,30 +116,39 @@ def disk_full_while_saving(scene: Scene) -> None:
 
 
 def _fill_in_a_save(scene: Scene, disk: Path) -> None:
-    """Nobody tells that a save of theirs has failed. So the disk is filled while the ranks stand still at its first
-    bytes, and is full until the file is closed; what it is then must be less than a whole one."""
-    filler = disk / "filler"
+    """Nobody tells that a save of theirs has failed. So the disk is filled before the first byte of a file, and is full
+    until the file is closed; what it is then must be less than a whole one."""
+    filler, events, shape = disk / "filler", events_of(scene), scene.facts.saves
+    opens = [each for each in shape.strikes if each.when == FIRST_BYTES and each.path in shape.sizes]
     for _ in range(SAVES):
-        caught = stopped_in_a_save(scene, lambda scene: _half_on(disk, scene))
-        half = caught.half
-        if is_last_save(scene):  # without it even a program that goes on would end in another state
-            scene.thaw(caught.pids)
-            raise Missed("the last save was reached before the disk was full in one")
-        inode = half.path.stat().st_ino
-        _fill(filler)
-        scene.thaw(caught.pids)
+        caught = caught_at(scene, events, opens)
         try:
-            scene.wait("the end of this save", partial(_is_closed, half.path, caught.pids), 60, GLANCE_S)
+            if is_last_save(scene):  # without it even a program that goes on would end in another state
+                raise Missed("the last save was reached before the disk was full in one")
+            file = Path(caught.event.path)
+            if not file.is_relative_to(disk):
+                continue
+            _fill(filler)
+            events.finish()
+            inode = _inode(file)
+            scene.wait("the end of this save", partial(_is_closed, file, scene.live.pids()), 60, GLANCE_S)
             left = bytes_left(disk, inode)
         finally:
             filler.unlink(missing_ok=True)
-        path = _shown(scene, half.path)
-        whole = _usual_size(scene, path)
+            events.release()
+        whole = shape.sizes[shape.key(own_name(scene.run, caught.event.path))]
         if left < whole:
             rest = f"{left} of its {whole} bytes were left" if left else "nothing of it was left"
-            scene.hit(f"the disk was full when {path} {half.words}: {rest}", attempt=caught.attempt, file=path)
+            words = f"the disk was full when {caught.name} was written: {rest}"
+            scene.hit(words, attempt=caught.attempt, file=caught.name)
             return
-    raise Missed(f"{counted(SAVES, 'save')} had all their bytes already when the disk was full")
+    raise Missed(f"{counted(SAVES, 'save')} had all their bytes though the disk was full")
+
+
+def _inode(file: Path) -> int:
+    with suppress(OSError):  # even its name had no room
+        return file.stat().st_ino
+    return 0
 
 
 def is_last_save(scene: Scene) -> bool:
@@ -175,19 +157,8 @@ def is_last_save(scene: Scene) -> bool:
     return len(saved) > 1 and (scene.live.step() or 0) > saved[-2]
 
 
-def _half_on(disk: Path, scene: Scene) -> Half | None:
-    half = half_of_theirs(scene)
-    return half if half and half.path.is_relative_to(disk) else None
-
-
 def _is_closed(path: Path, pids: Iterable[int]) -> bool:
     return all(file.path != str(path) for file in processes.written_files(pids))
-
-
-def _usual_size(scene: Scene, path: str) -> int:
-    """The least of those of its kind in the undisturbed run."""
-    files = scene.facts.files.items()
-    return min((use.size for name, use in files if use.size and series_of(name) == series_of(path)), default=0)
 
 
 def _failed_saves(scene: Scene) -> int:

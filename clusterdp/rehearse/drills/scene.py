@@ -45,7 +45,8 @@ MOMENTS = (
 class Scene:
     """files: what the run does with its checkpoints. facts: of the undisturbed run. grace_s: of a preemption. tell:
     shows where the run is. watches_silence: the batch script looks whether the program hangs. small_disk: where the
-    checkpoints are, if it may be filled."""
+    checkpoints are, if it may be filled. thorough: at every moment of a save. left_out: what of the drill was not done,
+    and why."""
 
     live: LiveRun
     files: FileWatch | None
@@ -57,7 +58,9 @@ class Scene:
     tell: Callable[[int | None, str], None]
     watches_silence: bool = False
     small_disk: Path | None = None
+    thorough: bool = False
     hits: list[Hit] = field(default_factory=list)
+    left_out: str = ""
     doing: str = ""
     _moment: str = ""
     _asked: float = 0.0

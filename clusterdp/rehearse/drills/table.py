@@ -5,22 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clusterdp.rehearse.drills import losses, saves, stops
+from clusterdp.rehearse.drills import losses, saves, stops, strikes
 from clusterdp.rehearse.drills.scene import Scene
 
 NO_CONFIG: tuple[str, ...] = ()
 HANGS = ("restart.hang_after_s=8", "restart.on_hang=restart")
+# Each moment of a save costs an attempt.
+NO_LIMITS = (
+    "restart.max_crashes=1000",
+    "restart.max_no_progress=1000",
+    "restart.max_attempts=null",
+    *(f"restart.{cause}.limit=null" for cause in ("crash", "start", "memory", "hung")),
+)
 
 
 @dataclass(frozen=True)
 class Drill:
     """name: as --only takes it. about: what happens, in words. config: what it needs of the config, for programs with
-    our loop."""
+    our loop. limits: of restarts, which it needs for all programs."""
 
     name: str
     about: str
     do: Callable[[Scene], None]
     config: tuple[str, ...] = NO_CONFIG
+    limits: tuple[str, ...] = NO_CONFIG
 
 
 DRILLS = (
@@ -36,7 +44,12 @@ DRILLS = (
     Drill("rank-killed", "a rank is killed", losses.rank_killed),
     Drill("rank-hung", "a rank hangs", losses.rank_hung, HANGS),
     Drill("node-lost", "a node fails", losses.node_lost),
-    Drill("killed-while-saving", "killed at the first bytes of a checkpoint", saves.killed_while_saving),
+    Drill(
+        "killed-while-saving",
+        "killed at moments of a save, each in turn",
+        strikes.killed_while_saving,
+        limits=NO_LIMITS,
+    ),
     Drill("disk-full", "the disk is full during a save, and free again later", saves.disk_full_while_saving),
     Drill("checkpoint-damaged", "the newest checkpoint is damaged", saves.newest_checkpoint_damaged),
 )

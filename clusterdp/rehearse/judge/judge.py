@@ -75,8 +75,6 @@ def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, c
         "folder": str(folder),
     }
     missed = why_missed(result, history)
-    if missed and result.beyond:
-        return Verdict(verdict=INAPPLICABLE, said=result.beyond, **told)  # type: ignore[arg-type]
     if missed:
         return Verdict(verdict=NOT_LANDED, said=f"the fault did not land: {missed}", **told)  # type: ignore[arg-type]
     kept = Kept(reference.all_kept(), parts_made(reference.text), _is_whole(reference.text))

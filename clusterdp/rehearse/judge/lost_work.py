@@ -64,7 +64,8 @@ def lost_work(case: Case) -> LostWork | None:
 def _saved_before(files: Mapping[str, FileUse], hit: Hit, all_files: Mapping[str, FileUse]) -> set[int]:
     """Steps of the saves that were over at the fault, also of files that are gone by then. The save that the fault tore
     or damaged is not one of them."""
-    steps = {step for use in files.values() for at, step in _saves(use) if at <= hit.at and step}
+    until = hit.at if hit.since is None else hit.since
+    steps = {step for use in files.values() for at, step in _saves(use) if at <= until and step}
     if not hit.file:
         return steps
     torn = all_files[hit.file].step_at(hit.at + AFTER_KILL_S) if hit.file in all_files else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -35,7 +36,8 @@ def resumes(history: RunHistory, files: Mapping[str, FileUse], usual: Mapping[st
 
 def kinds_to_resume_from(usual: Mapping[str, FileUse]) -> set[str]:
     """Series of files that end under a name to resume from, by an undisturbed run."""
-    return {series_of(path) for path, use in usual.items() if use.in_place or use.named}
+    kept = (path for path, use in usual.items() if use.in_place or use.named or use.whole_at(math.inf) is not None)
+    return {series_of(path) for path in kept}
 
 
 def unread_save(

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from clusterdp.rehearse.observe.file_use import ONE_SAVE_S, FileUse, is_best, uses_from_json
+from clusterdp.rehearse.observe.save_shape import SaveShape
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Facts:
     start_s: to the first step. evaluates: it has a phase of evaluation. warm_up: the steps of its warm-up; 0: none is
     known. written: files that its ranks had open for writing, with their sizes. ports: on which its ranks listened, but
     for MASTER_PORT. counter: of the steps that it prints. saved_at: at which steps. files: what was done to those
-    that look like checkpoints, by their paths within its code.
+    that look like checkpoints, by their paths within its code, or whole paths elsewhere. saves: what a save does.
     """
 
     ours: bool = False
@@ -34,6 +35,7 @@ class Facts:
     counter: str = ""
     saved_at: list[int] = field(default_factory=list)
     files: dict[str, FileUse] = field(default_factory=dict)
+    saves: SaveShape = field(default_factory=SaveShape)
 
     @property
     def save_every_s(self) -> float:
@@ -44,4 +46,6 @@ class Facts:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Facts:
-        return cls(**{**values, "files": uses_from_json(values["files"])})
+        return cls(
+            **{**values, "files": uses_from_json(values["files"]), "saves": SaveShape.from_json(values["saves"])}
+        )

@@ -9,8 +9,6 @@ from pathlib import PurePath
 from typing import Any
 
 ONE_SAVE_S = 0.2  # of several files
-RENAME_S = 0.5  # at most, between hearing that a file has gone and that it has come
-_MKSTEMP = re.compile(r"tmp[a-z0-9_]{8}|\.tmp[A-Za-z0-9]{6}")  # as Python's tempfile names files, and Rust's
 # By its name alone: a folder may be called anything.
 _CHECKPOINT = re.compile(
     r"(?i)\.(pt|pth|ckpt|bin|safetensors|pkl|pickle|npz|npy|tar)([._-]\w+)*$|(^|[._-])te?mp([._-]|$)"
@@ -61,20 +59,9 @@ def is_checkpoint(path: str) -> bool:
     return _CHECKPOINT.search(PurePath(path).name) is not None
 
 
-def is_mkstemp(path: str) -> bool:
-    """Whether it is named as tempfile.mkstemp() or safetensors does it: a save may be written there, and be moved."""
-    return _MKSTEMP.fullmatch(PurePath(path).name) is not None
-
-
 def is_best(path: str) -> bool:
     """Whether it is named as a model that is kept for its score."""
     return re.search(r"(?i)best|(?:^|[._-])ema(?:[._-]|$)", PurePath(path).stem) is not None
-
-
-def moves_in(uses: Mapping[str, FileUse]) -> bool:
-    """Whether a file came in by a rename from elsewhere: from a temporary folder, as fsspec does it."""
-    gone = {at for use in uses.values() for at in use.gone}
-    return any(not any(0 <= at - left < RENAME_S for left in gone) for use in uses.values() for at in use.named)
 
 
 def series_of(path: str) -> str:

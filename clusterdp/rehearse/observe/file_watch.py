@@ -6,10 +6,13 @@ import os
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 from clusterdp.rehearse.observe import inotify, processes
+from clusterdp.rehearse.observe.file_events import FileEvent
 from clusterdp.rehearse.observe.file_use import FileUse, is_best, is_checkpoint
 from clusterdp.rehearse.observe.live_run import LiveRun
+from clusterdp.rehearse.observe.save_shape import own_name
 
 WAIT_S = 0.2
 HEARD_TWICE_S = 0.5  # at most, between finding a file in a new folder and hearing that it was closed
@@ -23,7 +26,6 @@ class FileWatch:
     def __init__(self, live: LiveRun):
         self._live = live
         self._uses: dict[str, FileUse] = {}
-        self.last_written = ("", 0.0)  # the path of the file that was closed last, and when
         self.last_saved = 0.0  # when a file was closed or renamed, but for models that are kept for their score
         self._found: set[str] = set()
         self._looks = LOOKS
@@ -46,8 +48,6 @@ class FileWatch:
                     self._note(mask, path, use)
                     if mask & (WRITTEN | inotify.MOVED_TO) and not is_best(path):
                         self.last_saved = time.time()
-                    if mask & WRITTEN:
-                        self.last_written = (name, use.written[-1])
                     left = use if mask & inotify.MOVED_FROM else left
                     if mask & inotify.MOVED_TO:
                         left.size, left = use.size, FileUse()
@@ -85,8 +85,16 @@ class FileWatch:
         if len(having) > len(use.by):
             use.by = having
 
+    def heard(self, event: FileEvent) -> None:
+        """Before a rank changes a file elsewhere, its folder is listened to, too: on another disk, or of a node."""
+        path = event.to or event.path
+        own = own_name(self._live.run, path)
+        if self._source and own.startswith("/") and is_checkpoint(path):
+            here = event.to_here if event.to else event.here
+            self._source.listen_to(str(here.parent), str(Path(path).parent))
+
     def uses(self) -> dict[str, FileUse]:
-        """By their paths below the working folder."""
+        """By their paths below the working folder, or whole paths elsewhere."""
         self._over.set()
         self._thread.join()
         if self._source:

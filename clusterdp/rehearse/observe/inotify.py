@@ -41,6 +41,12 @@ class Inotify:
                 if number >= 0:
                     self._folders[number] = base
 
+    def listen_to(self, folder: str, name: str) -> None:
+        """To the files of one more folder; their paths begin with `name` then. From any thread."""
+        number = self._libc.inotify_add_watch(self._descriptor, os.fsencode(folder), WATCHED)
+        if number >= 0:
+            self._folders[number] = name
+
     def events(self, wait_s: float) -> Iterator[tuple[int, str]]:
         """Those that come within this time: what was done, and to which file. If a folder gets another name, each of
         its files does."""
@@ -64,7 +70,7 @@ class Inotify:
 
     def _renamed(self, before: str, after: str) -> Iterator[tuple[int, str]]:
         """A checkpoint of several files is often written to a folder with a passing name."""
-        for number, folder in self._folders.items():
+        for number, folder in [*self._folders.items()]:
             if folder == before or folder.startswith(f"{before}/"):
                 self._folders[number] = after + folder.removeprefix(before)
         self._add(after)  # it may have been there too shortly to be listened to

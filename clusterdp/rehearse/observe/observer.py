@@ -12,9 +12,12 @@ from clusterdp.checkpoint.format.manifest import list_checkpoints
 from clusterdp.operate.run_history import read_history
 from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.observe.facts import Facts
+from clusterdp.rehearse.observe.file_events import FileEvents
 from clusterdp.rehearse.observe.file_use import FileUse, is_best, is_checkpoint
 from clusterdp.rehearse.observe.live_run import LiveRun
 from clusterdp.rehearse.observe.printed_steps import counter_of, read_steps
+from clusterdp.rehearse.observe.save_shape import SaveShape, learn, named, own_name
+from clusterdp.rundir import RunDir
 
 EVERY_S = 0.02
 
@@ -59,8 +62,8 @@ class Observer:
         run = self._live.run
         return path.startswith(f"{run.path}/") and not path.startswith(f"{run.code}/")
 
-    def facts(self, took_s: float, files: dict[str, FileUse]) -> Facts:
-        """took_s: of the whole run, where its ranks were not seen. files: that it has used."""
+    def facts(self, took_s: float, files: dict[str, FileUse], events: FileEvents | None) -> Facts:
+        """took_s: of the whole run, where its ranks were not seen. files: that it has used. events: of its tasks."""
         self._over.set()
         self._thread.join()
         run = self._live.run
@@ -87,6 +90,7 @@ class Observer:
             counter=self._counter(),
             saved_at=sorted({step for path, use in files.items() if not is_best(path) for step in use.steps if step}),
             files=files,
+            saves=_save_shape(run, events) if events else SaveShape(),
         )
 
     def _printed(self) -> list[int]:
@@ -99,3 +103,8 @@ class Observer:
             return counter_of(attempt.rank_log(0).read_text("utf-8", "replace")) if attempt else ""
         except OSError:
             return ""
+
+
+def _save_shape(run: RunDir, events: FileEvents) -> SaveShape:
+    own = [event for event in (named(run, each) for each in events.events) if event]
+    return learn(own, {name: size for path, size in events.binary.items() if (name := own_name(run, path))})

@@ -109,7 +109,7 @@ def written_files(pids: Iterable[int]) -> list[OpenFile]:
             if number > 2 and target.startswith("/") and not target.startswith(("/dev/", "/memfd:", "/proc/")):
                 with suppress(OSError, ValueError):
                     if _writes(pid, number):
-                        found[target] = OpenFile(target, os.stat(target).st_size)
+                        found[target] = OpenFile(target, os.stat(f"/proc/{pid}/fd/{number}").st_size)
     return list(found.values())
 
 

@@ -1,0 +1,155 @@
+"""File traps: each call by which a task changes the files of a folder waits until a supervisor lets it go on.
+
+By seccomp(2) with SECCOMP_RET_USER_NOTIF and SECCOMP_USER_NOTIF_FLAG_CONTINUE, Linux 5.5 or later. A task installs the
+filter before it executes its program, and sends the kernel's notifications to the socket that SlurmConf.file_traps
+names; rehearse/observe/file_events.py listens there. All that the task starts inherits the filter.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import struct
+import sys
+from dataclasses import dataclass
+
+SECCOMP_SET_MODE_FILTER, NEW_LISTENER = 1, 1 << 3
+RET_ALLOW, RET_USER_NOTIF = 0x7FFF_0000, 0x7FC0_0000
+PR_SET_NO_NEW_PRIVS = 38
+RECEIVE, SEND, IS_VALID = 0xC050_2100, 0xC018_2101, 0x4008_2102  # ioctl(2), linux/seccomp.h
+CONTINUE = 1
+NOTIFICATION = struct.Struct("=QIIiIQ6Q")  # id, pid, flags, and seccomp_data: nr, arch, instruction pointer, args
+RESPONSE = struct.Struct("=QqiI")
+# linux/filter.h: BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_JMP|JSET|K, BPF_RET|K
+LOAD, EQUALS, HAS_BITS, RETURN = 0x20, 0x15, 0x45, 0x06
+AT_NR, AT_ARCH, AT_ARGS = 0, 4, 16  # in seccomp_data
+
+WRITE, RENAME, LINK, SYMLINK, DELETE = "write", "rename", "link", "symlink", "delete"
+TRAPPED_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+
+
+@dataclass(frozen=True)
+class Call:
+    """A system call. names: for each of its file names, the arguments with the folder's descriptor (None: the working
+    directory) and with the name. flags: the argument with those of open(2)."""
+
+    kind: str
+    names: tuple[tuple[int | None, int], ...]
+    flags: int | None = None
+
+
+@dataclass(frozen=True)
+class Machine:
+    arch: int  # AUDIT_ARCH_*
+    seccomp: int  # its number
+    calls: dict[int, Call]
+
+
+_AT = {
+    "openat": Call(WRITE, ((0, 1),), flags=2),
+    "renameat": Call(RENAME, ((0, 1), (2, 3))),
+    "linkat": Call(LINK, ((0, 1), (2, 3))),
+    "symlinkat": Call(SYMLINK, ((None, 0), (1, 2))),
+    "unlinkat": Call(DELETE, ((0, 1),)),
+}
+_OLDER = {
+    2: Call(WRITE, ((None, 0),), flags=1),  # open
+    85: Call(WRITE, ((None, 0),)),  # creat
+    82: Call(RENAME, ((None, 0), (None, 1))),
+    86: Call(LINK, ((None, 0), (None, 1))),
+    88: Call(SYMLINK, ((None, 0), (None, 1))),
+    87: Call(DELETE, ((None, 0),)),  # unlink
+    84: Call(DELETE, ((None, 0),)),  # rmdir
+}
+
+
+def _calls(openat: int, renameat: tuple[int, int], linkat: int, symlinkat: int, unlinkat: int) -> dict[int, Call]:
+    renames = dict.fromkeys(renameat, _AT["renameat"])
+    others = {linkat: _AT["linkat"], symlinkat: _AT["symlinkat"], unlinkat: _AT["unlinkat"]}
+    return {openat: _AT["openat"], **renames, **others}
+
+
+MACHINES = {
+    "x86_64": Machine(0xC000_003E, 317, _calls(257, (264, 316), 265, 266, 263) | _OLDER),
+    "aarch64": Machine(0xC000_00B7, 277, _calls(56, (38, 276), 37, 36, 35)),
+}
+
+
+def machine() -> Machine | None:
+    """This machine's; None if its kernel or processor has no traps that are known here."""
+    return MACHINES.get(platform.machine()) if sys.platform == "linux" else None
+
+
+def bpf(machine: Machine) -> bytes:
+    """The filter, as an array of sock_filter: it traps the machine's calls, opens only if they may write."""
+    code: list[tuple[int, int, int, int]] = []
+    size = 3 + sum(1 if call.flags is None else 3 for call in machine.calls.values())
+    allow, trap = size, size + 1
+
+    def add(op: int, value: int, true: int = 0, false: int = 0) -> None:
+        """true, false: numbers of the instructions to go to; 0: the next."""
+        here = len(code) + 1
+        code.append((op, true - here if true else 0, false - here if false else 0, value))
+
+    add(LOAD, AT_ARCH)
+    add(EQUALS, machine.arch, false=allow)
+    add(LOAD, AT_NR)
+    for number, call in machine.calls.items():
+        if call.flags is None:
+            add(EQUALS, number, true=trap)
+        else:
+            add(EQUALS, number, false=len(code) + 3)
+            add(LOAD, AT_ARGS + 8 * call.flags)
+            add(HAS_BITS, TRAPPED_FLAGS, true=trap, false=allow)
+    add(RETURN, RET_ALLOW)
+    add(RETURN, RET_USER_NOTIF)
+    return b"".join(struct.pack("=HBBI", *each) for each in code)
+
+
+def install(socket_path: str, rank: int, node: str) -> None:
+    """Trap the calls of this process and of all that it starts; OSError if that is impossible, or nobody listens."""
+    with socket.socket(socket.AF_UNIX) as supervisor:
+        supervisor.connect(socket_path)
+        listener = _install()
+        try:
+            socket.send_fds(supervisor, [f"{os.getpid()} {rank} {node}".encode()], [listener])
+            supervisor.recv(1)  # it listens now
+        finally:
+            os.close(listener)
+
+
+def _install() -> int:
+    """Returns the descriptor of the notifications."""
+    import ctypes  # deferred: not every Python has it
+
+    here = machine()
+    if here is None:
+        raise OSError("no traps on this machine")
+    code = bpf(here)
+
+    class Program(ctypes.Structure):  # sock_fprog
+        _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    program = Program(len(code) // 8, code)
+    if os.geteuid() and libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+    listener: int = libc.syscall(here.seccomp, SECCOMP_SET_MODE_FILTER, NEW_LISTENER, ctypes.byref(program))
+    if listener < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return listener
+
+
+def possible() -> bool:
+    """Whether a task can be trapped here: tried in a child process."""
+    if machine() is None:
+        return False
+    trial = os.fork()
+    if trial == 0:
+        try:
+            _install()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(trial, 0)[1] == 0

@@ -1,0 +1,145 @@
+"""Strikes: all ranks are killed at moments of a save, which the kernel holds until they are dead."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from clusterdp.fakeslurm.core.file_traps import DELETE, LINK, RENAME, SYMLINK, WRITE
+from clusterdp.rehearse.drills.losses import CRASHES
+from clusterdp.rehearse.drills.scene import Scene
+from clusterdp.rehearse.not_landed import Inapplicable, Missed
+from clusterdp.rehearse.observe.file_events import FileEvent, FileEvents
+from clusterdp.rehearse.observe.file_use import ONE_SAVE_S
+from clusterdp.rehearse.observe.save_shape import AFTER, BEFORE, FIRST_BYTES, Strike, named
+from clusterdp.rundir import Attempt
+from clusterdp.wording import counted
+
+EARLY = 0.2  # of the training: a save has to come after it
+GLANCE_S = 0.0003  # a small file is written within milliseconds
+DONE = {WRITE: "opened to be written", RENAME: "renamed", LINK: "linked", SYMLINK: "linked", DELETE: "deleted"}
+
+
+@dataclass(frozen=True)
+class Caught:
+    """An event whose call waits, before it was done. name: of its file. pids: of all ranks."""
+
+    attempt: Attempt
+    event: FileEvent
+    name: str
+
+
+def killed_while_saving(scene: Scene) -> None:
+    """All ranks are killed at a moment of a save, and in the attempt after it at the next one. Without a save of this
+    kind before the run's end a moment is left out."""
+    events = events_of(scene)
+    shape = scene.facts.saves
+    strikes = shape.strikes if scene.thorough else shape.few()
+    if not strikes:
+        raise Inapplicable("the undisturbed run has changed no file at a save")
+    scene.wait_progress(EARLY)
+    for number, strike in enumerate(strikes):
+        try:
+            if scene.hits:
+                scene.wait_next_attempt(scene.run.attempt(scene.hits[-1].attempt))
+            _kill_at(scene, events, strike)
+        except Missed:
+            if not scene.hits:
+                raise
+            left = len(strikes) - number
+            scene.left_out = f"{counted(left, 'moment')} of {len(strikes)} did not come before the run was over"
+            return
+        finally:
+            events.release()
+
+
+def events_of(scene: Scene) -> FileEvents:
+    if scene.cluster.file_events is None:
+        raise Inapplicable("this system gives no notice of what a program does to its files (Linux 5.5 or later does)")
+    return scene.cluster.file_events
+
+
+def caught_at(scene: Scene, events: FileEvents, strikes: Iterable[Strike]) -> Caught:
+    """Waits for the first event at which one of these strikes is, and holds its call."""
+    shape, wanted = scene.facts.saves, [*strikes]
+
+    def is_wanted(event: FileEvent) -> bool:
+        own = named(scene.run, event)
+        return own is not None and any(shape.is_at(strike, own) for strike in wanted)
+
+    events.hold(is_wanted)
+    scene.wait("a save", lambda: events.held is not None, scene.patience_s, GLANCE_S)
+    assert events.held
+    event = events.held.event
+    return Caught(scene.newest(), event, _shown(scene, event.path))
+
+
+def _kill_at(scene: Scene, events: FileEvents, strike: Strike) -> None:
+    caught = caught_at(scene, events, [strike])
+    save = _save_until(scene, events, caught.event)
+    done = f"{caught.name} was {DONE[strike.kind]}"
+    if strike.when == BEFORE:
+        words = f"before {done}"
+        if len(save) > 1:
+            words = f"after {_shown(scene, save[-2].path)} was {DONE[save[-2].kind]}, {words}"
+        pids = frozen(scene)
+    elif strike.when in (AFTER, FIRST_BYTES):
+        events.finish()
+        pids = frozen(scene)
+        words = f"just after {done}"
+    else:
+        _write_some(scene, events, caught.event)
+        pids = frozen(scene)
+        words = f"in the middle of {caught.name}{_cut(caught.event)}"
+    scene.kill(pids)
+    since = None if strike.when == AFTER else save[0].at
+    scene.hit(f"all ranks got SIGKILL {words}", *CRASHES, attempt=caught.attempt, since=since)
+
+
+def frozen(scene: Scene) -> list[int]:
+    pids = scene.freeze()
+    if not pids and not scene.cluster.ranks_are_here:
+        raise Inapplicable("the ranks run on other machines, where they cannot be stopped")
+    return pids
+
+
+def _save_until(scene: Scene, events: FileEvents, event: FileEvent) -> list[FileEvent]:
+    """The events of this save so far, in order."""
+    save = [event]
+    for earlier in reversed(events.events):
+        if save[0].at - earlier.at > ONE_SAVE_S:
+            break
+        if not earlier.appends and named(scene.run, earlier):
+            save.insert(0, earlier)
+    return save
+
+
+def _write_some(scene: Scene, events: FileEvents, event: FileEvent) -> None:
+    """Lets the rank write until bytes are there, or until something is done that may follow the last one: that is held,
+    so that the file cannot be committed meanwhile."""
+    events.go_on_to(lambda after: after.rank == event.rank or after.kind != WRITE)
+    scene.wait("bytes of a save", lambda: events.held is not None or _size(event) > 0, scene.patience_s, GLANCE_S)
+
+
+def _size(event: FileEvent) -> int:
+    with suppress(OSError):  # it is not there yet
+        return event.here.stat().st_size
+    return 0
+
+
+def _cut(event: FileEvent) -> str:
+    """All its bytes may be there; to half of them a kill a moment earlier leaves it."""
+    size = _size(event)
+    if size < 2:
+        return ""
+    os.truncate(event.here, size // 2)
+    return f": {size // 2} of {size} bytes were left"
+
+
+def _shown(scene: Scene, path: str) -> str:
+    for base in (scene.run.code, scene.run.path):
+        if path.startswith(f"{base}/"):
+            return path.removeprefix(f"{base}/")
+    return path

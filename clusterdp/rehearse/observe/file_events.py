@@ -1,0 +1,239 @@
+"""FileEvents: the calls by which the ranks of a run change files, in order; a drill can hold one before it is done.
+
+The kernel gives notice of each call, and lets it go on when the answer comes (fakeslurm/core/file_traps.py).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterdp.fakeslurm.core import file_traps
+from clusterdp.rehearse.observe import processes
+
+MOST = 20_000  # events that are kept: a save of a large model in thousands of files has fewer
+WAIT_MS = 200
+DONE_S = 1.0  # within which a call is done that was let go
+PAGE = 4096
+SHARED_MEMORY = re.compile(r"/dev/shm/(torch_|sem\.|psm_|mp-|nccl|cuda)")  # of workers that hand over batches
+SNIFFED = 512  # first bytes
+
+
+@dataclass(frozen=True)
+class FileEvent:
+    """A call by which a rank changes a file. kind: as in file_traps. path, to: absolute, as the rank sees them; to: of
+    renames and links. at: seconds since 1970. step: how far rank 0 had come; 0 where it is not known. pid: of the
+    thread that calls. appends: a writing open with O_APPEND."""
+
+    kind: str
+    path: str
+    to: str = ""
+    rank: int = 0
+    at: float = 0.0
+    step: int = 0
+    pid: int = 0
+    appends: bool = False
+
+    @property
+    def here(self) -> Path:
+        """The file on this machine, while the rank lives: its node may have a /tmp of its own."""
+        return Path(f"/proc/{self.pid}/root{self.path}")
+
+    @property
+    def to_here(self) -> Path:
+        return Path(f"/proc/{self.pid}/root{self.to}")
+
+    def is_done(self) -> bool:
+        """Whether the call's effect shows."""
+        if self.kind == file_traps.WRITE or not self.to:
+            return os.path.lexists(self.here) is (self.kind == file_traps.WRITE)
+        return os.path.lexists(self.to_here) and (self.kind != file_traps.RENAME or not os.path.lexists(self.here))
+
+
+@dataclass(frozen=True)
+class Held:
+    """An event whose call waits."""
+
+    event: FileEvent
+    listener: int
+    notice: int  # its number
+
+
+class FileEvents:
+    """Listens in a thread of its own, from the start of the tasks to close(). Nothing is seen where a file trap is not
+    possible."""
+
+    def __init__(self, socket_path: Path):
+        """socket_path: to which the tasks send their notifications, in a folder that is private to this user."""
+        self.socket = socket_path
+        self.events: list[FileEvent] = []
+        self.binary: dict[str, int] = {}  # bytes of the files that were written and are not text, by their first path
+        self.step: Callable[[], int | None] = lambda: None
+        self.heard: Callable[[FileEvent], None] = lambda event: None  # in this object's thread, before the call goes on
+        self.held: Held | None = None
+        self._wanted: Callable[[FileEvent], bool] | None = None
+        self._writing: dict[int, FileEvent] = {}  # by rank, the file whose bytes come now
+        self._ranks: dict[int, int] = {}  # by thread
+        self._listeners: dict[int, int] = {}  # by descriptor, the rank of its task
+        self._over = threading.Event()
+        self._server = socket.socket(socket.AF_UNIX)
+        self.socket.unlink(missing_ok=True)  # of a rehearsal that was killed
+        self._server.bind(str(self.socket))
+        self._server.listen(128)
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    # -- holding --
+
+    def hold(self, wanted: Callable[[FileEvent], bool]) -> None:
+        """Hold the next event that is wanted; `held` has it then."""
+        self.held, self._wanted = None, wanted
+
+    def release(self) -> None:
+        """Let the call that is held go on, and hold nothing more."""
+        self._wanted = None
+        held, self.held = self.held, None
+        if held:
+            _let_go(held.listener, held.notice)
+
+    def go_on_to(self, wanted: Callable[[FileEvent], bool]) -> None:
+        """Let the call that is held go on, and hold the next event that is wanted."""
+        held = self.held
+        self.hold(wanted)
+        if held:
+            _let_go(held.listener, held.notice)
+
+    def finish(self) -> None:
+        """Let the call that is held go on, and return when its effect shows."""
+        held = self.held
+        self.release()
+        deadline = time.monotonic() + DONE_S
+        while held and not held.event.is_done() and time.monotonic() < deadline:
+            pass  # the call takes microseconds, and the rank runs on after it
+
+    # -- listening --
+
+    def _listen(self) -> None:
+        poll = select.poll()
+        poll.register(self._server, select.POLLIN)
+        while not self._over.is_set():
+            for number, mask in poll.poll(WAIT_MS):
+                if number == self._server.fileno():
+                    poll.register(self._accept(), select.POLLIN)
+                elif mask & select.POLLIN:
+                    self._notified(number)
+                else:  # the task and all its children are gone
+                    poll.unregister(number)
+                    del self._listeners[number]
+                    os.close(number)
+
+    def _accept(self) -> int:
+        task, _ = self._server.accept()
+        with task:
+            told, descriptors, _, _ = socket.recv_fds(task, 256, 1)
+            self._listeners[descriptors[0]] = int(told.split()[1])
+            task.send(b"!")
+        return descriptors[0]
+
+    def _notified(self, listener: int) -> None:
+        buffer = bytearray(file_traps.NOTIFICATION.size)
+        with suppress(OSError):  # a signal has interrupted the call, or its thread is gone
+            fcntl.ioctl(listener, file_traps.RECEIVE, buffer)
+            notice, pid, _, number, _, _, *arguments = file_traps.NOTIFICATION.unpack(buffer)
+            event = None
+            with suppress(OSError):
+                event = self._event(pid, number, arguments, self._listeners[listener])
+            with suppress(OSError):
+                # The thread of a call that is over may be another's by now, and so may the paths.
+                fcntl.ioctl(listener, file_traps.IS_VALID, notice.to_bytes(8, "little"))
+                if event and self._is_held(event):
+                    self.held = Held(event, listener, notice)
+                    return
+            _let_go(listener, notice)
+
+    def _event(self, pid: int, number: int, arguments: list[int], task: int) -> FileEvent | None:
+        """None if no file of the program is meant."""
+        machine = file_traps.machine()
+        assert machine
+        call = machine.calls[number]
+        names = [_name(pid, arguments[name], None if at is None else arguments[at]) for at, name in call.names]
+        if names[-1].startswith(("/proc/", "/sys/", "/dev/")) and not names[-1].startswith("/dev/shm/"):
+            return None
+        if SHARED_MEMORY.match(names[-1]):
+            return None
+        appends = call.flags is not None and bool(arguments[call.flags] & os.O_APPEND)
+        to = names[1] if len(names) > 1 else ""
+        return FileEvent(call.kind, names[0], to, self._rank(pid, task), time.time(), self.step() or 0, pid, appends)
+
+    def _rank(self, pid: int, task: int) -> int:
+        """torchrun has several ranks in a task."""
+        if pid not in self._ranks:
+            told = processes.variable(pid, "RANK")
+            self._ranks[pid] = int(told) if told.isdigit() else task
+        return self._ranks[pid]
+
+    def _is_held(self, event: FileEvent) -> bool:
+        self._look_at_last(event)
+        self.heard(event)
+        if self._wanted and self._wanted(event):
+            self._wanted = None
+            return True
+        if len(self.events) < MOST:
+            self.events.append(event)
+        return False
+
+    def _look_at_last(self, event: FileEvent) -> None:
+        """At the file that this rank wrote before: all its bytes are there now."""
+        last = self._writing.pop(event.rank, None)
+        if last:
+            with suppress(OSError), last.here.open("rb") as file:
+                if b"\0" in file.read(SNIFFED):
+                    self.binary[last.path] = os.fstat(file.fileno()).st_size
+        if event.kind == file_traps.WRITE and not event.appends:
+            self._writing[event.rank] = event
+
+    def close(self) -> None:
+        """All tasks must be gone: a call that comes now fails."""
+        self._over.set()
+        self._thread.join()
+        self._server.close()
+        for listener in self._listeners:
+            os.close(listener)
+        self.socket.unlink(missing_ok=True)
+
+
+def _let_go(listener: int, notice: int) -> None:
+    with suppress(OSError):  # its thread is gone
+        fcntl.ioctl(listener, file_traps.SEND, file_traps.RESPONSE.pack(notice, 0, 0, file_traps.CONTINUE))
+
+
+def _name(pid: int, address: int, folder: int | None) -> str:
+    """The absolute path whose text is at this address. folder: a descriptor to which it is relative, or AT_FDCWD."""
+    path = os.fsdecode(_text(pid, address))
+    if not path.startswith("/"):
+        at = -1 if folder is None else folder & 0xFFFF_FFFF
+        base = os.readlink(f"/proc/{pid}/fd/{at}" if 0 <= at < 1 << 31 else f"/proc/{pid}/cwd")
+        path = f"{base}/{path}"
+    return os.path.normpath(path)
+
+
+def _text(pid: int, address: int) -> bytes:
+    """Up to the first zero byte, at most PATH_MAX bytes: read to the end of a page, since the next may not be there."""
+    found = b""
+    memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
+    try:
+        while b"\0" not in found and len(found) < PAGE:
+            start = address + len(found)
+            found += os.pread(memory, PAGE - start % PAGE, start)
+    finally:
+        os.close(memory)
+    return found.partition(b"\0")[0]

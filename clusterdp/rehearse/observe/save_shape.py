@@ -1,0 +1,160 @@
+"""SaveShape: what a program does to its files at a save, learned from the events of an undisturbed run.
+
+A kill can come before each event, between the first and the last byte of a file that is written, and after the last
+event. Names are learned, too: parts of them that come back in another save are fixed, others are random.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from clusterdp.fakeslurm.core.file_traps import DELETE, WRITE
+from clusterdp.rehearse.observe.file_events import FileEvent
+from clusterdp.rehearse.observe.file_use import ONE_SAVE_S, is_best
+from clusterdp.rundir import RunDir
+
+BEFORE, FIRST_BYTES, MIDDLE, AFTER = "before", "first bytes", "middle", "after"
+FEW = 5  # strikes by default: each costs a start of the job
+RANDOM = re.compile(r"[#_]*\*[#*_]*")
+NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+|\d+(?![A-Za-z0-9])")
+
+
+@dataclass(frozen=True)
+class Strike:
+    """A moment of a save. kind: of the event. path, to: keys of its names. when: BEFORE it, at the FIRST_BYTES or in
+    the MIDDLE of the file that is written, or AFTER it."""
+
+    kind: str
+    path: str
+    to: str
+    when: str
+
+
+@dataclass(frozen=True)
+class SaveShape:
+    """words: the fixed parts of names. strikes: all moments of a save, in their order. sizes: the least bytes of the
+    files that are not text, by key."""
+
+    words: tuple[str, ...] = ()
+    strikes: tuple[Strike, ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def key(self, name: str) -> str:
+        """The same for all names that a file has in different saves: `#` is a number, `*` is random."""
+        parts = (part if part in self.words or not part.isalnum() else "*" for part in _parts(name))
+        return RANDOM.sub("*", "".join(parts))
+
+    def is_at(self, strike: Strike, event: FileEvent) -> bool:
+        """event: its paths are names, as own_name() makes them."""
+        here = (event.kind, self.key(event.path), self.key(event.to))
+        return not event.appends and here == (strike.kind, strike.path, strike.to)
+
+    def few(self) -> tuple[Strike, ...]:
+        """FEW of the strikes, spread over the save. The first bytes of a file leave little else than its middle."""
+        chosen = [strike for strike in self.strikes if strike.when != FIRST_BYTES]
+        if len(chosen) > FEW:
+            chosen = [chosen[round(i * (len(chosen) - 1) / (FEW - 1))] for i in range(FEW)]
+        return tuple(chosen)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> SaveShape:
+        strikes = tuple(Strike(**strike) for strike in values["strikes"])
+        return cls(tuple(values["words"]), strikes, values["sizes"])
+
+
+def own_name(run: RunDir, path: str) -> str:
+    """The name of a program's file: from the run folder on, which differs from run to run, or the whole path. Empty for
+    what others keep there: the run's records, libraries and their caches."""
+    parts = Path(path).parts
+    for folder in (run.code, run.checkpoints):
+        if path.startswith(f"{folder}/"):
+            return "" if "__pycache__" in parts else str(Path(path).relative_to(run.path))
+    hidden = any(part.startswith(".") for part in parts[:-1])
+    return "" if hidden or path.startswith((f"{run.path}/", f"{sys.prefix}/", f"{sys.base_prefix}/lib/")) else path
+
+
+def named(run: RunDir, event: FileEvent) -> FileEvent | None:
+    """The event with names for paths; None if it is not of the program's own files."""
+    path, to = own_name(run, event.path), own_name(run, event.to) if event.to else ""
+    if event.to and not (path and to):  # moved in from a library's folder, or a link to one
+        path, to = path or (to and event.path), to or event.to
+    return replace(event, path=path, to=to) if path else None
+
+
+def learn(events: Iterable[FileEvent], binary: Mapping[str, int]) -> SaveShape:
+    """events: with names for paths, in their order. binary: bytes of the files written that are not text, by name."""
+    saves = _saves([event for event in events if not event.appends], binary)
+    shape = SaveShape(_fixed_words(saves))
+    kinds = max((_kinds(save, shape) for save in saves), key=len, default=[])
+    sizes: dict[str, int] = {}
+    for name, size in binary.items():
+        key = shape.key(name)
+        sizes[key] = min(size, sizes.get(key, size))
+    return replace(shape, strikes=_strikes(kinds), sizes=sizes)
+
+
+def _saves(events: Iterable[FileEvent], binary: Collection[str]) -> list[list[FileEvent]]:
+    """Groups of events close together, of which some write a file that is not text; of a program that writes only text,
+    all groups that write. A model that is kept for its score is nothing to resume from, unless there is nothing else.
+    """
+    groups: list[list[FileEvent]] = []
+    for event in events:
+        if not groups or not _continues(groups[-1], event):
+            groups.append([])
+        groups[-1].append(event)
+    written = [{event.path for event in group if event.kind == WRITE} for group in groups]
+    states = [paths & set(binary) for paths in written]
+    usual = [{path for path in paths if not is_best(path)} for paths in states]
+    wanted = next((each for each in (usual, states, written) if any(each)), written)
+    return [group for group, paths in zip(groups, wanted, strict=True) if paths]
+
+
+def _continues(save: Sequence[FileEvent], event: FileEvent) -> bool:
+    """Whether the event is of the same save: at the same step and soon, or what is done to a file that was written in
+    it, since a large one takes long."""
+    last = save[-1]
+    if event.at - last.at < ONE_SAVE_S and (event.step == last.step or not last.step):
+        return True
+    return event.kind not in (WRITE, DELETE) and any(
+        each.kind == WRITE and (each.path == event.path or each.path.startswith(f"{event.path}/")) for each in save
+    )
+
+
+def _fixed_words(saves: Sequence[Sequence[FileEvent]]) -> tuple[str, ...]:
+    """The parts of names that several saves have written; all if there is one save only."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for number, save in enumerate(saves):
+        for event in save:
+            if event.kind != DELETE:  # of what an earlier save has written
+                for part in (*_parts(event.path), *_parts(event.to)):
+                    found[part].add(number)
+    return tuple(sorted(part for part, numbers in found.items() if len(numbers) > 1 or len(saves) == 1))
+
+
+def _kinds(save: Sequence[FileEvent], shape: SaveShape) -> list[tuple[str, str, str]]:
+    """The different events of a save, from the first file that is written or deleted."""
+    first = next((i for i, event in enumerate(save) if event.kind in (WRITE, DELETE)), 0)
+    return [*dict.fromkeys((event.kind, shape.key(event.path), shape.key(event.to)) for event in save[first:])]
+
+
+def _strikes(kinds: Sequence[tuple[str, str, str]]) -> tuple[Strike, ...]:
+    strikes = []
+    for number, (kind, path, to) in enumerate(kinds):
+        if number:  # before the first event nothing of the save has begun
+            strikes.append(Strike(kind, path, to, BEFORE))
+        if kind == WRITE:
+            strikes += [Strike(kind, path, to, FIRST_BYTES), Strike(kind, path, to, MIDDLE)]
+    if kinds and kinds[-1][0] != WRITE:  # after a last file that is whole, the kill is one between two saves
+        strikes.append(Strike(*kinds[-1], AFTER))
+    return tuple(strikes)
+
+
+def _parts(name: str) -> list[str]:
+    """Its words, and what is between them; a number, also at the end of a word, is `#`."""
+    return [part for part in re.split(r"([#/._ -])", NUMBER.sub("#", name)) if part]
