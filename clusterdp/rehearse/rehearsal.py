@@ -170,6 +170,8 @@ class Rehearsal:
             self._undisturbed_ended(AGAIN, reason, result)
             self._add(not_apart(reason, beside))
             return False
+        saves = reference.facts.saves.in_both(result.facts.saves)
+        reference.facts = replace(reference.facts, saves=saves)
         other = end_state(self._must_be_done(result), reference.patterns)
         if other is None:
             raise CheckpointError(f"{AGAIN}: left no end state, as the run before it did. Look at its logs.")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,18 +26,6 @@ def size_of(path: Path) -> int:
     with suppress(FileNotFoundError):
         return path.stat().st_size
     return 0
-
-
-def bytes_left(folder: Path, inode: int) -> int:
-    """The size of the file with this inode, whatever its name is by now; 0 if it is gone."""
-    return max((status.st_size for status in _statuses(folder) if status.st_ino == inode), default=0)
-
-
-def _statuses(folder: Path) -> Iterator[os.stat_result]:
-    for base, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):  # renamed or deleted meanwhile
-                yield os.lstat(f"{base}/{name}")
 
 
 def _written_at(path: Path) -> float:

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from clusterdp.checkpoint.format.layout import step_folder
 from clusterdp.checkpoint.format.manifest import list_checkpoints
+from clusterdp.fakeslurm.core.file_traps import WRITE
 from clusterdp.rehearse.drills.losses import CRASHES
-from clusterdp.rehearse.drills.saved_files import by_save, bytes_left, size_of
+from clusterdp.rehearse.drills.saved_files import by_save, size_of
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.drills.strikes import EARLY, GLANCE_S, caught_at, events_of, frozen
 from clusterdp.rehearse.not_landed import Inapplicable, Missed
 from clusterdp.rehearse.observe import processes
+from clusterdp.rehearse.observe.file_events import FileEvent, FileEvents
 from clusterdp.rehearse.observe.file_use import ONE_SAVE_S, is_checkpoint, series_of
-from clusterdp.rehearse.observe.save_shape import FIRST_BYTES, own_name
+from clusterdp.rehearse.observe.save_shape import own_name
 from clusterdp.rundir import read_events
 from clusterdp.wording import counted
 
 MARGIN_MB = 8
+OPEN_S = 0.5  # after which a file has been opened that is to be
 SAVES = 5  # of a program of its own, at most, that are to find the disk full
 
 
@@ -117,38 +120,47 @@ def disk_full_while_saving(scene: Scene) -> None:
 
 def _fill_in_a_save(scene: Scene, disk: Path) -> None:
     """Nobody tells that a save of theirs has failed. So the disk is filled before the first byte of a file, and is full
-    until the file is closed; what it is then must be less than a whole one."""
+    until the rank is done with the file; what it is then must be less than a whole one."""
     filler, events, shape = disk / "filler", events_of(scene), scene.facts.saves
-    opens = [each for each in shape.strikes if each.when == FIRST_BYTES and each.path in shape.sizes]
+
+    def whole(event: FileEvent) -> int:
+        return shape.sizes.get(shape.key(own_name(scene.run, event.path)), 0)
+
     for _ in range(SAVES):
-        caught = caught_at(scene, events, opens)
+        caught = caught_at(
+            scene, events, lambda event: event.kind == WRITE and event.path.startswith(f"{disk}/") and whole(event) > 0
+        )
         try:
             if is_last_save(scene):  # without it even a program that goes on would end in another state
                 raise Missed("the last save was reached before the disk was full in one")
-            file = Path(caught.event.path)
-            if not file.is_relative_to(disk):
-                continue
-            _fill(filler)
-            events.finish()
-            inode = _inode(file)
-            scene.wait("the end of this save", partial(_is_closed, file, scene.live.pids()), 60, GLANCE_S)
-            left = bytes_left(disk, inode)
+            left = _left_on_full_disk(scene, events, caught.event, filler)
         finally:
             filler.unlink(missing_ok=True)
             events.release()
-        whole = shape.sizes[shape.key(own_name(scene.run, caught.event.path))]
-        if left < whole:
-            rest = f"{left} of its {whole} bytes were left" if left else "nothing of it was left"
+        size = whole(caught.event)
+        if left < size:
+            rest = f"{left} of its {size} bytes were left" if left else "nothing of it was left"
             words = f"the disk was full when {caught.name} was written: {rest}"
             scene.hit(words, attempt=caught.attempt, file=caught.name)
             return
     raise Missed(f"{counted(SAVES, 'save')} had all their bytes though the disk was full")
 
 
-def _inode(file: Path) -> int:
-    with suppress(OSError):  # even its name had no room
-        return file.stat().st_ino
-    return 0
+def _left_on_full_disk(scene: Scene, events: FileEvents, event: FileEvent, filler: Path) -> int:
+    """Bytes of the file when the rank goes on to change another, or this one's name; or when it has closed the file."""
+    file, pids = Path(event.path), scene.live.pids()
+    if event.truncates and file.exists():
+        os.truncate(file, 0)  # as the call is about to do: later the room would be free again
+    _fill(filler)
+    events.go_on_to(lambda after: after.rank == event.rank)
+    over = time.monotonic() + OPEN_S
+    scene.wait(
+        "the end of this save",
+        lambda: events.held is not None or (time.monotonic() > over and _is_closed(file, pids)),
+        60,
+        GLANCE_S,
+    )
+    return size_of(file)
 
 
 def is_last_save(scene: Scene) -> bool:

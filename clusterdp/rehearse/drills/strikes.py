@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -61,15 +61,9 @@ def events_of(scene: Scene) -> FileEvents:
     return scene.cluster.file_events
 
 
-def caught_at(scene: Scene, events: FileEvents, strikes: Iterable[Strike]) -> Caught:
-    """Waits for the first event at which one of these strikes is, and holds its call."""
-    shape, wanted = scene.facts.saves, [*strikes]
-
-    def is_wanted(event: FileEvent) -> bool:
-        own = named(scene.run, event)
-        return own is not None and any(shape.is_at(strike, own) for strike in wanted)
-
-    events.hold(is_wanted)
+def caught_at(scene: Scene, events: FileEvents, wanted: Callable[[FileEvent], bool]) -> Caught:
+    """Waits for the first such event, and holds its call."""
+    events.hold(wanted)
     scene.wait("a save", lambda: events.held is not None, scene.patience_s, GLANCE_S)
     assert events.held
     event = events.held.event
@@ -77,7 +71,11 @@ def caught_at(scene: Scene, events: FileEvents, strikes: Iterable[Strike]) -> Ca
 
 
 def _kill_at(scene: Scene, events: FileEvents, strike: Strike) -> None:
-    caught = caught_at(scene, events, [strike])
+    def is_wanted(event: FileEvent) -> bool:
+        own = named(scene.run, event)
+        return own is not None and scene.facts.saves.is_at(strike, own)
+
+    caught = caught_at(scene, events, is_wanted)
     save = _save_until(scene, events, caught.event)
     done = f"{caught.name} was {DONE[strike.kind]}"
     if strike.when == BEFORE:
@@ -85,14 +83,14 @@ def _kill_at(scene: Scene, events: FileEvents, strike: Strike) -> None:
         if len(save) > 1:
             words = f"after {_shown(scene, save[-2].path)} was {DONE[save[-2].kind]}, {words}"
         pids = frozen(scene)
-    elif strike.when in (AFTER, FIRST_BYTES):
+    elif strike.when == AFTER:
         events.finish()
         pids = frozen(scene)
         words = f"just after {done}"
     else:
-        _write_some(scene, events, caught.event)
-        pids = frozen(scene)
-        words = f"in the middle of {caught.name}{_cut(caught.event)}"
+        words = "at the first byte of" if strike.when == FIRST_BYTES else "in the middle of"
+        pids = _frozen_in(scene, events, caught.event)
+        words = f"{words} {caught.name}{_cut(caught.event, 0 if strike.when == FIRST_BYTES else 1 / 2)}"
     scene.kill(pids)
     since = None if strike.when == AFTER else save[0].at
     scene.hit(f"all ranks got SIGKILL {words}", *CRASHES, attempt=caught.attempt, since=since)
@@ -116,11 +114,12 @@ def _save_until(scene: Scene, events: FileEvents, event: FileEvent) -> list[File
     return save
 
 
-def _write_some(scene: Scene, events: FileEvents, event: FileEvent) -> None:
-    """Lets the rank write until bytes are there, or until something is done that may follow the last one: that is held,
+def _frozen_in(scene: Scene, events: FileEvents, event: FileEvent) -> list[int]:
+    """Stops the ranks when bytes are there, or when something is to be done that may follow the last one: that is held,
     so that the file cannot be committed meanwhile."""
     events.go_on_to(lambda after: after.rank == event.rank or after.kind != WRITE)
     scene.wait("bytes of a save", lambda: events.held is not None or _size(event) > 0, scene.patience_s, GLANCE_S)
+    return frozen(scene)
 
 
 def _size(event: FileEvent) -> int:
@@ -129,13 +128,14 @@ def _size(event: FileEvent) -> int:
     return 0
 
 
-def _cut(event: FileEvent) -> str:
-    """All its bytes may be there; to half of them a kill a moment earlier leaves it."""
+def _cut(event: FileEvent, part: float) -> str:
+    """All bytes may be there; to a part of them a kill a moment earlier leaves the file."""
     size = _size(event)
-    if size < 2:
+    left = int(size * part)
+    if left == size:
         return ""
-    os.truncate(event.here, size // 2)
-    return f": {size // 2} of {size} bytes were left"
+    os.truncate(event.here, left)
+    return f": {left} of {size} bytes were left"
 
 
 def _shown(scene: Scene, path: str) -> str:

@@ -63,10 +63,12 @@ def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, c
         return Verdict(drill.name, drill.about, INAPPLICABLE, result.inapplicable, folder=str(folder))
     history = read_history(run)
     lost = steps_lost(history, run, reference.facts, result.files)
+    evidence = [f"attempt {_number(history, hit)}: {hit.evidence}" for hit in result.hits]
+    evidence += [result.left_out] if result.left_out else []
     told = {
         "drill": drill.name,
         "about": drill.about,
-        "evidence": tuple(f"attempt {_number(history, hit)}: {hit.evidence}" for hit in result.hits),
+        "evidence": tuple(evidence),
         "hits": tuple(HitRow(hit.attempt, hit.at, hit.step) for hit in result.hits),
         "attempts": rows_of(history, dict(printed(history, run, reference.facts))),
         "settings": drill.config if reference.facts.ours else (),

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterdp.fakeslurm.core import file_traps
+from clusterdp.fakeslurm.core.file_traps import RENAME, WRITE
 from clusterdp.rehearse.observe import processes
 
 MOST = 20_000  # events that are kept: a save of a large model in thousands of files has fewer
@@ -32,7 +33,7 @@ SNIFFED = 512  # first bytes
 class FileEvent:
     """A call by which a rank changes a file. kind: as in file_traps. path, to: absolute, as the rank sees them; to: of
     renames and links. at: seconds since 1970. step: how far rank 0 had come; 0 where it is not known. pid: of the
-    thread that calls. appends: a writing open with O_APPEND."""
+    thread that calls. appends, truncates: a file is opened with O_APPEND, with O_TRUNC."""
 
     kind: str
     path: str
@@ -42,6 +43,7 @@ class FileEvent:
     step: int = 0
     pid: int = 0
     appends: bool = False
+    truncates: bool = False
 
     @property
     def here(self) -> Path:
@@ -54,9 +56,9 @@ class FileEvent:
 
     def is_done(self) -> bool:
         """Whether the call's effect shows."""
-        if self.kind == file_traps.WRITE or not self.to:
-            return os.path.lexists(self.here) is (self.kind == file_traps.WRITE)
-        return os.path.lexists(self.to_here) and (self.kind != file_traps.RENAME or not os.path.lexists(self.here))
+        if self.kind == WRITE or not self.to:
+            return os.path.lexists(self.here) is (self.kind == WRITE)
+        return os.path.lexists(self.to_here) and (self.kind != RENAME or not os.path.lexists(self.here))
 
 
 @dataclass(frozen=True)
@@ -113,9 +115,9 @@ class FileEvents:
             _let_go(held.listener, held.notice)
 
     def finish(self) -> None:
-        """Let the call that is held go on, and return when its effect shows."""
+        """Let the call that is held go on, and return when its effect shows; what comes after it is held."""
         held = self.held
-        self.release()
+        self.go_on_to(lambda event: True)
         deadline = time.monotonic() + DONE_S
         while held and not held.event.is_done() and time.monotonic() < deadline:
             pass  # the call takes microseconds, and the rank runs on after it
@@ -170,9 +172,12 @@ class FileEvents:
             return None
         if SHARED_MEMORY.match(names[-1]):
             return None
-        appends = call.flags is not None and bool(arguments[call.flags] & os.O_APPEND)
+        flags = os.O_TRUNC if call.flags is None else arguments[call.flags]
         to = names[1] if len(names) > 1 else ""
-        return FileEvent(call.kind, names[0], to, self._rank(pid, task), time.time(), self.step() or 0, pid, appends)
+        how = (
+            {"appends": bool(flags & os.O_APPEND), "truncates": bool(flags & os.O_TRUNC)} if call.kind == WRITE else {}
+        )
+        return FileEvent(call.kind, names[0], to, self._rank(pid, task), time.time(), self.step() or 0, pid, **how)
 
     def _rank(self, pid: int, task: int) -> int:
         """torchrun has several ranks in a task."""
@@ -198,7 +203,7 @@ class FileEvents:
             with suppress(OSError), last.here.open("rb") as file:
                 if b"\0" in file.read(SNIFFED):
                     self.binary[last.path] = os.fstat(file.fileno()).st_size
-        if event.kind == file_traps.WRITE and not event.appends:
+        if event.kind == WRITE and not event.appends:
             self._writing[event.rank] = event
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clusterdp.fakeslurm.core.file_traps import DELETE, WRITE
+from clusterdp.fakeslurm.core.file_traps import DELETE, LINK, RENAME, WRITE
 from clusterdp.rehearse.observe.file_events import FileEvent
 from clusterdp.rehearse.observe.file_use import ONE_SAVE_S, is_best
 from clusterdp.rundir import RunDir
@@ -62,6 +62,13 @@ class SaveShape:
             chosen = [chosen[round(i * (len(chosen) - 1) / (FEW - 1))] for i in range(FEW)]
         return tuple(chosen)
 
+    def in_both(self, other: SaveShape) -> SaveShape:
+        """The same with names that another run has, too: a run may have a random name of its own."""
+        both = SaveShape(tuple(word for word in self.words if word in other.words))
+        strikes = (replace(each, path=both.key(each.path), to=both.key(each.to)) for each in self.strikes)
+        sizes = {both.key(key): size for key, size in sorted(self.sizes.items(), key=lambda item: -item[1])}
+        return replace(both, strikes=tuple(dict.fromkeys(strikes)), sizes=sizes)
+
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> SaveShape:
         strikes = tuple(Strike(**strike) for strike in values["strikes"])
@@ -93,21 +100,18 @@ def learn(events: Iterable[FileEvent], binary: Mapping[str, int]) -> SaveShape:
     shape = SaveShape(_fixed_words(saves))
     kinds = max((_kinds(save, shape) for save in saves), key=len, default=[])
     sizes: dict[str, int] = {}
-    for name, size in binary.items():
+    renames = {event.path: event.to for save in saves for event in save if event.kind in (RENAME, LINK)}
+    moved = {renames[name]: size for name, size in binary.items() if name in renames}  # a copy, on another disk
+    for name, size in (*binary.items(), *moved.items()):
         key = shape.key(name)
         sizes[key] = min(size, sizes.get(key, size))
     return replace(shape, strikes=_strikes(kinds), sizes=sizes)
 
 
 def _saves(events: Iterable[FileEvent], binary: Collection[str]) -> list[list[FileEvent]]:
-    """Groups of events close together, of which some write a file that is not text; of a program that writes only text,
-    all groups that write. A model that is kept for its score is nothing to resume from, unless there is nothing else.
-    """
-    groups: list[list[FileEvent]] = []
-    for event in events:
-        if not groups or not _continues(groups[-1], event):
-            groups.append([])
-        groups[-1].append(event)
+    """Groups of events, of which some write a file that is not text; of a program that writes only text, all groups
+    that write. A model that is kept for its score is nothing to resume from, unless there is nothing else."""
+    groups = _grouped(events)
     written = [{event.path for event in group if event.kind == WRITE} for group in groups]
     states = [paths & set(binary) for paths in written]
     usual = [{path for path in paths if not is_best(path)} for paths in states]
@@ -115,15 +119,30 @@ def _saves(events: Iterable[FileEvent], binary: Collection[str]) -> list[list[Fi
     return [group for group, paths in zip(groups, wanted, strict=True) if paths]
 
 
-def _continues(save: Sequence[FileEvent], event: FileEvent) -> bool:
-    """Whether the event is of the same save: at the same step and soon, or what is done to a file that was written in
-    it, since a large one takes long."""
-    last = save[-1]
-    if event.at - last.at < ONE_SAVE_S and (event.step == last.step or not last.step):
-        return True
-    return event.kind not in (WRITE, DELETE) and any(
-        each.kind == WRITE and (each.path == event.path or each.path.startswith(f"{event.path}/")) for each in save
-    )
+def _grouped(events: Iterable[FileEvent]) -> list[list[FileEvent]]:
+    """What is done soon after another event and at the same step is of the same save. Later, in the background, that is
+    known by the folder, if this save alone has written there, and by the file that gets another name."""
+    groups: list[list[FileEvent]] = []
+    current: list[FileEvent] = []
+    of_file: dict[str, list[FileEvent]] = {}  # by file or folder, the group that has written it first
+    for event in events:
+        last = current[-1] if current else None
+        if not last or event.at - last.at > ONE_SAVE_S or event.step != last.step > 0:
+            known = None if event.kind == DELETE else of_file.get(_folder(event.path)) or of_file.get(event.path)
+            current = known or []
+            if not known:
+                groups.append(current)
+        current.append(event)
+        if event.kind == WRITE:
+            of_file[event.path] = current
+            of_file.setdefault(_folder(event.path), current)
+    return groups
+
+
+def _folder(path: str) -> str:
+    """Of a file that is one of several saves' if its name has no number: then it tells nothing."""
+    folder = path.rpartition("/")[0]
+    return folder if any(letter.isdigit() for letter in folder.rpartition("/")[2]) else path
 
 
 def _fixed_words(saves: Sequence[Sequence[FileEvent]]) -> tuple[str, ...]:

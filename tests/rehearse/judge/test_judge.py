@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from clusterdp.rehearse.drills.table import DRILLS, NAMES, drill_of
 from clusterdp.rehearse.judge.judge import judge, why_missed
 from clusterdp.rehearse.judge.reference import Reference, end_state
 from clusterdp.rehearse.judge.steps_lost import steps_lost
-from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, LOST_WORK, NOT_LANDED, PASSED, Verdict
+from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, LOST_WORK, PASSED, Verdict
 from clusterdp.rehearse.observe.file_use import FileUse
 from clusterdp.rehearse.run_spec import Facts, Hit, RunResult, RunSpec
 from clusterdp.rundir import Ledger, RunDir
@@ -79,13 +78,10 @@ def test_what_failed_by_itself_is_told_of_a_job_that_has_passed(made: MakeRun) -
     assert (verdict.verdict, verdict.said[: len(said)]) == (PASSED, said)
 
 
-def test_a_fault_that_is_too_quick_to_be_made_is_not_applicable(made: MakeRun) -> None:
-    run = made(["done"], ["step 9"], {"sum": 4})
-    result = RunResult("done", missed="the run was over", beyond="each save is over in a moment")
-    drill, ref = drill_of("preempted"), reference(made)
-    beyond = judge(drill, result, run.path, ref, CONFIG)
-    assert (beyond.verdict, beyond.said) == (INAPPLICABLE, "each save is over in a moment")
-    assert judge(drill, replace(result, beyond=""), run.path, ref, CONFIG).verdict == NOT_LANDED
+def test_evidence_names_what_a_drill_left_out(made: MakeRun) -> None:
+    run = made(["crash", "done"], ["step 4", "step 5\nstep 9"], {"sum": 4, "scheduler": {"last_epoch": 3}})
+    result = RunResult("done", hits=(hit("crash"),), left_out="2 moments of 5 did not come before the run was over")
+    assert verdict_of(made, run, result).evidence[1:] == (result.left_out,)
 
 
 def test_each_attempt_may_count_its_own_steps(made: MakeRun) -> None:

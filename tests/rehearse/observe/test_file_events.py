@@ -1,0 +1,96 @@
+"""The calls of a trapped process, seen and held."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterdp.fakeslurm.core import file_traps
+from clusterdp.rehearse.observe.file_events import FileEvents
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.skipif(not file_traps.possible(), reason="this kernel has no file traps")
+
+TRAPPED = "from clusterdp.fakeslurm.core import file_traps; file_traps.install({socket!r}, 3, 'n1'); import os\n"
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Iterator[FileEvents]:
+    heard = FileEvents(tmp_path / "s")
+    yield heard
+    heard.close()
+
+
+def started(events: FileEvents, folder: Path, code: str) -> subprocess.Popen[bytes]:
+    (folder / "work").mkdir()
+    trapped = TRAPPED.format(socket=str(events.socket)) + code
+    environ = {name: value for name, value in os.environ.items() if name != "RANK"}
+    return subprocess.Popen([sys.executable, "-B", "-c", trapped], cwd=folder / "work", env=environ)
+
+
+def test_each_call_is_an_event_with_whole_paths(events: FileEvents, tmp_path: Path) -> None:
+    code = """
+with open("a.tmp", "wb") as file: file.write(bytes(1000))
+os.replace("a.tmp", "a.pt")
+os.link("a.pt", "b.pt")
+os.symlink("a.pt", "latest")
+here = os.open(".", os.O_RDONLY)
+os.unlink("b.pt", dir_fd=here)
+open("log", "a").close()
+open("a.pt", "rb").close()
+"""
+    assert started(events, tmp_path, code).wait() == 0
+    work = str(tmp_path / "work")
+    assert [
+        (each.kind, each.path.removeprefix(f"{work}/"), each.to, each.rank, each.appends) for each in events.events
+    ] == [
+        ("write", "a.tmp", "", 3, False),
+        ("rename", "a.tmp", f"{work}/a.pt", 3, False),
+        ("link", "a.pt", f"{work}/b.pt", 3, False),
+        ("symlink", "a.pt", f"{work}/latest", 3, False),
+        ("delete", "b.pt", "", 3, False),
+        ("write", "log", "", 3, True),
+    ]
+    assert events.binary == {f"{work}/a.tmp": 1000}
+
+
+def test_held_call_is_not_done_before_it_is_let_go(events: FileEvents, tmp_path: Path) -> None:
+    events.hold(lambda event: event.kind == "rename")
+    process = started(events, tmp_path, "open('a', 'w').close(); os.rename('a', 'b'); os.rename('b', 'c')")
+    wait_for("a held call", lambda: events.held is not None, 10, every_s=0.01)
+    assert os.listdir(tmp_path / "work") == ["a"]
+    events.go_on_to(lambda event: event.kind == "rename")
+    wait_for("a held call", lambda: events.held is not None, 10, every_s=0.01)
+    assert os.listdir(tmp_path / "work") == ["b"]
+    events.finish()
+    assert os.listdir(tmp_path / "work") == ["c"]
+    events.release()
+    assert process.wait() == 0
+
+
+def test_process_killed_in_a_held_call_never_does_it(events: FileEvents, tmp_path: Path) -> None:
+    events.hold(lambda event: event.kind == "delete")
+    process = started(events, tmp_path, "open('a', 'w').close(); os.unlink('a')")
+    wait_for("a held call", lambda: events.held is not None, 10, every_s=0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    events.release()
+    assert os.listdir(tmp_path / "work") == ["a"]
+
+
+def test_children_are_trapped_with_the_rank_of_their_environment(events: FileEvents, tmp_path: Path) -> None:
+    code = "os.environ['RANK'] = '5'; import subprocess; subprocess.run(['touch', 'x'], check=True)"
+    assert started(events, tmp_path, code).wait() == 0
+    assert [(each.path, each.rank) for each in events.events] == [(str(tmp_path / "work" / "x"), 5)]
+
+
+def test_shared_memory_of_workers_is_not_recorded(events: FileEvents, tmp_path: Path) -> None:
+    code = "open('/dev/null', 'w'); open('/dev/shm/torch_7_x', 'w'); os.unlink('/dev/shm/torch_7_x')"
+    assert started(events, tmp_path, code).wait() == 0
+    assert events.events == []

@@ -1,0 +1,122 @@
+"""What a save does to files, learned from the events of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterdp.rehearse.observe.file_events import FileEvent
+from clusterdp.rehearse.observe.save_shape import SaveShape, Strike, learn, named, own_name
+from clusterdp.rundir import RunDir
+
+
+def events_of(*saves: list[tuple[str, ...]], every_s: float = 10.0) -> list[FileEvent]:
+    """A save every so often, whose events (kind, path, to) are 10 ms apart."""
+    return [
+        FileEvent(*event, at=number * every_s + i / 100, step=10 * number)
+        for number, save in enumerate(saves, 1)
+        for i, event in enumerate(save)
+    ]
+
+
+def moments(shape: SaveShape) -> list[tuple[str, str, str]]:
+    return [(each.when, each.kind, each.path) for each in shape.strikes]
+
+
+def test_renamed_file_is_struck_in_it_before_and_after_its_rename() -> None:
+    shape = learn(events_of(*[[("write", "a.tmp"), ("rename", "a.tmp", "a.pt")]] * 3), {"a.tmp": 9})
+    assert moments(shape) == [
+        ("first bytes", "write", "a.tmp"),
+        ("middle", "write", "a.tmp"),
+        ("before", "rename", "a.tmp"),
+        ("after", "rename", "a.tmp"),
+    ]
+
+
+def test_file_written_in_place_is_struck_only_in_it() -> None:
+    shape = learn(events_of(*[[("write", "last.pt")]] * 3), {"last.pt": 9})
+    assert moments(shape) == [("first bytes", "write", "last.pt"), ("middle", "write", "last.pt")]
+
+
+def test_deletion_of_the_old_file_before_the_new_one_is_a_moment() -> None:
+    shape = learn(events_of([("write", "a.pt")], *[[("delete", "a.pt"), ("write", "a.pt")]] * 2), {"a.pt": 9})
+    assert moments(shape)[0] == ("before", "write", "a.pt")
+
+
+@pytest.mark.parametrize("random", [(".tmpXk29aQ", ".tmpaB1cD2"), ("tmpab_2cd1", "tmp8u_h__2q"), ("3fa9c1", "b2e")])
+def test_random_names_have_one_key(random: tuple[str, str]) -> None:
+    saves = [[("write", name), ("rename", name, "a.pt")] for name in random]
+    shape = learn(events_of(*saves), dict.fromkeys(random, 9))
+    assert shape.key(random[0]) == shape.key(random[1]) == shape.strikes[0].path
+    assert shape.key("a.pt") == "a.pt"
+
+
+def test_numbered_files_have_one_key_and_the_least_size() -> None:
+    saves = [[("write", f"out/step_{step}/rank{step % 2}.pt")] for step in (10, 20, 30)]
+    shape = learn(events_of(*saves), {save[0][1]: 100 - i for i, save in enumerate(saves)})
+    assert shape.sizes == {"out/step_#/rank#.pt": 98}
+
+
+def test_commit_in_the_background_belongs_to_its_save() -> None:
+    saves = []
+    for step in (10, 20):
+        at, folder = float(step), f"step_{step}"
+        saves += [FileEvent("write", f"{folder}/a.bin", at=at, step=step)]
+        saves += [FileEvent("write", "log.json", at=at + 2, step=step + 1)]
+        saves += [FileEvent("write", f"{folder}/done.json", at=at + 3, step=step + 2)]
+    shape = learn(saves, {"step_10/a.bin": 9, "step_20/a.bin": 9})
+    assert ("before", "write", "step_#/done.json") in moments(shape)
+    assert not [each for each in shape.strikes if "log" in each.path]
+
+
+def test_rename_of_a_large_file_belongs_to_its_save() -> None:
+    at = [FileEvent("write", "a.tmp", at=1, step=1), FileEvent("rename", "a.tmp", "a.pt", at=9, step=4)]
+    assert moments(learn(at, {"a.tmp": 9}))[-1] == ("after", "rename", "a.tmp")
+
+
+def test_appended_logs_and_models_kept_for_their_score_are_no_moments() -> None:
+    saves = [[("write", "last.pt")], [("write", "best.pt")], [("write", "last.pt")]]
+    log = FileEvent("write", "log.txt", at=10.001, step=10, appends=True)
+    shape = learn(sorted([*events_of(*saves), log], key=lambda event: event.at), {"last.pt": 9, "best.pt": 9})
+    assert {each.path for each in shape.strikes} == {"last.pt"}
+
+
+def test_program_writing_only_text_has_moments() -> None:
+    assert moments(learn(events_of(*[[("write", "state.json")]] * 2), {}))
+
+
+def test_name_random_for_a_run_is_fixed_in_no_key() -> None:
+    one, two = (learn(events_of(*[[("write", f"{name}-r0.pt")]] * 2), {f"{name}-r0.pt": 9}) for name in ("abx", "cdx"))
+    both = one.in_both(two)
+    assert both.key("efx-r1.pt") == both.strikes[0].path == "*-r#.pt"
+    assert both.sizes == {"*-r#.pt": 9}
+
+
+def test_few_strikes_are_spread_over_the_save() -> None:
+    strikes = tuple(Strike("write", str(i), "", "first bytes" if i % 3 == 0 else "middle") for i in range(30))
+    few = SaveShape(strikes=strikes).few()
+    assert (len(few), few[0].path, few[-1].path) == (5, "1", "29")
+    assert {each.when for each in few} == {"middle"}
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("{run}/code/out/a.pt", "code/out/a.pt"),
+        ("{run}/checkpoints/step_1/x", "checkpoints/step_1/x"),
+        ("{run}/events/7.0-rank0.jsonl", ""),
+        ("{run}/code/__pycache__/a.pyc", ""),
+        ("/tmp/gan-7/a.pt", "/tmp/gan-7/a.pt"),
+        ("/home/me/.cache/torch/kernel.so", ""),
+    ],
+)
+def test_own_name_leaves_out_records_and_caches(tmp_path: Path, path: str, name: str) -> None:
+    run = RunDir(tmp_path / "run")
+    assert own_name(run, path.format(run=run.path)) == name
+
+
+def test_file_moved_in_from_a_cache_keeps_its_path(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    moved = named(run, FileEvent("rename", "/home/me/.cache/x", f"{run.code}/a.pt"))
+    assert moved and (moved.path, moved.to) == ("/home/me/.cache/x", "code/a.pt")

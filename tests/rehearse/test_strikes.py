@@ -1,0 +1,162 @@
+"""Kills at moments of a save, on a real process whose calls are held."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from clusterdp.fakeslurm.core import file_traps
+from clusterdp.rehearse.drills.scene import Scene
+from clusterdp.rehearse.drills.strikes import killed_while_saving
+from clusterdp.rehearse.not_landed import Inapplicable, Missed
+from clusterdp.rehearse.observe.facts import Facts
+from clusterdp.rehearse.observe.file_events import FileEvent, FileEvents
+from clusterdp.rehearse.observe.save_shape import SaveShape, learn
+from clusterdp.rundir import RunDir
+
+TRAPPED = "from clusterdp.fakeslurm.core import file_traps; file_traps.install({socket!r}, 0, 'n1'); import os, time\n"
+SAVE = """
+for step in range(2):
+    with open(f"step_{step}.tmp", "wb") as file:
+        file.write(bytes(1000))
+    os.replace(f"step_{step}.tmp", f"step_{step}.pt")
+    with open("latest", "w") as file:
+        file.write(str(step))
+    if step: os.unlink("step_0.pt")
+    time.sleep(0.3)
+"""
+
+needs_traps = pytest.mark.skipif(not file_traps.possible(), reason="this kernel has no file traps")
+
+
+class Job:
+    """A run of one process, which is started again after each kill, with an empty folder."""
+
+    def __init__(self, run: RunDir, events: FileEvents):
+        self.run, self.events = run, events
+        self.process: subprocess.Popen[bytes] | None = None
+        self.left: list[dict[str, int]] = []  # after each kill, the files with their sizes
+
+    def start(self) -> None:
+        for file in self.run.code.glob("*"):
+            file.unlink()
+        trapped = TRAPPED.format(socket=str(self.events.socket)) + SAVE
+        self.process = subprocess.Popen([sys.executable, "-B", "-c", trapped], cwd=self.run.code)
+
+    def freeze(self) -> list[int]:
+        assert self.process
+        self.process.send_signal(signal.SIGSTOP)
+        return [self.process.pid]
+
+    def kill(self, pids: list[int]) -> None:
+        assert self.process and pids == [self.process.pid]
+        self.process.kill()
+        self.process.wait()
+        self.left.append({file.name: file.stat().st_size for file in self.run.code.iterdir()})
+
+    def wait(self, what: str, look: Callable[[], bool], timeout_s: float, every_s: float) -> None:
+        assert self.process
+        while not look():
+            if self.process.poll() is not None and not look():
+                raise Missed(f"the run was over before {what}")
+            time.sleep(every_s)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    run, events = RunDir(tmp_path / "run"), FileEvents(tmp_path / "s")
+    run.code.mkdir(parents=True)
+    made = Job(run, events)
+    yield made
+    if made.process:
+        made.process.kill()
+        made.process.wait()
+    events.close()
+
+
+def learned() -> SaveShape:
+    """From the events of SAVE."""
+    saves = []
+    for step in range(2):
+        temporary, final = f"code/step_{step}.tmp", f"code/step_{step}.pt"
+        save = [("write", temporary), ("rename", temporary, final), ("write", "code/latest")]
+        save += [("delete", "code/step_0.pt")] if step else []
+        saves += [FileEvent(*event, at=1.0 + step) for event in save]
+    return learn(saves, {f"code/step_{step}.tmp": 1000 for step in range(2)})
+
+
+def scene_of(job: Job, saves: SaveShape, thorough: bool = True) -> Any:
+    def hit(evidence: str, *causes: str, attempt: Any, since: float | None) -> None:
+        made.hits.append(SimpleNamespace(evidence=evidence, attempt=attempt.name, since=since))
+
+    made = SimpleNamespace(
+        run=job.run,
+        facts=Facts(saves=saves),
+        cluster=SimpleNamespace(file_events=job.events, ranks_are_here=True),
+        thorough=thorough,
+        patience_s=10.0,
+        wait=job.wait,
+        wait_progress=lambda part: job.start(),
+        wait_next_attempt=lambda attempt: job.start(),
+        newest=lambda: job.run.attempt("7.0"),
+        freeze=job.freeze,
+        kill=job.kill,
+        hit=hit,
+        hits=[],
+        left_out="",
+    )
+    return made
+
+
+@needs_traps
+def test_each_moment_of_a_save_leaves_what_a_kill_there_leaves(job: Job) -> None:
+    scene = scene_of(job, learned())
+    killed_while_saving(cast(Scene, scene))
+    words = [hit.evidence.removeprefix("all ranks got SIGKILL ") for hit in scene.hits]
+    moments = dict(zip(words, job.left, strict=True))
+    first = {"step_0.pt": 1000, "latest": 1}
+    assert moments == {
+        "at the first byte of step_0.tmp: 0 of 1000 bytes were left": {"step_0.tmp": 0},
+        "in the middle of step_0.tmp: 500 of 1000 bytes were left": {"step_0.tmp": 500},
+        "after step_0.tmp was opened to be written, before step_0.tmp was renamed": {"step_0.tmp": 1000},
+        "after step_0.tmp was renamed, before latest was opened to be written": {"step_0.pt": 1000},
+        "at the first byte of latest: 0 of 1 bytes were left": {"step_0.pt": 1000, "latest": 0},
+        "in the middle of latest: 0 of 1 bytes were left": {"step_0.pt": 1000, "latest": 0},
+        "after latest was opened to be written, before step_0.pt was deleted": {**first, "step_1.pt": 1000},
+        "just after step_0.pt was deleted": {"step_1.pt": 1000, "latest": 1},
+    }
+    assert [hit.since is None for hit in scene.hits] == [False] * 7 + [True]
+
+
+@needs_traps
+def test_moment_missing_before_the_end_is_left_out(job: Job) -> None:
+    shape = learned()
+    never = shape.strikes[0].__class__("link", "code/*", "", "before")
+    scene = scene_of(job, SaveShape(shape.words, (shape.strikes[0], never)))
+    killed_while_saving(cast(Scene, scene))
+    assert len(scene.hits) == 1 and scene.left_out == "1 moment of 2 did not come before the run was over"
+
+
+@needs_traps
+def test_run_without_any_moment_is_missed(job: Job) -> None:
+    shape = learned()
+    never = shape.strikes[0].__class__("link", "code/*", "", "before")
+    with pytest.raises(Missed):
+        killed_while_saving(cast(Scene, scene_of(job, SaveShape(shape.words, (never,)))))
+
+
+@pytest.mark.parametrize(
+    ("file_events", "why"), [(None, "Linux 5.5"), (object(), "the undisturbed run has changed no file at a save")]
+)
+def test_strikes_are_inapplicable_without_notices_or_saves(file_events: object, why: str) -> None:
+    cluster = SimpleNamespace(file_events=file_events)
+    with pytest.raises(Inapplicable, match=why):
+        killed_while_saving(cast(Scene, SimpleNamespace(cluster=cluster, facts=Facts(), thorough=False)))
