@@ -94,8 +94,8 @@ def learned() -> SaveShape:
 
 
 def scene_of(job: Job, saves: SaveShape, thorough: bool = True) -> Any:
-    def hit(evidence: str, *causes: str, attempt: Any, since: float | None) -> None:
-        made.hits.append(SimpleNamespace(evidence=evidence, attempt=attempt.name, since=since))
+    def hit(evidence: str, *causes: str, attempt: Any, **more: Any) -> None:
+        made.hits.append(SimpleNamespace(evidence=evidence, attempt=attempt.name, **more))
 
     made = SimpleNamespace(
         run=job.run,
@@ -134,6 +134,8 @@ def test_each_moment_of_a_save_leaves_what_a_kill_there_leaves(job: Job) -> None
         "just after step_0.pt was deleted": {"step_1.pt": 1000, "latest": 1},
     }
     assert [hit.since is None for hit in scene.hits] == [False] * 7 + [True]
+    torn = ["step_0.tmp", "step_0.tmp", "", "", "latest", "latest", "", ""]
+    assert [hit.file for hit in scene.hits] == torn
 
 
 @needs_traps

@@ -13,7 +13,7 @@ from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.not_landed import Inapplicable, Missed
 from clusterdp.rehearse.observe.file_events import FileEvent, FileEvents
 from clusterdp.rehearse.observe.file_use import ONE_SAVE_S
-from clusterdp.rehearse.observe.save_shape import AFTER, BEFORE, FIRST_BYTES, Strike, named
+from clusterdp.rehearse.observe.save_shape import AFTER, BEFORE, FIRST_BYTES, MIDDLE, Strike, named
 from clusterdp.rundir import Attempt
 from clusterdp.wording import counted
 
@@ -92,8 +92,13 @@ def _kill_at(scene: Scene, events: FileEvents, strike: Strike) -> None:
         pids = _frozen_in(scene, events, caught.event)
         words = f"{words} {caught.name}{_cut(caught.event, 0 if strike.when == FIRST_BYTES else 1 / 2)}"
     scene.kill(pids)
-    since = None if strike.when == AFTER else save[0].at
-    scene.hit(f"all ranks got SIGKILL {words}", *CRASHES, attempt=caught.attempt, since=since)
+    scene.hit(
+        f"all ranks got SIGKILL {words}",
+        *CRASHES,
+        attempt=caught.attempt,
+        file=caught.name if strike.when in (FIRST_BYTES, MIDDLE) else "",
+        since=None if strike.when == AFTER else save[0].at,
+    )
 
 
 def frozen(scene: Scene) -> list[int]:

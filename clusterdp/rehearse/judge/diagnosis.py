@@ -73,7 +73,7 @@ def _is_early(case: Case, step: int | None) -> bool:
 
 def _of_torn(case: Case) -> str:
     """It went on from a file that was half written, or damaged, and died of it."""
-    hit = next((hit for hit in case.result.hits if hit.file), None)
+    hit = next((hit for hit in reversed(case.result.hits) if hit.file), None)
     if hit is None or case.result.state == "done":
         return ""
     by = [

@@ -66,7 +66,7 @@ def _saved_before(files: Mapping[str, FileUse], hit: Hit, all_files: Mapping[str
     or damaged is not one of them."""
     until = hit.at if hit.since is None else hit.since
     steps = {step for use in files.values() for at, step in _saves(use) if at <= until and step}
-    if not hit.file:
+    if not hit.file or hit.since is not None:
         return steps
     torn = all_files[hit.file].step_at(hit.at + AFTER_KILL_S) if hit.file in all_files else None
     limit = torn or max(steps, default=0)

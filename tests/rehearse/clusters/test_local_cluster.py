@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.fakeslurm.core import node_folders
+from clusterdp.fakeslurm.core import file_traps, node_folders
 from clusterdp.fakeslurm.core.shape import Shape
 from clusterdp.rehearse.clusters import small_disk
 from clusterdp.rehearse.clusters.local_cluster import LocalCluster, shared_folders
@@ -43,6 +43,17 @@ def test_files_in_tmp_are_wrongly_shared_without_namespaces(
     files = ["/tmp/gan-7/ckpt.pt", str(tmp_path / "ckpt.pt"), "/home/me/ckpt.pt"]
     assert cluster.wrongly_shared(files) == ([] if possible else files[:1])
     cluster.down()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not file_traps.possible(), reason="this kernel has no file traps")
+def test_tasks_of_steps_are_trapped_with_their_ranks(tmp_path: Path) -> None:
+    (tmp_path / "job").write_text("#!/bin/sh\n#SBATCH -n2\ntouch of-the-script\nsrun -n2 sh -c 'echo x >/tmp/$SLURM_PROCID'\n")
+    with LocalCluster(shape=Shape.simple(1, quick=True), shared=[tmp_path]) as cluster:
+        assert cluster.file_events
+        cluster.wait(cluster.submit("job", cwd=tmp_path), "COMPLETED")
+        seen = sorted((event.path, event.rank) for event in cluster.file_events.events)
+    assert seen == [("/tmp/0", 0), ("/tmp/1", 1)]
 
 
 @pytest.mark.slow
