@@ -33,6 +33,7 @@ from clusterdp.rehearse.drills.saves import MARGIN_MB
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.drills.table import drill_of
 from clusterdp.rehearse.not_landed import Inapplicable, Missed
+from clusterdp.rehearse.observe.file_versions import FileVersions, folder_of_versions
 from clusterdp.rehearse.observe.file_watch import FileWatch
 from clusterdp.rehearse.observe.live_run import LiveRun
 from clusterdp.rehearse.observe.observer import Observer
@@ -86,6 +87,7 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
         watches = config.restart.hang_after_s is not None
         live = LiveRun(folder, counter=spec.facts.counter, here=cluster.ranks_are_here)
         watch = FileWatch(live)
+        versions = FileVersions(live, folder_of_versions(folder.path))
         if cluster.file_events:
             cluster.file_events.step, cluster.file_events.heard = live.step, watch.heard
         scene = Scene(
@@ -102,6 +104,7 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
             if spec.facts.ours:
                 shutil.rmtree(folder.checkpoints)
                 disk.rename(folder.checkpoints)
+    versions.close()
     hits, files = tuple(scene.hits), watch.uses()
     facts = observer.facts(ended.took_s, files, cluster.file_events) if observer else spec.facts
     return replace(ended, folder=spec.folder, hits=hits, facts=facts, files=files, left_out=scene.left_out)

@@ -31,7 +31,6 @@ from clusterdp.rehearse.judge.beside import (
     beside_another,
     left_outside,
     not_apart,
-    scaler_not_kept,
     shared_files,
     went_on,
 )
@@ -183,8 +182,7 @@ class Rehearsal:
         said = differ(len(differs)) if differs else "the same state, bit for bit"
         self._undisturbed_ended(AGAIN, f"{said} ({reference.state.source})", result)
         shared = [shared_files(facts, reference.text) for facts in (reference.facts, result.facts)]
-        unkept = None if reference.facts.ours else scaler_not_kept(reference.all_kept(), reference.text)
-        for found in (beside, shared[0] or shared[1], unkept):
+        for found in (beside, shared[0] or shared[1]):
             if found:
                 self._add(found)
         return True

@@ -20,7 +20,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MISSED = pytest.mark.xfail(strict=True, reason="the rehearsal does not find or name this fault yet")
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=MISSED) for name in MUTANTS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "gan_second_optimizer" else MISSED) for name in MUTANTS]
+)
 def test_a_mutant_is_caught_and_named_rightly(name: str, tmp_path: Path) -> None:
     mutant = MUTANTS[name]
     shutil.copy(Path(__file__).parent / f"mutants/{name}.py", tmp_path)

@@ -11,7 +11,9 @@ case           what the diagnosis is made from
 diagnosis      what is wrong with a job that has failed
 signal_faults  with its handlers, by what they are and what came of the signal
 resumed_from   with the checkpoint that it went on from
+after_fault    what it resumed from, and what differs since which step
 lost_state     with what its checkpoints keep
+restarted      with what began anew, by the values of its counters
 program_parts  what it makes that has a state, by its text
-beside         what the undisturbed runs alone show: a shared port or file, a scaler that is not saved
+beside         what the undisturbed runs alone show: a shared port or file
 """

@@ -1,5 +1,5 @@
-"""What two undisturbed runs have shown already: what would hurt a second run of the job beside the first, ranks that
-write over each other, and a scaler that is in no checkpoint."""
+"""What two undisturbed runs have shown already: what would hurt a second run of the job beside the first, and ranks
+that write over each other."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from clusterdp.check.program import ProgramText
-from clusterdp.rehearse.judge.lost_state import NOT_KEPT, may_be_off
-from clusterdp.rehearse.judge.program_parts import at, parts_made, saves_state_of
+from clusterdp.rehearse.judge.program_parts import at
 from clusterdp.rehearse.judge.verdict import FAILED, Verdict
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_use import is_checkpoint
-from clusterdp.rehearse.state import EndState
 from clusterdp.wording import some_of
 
 BESIDE, BESIDE_ABOUT = "beside-another", "two of it at a time: is anything not its own?"
-KEPT, KEPT_ABOUT = "all-is-kept", "is all that it makes in its checkpoints?"
 WRITERS, WRITERS_ABOUT = "one-writer", "is each checkpoint written by one rank alone?"
 # Places of files that come and go: only a checkpoint that stays is meant to be found again.
 PASSING = ("/tmp/", "/var/tmp/", "/dev/shm/")
@@ -85,19 +82,6 @@ def shared_files(facts: Facts, text: ProgramText | None) -> Verdict | None:
     where = f" ({at(saves[0])})" if len(saves) == 1 else ""
     diagnosis = f"several ranks write one file{where}: {said}. Let one rank save, or give each rank a file of its own"
     return Verdict(WRITERS, WRITERS_ABOUT, FAILED, said, diagnosis)
-
-
-def scaler_not_kept(state: EndState, text: ProgramText | None) -> Verdict | None:
-    """A GradScaler that the program makes, and whose state it saves nowhere. In a short run that may make no
-    difference: its scale is the first one all the time."""
-    place = parts_made(text).get("scaler")
-    if place is None or may_be_off(place) or saves_state_of(text, "scaler"):
-        return None  # the state of one that is disabled is empty
-    if any(leaf.part == "scaler" or key.endswith("growth_tracker") for key, leaf in state.values.items()):
-        return None
-    said = f"the GradScaler ({at(place)}) {NOT_KEPT}"
-    why = "its scale falls back to the first one, and the steps after a resume are skipped or scaled otherwise"
-    return Verdict(KEPT, KEPT_ABOUT, FAILED, said, f"{said}: {why}")
 
 
 def written_out(text: ProgramText | None, began: float) -> dict[str, str]:

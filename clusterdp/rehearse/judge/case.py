@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from clusterdp.check.program import ProgramText
 from clusterdp.operate.run_history import RunHistory
+from clusterdp.rehearse.judge.after_fault import AfterFault
 from clusterdp.rehearse.judge.lost_state import Kept
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.run_spec import RunResult
@@ -24,4 +25,5 @@ class Case:
     requeue: bool = True
     text: ProgramText | None = None
     kept: Kept | None = None
+    after: AfterFault | None = None
     last_steps: Mapping[str, int] = field(default_factory=dict)  # by attempt, as rank 0 has printed them

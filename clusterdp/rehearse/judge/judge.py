@@ -13,6 +13,7 @@ from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.rehearse.drills.losses import CRASHES
 from clusterdp.rehearse.drills.table import Drill
+from clusterdp.rehearse.judge.after_fault import after_fault
 from clusterdp.rehearse.judge.attempt_rows import rows_of
 from clusterdp.rehearse.judge.case import Case
 from clusterdp.rehearse.judge.diagnosis import begun_anew, diagnose
@@ -82,7 +83,15 @@ def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, c
     kept = Kept(reference.all_kept(), parts_made(reference.text), _is_whole(reference.text))
     last_steps = _last_steps(history, reference.facts)
     case = Case(
-        drill.name, result, history, reference.facts, lost, config.restart.requeue, reference.text, kept, last_steps
+        drill.name,
+        result,
+        history,
+        reference.facts,
+        lost,
+        requeue=config.restart.requeue,
+        text=reference.text,
+        kept=kept,
+        last_steps=last_steps,
     )
     if result.state != "done":
         why = f": {result.why}" if result.why else ""
@@ -92,6 +101,7 @@ def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, c
     if unread or differences:
         said = unread or f"it ended in another state: {differ(len(differences))}{_beyond(reference, differences)}"
         shown = tuple(f"{each.key} {each.what}" for each in differences[:SHOWN])
+        case = replace(case, after=after_fault(reference, run, history, result))
         diagnosis = diagnose(case, differences)
         told |= {"differences": shown, "differing": len(differences)}
         return Verdict(verdict=FAILED, said=said, diagnosis=diagnosis, **told)  # type: ignore[arg-type]

@@ -1,16 +1,20 @@
-"""What differs at the end of a run, and whether the checkpoints show why: a part that the program makes, and whose
-state is in none of them."""
+"""What differs after a fault, and since when; a cause where the checkpoints show one: a part that began anew at the
+resume, or that is in none of them."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from clusterdp.check.program import Place
+from clusterdp.rehearse.judge.after_fault import AfterFault
 from clusterdp.rehearse.judge.program_parts import at
+from clusterdp.rehearse.judge.restarted import counters_behind, restarted
 from clusterdp.rehearse.observe.file_use import is_best
 from clusterdp.rehearse.state import Difference, EndState, describe
+from clusterdp.rehearse.state.measure import is_float
 from clusterdp.wording import some_of
 
 NOT_KEPT = "is in no checkpoint, and starts anew after a resume"
@@ -31,15 +35,28 @@ class Kept:
     complete: bool = False
 
 
-def name_the_loss(differences: Sequence[Difference], kept: Kept) -> str:
-    """A part that is in no checkpoint, or else what differs; empty if nothing does."""
+def name_the_loss(differences: Sequence[Difference], kept: Kept, after: AfterFault | None = None) -> str:
+    """The causes that are shown; then what differs, and since when. Empty if nothing differs. differences: of the end
+    states."""
     best = [each for each in differences if is_best(_file(each.key))]
     rest = [each for each in differences if each not in best]
-    parts = {each.part for each in rest}
-    if best and parts <= {"metrics", "other"}:
+    if best and {each.part for each in rest} <= {"metrics", "other"}:
         return _of_best(best[0], rest)
-    lacking = [words for part in _STATE_OF if (words := _lacks(kept, part, rest))]
-    return "; ".join(lacking) if lacking and parts - {"metrics", "other"} else describe(rest)
+    causes = [*restarted(after), *_lacking(kept, rest, after)]
+    if not causes:
+        return _what(rest, kept, after)
+    return ". ".join(["; ".join(causes), *([after.first.words] if after and after.first else [])])
+
+
+def _what(differences: Sequence[Difference], kept: Kept, after: AfterFault | None) -> str:
+    """In the first checkpoint that is other, or else at the end."""
+    first = after.first if after else None
+    if first:
+        said = f"{first.words}: {describe(first.differences, first.expected.state.values)}"
+    else:
+        said = describe(differences, kept.state.values)
+    printed = after.printed.words if after and after.printed else ""
+    return "; ".join(filter(None, [said, printed])) if said else ""
 
 
 def _file(key: str) -> str:
@@ -51,23 +68,37 @@ def _of_best(best: Difference, rest: Sequence[Difference]) -> str:
     return f"{_file(best.key)}{scores}, and all else is the same ({best.key} {best.what})"
 
 
-def _lacks(kept: Kept, part: str, differences: Sequence[Difference]) -> str:
-    """Shown by the names of all that the checkpoints hold. A scheduler is named only where a learning rate differs."""
-    place = kept.made.get(part)
-    name, keys = _STATE_OF[part]
-    if place is None or not kept.complete or any(keys.search(key) for key in kept.state.values):
-        return ""
-    if any(leaf.part == part and not key.endswith("lr") for key, leaf in kept.state.values.items()):
-        return ""  # kept in a form of its own
-    if part == "scaler" and may_be_off(place):
-        return ""
+def _lacking(kept: Kept, differences: Sequence[Difference], after: AfterFault | None) -> list[str]:
+    """Parts that the program makes, and that have no state in any file that it keeps."""
+    if not kept.complete or not {each.part for each in differences} - {"metrics", "other"}:
+        return []
+    found = []
+    for part, (name, keys) in _STATE_OF.items():
+        place = kept.made.get(part)
+        if place is None or _is_kept(kept.state, part, keys):
+            continue
+        shown = _shown(part, kept.state, differences, after)
+        if shown is not None:
+            found.append(f"{name} ({at(place)}) {NOT_KEPT}{shown}")
+    return found
+
+
+def _is_kept(state: EndState, part: str, keys: re.Pattern[str]) -> bool:
+    """By the names that torch gives to its values, or in a form of its own."""
+    return any(keys.search(key) or (leaf.part == part and not key.endswith("lr")) for key, leaf in state.values.items())
+
+
+def _shown(part: str, state: EndState, differences: Sequence[Difference], after: AfterFault | None) -> str | None:
+    """What shows, besides, that the part began anew, in words that may be empty; None if nothing shows it."""
+    if part == "optimizer":
+        return None if _has_twins(state) else ""
+    if part == "scaler":
+        return counters_behind(after)
     rates = [each for each in differences if each.part == "scheduler" and each.got is not None]
-    if part == "scheduler" and not rates:
-        return ""
-    ended = f": the learning rate ends as {rates[0].got:g}, not {rates[0].expected:g}" if part == "scheduler" else ""
-    return f"{name} ({at(place)}) {NOT_KEPT}{ended}"
+    return f": the learning rate ends as {rates[0].got:g}, not {rates[0].expected:g}" if rates else None
 
 
-def may_be_off(scaler: Place) -> bool:
-    """One that is told whether to scale has no state where it is told not to."""
-    return re.search(r"\benabled\s*=\s*(?!True\b)", scaler.text) is not None
+def _has_twins(state: EndState) -> bool:
+    """Whether each tensor has another one of its shape: that may be its momentum."""
+    shapes = [leaf.shape for leaf in state.values.values() if leaf.kind == "tensor" and is_float(leaf.dtype)]
+    return bool(shapes) and min(Counter(shapes).values()) > 1

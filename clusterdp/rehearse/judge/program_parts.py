@@ -28,12 +28,6 @@ def parts_made(text: ProgramText | None) -> Mapping[str, Place]:
     return found
 
 
-def saves_state_of(text: ProgramText | None, name: str) -> bool:
-    """Whether its text asks something of such a name for its state: `self.grad_scaler.state_dict()`."""
-    asks = re.compile(rf"(?i)\b\w*{name}\w*(?:\[\w+\])?\.state_dict\(")
-    return any(asks.search(code) for _, code in _lines(text))
-
-
 def _lines(text: ProgramText | None) -> Iterator[tuple[Place, str]]:
     for file in text.files if text else []:
         with suppress(OSError):

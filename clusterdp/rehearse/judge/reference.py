@@ -1,21 +1,60 @@
-"""Reference: the undisturbed run, with which each drill's is compared."""
+"""Reference: the undisturbed run, with which each drill's is compared, at its end and save by save."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import cached_property
+from pathlib import Path, PurePath
 
 from clusterdp.check.program import ProgramText
 from clusterdp.errors import CheckpointError
+from clusterdp.rehearse.judge.resumed_from import kinds_to_resume_from
 from clusterdp.rehearse.judge.verdict import BIT_FOR_BIT
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_use import is_best, series_of
+from clusterdp.rehearse.observe.file_versions import Version, read_versions
 from clusterdp.rehearse.state import EndState, of_files, of_run, spread_of
-from clusterdp.rehearse.state.files import read_file
+from clusterdp.rehearse.state.files import ARRAYS, JSON, TORCH, read_file
+from clusterdp.rehearse.state.measure import number_of
 from clusterdp.rehearse.state.parts import rank_of
 from clusterdp.rundir import RunDir
+
+
+@dataclass(frozen=True)
+class Save:
+    """A file of a checkpoint, as it was when it was saved. step: what stands for the step, the same in each run: what
+    the file itself counts, or else its name, or else what rank 0 had printed by then; with the series of its name."""
+
+    version: Version
+    step: tuple[str, object]
+    words: str
+    state: EndState
+
+
+def read_saves(versions: Iterable[Version], kinds: Collection[str], since: float = 0.0) -> Iterator[Save]:
+    """Those of these series that were copied whole, in their order. since: seconds since 1970."""
+    for version in versions:
+        series = series_of(version.name)
+        is_part = series in kinds or any(series.startswith(f"{kind}/") for kind in kinds)
+        is_readable = PurePath(version.name).suffix in (*TORCH, *ARRAYS, *JSON)
+        if is_part and is_readable and version.copy and version.at > since and not is_best(version.name):
+            with suppress(CheckpointError):
+                yield _save(version)
+
+
+def _save(version: Version) -> Save:
+    state = EndState(read_file(Path(version.copy), version.name), version.name)
+    counted = {key: number_of(leaf) for key, leaf in state.values.items() if leaf.part == "step"}
+    counts = tuple((key, number) for key, number in counted.items() if number is not None)
+    series = series_of(version.name)
+    if counts:
+        key, number = min(counts, key=lambda each: (each[0].count("."), "epoch" in each[0]))
+        return Save(version, (series, counts), f"{version.name} of {key} {number:g}", state)
+    if series != version.name:
+        return Save(version, (series, version.name), version.name, state)
+    return Save(version, (series, version.step), f"{version.name} of step {version.step}", state)
 
 
 @dataclass
@@ -56,6 +95,19 @@ class Reference:
             with suppress(CheckpointError):
                 values |= read_file(code / path, path, f"{path}:")
         return EndState(values, self.state.source)
+
+    @cached_property
+    def kinds(self) -> set[str]:
+        """Series of the files that a checkpoint is made of."""
+        return {*kinds_to_resume_from(self.facts.files), *map(series_of, self.patterns)}
+
+    @cached_property
+    def saves(self) -> list[Save]:
+        return [*read_saves(read_versions(self.folder), self.kinds)]
+
+    @cached_property
+    def saves_again(self) -> list[Save]:
+        return [*read_saves(read_versions(self.again), self.kinds)] if self.again else []
 
     @property
     def equal(self) -> str:

@@ -1,5 +1,5 @@
 """What is wrong with a program that was warned by a signal and still lost steps: by its handlers, as the kernel knew
-them, by what it wrote afterwards, and by its text."""
+them, and by what it wrote afterwards. Of one that was killed in its handler, the text says what it calls there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def of_signal(case: Case) -> str:
     if hit is None:
         return ""
     if case.lost == 0 and case.result.state == "done":
-        return _of_handlers(case, hit) or _of_shells(hit) if is_deaf(hit) else _collective(case)
+        return _of_handlers(case, hit) or _of_shells(hit) if is_deaf(hit) else ""
     said = _of_handlers(case, hit) or _of_shells(hit) or _of_time(case, hit) or _of_end(case, hit)
     return f"{said}; {counted(case.lost, 'step')} had to be done again" if said and case.lost else said
 
@@ -42,8 +42,6 @@ def unsaved(case: Case, may_lose: int) -> str:
         luck = "" if case.lost is None else "; nothing was lost, by luck"
         return f"the warning was not heard{luck} ({accepted})"
     taken = [hit for hit in warned if not is_deaf(hit)]
-    if heard and not may_lose and _collective(case):
-        return f"its handler calls a collective, and no rank hung in it this time, by luck ({accepted})"
     if not known and not may_lose and any(_is_stale(case, hit) for hit in taken):
         return f"it was warned, and ended without a save ({accepted})"
     return ""
@@ -106,8 +104,10 @@ def _of_time(case: Case, hit: Hit) -> str:
     step = case.last_steps.get(hit.attempt)
     if hit.step is not None and step is not None and step > hit.step + 2:
         return f"its handler does not stop the training: {when} it was at step {step}, from {hit.step}"
-    if collective := _collective(case):
-        return f"{collective}: {when} it still hung, and had not saved"
+    places = case.text.collective_in_handler if case.text else []
+    if places:
+        calls = f"its handler calls a collective ({at(places[0])}: {places[0].text}), which waits for all ranks"
+        return f"{when} it had not saved, and was at no further step; {calls}"
     return f"it hangs in its handler, or its save takes longer than the warning: {when} it had not saved"
 
 
@@ -124,15 +124,8 @@ def _is_cut(case: Case, hit: Hit, use: FileUse) -> bool:
 def _of_end(case: Case, hit: Hit) -> str:
     """All ranks handle it, and ended in time."""
     if not case.result.files or _saved(case, hit):
-        return _collective(case)
-    if collective := _collective(case):
-        return f"{collective}, and has not saved"
+        return ""
     return f"it handles {hit.signal}, and ends without a save"
-
-
-def _collective(case: Case) -> str:
-    places = case.text.collective_in_handler if case.text else []
-    return f"its handler calls a collective ({at(places[0])}: {places[0].text})" if places else ""
 
 
 def _saved(case: Case, hit: Hit) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _END = r"(?!\d|\.\d)"  # `35.4` is no step
@@ -30,11 +30,12 @@ TAIL = 4096  # bytes of a log in which the last step is looked for
 
 @dataclass(frozen=True)
 class _Told:
-    """of: how many steps there are, in the epoch perhaps; 0 if the line does not tell."""
+    """of: how many steps there are, in the epoch perhaps; 0 if the line does not tell. line: whole."""
 
     epoch: int
     step: int
     of: int
+    line: str = field(default="", compare=False)
 
     def of_all(self, steps: int) -> int:
         """The step, where a bar over so many of them is over those that are left."""
@@ -43,14 +44,19 @@ class _Told:
 
 def steps_of(text: str, counter: str = "") -> list[int]:
     """Those of this counter, or else of the likeliest."""
+    return [step for step, _ in lines_of_steps(text, counter)]
+
+
+def lines_of_steps(text: str, counter: str = "") -> list[tuple[int, str]]:
+    """The same steps, each with the line that tells it."""
     found = _counters(text)
     name = counter or _likeliest(found)
     if by_epoch := _BY_EPOCH.fullmatch(name):
         first, each = int(by_epoch[2]), int(by_epoch[3])
-        return [(told.epoch - first) * each + told.of_all(each) for told in found.get(by_epoch[1], [])]
+        return [((told.epoch - first) * each + told.of_all(each), told.line) for told in found.get(by_epoch[1], [])]
     if over := _OVER.fullmatch(name):
-        return [told.of_all(int(over[2])) for told in found.get(over[1], [])]
-    return [told.step for told in found.get(name, [])]
+        return [(told.of_all(int(over[2])), told.line) for told in found.get(over[1], [])]
+    return [(told.step, told.line) for told in found.get(name, [])]
 
 
 def counter_of(text: str) -> str:
@@ -88,7 +94,8 @@ def _counters(text: str) -> dict[str, list[_Told]]:
                 continue  # a bar is drawn before its first step, also after a resume
             before = line[: match.start(group)]
             epoch = [*_EPOCH.finditer(before)]
-            told = _Told(int(epoch[-1][1]) if epoch else -1, int(match[group]), int(match["all"] or match["most"] or 0))
+            of = int(match["all"] or match["most"] or 0)
+            told = _Told(int(epoch[-1][1]) if epoch else -1, int(match[group]), of, line)
             found.setdefault(_BAR.sub("|", _NUMBER.sub("#", before)).strip().lower() or "^", []).append(told)
     return found
 

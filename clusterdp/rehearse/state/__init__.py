@@ -10,6 +10,7 @@ Of two states the digests are compared first. Only where these differ are the by
     fault           describe(): what differs, by part
     measure         by how much two tensors differ
     flatten         a tree as leaves by dotted keys
+    optimizers      optimizers by their form, and the parameters that they hold
     parts           which part of a training a key belongs to, and which rank
     volatile        what differs from run to run: times, dates, paths
     stored          tensors that still lie in their files

@@ -13,6 +13,7 @@ from clusterdp.checkpoint.format.checksum import checksum
 from clusterdp.rehearse.state import volatile
 from clusterdp.rehearse.state.end_state import Leaf
 from clusterdp.rehearse.state.inert_pickle import Inert
+from clusterdp.rehearse.state.optimizers import mark_optimizers
 from clusterdp.rehearse.state.parts import part_of, rank_of
 from clusterdp.rehearse.state.plain_values import PlainValues
 from clusterdp.rehearse.state.stored import Stored, of_bytes
@@ -41,7 +42,7 @@ def leaves_of(tree: Any, file: str = "", prefix: str = "", plain: PlainValues | 
         while name in found:  # {0: ..., "0": ...}
             name += "~2"
         found[name] = leaf
-    return found
+    return mark_optimizers(found)
 
 
 def _walk(value: Any, plain: PlainValues, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

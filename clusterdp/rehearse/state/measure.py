@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusterdp.checkpoint.format.layout import ITEM_SIZES
+from clusterdp.rehearse.state.end_state import Leaf
 from clusterdp.rehearse.state.stored import Bytes
 
 Values = NDArray[Any]  # doubles, or complex ones
@@ -60,6 +61,14 @@ def measure(a: Bytes, b: Bytes, dtype: str) -> Measured:
         return Measured(count, total, None, count / max(1, total))
     norm = max(left, right)
     return Measured(count, total, most, math.sqrt(squares / norm) if norm else math.inf if squares else 0.0)
+
+
+def number_of(leaf: Leaf) -> float | None:
+    """A single number, be it a plain one or a tensor of one element; None of anything else."""
+    if leaf.stored is None:
+        return float(leaf.value) if isinstance(leaf.value, (int, float)) else None
+    found = values(leaf.stored.read(), leaf.dtype) if math.prod(leaf.shape) == 1 else None
+    return None if found is None else float(found[0].real)
 
 
 def values(data: Bytes, dtype: str) -> Values | None:

@@ -7,13 +7,11 @@ from clusterdp.rehearse.judge.beside import (
     beside_another,
     left_outside,
     not_apart,
-    scaler_not_kept,
     shared_files,
     went_on,
 )
 from clusterdp.rehearse.observe.file_use import FileUse
 from clusterdp.rehearse.run_spec import Facts
-from clusterdp.rehearse.state import EndState, Leaf
 
 FOLDER = Path("/home/me/out")
 
@@ -74,21 +72,3 @@ def test_checkpoints_outside_of_the_run_folder_are_those_that_are_left(tmp_path:
     left.write_bytes(b"x")
     written = {str(left): 1, f"{tmp_path}/gone.pt": 1, f"{tmp_path}/notes.txt": 1, f"{FOLDER}/undisturbed/code/a.pt": 1}
     assert left_outside(Facts(written=written), FOLDER, None, 0.0) == [str(left)]
-
-
-def test_a_scaler_that_is_in_no_checkpoint_is_named_though_it_made_no_difference(tmp_path: Path) -> None:
-    program = tmp_path / "train.py"
-    nothing, some = (
-        EndState(leaves, "a.pt") for leaves in ({}, {"amp._growth_tracker": Leaf("number", "int", (), 0, "other")})
-    )
-
-    def said(text: str, state: EndState = nothing) -> str:
-        program.write_text(text)
-        found = scaler_not_kept(state, look_at_file(program, tmp_path))
-        return found.diagnosis if found else ""
-
-    made = "import torch\nscaler = torch.amp.GradScaler()\n"
-    assert said(made).startswith("the GradScaler (train.py:2) is in no checkpoint")
-    assert said(made, some) == ""
-    assert said(f"{made}torch.save(scaler.state_dict(), 'a.pt')\n") == "", "that of one that is disabled is empty"
-    assert said("import torch\nscaler = torch.amp.GradScaler(enabled=half)\n") == ""

@@ -1,0 +1,150 @@
+"""AfterFault: how a run went on after its fault, beside the undisturbed run: what it resumed from, the first checkpoint
+that is other than that of the same step, and the first step at which rank 0 printed other numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from clusterdp.errors import CheckpointError
+from clusterdp.operate.attempt_history import AttemptHistory
+from clusterdp.operate.run_history import RunHistory
+from clusterdp.rehearse.judge.reference import Reference, Save, read_saves
+from clusterdp.rehearse.judge.resumed_from import resumes
+from clusterdp.rehearse.observe.facts import Facts
+from clusterdp.rehearse.observe.file_use import series_of
+from clusterdp.rehearse.observe.file_versions import files_at, read_versions
+from clusterdp.rehearse.observe.printed_steps import lines_of_steps
+from clusterdp.rehearse.run_spec import RunResult
+from clusterdp.rehearse.state import Difference, compare, spread_of
+from clusterdp.rehearse.state.volatile import without_volatile
+from clusterdp.rundir import Attempt, RunDir
+
+_DECIMAL = re.compile(r"(?P<name>[A-Za-z_]\w*)?[^\w.+-]{0,3}(?P<number>[-+]?\d+\.\d+(?:e[-+]?\d+)?)")
+
+
+@dataclass(frozen=True)
+class AfterFault:
+    """attempt: number of the one that came after the first fault. resumed: what it resumed from, as it was then."""
+
+    attempt: int
+    resumed: Sequence[Save] = ()
+    first: FirstDifference | None = None
+    printed: PrintedDifference | None = None
+
+
+@dataclass(frozen=True)
+class FirstDifference:
+    """save, expected: the two checkpoints. before: the last one after the fault that was the same, if there was one."""
+
+    save: Save
+    expected: Save
+    differences: Sequence[Difference]
+    before: Save | None = None
+
+    @property
+    def words(self) -> str:
+        if self.before:
+            return f"{self.before.words} is the same, and {self.save.words} differs"
+        return f"{self.save.words}, the first checkpoint after the resume, differs already"
+
+
+def after_fault(reference: Reference, run: RunDir, history: RunHistory, result: RunResult) -> AfterFault | None:
+    """None where no attempt came after the first one that was hit."""
+    hit = result.hits[0].attempt if result.hits else ""
+    at = next((i for i, each in enumerate(history.attempts) if each.name == hit), len(history.attempts))
+    following = next((each for each in history.attempts[at + 1 :] if each.started is not None), None)
+    if following is None or following.started is None:
+        return None
+    return AfterFault(
+        following.number,
+        _resumed(reference, history, result, following),
+        first_difference(reference, run, following.started),
+        printed_difference(reference, run.attempt(following.name)),
+    )
+
+
+def _resumed(reference: Reference, history: RunHistory, result: RunResult, attempt: AttemptHistory) -> Sequence[Save]:
+    """By the kernel's account of what it read, or else the newest of each series."""
+    found = resumes(history, result.files, reference.facts.files)
+    read = next((each.read for each in found if each.number == attempt.number), ())
+    there = files_at(read_versions(history.run.path), attempt.started or 0.0)
+    newest = {series_of(name): name for name in sorted(there, key=lambda name: there[name].at)}
+    names = read or newest.values()
+    return [*read_saves([there[name] for name in names if name in there], reference.kinds)]
+
+
+def first_difference(reference: Reference, run: RunDir, since: float) -> FirstDifference | None:
+    """None where no checkpoint of a step that the undisturbed run has saved, too, is other. since: seconds since
+    1970."""
+    expected, again = _by_step(reference.saves), _by_step(reference.saves_again)
+    before = None
+    for save in read_saves(read_versions(run.path), reference.kinds, since):
+        one, other = expected.get(save.step), again.get(save.step)
+        if one is None or other is None:
+            continue
+        with suppress(CheckpointError):  # it was cut while it was copied
+            spread = spread_of(one.state, other.state)
+            if found := compare(one.state, save.state, spread):
+                return FirstDifference(save, one, found, before)
+            before = save
+    return None
+
+
+def _by_step(saves: Sequence[Save]) -> Mapping[object, Save]:
+    return {save.step: save for save in saves}
+
+
+@dataclass(frozen=True)
+class PrintedDifference:
+    """At this step rank 0 printed `got`, and undisturbed `expected`. same: the last step after the fault whose numbers
+    were the same; None if there was none."""
+
+    step: int
+    name: str
+    expected: str
+    got: str
+    same: int | None
+
+    @property
+    def words(self) -> str:
+        numbers = " ".join(filter(None, [self.name, f"{self.got} against {self.expected}"]))
+        if self.same is None:
+            return f"the printed numbers differ from step {self.step} on, the first after the resume ({numbers})"
+        return f"the printed numbers are the same at step {self.same}, and differ from step {self.step} on ({numbers})"
+
+
+def printed_difference(reference: Reference, attempt: Attempt) -> PrintedDifference | None:
+    """Of the first line with another number, in the log of the attempt after the fault. Numbers that two undisturbed
+    runs have printed alike are compared; None if none is other."""
+    if reference.again is None:
+        return None
+    facts, same = reference.facts, None
+    first, again = (_numbers(RunDir(path).attempts()[:1], facts) for path in (reference.folder, reference.again))
+    for step, got in _numbers([attempt], facts).items():
+        numbers, others = first.get(step, []), again.get(step, [])
+        if not len(numbers) == len(others) == len(got):
+            continue
+        pairs = [(mine, one) for one, two, mine in zip(numbers, others, got, strict=True) if one == two]
+        for (name, value), (_, expected) in pairs:
+            if value != expected:
+                return PrintedDifference(step, name, expected, value, same)
+        same = step if pairs else same
+    return None
+
+
+def _numbers(attempts: Sequence[Attempt], facts: Facts) -> dict[int, list[tuple[str, str]]]:
+    """By step, the decimal numbers in its line with the words before them."""
+    found: dict[int, list[tuple[str, str]]] = {}
+    for attempt in attempts:
+        with suppress(OSError):
+            text = attempt.rank_log(0).read_text("utf-8", "replace")
+            for step, line in lines_of_steps(text, facts.counter):
+                found[step] = [(each["name"] or "", each["number"]) for each in _decimals(line)]
+    return found
+
+
+def _decimals(line: str) -> Iterator[re.Match[str]]:
+    return _DECIMAL.finditer(without_volatile(line))

@@ -1,0 +1,86 @@
+"""Optimizers in an end state, known by the form that torch gives to their state, and the parameters that they hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from clusterdp.rehearse.state.end_state import Leaf
+from clusterdp.wording import counted, some_of
+
+_GROUPS = re.compile(r"(?P<prefix>.*?)param_groups\.\d+\.")
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """prefix: of its keys, with the dot or colon at its end. shapes: of its parameters, as far as their state shows
+    them. params: their names in the same state, where the shapes fit one place in it; empty if they do not."""
+
+    prefix: str
+    count: int
+    shapes: tuple[Shape, ...] = ()
+    params: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.prefix.rstrip(".:").rpartition(":")[2] or "the optimizer"
+
+    @property
+    def words(self) -> str:
+        """`opt_d (the optimizer of dis.weight, dis.bias)`"""
+        of = some_of(self.params, 3) if self.params else counted(self.count, "parameter")
+        return f"{self.name} (of {of})" if self.name == "the optimizer" else f"{self.name} (the optimizer of {of})"
+
+
+def mark_optimizers(values: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    """The same leaves. Those of an optimizer are its part, whatever a program calls it; learning rates stay the
+    scheduler's."""
+    beginnings = tuple(f"{prefix}{word}." for prefix in _prefixes(values) for word in ("state", "param_groups"))
+    return {
+        key: replace(leaf, part="optimizer") if key.startswith(beginnings) and leaf.part != "scheduler" else leaf
+        for key, leaf in values.items()
+    }
+
+
+def optimizers_of(values: Mapping[str, Leaf]) -> dict[str, Optimizer]:
+    """By prefix."""
+    return {prefix: _optimizer(values, prefix) for prefix in _prefixes(values)}
+
+
+def prefix_of(key: str, prefixes: Iterable[str]) -> str | None:
+    """Of the optimizer that a key belongs to."""
+    found = [each for each in prefixes if key.startswith((f"{each}state.", f"{each}param_groups."))]
+    return max(found, key=len, default=None)
+
+
+def _prefixes(values: Mapping[str, Leaf]) -> list[str]:
+    return [*dict.fromkeys(found["prefix"] for key in values if (found := _GROUPS.match(key)))]
+
+
+def _optimizer(values: Mapping[str, Leaf], prefix: str) -> Optimizer:
+    shapes: dict[str, Shape] = {}
+    count = 0
+    for key, leaf in values.items():
+        words = key.removeprefix(prefix).split(".")
+        if not key.startswith(prefix) or len(words) < 3:
+            continue
+        if words[0] == "param_groups" and words[2] == "params":
+            count += leaf.shape[0] if leaf.kind == "numbers" else 1
+        elif words[0] == "state" and leaf.kind == "tensor":
+            shapes[words[1]] = max(shapes.get(words[1], ()), leaf.shape, key=len)
+    found = tuple(shapes.values())
+    return Optimizer(prefix, count, found, _params(values, found) if len(found) == count else ())
+
+
+def _params(values: Mapping[str, Leaf], shapes: tuple[Shape, ...]) -> tuple[str, ...]:
+    """Names of the tensors with these shapes in this order, if there is one such place."""
+    models = [(key, leaf.shape) for key, leaf in values.items() if leaf.part == "model" and leaf.kind == "tensor"]
+    size = len(shapes)
+    places = [
+        models[at : at + size]
+        for at in range(len(models) - size + 1)
+        if all(shape == of for (_, of), shape in zip(models[at : at + size], shapes, strict=True))
+    ]
+    return tuple(key for key, _ in places[0]) if len(places) == 1 and size else ()

@@ -1,0 +1,74 @@
+"""On real files: what is kept of each version that a program has written."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from clusterdp.rehearse.observe import file_versions
+from clusterdp.rehearse.observe.file_versions import FileVersions, files_at, folder_of_versions, read_versions
+from clusterdp.rehearse.observe.live_run import LiveRun
+from clusterdp.rundir import RunDir
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has inotify")
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[tuple[FileVersions, Path]]:
+    """The versions of a run, and its working folder."""
+    run = RunDir(tmp_path / "run")
+    run.code.mkdir(parents=True)
+    live = cast(LiveRun, SimpleNamespace(run=run, step=lambda: 7))
+    versions = FileVersions(live, folder_of_versions(run.path))
+    yield versions, run.code
+    versions.close()
+
+
+def contents(run: Path) -> list[tuple[str, str | None]]:
+    return [(each.name, Path(each.copy).read_text() if each.copy else None) for each in read_versions(run)]
+
+
+def test_each_version_of_a_file_is_kept(watched: tuple[FileVersions, Path], tmp_path: Path) -> None:
+    versions, code = watched
+    (code / "a.pt").write_text("1")
+    versions.close()
+    later = FileVersions(versions._live, tmp_path / "other-versions")
+    (code / "a.pt").write_text("2")
+    (code / "b.tmp").write_text("3")
+    later.close()
+    assert contents(tmp_path / "run") == [("a.pt", "1")]
+    assert contents(tmp_path / "other") == [("a.pt", "2"), ("b.tmp", "3")]
+    assert [each.step for each in read_versions(tmp_path / "other")] == [7, 7]
+
+
+def test_the_files_at_a_time_follow_renames_links_and_deletions(
+    watched: tuple[FileVersions, Path], tmp_path: Path
+) -> None:
+    versions, code = watched
+    (code / "a.tmp").write_text("1")
+    (code / "a.tmp").rename(code / "a.pt")
+    (code / "latest").symlink_to("a.pt")
+    (code / "b.pt").write_text("2")
+    (code / "b.pt").unlink()
+    versions.close()
+    found = read_versions(tmp_path / "run")
+    there = files_at(found, found[-1].at)
+    assert sorted(there) == ["a.pt", "latest"]
+    assert Path(there["latest"].copy).readlink() == Path("a.pt")
+    assert files_at(found, found[0].at - 1) == {}
+
+
+def test_a_file_without_room_has_no_copy(
+    watched: tuple[FileVersions, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions, code = watched
+    monkeypatch.setattr(file_versions, "LARGEST", 3)
+    (code / "a.pt").write_text("1234")
+    (code / "b.pt").write_text("123")
+    versions.close()
+    assert contents(tmp_path / "run") == [("a.pt", None), ("b.pt", "123")]
