@@ -107,7 +107,15 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
     versions.close()
     hits, files = tuple(scene.hits), watch.uses()
     facts = observer.facts(ended.took_s, files, cluster.file_events) if observer else spec.facts
-    return replace(ended, folder=spec.folder, hits=hits, facts=facts, files=files, left_out=scene.left_out)
+    return replace(
+        ended,
+        folder=spec.folder,
+        hits=hits,
+        facts=facts,
+        files=files,
+        left_out=scene.left_out,
+        first_steps=scene.live.first_steps,
+    )
 
 
 def _cluster(spec: RunSpec, config: Config, ranks_per_node: int) -> DrillCluster:

@@ -23,10 +23,9 @@ from clusterdp.errors import CheckpointError, ConfigError, RunError
 from clusterdp.launch.script_spec import lines_of, words_of
 from clusterdp.operate.formatting import shown_path
 from clusterdp.operate.run_history import read_history
-from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.rehearse import shortening
 from clusterdp.rehearse.drills.table import DRILLS, Drill
-from clusterdp.rehearse.judge.attempt_rows import AttemptRow, rows_of
+from clusterdp.rehearse.judge.attempt_rows import AttemptRow
 from clusterdp.rehearse.judge.beside import (
     beside_another,
     left_outside,
@@ -34,7 +33,8 @@ from clusterdp.rehearse.judge.beside import (
     shared_files,
     went_on,
 )
-from clusterdp.rehearse.judge.judge import differ, judge, why_missed
+from clusterdp.rehearse.judge.diagnosis import words_of_failure
+from clusterdp.rehearse.judge.judge import attempts_of, differ, judge, why_missed
 from clusterdp.rehearse.judge.reference import Reference, end_state
 from clusterdp.rehearse.judge.verdict import BAD, Verdict
 from clusterdp.rehearse.observe.facts import Facts
@@ -130,7 +130,7 @@ class Rehearsal:
     # -- undisturbed --
 
     def _undisturbed(self) -> Reference:
-        self.overrides = shortening.for_all(self.config)
+        self.overrides = shortening.for_all(self.config, self.cluster)
         first = [*self.overrides, *shortening.for_first(self.config)]
         began = time.time()
         self.screen.begins(UNDISTURBED, "nothing is done to it")
@@ -195,7 +195,7 @@ class Rehearsal:
 
     def _undisturbed_ended(self, name: str, said: str, result: RunResult) -> None:
         self.screen.ended(name, "", said, result.took_s)
-        rows = rows_of(read_history(RunDir(Path(result.folder))))
+        rows = attempts_of(result, read_history(RunDir(Path(result.folder))), result.facts)
         self.runs.append(Undisturbed(name, said, result.took_s, result.folder, rows))
 
     def _must_be_done(self, result: RunResult) -> RunDir:
@@ -203,10 +203,9 @@ class Rehearsal:
         if result.state == "done":
             return run
         history = read_history(run)
-        failure = find_failure(history)
-        words = failure.error or next(iter(reversed(failure.lines)), result.why)
+        words = words_of_failure(history) or result.why or "no rank has begun"
         raise RunError(
-            f"rehearse: undisturbed, the job ended as {result.state}: {words or 'no rank has begun'}. "
+            f"rehearse: undisturbed, the job ended as {result.state}: {words}. "
             f"`clusterdp why {shown_path(run.path)}` tells more."
         )
 

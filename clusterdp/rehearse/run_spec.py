@@ -58,7 +58,8 @@ class Hit:
 @dataclass(frozen=True)
 class RunResult:
     """state: a RunState's value, or `cut-short` after steps_for_s. missed: why the fault did not land. inapplicable:
-    why it cannot. left_out: what of it was not done, and why. files: as in Facts."""
+    why it cannot. left_out: what of it was not done, and why. files: as in Facts. first_steps: by attempt, when a
+    printed step was first seen, in seconds since 1970."""
 
     state: str
     folder: str = ""
@@ -70,6 +71,7 @@ class RunResult:
     left_out: str = ""
     facts: Facts = field(default_factory=Facts)
     files: dict[str, FileUse] = field(default_factory=dict)
+    first_steps: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

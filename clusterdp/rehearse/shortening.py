@@ -19,8 +19,14 @@ LEAST_S = 2.0  # between saves of the first run, whose steps are not known yet
 TIME = "10"  # minutes; where the config has no limit, a real partition has one
 
 
-def for_all(config: Config) -> list[str]:
-    """Overrides of each run."""
+def for_all(config: Config, cluster: str = "local") -> list[str]:
+    """Overrides of each run. ConfigError where the config asks for what a rehearsal on this cluster cannot have."""
+    container = config.launch.container
+    if cluster == "local" and container.image and container.runtime == "pyxis":
+        raise ConfigError(
+            f"launch.container.image: {container.image}: the fake cluster has no Pyxis, which starts containers. Add "
+            "launch.container.image=null to rehearse with the programs of this machine, or use --cluster slurm."
+        )
     given: dict[str, Any] = {
         "local.preempt_at": None,
         "checkpoint.url": None,

@@ -66,3 +66,11 @@ def test_more_words_of_a_command_follow_its_own(command: str | list[str]) -> Non
 def test_a_job_without_a_command_takes_no_more_words() -> None:
     with pytest.raises(ConfigError, match=r"^rehearse\.args: .* Use rehearse\.params"):
         rehearsed({"entry": "a.b:c", "rehearse": {"args": ["--max_iters=100"]}})
+
+
+def test_a_container_of_pyxis_is_refused_beside_a_fake_cluster_alone() -> None:
+    values = {"command": ["python"], "launch": {"container": {"image": "me.sqsh", "runtime": "pyxis"}}}
+    loaded = config.from_mapping(values)
+    with pytest.raises(ConfigError, match=r"launch\.container\.image: me\.sqsh: the fake cluster has no Pyxis"):
+        shortening.for_all(loaded)
+    assert shortening.for_all(loaded, "slurm")

@@ -29,7 +29,7 @@ DIGITS = b"0123456789abcdefx"  # of numbers and addresses
 # The last line of an error in a rank's log has one of these, and few other lines have. Each costs 2 us a log: what a
 # shell or the system says is looked for in the last lines alone.
 HINTS = (b"rror", b"ERROR", b"xception", b"terminate called", b"another", b"Traceback")
-LAST_HINTS = (b"illed", b"not found", b"No such file", b"denied", b"fault", b"Interrupt")
+LAST_HINTS = (b"illed", b"not found", b"No such file", b"denied", b"fault", b"Interrupt", b"FATAL")
 LAST = 1024  # bytes
 SLURMS_HINTS = (b"srun:", b"slurmstepd:", *LAST_HINTS, *HINTS)  # in the log of the batch script
 EARLIER_HINTS = (b"ssertion", b"imeout", *LAST_HINTS, *HINTS)  # in the lines before an error

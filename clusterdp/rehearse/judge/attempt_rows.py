@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from clusterdp.operate.account.run_account import account_of
+from clusterdp.operate.account.run_account import AttemptAccount, account_of
 from clusterdp.operate.attempt_history import AttemptHistory
 from clusterdp.operate.event_text import ending_text
 from clusterdp.operate.html_page.bars import seconds_by_kind
@@ -13,6 +13,7 @@ from clusterdp.operate.run_history import RunHistory
 from clusterdp.operate.slurmstepd_notice import ended_by_slurm
 
 NONE: Mapping[str, Sequence[int]] = {}
+NO_TIMES: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,14 @@ class AttemptRow:
     spent: Mapping[str, float]
 
 
-def rows_of(history: RunHistory, printed: Mapping[str, Sequence[int]] = NONE) -> tuple[AttemptRow, ...]:
-    """printed: steps that rank 0 of an attempt has printed, of a program whose steps are not on record."""
+def rows_of(
+    history: RunHistory,
+    printed: Mapping[str, Sequence[int]] = NONE,
+    first_at: Mapping[str, float] = NO_TIMES,
+    is_silent: bool = False,
+) -> tuple[AttemptRow, ...]:
+    """Of a program whose steps are not on record, by attempt: printed, the steps that rank 0 has printed; first_at,
+    when the first of them was seen, in seconds since 1970. is_silent: it prints none."""
     account = account_of(history, None, ended_by_slurm(history.run, history.attempts))
     return tuple(
         AttemptRow(
@@ -47,15 +54,28 @@ def rows_of(history: RunHistory, printed: Mapping[str, Sequence[int]] = NONE) ->
             else min(printed.get(each.name, ()), default=None),
             last_step=each.last_step if each.last_step is not None else max(printed.get(each.name, ()), default=None),
             cause=each.cause,
-            said=_ending(each, printed.get(each.name, ())),
-            spent=seconds_by_kind(told),
+            said=_ending(each, printed.get(each.name, ()), is_silent),
+            spent=_spent(told, first_at.get(each.name)),
         )
         for each, told in zip(history.attempts, account.attempts, strict=True)
     )
 
 
-def _ending(attempt: AttemptHistory, printed: Sequence[int]) -> str:
-    """An attempt that has printed steps did not end at its start, though no step is on record."""
+def _ending(attempt: AttemptHistory, printed: Sequence[int], is_silent: bool) -> str:
+    """An attempt that has printed steps, or whose program prints none, is not known to have ended at its start, though
+    no step is on record."""
     if attempt.cause == "start" and printed:
         return f"crashed at step {max(printed)}"
+    if attempt.cause == "start" and is_silent:
+        attempt = replace(attempt, cause="crash")
     return ending_text(attempt) or "no ending on record"
+
+
+def _spent(told: AttemptAccount, first_at: float | None) -> Mapping[str, float]:
+    """What was before the first printed step is no training."""
+    spent = seconds_by_kind(told)
+    if first_at is not None:
+        more = min(spent["training"], max(0.0, first_at - told.place.begin - spent["starting"]))
+        spent["starting"] += more
+        spent["training"] -= more
+    return spent

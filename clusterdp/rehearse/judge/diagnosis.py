@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from clusterdp.check.program import Place
+from clusterdp.operate.run_history import RunHistory
 from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.rehearse.judge.case import Case
 from clusterdp.rehearse.judge.lost_state import NOT_KEPT, name_the_loss
@@ -186,9 +187,18 @@ def _of_error(case: Case) -> str:
     if not case.history.attempts:
         return ""
     failure = find_failure(case.history)
-    words = failure.error or next(iter(reversed(failure.lines)), "")
-    cause = f" ({failure.known.cause})" if failure.known else ""
+    words = words_of_failure(case.history)
+    cause = f" ({failure.known.cause})" if failure.known and not failure.said.startswith("Exited") else ""
     return f"{_short(words.replace(f'{case.history.run.code}/', ''))}{cause}" if words else ""
+
+
+def words_of_failure(history: RunHistory) -> str:
+    """The program's own words on its failure; where srun reports an exit code alone, the end of the rank's log."""
+    failure = find_failure(history)
+    printed = [line for line in failure.lines if line.strip() and not line.startswith(("clusterdp:", 'Try "'))]
+    if failure.evidence == "srun" and printed:
+        return f"{printed[-1]} ({failure.said})"
+    return failure.error or "".join(printed[-1:])
 
 
 def _error(case: Case) -> str:

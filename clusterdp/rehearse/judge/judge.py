@@ -14,7 +14,7 @@ from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.rehearse.drills.losses import CRASHES
 from clusterdp.rehearse.drills.table import Drill
 from clusterdp.rehearse.judge.after_fault import after_fault
-from clusterdp.rehearse.judge.attempt_rows import rows_of
+from clusterdp.rehearse.judge.attempt_rows import AttemptRow, rows_of
 from clusterdp.rehearse.judge.case import Case
 from clusterdp.rehearse.judge.diagnosis import begun_anew, diagnose
 from clusterdp.rehearse.judge.lost_state import Kept
@@ -33,6 +33,11 @@ from clusterdp.wording import counted, some_of
 
 SHOWN = 5  # differences
 EARLY = 0.8  # of the time that the whole run takes
+
+
+def attempts_of(result: RunResult, history: RunHistory, facts: Facts) -> tuple[AttemptRow, ...]:
+    is_silent = not facts.ours and facts.steps is None
+    return rows_of(history, dict(printed(history, history.run, facts)), result.first_steps, is_silent)
 
 
 def why_missed(result: RunResult, history: RunHistory) -> str:
@@ -71,7 +76,7 @@ def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, c
         "about": drill.about,
         "evidence": tuple(evidence),
         "hits": tuple(HitRow(hit.attempt, hit.at, hit.step) for hit in result.hits),
-        "attempts": rows_of(history, dict(printed(history, run, reference.facts))),
+        "attempts": attempts_of(result, history, reference.facts),
         "settings": drill.config if reference.facts.ours else (),
         "lost": lost,
         "took_s": result.took_s,

@@ -107,7 +107,7 @@ def _of_time(case: Case, hit: Hit) -> str:
     places = case.text.collective_in_handler if case.text else []
     if places:
         calls = f"its handler calls a collective ({at(places[0])}: {places[0].text}), which waits for all ranks"
-        return f"{when} it had not saved, and was at no further step; {calls}"
+        return f"{when} it had neither saved nor ended; {calls}"
     return f"it hangs in its handler, or its save takes longer than the warning: {when} it had not saved"
 
 

@@ -25,6 +25,7 @@ class LiveRun:
         self._ranks_of = ""
         self._ranks_at = 0.0
         self._page_file = ""  # of rank 0
+        self.first_steps: dict[str, float] = {}  # by attempt, when a printed step was first seen: seconds since 1970
 
     @property
     def attempt(self) -> Attempt | None:
@@ -68,7 +69,10 @@ class LiveRun:
             history = read_history(self.run)
             if history.attempts and history.attempts[-1].name == attempt.name and history.step is not None:
                 return history.step
-        return last_step(attempt.rank_log(0), self._counter)
+        step = last_step(attempt.rank_log(0), self._counter)
+        if step is not None:
+            self.first_steps.setdefault(attempt.name, time.time())
+        return step
 
     def trained_s(self) -> float:
         """For how long its ranks have run."""

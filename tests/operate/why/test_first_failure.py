@@ -119,6 +119,14 @@ def test_without_any_rank_the_batch_script_speaks(builder: RunBuilder) -> None:
     assert found.lines == [f"line {i}" for i in range(85, 100)]
 
 
+def test_a_fatal_line_of_a_container_counts_before_the_exit_code(builder: RunBuilder) -> None:
+    fatal = "FATAL:   could not open image /data/img.sif: no such file"
+    crashed(builder, {0: "", 1: f"{fatal}\n"})
+    builder.batch_log("srun: error: n1: task 0: Exited with exit code 255\n")
+    found = find_failure(read_history(builder.run))
+    assert (found.rank, found.error) == (1, fatal)
+
+
 def test_no_log_at_all_is_no_error(builder: RunBuilder) -> None:
     found = find_failure(read_history(builder.submitted().run))
     assert (found.log, found.lines) == (None, [])

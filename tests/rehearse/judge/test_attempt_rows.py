@@ -8,6 +8,7 @@ from pathlib import Path
 from clusterdp.operate.run_history import read_history
 from clusterdp.rehearse.judge.attempt_rows import rows_of
 from clusterdp.rundir import Ledger, RunDir
+from tests.operate.builder import RunBuilder
 
 
 def test_an_attempt_with_printed_steps_did_not_crash_at_its_start(tmp_path: Path) -> None:
@@ -21,4 +22,19 @@ def test_an_attempt_with_printed_steps_did_not_crash_at_its_start(tmp_path: Path
     [row] = rows_of(history, {"7.0": [1, 29, 30]})
     assert (row.first_step, row.last_step, row.said) == (1, 30, "crashed at step 30")
     [row] = rows_of(history)
-    assert (row.first_step, "crashed at step" in row.said) == (None, False)
+    assert (row.first_step, row.said) == (None, "crashed at its start")
+    [row] = rows_of(history, is_silent=True)
+    assert (row.first_step, row.said) == (None, "crashed")
+
+
+def test_the_time_before_the_first_printed_step_is_no_training(tmp_path: Path) -> None:
+    builder = RunBuilder(tmp_path / "run").submitted()
+    attempt = builder.attempt()
+    builder.passes(10)
+    attempt.exited(1).failed()
+    history = read_history(builder.run)
+    began = history.attempts[0].started or 0.0
+    [row] = rows_of(history, {"7.0": [1, 30]}, {"7.0": began + 4})
+    [unseen] = rows_of(history, {"7.0": [1, 30]})
+    assert row.spent["starting"] == unseen.spent["starting"] + 4
+    assert row.spent["training"] == unseen.spent["training"] - 4 > 4

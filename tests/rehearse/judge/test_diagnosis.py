@@ -10,9 +10,10 @@ import pytest
 
 from clusterdp.check.program import Place, ProgramText
 from clusterdp.operate.attempt_history import AttemptHistory
+from clusterdp.operate.log_files import batch_log
 from clusterdp.operate.run_history import RunHistory
 from clusterdp.operate.run_state import RunState
-from clusterdp.rehearse.judge.diagnosis import Case, begun_anew, diagnose
+from clusterdp.rehearse.judge.diagnosis import Case, begun_anew, diagnose, words_of_failure
 from clusterdp.rehearse.judge.judge import why_missed
 from clusterdp.rehearse.judge.signal_faults import unsaved
 from clusterdp.rehearse.observe.file_use import FileUse
@@ -85,7 +86,7 @@ def test_who_is_killed_in_the_handler_was_saving_or_trained_on_or_hung(tmp_path:
     text = ProgramText(collective_in_handler=[LINE])
     said = diagnose(case(tmp_path, stop(HANDLED), KILLED, SECOND, text=text))
     assert said.startswith(
-        "5 s after SIGTERM it had not saved, and was at no further step; its handler calls a collective (train.py:12: "
+        "5 s after SIGTERM it had neither saved nor ended; its handler calls a collective (train.py:12: "
     )
 
 
@@ -135,7 +136,7 @@ def test_who_was_killed_in_the_handler_is_told_before_what_it_went_on_from(tmp_p
     files = {"step_4.pt": FileUse(written=[105.0], read=[]), "step_8.pt": FileUse(written=[106.0])}
     text = ProgramText(collective_in_handler=[LINE])
     said = diagnose(case(tmp_path, stop(HANDLED), KILLED, SECOND, files=files, text=text, undisturbed=files))
-    assert said.startswith("5 s after SIGTERM it had not saved, and was at no further step; its handler calls a collec")
+    assert said.startswith("5 s after SIGTERM it had neither saved nor ended; its handler calls a collec")
 
 
 def test_who_was_told_to_stop_and_is_not_brought_back(tmp_path: Path) -> None:
@@ -265,3 +266,18 @@ def test_a_folder_that_is_not_whole_is_half_written_whichever_file_is_missed(tmp
     assert diagnose(failed).startswith("it resumes from a file that is half written: it resumed from what it found")
     log.write_text("FileNotFoundError: [Errno 2] No such file or directory: 'data/train.bin'\n")
     assert "half written" not in diagnose(failed)
+
+
+def test_the_words_of_a_failure_are_the_programs_own(tmp_path: Path) -> None:
+    """srun reports an exit code, and the rank's log ends in a line that names no error."""
+    failed = case(tmp_path, stop(HANDLED), replace(FIRST, cause="start", failed=True), state="failed")
+    printed(tmp_path, "7.0", 1)
+    RunDir(tmp_path).attempt("7.0").rank_log(0).write_text("this image was built for another processor\n")
+    batch = batch_log(failed.history.run, "7")
+    batch.write_text("srun: error: n1: task 0: Exited with exit code 255\n")
+    assert words_of_failure(failed.history) == (
+        "this image was built for another processor (Exited with exit code 255)"
+    )
+    RunDir(tmp_path).attempt("7.0").rank_log(0).unlink()
+    batch.write_text("srun: unrecognized option '--x'\nTry \"srun --help\" for more\nclusterdp: crashed; see logs\n")
+    assert words_of_failure(failed.history) == "srun: unrecognized option '--x'"
