@@ -2,7 +2,7 @@
 
 judge          whether it has passed
 reference      the undisturbed run, with which that of a drill is compared
-other_files    what it left beside its end state
+compared       what of it was compared, and what was not
 verdict        what is told of a drill
 attempt_rows   the attempts of its run, as the verdict tells of them
 steps_lost     steps that were done twice

@@ -16,10 +16,10 @@ from clusterdp.rehearse.drills.table import Drill
 from clusterdp.rehearse.judge.after_fault import after_fault
 from clusterdp.rehearse.judge.attempt_rows import AttemptRow, rows_of
 from clusterdp.rehearse.judge.case import Case
+from clusterdp.rehearse.judge.compared import compared_with
 from clusterdp.rehearse.judge.diagnosis import begun_anew, diagnose
 from clusterdp.rehearse.judge.lost_state import Kept
 from clusterdp.rehearse.judge.lost_work import lost_work
-from clusterdp.rehearse.judge.other_files import other_files
 from clusterdp.rehearse.judge.program_parts import parts_made
 from clusterdp.rehearse.judge.reference import Reference
 from clusterdp.rehearse.judge.signal_faults import unsaved
@@ -110,7 +110,8 @@ def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, c
         diagnosis = diagnose(case, differences)
         told |= {"differences": shown, "differing": len(differences)}
         return Verdict(verdict=FAILED, said=said, diagnosis=diagnosis, **told)  # type: ignore[arg-type]
-    told["state"] = reference.equal
+    compared = compared_with(reference, run, result.hits[0].at)
+    told |= {"state": reference.equal, "compared": tuple(compared.what), "left_out": compared.left_out_words}
     if (work := lost_work(case)) and work.steps > config.rehearse.may_lose:
         return Verdict(verdict=LOST_WORK, said=work.words, diagnosis=diagnose(case), **told)  # type: ignore[arg-type]
     if not reference.facts.ours and (said := unsaved(case, config.rehearse.may_lose)):
@@ -118,7 +119,9 @@ def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, c
     if anew := begun_anew(case):  # out of time it would never come to its end
         said = f"the same end state, but all was done again: {anew}"
         return Verdict(verdict=LOST_WORK, said=said, diagnosis=anew, **told)  # type: ignore[arg-type]
-    return Verdict(verdict=PASSED, said=_passed(history, result, lost, reference) + _compared(reference, run), **told)  # type: ignore[arg-type]
+    beside = f"; beside the end state, {some_of(compared.other, 3)}" if compared.other else ""
+    said = f"{_passed(history, result, lost, reference)}{beside}"
+    return Verdict(verdict=PASSED, said=said, **told)  # type: ignore[arg-type]
 
 
 def _is_whole(text: ProgramText | None) -> bool:
@@ -142,15 +145,6 @@ def _passed(history: RunHistory, result: RunResult, lost: int | None, reference:
         error = find_failure(replace(history, attempts=history.attempts[: failed[-1].number])).error
         also = f"; attempt {failed[-1].number} failed by itself{f': {error}' if error else ''}"
     return f"{back}{cost}, {reference.equal}{also}"
-
-
-def _compared(reference: Reference, run: RunDir) -> str:
-    """What a passing drill has compared beside the end state, and what is other there: that fails no drill."""
-    if reference.again is None:
-        return ""
-    first, second = (RunDir(folder).code for folder in (reference.folder, reference.again))
-    found = other_files(first, second, run.code, reference.patterns)
-    return f"; beside the end state, {some_of(found, 3)}" if found else ""
 
 
 def _differences(reference: Reference, run: RunDir) -> tuple[list[Difference], str]:

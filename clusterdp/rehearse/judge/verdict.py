@@ -54,6 +54,8 @@ class Verdict:
     took_s: float = 0.0
     folder: str = ""
     tries: int = 1
+    compared: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -10,6 +10,7 @@ from typing import Any
 
 from clusterdp import __version__
 from clusterdp.rehearse.drills.table import NAMES
+from clusterdp.rehearse.judge.compared import sentence_of
 from clusterdp.rehearse.judge.verdict import BAD, INAPPLICABLE, NOT_LANDED, PASSED, Verdict
 from clusterdp.rehearse.rehearsal import Rehearsal
 from clusterdp.rehearse.show.page import page_of
@@ -18,7 +19,8 @@ from clusterdp.wording import counted, some_of
 
 
 def sentence(verdicts: Sequence[Verdict]) -> str:
-    """A line, and one more for each failure. What the undisturbed runs have shown is no drill."""
+    """A line, one more for each failure, and one on what was compared. What the undisturbed runs have shown is no
+    drill."""
     drills = [each for each in verdicts if each.drill in NAMES]
     failed, passed = (sum(each.verdict in words for each in drills) for words in (BAD, (PASSED,)))
     rest = ""
@@ -35,7 +37,16 @@ def sentence(verdicts: Sequence[Verdict]) -> str:
         head = f"This job survives {_all_of(passed)}{', but' if lines else '.'}"
     else:
         head = "Nothing was shown."
-    return "\n".join([head + ("" if lines and not failed else rest), *lines])
+    return "\n".join([head + ("" if lines and not failed else rest), *lines, *_compared(drills)])
+
+
+def _compared(drills: Sequence[Verdict]) -> list[str]:
+    """A line on what those that have passed were judged by."""
+    passed = [each for each in drills if each.verdict == PASSED and each.compared]
+    what, left_out = (
+        [*dict.fromkeys(words for each in passed for words in getattr(each, name))] for name in ("compared", "left_out")
+    )
+    return [sentence_of(what, left_out)] if what else []
 
 
 def _all_of(passed: int) -> str:

@@ -22,6 +22,7 @@ _NAMES = {
     "metrics": "the metrics",
     "other": "other values",
 }
+_PLURAL = ("the metrics", "other values")
 _PREFIX = "module."
 NO_VALUES: Mapping[str, Leaf] = {}
 
@@ -35,7 +36,8 @@ def describe(differences: Sequence[Difference], values: Mapping[str, Leaf] = NO_
     for name, of in _groups(differences, values).items():
         of.sort(key=lambda each: len(each.key))
         named = "; ".join(f"{each.key} {each.what}" for each in of[:SHOWN])
-        said.append(f"{name} differs in {counted(len(of), 'value')} ({named}{'; ...' if len(of) > SHOWN else ''})")
+        differ = "differ" if name in _PLURAL else "differs"
+        said.append(f"{name} {differ} in {counted(len(of), 'value')} ({named}{'; ...' if len(of) > SHOWN else ''})")
     if len(said) == 1 and len({each.part for each in differences}) == 1 and differences[0].part == "metrics":
         # Of a history of 80 entries each has another key: what they are of is what tells.
         names = dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.|$)", "*", each.key) for each in differences)

@@ -38,7 +38,9 @@ def made_rehearsal(word: str = "plain") -> Rehearsal:
     verdicts = [
         Verdict("preempted", "preempted with a grace time", PASSED, "back after 1 interruption, nothing lost",
                 evidence=("attempt 1: preempted with 20 s of grace",), state="bit for bit", lost=0, hits=(hit,),
-                attempts=twice, took_s=31, folder=f"{folder}/preempted"),
+                attempts=twice, took_s=31, folder=f"{folder}/preempted",
+                compared=("the checkpoint of step 100: 18 values", f"{word}.csv: 60 lines"),
+                left_out=(f"{word}.png (neither logs nor arrays)",)),
         Verdict("rank-killed", "a rank is killed", FAILED, "it ended in another state: 40 values differ",
                 f"the optimizer's state is not restored: {word}", ("attempt 1: rank 2 got SIGKILL",), "",
                 (f"model.0.weight {word}", "optimizer.state.0.exp_avg differs by 3e-2"), 40, 12, (hit,), twice, (),

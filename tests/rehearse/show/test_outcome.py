@@ -25,6 +25,7 @@ DRILL = {
     "drill": TEXT, "about": TEXT, "verdict": TEXT, "said": TEXT, "diagnosis": TEXT, "evidence": [TEXT], "state": TEXT,
     "differences": [TEXT], "differing": (int,), "lost": MAYBE_INT, "attempts": [ATTEMPT], "settings": [TEXT],
     "hits": [{"attempt": TEXT, "at": NUMBER, "step": MAYBE_INT}], "took_s": NUMBER, "folder": TEXT, "tries": (int,),
+    "compared": [TEXT], "left_out": [TEXT],
 }  # fmt: skip
 OUTCOME = {
     "version": TEXT, "name": TEXT, "began": NUMBER, "took_s": NUMBER, "ranks": (int,), "nodes": (int,), "seed": (int,),
@@ -88,3 +89,12 @@ def test_the_sentence_counts_what_has_failed() -> None:
     said = "This job survives the drill. 1 drill did not land, so it shows nothing: disk-full."
     assert sentence([passed, missed]) == said
     assert sentence([beyond]) == "Nothing was shown. 1 drill could not be made: rank-hung."
+
+
+def test_the_sentence_ends_with_what_was_compared_once() -> None:
+    more = {"compared": ("a.pt: 2 values", "log.csv: 9 lines"), "left_out": ("b.png (neither logs nor arrays)",)}
+    passed = [Verdict(name, "", PASSED, "", **more) for name in ("preempted", "node-lost")]
+    assert sentence(passed) == (
+        "This job survives all 2 drills.\nCompared: a.pt: 2 values; log.csv: 9 lines. Not compared: b.png (neither logs "
+        "nor arrays)."
+    )

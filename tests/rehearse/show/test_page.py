@@ -76,6 +76,10 @@ def test_each_drill_has_a_row_and_those_that_ran_a_section() -> None:
     assert linked == {f"#{each['id']}" for each in found.all("section", "drill") if "id" in each}
     assert len(linked) == 4
     assert "It took 3 tries" in found.words
+    assert (
+        "Compared with the undisturbed runs: the checkpoint of step 100: 18 values plain.csv: 60 lines" in found.words
+    )
+    assert "Not compared: plain.png (neither logs nor arrays)" in found.words
     assert "In this drill alone: restart.hang_after_s=8" in found.words
     assert "the first 2 of 40: model.0.weight plain optimizer.state.0.exp_avg differs by 3e-2" in found.words
 
