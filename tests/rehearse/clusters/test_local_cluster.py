@@ -48,7 +48,8 @@ def test_files_in_tmp_are_wrongly_shared_without_namespaces(
 @pytest.mark.slow
 @pytest.mark.skipif(not file_traps.possible(), reason="this kernel has no file traps")
 def test_tasks_of_steps_are_trapped_with_their_ranks(tmp_path: Path) -> None:
-    (tmp_path / "job").write_text("#!/bin/sh\n#SBATCH -n2\ntouch of-the-script\nsrun -n2 sh -c 'echo x >/tmp/$SLURM_PROCID'\n")
+    lines = ("#!/bin/sh", "#SBATCH -n2", "touch of-the-script", "srun sh -c 'echo x >/tmp/$SLURM_PROCID'", "")
+    (tmp_path / "job").write_text("\n".join(lines))
     with LocalCluster(shape=Shape.simple(1, quick=True), shared=[tmp_path]) as cluster:
         assert cluster.file_events
         cluster.wait(cluster.submit("job", cwd=tmp_path), "COMPLETED")

@@ -95,6 +95,6 @@ def test_the_sentence_ends_with_what_was_compared_once() -> None:
     more = {"compared": ("a.pt: 2 values", "log.csv: 9 lines"), "left_out": ("b.png (neither logs nor arrays)",)}
     passed = [Verdict(name, "", PASSED, "", **more) for name in ("preempted", "node-lost")]
     assert sentence(passed) == (
-        "This job survives all 2 drills.\nCompared: a.pt: 2 values; log.csv: 9 lines. Not compared: b.png (neither logs "
-        "nor arrays)."
+        "This job survives all 2 drills.\n"
+        "Compared: a.pt: 2 values; log.csv: 9 lines. Not compared: b.png (neither logs nor arrays)."
     )
