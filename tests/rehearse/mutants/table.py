@@ -2,21 +2,91 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
+
+# Causes that a diagnosis may name. One that is not a mutant's own is wrong.
+CAUSES = (
+    "is in no checkpoint",
+    "random numbers",
+    "was not restored",
+    "no handler for SIGTERM",
+    "ignores SIGTERM",
+    "ends without a save",
+    "handler does not stop the training",
+    "handler calls a collective",
+    "the warning is shorter than the save",
+    "half written",
+    "saved in place",
+    "several ranks write one file",
+    "port is hard-coded",
+)
+FAILED, LOST_WORK = "failed", "lost work"
+NOT_CAUGHT, NOT_NAMED, NAMED_WRONGLY, NAMED = "not caught", "caught, not named", "caught, named wrongly", "named"
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """verdicts: any of them counts as caught. rightly: one of these is in the diagnosis. wrongly: none of these is."""
+    """verdicts: any of them counts as caught. rightly: one of these is in the diagnosis. besides: of CAUSES, those that
+    are true of it as well. config: but for `command`. missed: why a rehearsal does not name it yet."""
 
     drill: str
     verdicts: tuple[str, ...]
     rightly: tuple[str, ...]
-    wrongly: tuple[str, ...] = ("random numbers", "scheduler", "scaler")
+    besides: tuple[str, ...] = ()
+    ranks: int = 1
+    config: dict[str, Any] = field(default_factory=dict)
+    missed: str = ""
+
+    def outcome(self, verdict: str, diagnosis: str) -> str:
+        if verdict not in self.verdicts:
+            return NOT_CAUGHT
+        if any(cause in diagnosis for cause in CAUSES if cause not in (*self.rightly, *self.besides)):
+            return NAMED_WRONGLY
+        return NAMED if any(words in diagnosis for words in self.rightly) else NOT_NAMED
 
 
 MUTANTS = {
-    "delete_first": Mutant("killed-while-saving", ("lost work",), ("deleted", "lost"), ("optimizer", "random numbers")),
-    "gan_second_optimizer": Mutant("preempted", ("failed",), ("opt_d",)),
-    "looks_every_30": Mutant("preempted", ("failed", "lost work"), ("SIGTERM",)),
+    # A save that is not whole, or is not there, when it is interrupted.
+    "delete_first": Mutant("killed-while-saving", (LOST_WORK,), ("last.pt", "saved step"), ranks=2),
+    "symlink_removed": Mutant("killed-while-saving", (LOST_WORK,), ("latest", "all that was saved"), ranks=2),
+    "pointer_first": Mutant("killed-while-saving", (FAILED,), ("latest.json", "No such file")),
+    "in_place_every_step": Mutant("killed-while-saving", (FAILED,), ("saved in place",), ("half written",)),
+    "two_files_mixed": Mutant("killed-while-saving", (FAILED, LOST_WORK), ("optimizer.pt", "model.safetensors")),
+    "shards_apart": Mutant("killed-while-saving", (FAILED,), ("rank0.pt", "rank1.pt"), ranks=2),
+    "clears_full_disk": Mutant("disk-full", (LOST_WORK,), ("saved step", "deleted")),
+    # The warning.
+    "looks_every_30": Mutant(
+        "preempted", (FAILED, LOST_WORK), ("SIGTERM",), ("handler does not stop the training",), ranks=2
+    ),
+    "daemon_saver": Mutant(
+        "preempted", (FAILED, LOST_WORK), ("params.pt.tmp", "ends without a save"), ("ends without a save",)
+    ),
+    "atexit_only": Mutant("preempted", (FAILED,), ("no handler for SIGTERM",)),
+    "collective_in_handler": Mutant("preempted", (FAILED,), ("handler calls a collective",), ranks=2),
+    # A resume that finds nothing, or the wrong file.
+    "node_tmp": Mutant("node-lost", (FAILED, LOST_WORK), ("/tmp/",)),
+    "rank0_shm": Mutant("node-lost", (FAILED, LOST_WORK), ("/dev/shm/",), ranks=2),
+    "host_folder": Mutant("node-lost", (LOST_WORK,), ("checkpoints/n", "all that was saved")),
+    "resume_swallowed": Mutant("node-lost", (LOST_WORK,), ("checkpoint.pth", "all that was saved")),
+    "dated_folder": Mutant(
+        "preempted",
+        (LOST_WORK,),
+        ("outputs/", "all that was saved"),
+        config={"rehearse": {"compare": ["newest:outputs/*/*/checkpoint.pt"]}},
+    ),
+    "sorted_as_text": Mutant("preempted", (LOST_WORK,), ("step_8.pt",)),
+    # State that is not in the checkpoint, or is not taken from it.
+    "gan_second_optimizer": Mutant("preempted", (FAILED,), ("opt_d",), ranks=2),
+    "partial_restore": Mutant("preempted", (FAILED,), ("optimizer", "exp_avg")),
+    "module_prefix": Mutant("preempted", (FAILED,), ("state_dict", "module.0.weight"), ranks=2),
+    "ema_forgotten": Mutant("preempted", (FAILED,), ("ema",)),
+    "ema_of_entry": Mutant("preempted", (FAILED,), ("ema.pt",), ranks=2, config={"entry": "ema_of_entry:main"}),
+    "scheduler_anew": Mutant("preempted", (FAILED,), ("scheduler", "lr", "learning rate")),
+    "sampler_from_start": Mutant("preempted", (FAILED,), ("model",), ranks=2),
+    "accumulation_lost": Mutant("preempted", (FAILED,), ("net", "model")),
+    "augmentation_draws": Mutant("preempted", (FAILED,), ("model",)),
+    "step_off_by_one": Mutant("preempted", (FAILED,), ("done twice", "step"), ranks=2),
+    "log_truncated": Mutant("preempted", (FAILED,), ("losses.csv",)),
 }
+IN_TEST_ALL = ("delete_first", "partial_restore", "sorted_as_text")
