@@ -1,4 +1,4 @@
-"""Gradients are added up over eight batches, and a save between two updates loses those that were added up so far."""
+"""Gradients are added up over seven batches, and a save between two updates loses those that were added up so far."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import time
 
 import torch
 
-ACCUMULATE = 8
+ACCUMULATE = 7
 
 
 def batch(i):

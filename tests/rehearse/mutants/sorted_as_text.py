@@ -38,7 +38,7 @@ while step < 60:
     time.sleep(0.05)
     print(f"step {step}", flush=True)
     if step % 8 == 0 or stop:
-        torch.save({"model": model.state_dict(), "opt": opt.state_dict(), "step": step}, "ckpts/.saving")
-        os.replace("ckpts/.saving", f"ckpts/step_{step}.pt")
+        torch.save({"model": model.state_dict(), "opt": opt.state_dict(), "step": step}, "ckpts/saving.tmp")
+        os.replace("ckpts/saving.tmp", f"ckpts/step_{step}.pt")
     if stop:
         sys.exit(75)

@@ -46,17 +46,32 @@ class Mutant:
         return NAMED if any(words in diagnosis for words in self.rightly) else NOT_NAMED
 
 
+def compared(*files: str) -> dict[str, Any]:
+    return {"rehearse": {"compare": [*files]}}
+
+
 MUTANTS = {
     # A save that is not whole, or is not there, when it is interrupted.
     "delete_first": Mutant("killed-while-saving", (LOST_WORK,), ("last.pt", "saved step"), ranks=2),
-    "symlink_removed": Mutant("killed-while-saving", (LOST_WORK,), ("latest", "all that was saved"), ranks=2),
+    "symlink_removed": Mutant(
+        "killed-while-saving",
+        (LOST_WORK,),
+        ("latest", "all that was saved"),
+        ranks=2,
+        config=compared("ckpt/iter_0000060/model.pt", "ckpt/iter_0000060/training.pt"),
+    ),
     "pointer_first": Mutant("killed-while-saving", (FAILED,), ("latest.json", "No such file")),
     "in_place_every_step": Mutant("killed-while-saving", (FAILED,), ("saved in place",), ("half written",)),
-    "two_files_mixed": Mutant("killed-while-saving", (FAILED, LOST_WORK), ("optimizer.pt", "model.safetensors")),
+    "two_files_mixed": Mutant(
+        "killed-while-saving",
+        (FAILED, LOST_WORK),
+        ("optimizer.pt", "model.safetensors"),
+        config=compared("optimizer.pt", "model.safetensors"),
+    ),
     "shards_apart": Mutant("killed-while-saving", (FAILED,), ("rank0.pt", "rank1.pt"), ranks=2),
     "clears_full_disk": Mutant("disk-full", (LOST_WORK,), ("saved step", "deleted")),
     # The warning.
-    "looks_every_30": Mutant(
+    "looks_once_an_epoch": Mutant(
         "preempted", (FAILED, LOST_WORK), ("SIGTERM",), ("handler does not stop the training",), ranks=2
     ),
     "daemon_saver": Mutant(
@@ -73,7 +88,7 @@ MUTANTS = {
         "preempted",
         (LOST_WORK,),
         ("outputs/", "all that was saved"),
-        config={"rehearse": {"compare": ["newest:outputs/*/*/checkpoint.pt"]}},
+        config=compared("newest:outputs/*/*/checkpoint.pt"),
     ),
     "sorted_as_text": Mutant("preempted", (LOST_WORK,), ("step_8.pt",)),
     # State that is not in the checkpoint, or is not taken from it.

@@ -1,4 +1,4 @@
-"""The flag of its handler is looked at every 30 steps."""
+"""Saves every 10 steps, and looks at the flag of its handler once in an epoch of 100."""
 
 import os
 import pathlib
@@ -22,19 +22,19 @@ weights = torch.zeros(8)
 place, step = pathlib.Path("w.pt"), 0
 if place.exists():
     weights, step = torch.load(place)
-while step < 60:
+while step < 200:
     grad = torch.randn(8, generator=torch.Generator().manual_seed(step)) + weights
     dist.all_reduce(grad)
     weights = weights - 0.05 * grad
     step += 1
-    time.sleep(0.25)
+    time.sleep(0.1)
     print(f"step {step}", flush=True)
-    if step % 30 == 0:
-        told = torch.tensor([int(stopped)])
-        dist.all_reduce(told)
+    told = torch.tensor([int(stopped)]) * (step % 100 == 0)
+    dist.all_reduce(told)
+    if step % 10 == 0:
         if dist.get_rank() == 0:
             torch.save((weights, step), "w.pt.tmp")
             os.replace("w.pt.tmp", place)
         dist.barrier()
-        if told.item():
-            raise SystemExit(75)
+    if told.item():
+        raise SystemExit(75)
