@@ -6,6 +6,7 @@
 #   make test-slurm  end-to-end tests on a real Slurm that it boots on this machine (Debian, as root); SLURM=24.11
 #   make test-all    both, the slow tests, and those on a real Slurm on three other releases
 #   make bench       what things cost, beside what one would write by hand
+#   make rehearsals  mutants, correct programs and programs of others under the drills (hours), and REHEARSED.md
 #   make lint        ruff and mypy;  make format mends what ruff can mend
 #   make clean       remove .venv, caches and builds (not runs/)
 
@@ -55,6 +56,10 @@ bench: $(stamp)
 	$(bin)/python -m tests.benchmarks.fake_speed
 	$(bin)/python -m tests.benchmarks.sweep_submit
 
+rehearsals: $(stamp)
+	$(bin)/python -m tests.rehearse.rehearsals
+	$(bin)/python -m tests.rehearse.rehearsed
+
 lint: $(stamp)
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
@@ -77,4 +82,4 @@ $(stamp): pyproject.toml .ci/constraints.txt .ci/find-python
 	@$(pip) --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-.PHONY: demo test test-part test-slurm test-all bench lint format clean
+.PHONY: demo test test-part test-slurm test-all bench rehearsals lint format clean

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -14,31 +13,26 @@ from typing import Any
 HERE = Path(__file__).parent
 
 
-def job_of(program: str, ranks: int, config: Mapping[str, Any], python: str = sys.executable) -> dict[str, Any]:
+def job_of(program: str, ranks: int, config: Mapping[str, Any], python: Path = Path(sys.executable)) -> dict[str, Any]:
     """A config whose command is this program, unless it has another one."""
     job = {"resources": {"nodes": 1, "tasks_per_node": ranks}, **config}
     job["launch"] = {"env": {"OMP_NUM_THREADS": "1"}, **config.get("launch", {})}
-    job["rehearse"] = {"grace_s": 3, **config.get("rehearse", {})}
+    job["rehearse"] = {"grace_s": 5, **config.get("rehearse", {})}
     if not {"entry", "command", "script"} & set(job):
-        job["command"] = [python, program]
+        job["command"] = [str(python), program]
     return job
 
 
 def rehearse(
-    folder: Path, job: Mapping[str, Any], drills: Iterable[str], files: Iterable[Path] = (), *words: str
+    folder: Path, job: Mapping[str, Any], drills: Iterable[str], python: Path = Path(sys.executable)
 ) -> dict[str, Any]:
-    """rehearsal.json. AssertionError, with what it printed, if it was not made. folder: the project, which gets the
-    files. An empty list of drills stands for all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in files:
-        shutil.copy(file, folder)
+    """rehearsal.json. AssertionError, with what it printed, if it was not made. folder: of the program. drills: none
+    stands for all. python: of the first folder on PATH."""
     (folder / "job.yaml").write_text(json.dumps(job))
     only = [word for drill in drills for word in ("--only", drill)]
     command = [sys.executable, "-m", "clusterdp", "rehearse", "job.yaml", f"run_dir={folder}/out", *only, "--json"]
-    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        [*command, *words], cwd=folder, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
+    environ = {**os.environ, "PATH": f"{python.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(command, cwd=folder, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert done.stdout, done.stderr
     outcome: dict[str, Any] = json.loads(done.stdout)
     return outcome

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,34 +10,55 @@ from typing import Any
 
 import pytest
 
+from tests.rehearse.programs.correct.table import CORRECT, DRILLS, IN_TEST_ALL
 from tests.rehearse.programs.faults import FAULTS
 from tests.rehearse.programs.odd import ODD
+from tests.rehearse.rehearsing import HERE, job_of, rehearse
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-PROGRAM = Path(__file__).parent / "programs/train.py"
+PROGRAM = HERE / "programs/train.py"
 ELSEWHERE = "ELSEWHERE"  # in a program: a folder that is not its run's
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found_and_named(name: str, tmp_path: Path) -> None:
     fault = FAULTS[name]
-    outcome = rehearse(tmp_path, fault.edits, fault.config, fault.drill)
+    outcome = rehearsed(tmp_path, fault.edits, fault.config, fault.drill)
     row: dict[str, Any] = next((each for each in outcome["drills"] if each["drill"] == (fault.row or fault.drill)), {})
     assert row.get("verdict") == fault.verdict, row
     assert [words for words in fault.said if words not in row["diagnosis"]] == [], row["diagnosis"]
     assert outcome["passed"] is False
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ODD)
 def test_an_odd_habit_is_no_fault(name: str, tmp_path: Path) -> None:
     odd = ODD[name]
-    outcome = rehearse(tmp_path, odd.edits, odd.config, odd.drill)
+    outcome = rehearsed(tmp_path, odd.edits, odd.config, odd.drill)
     [row] = outcome["drills"]
     assert row["verdict"] == "passed", (row["said"], row["diagnosis"])
     assert [words for words in odd.said if words not in row["said"]] == [], row["said"]
 
 
-def rehearse(folder: Path, edits: Sequence[tuple[str, str]], config: Mapping[str, Any], drill: str) -> dict[str, Any]:
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", IN_TEST_ALL)
+def test_a_correct_program_fails_no_drill(name: str, tmp_path: Path) -> None:
+    program = CORRECT[name]
+    shutil.copy(HERE / f"programs/correct/{name}.py", tmp_path)
+    outcome = rehearse(tmp_path, job_of(f"{name}.py", program.ranks, program.config), DRILLS)
+    assert outcome["passed"], outcome["said"]
+
+
+def test_each_correct_program_is_in_the_table() -> None:
+    programs = {path.stem for path in (HERE / "programs/correct").glob("*.py")} - {"__init__", "table"}
+    assert programs == set(CORRECT)
+    assert {*IN_TEST_ALL} <= programs
+
+
+def rehearsed(folder: Path, edits: Sequence[tuple[str, str]], config: Mapping[str, Any], drill: str) -> dict[str, Any]:
     """What --json prints, for the program with these edits."""
     text = PROGRAM.read_text()
     for old, new in edits:
@@ -50,14 +70,5 @@ def rehearse(folder: Path, edits: Sequence[tuple[str, str]], config: Mapping[str
     project.mkdir()
     (project / "train.py").write_text(text.replace(ELSEWHERE, str(elsewhere)))
     (project / "run.sh").write_text(f"{sys.executable} train.py\necho ended\n")
-    given = {"resources": {"nodes": 1, "tasks_per_node": 2}, **config}
-    given["rehearse"] = {"grace_s": 5, **config.get("rehearse", {})}
-    given["launch"] = {"env": {"ELSEWHERE": str(elsewhere)}, **config.get("launch", {})}  # shared by all nodes
-    if "script" not in config:
-        given["command"] = [sys.executable, "train.py"]
-    (project / "job.yaml").write_text(json.dumps(given))
-    words = ["rehearse", "job.yaml", f"run_dir={folder}/out", "--only", drill, "--json"]
-    done = subprocess.run([sys.executable, "-m", "clusterdp", *words], cwd=project, capture_output=True, text=True)
-    assert done.stdout, done.stderr
-    outcome: dict[str, Any] = json.loads(done.stdout)
-    return outcome
+    given = {**config, "launch": {"env": {"ELSEWHERE": str(elsewhere)}, **config.get("launch", {})}}  # of all nodes
+    return rehearse(project, job_of("train.py", 2, given), [drill])

@@ -39,8 +39,8 @@ def main():
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.Tanh(), torch.nn.Linear(512, 256))
     adam, step = Adam([*model.parameters()]), 0
-    if os.path.exists("train.safetensors"):
-        with safe_open("train.safetensors", "pt") as file, torch.no_grad():
+    if os.path.exists("state.safetensors"):
+        with safe_open("state.safetensors", "pt") as file, torch.no_grad():
             step = int(file.metadata()["step"])
             for name, tensor in tensors(model, adam).items():
                 tensor.copy_(file.get_tensor(name))
@@ -52,8 +52,8 @@ def main():
         time.sleep(0.05)
         print(f"step {step}", flush=True)
         if step % 10 == 0 or stop:
-            save_file(tensors(model, adam), "train.new", {"step": str(step)})
-            os.replace("train.new", "train.safetensors")
+            save_file(tensors(model, adam), "state.new", {"step": str(step)})
+            os.replace("state.new", "state.safetensors")
         if stop:
             sys.exit(75)
 

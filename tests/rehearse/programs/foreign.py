@@ -1,0 +1,119 @@
+"""Programs that others have written, at a commit each, unmodified: their jobs, and what is to be known of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """job: a config. note: what the verdicts leave open. repository: on GitHub; none if the program comes with a
+    library. folder: of the program in the repository. files: of the folder; none stands for all. prepare: bash lines
+    that make its data."""
+
+    title: str
+    job: str
+    note: str
+    repository: str = ""
+    commit: str = ""
+    folder: str = ""
+    files: tuple[str, ...] = ()
+    prepare: str = "true"
+    needs: tuple[str, ...] = ()
+
+
+FOREIGN = {
+    "nanogpt": Foreign(
+        "nanoGPT",
+        """\
+script: |
+  resume=; [ ! -e out/ckpt.pt ] || resume=--init_from=resume
+  exec env -u RANK python train.py config/train_shakespeare_char.py --out_dir=out --device=cpu --compile=False \\
+    --dtype=float32 --eval_iters=2 --eval_interval=100 --always_save_checkpoint=True --log_interval=1 --block_size=64 \\
+    --batch_size=8 --n_layer=2 --n_head=2 --n_embd=64 --max_iters=500 --lr_decay_iters=500 --warmup_iters=10 $resume
+resources: {nodes: 1, tasks_per_node: 1}
+launch: {env: {OMP_NUM_THREADS: "1"}}
+""",
+        "With `RANK` set it trains on a GPU. Its batches and its dropout are drawn from torch's random numbers, which"
+        " are in no checkpoint. To survive the rest: save and set `torch.get_rng_state()`, save to another name and"
+        " rename, save at SIGTERM.",
+        "karpathy/nanoGPT",
+        "3adf61e1",
+        prepare="cat *.py *.md >data/shakespeare_char/input.txt && python data/shakespeare_char/prepare.py",
+        needs=("requests",),
+    ),
+    "makemore": Foreign(
+        "makemore",
+        """\
+script: |
+  resume=; [ ! -e out/model.pt ] || resume=--resume
+  exec python makemore.py -i names.txt -o out --max-steps 1600 --batch-size 8 --n-layer 1 --n-head 2 --n-embd 32 \\
+    --n-embd2 32 -n 0 $resume
+resources: {nodes: 1, tasks_per_node: 1}
+launch: {env: {OMP_NUM_THREADS: "1"}}
+""",
+        "`--resume` loads the model alone: the optimizer starts anew, and the steps begin at 0 again.",
+        "karpathy/makemore",
+        "988aa59",
+        needs=("tensorboard",),
+    ),
+    "word_language_model": Foreign(
+        "word_language_model",
+        """\
+command: >-
+  python main.py --epochs 5 --emsize 32 --nhid 32 --nlayers 1 --bptt 20 --batch_size 20 --log-interval 1
+  --save out/model.pt
+launch: {env: {OMP_NUM_THREADS: "1"}, setup: mkdir -p out}
+resources: {nodes: 1, tasks_per_node: 1}
+""",
+        "It has no resume: each attempt begins at the first step, and ends the same because its seed is fixed.",
+        "pytorch/examples",
+        "77f55b9",
+        "word_language_model",
+        ("main.py", "data.py", "model.py"),
+        "mkdir -p data/wikitext-2; for part in train valid test; do cat *.py >data/wikitext-2/$part.txt; done",
+    ),
+    "llama2_c": Foreign(
+        "llama2.c",
+        """\
+script: |
+  resume=; [ ! -e out/ckpt.pt ] || resume=--init_from=resume
+  exec env -u RANK python train.py --device=cpu --compile=False --dtype=float32 --vocab_source=custom \\
+    --vocab_size=512 --dim=32 --n_layers=2 --n_heads=2 --n_kv_heads=2 --max_seq_len=32 --batch_size=8 \\
+    --gradient_accumulation_steps=1 --eval_iters=2 --eval_interval=100 --always_save_checkpoint=True \\
+    --max_iters=600 --warmup_iters=10 $resume
+resources: {nodes: 1, tasks_per_node: 1}
+launch: {env: {OMP_NUM_THREADS: "1"}}
+""",
+        "Its batches come in an order of its own, `random.Random(42)`, which starts over after a resume.",
+        "karpathy/llama2.c",
+        "350e04f",
+        prepare="mkdir -p data/tok512 && python -c \"import numpy as np; text = open('run.c', 'rb').read(); "
+        "[np.frombuffer(text, np.uint8).astype(np.uint16).tofile(f'data/tok512/data{i}.bin') for i in range(3)]\"",
+        needs=("requests", "sentencepiece", "tqdm"),
+    ),
+    "lightning_cli": Foreign(
+        "LightningCLI",
+        """\
+command: >-
+  python demo.py fit --seed_everything=1 --ckpt_path=last
+  --trainer.accelerator=cpu --trainer.strategy=ddp --trainer.devices=2 --trainer.max_epochs=16
+  --trainer.callbacks+=lightning.pytorch.callbacks.ModelCheckpoint --trainer.callbacks.dirpath=ckpt
+  --trainer.callbacks.save_last=true --trainer.callbacks.every_n_train_steps=100
+  --trainer.callbacks+=lightning.pytorch.callbacks.TQDMProgressBar
+resources: {nodes: 1, tasks_per_node: 2}
+launch: {signal: USR1@60, env: {OMP_NUM_THREADS: "1"}}
+""",
+        'Lightning\'s own `DemoModel` and `BoringDataModule`, with `save_config_kwargs={"overwrite": True}`: without'
+        " that, a requeued job finds the `config.yaml` of its first attempt, and refuses to start. Out of time,"
+        " Lightning saves `hpc_ckpt_1.ckpt` at USR1 and requeues the job itself, but `--ckpt_path=last` then takes the"
+        " older `last.ckpt`.",
+        prepare="""cat >demo.py <<'EOF'
+from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.demos.boring_classes import BoringDataModule, DemoModel
+
+LightningCLI(DemoModel, BoringDataModule, save_config_kwargs={"overwrite": True})
+EOF""",
+        needs=("lightning", "jsonargparse[signatures]"),
+    ),
+}

@@ -1,0 +1,105 @@
+"""clusterdp/recipes/REHEARSED.md, from the results of `make rehearsals`: `python -m tests.rehearse.rehearsed`."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from clusterdp.rehearse.drills.table import NAMES
+from clusterdp.rehearse.judge.verdict import PASSED, SHORT
+from tests.rehearse.programs.correct.table import CORRECT
+from tests.rehearse.programs.foreign import FOREIGN
+from tests.rehearse.rehearsals import FOREIGN_KIND, RIGHT, Row, kept
+
+PAGE = Path(__file__).resolve().parents[2] / "clusterdp/recipes/REHEARSED.md"
+IN_A_TABLE = 4
+WIDTH = 120
+LONGEST = 200  # characters of a verdict's words
+HEAD = """\
+# Programs of others, rehearsed
+
+`clusterdp rehearse` on programs that know nothing of clusterdp: what each survives. The models are tiny and run on a
+CPU; what is lost does not depend on that. A drill passes if the job came back by itself, ended in the state of the
+undisturbed run and, where it was warned, did no step again. `make rehearsals` makes the runs, and this page from them:
+the words are those of `rehearse`.
+"""
+UNMODIFIED = """\
+## Programs as their authors have published them
+
+At the commit that is named, with other data where theirs would have to be downloaded.
+"""
+LIBRARIES = """\
+## Libraries
+
+Programs of `tests/rehearse/programs/correct`, each of which uses a library so that nothing is lost: it saves under
+another name and renames, or names a checkpoint when it is whole, and it saves at SIGTERM.
+"""
+
+
+def page(rows: Sequence[Row]) -> str:
+    foreign = [row for row in rows if row.kind == FOREIGN_KIND]
+    libraries = [row for row in rows if row.kind == RIGHT and CORRECT[row.program].needs]
+    parts = [HEAD]
+    for about, part in ((UNMODIFIED, foreign), (LIBRARIES, libraries)):
+        if part:
+            parts += [about, *_tables(part)]
+            parts += [_section(name, [row for row in part if row.program == name]) for name in _programs(part)]
+    return "\n".join(parts)
+
+
+def _programs(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row.program for row in rows))
+
+
+def _title(name: str) -> str:
+    return FOREIGN[name].title if name in FOREIGN else name
+
+
+def _tables(rows: Sequence[Row]) -> list[str]:
+    """One for a few programs each, a line for each drill."""
+    programs = _programs(rows)
+    verdicts = {(row.program, row.drill): SHORT.get(row.verdict, row.verdict) for row in rows}
+    tables = []
+    for begin in range(0, len(programs), IN_A_TABLE):
+        some = programs[begin : begin + IN_A_TABLE]
+        drills = [drill for drill in NAMES if any((name, drill) in verdicts for name in some)]
+        lines = [["drill", *map(_title, some)], ["---"] * (len(some) + 1)]
+        lines += [[drill, *(verdicts.get((name, drill), "") for name in some)] for drill in drills]
+        tables.append("".join(f"| {' | '.join(line)} |\n" for line in lines))
+    return tables
+
+
+def _section(name: str, rows: Sequence[Row]) -> str:
+    """Versions, job and note of a program, and the words on each drill that it has not passed."""
+    parts = [f"### {_title(name)}\n"]
+    foreign = FOREIGN.get(name)
+    made = f"{foreign.repository} at {foreign.commit}, " if foreign and foreign.repository else ""
+    parts.append(_wrapped(f"{made}{rows[0].versions}.{f' {foreign.note}' if foreign else ''}"))
+    if foreign:
+        parts.append(f"```yaml\n{foreign.job}```\n")
+    words: dict[str, list[str]] = {}
+    for row in rows:
+        if row.verdict != PASSED:
+            words.setdefault(f"{SHORT.get(row.verdict, row.verdict)}: {_short(row.words)}", []).append(row.drill)
+    parts.append("".join(f"- {', '.join(drills)}: {said}\n" for said, drills in words.items()))
+    return "\n".join(filter(None, parts))
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+def _short(text: str) -> str:
+    text = text.replace("|", "\\|")
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def main() -> int:
+    PAGE.write_text(page(kept()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
