@@ -185,7 +185,7 @@ def _copy_checkout(name: str, folder: Path, python: Path) -> None:
         packed = subprocess.run(archive, check=True, stdout=subprocess.PIPE).stdout
         subprocess.run(["tar", "-x", "-C", folder], input=packed, check=True)
         (folder / ".gitignore").unlink(missing_ok=True)  # it may name the data that are made below
-    environ = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"}
+    environ = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}", "PROGRAMS": str(HERE / "programs")}
     subprocess.run(["bash", "-ec", foreign.prepare], cwd=folder, env=environ, check=True)
 
 

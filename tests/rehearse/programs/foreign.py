@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Foreign:
     """job: a config. note: what the verdicts leave open. repository: on GitHub; none if the program comes with a
     library. folder: of the program in the repository. files: of the folder; none stands for all. prepare: bash lines
-    that make its data."""
+    that make its data; $PROGRAMS is this folder."""
 
     title: str
     job: str
@@ -115,5 +115,41 @@ from lightning.pytorch.demos.boring_classes import BoringDataModule, DemoModel
 LightningCLI(DemoModel, BoringDataModule, save_config_kwargs={"overwrite": True})
 EOF""",
         needs=("lightning", "jsonargparse[signatures]"),
+    ),
+    "accelerate_example": Foreign(
+        "accelerate",
+        """\
+script: |
+  last=$(ls -d out/step_* 2>/dev/null | sort -V | tail -1)
+  exec python checkpointing.py --cpu --checkpointing_steps 50 --output_dir out \\${last:+--resume_from_checkpoint $last}
+resources: {nodes: 1, tasks_per_node: 2}
+launch: {env: {OMP_NUM_THREADS: "1", HF_HUB_OFFLINE: "1"}}
+rehearse: {compare: [out/step_300]}
+""",
+        "The example of checkpoints, with a tiny BERT and made-up pairs under the names that it loads. It prints no"
+        " steps, so what it does again is not counted.",
+        "huggingface/accelerate",
+        "16cb6eb8",
+        "examples/by_feature",
+        ("checkpointing.py",),
+        "python $PROGRAMS/tiny_bert.py",
+        ("accelerate", "transformers", "datasets", "evaluate", "scikit-learn"),
+    ),
+    "trl_sft": Foreign(
+        "SFT of TRL",
+        """\
+script: |
+  last=$(ls -d out/checkpoint-* 2>/dev/null | sort -V | tail -1)
+  exec python -m trl.scripts.sft --model_name_or_path model --dataset_name texts --output_dir out --use_cpu True \\
+    --bf16 False --ddp_backend gloo --per_device_train_batch_size 4 --max_steps 120 --save_steps 20 --logging_steps 1 \\
+    --max_length 64 --seed 1 --gradient_checkpointing False --report_to none \\${last:+--resume_from_checkpoint $last}
+resources: {nodes: 1, tasks_per_node: 2}
+launch: {env: {OMP_NUM_THREADS: "1", HF_HUB_OFFLINE: "1"}}
+rehearse: {compare: [out/checkpoint-120]}
+""",
+        "The Trainer of transformers, with a tiny GPT-2 and made-up texts. Its newest folder is taken whether it is"
+        " whole or not: that is the script's `ls`, not the Trainer's.",
+        prepare="python $PROGRAMS/tiny_gpt2.py",
+        needs=("trl", "transformers", "accelerate", "datasets"),
     ),
 }
