@@ -30,7 +30,7 @@ def rehearse(
     stands for all. python: of the first folder on PATH."""
     (folder / "job.yaml").write_text(json.dumps(job))
     only = [word for drill in drills for word in ("--only", drill)]
-    command = [sys.executable, "-m", "clusterdp", "rehearse", "job.yaml", f"run_dir={folder}/out", *only, "--json"]
+    command = [sys.executable, "-m", "clusterdp", "rehearse", "job.yaml", f"run_dir={folder}/runs/it", *only, "--json"]
     environ = {**os.environ, "PATH": f"{python.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(command, cwd=folder, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert done.stdout, done.stderr
