@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.rehearse.mutants.table import IN_TEST_ALL, MUTANTS, NAMED
+from tests.rehearse.mutants.table import (
+    IN_TEST_ALL,
+    MUTANTS,
+    NAMED,
+    NAMED_WRONGLY,
+    NOT_CAUGHT,
+    NOT_NAMED,
+    Mutant,
+)
 from tests.rehearse.rehearsing import HERE, job_of, rehearse
 
 
@@ -25,6 +33,19 @@ def test_a_mutant_is_caught_and_named_rightly(name: str, tmp_path: Path) -> None
     job = job_of(f"{name}.py", mutant.ranks, mutant.config)
     row = next(each for each in rehearse(tmp_path, job, [mutant.drill])["drills"] if each["drill"] == mutant.drill)
     assert mutant.outcome(row["verdict"], row["diagnosis"]) == NAMED, row
+
+
+@pytest.mark.parametrize(
+    ("verdict", "diagnosis", "outcome"),
+    [
+        ("passed", "ema differs", NOT_CAUGHT),
+        ("failed", "a task was killed", NOT_NAMED),
+        ("failed", "ema differs, and a port is hard-coded", NAMED_WRONGLY),
+        ("failed", "ema differs, and it was half written", NAMED),
+    ],
+)
+def test_outcome_of_a_mutant_follows_from_verdict_and_words(verdict: str, diagnosis: str, outcome: str) -> None:
+    assert Mutant("preempted", ("failed",), ("ema",), ("half written",)).outcome(verdict, diagnosis) == outcome
 
 
 def test_each_mutant_is_in_the_table() -> None:

@@ -125,14 +125,14 @@ MUTANTS = {
     "ema_of_entry": Mutant(
         "preempted", (FAILED,), ("ema.pt",), ranks=2, config={"entry": "ema_of_entry:main"}, missed=BESIDE
     ),
-    "scheduler_anew": Mutant("preempted", (FAILED,), ("scheduler", "lr", "learning rate")),
+    "scheduler_anew": Mutant("preempted", (FAILED,), ("scheduler.last_epoch", "learning rate")),
     "sampler_from_start": Mutant("preempted", (FAILED,), ("model",), ranks=2),
     "accumulation_lost": Mutant("preempted", (FAILED,), ("net", "model")),
     "augmentation_draws": Mutant("preempted", (FAILED,), ("model",)),
     "step_off_by_one": Mutant(
         "preempted",
         (FAILED,),
-        ("done twice", "step"),
+        ("done twice", "done again"),
         ranks=2,
         missed="a slow exit is taken for a handler that does not stop the training",
     ),
