@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from clusterdp.rehearse.observe.file_versions import FileVersions, folder_of_ver
 from clusterdp.rehearse.observe.file_watch import FileWatch
 from clusterdp.rehearse.observe.live_run import LiveRun
 from clusterdp.rehearse.observe.observer import Observer
+from clusterdp.rehearse.observe.save_shape import is_state
 from clusterdp.rehearse.run_spec import RunResult, RunSpec
 from clusterdp.rundir import RunDir
 
@@ -86,7 +88,8 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
         dice = random.Random(f"{spec.seed}.{spec.name}")
         watches = config.restart.hang_after_s is not None
         live = LiveRun(folder, counter=spec.facts.counter, here=cluster.ranks_are_here)
-        watch = FileWatch(live)
+        # All files of an undisturbed run: which of them are checkpoints is learned from it.
+        watch = FileWatch(live, partial(is_state, folder, spec.facts.saves) if spec.drill else lambda path: True)
         versions = FileVersions(live, folder_of_versions(folder.path))
         if cluster.file_events:
             cluster.file_events.step, cluster.file_events.heard = live.step, watch.heard

@@ -30,10 +30,11 @@ def own_namespace() -> list[str] | None:
 
 def checkpoint_folder(code: Path, files: Mapping[str, FileUse]) -> Path | None:
     """Where a disk for a program's checkpoints can be mounted: the folder that all of them are in, or the one above if
-    its name has a number and so belongs to one of them. None if that is the working folder itself, or if it comes with
-    files. files: that an undisturbed run has used, by their paths below its working folder."""
+    its name has a number and so belongs to one of them. None if that is the working folder itself, if it comes with
+    files, or if some are elsewhere. files: that an undisturbed run has used, by their paths below its working folder or
+    whole paths."""
     made = [path for path, use in files.items() if (use.written or use.named) and not is_best(path)]
-    if not made:
+    if not made or any(map(os.path.isabs, made)):
         return None
     parts = PurePath(os.path.commonpath([PurePath(path).parent for path in made])).parts
     numbered = next((i for i, part in enumerate(parts) if re.search(r"\d", part)), len(parts))

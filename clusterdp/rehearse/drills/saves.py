@@ -62,7 +62,7 @@ def _damage_theirs(scene: Scene) -> None:
     def two() -> bool:
         return len(_checkpoints_of(scene)) > 1
 
-    if not any(is_checkpoint(path) for path in (*scene.facts.written, *scene.facts.files)):
+    if not any(map(is_checkpoint, scene.facts.written)) and not scene.facts.files:
         raise Inapplicable("no checkpoint of this program is known")
     try:
         scene.wait("two checkpoints", two, scene.facts.took_s * 2)
@@ -87,7 +87,7 @@ def _checkpoints_of(scene: Scene) -> list[list[Path]]:
         for name in names:
             path = Path(base, name)
             series = series_of(str(path.relative_to(scene.run.code)))
-            if is_checkpoint(name) and series in made and size_of(path):
+            if series in made and size_of(path):
                 groups.setdefault(series, []).append(path)
     apart_s = max(ONE_SAVE_S, scene.facts.save_every_s / 2)
     return max((by_save(paths, apart_s) for paths in groups.values()), key=len, default=[])

@@ -1,10 +1,11 @@
-"""FileWatch: listens to what a run does with the checkpoints in its working folder."""
+"""FileWatch: listens to what a run does with its files."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,8 +24,11 @@ LOOKS = 200  # at most, for who has a file open
 class FileWatch:
     """In a thread of its own, until uses() is called. Where there is no inotify it sees nothing."""
 
-    def __init__(self, live: LiveRun):
+    def __init__(self, live: LiveRun, counts: Callable[[str], bool] = is_checkpoint):
+        """counts: whether a file does, by its path below the working folder or its whole path elsewhere."""
         self._live = live
+        self._counts = counts
+        self._elsewhere: set[str] = set()  # files of the run in folders that others use, too
         self._uses: dict[str, FileUse] = {}
         self.last_saved = 0.0  # when a file was closed or renamed, but for models that are kept for their score
         self._found: set[str] = set()
@@ -42,8 +46,8 @@ class FileWatch:
             over = self._over.is_set()  # asked first: what has been done until then is heard
             events = [*self._source.events(WAIT_S)]
             for mask, path in events:
-                if is_checkpoint(path):
-                    name = path.removeprefix(f"{self._live.run.code}/")
+                name = path.removeprefix(f"{self._live.run.code}/")
+                if (name != path or path in self._elsewhere) and self._counts(name):
                     use = self._uses.setdefault(name, FileUse())
                     self._note(mask, path, use)
                     if mask & (WRITTEN | inotify.MOVED_TO) and not is_best(path):
@@ -56,7 +60,7 @@ class FileWatch:
 
     def _note(self, mask: int, path: str, use: FileUse) -> None:
         now = time.time()
-        if mask & inotify.MODIFY and self._looks:
+        if mask & inotify.MODIFY and self._looks and is_checkpoint(path):
             self._look(path, use)
         if mask & inotify.CLOSE_READ:
             use.read.append(now)
@@ -87,11 +91,11 @@ class FileWatch:
 
     def heard(self, event: FileEvent) -> None:
         """Before a rank changes a file elsewhere, its folder is listened to, too: on another disk, or of a node."""
-        path = event.to or event.path
-        own = own_name(self._live.run, path)
-        if self._source and own.startswith("/") and is_checkpoint(path):
-            here = event.to_here if event.to else event.here
-            self._source.listen_to(str(here.parent), str(Path(path).parent))
+        for path, here in ((event.path, event.here), (event.to, event.to_here)):
+            name = own_name(self._live.run, path) if path else ""
+            if self._source and name.startswith("/") and self._counts(name):
+                self._elsewhere.add(path)
+                self._source.listen_to(str(here.parent), str(Path(path).parent))
 
     def uses(self) -> dict[str, FileUse]:
         """By their paths below the working folder, or whole paths elsewhere."""

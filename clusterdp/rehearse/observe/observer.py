@@ -16,7 +16,7 @@ from clusterdp.rehearse.observe.file_events import FileEvents
 from clusterdp.rehearse.observe.file_use import FileUse, is_best, is_checkpoint
 from clusterdp.rehearse.observe.live_run import LiveRun
 from clusterdp.rehearse.observe.printed_steps import counter_of, read_steps
-from clusterdp.rehearse.observe.save_shape import SaveShape, learn, named, own_name
+from clusterdp.rehearse.observe.save_shape import SaveShape, is_state, learn, named, own_name
 from clusterdp.rundir import RunDir
 
 EVERY_S = 0.02
@@ -73,9 +73,12 @@ class Observer:
         for path in self._written:
             with suppress(OSError):
                 self._written[path] = os.stat(path).st_size
+        saves = _save_shape(run, events) if events else SaveShape()
+        files = {path: use for path, use in files.items() if is_state(run, saves, path)}
         # A save whose temporary name looks like nothing, or that is quick, is not seen while it is open.
         sizes = {f"{run.code}/{path}": use.size for path, use in files.items() if use.whole_at(math.inf)}
-        saved = sum(size for path, size in {**sizes, **self._written}.items() if is_checkpoint(path))
+        seen_open = {path: size for path, size in self._written.items() if is_checkpoint(path)}
+        saved = sum({**sizes, **seen_open}.values())
         if ours:
             saved = sum(file.stat().st_size for file in run.checkpoints.rglob(f"{ours[-1].token}*"))
         return Facts(
@@ -90,7 +93,7 @@ class Observer:
             counter=self._counter(),
             saved_at=sorted({step for path, use in files.items() if not is_best(path) for step in use.steps if step}),
             files=files,
-            saves=_save_shape(run, events) if events else SaveShape(),
+            saves=saves,
         )
 
     def _printed(self) -> list[int]:

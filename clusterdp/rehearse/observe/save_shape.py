@@ -16,7 +16,7 @@ from typing import Any
 
 from clusterdp.fakeslurm.core.file_traps import DELETE, LINK, RENAME, WRITE
 from clusterdp.rehearse.observe.file_events import FileEvent
-from clusterdp.rehearse.observe.file_use import ONE_SAVE_S, is_best
+from clusterdp.rehearse.observe.file_use import ONE_SAVE_S, is_best, is_checkpoint
 from clusterdp.rundir import RunDir
 
 BEFORE, FIRST_BYTES, MIDDLE, AFTER = "before", "first bytes", "middle", "after"
@@ -55,6 +55,11 @@ class SaveShape:
         here = (event.kind, self.key(event.path), self.key(event.to))
         return not event.appends and here == (strike.kind, strike.path, strike.to)
 
+    def is_state(self, name: str) -> bool:
+        """Whether a save makes this file, and it is not text; of a program that writes only text, any that it makes."""
+        key = self.key(name)
+        return (key in self.sizes or not self.sizes) and any(key in (each.path, each.to) for each in self.strikes)
+
     def few(self) -> tuple[Strike, ...]:
         """FEW of the strikes, spread over the save. The first bytes of a file leave little else than its middle."""
         chosen = [strike for strike in self.strikes if strike.when != FIRST_BYTES]
@@ -84,6 +89,12 @@ def own_name(run: RunDir, path: str) -> str:
             return "" if "__pycache__" in parts else str(Path(path).relative_to(run.path))
     hidden = any(part.startswith(".") for part in parts[:-1])
     return "" if hidden or path.startswith((f"{run.path}/", f"{sys.prefix}/", f"{sys.base_prefix}/lib/")) else path
+
+
+def is_state(run: RunDir, shape: SaveShape, path: str) -> bool:
+    """Whether a file may be what the program resumes from: a save makes it, or it is named like a checkpoint. path:
+    below the working folder, or a whole one elsewhere."""
+    return is_checkpoint(path) or shape.is_state(own_name(run, str(run.code / path)))
 
 
 def named(run: RunDir, event: FileEvent) -> FileEvent | None:

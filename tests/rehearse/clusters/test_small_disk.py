@@ -35,6 +35,10 @@ def test_no_disk_hides_files_that_come_with_the_code(tmp_path: Path) -> None:
     assert small_disk.checkpoint_folder(tmp_path, {"out/a.pt": OUT}) is None
 
 
+def test_no_disk_stands_for_checkpoints_elsewhere(tmp_path: Path) -> None:
+    assert small_disk.checkpoint_folder(tmp_path, {"out/a.pt": OUT, "/scratch/me/b.pt": OUT}) is None
+
+
 TASK = """
 import subprocess, sys
 from pathlib import Path

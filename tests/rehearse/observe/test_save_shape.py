@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.rehearse.observe.file_events import FileEvent
-from clusterdp.rehearse.observe.save_shape import SaveShape, Strike, learn, named, own_name
+from clusterdp.rehearse.observe.save_shape import SaveShape, Strike, is_state, learn, named, own_name
 from clusterdp.rundir import RunDir
 
 
@@ -120,3 +120,11 @@ def test_file_moved_in_from_a_cache_keeps_its_path(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     moved = named(run, FileEvent("rename", "/home/me/.cache/x", f"{run.code}/a.pt"))
     assert moved and (moved.path, moved.to) == ("/home/me/.cache/x", "code/a.pt")
+
+
+def test_file_of_any_name_is_state_if_a_save_makes_it(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    shape = learn(events_of(*[[("write", "code/net.dat"), ("write", "code/latest.txt")]] * 2), {"code/net.dat": 9})
+    assert is_state(run, shape, "net.dat")
+    assert not is_state(run, shape, "latest.txt") and not is_state(run, shape, "rows.dat")
+    assert is_state(run, SaveShape(), "epoch_3.pt")
