@@ -4,6 +4,7 @@ rehearsal    the whole of it: the undisturbed runs, then the drills
 shortening   what of the config is other
 run_process  a run in a process of its own
 one_run      what runs in there
+experiments  runs from the files that a run resumed from, to find out what of them is read
 run_spec     what the two tell each other
 clusters/    where a run is made
 observe/     what it does, seen from outside

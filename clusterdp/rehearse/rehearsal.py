@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import shutil
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,9 +24,11 @@ from clusterdp.config import Config
 from clusterdp.errors import CheckpointError, ConfigError, RunError
 from clusterdp.launch.script_spec import lines_of, words_of
 from clusterdp.operate.formatting import shown_path
-from clusterdp.operate.run_history import read_history
+from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.rehearse import shortening
 from clusterdp.rehearse.drills.table import DRILLS, Drill
+from clusterdp.rehearse.experiments import START, Experiments, MakeRun
+from clusterdp.rehearse.judge.after_fault import after_fault
 from clusterdp.rehearse.judge.attempt_rows import AttemptRow
 from clusterdp.rehearse.judge.beside import (
     beside_another,
@@ -35,10 +39,13 @@ from clusterdp.rehearse.judge.beside import (
 )
 from clusterdp.rehearse.judge.diagnosis import words_of_failure
 from clusterdp.rehearse.judge.judge import attempts_of, differ, judge, why_missed
+from clusterdp.rehearse.judge.lost_state import NOTHING, Shown
 from clusterdp.rehearse.judge.reference import Reference, end_state
+from clusterdp.rehearse.judge.restarted import is_explained
 from clusterdp.rehearse.judge.verdict import BAD, Verdict
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_use import is_checkpoint
+from clusterdp.rehearse.observe.file_versions import VERSIONS
 from clusterdp.rehearse.observe.printed_steps import read_steps
 from clusterdp.rehearse.observe.warm_up import steps_of_warm_up
 from clusterdp.rehearse.one_run import CUT_SHORT
@@ -103,9 +110,13 @@ class Rehearsal:
 
     def run(self) -> list[Verdict]:
         """RunError or ConfigError where the job does not run undisturbed, or leaves nothing to compare."""
-        reference = self.reference = self._undisturbed()
-        if self._again(reference):
-            self._under_each_drill(reference)
+        try:
+            reference = self.reference = self._undisturbed()
+            if self._again(reference):
+                self._under_each_drill(reference)
+        finally:
+            for copies in [*self.folder.glob(f"*{VERSIONS}"), *self.folder.glob(f"*{START}")]:
+                shutil.rmtree(copies)
         return self.verdicts
 
     def _under_each_drill(self, reference: Reference) -> None:
@@ -252,10 +263,28 @@ class Rehearsal:
         if verdict.differing and reference.spread is not None:  # the spread of two runs is no bound for a third
             self._measure_noise(drill.name, reference)
             verdict = judge(drill, result, Path(result.folder), reference, self.config)
+        if verdict.differing:
+            shown = self._shown(drill, result, history, reference)
+            verdict = judge(drill, result, Path(result.folder), reference, self.config, shown)
         verdict = replace(verdict, tries=turn)
         said = verdict.diagnosis or verdict.said if verdict.verdict in BAD else verdict.said
         self.screen.ended(drill.name, verdict.verdict, said, verdict.took_s)
         return verdict
+
+    @cached_property
+    def _experiments(self) -> Experiments:
+        assert self.reference
+        return Experiments(self.config, self.reference)
+
+    def _shown(self, drill: Drill, result: RunResult, history: RunHistory, reference: Reference) -> Shown:
+        """By experiments, where nothing else shows why a run ended in another state."""
+        run = RunDir(Path(result.folder))
+        after = after_fault(reference, run, history, result)
+        if after is None or not self._experiments.are_possible or is_explained(after):
+            return NOTHING
+        self.screen.is_at(drill.name, None, "starts from the same files, to find out what of them is read")
+        make_run: MakeRun = lambda name, more: self._run(drill.name, name, [*self.overrides, *more])  # noqa: E731
+        return self._experiments.shown(run, after, make_run)
 
     def _measure_noise(self, shown: str, reference: Reference) -> None:
         """More undisturbed runs, once: beside the drills that are still at work."""

@@ -27,9 +27,11 @@ _DECIMAL = re.compile(r"(?P<name>[A-Za-z_]\w*)?[^\w.+-]{0,3}(?P<number>[-+]?\d+\
 
 @dataclass(frozen=True)
 class AfterFault:
-    """attempt: number of the one that came after the first fault. resumed: what it resumed from, as it was then."""
+    """attempt: number of the one that came after the first fault. began: when, in seconds since 1970. resumed: what it
+    resumed from, as it was then."""
 
     attempt: int
+    began: float
     resumed: Sequence[Save] = ()
     first: FirstDifference | None = None
     printed: PrintedDifference | None = None
@@ -60,6 +62,7 @@ def after_fault(reference: Reference, run: RunDir, history: RunHistory, result: 
         return None
     return AfterFault(
         following.number,
+        following.started,
         _resumed(reference, history, result, following),
         first_difference(reference, run, following.started),
         printed_difference(reference, run.attempt(following.name)),

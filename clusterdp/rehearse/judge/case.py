@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from clusterdp.check.program import ProgramText
 from clusterdp.operate.run_history import RunHistory
 from clusterdp.rehearse.judge.after_fault import AfterFault
-from clusterdp.rehearse.judge.lost_state import Kept
+from clusterdp.rehearse.judge.lost_state import NOTHING, Kept, Shown
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.run_spec import RunResult
 
 
 @dataclass(frozen=True)
 class Case:
-    """lost: steps that were done twice. requeue: restart.requeue. text: the program's, as far as it can be read."""
+    """lost: steps that were done twice. requeue: restart.requeue. text: the program's, as far as it can be read. shown:
+    by experiments."""
 
     drill: str
     result: RunResult
@@ -26,4 +27,5 @@ class Case:
     text: ProgramText | None = None
     kept: Kept | None = None
     after: AfterFault | None = None
+    shown: Shown = NOTHING
     last_steps: Mapping[str, int] = field(default_factory=dict)  # by attempt, as rank 0 has printed them

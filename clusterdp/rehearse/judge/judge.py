@@ -18,7 +18,7 @@ from clusterdp.rehearse.judge.attempt_rows import AttemptRow, rows_of
 from clusterdp.rehearse.judge.case import Case
 from clusterdp.rehearse.judge.compared import compared_with
 from clusterdp.rehearse.judge.diagnosis import begun_anew, diagnose
-from clusterdp.rehearse.judge.lost_state import Kept
+from clusterdp.rehearse.judge.lost_state import NOTHING, Kept, Shown
 from clusterdp.rehearse.judge.lost_work import lost_work
 from clusterdp.rehearse.judge.program_parts import parts_made
 from clusterdp.rehearse.judge.reference import Reference
@@ -63,7 +63,10 @@ def _stopped_early(result: RunResult, history: RunHistory, hit: Hit) -> bool:
     return (attempt.ended or hit.at) - (attempt.started or 0) < EARLY * result.facts.took_s
 
 
-def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, config: Config) -> Verdict:
+def judge(
+    drill: Drill, result: RunResult, folder: Path, reference: Reference, config: Config, shown: Shown = NOTHING
+) -> Verdict:
+    """shown: by experiments on a run that ended in another state."""
     run = RunDir(folder)
     if result.inapplicable:
         return Verdict(drill.name, drill.about, INAPPLICABLE, result.inapplicable, folder=str(folder))
@@ -105,10 +108,10 @@ def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, c
     differences, unread = _differences(reference, run)
     if unread or differences:
         said = unread or f"it ended in another state: {differ(len(differences))}{_beyond(reference, differences)}"
-        shown = tuple(f"{each.key} {each.what}" for each in differences[:SHOWN])
-        case = replace(case, after=after_fault(reference, run, history, result))
+        firsts = tuple(f"{each.key} {each.what}" for each in differences[:SHOWN])
+        case = replace(case, after=after_fault(reference, run, history, result), shown=shown)
         diagnosis = diagnose(case, differences)
-        told |= {"differences": shown, "differing": len(differences)}
+        told |= {"differences": firsts, "differing": len(differences)}
         return Verdict(verdict=FAILED, said=said, diagnosis=diagnosis, **told)  # type: ignore[arg-type]
     compared = compared_with(reference, run, result.hits[0].at)
     told |= {"state": reference.equal, "compared": tuple(compared.what), "left_out": compared.left_out_words}

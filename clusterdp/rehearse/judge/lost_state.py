@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from clusterdp.check.program import Place
 from clusterdp.rehearse.judge.after_fault import AfterFault
@@ -35,17 +36,30 @@ class Kept:
     complete: bool = False
 
 
-def name_the_loss(differences: Sequence[Difference], kept: Kept, after: AfterFault | None = None) -> str:
+class Shown(NamedTuple):
+    """By experiments. cause: why a run ended in another state. note: what else was found out."""
+
+    cause: str = ""
+    note: str = ""
+
+
+NOTHING = Shown()
+
+
+def name_the_loss(
+    differences: Sequence[Difference], kept: Kept, after: AfterFault | None = None, shown: Shown = NOTHING
+) -> str:
     """The causes that are shown; then what differs, and since when. Empty if nothing differs. differences: of the end
     states."""
     best = [each for each in differences if is_best(_file(each.key))]
     rest = [each for each in differences if each not in best]
     if best and {each.part for each in rest} <= {"metrics", "other"}:
         return _of_best(best[0], rest)
-    causes = [*restarted(after), *_lacking(kept, rest, after)]
-    if not causes:
-        return _what(rest, kept, after)
-    return ". ".join(["; ".join(causes), *([after.first.words] if after and after.first else [])])
+    causes = [shown.cause, *restarted(after), *_lacking(kept, rest, after)]
+    cause = "; ".join(filter(None, causes))
+    since = after.first.words if after and after.first else ""
+    what = since if cause else _what(rest, kept, after)
+    return ". ".join(filter(None, [cause, what, shown.note]))
 
 
 def _what(differences: Sequence[Difference], kept: Kept, after: AfterFault | None) -> str:

@@ -55,6 +55,10 @@ def counters_behind(after: AfterFault | None) -> str | None:
     return None
 
 
+def is_explained(after: AfterFault) -> bool:
+    return bool(restarted(after)) or counters_behind(after) is not None
+
+
 def _counters(after: AfterFault) -> Iterator[_Counter]:
     """Whole numbers that differ in the first checkpoint with a difference, and stood above 0 before."""
     if after.first is None:

@@ -21,6 +21,7 @@ ROOM = 1 << 29  # bytes, of all copies of a run
 LARGEST = 1 << 26  # bytes, of one copy: it is made while the program runs, from the cache
 WHOLE = inotify.CLOSE_WRITE | inotify.MOVED_TO | inotify.FOUND
 INDEX = "index.jsonl"
+VERSIONS = "-versions"  # after a run's name: the folder of its copies
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def _is_link(path: str) -> bool:
 
 def folder_of_versions(run: Path) -> Path:
     """Beside the run's own folder."""
-    return run.with_name(f"{run.name}-versions")
+    return run.with_name(f"{run.name}{VERSIONS}")
 
 
 def read_versions(run: Path) -> list[Version]:

@@ -14,13 +14,13 @@ import numpy as np
 from clusterdp.checkpoint.format.layout import SAFETENSORS
 from clusterdp.errors import CheckpointError
 from clusterdp.plainfile import MOST, reading
-from clusterdp.rehearse.state.stored import Stored, of_array, read_range, unreadable
+from clusterdp.rehearse.state.stored import ReadRange, Stored, of_array, read_range, unreadable
 
 _DTYPES = {word: name for name, word in SAFETENSORS.items()}
 
 
-def read_safetensors(path: Path) -> dict[str, Stored]:
-    """Raises CheckpointError, which names the file."""
+def read_safetensors(path: Path, read_bytes: ReadRange = read_range) -> dict[str, Stored]:
+    """read_bytes: of tensors. Raises CheckpointError, which names the file."""
     try:
         size = path.stat().st_size
         length = int.from_bytes(read_range(path, 0, 8).tobytes(), "little")
@@ -35,7 +35,7 @@ def read_safetensors(path: Path) -> dict[str, Stored]:
                 if not 0 <= start <= stop <= size - begin:
                     raise ValueError(f"{name} reaches out of the file")
                 dtype = _DTYPES.get(about["dtype"], about["dtype"])
-                read = partial(read_range, path, begin + start, stop - start)
+                read = partial(read_bytes, path, begin + start, stop - start)
                 found[name] = Stored(dtype, tuple(about["shape"]), read)
         return found
     except OSError as error:

@@ -16,6 +16,7 @@ from clusterdp.errors import CheckpointError
 from clusterdp.plainfile import reading
 
 Bytes = NDArray[np.uint8]
+ReadRange = Callable[[Path, int, int], Bytes]  # of a file: from this byte on, so many
 
 
 @dataclass(frozen=True)

@@ -12,19 +12,19 @@ from clusterdp.errors import CheckpointError
 from clusterdp.plainfile import reading
 from clusterdp.rehearse.state import inert_pickle
 from clusterdp.rehearse.state.plain_values import PlainValues
-from clusterdp.rehearse.state.stored import Bytes, read_range, unreadable
+from clusterdp.rehearse.state.stored import Bytes, ReadRange, read_range, unreadable
 
 ZIP = b"PK\x03\x04"
 LEGACY = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")  # how files began before torch 1.6
 
 
-def read(path: Path) -> tuple[Any, PlainValues]:
-    """The tree, and what gives its values. Raises CheckpointError, which names the file."""
+def read(path: Path, read_bytes: ReadRange = read_range) -> tuple[Any, PlainValues]:
+    """The tree, and what gives its values. read_bytes: of tensors. Raises CheckpointError, which names the file."""
     try:
         with reading(path) as file:
             begin = file.read(len(LEGACY))
         if begin.startswith(ZIP):
-            return _zip(path)
+            return _zip(path, read_bytes)
         if begin == LEGACY:
             raise CheckpointError(
                 f"{path}: torch.save() wrote it in the format of before torch 1.6, which is not compared. "
@@ -37,7 +37,7 @@ def read(path: Path) -> tuple[Any, PlainValues]:
         raise CheckpointError(f"{path}: no file of torch.save(), or a damaged one: {error}. Save it again.") from None
 
 
-def _zip(path: Path) -> tuple[Any, PlainValues]:
+def _zip(path: Path, read_bytes: ReadRange) -> tuple[Any, PlainValues]:
     with zipfile.ZipFile(path) as archive:
         members = {info.filename.partition("/")[2]: info for info in archive.infolist()}
         if "data.pkl" not in members:
@@ -53,10 +53,10 @@ def _zip(path: Path) -> tuple[Any, PlainValues]:
         # What follows the member's own header, whose length the archive's list does not say.
         header = read_range(path, info.header_offset, 30)
         begin = info.header_offset + 30 + sum(int.from_bytes(header[i : i + 2].tobytes(), "little") for i in (26, 28))
-        return partial(_read, path, begin), info.file_size
+        return partial(_read, read_bytes, path, begin), info.file_size
 
     return tree, PlainValues(storage)
 
 
-def _read(path: Path, begin: int, start: int, size: int) -> Bytes:
-    return read_range(path, begin + start, size)
+def _read(read_bytes: ReadRange, path: Path, begin: int, start: int, size: int) -> Bytes:
+    return read_bytes(path, begin + start, size)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.check.program import Place, look_at_file
-from clusterdp.rehearse.judge.lost_state import Kept, name_the_loss
+from clusterdp.rehearse.judge.lost_state import Kept, Shown, name_the_loss
 from clusterdp.rehearse.judge.program_parts import parts_made
 from clusterdp.rehearse.state import Difference, EndState, Leaf, describe
 from clusterdp.rehearse.state.end_state import Part
@@ -86,3 +86,10 @@ def test_a_part_made_by_the_program_is_found_with_its_line(tmp_path: Path) -> No
     program.write_text("import torch\n# GradScaler() is for later\nscaler = torch.amp.GradScaler()\n")
     made = parts_made(look_at_file(program, tmp_path))
     assert {part: place.line for part, place in made.items()} == {"scaler": 3}
+
+
+def test_what_experiments_have_shown_comes_first() -> None:
+    shown = Shown("opt is not read", "a plain start is alike")
+    assert name_the_loss([MODEL], kept({}), None, shown) == "opt is not read. a plain start is alike"
+    said = name_the_loss([MODEL], kept({}), None, Shown(note=shown.note))
+    assert said == f"{describe([MODEL])}. a plain start is alike"

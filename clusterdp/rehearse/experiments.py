@@ -1,0 +1,157 @@
+"""Experiments on a run that ended in another state: it is started again from the files that it resumed from, first as
+they were, then with other values in a part of its checkpoint. A part is not read if such a run ends in the same state.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clusterdp.config import Config
+from clusterdp.errors import CheckpointError
+from clusterdp.launch.script_spec import lines_of
+from clusterdp.rehearse.judge.after_fault import AfterFault
+from clusterdp.rehearse.judge.lost_state import NOTHING, Shown
+from clusterdp.rehearse.judge.reference import Reference
+from clusterdp.rehearse.observe.file_versions import Version, files_at, read_versions
+from clusterdp.rehearse.run_spec import RunResult
+from clusterdp.rehearse.state import EndState, compare
+from clusterdp.rehearse.state.altered import alter
+from clusterdp.rehearse.state.files import ARRAYS, TORCH
+from clusterdp.rehearse.state.optimizers import optimizers_of
+from clusterdp.rundir import RunDir
+from clusterdp.wording import some_of
+
+START = "-start"  # after a run's name: the folder of the files that it is started from
+MOST = 5  # altered parts: each costs a run
+LONGEST_S = 60.0  # of an undisturbed run, for which a job is worth so many more
+MakeRun = Callable[[str, list[str]], RunResult]
+
+
+@dataclass
+class Experiments:
+    """is_read: what was found, by the name of the part. It holds for each drill, so that one experiment is enough.
+    alike: runs of drills that ended as a plain start from the same files did."""
+
+    config: Config
+    reference: Reference
+    is_read: dict[str, bool] = field(default_factory=dict)
+    alike: set[Path] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def are_possible(self) -> bool:
+        """A program of the user's own, that is deterministic and quick."""
+        facts = self.reference.facts
+        return not facts.ours and self.reference.spread is None and facts.took_s <= LONGEST_S
+
+    def shown(self, run: RunDir, after: AfterFault, make_run: MakeRun) -> Shown:
+        """On the parts of the checkpoint that are not read, or else on a plain start; empty if nothing was found out.
+        make_run: makes a run of this name with more overrides of the config."""
+        parts = _parts(after)
+        with self._lock:
+            if any(name not in self.is_read for name in parts):
+                self._try(run, after, parts, make_run)
+        unread = [name for name in parts if self.is_read.get(name) is False]
+        if not unread or not any(self.is_read.values()):  # where nothing is read, it has resumed from something else
+            alike = "a plain start from the same files ended in the same state: the resume makes the difference"
+            return Shown(note=f"{alike}, not the fault") if run.path in self.alike else NOTHING
+        named = some_of([_words(name, after) for name in unread], 3)
+        source = after.resumed[0].version.name
+        return Shown(
+            f"{named} {'is' if len(unread) == 1 else 'are'} in {source}, and not read at a resume: a run that was "
+            "started from the same files with other values there ended in the same state, bit for bit"
+        )
+
+    def _try(self, run: RunDir, after: AfterFault, parts: Mapping[str, Sequence[str]], make_run: MakeRun) -> None:
+        """Nothing is found out where a plain start from the same files ends otherwise than the drill's run did."""
+        files = files_at(read_versions(run.path), after.began)
+        expected = self._end(run)
+        if expected is None or not _are_whole(files.values()):
+            return
+        plain = self._ended(_StartedFrom(run, "plain", files), make_run)
+        if plain is None or compare(expected, plain):
+            return
+        self.alike.add(run.path)
+        for name, keys in [*parts.items()][:MOST]:
+            start = _StartedFrom(run, f"other-{name}", files)
+            if name not in self.is_read and start.alter(keys):
+                ended = self._ended(start, make_run)
+                self.is_read[name] = ended is None or bool(compare(expected, ended))
+
+    def _ended(self, start: _StartedFrom, make_run: MakeRun) -> EndState | None:
+        """The end state of a run from these files; None if it has none."""
+        lines = [*lines_of(self.config.launch.setup, "launch.setup"), start.copies_to]
+        result = make_run(start.name, [f"launch.setup={json.dumps(lines)}"])
+        return self._end(RunDir(Path(result.folder))) if result.state == "done" else None
+
+    def _end(self, run: RunDir) -> EndState | None:
+        with suppress(CheckpointError):
+            return self.reference.state_of(run)
+        return None
+
+
+class _StartedFrom:
+    """A folder with the files that a run is started from, beside the run of the drill. files: their versions."""
+
+    def __init__(self, run: RunDir, word: str, files: Mapping[str, Version]):
+        self.name = f"{run.path.name}-{re.sub(r'[^A-Za-z0-9_-]', '-', word)}"
+        self._run = run.path.with_name(self.name)
+        self._folder = run.path.with_name(f"{self.name}{START}")
+        self._files = [self._folder / name for name in files]
+        for path, version in zip(self._files, files.values(), strict=True):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(version.copy, path, follow_symlinks=False)
+
+    @property
+    def copies_to(self) -> str:
+        """The line of launch.setup that brings them into the working folder."""
+        return f"cp -a {shlex.quote(str(self._folder))}/. {shlex.quote(str(RunDir(self._run).code))}/"
+
+    def alter(self, keys: Collection[str]) -> bool:
+        """Whether one of these tensors could be given other values, in any of the files."""
+        altered = 0
+        for path in self._files:
+            if path.suffix in (*TORCH, *ARRAYS) and not path.is_symlink():
+                with suppress(CheckpointError):
+                    altered += alter(path, keys)
+        return altered > 0
+
+
+def _are_whole(versions: Collection[Version]) -> bool:
+    """Each was copied, and none is a link to a place outside of the run."""
+    return bool(versions) and all(
+        each.copy and not (os.path.islink(each.copy) and os.path.isabs(os.readlink(each.copy))) for each in versions
+    )
+
+
+def _parts(after: AfterFault) -> Mapping[str, Sequence[str]]:
+    """Tensors that differ in the first checkpoint with a difference and are in what was resumed from, by the first word
+    of their keys; the model's last."""
+    there = {key for save in after.resumed for key in save.state.values}
+    found: dict[str, list[str]] = {}
+    differences = sorted(after.first.differences if after.first else (), key=lambda each: each.part == "model")
+    for each in differences:
+        if each.key in there:
+            found.setdefault(each.key.partition(".")[0], []).append(each.key)
+    is_model_alone = len(found) == 1 and differences[-1].part == "model"
+    return {} if is_model_alone else found  # that it goes on at all shows that it reads its model
+
+
+def _words(name: str, after: AfterFault) -> str:
+    """`opt_d (the optimizer of dis.weight, dis.bias)`; the keys of a part of which few differ."""
+    state = after.resumed[0].state.values
+    optimizer = optimizers_of(state).get(f"{name}.")
+    if optimizer:
+        return optimizer.words
+    keys = _parts(after)[name]
+    whole = [key for key in state if key == name or key.startswith(f"{name}.")]
+    return name if len(keys) == len(whole) else some_of(list(keys), 3)

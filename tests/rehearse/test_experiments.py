@@ -1,0 +1,97 @@
+"""Experiments on a run: a program, made by hand, reads some parts of its checkpoint and not others."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from clusterdp.config import Config
+from clusterdp.operate.run_history import read_history
+from clusterdp.rehearse.experiments import Experiments
+from clusterdp.rehearse.judge.after_fault import AfterFault, after_fault
+from clusterdp.rehearse.judge.reference import Reference, end_state
+from clusterdp.rehearse.run_spec import Facts, Hit, RunResult
+from clusterdp.rundir import RunDir
+from tests.rehearse.judge.test_after_fault import made
+
+Program = Callable[[dict[str, torch.Tensor]], float]
+PARTS = ("net", "opt_a", "opt_b")
+
+
+def goes_on(start: dict[str, torch.Tensor], program: Program) -> dict[str, torch.Tensor]:
+    """The end state after a start from this one."""
+    return {"step": torch.tensor(4), **{name: torch.full((3,), program(start)) for name in PARTS}}
+
+
+@pytest.fixture
+def failed(tmp_path: Path) -> Callable[[Program], tuple[Experiments, RunDir, AfterFault, list[str]]]:
+    """Of this program, a run that ended in another state, and the runs that experiments on it make."""
+
+    def make(program: Program) -> tuple[Experiments, RunDir, AfterFault, list[str]]:
+        saved = {"step": torch.tensor(2), **{name: torch.full((3,), number) for number, name in enumerate(PARTS)}}
+        ended = {"step": torch.tensor(4), **{name: torch.full((3,), 99.0) for name in PARTS}}
+        first, again = (made(tmp_path / name, [""], [(1, saved), (1, ended)]) for name in ("first", "again"))
+        run = made(tmp_path / "drill", ["", ""], [(1, saved), (2, goes_on(saved, program))])
+        state = end_state(first, ("a.pt",))
+        assert state
+        reference = Reference(first.path, Facts(steps=4, took_s=9.0), state, ("a.pt",), again=again.path)
+        after = after_fault(reference, run, read_history(run), RunResult("done", hits=(Hit("7.0", "", 3, 0.0),)))
+        assert after
+        return Experiments(Config(), reference), run, after, []
+
+    return make
+
+
+def runner(folder: Path, program: Program, names: list[str]) -> Callable[[str, list[str]], RunResult]:
+    def make_run(name: str, overrides: list[str]) -> RunResult:
+        names.append(name)
+        run = RunDir(folder / name)
+        run.code.mkdir(parents=True)
+        [line] = json.loads(overrides[0].removeprefix("launch.setup="))
+        subprocess.run(shlex.split(line), check=True)
+        torch.save(goes_on(torch.load(run.code / "a.pt"), program), run.code / "a.pt")
+        return RunResult("done", str(run.path))
+
+    return make_run
+
+
+def test_a_part_is_named_if_other_values_in_it_change_nothing(failed: Callable[..., tuple], tmp_path: Path) -> None:
+    program: Program = lambda start: float((start["net"] + start["opt_a"]).sum())  # noqa: E731
+    experiments, run, after, names = failed(program)
+    shown = experiments.shown(run, after, runner(tmp_path, program, names))
+    assert shown.cause.startswith(
+        "opt_b is in a.pt, and not read at a resume: a run that was started from the same files"
+    )
+    assert names == ["drill-plain", "drill-other-net", "drill-other-opt_a", "drill-other-opt_b"]
+    assert experiments.shown(run, after, runner(tmp_path, program, names)) == shown and len(names) == 4
+
+
+def test_parts_that_are_read_are_not_named(failed: Callable[..., tuple], tmp_path: Path) -> None:
+    program: Program = lambda start: float(sum(start[name].sum() for name in PARTS))  # noqa: E731
+    experiments, run, after, names = failed(program)
+    shown = experiments.shown(run, after, runner(tmp_path, program, names))
+    assert not shown.cause
+    assert shown.note.startswith("a plain start from the same files ended in the same state: the resume makes the diff")
+
+
+@pytest.mark.parametrize("program", [lambda start: 7.0, lambda start: float(torch.rand(1))])
+def test_a_program_that_reads_nothing_or_ends_otherwise_is_not_blamed(
+    program: Program, failed: Callable[..., tuple], tmp_path: Path
+) -> None:
+    experiments, run, after, names = failed(program)
+    assert not experiments.shown(run, after, runner(tmp_path, program, names)).cause
+
+
+def test_a_program_with_noise_or_a_long_run_is_not_experimented_on(failed: Callable[..., tuple]) -> None:
+    experiments, *_ = failed(lambda start: 7.0)
+    reference = experiments.reference
+    assert experiments.are_possible
+    for other in (replace(reference, spread={}), replace(reference, facts=Facts(took_s=61.0))):
+        assert not Experiments(Config(), other).are_possible
