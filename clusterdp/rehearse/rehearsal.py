@@ -12,7 +12,7 @@ import itertools
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from clusterdp.check.program import ProgramText, look_at, look_at_script
+from clusterdp.checkpoint.format.manifest import list_checkpoints
 from clusterdp.config import Config
 from clusterdp.errors import CheckpointError, ConfigError, RunError
 from clusterdp.launch.script_spec import lines_of, words_of
@@ -49,9 +50,9 @@ from clusterdp.rehearse.observe.file_versions import VERSIONS
 from clusterdp.rehearse.observe.printed_steps import read_steps
 from clusterdp.rehearse.observe.warm_up import steps_of_warm_up
 from clusterdp.rehearse.one_run import CUT_SHORT
-from clusterdp.rehearse.run_process import RunProcesses, Tell
+from clusterdp.rehearse.run_process import RunProcesses
 from clusterdp.rehearse.run_spec import RunResult, RunSpec
-from clusterdp.rehearse.state import best_models, candidates, compare
+from clusterdp.rehearse.state import best_models, candidates, check_patterns, compare
 from clusterdp.rundir import RunDir
 from clusterdp.wording import counted, some_of
 
@@ -146,7 +147,9 @@ class Rehearsal:
         began = time.time()
         self.screen.begins(UNDISTURBED, "nothing is done to it")
         limit = None if self.config.rehearse.steps is not None else STEPS_S
-        result = self._run(UNDISTURBED, UNDISTURBED, first, steps_for_s=limit)
+        check_patterns(self.config.rehearse.compare)
+        look = _EarlyLook(lambda: self._must_not_be_ambiguous(RunDir(self.folder / UNDISTURBED), Facts(), began))
+        result = self._run(UNDISTURBED, UNDISTURBED, first, look=look, steps_for_s=limit)
         self._code_of = str(self.folder / UNDISTURBED)
         self.overrides += shortening.for_steps(self.config, result.facts, result.state == CUT_SHORT)
         facts = result.facts
@@ -237,7 +240,8 @@ class Rehearsal:
     def _must_not_be_ambiguous(self, run: RunDir, facts: Facts, began: float) -> None:
         """ConfigError where the first steps have left several files that may be the end state. A program that has saved
         nothing yet may save at its end."""
-        found = [] if self.config.rehearse.compare or facts.ours else candidates(run.code, began)
+        is_ours = facts.ours or bool(list_checkpoints(run.checkpoints))
+        found = [] if self.config.rehearse.compare or is_ours else candidates(run.code, began)
         # What is not a checkpoint counts only where there is nothing else, and a checkpoint may still come.
         if len(found) > 1 and all(is_checkpoint(path.name) for path in found):
             raise _not_one(run, found)
@@ -300,6 +304,7 @@ class Rehearsal:
         self, shown: str, name: str, overrides: list[str], *, drill: str = "", seed: int = 0, **more: Any
     ) -> RunResult:
         facts: Facts = more.pop("facts", Facts())
+        look: Callable[[int | None], None] = more.pop("look", lambda step: None)
         limit_s = LIMIT_S if not drill and not self._code_of else 180 + 6 * max(facts.took_s, 20.0)
         if drill == "killed-while-saving":
             limit_s += len(facts.saves.strikes) * max(facts.took_s, 20.0)
@@ -319,10 +324,32 @@ class Rehearsal:
             thorough=self.thorough,
             **more,
         )
-        tell: Tell = lambda step, doing: self.screen.is_at(shown, step, doing)  # noqa: E731
+
+        def tell(step: int | None, doing: str) -> None:
+            self.screen.is_at(shown, step, doing)
+            look(step)
+
         result = self.processes.run(spec, tell)
         self.runs_s.append(result.took_s)
         return result
+
+
+@dataclass
+class _EarlyLook:
+    """Called while the first run goes on: looks once at what it has left, some seconds after its first step. An error
+    there ends the run."""
+
+    look: Callable[[], None]
+    first_step: float | None = None
+    is_over: bool = False
+
+    def __call__(self, step: int | None) -> None:
+        now = time.monotonic()
+        if step and self.first_step is None:
+            self.first_step = now
+        if not self.is_over and self.first_step is not None and now - self.first_step > STEPS_S:
+            self.is_over = True
+            self.look()
 
 
 def _not_one(run: RunDir, found: Sequence[Path]) -> ConfigError:

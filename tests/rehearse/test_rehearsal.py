@@ -10,6 +10,7 @@ import pytest
 
 from clusterdp.config import Config
 from clusterdp.errors import ConfigError, RunError
+from clusterdp.rehearse import rehearsal as rehearsal_module
 from clusterdp.rehearse.judge.reference import Reference, end_state
 from clusterdp.rehearse.one_run import CUT_SHORT
 from clusterdp.rehearse.rehearsal import NOISE_RUNS, Rehearsal, Screen
@@ -46,6 +47,42 @@ def test_two_kinds_of_files_end_a_rehearsal_before_its_whole_run(tmp_path: Path)
     with pytest.raises(ConfigError, match=r"^rehearse\.compare: is not set, and there are .*a\.pt"):
         rehearsal.run()
     assert made == ["undisturbed"]
+
+
+@pytest.mark.parametrize(
+    ("names", "refused"), [(("a.pt", "b.pt"), True), (("a.pt",), False), (("a.json", "b.json"), False)]
+)
+def test_two_kinds_of_files_end_the_first_run_early(
+    names: tuple[str, ...], refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its steps are told by the run that is looked at, 15 s after the first of them."""
+    monkeypatch.setattr(rehearsal_module, "STEPS_S", 0.0)
+    rehearsal, _ = rehearsal_of(tmp_path, "done")
+    reached: list[int] = []
+
+    def run(shown: str, name: str, overrides: list[str], *, look: Any, **more: Any) -> RunResult:
+        code = RunDir(tmp_path / name).code
+        code.mkdir(parents=True)
+        for file in names:
+            (code / file).write_text("{}")
+        for step in (1, 2):
+            look(step)
+            reached.append(step)
+        raise RunError("the end of the run")
+
+    rehearsal._run = run  # type: ignore[method-assign]
+    with pytest.raises(ConfigError if refused else RunError):
+        rehearsal.run()
+    assert 2 not in reached if refused else 2 in reached
+
+
+@pytest.mark.parametrize("pattern", ["logs:(", "/", "out/**x/*.pt"])
+def test_a_pattern_that_is_not_valid_is_refused_before_any_run(pattern: str, tmp_path: Path) -> None:
+    rehearsal, made = rehearsal_of(tmp_path, "done")
+    rehearsal.config.rehearse.compare = [pattern]
+    with pytest.raises(ConfigError, match=r"^rehearse\.compare: "):
+        rehearsal.run()
+    assert made == []
 
 
 def test_two_metrics_files_do_not_end_a_rehearsal_early(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from clusterdp.rehearse.state.candidates import best_models, candidates
 from clusterdp.rehearse.state.compare import Difference, compare, spread_of
 from clusterdp.rehearse.state.end_state import EndState, Leaf
 from clusterdp.rehearse.state.fault import describe
-from clusterdp.rehearse.state.files import of_files
+from clusterdp.rehearse.state.files import check_patterns, of_files
 from clusterdp.rehearse.state.own_checkpoint import of_run
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "Leaf",
     "best_models",
     "candidates",
+    "check_patterns",
     "compare",
     "describe",
     "of_files",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -50,6 +51,15 @@ def of_files(folder: Path, patterns: Sequence[str], run: RunDir | None = None) -
         if len(sources) == before:
             unmatched.append(pattern)
     return EndState(found, some_of(sources, 3) or "no file", tuple(unmatched))
+
+
+def check_patterns(patterns: Sequence[str]) -> None:
+    """Raises ConfigError if one of them cannot name anything, whatever a run leaves."""
+    for pattern in patterns:
+        if pattern.startswith(LOGS):
+            _expression(pattern)
+        else:
+            next(_files(Path(os.devnull), pattern), None)
 
 
 def read_file(path: Path, name: str, prefix: str = "") -> dict[str, Leaf]:
@@ -114,10 +124,7 @@ def _named(path: Path, folder: Path) -> str:
 
 
 def _of_logs(pattern: str, run: RunDir | None) -> dict[str, Leaf]:
-    try:
-        expression = re.compile(pattern.removeprefix(LOGS), re.MULTILINE)
-    except re.error as error:
-        raise ConfigError(f"rehearse.compare: {pattern!r}: {error}. Write a regular expression of Python.") from None
+    expression = _expression(pattern)
     for attempt in reversed(run.attempts() if run else []):
         try:
             text = attempt.rank_log(0).read_text("utf-8", "replace")
@@ -129,6 +136,13 @@ def _of_logs(pattern: str, run: RunDir | None) -> dict[str, Leaf]:
             words = match.groupdict() or {str(i): word for i, word in enumerate(match.groups(), 1)}
             return leaves_of({name: _number(word) for name, word in words.items()}, "metrics", LOGS)
     return {}
+
+
+def _expression(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern.removeprefix(LOGS), re.MULTILINE)
+    except re.error as error:
+        raise ConfigError(f"rehearse.compare: {pattern!r}: {error}. Write a regular expression of Python.") from None
 
 
 def _number(word: str | None) -> int | float | str | None:
