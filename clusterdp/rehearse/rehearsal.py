@@ -117,7 +117,7 @@ class Rehearsal:
                 self._under_each_drill(reference)
         finally:
             for copies in [*self.folder.glob(f"*{VERSIONS}"), *self.folder.glob(f"*{START}")]:
-                shutil.rmtree(copies)
+                shutil.rmtree(copies, ignore_errors=True)  # after Ctrl-C a run may still write there
         return self.verdicts
 
     def _under_each_drill(self, reference: Reference) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from clusterdp.rehearse.judge.after_fault import AfterFault
@@ -41,8 +41,20 @@ def restarted(after: AfterFault | None) -> list[str]:
         f"{name} began anew at the resume: {of[0].key} stood at {of[0].stood:g} in {after.resumed[0].version.name}, "
         f"and is {of[0].got:g} in {after.first.save.words}, not {of[0].expected:g}"
         for name, of in found.items()
-        if all(each.began_anew for each in of)
+        if all(each.began_anew for each in of) and not _stood_still(after, of)
     ]
+
+
+def _stood_still(after: AfterFault, counters: Sequence[_Counter]) -> bool:
+    """Whether an optimizer's counters are where they stood, and so is all beside them: the steps since were skipped."""
+    if after.first is None or counters[0].part != "optimizer":
+        return False
+    there = {key: leaf.digest for save in after.resumed for key, leaf in save.state.values.items()}
+    beside = tuple({each.key.rpartition(".")[0] for each in counters})
+    now = after.first.save.state.values
+    return all(each.got == each.stood for each in counters) and all(
+        there.get(key) == leaf.digest for key, leaf in now.items() if key.startswith(beside)
+    )
 
 
 def counters_behind(after: AfterFault | None) -> str | None:
@@ -72,5 +84,6 @@ def _counters(after: AfterFault) -> Iterator[_Counter]:
         stood = number_of(leaf) if leaf else None
         if each.expected is None or each.got is None or not stood or stood < 0 or not each.expected.is_integer():
             continue
-        if each.part in _NAMES or prefix_of(each.key, optimizers) is not None:
+        is_count = each.part != "scheduler" or each.key.endswith("last_epoch")  # its other count begins at 1
+        if is_count and (each.part in _NAMES or prefix_of(each.key, optimizers) is not None):
             yield _Counter(each.key, each.part, stood, each.expected, each.got)

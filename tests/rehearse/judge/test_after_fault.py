@@ -60,10 +60,15 @@ UNDISTURBED = [(1, save(step, step / 10)) for step in (2, 4, 6, 8)]
 LOG = "".join(f"step {step} loss {step / 10}\n" for step in range(1, 9))
 
 
-def after(tmp_path: Path, saves: list[tuple[int, Values]], log: str = LOG) -> AfterFault:
+def after(
+    tmp_path: Path,
+    saves: list[tuple[int, Values]],
+    log: str = LOG,
+    undisturbed: list[tuple[int, Values]] = UNDISTURBED,
+) -> AfterFault:
     """Of a run whose second attempt printed this log; attempt and save, as above."""
-    first = made(tmp_path / "undisturbed", [LOG], UNDISTURBED)
-    again = made(tmp_path / "again", [LOG], UNDISTURBED)
+    first = made(tmp_path / "undisturbed", [LOG], undisturbed)
+    again = made(tmp_path / "again", [LOG], undisturbed)
     state = end_state(first, ("a.pt",))
     assert state
     reference = Reference(first.path, Facts(steps=8, counter="step"), state, ("a.pt",), again=again.path)
@@ -116,6 +121,21 @@ def test_an_optimizer_with_a_count_from_0_began_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize("resumed", [save(2, 0.2), save(2, 0.2, count=0), {"step": 2}])
 def test_an_optimizer_with_another_count_is_not_named(resumed: Values, tmp_path: Path) -> None:
     assert restarted(after(tmp_path, [(1, resumed), (2, save(4, 0.5, count=3))])) == []
+
+
+def test_a_scheduler_and_a_position_with_a_count_from_0_began_anew(tmp_path: Path) -> None:
+    counts = [{"sched": {"last_epoch": n, "_step_count": n + 1}, "data": {"position": 5 * n}} for n in (2, 4)]
+    undisturbed = [(1, save(2, 0.2, **counts[0])), (1, save(4, 0.4, **counts[1]))]
+    anew = save(4, 0.5, count=4, sched={"last_epoch": 2, "_step_count": 3}, data={"position": 10})
+    words = restarted(after(tmp_path, [undisturbed[0], (2, anew)], undisturbed=undisturbed))
+    assert [each.partition(" began anew at the resume: ")[::2] for each in words] == [
+        ("the scheduler", "sched.last_epoch stood at 2 in a.pt, and is 2 in a.pt of step 4, not 4"),
+        ("the position in the data", "data.position stood at 10 in a.pt, and is 10 in a.pt of step 4, not 20"),
+    ]
+
+
+def test_an_optimizer_that_skipped_all_steps_stood_still(tmp_path: Path) -> None:
+    assert restarted(after(tmp_path, [(1, save(2, 0.2)), (2, save(4, 0.2, count=2))])) == []
 
 
 def test_an_optimizer_that_skipped_steps_is_behind(tmp_path: Path) -> None:
