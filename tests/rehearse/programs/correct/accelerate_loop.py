@@ -34,7 +34,8 @@ def main():
     model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Dropout(0.1), torch.nn.Linear(64, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 160)
-    loader = DataLoader(data, batch_size=8, shuffle=False)
+    # A generator of its own: else each new iterator draws from the random numbers that dropout takes, also at a resume.
+    loader = DataLoader(data, batch_size=8, shuffle=False, generator=torch.Generator())
     model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
     progress = Progress()
     accelerator.register_for_checkpointing(progress)
