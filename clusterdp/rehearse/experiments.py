@@ -72,7 +72,8 @@ class Experiments:
         )
 
     def _try(self, run: RunDir, after: AfterFault, parts: Mapping[str, Sequence[str]], make_run: MakeRun) -> None:
-        """Nothing is found out where a plain start from the same files ends otherwise than the drill's run did."""
+        """Nothing is found out where a plain start from the same files ends otherwise than the drill's run did. A part
+        that does not differ is altered, too, where none that differs is read: is the file read at all?"""
         files = files_at(read_versions(run.path), after.began)
         expected = self._end(run)
         if expected is None or not _are_whole(files.values()):
@@ -81,9 +82,12 @@ class Experiments:
         if plain is None or compare(expected, plain):
             return
         self.alike.add(run.path)
-        for name, keys in [*parts.items()][:MOST]:
+        alike = {name: keys for name, keys in _parts(after, differing=False).items() if name not in parts}
+        for name, keys in [*parts.items(), *reversed(alike.items())][:MOST]:
+            if name in self.is_read or (name in alike and any(self.is_read.values())):
+                continue
             start = _StartedFrom(run, f"other-{name}", files)
-            if name not in self.is_read and start.alter(keys):
+            if start.alter(keys):
                 ended = self._ended(start, make_run)
                 self.is_read[name] = ended is None or bool(compare(expected, ended))
 
@@ -133,17 +137,16 @@ def _are_whole(versions: Collection[Version]) -> bool:
     )
 
 
-def _parts(after: AfterFault) -> Mapping[str, Sequence[str]]:
-    """Tensors that differ in the first checkpoint with a difference and are in what was resumed from, by the first word
-    of their keys; the model's last."""
-    there = {key for save in after.resumed for key in save.state.values}
+def _parts(after: AfterFault, differing: bool = True) -> Mapping[str, Sequence[str]]:
+    """Tensors of what was resumed from that differ in the first checkpoint with a difference, or those that do not, by
+    the first word of their keys; the model's last."""
+    others = {each.key for each in after.first.differences} if after.first else set()
     found: dict[str, list[str]] = {}
-    differences = sorted(after.first.differences if after.first else (), key=lambda each: each.part == "model")
-    for each in differences:
-        if each.key in there:
-            found.setdefault(each.key.partition(".")[0], []).append(each.key)
-    is_model_alone = len(found) == 1 and differences[-1].part == "model"
-    return {} if is_model_alone else found  # that it goes on at all shows that it reads its model
+    tensors = {key: leaf for save in after.resumed for key, leaf in save.state.values.items() if leaf.kind == "tensor"}
+    for key in sorted(tensors, key=lambda key: tensors[key].part == "model"):
+        if (key in others) is differing:
+            found.setdefault(key.partition(".")[0], []).append(key)
+    return found
 
 
 def _words(name: str, after: AfterFault) -> str:

@@ -73,6 +73,19 @@ def test_a_part_is_named_if_other_values_in_it_change_nothing(failed: Callable[.
     assert experiments.shown(run, after, runner(tmp_path, program, names)) == shown and len(names) == 4
 
 
+def test_a_part_alone_that_differs_is_named_if_another_is_read(failed: Callable[..., tuple], tmp_path: Path) -> None:
+    def program(start: dict[str, torch.Tensor]) -> float:
+        return float(start["net"].sum())
+
+    experiments, run, after, names = failed(program)
+    assert after.first
+    alone = [each for each in after.first.differences if each.key == "opt_b"]
+    after = replace(after, first=replace(after.first, differences=alone))
+    shown = experiments.shown(run, after, runner(tmp_path, program, names))
+    assert shown.cause.startswith("opt_b is in a.pt, and not read")
+    assert names == ["drill-plain", "drill-other-opt_b", "drill-other-opt_a", "drill-other-net"]
+
+
 def test_parts_that_are_read_are_not_named(failed: Callable[..., tuple], tmp_path: Path) -> None:
     program: Program = lambda start: float(sum(start[name].sum() for name in PARTS))  # noqa: E731
     experiments, run, after, names = failed(program)

@@ -113,6 +113,9 @@ def _shown(part: str, state: EndState, differences: Sequence[Difference], after:
 
 
 def _has_twins(state: EndState) -> bool:
-    """Whether each tensor has another one of its shape: that may be its momentum."""
-    shapes = [leaf.shape for leaf in state.values.values() if leaf.kind == "tensor" and is_float(leaf.dtype)]
-    return bool(shapes) and min(Counter(shapes).values()) > 1
+    """Whether each tensor of a file has another one of its shape there: that may be its momentum."""
+    shapes: dict[str, Counter[tuple[int, ...]]] = {}
+    for key, leaf in state.values.items():
+        if leaf.kind == "tensor" and is_float(leaf.dtype) and not is_best(_file(key)):
+            shapes.setdefault(_file(key), Counter())[leaf.shape] += 1
+    return any(min(counts.values()) > 1 for counts in shapes.values())

@@ -102,13 +102,19 @@ def _of_time(case: Case, hit: Hit) -> str:
     if cut:
         return f"the warning is shorter than the save: {cut[0]} was not whole {when}"
     step = case.last_steps.get(hit.attempt)
-    if hit.step is not None and step is not None and step > hit.step + 2:
+    if hit.step is not None and step is not None and step - hit.step > max(2.0, _usual_steps(case, hit) / 2):
         return f"its handler does not stop the training: {when} it was at step {step}, from {hit.step}"
     places = case.text.collective_in_handler if case.text else []
     if places:
         calls = f"its handler calls a collective ({at(places[0])}: {places[0].text}), which waits for all ranks"
         return f"{when} it had neither saved nor ended; {calls}"
     return f"it hangs in its handler, or its save takes longer than the warning: {when} it had not saved"
+
+
+def _usual_steps(case: Case, hit: Hit) -> float:
+    """Those that the undisturbed run makes in the time of the warning; 0 if that is not known."""
+    trained_s = case.facts.took_s - case.facts.start_s
+    return (case.facts.steps or 0) * (hit.grace_s or 0) / trained_s if trained_s > 0 else 0.0
 
 
 def _is_cut(case: Case, hit: Hit, use: FileUse) -> bool:

@@ -122,6 +122,13 @@ def test_a_program_that_tells_no_steps_has_saved_if_a_file_has_come(tmp_path: Pa
     assert unsaved(killed, 0) == "it was warned, and ended without a save (rehearse.may_lose is 0)"
 
 
+def test_a_few_steps_of_many_after_a_warning_are_no_training(tmp_path: Path) -> None:
+    given = case(tmp_path, stop(HANDLED), KILLED, SECOND, last_steps={"7.0": 14})
+    assert diagnose(given).startswith("its handler does not stop the training")
+    quick = replace(given, facts=replace(given.facts, steps=240, took_s=50.0, start_s=2.0))
+    assert "does not stop the training" not in diagnose(quick), "25 steps would be usual in 5 s"
+
+
 def test_steps_that_were_in_the_checkpoint_are_done_again(tmp_path: Path) -> None:
     files = {"step_4.pt": FileUse(written=[HIT], steps=[12], read=[121.0])}
     given = case(tmp_path, stop(HANDLED), files=files, undisturbed=files)

@@ -75,6 +75,8 @@ def test_an_optimizer_is_not_named_beside_tensors_in_pairs() -> None:
     assert name_the_loss([MODEL], keeps) == describe([MODEL])
     single = Kept(EndState({"model.w": pair["model.w"]}, "last.pt"), OPTIMIZER, True)
     assert name_the_loss([MODEL], single).startswith("the optimizer (train.py:2)")
+    files = EndState({"last.pt:model.w": pair["model.w"], "best.pt:model.w": pair["model.w"]}, "last.pt")
+    assert name_the_loss([MODEL], Kept(files, OPTIMIZER, True)).startswith("the optimizer (train.py:2)")
 
 
 def test_metrics_alone_name_no_part() -> None:
