@@ -16,6 +16,7 @@ from clusterdp.config import Config
 from clusterdp.operate.run_history import read_history
 from clusterdp.rehearse.experiments import Experiments
 from clusterdp.rehearse.judge.after_fault import AfterFault, after_fault
+from clusterdp.rehearse.judge.lost_state import Shown
 from clusterdp.rehearse.judge.reference import Reference, end_state
 from clusterdp.rehearse.run_spec import Facts, Hit, RunResult
 from clusterdp.rundir import RunDir
@@ -94,12 +95,17 @@ def test_parts_that_are_read_are_not_named(failed: Callable[..., tuple], tmp_pat
     assert shown.note.startswith("a plain start from the same files ended in the same state: the resume makes the diff")
 
 
-@pytest.mark.parametrize("program", [lambda start: 7.0, lambda start: float(torch.rand(1))])
-def test_a_program_that_reads_nothing_or_ends_otherwise_is_not_blamed(
-    program: Program, failed: Callable[..., tuple], tmp_path: Path
-) -> None:
+def test_a_program_that_reads_nothing_is_not_blamed(failed: Callable[..., tuple], tmp_path: Path) -> None:
+    program: Program = lambda start: 7.0  # noqa: E731
     experiments, run, after, names = failed(program)
     assert not experiments.shown(run, after, runner(tmp_path, program, names)).cause
+
+
+def test_a_plain_start_with_another_end_is_the_last_experiment(failed: Callable[..., tuple], tmp_path: Path) -> None:
+    program: Program = lambda start: float(torch.rand(1))  # noqa: E731
+    experiments, run, after, names = failed(program)
+    assert experiments.shown(run, after, runner(tmp_path, program, names)) == Shown()
+    assert names == ["drill-plain"]
 
 
 def test_a_program_with_noise_or_a_long_run_is_not_experimented_on(failed: Callable[..., tuple]) -> None:

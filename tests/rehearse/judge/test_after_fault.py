@@ -65,10 +65,11 @@ def after(
     saves: list[tuple[int, Values]],
     log: str = LOG,
     undisturbed: list[tuple[int, Values]] = UNDISTURBED,
+    undisturbed_again: list[tuple[int, Values]] | None = None,
 ) -> AfterFault:
     """Of a run whose second attempt printed this log; attempt and save, as above."""
     first = made(tmp_path / "undisturbed", [LOG], undisturbed)
-    again = made(tmp_path / "again", [LOG], undisturbed)
+    again = made(tmp_path / "again", [LOG], undisturbed_again or undisturbed)
     state = end_state(first, ("a.pt",))
     assert state
     reference = Reference(first.path, Facts(steps=8, counter="step"), state, ("a.pt",), again=again.path)
@@ -84,6 +85,13 @@ def test_the_first_save_with_a_difference_is_found_after_those_alike(tmp_path: P
     assert found.first.words == "a.pt of step 4 is the same, and a.pt of step 6 differs"
     assert [each.key for each in found.first.differences] == ["net.w", "opt.state.0.exp_avg"]
     assert [each.state.values["step"].value for each in found.resumed] == [2]
+
+
+def test_a_save_within_the_spread_of_two_undisturbed_runs_is_the_same(tmp_path: Path) -> None:
+    noisy = [(1, save(2, 0.2)), (1, save(4, 0.5))]
+    saves = [(1, save(2, 0.2)), (2, save(4, 0.6))]
+    assert after(tmp_path / "a", saves, undisturbed_again=noisy).first is None
+    assert after(tmp_path / "b", saves).first
 
 
 def test_a_save_of_a_step_that_undisturbed_runs_have_not_saved_is_passed_over(tmp_path: Path) -> None:
