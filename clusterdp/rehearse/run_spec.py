@@ -40,7 +40,8 @@ class Hit:
     """What a drill did to one attempt. evidence: in words, that it was there. causes: of the attempt's end, of which
     one must be on record; none if the attempt is to go on. signal: of the warning; by rank, handlers: what it does to
     that; shells: what it kills above a program that handles it. file: that was half written then, or damaged.
-    since: when the save began that it has struck; None: none that was not over."""
+    since: when the save began that it has struck; None: none that was not over.
+    moment: of that save, in words."""
 
     attempt: str
     evidence: str
@@ -53,6 +54,7 @@ class Hit:
     signal: str = "SIGTERM"
     file: str = ""
     since: float | None = None
+    moment: str = ""
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,7 @@ def _kill_at(scene: Scene, events: FileEvents, strike: Strike) -> None:
         attempt=caught.attempt,
         file=caught.name if strike.when in (FIRST_BYTES, MIDDLE) else "",
         since=None if strike.when == AFTER else save[0].at,
+        moment=words,
     )
 
 

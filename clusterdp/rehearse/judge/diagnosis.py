@@ -37,7 +37,7 @@ def diagnose(case: Case, differences: Sequence[Difference] = ()) -> str:
     if not_back:
         return not_back
     if case.result.state != "done":
-        failed = _of_later(case)
+        failed = _of_strike(case) or _of_later(case)
         also = of_signal(case)
         return f"{failed}. Besides, {also}" if failed and also else failed or also or _of_error(case)
     lost = name_the_loss(differences, case.kept, case.after, case.shown) if case.kept else ""
@@ -181,6 +181,13 @@ def _of_later(case: Case) -> str:
         return ""
     error = _of_error(case)
     return f"attempt {last.number} failed by itself: {error}" if error else ""
+
+
+def _of_strike(case: Case) -> str:
+    """It was killed in a save, and failed by itself of what that has left."""
+    hit = case.result.hits[-1] if case.result.hits else None
+    failed = _of_later(case) if hit and hit.moment else ""
+    return f"killed {hit.moment}, it did not come back: {failed}" if hit and failed else ""
 
 
 def _of_error(case: Case) -> str:

@@ -22,11 +22,14 @@ AFTER_KILL_S = 1.0  # the kernel closes the files of a killed rank a little late
 @dataclass(frozen=True)
 class LostWork:
     """attempt: number of the one that did the steps again. saved: step of the newest checkpoint that the fault left
-    alone. began: first step that the attempt printed."""
+    alone. began: first step that the attempt printed. file: of that checkpoint. moment: of a save, at which the attempt
+    before was killed; else empty."""
 
     attempt: int
     saved: int
     began: int
+    file: str
+    moment: str = ""
 
     @property
     def steps(self) -> int:
@@ -35,9 +38,10 @@ class LostWork:
     @property
     def words(self) -> str:
         all_of_it = ", all that was saved" if self.began <= 1 else ""
+        before = f"it was killed {self.moment}" if self.moment else "the fault"
         return (
-            f"step {self.saved} was saved before the fault, and attempt {self.attempt} began at step {self.began}: "
-            f"{counted(self.steps, 'saved step')} done again{all_of_it}"
+            f"step {self.saved} was saved to {self.file} before {before}, and attempt {self.attempt} began at step "
+            f"{self.began}: {counted(self.steps, 'saved step')} done again{all_of_it}"
         )
 
 
@@ -54,23 +58,25 @@ def lost_work(case: Case) -> LostWork | None:
     found = []
     for (name, _), (after, steps) in itertools.pairwise(told):
         hit = hits.get(name)
-        saved = max(_saved_before(files, hit, case.result.files), default=0) if hit else 0
-        lost = LostWork(numbers[after], saved, steps[0])
-        if saved and lost.steps > SLACK and lost.steps >= interval:
-            found.append(lost)
+        saved = _saved_before(files, hit, case.result.files) if hit else {}
+        if hit and saved:
+            step = max(saved)
+            lost = LostWork(numbers[after], step, steps[0], saved[step], hit.moment)
+            if lost.steps > SLACK and lost.steps >= interval:
+                found.append(lost)
     return max(found, key=lambda each: each.steps, default=None)
 
 
-def _saved_before(files: Mapping[str, FileUse], hit: Hit, all_files: Mapping[str, FileUse]) -> set[int]:
-    """Steps of the saves that were over at the fault, also of files that are gone by then. The save that the fault tore
+def _saved_before(files: Mapping[str, FileUse], hit: Hit, all_files: Mapping[str, FileUse]) -> dict[int, str]:
+    """By step, a file of each save that was over at the fault, also if it is gone by then. The save that the fault tore
     or damaged is not one of them."""
     until = hit.at if hit.since is None else hit.since
-    steps = {step for use in files.values() for at, step in _saves(use) if at <= until and step}
+    saved = {step: path for path, use in files.items() for at, step in _saves(use) if at <= until and step}
     if not hit.file or hit.since is not None:
-        return steps
+        return saved
     torn = all_files[hit.file].step_at(hit.at + AFTER_KILL_S) if hit.file in all_files else None
-    limit = torn or max(steps, default=0)
-    return {step for step in steps if step < limit}
+    limit = torn or max(saved, default=0)
+    return {step: path for step, path in saved.items() if step < limit}
 
 
 def _saves(use: FileUse) -> Sequence[tuple[float, int]]:

@@ -101,7 +101,7 @@ def test_a_run_with_saved_steps_done_again_has_lost_work(made: MakeRun) -> None:
     ref.facts = Facts(steps=9, files=files)
     result = RunResult("done", hits=(Hit("7.0", "killed", 7, began + 0.0001, ("crash",)),), files=files)
     verdict = judge(drill_of("rank-killed"), result, run.path, ref, CONFIG)
-    said = "step 6 was saved before the fault, and attempt 2 began at step 1: 6 saved steps done again"
+    said = "step 6 was saved to a.pt before the fault, and attempt 2 began at step 1: 6 saved steps done again"
     assert (verdict.verdict, verdict.said) == (LOST_WORK, f"{said}, all that was saved")
     config = Config(rehearse=RehearseConfig(may_lose=6))
     assert "6 saved steps" not in judge(drill_of("rank-killed"), result, run.path, ref, config).said

@@ -37,9 +37,18 @@ def test_the_torn_save_itself_is_not_lost_work(tmp_path: Path) -> None:
     assert lost_work(case_of(tmp_path, use, 11, "a.pt")) is None
     found = lost_work(case_of(tmp_path / "all", use, 1, "a.pt"))
     assert found and found.words == (
-        "step 10 was saved before the fault, and attempt 2 began at step 1: "
+        "step 10 was saved to a.pt before the fault, and attempt 2 began at step 1: "
         "10 saved steps done again, all that was saved"
     )
+
+
+@pytest.mark.parametrize(("since", "saved"), [(HIT - 0.2, 10), (None, 15)])
+def test_save_struck_before_its_end_is_not_lost_work(tmp_path: Path, since: float | None, saved: int) -> None:
+    given = case_of(tmp_path, FileUse(written=[103.0, 106.0, HIT - 0.1], steps=[5, 10, 15]), 1)
+    struck = replace(given.result.hits[0], since=since, moment="after a.pt was deleted")
+    found = lost_work(replace(given, result=replace(given.result, hits=(struck,))))
+    assert found and found.saved == saved
+    assert found.words.startswith(f"step {saved} was saved to a.pt before it was killed after a.pt was deleted, and")
 
 
 def test_a_deleted_only_checkpoint_is_lost_work(tmp_path: Path) -> None:
