@@ -229,6 +229,17 @@ def test_a_job_that_comes_back_and_fails_by_itself_is_told_by_that_failure(tmp_p
     )
 
 
+def test_failure_after_a_kill_in_a_save_names_its_moment(tmp_path: Path) -> None:
+    late = replace(SECOND, cause="start", failed=True)
+    printed(tmp_path, "7.1", 1)
+    RunDir(tmp_path).attempt("7.1").rank_log(0).write_text("FileNotFoundError: a.pt\n")
+    struck = replace(stop(HANDLED), moment="after latest was renamed, before a.pt was opened to be written")
+    said = diagnose(case(tmp_path, struck, FIRST, late, state="failed", lost=0))
+    assert said.startswith(
+        f"killed {struck.moment}, it did not come back: attempt 2 failed by itself: FileNotFoundError"
+    )
+
+
 CHECKPOINTS = {
     "step_4.pt": FileUse(written=[104.0], read=[125.0]),
     "step_8.pt": FileUse(written=[108.0]),
