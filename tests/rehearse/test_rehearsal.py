@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -65,6 +67,7 @@ def test_two_kinds_of_files_end_the_first_run_early(
         code.mkdir(parents=True)
         for file in names:
             (code / file).write_text("{}")
+            os.utime(code / file, (time.time() + 1,) * 2)  # file systems have a coarser clock than the rehearsal
         for step in (1, 2):
             look(step)
             reached.append(step)

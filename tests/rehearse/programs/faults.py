@@ -59,7 +59,7 @@ FAULTS = {
     ),
     "rng-not-restored": Fault(
         "preempted",
-        ("the random numbers' state differs in 2 values (rng.0 ", "; rng.1 "),
+        ("rng is in checkpoints/step_", ", and not read at a resume"),
         ((f"    {RESTORES_RNG}\n", ""),),
     ),
     "rng-not-saved": Fault(
@@ -69,7 +69,7 @@ FAULTS = {
     ),
     "rng-of-one-rank": Fault(
         "preempted",
-        ("the random numbers' state differs in 1 value (rng.1 ",),
+        ("rng.1 is in checkpoints/step_", ", and not read at a resume"),
         ((f"    {RESTORES_RNG}\n", f"    if rank == 0:\n        {RESTORES_RNG}\n"),),
     ),
     "sampler-starts-over": Fault(
