@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.plugins.environments import LightningEnvironment
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 warnings.filterwarnings("ignore")
 
@@ -21,8 +21,10 @@ class Net(pl.LightningModule):
         self.layers = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
 
     def training_step(self, batch, index):
-        x, y = batch
-        return torch.nn.functional.mse_loss(self.layers(x), y)
+        """Its samples follow from the step: after a resume in mid-epoch, Lightning begins the loader anew."""
+        seed = self.global_step * self.trainer.world_size + self.global_rank
+        x = torch.randn(8, 16, generator=torch.Generator().manual_seed(seed))
+        return torch.nn.functional.mse_loss(self.layers(x), x.sum(1, keepdim=True))
 
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=0.01)
@@ -67,14 +69,13 @@ class Atomic(ModelCheckpoint):
 
 def main():
     pl.seed_everything(1)
-    data = TensorDataset(torch.randn(1280, 16), torch.randn(1280, 1))
     save = Atomic(dirpath="ckpt", every_n_train_steps=10, save_top_k=-1)
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=int(os.environ["LOCAL_WORLD_SIZE"]),
         strategy="ddp",
         plugins=[Environment()],
-        max_epochs=1,
+        max_steps=80,
         callbacks=[StopAtSigterm(), save],
         logger=False,
         enable_progress_bar=False,
@@ -83,7 +84,7 @@ def main():
     os.makedirs("ckpt", exist_ok=True)
     last = "ckpt/last.ckpt" if os.path.exists("ckpt/last.ckpt") else None
     net = Net()
-    trainer.fit(net, DataLoader(data, batch_size=8), ckpt_path=last, weights_only=False)
+    trainer.fit(net, DataLoader(range(1000)), ckpt_path=last, weights_only=False)
     if trainer.is_global_zero:
         torch.save(net.state_dict(), "final.pt")
 

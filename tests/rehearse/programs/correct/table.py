@@ -47,6 +47,6 @@ CORRECT = {
     "lightning_fit": Correct(2, needs=("lightning",), config=_compare("final.pt")),
     "ignite_engine": Correct(needs=("pytorch-ignite",), config=_compare("final.pt")),
     "keras_torch": Correct(needs=("keras",)),
-    "skorch_net": Correct(needs=("skorch",)),
+    "skorch_net": Correct(needs=("skorch",), config=_compare("net.pt")),
 }
 IN_TEST_ALL = ("safetensors_replace", "symlink_commit", "saves_every_200_ms")
