@@ -116,7 +116,7 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
         hits=hits,
         facts=facts,
         files=files,
-        left_out=scene.left_out,
+        unmade=scene.unmade,
         first_steps=scene.live.first_steps,
     )
 

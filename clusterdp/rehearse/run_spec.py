@@ -60,7 +60,7 @@ class Hit:
 @dataclass(frozen=True)
 class RunResult:
     """state: a RunState's value, or `cut-short` after steps_for_s. missed: why the fault did not land. inapplicable:
-    why it cannot. left_out: what of it was not done, and why. files: as in Facts. first_steps: by attempt, when a
+    why it cannot. unmade: what of it was not done, and why. files: as in Facts. first_steps: by attempt, when a
     printed step was first seen, in seconds since 1970."""
 
     state: str
@@ -70,7 +70,7 @@ class RunResult:
     hits: tuple[Hit, ...] = ()
     missed: str = ""
     inapplicable: str = ""
-    left_out: str = ""
+    unmade: str = ""
     facts: Facts = field(default_factory=Facts)
     files: dict[str, FileUse] = field(default_factory=dict)
     first_steps: dict[str, float] = field(default_factory=dict)

@@ -111,7 +111,7 @@ def scene_of(job: Job, saves: SaveShape, thorough: bool = True) -> Any:
         kill=job.kill,
         hit=hit,
         hits=[],
-        left_out="",
+        unmade="",
     )
     return made
 
@@ -139,12 +139,12 @@ def test_each_moment_of_a_save_leaves_what_a_kill_there_leaves(job: Job) -> None
 
 
 @needs_traps
-def test_moment_missing_before_the_end_is_left_out(job: Job) -> None:
+def test_moment_missing_before_the_end_is_unmade(job: Job) -> None:
     shape = learned()
     never = shape.strikes[0].__class__("link", "code/*", "", "before")
     scene = scene_of(job, SaveShape(shape.words, (shape.strikes[0], never)))
     killed_while_saving(cast(Scene, scene))
-    assert len(scene.hits) == 1 and scene.left_out == "1 moment of 2 did not come before the run was over"
+    assert len(scene.hits) == 1 and scene.unmade == "1 moment of 2 did not come before the run was over"
 
 
 @needs_traps

@@ -45,7 +45,7 @@ MOMENTS = (
 class Scene:
     """files: what the run does with its checkpoints. facts: of the undisturbed run. grace_s: of a preemption. tell:
     shows where the run is. watches_silence: the batch script looks whether the program hangs. small_disk: where the
-    checkpoints are, if it may be filled. thorough: at every moment of a save. left_out: what of the drill was not done,
+    checkpoints are, if it may be filled. thorough: at every moment of a save. unmade: what of the drill was not done,
     and why."""
 
     live: LiveRun
@@ -60,7 +60,7 @@ class Scene:
     small_disk: Path | None = None
     thorough: bool = False
     hits: list[Hit] = field(default_factory=list)
-    left_out: str = ""
+    unmade: str = ""
     doing: str = ""
     _moment: str = ""
     _asked: float = 0.0

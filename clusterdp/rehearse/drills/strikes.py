@@ -49,7 +49,7 @@ def killed_while_saving(scene: Scene) -> None:
             if not scene.hits:
                 raise
             left = len(strikes) - number
-            scene.left_out = f"{counted(left, 'moment')} of {len(strikes)} did not come before the run was over"
+            scene.unmade = f"{counted(left, 'moment')} of {len(strikes)} did not come before the run was over"
             return
         finally:
             events.release()

@@ -72,12 +72,10 @@ def judge(
         return Verdict(drill.name, drill.about, INAPPLICABLE, result.inapplicable, folder=str(folder))
     history = read_history(run)
     lost = steps_lost(history, run, reference.facts, result.files)
-    evidence = [f"attempt {_number(history, hit)}: {hit.evidence}" for hit in result.hits]
-    evidence += [result.left_out] if result.left_out else []
     told = {
         "drill": drill.name,
         "about": drill.about,
-        "evidence": tuple(evidence),
+        "evidence": tuple(f"attempt {_number(history, hit)}: {hit.evidence}" for hit in result.hits),
         "hits": tuple(HitRow(hit.attempt, hit.at, hit.step) for hit in result.hits),
         "attempts": attempts_of(result, history, reference.facts),
         "settings": drill.config if reference.facts.ours else (),
@@ -147,7 +145,8 @@ def _passed(history: RunHistory, result: RunResult, lost: int | None, reference:
     if failed:  # nothing was done to it: perhaps it fails at each resume, and costs a try each time
         error = find_failure(replace(history, attempts=history.attempts[: failed[-1].number])).error
         also = f"; attempt {failed[-1].number} failed by itself{f': {error}' if error else ''}"
-    return f"{back}{cost}, {reference.equal}{also}"
+    unmade = f"; {result.unmade}" if result.unmade else ""
+    return f"{back}{cost}, {reference.equal}{unmade}{also}"
 
 
 def _differences(reference: Reference, run: RunDir) -> tuple[list[Difference], str]:

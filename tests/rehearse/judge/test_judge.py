@@ -78,10 +78,10 @@ def test_what_failed_by_itself_is_told_of_a_job_that_has_passed(made: MakeRun) -
     assert (verdict.verdict, verdict.said[: len(said)]) == (PASSED, said)
 
 
-def test_evidence_names_what_a_drill_left_out(made: MakeRun) -> None:
+def test_passing_drill_names_moments_that_it_did_not_reach(made: MakeRun) -> None:
     run = made(["crash", "done"], ["step 4", "step 5\nstep 9"], {"sum": 4, "scheduler": {"last_epoch": 3}})
-    result = RunResult("done", hits=(hit("crash"),), left_out="2 moments of 5 did not come before the run was over")
-    assert verdict_of(made, run, result).evidence[1:] == (result.left_out,)
+    result = RunResult("done", hits=(hit("crash"),), unmade="2 moments of 5 did not come before the run was over")
+    assert verdict_of(made, run, result).said.endswith(f"bit for bit; {result.unmade}")
 
 
 def test_each_attempt_may_count_its_own_steps(made: MakeRun) -> None:
