@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clusterdp.checkpoint.format.layout import step_folder
@@ -102,18 +103,15 @@ def disk_full_while_saving(scene: Scene) -> None:
     if not scene.is_ours:
         _fill_in_a_save(scene, disk)
         return
-    attempt, filler = scene.newest(), disk / "filler"
+    attempt = scene.newest()
     before = _failed_saves(scene)
-    _fill(filler)
-    try:
+    with _filled(disk):
         scene.wait(
             "a save to fail",
             lambda: _failed_saves(scene) > before or scene.newest().name != attempt.name,
             60 + 2 * scene.facts.took_s,
             0.1,
         )
-    finally:
-        filler.unlink(missing_ok=True)
     causes = () if _failed_saves(scene) > before and scene.newest().name == attempt.name else ("disk", *CRASHES)
     scene.hit("the disk of the checkpoints was full until a save had failed", *causes, attempt=attempt)
 
@@ -121,7 +119,7 @@ def disk_full_while_saving(scene: Scene) -> None:
 def _fill_in_a_save(scene: Scene, disk: Path) -> None:
     """Nobody tells that a save of theirs has failed. So the disk is filled before the first byte of a file, and is full
     until the rank is done with the file; what it is then must be less than a whole one."""
-    filler, events, shape = disk / "filler", events_of(scene), scene.facts.saves
+    events, shape = events_of(scene), scene.facts.saves
 
     def whole(event: FileEvent) -> int:
         return shape.sizes.get(shape.key(own_name(scene.run, event.path)), 0)
@@ -133,9 +131,8 @@ def _fill_in_a_save(scene: Scene, disk: Path) -> None:
         try:
             if is_last_save(scene):  # without it even a program that goes on would end in another state
                 raise Missed("the last save was reached before the disk was full in one")
-            left = _left_on_full_disk(scene, events, caught.event, filler)
+            left = _left_on_full_disk(scene, events, caught.event, disk)
         finally:
-            filler.unlink(missing_ok=True)
             events.release()
         size = whole(caught.event)
         if left < size:
@@ -146,21 +143,21 @@ def _fill_in_a_save(scene: Scene, disk: Path) -> None:
     raise Missed(f"{counted(SAVES, 'save')} had all their bytes though the disk was full")
 
 
-def _left_on_full_disk(scene: Scene, events: FileEvents, event: FileEvent, filler: Path) -> int:
+def _left_on_full_disk(scene: Scene, events: FileEvents, event: FileEvent, disk: Path) -> int:
     """Bytes of the file when the rank goes on to change another, or this one's name; or when it has closed the file."""
     file, pids = Path(event.path), scene.live.pids()
     if event.truncates and file.exists():
         os.truncate(file, 0)  # as the call is about to do: later the room would be free again
-    _fill(filler)
-    events.go_on_to(lambda after: after.rank == event.rank)
-    over = time.monotonic() + OPEN_S
-    scene.wait(
-        "the end of this save",
-        lambda: events.held is not None or (time.monotonic() > over and _is_closed(file, pids)),
-        60,
-        GLANCE_S,
-    )
-    return size_of(file)
+    with _filled(disk):
+        events.go_on_to(lambda after: after.rank == event.rank)
+        over = time.monotonic() + OPEN_S
+        scene.wait(
+            "the end of this save",
+            lambda: events.held is not None or (time.monotonic() > over and _is_closed(file, pids)),
+            60,
+            GLANCE_S,
+        )
+        return size_of(file)
 
 
 def is_last_save(scene: Scene) -> bool:
@@ -177,10 +174,12 @@ def _failed_saves(scene: Scene) -> int:
     return sum(event.get("event") == "save-failed" for event in read_events(scene.run))
 
 
-def _fill(file: Path) -> None:
-    """To the last byte that its disk has."""
-    with file.open("ab", buffering=0) as filler:
+@contextmanager
+def _filled(disk: Path) -> Iterator[None]:
+    """To the last byte that the disk has, by a file without a name: a program may look at, or delete, what is there."""
+    with tempfile.TemporaryFile(dir=disk, buffering=0) as filler:
         for size in (1 << 16, 1 << 12, 1 << 6, 1):  # quick: a save may be near
             with suppress(OSError):
                 while True:
                     filler.write(bytes(size))
+        yield

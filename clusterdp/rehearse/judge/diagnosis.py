@@ -5,9 +5,10 @@ First what the kernel and the files have shown, then what the program's text say
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from clusterdp.check.program import Place
 from clusterdp.operate.run_history import RunHistory
@@ -20,6 +21,7 @@ from clusterdp.rehearse.judge.resumed_from import Resume, resumes, unread_save
 from clusterdp.rehearse.judge.signal_faults import of_signal, outlived
 from clusterdp.rehearse.judge.steps_lost import counts_anew, printed, read_steps_of
 from clusterdp.rehearse.observe.file_use import series_of
+from clusterdp.rehearse.observe.printed_steps import read_steps
 from clusterdp.rehearse.run_spec import Hit
 from clusterdp.rehearse.state import Difference
 from clusterdp.wording import some_of
@@ -33,7 +35,7 @@ PORT = re.compile(r"(?i)EADDRINUSE|address already in use")
 
 def diagnose(case: Case, differences: Sequence[Difference] = ()) -> str:
     """Empty if nothing more than the failure itself can be said."""
-    not_back = _of_port(case) or _of_requeue(case) or _of_torn(case)
+    not_back = _of_port(case) or _of_requeue(case) or _of_ranks(case) or _of_torn(case)
     if not_back:
         return not_back
     if case.result.state != "done":
@@ -66,6 +68,27 @@ def _of_requeue(case: Case) -> str:
     if last.cause in hit.causes and last.failed and not case.requeue:
         return f"it stopped{where} and was not brought back: restart.requeue is false"
     return ""
+
+
+def _of_ranks(case: Case) -> str:
+    """Ranks that began at the same step at first, and do not after a fault."""
+    for number, attempt in enumerate(case.history.attempts, 1):
+        first = _first_steps(case, attempt.name)
+        begun = sorted(set(first.values()))
+        if number == 1 and len(begun) > 1:
+            return ""  # each rank counts in its own way
+        if len(begun) > 1:
+            ranks = {step: next(rank for rank in first if first[rank] == step) for step in begun}
+            places = " and ".join(f"at step {step} on rank {rank}" for step, rank in ranks.items())
+            return f"attempt {number} began {places}: its ranks went on from different checkpoints"
+    return ""
+
+
+def _first_steps(case: Case, name: str) -> dict[int, int]:
+    """By rank, the first step that it printed in this attempt."""
+    logs = (case.history.run.attempt(name).rank_log(rank) for rank in itertools.count())
+    steps = (read_steps(log, case.facts.counter) for log in itertools.takewhile(Path.exists, logs))
+    return {rank: told[0] for rank, told in enumerate(steps) if told}
 
 
 def _is_early(case: Case, step: int | None) -> bool:

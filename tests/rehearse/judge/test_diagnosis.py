@@ -240,6 +240,21 @@ def test_failure_after_a_kill_in_a_save_names_its_moment(tmp_path: Path) -> None
     )
 
 
+def test_ranks_beginning_at_different_steps_are_named(tmp_path: Path) -> None:
+    for rank, first in ((0, 31), (1, 21)):
+        for name, began in (("7.0", 1), ("7.1", first)):
+            log = RunDir(tmp_path).attempt(name).rank_log(rank)
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text("".join(f"step {step}\n" for step in range(began, began + 9)))
+    began = "attempt 2 began at step 21 on rank 1 and at step 31 on rank 0"
+    said = diagnose(case(tmp_path, stop(HANDLED), state="too-long"))
+    assert said == f"{began}: its ranks went on from different checkpoints"
+    )
+    assert diagnose(case(tmp_path, stop(HANDLED), state="too-long")) == words
+    RunDir(tmp_path).attempt("7.0").rank_log(1).write_text("step 2\nstep 3\n")
+    assert "different checkpoints" not in diagnose(case(tmp_path, stop(HANDLED), state="too-long"))
+
+
 CHECKPOINTS = {
     "step_4.pt": FileUse(written=[104.0], read=[125.0]),
     "step_8.pt": FileUse(written=[108.0]),
