@@ -23,7 +23,6 @@ CAUSES = (
 )
 FAILED, LOST_WORK = "failed", "lost work"
 NOT_CAUGHT, NOT_NAMED, NAMED_WRONGLY, NAMED = "not caught", "caught, not named", "caught, named wrongly", "named"
-OUTSIDE = "saves outside of the working folder are not watched, so steps that are lost with them are not counted"
 BESIDE = "files beside the end state differ in words alone: the drill passes"
 
 
@@ -96,8 +95,8 @@ MUTANTS = {
     "atexit_only": Mutant("preempted", (FAILED,), ("no handler for SIGTERM",)),
     "collective_in_handler": Mutant("preempted", (FAILED,), ("handler calls a collective",), ranks=2),
     # A resume that finds nothing, or the wrong file.
-    "node_tmp": Mutant("node-lost", (FAILED, LOST_WORK), ("/tmp/",), missed=OUTSIDE),
-    "rank0_shm": Mutant("node-lost", (FAILED, LOST_WORK), ("/dev/shm/",), ranks=2, missed=OUTSIDE),
+    "node_tmp": Mutant("node-lost", (FAILED, LOST_WORK), ("/tmp/",)),
+    "rank0_shm": Mutant("node-lost", (FAILED, LOST_WORK), ("/dev/shm/",), ranks=2),
     "host_folder": Mutant("node-lost", (LOST_WORK,), ("checkpoints/n", "all that was saved")),
     "resume_swallowed": Mutant("node-lost", (LOST_WORK,), ("checkpoint.pth", "all that was saved")),
     "dated_folder": Mutant(
@@ -113,7 +112,6 @@ MUTANTS = {
         (FAILED,),
         ("opt_d",),
         ranks=2,
-        missed="an optimizer under another name is counted as model, and only two names are shown",
     ),
     "partial_restore": Mutant("preempted", (FAILED,), ("optimizer", "exp_avg")),
     "module_prefix": Mutant("preempted", (FAILED,), ("state_dict", "module.0.weight"), ranks=2),
@@ -130,7 +128,7 @@ MUTANTS = {
         (FAILED,),
         ("done twice", "done again"),
         ranks=2,
-        missed="a slow exit is taken for a handler that does not stop the training",
+        missed="the diagnosis names what differs, and no cause",
     ),
     "log_truncated": Mutant("preempted", (FAILED,), ("losses.csv",), missed=BESIDE),
 }
