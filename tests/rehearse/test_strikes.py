@@ -95,7 +95,7 @@ def learned() -> SaveShape:
 
 def scene_of(job: Job, saves: SaveShape, thorough: bool = True) -> Any:
     def hit(evidence: str, *causes: str, attempt: Any, **more: Any) -> None:
-        made.hits.append(SimpleNamespace(evidence=evidence, attempt=attempt.name, **more))
+        made.hits.append(SimpleNamespace(evidence=evidence, attempt=attempt.name, at=time.time(), **more))
 
     made = SimpleNamespace(
         run=job.run,

@@ -12,8 +12,7 @@ from clusterdp.rehearse.drills.losses import CRASHES
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.not_landed import Inapplicable, Missed
 from clusterdp.rehearse.observe.file_events import FileEvent, FileEvents
-from clusterdp.rehearse.observe.file_use import ONE_SAVE_S
-from clusterdp.rehearse.observe.save_shape import AFTER, BEFORE, FIRST_BYTES, MIDDLE, Strike, named
+from clusterdp.rehearse.observe.save_shape import AFTER, BEFORE, FIRST_BYTES, MIDDLE, Strike, named, save_until
 from clusterdp.rundir import Attempt
 from clusterdp.wording import counted
 
@@ -76,12 +75,15 @@ def _kill_at(scene: Scene, events: FileEvents, strike: Strike) -> None:
         return own is not None and scene.facts.saves.is_at(strike, own)
 
     caught = caught_at(scene, events, is_wanted)
-    save = _save_until(scene, events, caught.event)
+    began = scene.hits[-1].at if scene.hits else 0.0
+    events_of_attempt = [event for event in events.events if event.at > began]
+    own = [event for event in (named(scene.run, each) for each in (*events_of_attempt, caught.event)) if event]
+    save = save_until(own)
     done = f"{caught.name} was {DONE[strike.kind]}"
     if strike.when == BEFORE:
         words = f"before {done}"
         if len(save) > 1:
-            words = f"after {_shown(scene, save[-2].path)} was {DONE[save[-2].kind]}, {words}"
+            words = f"after {_shown(scene, str(scene.run.path / save[-2].path))} was {DONE[save[-2].kind]}, {words}"
         pids = frozen(scene)
     elif strike.when == AFTER:
         events.finish()
@@ -107,17 +109,6 @@ def frozen(scene: Scene) -> list[int]:
     if not pids and not scene.cluster.ranks_are_here:
         raise Inapplicable("the ranks run on other machines, where they cannot be stopped")
     return pids
-
-
-def _save_until(scene: Scene, events: FileEvents, event: FileEvent) -> list[FileEvent]:
-    """The events of this save so far, in order."""
-    save = [event]
-    for earlier in reversed(events.events):
-        if save[0].at - earlier.at > ONE_SAVE_S:
-            break
-        if not earlier.appends and named(scene.run, earlier):
-            save.insert(0, earlier)
-    return save
 
 
 def _frozen_in(scene: Scene, events: FileEvents, event: FileEvent) -> list[int]:

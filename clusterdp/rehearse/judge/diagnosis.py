@@ -97,8 +97,8 @@ def _is_early(case: Case, step: int | None) -> bool:
 
 def _of_torn(case: Case) -> str:
     """It went on from a file that was half written, or damaged, and died of it."""
-    hit = next((hit for hit in reversed(case.result.hits) if hit.file), None)
-    if hit is None or case.result.state == "done":
+    hit = case.result.hits[-1] if case.result.hits else None
+    if hit is None or not hit.file or case.result.state == "done":
         return ""
     by = [
         f"attempt {each.number}"

@@ -35,9 +35,9 @@ def resumes(history: RunHistory, files: Mapping[str, FileUse], usual: Mapping[st
 
 
 def kinds_to_resume_from(usual: Mapping[str, FileUse]) -> set[str]:
-    """Series of files that end under a name to resume from, by an undisturbed run."""
-    kept = (path for path, use in usual.items() if use.in_place or use.named or use.whole_at(math.inf) is not None)
-    return {series_of(path) for path in kept}
+    """Series of files that an undisturbed run leaves at its end; if it removes all, of those that it made."""
+    left = {series_of(path) for path, use in usual.items() if use.whole_at(math.inf) is not None}
+    return left or {series_of(path) for path, use in usual.items() if use.written or use.named}
 
 
 def unread_save(

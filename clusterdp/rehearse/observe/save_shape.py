@@ -130,6 +130,12 @@ def _saves(events: Iterable[FileEvent], binary: Collection[str]) -> list[list[Fi
     return [group for group, paths in zip(groups, wanted, strict=True) if paths]
 
 
+def save_until(events: Sequence[FileEvent]) -> list[FileEvent]:
+    """The events of the save to which the last of these belongs, with names for paths."""
+    groups = _grouped(event for event in events if not event.appends)
+    return next(group for group in groups if group[-1] is events[-1])
+
+
 def _grouped(events: Iterable[FileEvent]) -> list[list[FileEvent]]:
     """What is done soon after another event and at the same step is of the same save. Later, in the background, that is
     known by the folder, if this save alone has written there, and by the file that gets another name."""
@@ -139,7 +145,10 @@ def _grouped(events: Iterable[FileEvent]) -> list[list[FileEvent]]:
     for event in events:
         last = current[-1] if current else None
         if not last or event.at - last.at > ONE_SAVE_S or event.step != last.step > 0:
-            known = None if event.kind == DELETE else of_file.get(_folder(event.path)) or of_file.get(event.path)
+            again = event.kind == WRITE and event.path in of_file  # the next save
+            known = (
+                None if again or event.kind == DELETE else of_file.get(event.path) or of_file.get(_folder(event.path))
+            )
             current = known or []
             if not known:
                 groups.append(current)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.rehearse.observe.file_events import FileEvent
-from clusterdp.rehearse.observe.save_shape import SaveShape, Strike, is_state, learn, named, own_name
+from clusterdp.rehearse.observe.save_shape import SaveShape, Strike, is_state, learn, named, own_name, save_until
 from clusterdp.rundir import RunDir
 
 
@@ -73,6 +73,12 @@ def test_commit_in_the_background_belongs_to_its_save() -> None:
 def test_rename_of_a_large_file_belongs_to_its_save() -> None:
     at = [FileEvent("write", "a.tmp", at=1, step=1), FileEvent("rename", "a.tmp", "a.pt", at=9, step=4)]
     assert moments(learn(at, {"a.tmp": 9}))[-1] == ("after", "rename", "a.tmp")
+
+
+def test_struck_save_began_with_its_first_write_however_long_that_took() -> None:
+    before = [FileEvent("write", "a.tmp", at=1, step=1), FileEvent("rename", "a.tmp", "a.pt", at=1.1, step=1)]
+    save = [FileEvent("write", "a.tmp", at=5, step=3), FileEvent("rename", "a.tmp", "a.pt", at=9, step=4)]
+    assert save_until([*before, *save]) == save
 
 
 def test_appended_logs_and_models_kept_for_their_score_are_no_moments() -> None:
