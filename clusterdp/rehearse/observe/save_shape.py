@@ -145,10 +145,8 @@ def _grouped(events: Iterable[FileEvent]) -> list[list[FileEvent]]:
     for event in events:
         last = current[-1] if current else None
         if not last or event.at - last.at > ONE_SAVE_S or event.step != last.step > 0:
-            again = event.kind == WRITE and event.path in of_file  # the next save
-            known = (
-                None if again or event.kind == DELETE else of_file.get(event.path) or of_file.get(_folder(event.path))
-            )
+            begins = event.kind == DELETE or (event.kind == WRITE and event.path in of_file)
+            known = None if begins else of_file.get(event.path) or of_file.get(_folder(event.path))
             current = known or []
             if not known:
                 groups.append(current)
