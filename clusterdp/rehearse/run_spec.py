@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_use import FileUse, uses_from_json
+
+AFTER_KILL_S = 1.0  # the kernel closes the files of a killed rank a little later
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,12 @@ class RunResult:
     facts: Facts = field(default_factory=Facts)
     files: dict[str, FileUse] = field(default_factory=dict)
     first_steps: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def committed(self) -> RunResult:
+        """The same with the files as if no save that was struck before its end had been made."""
+        windows = [(hit.since, hit.at + AFTER_KILL_S) for hit in self.hits if hit.since is not None]
+        return replace(self, files={path: use.without(windows) for path, use in self.files.items()})
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -31,27 +31,26 @@ class Caught:
 
 
 def killed_while_saving(scene: Scene) -> None:
-    """All ranks are killed at a moment of a save, and in the attempt after it at the next one. Without a save of this
-    kind before the run's end a moment is left out."""
+    """All ranks are killed at a moment of a save, and each attempt after that at another one, in the order in which
+    they come. Those that do not come before the run's end are not made."""
     events = events_of(scene)
     shape = scene.facts.saves
-    strikes = shape.strikes if scene.thorough else shape.few()
-    if not strikes:
+    chosen = shape.strikes if scene.thorough else shape.few()
+    if not chosen:
         raise Inapplicable("the undisturbed run has changed no file at a save")
+    left = [*chosen]
     scene.wait_progress(EARLY)
-    for number, strike in enumerate(strikes):
-        try:
+    try:
+        while left:
             if scene.hits:
                 scene.wait_next_attempt(scene.run.attempt(scene.hits[-1].attempt))
-            _kill_at(scene, events, strike)
-        except Missed:
-            if not scene.hits:
-                raise
-            left = len(strikes) - number
-            scene.unmade = f"{counted(left, 'moment')} of {len(strikes)} did not come before the run was over"
-            return
-        finally:
-            events.release()
+            left.remove(_kill_at_one(scene, events, left))
+    except Missed:
+        if not scene.hits:
+            raise
+        scene.unmade = f"{counted(len(left), 'moment')} of {len(chosen)} did not come before the run was over"
+    finally:
+        events.release()
 
 
 def events_of(scene: Scene) -> FileEvents:
@@ -69,12 +68,23 @@ def caught_at(scene: Scene, events: FileEvents, wanted: Callable[[FileEvent], bo
     return Caught(scene.newest(), event, _shown(scene, event.path))
 
 
-def _kill_at(scene: Scene, events: FileEvents, strike: Strike) -> None:
-    def is_wanted(event: FileEvent) -> bool:
-        own = named(scene.run, event)
-        return own is not None and scene.facts.saves.is_at(strike, own)
+def _kill_at_one(scene: Scene, events: FileEvents, strikes: Sequence[Strike]) -> Strike:
+    """At the first of these moments, which is returned."""
 
-    caught = caught_at(scene, events, is_wanted)
+    def strikes_at(event: FileEvent) -> list[Strike]:
+        own = named(scene.run, event)
+        return [strike for strike in strikes if own and scene.facts.saves.is_at(strike, own)]
+
+    caught = caught_at(scene, events, lambda event: bool(strikes_at(event)))
+    strike = strikes_at(caught.event)[0]
+    try:
+        _kill_at(scene, events, strike, caught)
+    finally:
+        events.release()
+    return strike
+
+
+def _kill_at(scene: Scene, events: FileEvents, strike: Strike, caught: Caught) -> None:
     began = scene.hits[-1].at if scene.hits else 0.0
     events_of_attempt = [event for event in events.events if event.at > began]
     own = [event for event in (named(scene.run, each) for each in (*events_of_attempt, caught.event)) if event]

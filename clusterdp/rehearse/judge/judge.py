@@ -67,7 +67,7 @@ def judge(
     drill: Drill, result: RunResult, folder: Path, reference: Reference, config: Config, shown: Shown = NOTHING
 ) -> Verdict:
     """shown: by experiments on a run that ended in another state."""
-    run = RunDir(folder)
+    run, result = RunDir(folder), result.committed
     if result.inapplicable:
         return Verdict(drill.name, drill.about, INAPPLICABLE, result.inapplicable, folder=str(folder))
     history = read_history(run)

@@ -11,12 +11,11 @@ from clusterdp.rehearse.judge.case import Case
 from clusterdp.rehearse.judge.resumed_from import kinds_to_resume_from
 from clusterdp.rehearse.judge.steps_lost import counts_anew, printed
 from clusterdp.rehearse.observe.file_use import FileUse, is_best, series_of
-from clusterdp.rehearse.run_spec import Hit
+from clusterdp.rehearse.run_spec import AFTER_KILL_S, Hit
 from clusterdp.wording import counted
 
 # A save in the background ends a step or two after its own, and a log counts from 0 or from 1.
 SLACK = 2
-AFTER_KILL_S = 1.0  # the kernel closes the files of a killed rank a little later
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,7 @@ def lost_work(case: Case) -> LostWork | None:
 def _saved_before(files: Mapping[str, FileUse], hit: Hit, all_files: Mapping[str, FileUse]) -> dict[int, str]:
     """By step, a file of each save that was over at the fault, also if it is gone by then. The save that the fault tore
     or damaged is not one of them."""
-    until = hit.at if hit.since is None else hit.since
-    saved = {step: path for path, use in files.items() for at, step in _saves(use) if at <= until and step}
+    saved = {step: path for path, use in files.items() for at, step in _saves(use) if at <= hit.at and step}
     if not hit.file or hit.since is not None:
         return saved
     torn = all_files[hit.file].step_at(hit.at + AFTER_KILL_S) if hit.file in all_files else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
@@ -41,6 +41,15 @@ class FileUse:
         ready = sorted((*self.written, *self.named))
         step = next((step for at, step in reversed([*zip(ready, self.steps, strict=False)]) if at < time), 0)
         return step or None
+
+    def without(self, windows: Sequence[tuple[float, float]]) -> FileUse:
+        """The same without what was written or named within these times."""
+
+        def is_out(at: float) -> bool:
+            return not any(began <= at <= ended for began, ended in windows)
+
+        steps = [step for at, step in zip(sorted((*self.written, *self.named)), self.steps, strict=False) if is_out(at)]
+        return replace(self, written=[*filter(is_out, self.written)], named=[*filter(is_out, self.named)], steps=steps)
 
     def whole_at(self, time: float) -> float | None:
         """When the file that was there at this time got its content; None if there was none."""

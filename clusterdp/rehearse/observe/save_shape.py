@@ -175,9 +175,11 @@ def _fixed_words(saves: Sequence[Sequence[FileEvent]]) -> tuple[str, ...]:
 
 
 def _kinds(save: Sequence[FileEvent], shape: SaveShape) -> list[tuple[str, str, str]]:
-    """The different events of a save, from the first file that is written or deleted."""
-    first = next((i for i, event in enumerate(save) if event.kind in (WRITE, DELETE)), 0)
-    return [*dict.fromkeys((event.kind, shape.key(event.path), shape.key(event.to)) for event in save[first:])]
+    """The different events of a save, from the first file that is written or deleted. Those of a model that is kept for
+    its score may never come again."""
+    events = [event for event in save if not is_best(event.path)] or save
+    first = next((i for i, event in enumerate(events) if event.kind in (WRITE, DELETE)), 0)
+    return [*dict.fromkeys((event.kind, shape.key(event.path), shape.key(event.to)) for event in events[first:])]
 
 
 def _strikes(kinds: Sequence[tuple[str, str, str]]) -> tuple[Strike, ...]:
