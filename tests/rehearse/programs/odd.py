@@ -57,7 +57,7 @@ class Odd:
 
 
 ODD = {
-    "no-habits": Odd("killed-while-saving", ("back after 1 interruption", "bit for bit")),
+    "no-habits": Odd("killed-while-saving", ("back after 3 interruptions", "bit for bit")),
     "prints-nothing-and-hears-signals-in-a-thread": Odd(
         "preempted",
         ("back after 1 interruption, bit for bit",),
