@@ -62,7 +62,7 @@ class Job:
         self.process.wait()
         self.left.append({file.name: file.stat().st_size for file in self.run.code.iterdir()})
 
-    def wait(self, what: str, look: Callable[[], bool], timeout_s: float, every_s: float) -> None:
+    def wait(self, what: str, look: Callable[[], bool], timeout_s: float, every_s: float = 0.01) -> None:
         assert self.process
         while not look():
             if self.process.poll() is not None and not look():

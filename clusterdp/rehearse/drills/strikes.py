@@ -23,7 +23,7 @@ DONE = {WRITE: "opened to be written", RENAME: "renamed", LINK: "linked", SYMLIN
 
 @dataclass(frozen=True)
 class Caught:
-    """An event whose call waits, before it was done. name: of its file. pids: of all ranks."""
+    """An event whose call waits, before it was done. name: of its file."""
 
     attempt: Attempt
     event: FileEvent
@@ -62,7 +62,7 @@ def events_of(scene: Scene) -> FileEvents:
 def caught_at(scene: Scene, events: FileEvents, wanted: Callable[[FileEvent], bool]) -> Caught:
     """Waits for the first such event, and holds its call."""
     events.hold(wanted)
-    scene.wait("a save", lambda: events.held is not None, scene.patience_s, GLANCE_S)
+    scene.wait("a save", lambda: events.held is not None, scene.patience_s)
     assert events.held
     event = events.held.event
     return Caught(scene.newest(), event, _shown(scene, event.path))
