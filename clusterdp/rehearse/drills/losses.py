@@ -16,7 +16,11 @@ def rank_killed(scene: Scene) -> None:
     scene.wait_moment()
     attempt = scene.newest()
     rank = _a_rank(scene) if scene.cluster.ranks_are_here else 0
-    scene.cluster.kill_rank(scene.job, rank)
+    workers = scene.live.ranks().get(rank, [])
+    if any(processes.variable(pid, "GROUP_RANK") for pid in workers):  # of torchrun: Slurm knows its agent alone
+        scene.kill(workers)
+    else:
+        scene.cluster.kill_rank(scene.job, rank)
     who = f"rank {rank}" if scene.cluster.ranks_are_here else "all ranks"
     scene.hit(f"{who} got SIGKILL", *CRASHES, attempt=attempt)
 
