@@ -159,7 +159,10 @@ def environment(needs: Sequence[str]) -> Path:
 
 
 def kept() -> list[Row]:
-    return [Row(**row) for row in json.loads(RESULTS.read_text())] if RESULTS.exists() else []
+    """Of the programs that there still are."""
+    rows = [Row(**row) for row in json.loads(RESULTS.read_text())] if RESULTS.exists() else []
+    names = {(each.kind, each.name) for each in projects()}
+    return [row for row in rows if (row.kind, row.program) in names]
 
 
 def keep(rows: Sequence[Row]) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from tests.rehearse import rehearsals
 from tests.rehearse.rehearsals import FOREIGN_KIND, MUTANT, RIGHT, Row
 from tests.rehearse.rehearsed import page
 
@@ -36,3 +41,12 @@ def test_page_gives_drills_with_the_same_words_one_line() -> None:
 def test_page_leaves_out_mutants_and_programs_without_a_library() -> None:
     assert "delete_first" not in page(ROWS)
     assert "silent" not in page(ROWS)
+
+
+def test_rows_of_a_program_without_a_place_in_the_tables_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearsals, "RESULTS", tmp_path / "results.json")
+    rehearsals.keep([Row(MUTANT, "renamed_since", "preempted", "failed", "a fault", "named", "torch 2.13.0")])
+    rehearsals.keep(ROWS[:1])
+    assert rehearsals.kept() == ROWS[:1]
