@@ -65,7 +65,6 @@ MUTANTS = {
         "killed-while-saving",
         (FAILED,),
         ("latest.json", "No such file"),
-        missed="the diagnosis blames the file that was cut, and not the pointer",
     ),
     "in_place_every_step": Mutant("killed-while-saving", (FAILED,), ("saved in place",), ("half written",)),
     "two_files_mixed": Mutant(
