@@ -39,7 +39,7 @@ from clusterdp.rehearse.observe.file_watch import FileWatch
 from clusterdp.rehearse.observe.live_run import LiveRun
 from clusterdp.rehearse.observe.observer import Observer
 from clusterdp.rehearse.observe.save_shape import is_state
-from clusterdp.rehearse.run_spec import RunResult, RunSpec
+from clusterdp.rehearse.run_spec import RunResult, RunSpec, committed
 from clusterdp.rundir import RunDir
 
 PACE = Pace(poll_s=0.2, ask_s=1, late_s=0.2, settle_s=2, close_s=5)
@@ -115,7 +115,7 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
         folder=spec.folder,
         hits=hits,
         facts=facts,
-        files=files,
+        files=committed(files, hits),
         unmade=scene.unmade,
         first_steps=scene.live.first_steps,
     )

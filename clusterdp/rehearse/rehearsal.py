@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,11 +25,11 @@ from clusterdp.config import Config
 from clusterdp.errors import CheckpointError, ConfigError, RunError
 from clusterdp.launch.script_spec import lines_of, words_of
 from clusterdp.operate.formatting import shown_path
-from clusterdp.operate.run_history import RunHistory, read_history
+from clusterdp.operate.run_history import read_history
 from clusterdp.rehearse import shortening
 from clusterdp.rehearse.drills.table import DRILLS, Drill
 from clusterdp.rehearse.experiments import START, Experiments, MakeRun
-from clusterdp.rehearse.judge.after_fault import after_fault
+from clusterdp.rehearse.judge.after_fault import AfterFault
 from clusterdp.rehearse.judge.attempt_rows import AttemptRow
 from clusterdp.rehearse.judge.beside import (
     beside_another,
@@ -263,13 +263,12 @@ class Rehearsal:
             if result.inapplicable or turn == TRIES or not why_missed(result, history):
                 break
             self.screen.is_at(drill.name, None, "its fault did not land: once more")
-        verdict = judge(drill, result, Path(result.folder), reference, self.config)
+        experiment = partial(self._experiment, drill, result)
+        judged = partial(judge, drill, result, Path(result.folder), reference, self.config, experiment)
+        verdict = judged()
         if verdict.differing and reference.spread is not None:  # the spread of two runs is no bound for a third
             self._measure_noise(drill.name, reference)
-            verdict = judge(drill, result, Path(result.folder), reference, self.config)
-        if verdict.differing:
-            shown = self._shown(drill, result, history, reference)
-            verdict = judge(drill, result, Path(result.folder), reference, self.config, shown)
+            verdict = judged()
         verdict = replace(verdict, tries=turn)
         said = verdict.diagnosis or verdict.said if verdict.verdict in BAD else verdict.said
         self.screen.ended(drill.name, verdict.verdict, said, verdict.took_s)
@@ -280,15 +279,13 @@ class Rehearsal:
         assert self.reference
         return Experiments(self.config, self.reference)
 
-    def _shown(self, drill: Drill, result: RunResult, history: RunHistory, reference: Reference) -> Shown:
-        """By experiments, where nothing else shows why a run ended in another state."""
-        run = RunDir(Path(result.folder))
-        after = after_fault(reference, run, history, result)
+    def _experiment(self, drill: Drill, result: RunResult, after: AfterFault | None) -> Shown:
+        """Where nothing else shows why a run ended in another state."""
         if after is None or not self._experiments.are_possible or is_explained(after):
             return NOTHING
         self.screen.is_at(drill.name, None, "starts from the same files, to find out what of them is read")
         make_run: MakeRun = lambda name, more: self._run(drill.name, name, [*self.overrides, *more])  # noqa: E731
-        return self._experiments.shown(run, after, make_run)
+        return self._experiments.shown(RunDir(Path(result.folder)), after, make_run)
 
     def _measure_noise(self, shown: str, reference: Reference) -> None:
         """More undisturbed runs, once: beside the drills that are still at work."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from clusterdp.rehearse.observe.facts import Facts
@@ -77,12 +78,6 @@ class RunResult:
     files: dict[str, FileUse] = field(default_factory=dict)
     first_steps: dict[str, float] = field(default_factory=dict)
 
-    @property
-    def committed(self) -> RunResult:
-        """The same with the files as if no save that was struck before its end had been made."""
-        windows = [(hit.since, hit.at + AFTER_KILL_S) for hit in self.hits if hit.since is not None]
-        return replace(self, files={path: use.without(windows) for path, use in self.files.items()})
-
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -91,3 +86,9 @@ class RunResult:
         hits = tuple(Hit(**{**hit, "causes": tuple(hit["causes"])}) for hit in values["hits"])
         facts, files = Facts.from_json(values["facts"]), uses_from_json(values["files"])
         return cls(**{**values, "hits": hits, "facts": facts, "files": files})
+
+
+def committed(files: Mapping[str, FileUse], hits: Iterable[Hit]) -> dict[str, FileUse]:
+    """The files as if no save that was struck before its end had been made."""
+    windows = [(hit.since, hit.at + AFTER_KILL_S) for hit in hits if hit.since is not None]
+    return {path: use.without(windows) for path, use in files.items()}

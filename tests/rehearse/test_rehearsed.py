@@ -20,7 +20,7 @@ ROWS = [
 ]
 
 
-def test_page_has_a_column_for_each_program_and_a_line_for_each_drill() -> None:
+def test_page_has_programs_as_columns_and_drills_as_lines() -> None:
     lines = page(ROWS).splitlines()
     at = lines.index("| drill | nanoGPT | makemore |")
     assert lines[at + 2 : at + 4] == ["| preempted | failed |  |", "| rank-killed | failed | n/a |"]

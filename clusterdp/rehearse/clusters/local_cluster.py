@@ -11,7 +11,7 @@ from typing import Any
 
 from clusterdp.fakeslurm.cluster import FakeCluster
 from clusterdp.fakeslurm.core import file_traps, node_folders, processes
-from clusterdp.fakeslurm.core.paths import check_private, private_place
+from clusterdp.fakeslurm.core.paths import private_place
 from clusterdp.fakeslurm.core.shape import Shape
 from clusterdp.rehearse.observe.file_events import FileEvents
 
@@ -30,7 +30,7 @@ class LocalCluster(FakeCluster):
     def __init__(self, *, shape: Shape, shared: Iterable[Path]):
         self._shared = [*shared]
         self._node_local = node_folders.possible()
-        self.file_events = FileEvents(_new_socket()) if file_traps.possible() else None
+        self.file_events = FileEvents(private_place() / f"{os.getpid()}.traps") if file_traps.possible() else None
         if self.file_events:
             traps = str(self.file_events.socket)
             shape = replace(shape, settings=replace(shape.settings, file_traps=traps))
@@ -72,14 +72,6 @@ def shared_folders(values: dict[str, Any], *folders: str) -> list[Path]:
     named = [*folders, str(Path.home()), sys.prefix, *searched, *(os.environ.get(name, "") for name in CACHES)]
     there = [Path(path) for path in (*named, *_texts(values)) if os.path.isabs(path)]
     return [folder for folder in there if folder not in (Path("/"), *node_folders.PLACES) and folder.is_dir()]
-
-
-def _new_socket() -> Path:
-    """A path that no other rehearsal of this user has."""
-    place = private_place()
-    place.mkdir(mode=0o700, exist_ok=True)
-    check_private(place)
-    return place / f"{os.getpid()}.traps"
 
 
 def _is_below(file: str, folders: Iterable[Path]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.rehearse.drills.losses import CRASHES
 from clusterdp.rehearse.drills.table import Drill
-from clusterdp.rehearse.judge.after_fault import after_fault
+from clusterdp.rehearse.judge.after_fault import AfterFault, after_fault
 from clusterdp.rehearse.judge.attempt_rows import AttemptRow, rows_of
 from clusterdp.rehearse.judge.case import Case
 from clusterdp.rehearse.judge.compared import compared_with
@@ -64,10 +65,15 @@ def _stopped_early(result: RunResult, history: RunHistory, hit: Hit) -> bool:
 
 
 def judge(
-    drill: Drill, result: RunResult, folder: Path, reference: Reference, config: Config, shown: Shown = NOTHING
+    drill: Drill,
+    result: RunResult,
+    folder: Path,
+    reference: Reference,
+    config: Config,
+    experiment: Callable[[AfterFault | None], Shown] = lambda after: NOTHING,
 ) -> Verdict:
-    """shown: by experiments on a run that ended in another state."""
-    run, result = RunDir(folder), result.committed
+    """experiment: made on a run that ended in another state."""
+    run = RunDir(folder)
     if result.inapplicable:
         return Verdict(drill.name, drill.about, INAPPLICABLE, result.inapplicable, folder=str(folder))
     history = read_history(run)
@@ -107,8 +113,8 @@ def judge(
     if unread or differences:
         said = unread or f"it ended in another state: {differ(len(differences))}{_beyond(reference, differences)}"
         firsts = tuple(f"{each.key} {each.what}" for each in differences[:SHOWN])
-        case = replace(case, after=after_fault(reference, run, history, result), shown=shown)
-        diagnosis = diagnose(case, differences)
+        after = after_fault(reference, run, history, result)
+        diagnosis = diagnose(replace(case, after=after, shown=experiment(after)), differences)
         told |= {"differences": firsts, "differing": len(differences)}
         return Verdict(verdict=FAILED, said=said, diagnosis=diagnosis, **told)  # type: ignore[arg-type]
     compared = compared_with(reference, run, result.hits[0].at)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterdp.fakeslurm.core import file_traps
-from clusterdp.fakeslurm.core.file_traps import RENAME, WRITE
+from clusterdp.fakeslurm.core.file_traps import DELETE, RENAME, WRITE
 from clusterdp.rehearse.observe import processes
 
 MOST = 20_000  # events that are kept: a save of a large model in thousands of files has fewer
@@ -55,10 +55,10 @@ class FileEvent:
         return Path(f"/proc/{self.pid}/root{self.to}")
 
     def is_done(self) -> bool:
-        """Whether the call's effect shows."""
-        if self.kind == WRITE or not self.to:
-            return os.path.lexists(self.here) is (self.kind == WRITE)
-        return os.path.lexists(self.to_here) and (self.kind != RENAME or not os.path.lexists(self.here))
+        """Whether the effect of the call shows; of a file that is opened it may have shown before."""
+        if self.kind in (RENAME, DELETE) and os.path.lexists(self.here):
+            return False
+        return not self.to or os.path.lexists(self.to_here)
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class FileEvents:
         if self._wanted and self._wanted(event):
             self._wanted = None
             return True
-        if len(self.events) < MOST:
+        if not event.appends and len(self.events) < MOST:  # what is appended is a log
             self.events.append(event)
         return False
 
@@ -207,7 +207,9 @@ class FileEvents:
             self._writing[event.rank] = event
 
     def close(self) -> None:
-        """All tasks must be gone: a call that comes now fails."""
+        """All tasks must be gone: a call that comes now fails. Does nothing if closed."""
+        if self._over.is_set():
+            return
         self._over.set()
         self._thread.join()
         self._server.close()

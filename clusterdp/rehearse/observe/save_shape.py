@@ -107,7 +107,7 @@ def named(run: RunDir, event: FileEvent) -> FileEvent | None:
 
 def learn(events: Iterable[FileEvent], binary: Mapping[str, int]) -> SaveShape:
     """events: with names for paths, in their order. binary: bytes of the files written that are not text, by name."""
-    saves = _saves([event for event in events if not event.appends], binary)
+    saves = _saves(events, binary)
     shape = SaveShape(_fixed_words(saves))
     kinds = max((_kinds(save, shape) for save in saves), key=len, default=[])
     sizes: dict[str, int] = {}
@@ -132,8 +132,7 @@ def _saves(events: Iterable[FileEvent], binary: Collection[str]) -> list[list[Fi
 
 def save_until(events: Sequence[FileEvent]) -> list[FileEvent]:
     """The events of the save to which the last of these belongs, with names for paths."""
-    groups = _grouped(event for event in events if not event.appends)
-    return next(group for group in groups if group[-1] is events[-1])
+    return next(group for group in _grouped(events) if group[-1] is events[-1])
 
 
 def _grouped(events: Iterable[FileEvent]) -> list[list[FileEvent]]:

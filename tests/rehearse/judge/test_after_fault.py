@@ -94,7 +94,7 @@ def test_a_save_within_the_spread_of_two_undisturbed_runs_is_the_same(tmp_path: 
     assert after(tmp_path / "b", saves).first
 
 
-def test_a_save_of_a_step_that_undisturbed_runs_have_not_saved_is_passed_over(tmp_path: Path) -> None:
+def test_save_at_a_step_unsaved_in_undisturbed_runs_is_ignored(tmp_path: Path) -> None:
     found = after(tmp_path, [(1, save(2, 0.2)), (2, save(5, 9.0)), (2, save(8, 0.8))])
     assert found.first is None
 

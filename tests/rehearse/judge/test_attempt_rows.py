@@ -27,7 +27,7 @@ def test_an_attempt_with_printed_steps_did_not_crash_at_its_start(tmp_path: Path
     assert (row.first_step, row.said) == (None, "crashed")
 
 
-def test_the_time_before_the_first_printed_step_is_no_training(tmp_path: Path) -> None:
+def test_time_before_the_first_printed_step_counts_as_starting(tmp_path: Path) -> None:
     builder = RunBuilder(tmp_path / "run").submitted()
     attempt = builder.attempt()
     builder.passes(10)

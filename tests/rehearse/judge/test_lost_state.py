@@ -90,7 +90,7 @@ def test_a_part_made_by_the_program_is_found_with_its_line(tmp_path: Path) -> No
     assert {part: place.line for part, place in made.items()} == {"scaler": 3}
 
 
-def test_what_experiments_have_shown_comes_first() -> None:
+def test_diagnosis_begins_with_the_cause_shown_by_experiments() -> None:
     shown = Shown("opt is not read", "a plain start is alike")
     assert name_the_loss([MODEL], kept({}), None, shown) == "opt is not read. a plain start is alike"
     said = name_the_loss([MODEL], kept({}), None, Shown(note=shown.note))

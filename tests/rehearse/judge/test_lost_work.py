@@ -10,7 +10,7 @@ import pytest
 from clusterdp.rehearse.judge.case import Case
 from clusterdp.rehearse.judge.lost_work import lost_work
 from clusterdp.rehearse.observe.file_use import FileUse
-from clusterdp.rehearse.run_spec import Hit
+from clusterdp.rehearse.run_spec import Hit, committed
 from tests.rehearse.judge.test_diagnosis import HIT, case, printed
 
 # Saves of one file at steps 5, 10 and 15 of an undisturbed run.
@@ -46,7 +46,8 @@ def test_the_torn_save_itself_is_not_lost_work(tmp_path: Path) -> None:
 def test_save_struck_before_its_end_is_not_lost_work(tmp_path: Path, since: float | None, saved: int) -> None:
     given = case_of(tmp_path, FileUse(written=[103.0, 106.0, HIT - 0.1], steps=[5, 10, 15]), 1)
     struck = replace(given.result.hits[0], since=since, moment="after a.pt was deleted")
-    found = lost_work(replace(given, result=replace(given.result, hits=(struck,)).committed))
+    files = committed(given.result.files, [struck])
+    found = lost_work(replace(given, result=replace(given.result, hits=(struck,), files=files)))
     assert found and found.saved == saved
     assert found.words.startswith(f"step {saved} was saved to a.pt before it was killed after a.pt was deleted, and")
 

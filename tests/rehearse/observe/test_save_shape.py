@@ -81,11 +81,16 @@ def test_struck_save_began_with_its_first_write_however_long_that_took() -> None
     assert save_until([*before, *save]) == save
 
 
-def test_appended_logs_and_models_kept_for_their_score_are_no_moments() -> None:
+def test_model_kept_for_its_score_is_no_moment() -> None:
     saves = [[("write", "last.pt")], [("write", "best.pt")], [("write", "last.pt")]]
-    log = FileEvent("write", "log.txt", at=10.001, step=10, appends=True)
-    shape = learn(sorted([*events_of(*saves), log], key=lambda event: event.at), {"last.pt": 9, "best.pt": 9})
+    shape = learn(events_of(*saves), {"last.pt": 9, "best.pt": 9})
     assert {each.path for each in shape.strikes} == {"last.pt"}
+
+
+def test_appended_file_is_at_no_strike() -> None:
+    shape = learn(events_of(*[[("write", "last.pt")]] * 2), {"last.pt": 9})
+    assert shape.is_at(shape.strikes[0], FileEvent("write", "last.pt"))
+    assert not shape.is_at(shape.strikes[0], FileEvent("write", "last.pt", appends=True))
 
 
 def test_program_writing_only_text_has_moments() -> None:
