@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-import shutil
 import signal
 import sys
 import time
@@ -25,12 +24,10 @@ from clusterdp.errors import ClusterdpError, SlurmError
 from clusterdp.fakeslurm.errors import FakeSlurmError
 from clusterdp.launch.plan import plan_for
 from clusterdp.operate.follow import Pace, RunUpdate, follow
-from clusterdp.rehearse.clusters import small_disk
 from clusterdp.rehearse.clusters.drill_cluster import DrillCluster
 from clusterdp.rehearse.clusters.job_cluster import shape_for
 from clusterdp.rehearse.clusters.local_cluster import LocalCluster, shared_folders
 from clusterdp.rehearse.clusters.slurm_cluster import SlurmCluster
-from clusterdp.rehearse.drills.saves import MARGIN_MB
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.drills.table import drill_of
 from clusterdp.rehearse.not_landed import Inapplicable, Missed
@@ -45,7 +42,6 @@ from clusterdp.rundir import RunDir
 PACE = Pace(poll_s=0.2, ask_s=1, late_s=0.2, settle_s=2, close_s=5)
 CUT_SHORT = "cut-short"
 TOO_LONG = "too-long"
-COPIES = 6  # of a checkpoint that have room on the small disk
 
 
 def main() -> int:
@@ -71,20 +67,12 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
     """Submits the job to a fake cluster, does the drill, and follows the run to its end."""
     folder, submit_dir = RunDir(Path(spec.folder)), Path(spec.submit_dir)
     overrides = [*spec.overrides, f"run_dir={json.dumps(str(folder.path))}"]
-    disk = folder.path.with_name(f"{folder.path.name}-disk") if spec.facts.ours and _has_small_disk(spec) else None
-    if disk is not None:
-        small_disk.mount(disk, _disk_bytes(spec))
-        overrides.append(f"checkpoint.url={json.dumps(str(disk))}")
     config = config_module.from_resolved(spec.values, overrides)
     plan = plan_for(config, folder, submit_dir, RunDir(Path(spec.code_of)) if spec.code_of else None)
     with _cluster(spec, config, plan.spec.ranks_per_node) as cluster:
         began = time.monotonic()
         job, _ = plan.carry_out()
         cluster.submitted(str(job.id))
-        if disk is None and _has_small_disk(spec):
-            disk = small_disk.checkpoint_folder(folder.code, spec.facts.files)
-            if disk is not None:
-                small_disk.mount(disk, _disk_bytes(spec))
         dice = random.Random(f"{spec.seed}.{spec.name}")
         watches = config.restart.hang_after_s is not None
         live = LiveRun(folder, counter=spec.facts.counter, here=cluster.ranks_are_here)
@@ -93,20 +81,13 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
         versions = FileVersions(live, folder_of_versions(folder.path))
         if cluster.file_events:
             cluster.file_events.step, cluster.file_events.heard = live.step, watch.heard
-        scene = Scene(
-            live, watch, cluster, str(job.id), spec.facts, spec.grace_s, dice, tell, watches, disk, spec.thorough
-        )
+        scene = Scene(live, watch, cluster, str(job.id), spec.facts, spec.grace_s, dice, tell, watches, spec.thorough)
         observer = Observer(live) if not spec.drill else None
         if spec.drill:
             result = _disturb(scene, spec.drill)
             if result.inapplicable or result.missed:
                 return replace(result, folder=spec.folder, took_s=time.monotonic() - began)
         ended = _to_the_end(spec, scene, began)
-        if disk is not None:
-            small_disk.keep(disk)
-            if spec.facts.ours:
-                shutil.rmtree(folder.checkpoints)
-                disk.rename(folder.checkpoints)
     versions.close()
     hits, files = tuple(scene.hits), watch.uses()
     facts = observer.facts(ended.took_s, files, cluster.file_events) if observer else spec.facts
@@ -123,9 +104,10 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
 
 def _cluster(spec: RunSpec, config: Config, ranks_per_node: int) -> DrillCluster:
     if spec.cluster == "local":
-        above = str(Path(spec.folder).parent)  # with the small disk, and the run whose snapshot is taken over
+        above = str(Path(spec.folder).parent)  # with the run whose snapshot is taken over
         shared = shared_folders(spec.values, above, spec.submit_dir)
-        return LocalCluster(shape=shape_for(config, ranks_per_node, spare=1, grace_s=spec.grace_s), shared=shared)
+        shape = shape_for(config, ranks_per_node, spare=1, grace_s=spec.grace_s)
+        return LocalCluster(shape=shape, shared=shared, fills_disk=spec.drill == "disk-full")
     return SlurmCluster(saves_at_term=spec.facts.ours)
 
 
@@ -168,15 +150,6 @@ def _state(update: RunUpdate) -> str:
     if update.history.step is None:
         return "starts" if update.history.attempts else "waits"
     return "trains"
-
-
-def _has_small_disk(spec: RunSpec) -> bool:
-    """The drill needs one, and one can be mounted here."""
-    return spec.drill == "disk-full" and spec.cluster == "local" and small_disk.own_namespace() is not None
-
-
-def _disk_bytes(spec: RunSpec) -> int:
-    return COPIES * spec.facts.saved + MARGIN_MB * (1 << 20)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from clusterdp.errors import RunError
-from clusterdp.rehearse.clusters import small_disk
 from clusterdp.rehearse.run_spec import RunResult, RunSpec
 
 END_S = 30.0  # in which a run takes its cluster down, or cancels its job
@@ -31,8 +30,7 @@ class RunProcesses:
 
     def run(self, spec: RunSpec, tell: Tell) -> RunResult:
         """Returns when the run is over. RunError if it could not be made, or if end() was called."""
-        namespace = small_disk.own_namespace() if spec.drill == "disk-full" else None
-        command = [*(namespace or []), sys.executable, "-m", "clusterdp.rehearse.one_run"]
+        command = [sys.executable, "-m", "clusterdp.rehearse.one_run"]
         log = Path(f"{spec.folder}.log")
         with log.open("w") as said:
             process = subprocess.Popen(

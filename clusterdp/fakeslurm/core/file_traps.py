@@ -1,8 +1,9 @@
-"""File traps: each call by which a task changes the files of a folder waits until a supervisor lets it go on.
+"""File traps: each call by which a task changes files waits until a supervisor lets it go on, or has it fail.
 
 By seccomp(2) with SECCOMP_RET_USER_NOTIF and SECCOMP_USER_NOTIF_FLAG_CONTINUE, Linux 5.5 or later. A task installs the
 filter before it executes its program, and sends the kernel's notifications to the socket that SlurmConf.file_traps
-names; rehearse/observe/file_events.py listens there. All that the task starts inherits the filter.
+names; rehearse/observe/file_events.py listens there. The supervisor first sends NAMES or NAMES_AND_BYTES: calls that
+change names and open files alone, or those that write bytes, too. All that the task starts inherits the filter.
 """
 
 from __future__ import annotations
@@ -26,17 +27,21 @@ LOAD, EQUALS, HAS_BITS, RETURN = 0x20, 0x15, 0x45, 0x06
 AT_NR, AT_ARCH, AT_ARGS = 0, 4, 16  # in seccomp_data
 
 WRITE, RENAME, LINK, SYMLINK, DELETE = "write", "rename", "link", "symlink", "delete"
+BYTES = "bytes"  # are written to a file that is open
+NAMES, NAMES_AND_BYTES = b"n", b"b"
 TRAPPED_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 @dataclass(frozen=True)
 class Call:
     """A system call. names: for each of its file names, the arguments with the folder's descriptor (None: the working
-    directory) and with the name. flags: the argument with those of open(2)."""
+    directory) and with the name. flags: the argument with those of open(2). file: the argument with the descriptor that
+    gets the bytes."""
 
     kind: str
-    names: tuple[tuple[int | None, int], ...]
+    names: tuple[tuple[int | None, int], ...] = ()
     flags: int | None = None
+    file: int = 0
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,9 @@ class Machine:
     arch: int  # AUDIT_ARCH_*
     seccomp: int  # its number
     calls: dict[int, Call]
+
+    def trapped(self, mode: bytes) -> dict[int, Call]:
+        return {number: call for number, call in self.calls.items() if call.kind != BYTES or mode == NAMES_AND_BYTES}
 
 
 _AT = {
@@ -70,9 +78,17 @@ def _calls(openat: int, renameat: tuple[int, int], linkat: int, symlinkat: int, 
     return {openat: _AT["openat"], **renames, **others}
 
 
+def _writes(
+    write: int, pwrite: int, writev: int, pwritev: tuple[int, int], sendfile: int, copy: int
+) -> dict[int, Call]:
+    return dict.fromkeys((write, pwrite, writev, *pwritev, sendfile), Call(BYTES)) | {copy: Call(BYTES, file=2)}
+
+
 MACHINES = {
-    "x86_64": Machine(0xC000_003E, 317, _calls(257, (264, 316), 265, 266, 263) | _OLDER),
-    "aarch64": Machine(0xC000_00B7, 277, _calls(56, (38, 276), 37, 36, 35)),
+    "x86_64": Machine(
+        0xC000_003E, 317, _calls(257, (264, 316), 265, 266, 263) | _OLDER | _writes(1, 18, 20, (296, 328), 40, 326)
+    ),
+    "aarch64": Machine(0xC000_00B7, 277, _calls(56, (38, 276), 37, 36, 35) | _writes(64, 68, 66, (70, 287), 71, 285)),
 }
 
 
@@ -81,10 +97,11 @@ def machine() -> Machine | None:
     return MACHINES.get(platform.machine()) if sys.platform == "linux" else None
 
 
-def bpf(machine: Machine) -> bytes:
+def bpf(machine: Machine, mode: bytes) -> bytes:
     """The filter, as an array of sock_filter: it traps the machine's calls, opens only if they may write."""
     code: list[tuple[int, int, int, int]] = []
-    size = 3 + sum(1 if call.flags is None else 3 for call in machine.calls.values())
+    calls = machine.trapped(mode)
+    size = 3 + sum(1 if call.flags is None else 3 for call in calls.values())
     allow, trap = size, size + 1
 
     def add(op: int, value: int, true: int = 0, false: int = 0) -> None:
@@ -95,7 +112,7 @@ def bpf(machine: Machine) -> bytes:
     add(LOAD, AT_ARCH)
     add(EQUALS, machine.arch, false=allow)
     add(LOAD, AT_NR)
-    for number, call in machine.calls.items():
+    for number, call in calls.items():
         if call.flags is None:
             add(EQUALS, number, true=trap)
         else:
@@ -111,7 +128,7 @@ def install(socket_path: str, rank: int, node: str) -> None:
     """Trap the calls of this process and of all that it starts; OSError if that is impossible, or nobody listens."""
     with socket.socket(socket.AF_UNIX) as supervisor:
         supervisor.connect(socket_path)
-        listener = _install()
+        listener = _install(supervisor.recv(1))
         try:
             socket.send_fds(supervisor, [f"{os.getpid()} {rank} {node}".encode()], [listener])
             supervisor.recv(1)  # it listens now
@@ -119,14 +136,14 @@ def install(socket_path: str, rank: int, node: str) -> None:
             os.close(listener)
 
 
-def _install() -> int:
+def _install(mode: bytes) -> int:
     """Returns the descriptor of the notifications."""
     import ctypes  # deferred: not every Python has it
 
     here = machine()
     if here is None:
         raise OSError("no traps on this machine")
-    code = bpf(here)
+    code = bpf(here, mode)
 
     class Program(ctypes.Structure):  # sock_fprog
         _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_char_p))
@@ -148,7 +165,7 @@ def possible() -> bool:
     trial = os.fork()
     if trial == 0:
         try:
-            _install()
+            _install(NAMES)
             os._exit(0)
         finally:
             os._exit(1)

@@ -21,17 +21,18 @@ CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "UV_CACHE_DIR", "XDG_DATA_H
 
 class LocalCluster(FakeCluster):
     """A DrillCluster. Each node has a /tmp of its own where this system can do that. shared: folders below it that all
-    nodes see.
+    nodes see. fills_disk: FileEvents.disk_full() will be called.
     """
 
     ranks_are_here = True
     restart_s = 120.0
 
-    def __init__(self, *, shape: Shape, shared: Iterable[Path]):
+    def __init__(self, *, shape: Shape, shared: Iterable[Path], fills_disk: bool = False):
         self._shared = [*shared]
         self._node_local = node_folders.possible()
-        self.file_events = FileEvents(private_place() / f"{os.getpid()}.traps") if file_traps.possible() else None
-        if self.file_events:
+        self.file_events = None
+        if file_traps.possible():
+            self.file_events = FileEvents(private_place() / f"{os.getpid()}.traps", fills_disk=fills_disk)
             traps = str(self.file_events.socket)
             shape = replace(shape, settings=replace(shape.settings, file_traps=traps))
             processes.adopt_orphans()  # only an ancestor may read the memory of a task where Yama is strict

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from clusterdp.checkpoint.format.layout import step_folder
@@ -24,7 +23,6 @@ from clusterdp.rehearse.observe.save_shape import own_name
 from clusterdp.rundir import read_events
 from clusterdp.wording import counted
 
-MARGIN_MB = 8
 OPEN_S = 0.5  # after which a file has been opened that is to be
 SAVES = 5  # of a program of its own, at most, that are to find the disk full
 
@@ -96,16 +94,14 @@ def _checkpoints_of(scene: Scene) -> list[list[Path]]:
 
 def disk_full_while_saving(scene: Scene) -> None:
     """Until a save has failed; then there is room again."""
-    disk = scene.small_disk
-    if disk is None:
-        raise Inapplicable("its checkpoints cannot be given a small disk of their own here")
+    events = events_of(scene)
     scene.wait_progress(EARLY)
     if not scene.is_ours:
-        _fill_in_a_save(scene, disk)
+        _fill_in_a_save(scene, events)
         return
-    attempt = scene.newest()
+    attempt, folder = scene.newest(), os.path.realpath(scene.run.checkpoints)
     before = _failed_saves(scene)
-    with _filled(disk):
+    with events.disk_full(lambda file: os.readlink(file).startswith(f"{folder}/")):
         scene.wait(
             "a save to fail",
             lambda: _failed_saves(scene) > before or scene.newest().name != attempt.name,
@@ -116,22 +112,20 @@ def disk_full_while_saving(scene: Scene) -> None:
     scene.hit("the disk of the checkpoints was full until a save had failed", *causes, attempt=attempt)
 
 
-def _fill_in_a_save(scene: Scene, disk: Path) -> None:
-    """Nobody tells that a save of theirs has failed. So the disk is filled before the first byte of a file, and is full
-    until the rank is done with the file; what it is then must be less than a whole one."""
-    events, shape = events_of(scene), scene.facts.saves
+def _fill_in_a_save(scene: Scene, events: FileEvents) -> None:
+    """A program reports no failed save. So the disk is full before the first byte of a file, until the rank is done
+    with the file; what it is then must be less than a whole one."""
+    shape = scene.facts.saves
 
     def whole(event: FileEvent) -> int:
         return shape.sizes.get(shape.key(own_name(scene.run, event.path)), 0)
 
     for _ in range(SAVES):
-        caught = caught_at(
-            scene, events, lambda event: event.kind == WRITE and event.path.startswith(f"{disk}/") and whole(event) > 0
-        )
+        caught = caught_at(scene, events, lambda event: event.kind == WRITE and whole(event) > 0)
         try:
             if is_last_save(scene):  # without it even a program that goes on would end in another state
                 raise Missed("the last save was reached before the disk was full in one")
-            left = _left_on_full_disk(scene, events, caught.event, disk)
+            left = _left_on_full_disk(scene, events, caught.event)
         finally:
             events.release()
         size = whole(caught.event)
@@ -143,21 +137,19 @@ def _fill_in_a_save(scene: Scene, disk: Path) -> None:
     raise Missed(f"{counted(SAVES, 'save')} had all their bytes though the disk was full")
 
 
-def _left_on_full_disk(scene: Scene, events: FileEvents, event: FileEvent, disk: Path) -> int:
+def _left_on_full_disk(scene: Scene, events: FileEvents, event: FileEvent) -> int:
     """Bytes of the file when the rank goes on to change another, or this one's name; or when it has closed the file."""
-    file, pids = Path(event.path), scene.live.pids()
-    if event.truncates and file.exists():
-        os.truncate(file, 0)  # as the call is about to do: later the room would be free again
-    with _filled(disk):
+    pids = scene.live.pids()
+    with events.disk_full(lambda file: os.path.samefile(file, event.here)):
         events.go_on_to(lambda after: after.rank == event.rank)
         over = time.monotonic() + OPEN_S
         scene.wait(
             "the end of this save",
-            lambda: events.held is not None or (time.monotonic() > over and _is_closed(file, pids)),
+            lambda: events.held is not None or (time.monotonic() > over and _is_closed(event.path, pids)),
             60,
             GLANCE_S,
         )
-        return size_of(file)
+        return size_of(event.here) or size_of(Path(event.path))  # the thread that wrote it may be gone
 
 
 def is_last_save(scene: Scene) -> bool:
@@ -166,20 +158,9 @@ def is_last_save(scene: Scene) -> bool:
     return len(saved) > 1 and (scene.live.step() or 0) > saved[-2]
 
 
-def _is_closed(path: Path, pids: Iterable[int]) -> bool:
-    return all(file.path != str(path) for file in processes.written_files(pids))
+def _is_closed(path: str, pids: Iterable[int]) -> bool:
+    return all(file.path != path for file in processes.written_files(pids))
 
 
 def _failed_saves(scene: Scene) -> int:
     return sum(event.get("event") == "save-failed" for event in read_events(scene.run))
-
-
-@contextmanager
-def _filled(disk: Path) -> Iterator[None]:
-    """To the last byte that the disk has, by a file without a name: a program may look at, or delete, what is there."""
-    with tempfile.TemporaryFile(dir=disk, buffering=0) as filler:
-        for size in (1 << 16, 1 << 12, 1 << 6, 1):  # quick: a save may be near
-            with suppress(OSError):
-                while True:
-                    filler.write(bytes(size))
-        yield

@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from clusterdp.operate.run_history import read_history
 from clusterdp.rehearse.clusters.drill_cluster import DrillCluster
@@ -44,9 +43,8 @@ MOMENTS = (
 @dataclass
 class Scene:
     """files: what the run does with its checkpoints. facts: of the undisturbed run. grace_s: of a preemption. tell:
-    shows where the run is. watches_silence: the batch script looks whether the program hangs. small_disk: where the
-    checkpoints are, if it may be filled. thorough: at every moment of a save. unmade: what of the drill was not done,
-    and why."""
+    shows where the run is. watches_silence: the batch script looks whether the program hangs. thorough: at every
+    moment of a save. unmade: what of the drill was not done, and why."""
 
     live: LiveRun
     files: FileWatch | None
@@ -57,7 +55,6 @@ class Scene:
     dice: random.Random
     tell: Callable[[int | None, str], None]
     watches_silence: bool = False
-    small_disk: Path | None = None
     thorough: bool = False
     hits: list[Hit] = field(default_factory=list)
     unmade: str = ""

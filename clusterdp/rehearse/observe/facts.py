@@ -15,16 +15,15 @@ from clusterdp.rehearse.observe.save_shape import SaveShape
 class Facts:
     """As Observer has seen it.
 
-    ours: its checkpoints are. saved: the bytes of its last one, or of the program's files that look like checkpoints.
-    steps: of the whole run; None: the program does not tell. took_s: from the start of its ranks to their end.
-    start_s: to the first step. evaluates: it has a phase of evaluation. warm_up: the steps of its warm-up; 0: none is
-    known. written: files that its ranks had open for writing, with their sizes. ports: on which its ranks listened, but
-    for MASTER_PORT. counter: of the steps that it prints. saved_at: at which steps. files: what was done to those
-    that look like checkpoints, by their paths within its code, or whole paths elsewhere. saves: what a save does.
+    ours: its checkpoints are. steps: of the whole run; None: the program prints none. took_s: from the start of its
+    ranks to their end. start_s: to the first step. evaluates: it has a phase of evaluation. warm_up: the steps of its
+    warm-up; 0: none is known. written: files that its ranks had open for writing, with their sizes. ports: on which its
+    ranks listened, but for MASTER_PORT. counter: of the steps that it prints. saved_at: at which steps. files: what was
+    done to those that look like checkpoints, by their paths within its code, or whole paths elsewhere. saves: what a
+    save does.
     """
 
     ours: bool = False
-    saved: int = 0
     steps: int | None = None
     took_s: float = 0.0
     start_s: float = 0.0

@@ -1,10 +1,12 @@
-"""FileEvents: the calls by which the ranks of a run change files, in order; a drill can hold one before it is done.
+"""FileEvents: the calls by which the ranks of a run change files, in order; a drill can hold one before it is done, and
+have the disk full.
 
 The kernel gives notice of each call, and lets it go on when the answer comes (fakeslurm/core/file_traps.py).
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -12,13 +14,13 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from clusterdp.fakeslurm.core import file_traps
-from clusterdp.fakeslurm.core.file_traps import DELETE, RENAME, WRITE
+from clusterdp.fakeslurm.core.file_traps import BYTES, DELETE, NAMES, NAMES_AND_BYTES, RENAME, WRITE, Call
 from clusterdp.rehearse.observe import processes
 
 MOST = 20_000  # events that are kept: a save of a large model in thousands of files has fewer
@@ -74,9 +76,12 @@ class FileEvents:
     """Listens in a thread of its own, from the start of the tasks to close(). Nothing is seen where a file trap is not
     possible."""
 
-    def __init__(self, socket_path: Path):
-        """socket_path: to which the tasks send their notifications, in a folder that is private to this user."""
+    def __init__(self, socket_path: Path, *, fills_disk: bool = False):
+        """socket_path: to which the tasks send their notifications, in a folder that is private to this user.
+        fills_disk: disk_full() will be called; each write to a file or a socket waits 150 microseconds then."""
         self.socket = socket_path
+        self._mode = NAMES_AND_BYTES if fills_disk else NAMES
+        self._is_full: Callable[[Path], bool] | None = None
         self.events: list[FileEvent] = []
         self.binary: dict[str, int] = {}  # bytes of the files that were written and are not text, by their first path
         self.step: Callable[[], int | None] = lambda: None
@@ -122,6 +127,16 @@ class FileEvents:
         while held and not held.event.is_done() and time.monotonic() < deadline:
             pass  # the call takes microseconds, and the rank runs on after it
 
+    @contextmanager
+    def disk_full(self, is_there: Callable[[Path], bool]) -> Iterator[None]:
+        """Meanwhile no byte can be written to a file of the full disk. is_there: whether a file is on it, by a path
+        that leads to it while the call waits."""
+        self._is_full = is_there
+        try:
+            yield
+        finally:
+            self._is_full = None
+
     # -- listening --
 
     def _listen(self) -> None:
@@ -141,6 +156,7 @@ class FileEvents:
     def _accept(self) -> int:
         task, _ = self._server.accept()
         with task:
+            task.send(self._mode)
             told, descriptors, _, _ = socket.recv_fds(task, 256, 1)
             self._listeners[descriptors[0]] = int(told.split()[1])
             task.send(b"!")
@@ -151,9 +167,15 @@ class FileEvents:
         with suppress(OSError):  # a signal has interrupted the call, or its thread is gone
             fcntl.ioctl(listener, file_traps.RECEIVE, buffer)
             notice, pid, _, number, _, _, *arguments = file_traps.NOTIFICATION.unpack(buffer)
+            machine = file_traps.machine()
+            assert machine
+            call = machine.calls[number]
+            if call.kind == BYTES:
+                _let_go(listener, notice, errno.ENOSPC if self._is_on_full_disk(pid, arguments[call.file]) else 0)
+                return
             event = None
             with suppress(OSError):
-                event = self._event(pid, number, arguments, self._listeners[listener])
+                event = self._event(pid, call, arguments, self._listeners[listener])
             with suppress(OSError):
                 # The thread of a call that is over may be another's by now, and so may the paths.
                 fcntl.ioctl(listener, file_traps.IS_VALID, notice.to_bytes(8, "little"))
@@ -162,11 +184,13 @@ class FileEvents:
                     return
             _let_go(listener, notice)
 
-    def _event(self, pid: int, number: int, arguments: list[int], task: int) -> FileEvent | None:
+    def _is_on_full_disk(self, pid: int, descriptor: int) -> bool:
+        with suppress(OSError):  # the thread is gone
+            return self._is_full is not None and self._is_full(Path(f"/proc/{pid}/fd/{descriptor}"))
+        return False
+
+    def _event(self, pid: int, call: Call, arguments: list[int], task: int) -> FileEvent | None:
         """None if no file of the program is meant."""
-        machine = file_traps.machine()
-        assert machine
-        call = machine.calls[number]
         names = [_name(pid, arguments[name], None if at is None else arguments[at]) for at, name in call.names]
         if names[-1].startswith(("/proc/", "/sys/", "/dev/")) and not names[-1].startswith("/dev/shm/"):
             return None
@@ -218,9 +242,11 @@ class FileEvents:
         self.socket.unlink(missing_ok=True)
 
 
-def _let_go(listener: int, notice: int) -> None:
+def _let_go(listener: int, notice: int, error: int = 0) -> None:
+    """error: with which the call fails, and is not done."""
+    answer = (0, -error, 0) if error else (0, 0, file_traps.CONTINUE)
     with suppress(OSError):  # its thread is gone
-        fcntl.ioctl(listener, file_traps.SEND, file_traps.RESPONSE.pack(notice, 0, 0, file_traps.CONTINUE))
+        fcntl.ioctl(listener, file_traps.SEND, file_traps.RESPONSE.pack(notice, *answer))
 
 
 def _name(pid: int, address: int, folder: int | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
@@ -13,7 +12,7 @@ from clusterdp.operate.run_history import read_history
 from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_events import FileEvents
-from clusterdp.rehearse.observe.file_use import FileUse, is_best, is_checkpoint
+from clusterdp.rehearse.observe.file_use import FileUse, is_best
 from clusterdp.rehearse.observe.live_run import LiveRun
 from clusterdp.rehearse.observe.printed_steps import counter_of, read_steps
 from clusterdp.rehearse.observe.save_shape import SaveShape, is_state, learn, named, own_name
@@ -75,15 +74,8 @@ class Observer:
                 self._written[path] = os.stat(path).st_size
         saves = _save_shape(run, events) if events else SaveShape()
         files = {path: use for path, use in files.items() if is_state(run, saves, path)}
-        # A save whose temporary name looks like nothing, or that is quick, is not seen while it is open.
-        sizes = {f"{run.code}/{path}": use.size for path, use in files.items() if use.whole_at(math.inf)}
-        seen_open = {path: size for path, size in self._written.items() if is_checkpoint(path)}
-        saved = sum({**sizes, **seen_open}.values())
-        if ours:
-            saved = sum(file.stat().st_size for file in run.checkpoints.rglob(f"{ours[-1].token}*"))
         return Facts(
             ours=bool(ours),
-            saved=saved,
             steps=history.step if ours else max(self._printed(), default=self._steps),
             took_s=(self._last or 0.0) - began if self._last else took_s,
             start_s=(self._first_step or began) - began,

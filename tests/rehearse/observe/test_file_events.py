@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -92,3 +93,52 @@ def test_shared_memory_of_workers_is_not_recorded(events: FileEvents, tmp_path: 
     code = "open('/dev/null', 'w'); open('/dev/shm/torch_7_x', 'w'); os.unlink('/dev/shm/torch_7_x')"
     assert started(events, tmp_path, code).wait() == 0
     assert events.events == []
+
+
+def test_full_disk_takes_no_byte_of_any_call_that_writes(tmp_path: Path) -> None:
+    code = """
+import errno, json, shutil
+open("source", "wb").write(bytes(8))
+source, room, full = (os.open(name, os.O_RDWR | os.O_CREAT) for name in ("source", "room", "full"))
+ways = {
+    "write": lambda file: os.write(file, b"x"),
+    "pwrite": lambda file: os.pwrite(file, b"x", 0),
+    "writev": lambda file: os.writev(file, [b"x", b"y"]),
+    "pwritev": lambda file: os.pwritev(file, [b"x"], 0),
+    "sendfile": lambda file: os.sendfile(file, source, 0, 8),
+    "copy_file_range": lambda file: os.copy_file_range(source, file, 8),
+}
+for name, way in ways.items():
+    way(room)
+    try:
+        way(full)
+    except OSError as error:
+        open("failed", "a").write(f"{name} {error.errno}\\n")
+try:
+    with open("full", "w") as file: file.write("x")
+except OSError as error:
+    open("failed", "a").write(f"close {error.errno}\\n")
+"""
+    events = FileEvents(tmp_path / "s", fills_disk=True)
+    work = tmp_path / "work"
+    with events.disk_full(lambda file: file.resolve() == work / "full"):
+        assert started(events, tmp_path, code).wait() == 0
+    events.close()
+    ways = ("write", "pwrite", "writev", "pwritev", "sendfile", "copy_file_range", "close")
+    assert (work / "failed").read_text() == "".join(f"{way} {errno.ENOSPC}\n" for way in ways)
+    assert (work / "full").stat().st_size == 0 < (work / "room").stat().st_size
+
+
+def test_disk_has_room_again_after_disk_full(tmp_path: Path) -> None:
+    events = FileEvents(tmp_path / "s", fills_disk=True)
+    events.hold(lambda event: event.kind == "delete")
+    process = started(
+        events, tmp_path, "file = open('a', 'wb', 0); open('b', 'w').close(); os.unlink('b'); file.write(b'x')"
+    )
+    wait_for("a held call", lambda: events.held is not None, 10, every_s=0.01)
+    with events.disk_full(lambda file: True):
+        pass
+    events.release()
+    assert process.wait() == 0
+    events.close()
+    assert (tmp_path / "work" / "a").read_bytes() == b"x"
