@@ -1,0 +1,134 @@
+"""Children: the processes of this program, and the signals that it gets.
+
+TERM comes at scancel, at a requeue, at the time limit, and at a preemption without a grace time. It is counted, ends any
+wait, and is acted on where that is safe. A command of Slurm's that runs has TERM blocked, because the requeue that it asks
+for sends one to all processes of the job.
+"""
+
+import os
+import select
+import signal
+import subprocess
+from contextlib import contextmanager
+from typing import IO, Any, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
+
+STRAY = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Answer(NamedTuple):
+    """Of a command: its exit code, 127 if it is not there; what it printed on both streams."""
+
+    code: int
+    said: str
+
+
+class Children:
+    """environ: of the batch script, byte for byte; each child gets it, and what is named besides."""
+
+    def __init__(self, environ: Mapping[bytes, bytes]) -> None:
+        self.environ = dict(environ)
+        self.terms = 0  # TERMs so far
+        self._handled = 0
+        reading, writing = os.pipe()
+        for end in (reading, writing):
+            os.set_blocking(end, False)
+        self._woken = reading
+        signal.set_wakeup_fd(writing)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM, signal.SIGCHLD])
+        signal.signal(signal.SIGTERM, self._count)
+        # Handlers, and not SIG_IGN, which a child would inherit.
+        for number in STRAY + (signal.SIGCHLD,):
+            signal.signal(number, _nothing)
+
+    def _count(self, number: int, frame: Any) -> None:
+        self.terms += 1
+
+    def is_asked_to_end(self) -> bool:
+        """Whether a TERM has come that nobody has seen by this call."""
+        seen, self._handled = self._handled, self.terms
+        return self.terms > seen
+
+    def export(self, **values: Any) -> None:
+        """Sets variables for all later children; None removes one."""
+        for name, value in values.items():
+            self.environ.pop(os.fsencode(name), None)
+            if value is not None:
+                self.environ[os.fsencode(name)] = os.fsencode(str(value))
+
+    def start(self, words: Sequence[str], out: Union[None, int, IO[bytes]] = None, **more: Any) -> "subprocess.Popen[bytes]":
+        """OSError if there is no such program."""
+        err = subprocess.STDOUT if out is not None else None
+        return subprocess.Popen(
+            list(words), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self.environ, **more
+        )
+
+    def run(self, words: Sequence[str], err: bool = True, variables: Optional[Mapping[str, str]] = None) -> Answer:
+        """Runs a command to its end, whatever signal comes. err: its errors are part of what it said; else they are
+        dropped."""
+        environ = dict(self.environ)
+        environ.update({os.fsencode(name): os.fsencode(value) for name, value in (variables or {}).items()})
+        with term_blocked():
+            try:
+                child = subprocess.Popen(
+                    list(words),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT if err else subprocess.DEVNULL,
+                    env=environ,  # type: ignore[arg-type]
+                )
+            except OSError as error:
+                return Answer(127, "{}: {}".format(words[0], error.strerror))
+        said, _ = child.communicate()
+        return Answer(child.returncode, os.fsdecode(said).rstrip("\n"))
+
+    def sleep(self, seconds: float) -> bool:
+        """Waits so long, or until a TERM comes; whether the time is over."""
+        if seconds <= 0:
+            return True
+        before = self.terms
+        sleeper = self.timer(seconds)
+        self.wait([sleeper], lambda: self.terms > before)
+        return not end(sleeper)
+
+    def timer(self, seconds: float) -> "subprocess.Popen[bytes]":
+        """A process that ends after so many seconds: like all of the job, it stands still while that is suspended."""
+        return self.start(["sleep", "{:g}".format(seconds)])
+
+    def wait(self, children: "Sequence[subprocess.Popen[bytes]]", or_if: Any = lambda: False) -> None:
+        """Until one of them has ended. Returns after a signal, too, if or_if() is true then."""
+        while not or_if() and all(child.poll() is None for child in children):
+            select.select([self._woken], [], [], None)
+            try:
+                while os.read(self._woken, 512):
+                    pass
+            except BlockingIOError:
+                pass
+
+
+@contextmanager
+def term_blocked() -> Iterator[None]:
+    """A child that is started here never gets a TERM."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
+
+def end(child: "subprocess.Popen[bytes]") -> bool:
+    """Ends a child that still runs; whether it did."""
+    if child.poll() is not None:
+        return False
+    child.terminate()
+    child.wait()
+    return True
+
+
+def exit_code(child: "subprocess.Popen[bytes]") -> int:
+    """As a shell has it: 128 and the signal."""
+    code = child.returncode
+    return 128 - code if code < 0 else code
+
+
+def _nothing(number: int, frame: Any) -> None:
+    pass

@@ -1,0 +1,112 @@
+"""What follows the end of an attempt? Pure, but for what is looked up only where it decides."""
+
+from typing import Callable, NamedTuple, Sequence, Tuple
+
+from . import slurm
+from .decisions import Decision, End, Leave, Requeue
+from .evidence import Failure, Fault
+from .history import SHORT_S, History
+from .policy import exhausted
+from .record import one_line
+from .rules import Rules
+
+GOES_ON = "`clusterdp resume {run}` goes on with the run."
+ASKS_AGAIN = 75  # EX_TEMPFAIL: the program has saved and asks for a requeue
+
+
+class Ended(NamedTuple):
+    """How the step has ended. word, reason, step: the ranks' outcome; empty if they have left none. in_setup: a line of
+    launch.setup has failed, and no step has run."""
+
+    code: int
+    took_s: int
+    word: str = ""
+    reason: str = ""
+    step: int = 0
+    saved: bool = False
+    in_setup: bool = False
+
+    @property
+    def cost_s(self) -> int:
+        return 0 if self.saved else self.took_s
+
+
+def by_the_ranks(ended: Ended) -> Tuple[Decision, ...]:
+    """What the ranks have agreed on; nothing if that is no end of the run."""
+    word, reason = ended.word, ended.reason
+    if word == "done":
+        return (End("done", "finished", 0, {"step": ended.step}),)
+    if (word, reason) == ("stop", "cancelled"):
+        return (End("cancelled", "cancelled", 1),)
+    if word == "overtaken" or (word, reason) == ("stop", "claim"):
+        return (End("overtaken", "failed", 1, {"reason": "claim"}),)
+    if (word, reason) == ("stop", "user"):
+        return (End.by_user(),)
+    if word == "stop":
+        code = 2 if reason == "entry" else 1
+        return (End("stopped", "failed", code, {"reason": reason, "exit": code}),)
+    return ()
+
+
+def by_slurm(ended: Ended, now: str, history: History, rules: Rules, unlaunched: Sequence[str]) -> Tuple[Decision, ...]:
+    """What Slurm's word on the job, the ranks' and the exit code decide; nothing if the program has failed. now: of
+    slurm.Look."""
+    if now in (slurm.ENDING, slurm.REQUEUED):
+        return (Leave(ended.code),)
+    if now == slurm.UNKNOWN:
+        why = "Slurm's controller has not answered for {} minutes".format(slurm.PATIENCE_S // 60)
+        said = why + ", so nobody knows whether this job may go on. What was saved is safe: "
+        said += "`clusterdp resume {run}` goes on with it."
+        return (End("unknown", "failed", ASKS_AGAIN, {"reason": why, "exit": ended.code}, said),)
+    if now == slurm.PREEMPTED:  # whatever the exit code: a program that is killed in its grace time has not crashed
+        return (_requeued("preempted", ended, history, rules),)
+    if now == slurm.TIME_LIMIT:
+        return (_requeued("timeout", ended, history, rules),)
+    if ended.word == "requeue":
+        return (_requeued("timeout" if ended.reason == "time" else "signal", ended, history, rules),)
+    if rules.kind != "entry" and ended.code == 0:
+        return (End("done", "finished", 0),)
+    if rules.kind != "entry" and ended.code == ASKS_AGAIN:
+        return (_asked(ended, history, rules),)
+    if unlaunched:
+        said = "srun could not launch tasks on {}: that node has failed, not the program.".format(" ".join(unlaunched))
+        return (_requeued("node-lost", ended, history, rules, said),)
+    return ()
+
+
+def _asked(ended: Ended, history: History, rules: Rules) -> Decision:
+    """A program that asks at once each time saves nothing."""
+    times = history.short + 1
+    if ended.took_s < SHORT_S and times >= rules.max_no_progress:
+        why = "{} attempt(s) in a row that asked to be requeued (exit 75) within a minute".format(times)
+        return End.gave_up(why, why + "; giving up. See {logs}")
+    return _requeued("asked", ended, history, rules)
+
+
+def _requeued(cause: str, ended: Ended, history: History, rules: Rules, said: str = "") -> Decision:
+    after = history.with_end(cause, ended.cost_s, ended.saved)
+    why = exhausted(after, cause, rules)
+    return End.gave_up(why, why + "; giving up. " + GOES_ON) if why else Requeue(cause, said)
+
+
+def by_fault(
+    ended: Ended, fault: Fault, failure: Failure, history: History, rules: Rules, is_repeated: Callable[[], bool]
+) -> Decision:
+    """The program has failed. is_repeated: called only if nothing else forbids another attempt."""
+    after = history.with_end(fault.cause, ended.cost_s, ended.saved)
+    error = one_line(failure.error or failure.reported)
+    details = {"exit": ended.code, **({"error": error} if error else {})}
+    why = ""
+    if history.missing and ended.code in (126, 127) and not ended.in_setup:
+        why = "the program was not found or cannot be executed"  # twice: not one node's fault
+    elif is_repeated():
+        why = "the same error as before: " + error
+    forbidden = why or exhausted(after, fault.cause, rules)
+    if not forbidden:
+        words = "{} with exit code {} ({} of {} faults that are tried again); see {{logs}}"
+        said = words.format(fault.how, ended.code, after.faults, rules.max_crashes)
+        return Requeue(fault.cause, said, details)
+    said = "{} with exit code {}, for the last time: {}; see {{logs}}".format(fault.how, ended.code, forbidden)
+    if not forbidden.startswith("{} fault".format(after.faults)):  # the list of attempts shows them
+        details["reason"] = forbidden
+    return End(fault.cause, "failed", ended.code or 1, details, said)

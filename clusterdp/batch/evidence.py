@@ -1,0 +1,163 @@
+"""Evidence: what an attempt died of, by the ends of its logs and by what Slurm wrote into the job's output. Pure."""
+
+import re
+from typing import Dict, NamedTuple, Optional, Sequence
+
+# What a full disk has cost a training that went on: if it died later, it died of something else.
+WENT_ON = re.compile(r"was not saved \(\d+ in a row\)|What goes there is lost until it can be written again")
+DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
+# Of cgroups (two spellings), of srun, of a Slurm without cgroups, of torch, Python and C++.
+OUT_OF_MEMORY = re.compile(
+    r"oom[-_]kill event|task \d+: Out Of Memory|exceeded memory limit|OutOfMemoryError|^MemoryError|bad_alloc"
+)
+# What a rank says whose peer is gone. It is never an error of its own.
+LOST_CONNECTION = re.compile(
+    r"DistBackendError|DistNetworkError|Connection (?:closed|reset|refused)|Broken pipe"
+    r"|another (?:rank.s failure|failed): rank"
+)
+ERROR = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*(?:Error|Exception)(?::|$)|(?:[Ff]atal|[Ee]rror): ")
+BY_SLURM = re.compile(r"^slurmstepd[-:]|error: \*\*\* (?:JOB|STEP) \d")  # how Slurm has ended the other ranks
+TASK_ENDED = re.compile(r"^srun: error: ([^: \n]+): tasks? (\d+)[^:\n]*: (?!Terminated$)(.+)$", re.MULTILINE)
+OF_SLURM = re.compile(r"^(?:srun|slurmstepd)[-:]")
+BRIEF_S = 60
+END = 4096  # bytes at the end of a log that are looked at
+
+
+class Fault(NamedTuple):
+    """An end that neither Slurm nor the user has asked for. how: in words."""
+
+    cause: str
+    how: str
+
+
+class Failure(NamedTuple):
+    """The rank that failed first. reported: srun's words on it. Empty where it is unknown."""
+
+    error: str = ""
+    node: str = ""
+    step: str = ""
+    reported: str = ""
+
+
+class Mistake(NamedTuple):
+    """The failure as it is compared with that of another attempt. brief: it came within a minute of the start."""
+
+    node: str
+    step: str
+    brief: bool
+    what: str
+
+    def as_text(self) -> str:
+        return "{}\n{} {}\n{}".format(self.node, self.step or "-", "yes" if self.brief else "no", self.what)
+
+
+def fault_of(ends: Sequence[str], said: str, hung: bool, took_s: float, started: bool) -> Fault:
+    """ends: of the ranks' logs. said: the job's output in this attempt. started: it has saved, or measured anything."""
+    if hung:
+        return Fault("hung", "hung")
+    lines = [line for text in ends for line in text.split("\n") if not WENT_ON.search(line)]
+    lines += [line for line in said.split("\n") if OF_SLURM.match(line)]
+    for line in reversed(lines):
+        found = [*OUT_OF_MEMORY.finditer(line), *DISK_FULL.finditer(line)]
+        if found:
+            last = max(found, key=lambda match: match.start())
+            if DISK_FULL.match(last.group()):
+                return Fault("disk", "found the disk full")
+            return Fault("memory", "ran out of memory")
+    if took_s < BRIEF_S and not started:
+        return Fault("start", "crashed at its start")
+    return Fault("crash", "crashed")
+
+
+def failure_of(note: Sequence[str], said: str, logs: Dict[int, str]) -> Failure:
+    """note: the lines of attempts/*/error, which one of our ranks may have written. said: the job's output in this
+    attempt. logs: the ends of the ranks' logs, by rank."""
+    if note and note[0] + "".join(note[1:3]):
+        node, step, error = (list(note) + ["", "", ""])[:3]
+        return Failure(error, node, step)
+    ended = [(node, int(rank), how) for node, rank, how in TASK_ENDED.findall(said)]  # in the order of their ends
+    node, error, how, reported = "", "", "", ""
+    for each, rank, how in ended:  # a rank that outlives another may end before it, of a lost connection
+        error = own_error(logs.get(rank, ""))
+        if error or not LOST_CONNECTION.search(logs.get(rank, "")):
+            node, reported = each, _reported(each, rank, how)
+            break
+    else:
+        if ended:
+            node, rank, how = ended[0]
+            reported = _reported(node, rank, how)
+    for rank in sorted(logs):
+        if error or (how and not how.startswith("Exited")):
+            break  # a signal has killed that rank: the others can only follow
+        error = own_error(logs[rank])
+    return Failure(error, node, "", reported)
+
+
+def _reported(node: str, rank: int, how: str) -> str:
+    return "srun: {}: task {}: {}".format(node, rank, how)
+
+
+def own_error(end: str) -> str:
+    """The last error at the end of a log that did not follow from the end of another rank."""
+    for line in reversed(end.split("\n")):
+        if ERROR.search(line) and not LOST_CONNECTION.search(line) and not BY_SLURM.search(line):
+            return line
+    return ""
+
+
+ALIKE = [
+    (re.compile(r"0x[0-9a-fA-F]+"), "ADDRESS"),
+    (re.compile(r"[0-9]+(?:\.[0-9]+){3}"), "HOST"),
+]
+ALIKE_AFTER_NAMES = [
+    (re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"), "DATE"),
+    (re.compile(r"[0-9]+:[0-9]{2}(?::[0-9]{2})?(?:[.,][0-9]+)?"), "TIME"),
+    (re.compile(r"[0-9]{4,}"), "NUMBER"),
+    (re.compile(r"([Pp]id|[Rr]ank|[Pp]rocess|[Tt]ask)([ =:]+)[0-9]+"), r"\1\2NUMBER"),
+]
+
+
+def mistake_of(failure: Failure, took_s: float, hosts: Sequence[str]) -> Optional[Mistake]:
+    """None without an error. It is compared without addresses, pids, times and hosts."""
+    if not failure.error:
+        return None
+    what = failure.error
+    for pattern, word in ALIKE:
+        what = pattern.sub(word, what)
+    names = [re.escape(host) for host in dict.fromkeys([failure.node, *hosts]) if host]
+    what = re.sub("|".join(names), "HOST", what) if names else what
+    for pattern, word in ALIKE_AFTER_NAMES:
+        what = pattern.sub(word, what)
+    return Mistake(failure.node, failure.step, took_s < BRIEF_S, what)
+
+
+def mistake_from(lines: Sequence[str]) -> Optional[Mistake]:
+    """As an earlier attempt has noted it."""
+    node, when, what = (list(lines) + ["", "", ""])[:3]
+    step, _, brief = when.partition(" ")
+    return Mistake(node, "" if step == "-" else step, brief == "yes", what) if what else None
+
+
+def is_repeated(mistake: Optional[Mistake], earlier: Sequence[Mistake], others: bool) -> bool:
+    """Whether the same error has ended an earlier attempt, at the same step or both within a minute of the start, and on
+    another node if there are others to try. earlier: since the last checkpoint."""
+    if mistake is None:
+        return False
+    for each in earlier:
+        if each.what != mistake.what:
+            continue
+        same_time = (each.brief and mistake.brief) or (mistake.step and each.step == mistake.step)
+        if same_time and not (each.node == mistake.node and others):
+            return True
+    return False
+
+
+def first_to_exit(said: str) -> str:
+    """How the rank ended that ended first: the others are killed then, and srun exits with their signal."""
+    found = re.search(r"^srun: error: [^ :]+: tasks? [0-9][^:]*: (.*)", said, re.MULTILINE)
+    return found.group(1) if found else ""
+
+
+def has_taken_port(text: str) -> bool:
+    """Whether the port was taken that was free when it was probed."""
+    return re.search(r"EADDRINUSE|[Aa]ddress already in use", text) is not None

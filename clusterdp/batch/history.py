@@ -1,0 +1,112 @@
+"""History: what the earlier attempts of a job come to. Pure."""
+
+import json
+from typing import NamedTuple, Sequence, Tuple, Union
+
+from .attempts import Attempt
+from .causes import FAULTS
+from .decisions import End
+
+SHORT_S = 60  # an attempt that asks for a requeue within that has done nothing
+
+
+class History(NamedTuple):
+    """ended: the causes of all that count, in order. row: of these, since the last attempt that saved. idle: attempts since the last one that saved; spent_s: allocated
+    seconds of those. since: their names. missing: attempts in a row whose program was not found. short: in a row that
+    asked for a requeue at once. moved: in a row that did not start on a node that the run avoids. bad: nodes that are
+    avoided, of the newest attempt first. links: jobs of the chain, with this one. over_at: when the last one ended."""
+
+    ended: Tuple[str, ...] = ()
+    row: Tuple[str, ...] = ()
+    idle: int = 0
+    spent_s: int = 0
+    since: Tuple[str, ...] = ()
+    missing: int = 0
+    short: int = 0
+    moved: int = 0
+    bad: Tuple[str, ...] = ()
+    links: int = 1
+    over_at: int = 0
+
+    @property
+    def faults(self) -> int:
+        return sum(cause in FAULTS for cause in self.ended)
+
+    def times(self, cause: str) -> int:
+        return sum(each == cause for each in self.ended)
+
+    def with_end(self, cause: str, took_s: int, saved: bool) -> "History":
+        """With the end of one more attempt."""
+        return self._replace(
+            ended=self.ended + (cause,),
+            row=(() if saved else self.row) + (cause,),
+            spent_s=0 if saved else self.spent_s + took_s,
+        )
+
+
+def history_of(attempts: Sequence[Attempt], job: str) -> Union[History, End]:
+    """End if one of them has ended the run: what is over stays over. Since 24.05 Slurm requeues a job that was preempted
+    once when it ends, whatever its exit code. job: this one."""
+    history, linked = History(), job
+    for attempt in attempts:
+        if attempt.job != linked:
+            history, linked = history._replace(links=history.links + 1), attempt.job
+        history = history._replace(bad=attempt.avoid + history.bad)
+        if attempt.cause == "overtaken" or attempt.reason == "claim":
+            continue  # another attempt had taken the run: it does not count
+        if attempt.cause == "bad-node":
+            history = history._replace(moved=history.moved + 1)
+            continue
+        over = _over(attempt)
+        if over:
+            return over
+        history = _counted(history, attempt)
+    return history
+
+
+def _counted(history: History, attempt: Attempt) -> History:
+    took = attempt.took or 0
+    after = history.with_end(attempt.cause, took, attempt.saved)
+    is_short = attempt.cause == "asked" and attempt.code == "75" and took < SHORT_S
+    return after._replace(
+        idle=0 if attempt.saved else history.idle + 1,
+        since=(() if attempt.saved else history.since) + (attempt.name,),
+        missing=history.missing + 1 if attempt.code in ("126", "127") else 0,
+        short=history.short + 1 if is_short else 0,
+        moved=0,
+        over_at=attempt.over_at or 0,
+    )
+
+
+def _over(attempt: Attempt) -> Union[End, None]:
+    """The end of the run that this attempt was; None if the run goes on."""
+    goes_on = "`clusterdp resume {run}` goes on with the run."
+    cause, word, reason = attempt.cause, attempt.word, attempt.reason
+    if cause == "done" or word == "done":
+        said = "attempt {} has finished this run. To run it again, submit a new run."
+        return End("done", "finished", 0, {}, said.format(attempt.name))
+    if cause == "cancelled" or (word, reason) == ("stop", "cancelled"):
+        return End("cancelled", "cancelled", 1, {}, "attempt {} was cancelled. ".format(attempt.name) + goes_on)
+    if (word, reason) == ("stop", "user") or (cause == "stopped" and word in ("", "requeue")):
+        # by the ranks' agreement, or when they had ended otherwise
+        said = "attempt {} was asked to stop. ".format(attempt.name) + goes_on
+        return End.by_user(said)
+    if cause == "stopped" or word == "stop":
+        said = "attempt {} has stopped this run for good. See `clusterdp status {{run}}`.".format(attempt.name)
+        return End("stopped", "failed", 1, {"reason": reason}, said)
+    return _own_word(attempt, goes_on)
+
+
+def _own_word(attempt: Attempt, goes_on: str) -> Union[End, None]:
+    """Those that are tried again have `requeued` as their last event."""
+    if attempt.cause not in FAULTS and attempt.cause != "gave-up":
+        return None
+    try:
+        event = json.loads(attempt.last_event)
+    except ValueError:
+        return None
+    if not isinstance(event, dict) or event.get("event") != "failed" or event.get("cause") != attempt.cause:
+        return None
+    details = {key: value for key, value in event.items() if key not in ("time", "event", "attempt", "cause")}
+    said = "attempt {} has ended this run ({}). ".format(attempt.name, attempt.cause) + goes_on
+    return End(attempt.cause, "failed", 1, details, said)

@@ -1,0 +1,170 @@
+"""notify: words to people about an end, a failure, a requeue or a hang. They take 10 s at most, and change nothing for the
+job."""
+
+import json
+import os
+import signal
+import subprocess
+from typing import Any, Mapping, NamedTuple, Optional, Sequence
+
+from .causes import CAUSES, FAULTS
+from .children import Answer, Children, exit_code, term_blocked
+from .job import Job
+from .rules import Rules
+from .texts import lines, read, shown, warn
+
+MOST_S = 10
+END, FAILURE, REQUEUE, HANG = "end", "failure", "requeue", "hang"
+SILENT = ("done", "cancelled", "overtaken", "stopped")  # such an attempt came back by itself, and finds the run over
+
+
+class Message(NamedTuple):
+    """event: of notify.on. about: of it or of its chain it is told once."""
+
+    event: str
+    about: str
+    text: str
+    see: str
+
+
+def event_of(event: str, cause: str, details: Mapping[str, Any], wanted: Any) -> str:
+    """The word of notify.on for a line of the ledger; empty if nobody is to know."""
+    if event == "finished" or (event == "failed" and cause == "stopped" and details.get("reason") == "user"):
+        found = END
+    elif (event == "failed" and cause == "overtaken") or (event == "requeued" and cause in SILENT):
+        return ""
+    else:
+        found = {"failed": FAILURE, "requeued": REQUEUE, "hang": HANG}.get(event, "")
+    if cause == "hung" and found not in wanted:
+        found = HANG  # it has ended before anybody looked at hang.txt
+    return found if found in wanted else ""
+
+
+def words_for(event: str, cause: str, details: Mapping[str, Any], rules: Rules, hang: str, step: int) -> str:
+    """What has happened, in a line. hang: the first line of hang.txt. step: 0 if it is not known."""
+    what = CAUSES.get(cause, cause) + (" at step {}".format(step) if step else "")
+    why, error, code = details.get("reason", ""), details.get("error", ""), details.get("exit")
+    if event == END and cause == "stopped":
+        return "stopped, as it was asked to" + (", at step {}".format(step) if step else "")
+    if event == REQUEUE:
+        return what if cause == "requeued" else what + "; it is requeued"
+    if event == HANG:
+        return "hangs: " + hang
+    if event != FAILURE:
+        return what
+    if cause == "stopped":
+        return "failed: {}: a mistake in its config or code".format(what)
+    if details.get("requeue") == "refused":
+        return "failed: {}, and Slurm has refused to requeue it".format(what)
+    if not details and not rules.requeue:
+        return "failed: {}, and restart.requeue is false".format(what)
+    if cause in FAULTS and not why:
+        why = "restart.max_crashes allows no more than {}".format(rules.max_crashes)
+    if error and error in why:
+        error = ""
+    said = "failed: " + what + (" (exit {})".format(code) if code is not None else "")
+    return said + (": " + error if error else "") + ("; " + why if why else "")
+
+
+class Notify:
+    def __init__(self, job: Job, rules: Rules, children: Children) -> None:
+        self.job = job
+        self.rules = rules
+        self.children = children
+        self.step = 0  # of the ranks' outcome
+
+    def tell(self, event: str, cause: str, attempt: str, details: Mapping[str, Any]) -> bool:
+        """Sends a line of the ledger to those who want it; whether it did. The end of a run is sent once."""
+        found = event_of(event, cause, details, self.rules.notify)
+        about = self.job.chain if found in (END, FAILURE) else attempt
+        if not found or not self._is_new("{} {} {}".format(about, found, cause)):
+            return False
+        step = int(details.get("step") or (self.step if attempt == self.job.attempt else 0))
+        hang = lines(os.path.join(self.job.folder_of(attempt), "hang.txt"))[0]
+        what = words_for(found, cause, details, self.rules, hang, step)
+        see = "why" if found in (HANG, FAILURE) else "status"
+        text = "{} (job {}): {}\nclusterdp {} {}".format(self.rules.name, self.job.id, what, see, self.job.run)
+        self._send(text, {
+            "EVENT": found, "CAUSE": cause, "EXIT": details.get("exit", ""), "STEP": step or "",
+            "NAME": self.rules.name, "RUN": self.job.run, "JOB": self.job.id, "TEXT": text,
+        })  # fmt: skip
+        return True
+
+    def _is_new(self, line: str) -> bool:
+        """Attempts that find the run over are of the same chain: they do not send it again."""
+        path = os.path.join(self.job.run, "told")
+        if line in read(path).split("\n"):
+            return False
+        try:
+            with open(path, "ab") as file:
+                file.write(os.fsencode(line + "\n"))
+        except OSError:
+            warn("{}: cannot write told. Is its disk full, or a quota used up? Going on without.".format(self.job.run))
+        return True
+
+    def _send(self, text: str, variables: Mapping[str, Any]) -> None:
+        if self.rules.notify_command:
+            found = self._run(self.rules.notify_command, text + "\n", variables)
+            if found and found.code:
+                warn("notify.command: ended with exit code {}.".format(found.code))
+            return
+        url = lines(self.rules.webhook_file)[0].strip()
+        if not url:
+            words = "notify.webhook_file: cannot be read on {}. Put it where the nodes see it."
+            warn(words.format(self.job.host))
+            return
+        # The address is a secret: curl gets it on its standard input, because a list of processes shows words.
+        config = 'url = "{}"\ndata-binary = "{}"\n'.format(_quoted(url), _quoted(payload(text)))
+        found = self._run(CURL, config, {})
+        if found is None:
+            return
+        if found.code == 127:
+            words = "notify: there is no curl on {}. Load it in launch.setup, or use notify.command."
+            warn(words.format(self.job.host))
+        elif found.code:
+            warn("notify: the webhook was not reached from {}: exit code {} of curl.".format(self.job.host, found.code))
+        elif not found.said.startswith("2") or len(found.said) != 3:
+            warn("notify: the webhook answers with HTTP status {}. Is its address still right?".format(found.said))
+
+    def _run(self, words: Sequence[str], stdin: str, variables: Mapping[str, Any]) -> Optional[Answer]:
+        """Runs it in a session of its own, which is killed when the time is up; None if it was."""
+        environ = dict(self.children.environ)
+        environ.update({os.fsencode("CLUSTERDP_" + key): os.fsencode(str(each)) for key, each in variables.items()})
+        output = None if variables else subprocess.PIPE
+        with term_blocked():
+            try:
+                child = subprocess.Popen(
+                    list(words),
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=None if variables else subprocess.DEVNULL,
+                    env=environ,  # type: ignore[arg-type]
+                    start_new_session=True,
+                )
+            except OSError as error:
+                if variables:
+                    warn("notify.command: {}: {}.".format(words[0], error.strerror))
+                return Answer(127, "")
+        try:
+            said, _ = child.communicate(os.fsencode(stdin), MOST_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            warn("notify: ended, because it took longer than {} s.".format(MOST_S))
+            return None
+        return Answer(exit_code(child), os.fsdecode(said or b""))
+
+
+CURL = ["curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}"]
+CURL += ["--header", "Content-Type: application/json", "--config", "-"]
+
+
+def payload(text: str) -> str:
+    """The body for a webhook. Slack takes what stands between < and > for markup, unless it is escaped."""
+    for each, escaped in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(each, escaped)
+    return json.dumps({"text": shown(text)})
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

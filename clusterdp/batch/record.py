@@ -1,0 +1,65 @@
+"""Record: all that this program writes. On a full disk a line may be lost, but never the run."""
+
+import json
+import os
+import time
+from typing import Any, Callable
+
+from .job import Job
+from .texts import shown, warn
+
+Tell = Callable[[str, str, str, Any], None]
+
+
+class Record:
+    """tell: called with each end, failure and requeue that is recorded: event, cause, attempt, details."""
+
+    def __init__(self, job: Job, tell: Tell) -> None:
+        self.job = job
+        self._tell = tell
+
+    def event(self, name: str, **details: Any) -> None:
+        """Appends one line to this program's own file of the ledger."""
+        line = {"time": round(time.time(), 6), "event": name, "attempt": self.job.attempt}
+        line.update(details)
+        text = json.dumps(_shown(line), separators=(",", ":"))
+        path = os.path.join(self.job.run, "events", self.job.attempt + "-batch.jsonl")
+        self._write(path, "a", text + "\n", 'the event "{}"'.format(name))
+
+    def note(self, name: str, text: str) -> None:
+        """Writes a file in this attempt's folder."""
+        self.note_of(self.job.attempt, name, text)
+
+    def note_of(self, attempt: str, name: str, text: str) -> None:
+        path = os.path.join(self.job.folder_of(attempt), name)
+        if text:
+            self._write(path, "w", text + "\n", "attempts/{}/{}".format(attempt, name))
+
+    def mark(self, name: str) -> None:
+        """Makes an empty file in this attempt's folder."""
+        self._write(self.job.file(name), "w", "\n", "attempts/{}/{}".format(self.job.attempt, name))
+
+    def notify(self, event: str, cause: str, attempt: str, **details: Any) -> None:
+        self._tell(event, cause, attempt, details)
+
+    def _write(self, path: str, mode: str, text: str, what: str) -> None:
+        try:
+            with open(path, mode + "b") as file:
+                file.write(os.fsencode(text))
+        except OSError:
+            warn("{}: cannot write {}. Is its disk full, or a quota used up? Going on without.".format(self.job.run, what))
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, str):
+        return shown(value)
+    if isinstance(value, dict):
+        return {key: _shown(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_shown(each) for each in value]
+    return value
+
+
+def one_line(text: str, most: int = 300) -> str:
+    """Words for the ledger and for people: without quotes, backslashes and control characters."""
+    return "".join(" " if each in '\\"' or ord(each) < 32 or ord(each) == 127 else each for each in text)[:most]

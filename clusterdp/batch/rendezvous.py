@@ -1,0 +1,88 @@
+"""Rendezvous: the address and the port at which the ranks meet, and the time at which Slurm will end the job."""
+
+import re
+import socket
+from typing import Optional, Tuple
+
+from .job import Job
+from .slurm import Slurm
+
+RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
+LOWEST, USUAL = 10000, 32768
+
+
+def first_host(nodes: str) -> str:
+    """Of a node list: n[03-07,12],m1 -> n03."""
+    while True:
+        found = re.match(r"([^],[]*)\[([0-9]+)[^]]*\](.*)$", nodes)
+        if not found:
+            return nodes.partition(",")[0]
+        nodes = "".join(found.groups())
+
+
+def address_of(host: str, slurm: Slurm) -> str:
+    """The name, if other nodes can reach the host by it; else its address in Slurm. Debian gives a host's own name
+    127.0.1.1 in /etc/hosts."""
+    said = slurm.children.run(["getent", "ahostsv4", host], err=False).said
+    return slurm.address(host) if not said or said.startswith("127.") else host
+
+
+class Ports:
+    """Ports below the kernel's ephemeral range, which no outgoing connection uses. The first depends on job and restart
+    count: two jobs on a node have different ports, and so has a new attempt beside the sockets of the old one."""
+
+    def __init__(self, job: Job, address: str) -> None:
+        self.job = job
+        self.address = address
+        self._tried = 0
+        self._end = _ephemeral()
+
+    def next(self) -> int:
+        """The next one on which nobody listens."""
+        while True:
+            number = self.job.number * 10 + self.job.restart % 5 * 2 + self._tried
+            self._tried += 1
+            port = LOWEST + number % (self._end - LOWEST)
+            if not _is_taken(self.address, port):
+                return port
+
+
+def _ephemeral() -> int:
+    """Where that range begins."""
+    try:
+        with open(RANGE) as file:
+            low = int(file.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        return USUAL
+    return low if low >= 12000 else USUAL  # else it covers nearly all ports: nothing is left below it
+
+
+def _is_taken(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), 5).close()
+    except OSError:
+        return False
+    return True
+
+
+def times_of(job: Job, slurm: Slurm, end: str, now: float) -> Tuple[Optional[int], Optional[int], Optional[int]]:
+    """When Slurm will end the job, when it queued, and when it began; None where that is not known. end: as Slurm has
+    said it in the environment (22.05 does not). Asked here, once: a container may have no squeue."""
+    words = ["squeue", "--noheader", "--jobs=" + job.id, "--format=%L %V %S"]
+    said = slurm.children.run(words, err=False, variables={"SLURM_TIME_FORMAT": "%s"}).said
+    left, queued, began = (said.split() + ["", "", ""])[:3]
+    seconds = seconds_of(left)
+    ends = int(end) if end.isdigit() else None if seconds is None else int(now) + seconds
+    known = queued.isdigit() and began.isdigit()
+    return ends, int(queued) if known else None, int(began) if known else None
+
+
+def seconds_of(text: str) -> Optional[int]:
+    """[D-][[HH:]MM:]SS in seconds; None if there is no limit."""
+    found = re.match(r"(?:([0-9]+)-)?((?:[0-9]+:){0,3}[0-9]+)$", text)
+    if not found:
+        return None
+    seconds = 0
+    for part in found.group(2).split(":"):
+        seconds = seconds * 60 + int(part)
+    return int(found.group(1) or 0) * 86400 + seconds

@@ -1,0 +1,69 @@
+"""Rules: what the config has decided for the job, as submit has written it to batch/rules.json."""
+
+import json
+import os
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from .texts import native
+
+
+class Policy(NamedTuple):
+    """What follows such an end. limit: how often the run goes on after it; None: always. wait_s: the least seconds until
+    the next attempt begins, twice as many each time in a row. avoid: later attempts avoid the node."""
+
+    limit: Optional[int] = None
+    wait_s: int = 0
+    avoid: bool = False
+
+
+class Rules(NamedTuple):
+    """By the names of the config's keys, if it has them. exclude, nodelist: of resources, as they are written there.
+    log: of an array's element slurm-%A_%a.out. from_step: resume from this checkpoint until the run has one of its own.
+    """
+
+    kind: str = "command"
+    nodes: int = 1
+    ranks_per_node: int = 1
+    exclude: str = ""
+    nodelist: str = ""
+    requeue: bool = True
+    how: str = "requeue"
+    chain: int = 0
+    max_crashes: int = 0
+    max_no_progress: int = 3
+    max_attempts: Optional[int] = None
+    max_hours: Optional[float] = None
+    policies: Dict[str, Policy] = {}
+    checkpoint_url: str = ""  # empty: the run folder's `checkpoints`
+    from_step: Optional[int] = None
+    silence_s: int = 0
+    on_hang: str = "report"
+    preflight: List[str] = []  # the words of its step; none: it is not asked for
+    notify: List[str] = []
+    webhook_file: str = ""
+    notify_command: List[str] = []
+    name: str = "job"
+    torchrun: bool = False
+    script: str = ""  # that is submitted again, for an array's element relative to the sweep
+
+    def policy(self, cause: str) -> Policy:
+        return self.policies.get(cause, Policy())
+
+
+def read_rules(folder: str) -> Rules:
+    """OSError or ValueError if they cannot be read. Keys of a later version are left out."""
+    with open(os.path.join(folder, "rules.json"), encoding="utf-8") as file:
+        values = _natives(json.load(file))
+    policies = {cause: Policy(**policy) for cause, policy in values.pop("policies", {}).items()}
+    known = {key: value for key, value in values.items() if key in Rules._fields}
+    return Rules(policies=policies, **known)
+
+
+def _natives(value: Any) -> Any:
+    if isinstance(value, str):
+        return native(value)
+    if isinstance(value, list):
+        return [_natives(each) for each in value]
+    if isinstance(value, dict):
+        return {native(key): _natives(each) for key, each in value.items()}
+    return value

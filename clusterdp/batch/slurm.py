@@ -1,0 +1,141 @@
+"""Slurm: all that this program asks of the controller. Nothing else runs Slurm's commands, but for the step's srun.
+
+An attempt asks `squeue` once at its start and `scontrol show job` once at its end; `scontrol show node` only where the
+first host's name leads nowhere, `sinfo` only where nodes are avoided. A silent controller is asked again with pauses that
+double to a minute, for half an hour: one that fails over takes ten minutes and more.
+"""
+
+import re
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from .children import Answer, Children
+from .job import Job
+from .texts import warn
+
+RUNNING, PREEMPTED, TIME_LIMIT = "running", "preempted", "time-limit"
+REQUEUED = "requeued"  # another attempt has it, or will
+ENDING = "ending"  # cancelled
+UNKNOWN = "unknown"
+PATIENCE_S = 1800
+USABLE = ("idle", "mixed", "allocated", "completing", "planned")
+
+
+class Look(NamedTuple):
+    """The state of this job: one of the words above. excluded: ExcNodeList. code: what went wrong, if it is unknown."""
+
+    state: str
+    excluded: str = ""
+
+
+class Queued(NamedTuple):
+    """When the job queued and began, and when Slurm will end it, in seconds since 1970; None: not known."""
+
+    since: Optional[int]
+    began: Optional[int]
+    end: Optional[int]
+
+
+class Slurm:
+    def __init__(self, children: Children, job: Job) -> None:
+        self.children = children
+        self.job = job
+
+    def look(self) -> Look:
+        """The state of this job. An answer from before a TERM may be out of date, so the controller is asked again."""
+        pause, waited = 1, 0
+        while True:
+            before = self.children.terms
+            answer = self.children.run(["scontrol", "show", "job", self.job.id])
+            if (answer.code == 0 and before == self.children.terms) or "Invalid job id" in answer.said:
+                return self._state(answer.said)  # of an invalid id: the job is over, and Slurm has forgotten it
+            if answer.code == 0:
+                continue
+            if waited >= PATIENCE_S:
+                return Look(UNKNOWN)
+            if pause >= 60:
+                words = "no answer from Slurm's controller for {} minutes: {}"
+                warn(words.format(waited // 60, answer.said))
+            self.children.sleep(pause)
+            waited, pause = waited + pause, min(pause * 2, 60)
+
+    def _state(self, said: str) -> Look:
+        restarts = re.search(r"Requeue=[01] Restarts=([0-9]+)", said)
+        excluded = re.search(r"ExcNodeList=(\S+)", said)
+        nodes = excluded.group(1) if excluded and excluded.group(1) != "(null)" else ""
+        if restarts and int(restarts.group(1)) > self.job.restart:
+            return Look(REQUEUED, nodes)
+        if re.search(r"JobState=RUNNING(?s:.*)PreemptTime=[0-9]", said):
+            return Look(PREEMPTED, nodes)
+        if "JobState=RUNNING" in said:
+            return Look(RUNNING, nodes)
+        if re.search(r"JobState=COMPLETING(?s:.*)Reason=TimeLimit", said):
+            return Look(TIME_LIMIT, nodes)
+        return Look(ENDING, nodes)
+
+    def was_cancelled(self, job: str) -> bool:
+        """Whether another job is on record as cancelled."""
+        return "JobState=CANCELLED" in self.children.run(["scontrol", "show", "job", job], err=False).said
+
+    def requeue(self) -> Answer:
+        return self.children.run(["scontrol", "requeue", self.job.id])
+
+    def exclude(self, job: str, nodes: str) -> None:
+        """After a requeue: before it, the list of a job that runs cannot be changed (22.05 to 26.05)."""
+        self.children.run(["scontrol", "update", "JobId=" + job, "ExcNodeList=" + nodes])
+
+    def cancel(self, job: str) -> None:
+        self.children.run(["scancel", job])
+
+    def submit(self, script: str, options: List[str], variables: Dict[str, str]) -> Tuple[int, str]:
+        """The exit code of sbatch, and the new job's number. A site's wrapper may print more than that."""
+        words = ["sbatch", "--parsable", "--dependency=afterany:" + self.job.id] + options + [script]
+        answer = self.children.run(words, err=False, variables=variables)
+        numbers = [line.partition(";")[0].strip() for line in answer.said.split("\n")]
+        numbers = [word for word in numbers if re.match("[0-9]+$", word)]
+        return answer.code, numbers[-1] if numbers else ""
+
+    def waiting(self, script: str) -> str:
+        """The job of this script that waits for the end of this one; empty if there is none."""
+        words = ["squeue", "--me", "--noheader", "--states=PENDING", "--format=%F|%E|%o"]
+        after = re.compile(r":" + re.escape(self.job.id) + r"(?![0-9_])")
+        found = ""
+        for line in self.children.run(words, err=False).said.split("\n"):
+            number, _, rest = line.partition("|")
+            waits, _, name = rest.partition("|")
+            if name == script and after.search(waits):
+                found = number
+        return found
+
+    # -- nodes --
+
+    def down_nodes(self, nodes: str) -> List[str]:
+        """Those among these that Slurm holds for lost."""
+        words = ["sinfo", "--noheader", "--Node", "--nodes=" + nodes]
+        words += ["--states=down,fail,no_respond,unknown", "--format=%N"]
+        return sorted(set(self.children.run(words, err=False).said.split())) if nodes else []
+
+    def usable_nodes(self, without: str) -> List[str]:
+        """The nodes that are up and like those of this job, so that it could run there. without: a list that the job
+        must not get anyway."""
+        kind = "%c|%m|%G|%f"
+        alike = self._sinfo("--nodes=" + self.job.nodes, kind)
+        never = set(self.expand(without)) if without else set()
+        found = set()
+        for line in self._sinfo("--partition=" + self.job.partition, "%T %N " + kind):
+            state, node, shape = (line.split(None, 2) + ["", "", ""])[:3]
+            if state in USABLE and shape in alike and node not in never:
+                found.add(node)
+        return sorted(found)
+
+    def _sinfo(self, which: str, form: str) -> List[str]:
+        answer = self.children.run(["sinfo", "--noheader", "--Node", which, "--format=" + form], err=False)
+        return answer.said.split("\n") if answer.code == 0 else []
+
+    def expand(self, nodes: str) -> List[str]:
+        """The names in a list such as n[1-3]."""
+        return self.children.run(["scontrol", "show", "hostnames", nodes], err=False).said.split() if nodes else []
+
+    def address(self, node: str) -> str:
+        """A node's address, as Slurm has it."""
+        found = re.search(r"NodeAddr=(\S+)", self.children.run(["scontrol", "show", "node", node]).said)
+        return found.group(1) if found else node

@@ -1,0 +1,61 @@
+"""Files and output as text. Bytes that are no UTF-8 come back as they were: folders and logs may have any."""
+
+import os
+import re
+import sys
+from typing import List, Optional
+
+LAST = 1 << 20  # bytes of a job's output that are looked at: an output may have gigabytes
+
+
+def native(text: str) -> str:
+    """Text of a JSON file, as os.fsencode() takes it: under LANG=C Python 3.6 has no `é` in a path."""
+    return os.fsdecode(text.encode("utf-8", "surrogateescape"))
+
+
+def shown(text: str) -> str:
+    """Text as JSON may have it."""
+    return os.fsencode(text).decode("utf-8", "replace")
+
+
+def read(path: str, most: int = LAST, begin: Optional[int] = None) -> str:
+    """The last bytes of a file, at most so many, and none before `begin`; empty if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(size - most, begin or 0, 0))
+            return os.fsdecode(file.read(most))
+    except OSError:
+        return ""
+
+
+def lines(path: str) -> List[str]:
+    """The lines of a small file."""
+    return read(path).split("\n")
+
+
+def words(path: str) -> List[str]:
+    """The words of a file's first line."""
+    return lines(path)[0].split()
+
+
+def size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def number(word: str) -> Optional[int]:
+    """A whole number, written in digits; None for all else."""
+    return int(word) if re.match(r"[0-9]+$", word) and len(word) < 16 else None
+
+
+def warn(text: str) -> None:
+    """Prints a line to the job's output."""
+    data = os.fsencode("clusterdp: " + text + "\n")
+    try:
+        sys.stderr.flush()
+        os.write(2, data)
+    except OSError:
+        pass  # on a full disk it is lost
