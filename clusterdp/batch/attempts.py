@@ -8,7 +8,7 @@ import os
 import re
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from .causes import last_notice, of_outcome
+from .causes import Notice, last_notice, of_outcome
 from .job import Job
 from .record import Record
 from .rules import Rules
@@ -22,7 +22,8 @@ LOST = "lost"
 
 class Attempt(NamedTuple):
     """word, reason: the ranks' outcome; empty if they have left none. code: of its step. took: seconds, if known.
-    over_at: seconds since 1970. last_event: of its batch program, as it stands in the ledger. avoid: its bad nodes."""
+    over_at: seconds since 1970. last_event: of its batch program, as it stands in the ledger. avoid: its bad nodes.
+    is_news: it had recorded no cause, which was found now."""
 
     name: str
     cause: str
@@ -34,6 +35,7 @@ class Attempt(NamedTuple):
     saved: bool = False
     last_event: str = ""
     avoid: Tuple[str, ...] = ()
+    is_news: bool = False
 
     @property
     def job(self) -> str:
@@ -55,11 +57,7 @@ def read_attempts(job: Job, rules: Rules, record: Record, slurm: Slurm) -> List[
 
 
 def earlier_names(job: Job) -> Iterator[str]:
-    try:
-        names = os.listdir(os.path.join(job.run, "attempts"))
-    except OSError:
-        names = []
-    for name in sorted(filter(NAME.fullmatch, names), key=_order):
+    for name in sorted(filter(NAME.fullmatch, job.attempts()), key=_order):
         if name == job.attempt:
             return
         yield name
@@ -103,16 +101,20 @@ def _with_cause(found: Attempt, job: Job, rules: Rules, record: Record, slurm: S
             record.note_of(found.name, "avoid", " ".join(slurm.down_nodes(began[3])))
     record.note_of(found.name, "cause", cause)
     record.event("requeued", cause=cause, of=found.name)
-    record.notify("requeued", cause, found.name)
-    return found._replace(cause=cause)
+    return found._replace(cause=cause, is_news=True)
 
 
 def _by_notice(job: Job, since: str) -> str:
     """What Slurm wrote when it ended the attempt before this one; empty if that is of an attempt before."""
-    notice = last_notice(read(job.output(job.replaced_log), LAST))
+    notice = last_notice_before(job)
     if notice is None or not since or notice.stamp < since or notice.cause == "cancelled":
         return ""
     return notice.cause
+
+
+def last_notice_before(job: Job) -> Optional[Notice]:
+    """What ended the attempt before this one is in the last notice that slurmstepd has written."""
+    return last_notice(read(job.output(job.replaced_log), LAST))
 
 
 def _look_back(found: Attempt, job: Job, record: Record, began: Optional[int]) -> Attempt:

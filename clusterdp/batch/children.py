@@ -10,8 +10,9 @@ import select
 import signal
 import subprocess
 from contextlib import contextmanager
-from typing import IO, Any, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import IO, Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 
+POLL_S = 5
 STRAY = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -43,10 +44,13 @@ class Children:
     def _count(self, number: int, frame: Any) -> None:
         self.terms += 1
 
-    def is_asked_to_end(self) -> bool:
-        """Whether a TERM has come that nobody has seen by this call."""
-        seen, self._handled = self._handled, self.terms
-        return self.terms > seen
+    def has_news(self) -> bool:
+        """Whether a TERM has come on which nobody has acted."""
+        return self.terms > self._handled
+
+    def take_news(self) -> bool:
+        has_news, self._handled = self.has_news(), self.terms
+        return has_news
 
     def export(self, **values: Any) -> None:
         """Sets variables for all later children; None removes one."""
@@ -81,28 +85,51 @@ class Children:
         said, _ = child.communicate()
         return Answer(child.returncode, os.fsdecode(said).rstrip("\n"))
 
-    def sleep(self, seconds: float) -> bool:
-        """Waits so long, or until a TERM comes; whether the time is over."""
+    def sleep(self, seconds: float, or_if: Callable[[], bool] = lambda: False) -> bool:
+        """Waits so long, or until a TERM comes, or or_if() is true, which is asked every few seconds; whether the time is
+        over."""
         if seconds <= 0:
             return True
         before = self.terms
         sleeper = self.timer(seconds)
-        self.wait([sleeper], lambda: self.terms > before)
+        if sleeper is None:
+            return True
+        self.wait([sleeper], lambda: self.terms > before or or_if(), POLL_S)
         return not end(sleeper)
 
-    def timer(self, seconds: float) -> "subprocess.Popen[bytes]":
-        """A process that ends after so many seconds: like all of the job, it stands still while that is suspended."""
-        return self.start(["sleep", "{:g}".format(seconds)])
+    def timer(self, seconds: float) -> "Optional[subprocess.Popen[bytes]]":
+        """A process that ends after so many seconds, and which no TERM ends; None if there is no `sleep`."""
+        with term_blocked():
+            try:
+                return self.start(["sleep", "{:d}".format(int(seconds))])
+            except OSError:
+                return None
 
-    def wait(self, children: "Sequence[subprocess.Popen[bytes]]", or_if: Any = lambda: False) -> None:
-        """Until one of them has ended. Returns after a signal, too, if or_if() is true then."""
+    def wait(
+        self,
+        children: "Sequence[subprocess.Popen[bytes]]",
+        or_if: Callable[[], bool] = lambda: False,
+        poll_s: Optional[float] = None,
+    ) -> None:
+        """Until one of them has ended, or or_if() is true, which is asked after each signal and every `poll_s`."""
         while not or_if() and all(child.poll() is None for child in children):
-            select.select([self._woken], [], [], None)
+            select.select([self._woken], [], [], poll_s)
             try:
                 while os.read(self._woken, 512):
                     pass
             except BlockingIOError:
                 pass
+
+    def fork(self, work: Callable[[], None]) -> int:
+        """Does the work in a process of its own, which no TERM ends: one comes with each requeue. Returns its pid."""
+        child = os.fork()
+        if child:
+            return child
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            work()
+        finally:
+            os._exit(0)
 
 
 @contextmanager
@@ -119,7 +146,7 @@ def end(child: "subprocess.Popen[bytes]") -> bool:
     """Ends a child that still runs; whether it did."""
     if child.poll() is not None:
         return False
-    child.terminate()
+    child.kill()
     child.wait()
     return True
 

@@ -59,18 +59,18 @@ def by_slurm(ended: Ended, now: str, history: History, rules: Rules, unlaunched:
         said += "`clusterdp resume {run}` goes on with it."
         return (End("unknown", "failed", ASKS_AGAIN, {"reason": why, "exit": ended.code}, said),)
     if now == slurm.PREEMPTED:  # whatever the exit code: a program that is killed in its grace time has not crashed
-        return (_requeued("preempted", ended, history, rules),)
+        return (requeued("preempted", ended, history, rules),)
     if now == slurm.TIME_LIMIT:
-        return (_requeued("timeout", ended, history, rules),)
+        return (requeued("timeout", ended, history, rules),)
     if ended.word == "requeue":
-        return (_requeued("timeout" if ended.reason == "time" else "signal", ended, history, rules),)
+        return (requeued("timeout" if ended.reason == "time" else "signal", ended, history, rules),)
     if rules.kind != "entry" and ended.code == 0:
         return (End("done", "finished", 0),)
     if rules.kind != "entry" and ended.code == ASKS_AGAIN:
         return (_asked(ended, history, rules),)
     if unlaunched:
         said = "srun could not launch tasks on {}: that node has failed, not the program.".format(" ".join(unlaunched))
-        return (_requeued("node-lost", ended, history, rules, said),)
+        return (requeued("node-lost", ended, history, rules, said),)
     return ()
 
 
@@ -80,10 +80,10 @@ def _asked(ended: Ended, history: History, rules: Rules) -> Decision:
     if ended.took_s < SHORT_S and times >= rules.max_no_progress:
         why = "{} attempt(s) in a row that asked to be requeued (exit 75) within a minute".format(times)
         return End.gave_up(why, why + "; giving up. See {logs}")
-    return _requeued("asked", ended, history, rules)
+    return requeued("asked", ended, history, rules)
 
 
-def _requeued(cause: str, ended: Ended, history: History, rules: Rules, said: str = "") -> Decision:
+def requeued(cause: str, ended: Ended, history: History, rules: Rules, said: str = "") -> Decision:
     after = history.with_end(cause, ended.cost_s, ended.saved)
     why = exhausted(after, cause, rules)
     return End.gave_up(why, why + "; giving up. " + GOES_ON) if why else Requeue(cause, said)

@@ -1,16 +1,18 @@
 """Job: this job and this attempt, as the environment of its batch script names them, with the attempt's files."""
 
 import os
-from typing import Mapping, NamedTuple
+from typing import List, Mapping, NamedTuple
 
 
 class Job(NamedTuple):
     """id: `7`, or `7_3` of an array's element, whose last one has the array's own number as SLURM_JOB_ID. chain: the
     first job of a chain of resubmissions, for sites that forbid requeue. replaces: the job before it in that chain, and
     replaced_log the number in the name of that job's output. unwritten: attempts of the chain that could write nothing.
+    script: the file that is submitted again where a site forbids requeue.
     """
 
     run: str
+    script: str
     id: str
     number: int
     element: str
@@ -48,6 +50,16 @@ class Job(NamedTuple):
         """A file of this attempt."""
         return os.path.join(self.here, name)
 
+    def attempts(self) -> List[str]:
+        """The names of all attempts of this run that have a folder."""
+        try:
+            return os.listdir(os.path.join(self.run, "attempts"))
+        except OSError:
+            return []
+
+    def has_saved(self) -> bool:
+        return os.path.exists(self.file("saved"))
+
     def is_marked(self, marker: str) -> bool:
         """Whether the user has asked for `cancelled` or `stop`."""
         return os.path.exists(os.path.join(self.run, marker))
@@ -59,11 +71,22 @@ class Job(NamedTuple):
         return ours if os.path.exists(ours) or not os.path.exists(submitits) else submitits
 
 
-# Of the chain: they are for this program, and not for the ranks.
-OWN = ("CLUSTERDP_CHAIN", "CLUSTERDP_REPLACES", "CLUSTERDP_UNWRITTEN")
+SETUP = ("CLUSTERDP_SETUP_FAILED", "CLUSTERDP_SETUP_CODE", "CLUSTERDP_SETUP_ERRORS")
+# They are for this program, and not for the ranks.
+OWN = ("CLUSTERDP_CHAIN", "CLUSTERDP_REPLACES", "CLUSTERDP_UNWRITTEN") + SETUP
+EXPORTED = (  # what the ranks get from this program
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "CLUSTERDP_JOB_END_TIME",
+    "CLUSTERDP_RUN_DIR",
+    "CLUSTERDP_ATTEMPT",
+    "CLUSTERDP_LOGS",
+    "CLUSTERDP_CHECKPOINT_URL",
+    "CLUSTERDP_RESUME_STEP",
+)
 
 
-def job_of(run: str, environ: Mapping[str, str]) -> Job:
+def job_of(run: str, script: str, environ: Mapping[str, str]) -> Job:
     """KeyError if a variable of Slurm's is not there: the script does not run in a job."""
     number, element = environ["SLURM_JOB_ID"], ""
     identity = number
@@ -77,6 +100,7 @@ def job_of(run: str, environ: Mapping[str, str]) -> Job:
     unwritten = environ.get("CLUSTERDP_UNWRITTEN", "")
     return Job(
         run=run,
+        script=script,
         id=identity,
         number=int(number),
         element=element,

@@ -5,26 +5,19 @@ import json
 import os
 import signal
 import subprocess
-from typing import Any, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 from .causes import CAUSES, FAULTS
-from .children import Answer, Children, exit_code, term_blocked
+from .children import Answer, Children, end, exit_code, term_blocked
 from .job import Job
+from .record import Record
 from .rules import Rules
 from .texts import lines, read, shown, warn
 
 MOST_S = 10
+LOOK_S = 0.2
 END, FAILURE, REQUEUE, HANG = "end", "failure", "requeue", "hang"
 SILENT = ("done", "cancelled", "overtaken", "stopped")  # such an attempt came back by itself, and finds the run over
-
-
-class Message(NamedTuple):
-    """event: of notify.on. about: of it or of its chain it is told once."""
-
-    event: str
-    about: str
-    text: str
-    see: str
 
 
 def event_of(event: str, cause: str, details: Mapping[str, Any], wanted: Any) -> str:
@@ -67,28 +60,29 @@ def words_for(event: str, cause: str, details: Mapping[str, Any], rules: Rules, 
 
 
 class Notify:
-    def __init__(self, job: Job, rules: Rules, children: Children) -> None:
+    def __init__(self, job: Job, rules: Rules, record: Record, children: Children) -> None:
         self.job = job
         self.rules = rules
+        self.record = record
         self.children = children
         self.step = 0  # of the ranks' outcome
 
-    def tell(self, event: str, cause: str, attempt: str, details: Mapping[str, Any]) -> bool:
-        """Sends a line of the ledger to those who want it; whether it did. The end of a run is sent once."""
+    def send(self, event: str, cause: str, attempt: str, details: Mapping[str, Any]) -> None:
+        """Sends a line of the ledger to those who want it. The end of a run is sent once."""
         found = event_of(event, cause, details, self.rules.notify)
         about = self.job.chain if found in (END, FAILURE) else attempt
         if not found or not self._is_new("{} {} {}".format(about, found, cause)):
-            return False
+            return
         step = int(details.get("step") or (self.step if attempt == self.job.attempt else 0))
         hang = lines(os.path.join(self.job.folder_of(attempt), "hang.txt"))[0]
         what = words_for(found, cause, details, self.rules, hang, step)
         see = "why" if found in (HANG, FAILURE) else "status"
         text = "{} (job {}): {}\nclusterdp {} {}".format(self.rules.name, self.job.id, what, see, self.job.run)
-        self._send(text, {
+        self._deliver(text, {
             "EVENT": found, "CAUSE": cause, "EXIT": details.get("exit", ""), "STEP": step or "",
             "NAME": self.rules.name, "RUN": self.job.run, "JOB": self.job.id, "TEXT": text,
         })  # fmt: skip
-        return True
+        self.record.event("told")  # its time is the attempt's, too
 
     def _is_new(self, line: str) -> bool:
         """Attempts that find the run over are of the same chain: they do not send it again."""
@@ -102,7 +96,7 @@ class Notify:
             warn("{}: cannot write told. Is its disk full, or a quota used up? Going on without.".format(self.job.run))
         return True
 
-    def _send(self, text: str, variables: Mapping[str, Any]) -> None:
+    def _deliver(self, text: str, variables: Mapping[str, Any]) -> None:
         if self.rules.notify_command:
             found = self._run(self.rules.notify_command, text + "\n", variables)
             if found and found.code:
@@ -145,13 +139,20 @@ class Notify:
                 if variables:
                     warn("notify.command: {}: {}.".format(words[0], error.strerror))
                 return Answer(127, "")
-        try:
-            said, _ = child.communicate(os.fsencode(stdin), MOST_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-            warn("notify: ended, because it took longer than {} s.".format(MOST_S))
-            return None
+        timer = self.children.timer(MOST_S)
+        given = os.fsencode(stdin)  # type: Optional[bytes]
+        while child.returncode is None:
+            try:
+                said, _ = child.communicate(given, LOOK_S)
+            except subprocess.TimeoutExpired:
+                given = None
+                if timer is not None and timer.poll() is not None:
+                    os.killpg(child.pid, signal.SIGKILL)
+                    child.communicate()
+                    warn("notify: ended, for it took longer than {} s.".format(MOST_S))
+                    return None
+        if timer is not None:
+            end(timer)
         return Answer(exit_code(child), os.fsdecode(said or b""))
 
 

@@ -3,28 +3,23 @@
 import json
 import os
 import time
-from typing import Any, Callable
+from typing import Any
 
 from .job import Job
 from .texts import shown, warn
 
-Tell = Callable[[str, str, str, Any], None]
-
 
 class Record:
-    """tell: called with each end, failure and requeue that is recorded: event, cause, attempt, details."""
-
-    def __init__(self, job: Job, tell: Tell) -> None:
+    def __init__(self, job: Job) -> None:
         self.job = job
-        self._tell = tell
 
-    def event(self, name: str, **details: Any) -> None:
+    def event(self, event: str, **details: Any) -> None:
         """Appends one line to this program's own file of the ledger."""
-        line = {"time": round(time.time(), 6), "event": name, "attempt": self.job.attempt}
+        line = {"time": round(time.time(), 6), "event": event, "attempt": self.job.attempt}
         line.update(details)
         text = json.dumps(_shown(line), separators=(",", ":"))
         path = os.path.join(self.job.run, "events", self.job.attempt + "-batch.jsonl")
-        self._write(path, "a", text + "\n", 'the event "{}"'.format(name))
+        self._write(path, "a", text + "\n", 'the event "{}"'.format(event))
 
     def note(self, name: str, text: str) -> None:
         """Writes a file in this attempt's folder."""
@@ -38,9 +33,6 @@ class Record:
     def mark(self, name: str) -> None:
         """Makes an empty file in this attempt's folder."""
         self._write(self.job.file(name), "w", "\n", "attempts/{}/{}".format(self.job.attempt, name))
-
-    def notify(self, event: str, cause: str, attempt: str, **details: Any) -> None:
-        self._tell(event, cause, attempt, details)
 
     def _write(self, path: str, mode: str, text: str, what: str) -> None:
         try:

@@ -43,8 +43,7 @@ class Rules(NamedTuple):
     webhook_file: str = ""
     notify_command: List[str] = []
     name: str = "job"
-    torchrun: bool = False
-    script: str = ""  # that is submitted again, for an array's element relative to the sweep
+    is_sweep: bool = False  # its elements have their checkpoints in folders of their own below checkpoint_url
 
     def policy(self, cause: str) -> Policy:
         return self.policies.get(cause, Policy())

@@ -83,6 +83,10 @@ class Slurm:
         """After a requeue: before it, the list of a job that runs cannot be changed (22.05 to 26.05)."""
         self.children.run(["scontrol", "update", "JobId=" + job, "ExcNodeList=" + nodes])
 
+    def begin_later(self, job: str, seconds: int) -> None:
+        """Lets a job that is requeued wait in the queue."""
+        self.children.run(["scontrol", "update", "JobId=" + job, "StartTime=now+{}".format(seconds)])
+
     def cancel(self, job: str) -> None:
         self.children.run(["scancel", job])
 

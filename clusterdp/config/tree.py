@@ -54,6 +54,9 @@ class LaunchConfig:
     template: str | None = None  # a script template of your own in place of ours; e.g. `mine.sbatch.j2`
     # The interpreter of `entry:` jobs; default: the one that submits; e.g. `/opt/env/bin/python`
     python: str | None = None
+    # The interpreter of the batch program, on the first node and outside of any container; default: the one that
+    # submits, else the system's. Python 3.6 is enough; e.g. `/usr/libexec/platform-python`
+    host_python: str | None = None
     # Variables of the ranks; they are written to job.sbatch, so no secrets; e.g. `{NCCL_DEBUG: WARN}`
     env: dict[str, str] = field(default_factory=dict)
     # Variables of your environment that go with the job and are written to no file; e.g. `[WANDB_API_KEY]`

@@ -30,23 +30,24 @@ class Earlier:
     taken_ns: int
 
 
-def find_earlier(run: Path) -> Earlier | None:
-    """The newest snapshot among the run folders that lie beside this one. Of thousands of them few are looked at."""
+def find_earlier(run: Path, name: str = "code") -> Earlier | None:
+    """The newest snapshot among the run folders that lie beside this one. Of thousands of them few are looked at.
+    name: of the folder in a run that was copied."""
     with suppress(OSError):
-        names = [name for name in os.listdir(run.parent) if name != run.name]
-        dated = sorted((found[1], name) for name in names if (found := SUBMITTED.search(name)))
-        others = [name for name in names if not SUBMITTED.search(name)]
-        looked_at = [*(name for _, name in dated[-1:]), *others[:LOOKED_AT]]
-        there = [one for name in looked_at if (one := snapshot_of(run.parent / name))]
+        names = [each for each in os.listdir(run.parent) if each != run.name]
+        dated = sorted((found[1], each) for each in names if (found := SUBMITTED.search(each)))
+        others = [each for each in names if not SUBMITTED.search(each)]
+        looked_at = [*(each for _, each in dated[-1:]), *others[:LOOKED_AT]]
+        there = [one for each in looked_at if (one := snapshot_of(run.parent / each, name))]
         return max(there, key=lambda one: one.taken_ns, default=None)
     return None
 
 
-def snapshot_of(run: Path) -> Earlier | None:
+def snapshot_of(run: Path, name: str = "code") -> Earlier | None:
     with suppress(OSError):
-        if stat.S_ISDIR(os.lstat(run / "code").st_mode):
+        if stat.S_ISDIR(os.lstat(run / name).st_mode):
             last = "sweep.json" if is_sweep(run) else "config.yaml"
-            return Earlier(str(run / "code"), os.stat(run / last).st_mtime_ns)
+            return Earlier(str(run / name), os.stat(run / last).st_mtime_ns)
     return None
 
 

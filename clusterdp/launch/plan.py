@@ -113,7 +113,10 @@ class Plan:
     def write_config(self) -> None:
         """Each file is complete at any time, for a job of the run may start just now. Only the owner can read them,
         whatever the umask, which is the user's and goes with the job."""
+        from clusterdp.launch.batch_copy import write_batch
+
         write_durably(self.run.config, config_module.dump(self.spec.config), mode=0o600)
+        write_batch(self.run.path / "batch", self.script.rules)
         write_durably(self.run.script, self.script.text, mode=0o600)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
-from collections.abc import Iterator
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,16 @@ from typing import Any
 import jinja2
 
 import clusterdp
-from clusterdp.config.tree import POLICIES, LaunchConfig, PolicyConfig, RestartConfig
+from clusterdp.batch.job import EXPORTED
+from clusterdp.config.tree import LaunchConfig
 from clusterdp.errors import ConfigError
+from clusterdp.launch.batch_rules import requeues_of, rules_of
 from clusterdp.launch.job_secrets import secret_path
 from clusterdp.launch.script_spec import ScriptSpec, lines_of
 from clusterdp.launch.shipped_files import shipped_folder
-from clusterdp.rundir.causes import CAUSES
 
-DEFAULT_MAX_HOURS = 48  # of an entry job
+# Those of RHEL 8 and SLES 15 are 3.6.
+SYSTEM_PYTHONS = ("python3", "/usr/bin/python3", "/usr/libexec/platform-python")
 
 
 class Shell(str):
@@ -31,6 +32,7 @@ class Shell(str):
 class Script:
     text: str
     template: Path
+    rules: dict[str, Any]
 
 
 def render(spec: ScriptSpec) -> Script:
@@ -49,7 +51,12 @@ def render(spec: ScriptSpec) -> Script:
     except jinja2.TemplateError as error:
         line = f":{error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else ""
         raise ConfigError(f"launch.template: {template}{line}: {error.message}. Correct the template.") from None
-    return Script(text, template)
+    return Script(text, template, script_rules(spec))
+
+
+def script_rules(spec: ScriptSpec) -> dict[str, Any]:
+    """What the batch program in the run folder has besides the script."""
+    return rules_of(spec, render_part(spec, "check.sh") if spec.config.launch.preflight else "")
 
 
 def render_part(spec: ScriptSpec, name: str) -> str:
@@ -72,6 +79,7 @@ YIELDING = {
 def _refuse_collisions(launch: LaunchConfig, folder: Path) -> None:
     """A variable that the script sets for itself would not reach the program as the user wrote it."""
     source = "\n".join(path.read_text() for path in sorted(folder.rglob("*")) if path.is_file())
+    source += "".join(f" {name}=" for name in EXPORTED)
     keys = {name: f"launch.secret_files.{name}" for name in launch.secret_files}
     keys |= {name: f"launch.env.{name}" for name in launch.env}
     for name in keys.keys() - YIELDING:
@@ -109,8 +117,7 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
         "title": Shell(re.sub(r"[^\w .,:+@-]", "_", config.name)),  # it stands in a comment
         "name": config.name,
         "version": Shell(clusterdp.__version__),
-        "run_dir": str(spec.run_dir),
-        **_of_array(spec),
+        **_places(spec),
         "work_dir": str(spec.work_dir),
         "python": spec.python,
         "kind": spec.kind,
@@ -119,8 +126,6 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
         "cpus_per_task": config.resources.cpus_per_task,
         "mem_per_cpu": "mem-per-cpu" in config.resources.extra,
         "srun_flags": spec.srun_flags(),
-        "preflight": config.launch.preflight,
-        "preflight_flags": spec.preflight_flags(),
         "container_prefix": spec.container_prefix(),
         "command": spec.command,
         "script": Shell(script),
@@ -129,67 +134,27 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
         "secrets": [Shell(name) for name in config.launch.secrets],
         "secret_files": {Shell(name): secret_path(path) for name, path in config.launch.secret_files.items()},
         "modules": config.launch.modules,
-        "notify": config.notify.on if config.notify.given else [],
-        "webhook_file": secret_path(config.notify.webhook_file) if config.notify.webhook_file else "",
-        "notify_command": config.notify.command,
-        "causes": [Shell(f"{cause} {words}") for cause, words in CAUSES.items()],
         "setup": Shell(setup),
         "setup_delimiter": Shell(_delimiter("END_OF_SETUP", setup)),
         "setup_errors": config.launch.setup_errors,
-        "checkpoint_url": _checkpoint_url(spec),
-        "from_step": config.restart.from_step,
-        "requeue": config.restart.requeue,
-        "how": config.restart.how,
-        "chain": config.restart.chain,
-        "silence_s": math.ceil(config.restart.hang_after_s or 0) if spec.kind != "entry" else 0,
-        "on_hang": config.restart.on_hang,
-        "policies": [Shell(line) for line in _policies(config.restart, config.launch.preflight)],
-        "max_crashes": config.restart.max_crashes,
-        "max_no_progress": config.restart.max_no_progress,
-        "max_attempts": config.restart.max_attempts,
-        "max_hours": config.restart.max_hours or (DEFAULT_MAX_HOURS if spec.kind == "entry" else None),
-        "exclude": config.resources.exclude,
-        "nodelist": config.resources.nodelist,
+        "requeues": [Shell(line) for line in requeues_of(rules_of(spec))],
+        "interpreters": dict.fromkeys([*filter(None, [config.launch.host_python, sys.executable]), *SYSTEM_PYTHONS]),
     }
 
 
-def _of_array(spec: ScriptSpec) -> dict[str, Any]:
-    """What is another word in the script of an array: it is the shell that knows which element runs."""
+def _places(spec: ScriptSpec) -> dict[str, Any]:
+    """The run's folder, its script and its copy of the batch program. In an array the shell knows which element runs."""
+    folder = str(spec.run_dir)
     if spec.array is None:
-        return {
-            "element": Shell(""),
-            "log_id": Shell("$SLURM_JOB_ID"),
-            "script_file": Shell("$run_dir/job.sbatch"),
-            "resubmit_options": [],
-            "index": Shell(""),
-        }
+        return {"run_dir": folder, "batch": f"{folder}/batch", "script_file": f"{folder}/job.sbatch", "element": False}
     offset = spec.array.offset
+    element = f"$(({offset} + SLURM_ARRAY_TASK_ID))" if offset else "$SLURM_ARRAY_TASK_ID"
     return {
-        "element": Shell(f"$(({offset} + SLURM_ARRAY_TASK_ID))" if offset else "$SLURM_ARRAY_TASK_ID"),
-        "log_id": Shell("$job"),
-        "script_file": Shell(f"$sweep/job-{offset}.sbatch" if offset else "$sweep/job.sbatch"),
-        "resubmit_options": [Shell('--array="$SLURM_ARRAY_TASK_ID"')],
-        "index": Shell('"_$SLURM_ARRAY_TASK_ID"'),
+        "run_dir": Shell(f'{shlex.quote(folder)}/"{element}"'),
+        "batch": f"{folder}/batch",
+        "script_file": f"{folder}/job-{offset}.sbatch" if offset else f"{folder}/job.sbatch",
+        "element": True,
     }
-
-
-def _checkpoint_url(spec: ScriptSpec) -> str:
-    if spec.array is None:
-        return spec.checkpoint_url
-    if spec.config.checkpoint.url is None:
-        return Shell('"$run_dir"/checkpoints')
-    return Shell(f'{shlex.quote(spec.config.checkpoint.url.rstrip("/"))}/"${{run_dir##*/}}"')
-
-
-def _policies(restart: RestartConfig, preflight: bool) -> Iterator[str]:
-    """The lines of the script's table: cause, limit, seconds, and whether to avoid the node."""
-    for cause in POLICIES:
-        if cause == "preflight" and not preflight:
-            continue
-        policy: PolicyConfig = getattr(restart, cause)
-        limit = "-" if policy.limit is None else policy.limit
-        avoid = "yes" if policy.avoid_node else "no"
-        yield f"{cause.replace('_', '-'):<10} {limit:>3} {math.ceil(policy.wait_s):>5}   {avoid}"
 
 
 def directive(option: str, value: str | None) -> str:

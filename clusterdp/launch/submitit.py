@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from clusterdp.errors import ConfigError, SlurmError, SubmitInDoubt
+from clusterdp.launch.batch_rules import rules_of
 from clusterdp.launch.job import Job
 from clusterdp.launch.script import Script, directive, render_part
 from clusterdp.launch.script_spec import ScriptSpec
@@ -147,7 +148,7 @@ def preview(spec: ScriptSpec) -> Script:
     """The script that submitit will write. It has no public function for that; only this preview uses a private one."""
     executor = _executor(spec, spec.run_dir / "submitit", for_real=False)
     text = executor._make_submission_file_text(executor._submitit_command_str, "")
-    return Script(text, Path(__file__))
+    return Script(text, Path(__file__), rules_of(spec))
 
 
 def _executor(spec: ScriptSpec, folder: Path, for_real: bool = True) -> Any:

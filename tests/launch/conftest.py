@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from clusterdp import config
+from clusterdp.launch.batch_copy import write_batch
 from clusterdp.launch.script import render
 from clusterdp.launch.script_spec import make_spec
 
@@ -149,6 +150,9 @@ def run_script(tmp_path: Path, stubs: Stubs) -> RunScript:
         script = render(make_spec(loaded, run_dir, tmp_path, sys.executable))
         (run_dir / "code").mkdir(parents=True, exist_ok=True)
         (run_dir / "job.sbatch").write_text(script.text)
+        if not (run_dir / "batch").is_dir():
+            write_batch(run_dir / "batch", {})
+        (run_dir / "batch/rules.json").write_text(json.dumps(script.rules))
         environ = {
             "PATH": f"{stubs.folder}:{os.environ['PATH']}",
             "STUBS": str(stubs.folder),

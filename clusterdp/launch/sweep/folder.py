@@ -16,6 +16,7 @@ from clusterdp import config as config_module
 from clusterdp.config import Config
 from clusterdp.config.elements import Element
 from clusterdp.launch import code_snapshot, source_record
+from clusterdp.launch.batch_copy import write_batch
 from clusterdp.launch.code_snapshot import CodeSnapshot
 from clusterdp.launch.job_secrets import secret_paths
 from clusterdp.launch.new_folder import empty
@@ -41,6 +42,7 @@ def write_folder(plan: SweepPlan) -> CodeSnapshot | None:
         for element in plan.sweep.elements:
             _write_element(plan, element, links, texts)
         plan.folder.write_table(spec.config.name, [element.values for element in plan.sweep.elements])
+        write_batch(files.path / "batch", plan.scripts[0][1].rules)
         for array, script in plan.scripts:
             write_durably(plan.folder.script(array.offset), script.text, mode=0o600)
     except BaseException:

@@ -14,6 +14,7 @@ from typing import Any
 from clusterdp.config import Config
 from clusterdp.config.elements import Element, in_words
 from clusterdp.errors import ConfigError
+from clusterdp.launch.batch_rules import rules_of
 from clusterdp.launch.script import template_values
 from clusterdp.launch.script_spec import ScriptSpec, make_spec
 
@@ -47,7 +48,8 @@ def check_words_differ(elements: Sequence[Element], spec: ScriptSpec) -> None:
 
 
 def _rendered_from(config: Config, spec: ScriptSpec) -> dict[str, Any]:
-    values = template_values(make_spec(config, spec.run_dir, spec.submit_dir, spec.python))
+    own = make_spec(config, spec.run_dir, spec.submit_dir, spec.python)
+    values = {**template_values(own), "rules": rules_of(own)}
     return {name: value for name, value in values.items() if name not in WORDS}
 
 

@@ -1,0 +1,12 @@
+"""RUN/batch, run as a folder: `python RUN/batch run ...`. The package lies below it, because its modules import each
+other relatively."""
+
+import sys
+
+try:
+    from batch.main import main  # type: ignore[import-not-found]
+except Exception as error:
+    sys.stderr.write("clusterdp: {} cannot be loaded: {}. `clusterdp resume` writes it anew.\n".format(__file__, error))
+    sys.exit(4)
+
+sys.exit(main(sys.argv[1:]))

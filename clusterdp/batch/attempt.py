@@ -1,0 +1,288 @@
+"""Attempt: one attempt of a job, from its start to what follows it."""
+
+import os
+import re
+import time
+from typing import Iterable, List, NamedTuple, NoReturn, Sequence, Tuple
+
+from . import slurm
+from .attempts import Attempt, last_notice_before, read_attempts
+from .begin import has_bad_node, may_start
+from .check_nodes import check_nodes
+from .children import Children
+from .decisions import Decision, End, Leave, Requeue, Start
+from .end import ASKS_AGAIN, Ended, by_fault, by_slurm, by_the_ranks
+from .ending import Ending, wait_for_room
+from .evidence import (
+    END,
+    Failure,
+    Mistake,
+    failure_of,
+    fault_of,
+    first_to_exit,
+    has_taken_port,
+    is_repeated,
+    mistake_from,
+    mistake_of,
+)
+from .history import history_of
+from .job import Job
+from .nodes import not_launched
+from .notify import Notify
+from .record import Record
+from .rendezvous import Ports, address_of, first_host, times_of
+from .rules import Rules
+from .slurm import Look, Slurm
+from .step import Step
+from .texts import LAST, lines, number, read, size, warn, words
+
+ASKED = "Exited with exit code 75"
+LATE_S = (0, 1, 2, 4, 8, 15)  # a shared file system may show the outcome late
+
+
+class Setup(NamedTuple):
+    """What launch.setup came to. failed: the line that ends the attempt, with `code`; errors: all lines that failed."""
+
+    failed: str = ""
+    code: int = 0
+    errors: str = ""
+
+
+class ThisAttempt:
+    def __init__(self, job: Job, rules: Rules, children: Children) -> None:
+        self.job = job
+        self.rules = rules
+        self.children = children
+        self.slurm = Slurm(children, job)
+        self.record = Record(job)
+        self.notify = Notify(job, rules, self.record, children)
+        self.ending = Ending(job, rules, self.record, self.notify, children, self.slurm)
+        self.step = Step(job, rules, self.record, self.notify, self.ending, children)
+        self.setup = Setup()
+        self.address = job.host
+        self.took_s = 0
+        self._output_began = size(job.output(job.log_id))
+
+    # -- the start --
+
+    def start(self, awake: float, setup: Setup) -> None:
+        """Returns when the step may start; exits if it may not."""
+        self.setup = setup
+        wait_for_room(self.ending)
+        attempts = read_attempts(self.job, self.rules, self.record, self.slurm)
+        is_cancelled = self.job.is_marked("cancelled") or self._was_cancelled()
+        if not is_cancelled:
+            self._announce(attempts)
+        history = history_of(attempts, self.job.id)
+        if isinstance(history, End):
+            self.ending.over(history)
+        self.ending.history = history
+        self._record_start(awake)
+        start = may_start(history, self.rules, is_cancelled, self.job.is_marked("stop"), time.time())
+        if isinstance(start, End):
+            self.ending.over(start)
+        assert isinstance(start, Start)
+        self._avoid_bad_nodes()
+        self._wait(start)
+        if history.links < self.rules.chain:
+            self.ending.link()
+
+    def _was_cancelled(self) -> bool:
+        """Whether the attempt before this one was cancelled. Slurm accepts a requeue just after a scancel and brings the
+        job back. And it starts a job that waits for the end of another (see resubmit) when that one is cancelled."""
+        if self.job.replaces and self.slurm.was_cancelled(self.job.replaces):
+            return True
+        # Only after a scancel there is no "DUE TO ..." or, since 26.05, "DUE to SIGNAL". (sacct has REQUEUED for such an
+        # attempt.)
+        notice = last_notice_before(self.job)
+        return notice is not None and notice.cause == "cancelled"
+
+    def _announce(self, attempts: Sequence[Attempt]) -> None:
+        """Sends the requeues that no attempt has seen. The ranks do not wait for that."""
+        news = [attempt for attempt in attempts if attempt.is_news]
+        if news and self.rules.notify:
+            self.children.fork(lambda: [self.notify.send("requeued", each.cause, each.name, {}) for each in news])
+
+    def _record_start(self, awake: float) -> None:
+        job, environ = self.job, os.environ
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+        self.record.note("began", "{:d} {} {} {}".format(int(time.time()), stamp, job.restart, job.nodes))
+        gpus = (number(environ.get("SLURM_GPUS_ON_NODE", "")) or 0) * job.node_count
+        cpus = environ.get("SLURM_JOB_CPUS_PER_NODE", "")
+        about = {"job": job.id, "restart": job.restart, "nodes": job.nodes, "awake": awake, "cpus": cpus, "gpus": gpus}
+        self.record.event("started", **about)
+        self.record.note("setup", self.setup.errors)
+        if self.setup.failed:
+            warn("{}. The program is not started.".format(self.setup.failed))
+            self.record.note("error", "{}\n\n{}".format(job.host, self.setup.failed))
+
+    def _avoid_bad_nodes(self) -> None:
+        history = self.ending.history
+        if not history.bad or history.moved:
+            return
+        excluded = self.ending.excluded()
+        if has_bad_node(self.slurm.expand(self.job.nodes), excluded, history):
+            warn("this job has a node that the run avoids ({}): it goes back into the queue.".format(excluded))
+            if not self.ending.requeue("bad-node", self.ending.look()):
+                raise SystemExit(0)
+
+    def _wait(self, start: Start) -> None:
+        """The rest of a pause, which is slept in the allocation where Slurm has started the job before its time."""
+        if not start.wait_s:
+            return
+        warn(start.said)
+        is_over = self.children.sleep(start.wait_s, lambda: self.job.is_marked("cancelled") or self.job.is_marked("stop"))
+        if not is_over:
+            self._act_on_end_of_wait()
+
+    def _act_on_end_of_wait(self) -> None:
+        again = may_start(
+            self.ending.history, self.rules, self.job.is_marked("cancelled"), self.job.is_marked("stop"), time.time()
+        )
+        if isinstance(again, End):
+            self.ending.over(again)
+        look = self.ending.look()
+        if look.state in (slurm.PREEMPTED, slurm.TIME_LIMIT):
+            self._follow(by_slurm(Ended(1, 0), look.state, self.ending.history, self.rules, [])[0], look, 1)
+        if look.state != slurm.RUNNING:
+            self.ending.leave(look.state, 1)
+
+    # -- the step --
+
+    def meet(self) -> None:
+        """Gives the ranks the address and the port at which they meet, and what else they find in their environment."""
+        job, rules = self.job, self.rules
+        now = time.time()
+        ends, queued, began = times_of(job, self.slurm, os.environ.get("SLURM_JOB_END_TIME", ""), now)
+        if queued is not None and began is not None:
+            self.record.event("queued", since=queued, until=began)
+        address = address_of(first_host(job.nodes), self.slurm)
+        self.ports, self.address = Ports(job, address), address
+        url = rules.checkpoint_url or os.path.join(job.run, "checkpoints")
+        if rules.checkpoint_url and rules.is_sweep:
+            url = "{}/{}".format(rules.checkpoint_url, os.path.basename(job.run))
+        self.children.export(
+            MASTER_ADDR=address,
+            MASTER_PORT=self.ports.next(),
+            CLUSTERDP_JOB_END_TIME="" if ends is None else ends,
+            CLUSTERDP_RUN_DIR=job.run,
+            CLUSTERDP_ATTEMPT=job.attempt,
+            CLUSTERDP_LOGS=job.logs,
+            CLUSTERDP_CHECKPOINT_URL=url,
+            CLUSTERDP_RESUME_STEP=rules.from_step if not self._job_has_saved() else None,
+        )
+
+    def _job_has_saved(self) -> bool:
+        """Whether this job has a checkpoint of its own."""
+        ours = [name for name in self.job.attempts() if name.startswith(self.job.id + ".")]
+        return any(os.path.exists(os.path.join(self.job.folder_of(name), "saved")) for name in ours)
+
+    def check_nodes(self) -> None:
+        """launch.preflight: returns when the ranks may start."""
+        if self.rules.preflight and not self.setup.failed:
+            check_nodes(self.ending, self.step, lambda: self.children.export(MASTER_PORT=self.ports.next()))
+
+    def run(self, words: Sequence[str]) -> int:
+        """Runs the step to its end; its exit code."""
+        began = time.monotonic()
+        code = self.setup.code
+        if not self.setup.failed:
+            code = self.step.run(words)
+            if code and not self.ending.requeued and self._has_taken_port():
+                # The port was free when it was probed and is taken now: try once more with the next one.
+                port = self.ports.next()
+                self.children.export(MASTER_PORT=port)
+                warn("the port was taken; once more with {}.".format(port))
+                code = self.step.run(words)
+        self.took_s = int(time.monotonic() - began)
+        return code
+
+    def _has_taken_port(self) -> bool:
+        names = ("rank-00000.out", "node-00000.out")
+        return any(has_taken_port(read(os.path.join(self.job.logs, name))) for name in names)
+
+    # -- the end --
+
+    def finish(self, code: int) -> NoReturn:
+        job, ending = self.job, self.ending
+        said = read(job.output(job.log_id), LAST, self._output_began)
+        if self.rules.kind != "entry" and code > 128 and first_to_exit(said) == ASKED:
+            code = ASKS_AGAIN  # the others are killed then, and srun exits with their signal
+        self.record.note("exit", "{} {} {}".format(code, self.took_s, int(time.time())))
+        if not ending.is_replaced():
+            self.record.event("exited", exit=code)
+        ended = self._ended(code)
+        self.notify.step = ended.step
+        for end in by_the_ranks(ended):
+            ending.over(end)
+        if ending.requeued:
+            raise SystemExit(0)
+        ending.over_if_marked()  # a program of the user's may end with 0 when it has saved
+        look = ending.look()
+        unlaunched = not_launched(said)
+        decisions = by_slurm(ended, look.state, ending.history, self.rules, unlaunched)
+        for decision in decisions:
+            if isinstance(decision, Requeue) and decision.cause == "node-lost":
+                ending.avoid("node-lost", unlaunched)
+            self._follow(decision, look, code)
+        self._follow(self._failed(ended, said), look, code)
+
+    def _ended(self, code: int) -> Ended:
+        path = self.job.file("outcome")
+        if self.rules.kind == "entry":
+            for pause in LATE_S:
+                if os.path.exists(path) or (code and pause):
+                    break
+                self.children.sleep(pause)
+        word, reason, step = (words(path) + ["", "", ""])[:3]
+        is_saved = self.job.has_saved()
+        return Ended(code, self.took_s, word, reason, number(step) or 0, is_saved, bool(self.setup.failed))
+
+    def _follow(self, decision: Decision, look: Look, code: int) -> NoReturn:
+        if isinstance(decision, End):
+            self.ending.over(decision)
+        if isinstance(decision, Requeue):
+            self.ending.requeue_or_leave(decision, look, code)
+        assert isinstance(decision, Leave)
+        self.ending.leave(look.state, decision.code)
+
+    def _failed(self, ended: Ended, said: str) -> Decision:
+        """The program has failed by itself: what follows depends on what it died of."""
+        job = self.job
+        ends = {name: read(os.path.join(job.logs, name), END) for name in _logs(job.logs)}
+        is_hung = os.path.exists(job.file("hung"))
+        started = ended.saved or size(os.path.join(job.run, "metrics", job.attempt + ".jsonl")) > 0
+        fault = fault_of(list(ends.values()), said, is_hung, ended.took_s, started)
+        failure = Failure()
+        if is_hung:  # clusterdp has ended the ranks: srun reports a healthy one as killed
+            self.ending.avoid("hung", words(job.file("hung")))
+        else:
+            note = lines(job.file("error")) if os.path.exists(job.file("error")) else []
+            failure = failure_of(note, said, {rank: ends[name] for name, rank in _ranks(ends)})
+        failure = failure._replace(node=failure.node or job.nodes)
+        if (failure.error or failure.reported) and not re.search(r"[][,]", failure.node):
+            self.ending.once = failure.node  # would it have failed elsewhere?
+        return by_fault(ended, fault, failure, self.ending.history, self.rules, lambda: self._is_repeated(failure))
+
+    def _is_repeated(self, failure: Failure) -> bool:
+        mistake = mistake_of(failure, self.took_s, [self.job.host, os.uname().nodename, self.address])
+        if mistake is None:
+            return False
+        self.record.note("mistake", mistake.as_text())
+        if self.job.has_saved():
+            return False
+        found = (mistake_from(lines(os.path.join(self.job.folder_of(name), "mistake"))) for name in self.ending.history.since)
+        earlier = [each for each in found if each is not None and each.what == mistake.what]  # type: List[Mistake]
+        return bool(earlier) and is_repeated(mistake, earlier, len(self.ending.usable_nodes()) > self.rules.nodes)
+
+
+def _logs(folder: str) -> List[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if name.endswith(".out"))
+    except OSError:
+        return []
+
+
+def _ranks(names: Iterable[str]) -> List[Tuple[str, int]]:
+    found = [(name, re.match(r"rank-([0-9]+)\.out$", name)) for name in names]
+    return [(name, int(match.group(1))) for name, match in found if match]

@@ -1,0 +1,241 @@
+"""Ending: how this attempt ends. What is decided is recorded and done: it is over, left alone, or requeued."""
+
+import os
+from typing import Any, List, NoReturn, Sequence
+
+from . import nodes, slurm
+from .begin import CANCELLED
+from .children import Children
+from .decisions import End, Requeue
+from .history import History
+from .job import Job
+from .notify import Notify
+from .policy import pause_s
+from .record import Record
+from .rules import Rules
+from .slurm import Look, Slurm
+from .texts import size, warn, words
+
+ROOM_S = 600
+TRIES_S = (0, 1, 2, 5, 10, 20, 40)  # the pauses before each try
+GOES_ON = (slurm.RUNNING, slurm.PREEMPTED, slurm.TIME_LIMIT)  # the states in which a job may be requeued
+
+
+class Ending:
+    """requeued: the cause, as soon as one more attempt follows. once: a node that only the next attempt avoids."""
+
+    def __init__(self, job: Job, rules: Rules, record: Record, notify: Notify, children: Children, slurm: Slurm) -> None:
+        self.job = job
+        self.rules = rules
+        self.record = record
+        self.notify = notify
+        self.children = children
+        self.slurm = slurm
+        self.history = History()
+        self.requeued = ""
+        self.once = ""
+        self._successor = ""
+        self._usable = None  # type: Any
+
+    def is_replaced(self) -> bool:
+        """Whether a later attempt has recorded how this one ended. Then that one has the run."""
+        return not self.requeued and size(self.job.file("cause")) > 0
+
+    def look(self) -> Look:
+        return Look(slurm.REQUEUED) if self.is_replaced() else self.slurm.look()
+
+    def over(self, end: End) -> NoReturn:
+        """Records how this attempt ended, and exits: no other one follows."""
+        if self.is_replaced():
+            self.leave(slurm.REQUEUED, end.code)
+        if end.said:
+            warn(self._filled(end.said))
+        self.record.note("cause", end.cause)
+        if self.rules.chain:
+            successor = self._waiting()
+            if successor:
+                self.slurm.cancel(successor)  # the next one would find the run over
+        self.record.event(end.event, cause=end.cause, **end.details)
+        self.notify.send(end.event, end.cause, self.job.attempt, end.details)
+        raise SystemExit(end.code)
+
+    def leave(self, state: str, code: int) -> NoReturn:
+        """Exits without recording an end: that is for another attempt, or for Slurm, to say."""
+        if state == slurm.REQUEUED:
+            words = "job {} has been requeued: attempt {} no longer acts for it."
+            warn(words.format(self.job.id, self.job.attempt))
+        else:  # cancelled: Slurm's record says so
+            self.record.event("signal", name="ending", exit=code)
+        raise SystemExit(code)
+
+    def requeue_or_leave(self, decision: Requeue, look: Look, code: int) -> NoReturn:
+        if decision.said:
+            warn(self._filled(decision.said))
+        if decision.details is not None:
+            self.record.event("failed", cause=decision.cause, **decision.details)
+        state = self.requeue(decision.cause, look)
+        if state:
+            self.leave(state, code)
+        raise SystemExit(0)
+
+    def requeue(self, cause: str, look: Look) -> str:
+        """Empty if one more attempt follows now; else the state of the job which forbids it.
+
+        When it works, this process gets TERM, and KILL after KillWait."""
+        if not self.rules.requeue and not self.job.is_marked("cancelled"):
+            words = "stopped ({}), and restart.requeue is false. `clusterdp resume {}` goes on."
+            warn(words.format(cause, self.job.run))
+            self.over(End(cause, "failed", 75))
+        said = ""
+        for pause in TRIES_S:
+            self.children.sleep(pause)
+            if pause:
+                look = self.look()  # the job may have been cancelled meanwhile
+            self.over_if_marked()
+            if look.state == slurm.REQUEUED:
+                self.requeued = cause  # the last try worked, and only its answer was lost
+            elif look.state not in GOES_ON:
+                return look.state
+            else:
+                said = self._try(cause)
+            if self.requeued:
+                self._goes_on(cause, look)
+                return ""
+        warn("COULD NOT REQUEUE job {}: {}".format(self.job.id, said))
+        warn("nothing is lost; go on with `clusterdp resume {}`.".format(self.job.run))
+        self.over(End(cause, "failed", 75, {"requeue": "refused"}))
+
+    def over_if_marked(self) -> None:
+        if self.job.is_marked("cancelled"):
+            self.over(CANCELLED._replace(said=""))
+        if self.job.is_marked("stop"):
+            self.over(End.by_user())
+
+    def _try(self, cause: str) -> str:
+        """What was refused; sets `requeued` if nothing was."""
+        if self.rules.how == "resubmit":
+            if not self.resubmit("submitted"):
+                return "sbatch has refused the next one"
+        else:
+            answer = self.slurm.requeue()
+            is_quicker = "pending execution" in answer.said  # Slurm was
+            is_forbidden = "disabled" in answer.said  # at this site
+            if answer.code and not is_quicker and not (is_forbidden and self.resubmit("submitted")):
+                return answer.said
+        self.requeued = cause
+        return ""
+
+    def _goes_on(self, cause: str, look: Look) -> None:
+        self.record.note("cause", cause)
+        self.record.event("requeued", cause=cause, of=self.job.attempt)
+        # After a requeue: before it, the list of a job that runs cannot be changed (22.05 to 26.05).
+        excluded, now = self.excluded(), self.rules.exclude if self._successor else look.excluded
+        if excluded != now:
+            self.slurm.exclude(self._successor or self.job.id, excluded)
+        begin_in_s = pause_s(self.history.with_end(cause, 0, self.job.has_saved()), cause, self.rules, 0, 0)
+        if begin_in_s:
+            self.slurm.begin_later(self._successor or self.job.id, begin_in_s)
+        self.notify.send("requeued", cause, self.job.attempt, {})
+
+    # -- a chain of jobs --
+
+    def resubmit(self, event: str) -> bool:
+        """Submits a new job that begins when this one is over, unless there is one; both are one chain."""
+        new = self._waiting()
+        if not new:
+            options = ["--array=" + self.job.element] if self.job.element else []
+            variables = {
+                "CLUSTERDP_CHAIN": self.job.chain,
+                "CLUSTERDP_REPLACES": "{}:{}".format(self.job.id, self.job.log_id),
+                "CLUSTERDP_UNWRITTEN": str(self.job.unwritten),
+            }
+            code, new = self.slurm.submit(self.job.script, options, variables)
+            if code:
+                new = self._waiting()  # it may have worked, and only the answer was lost
+                if not new:
+                    return False
+            elif new:
+                new = self._with_index(new)
+        if new:
+            self.record.event(event, job=new)
+        self._successor = new
+        return True
+
+    def link(self) -> None:
+        """The next job of the chain waits in the queue while this one runs."""
+        if not self.resubmit("linked"):
+            warn("restart.chain: the next job could not be submitted; it will be when this one ends.")
+        self._successor = ""
+
+    def _waiting(self) -> str:
+        new = self.slurm.waiting(self.job.script)
+        return self._with_index(new) if new else ""
+
+    def _with_index(self, number: str) -> str:
+        return number + "_" + self.job.element if self.job.element else number
+
+    # -- nodes --
+
+    def excluded(self) -> str:
+        """The value of ExcNodeList that the next attempt is to have."""
+        wanted = [self.once] if self.once else []
+        wanted += words(self.job.file("avoid")) + list(self.history.bad)
+        if not wanted:
+            return self.rules.exclude
+        usable = self.usable_nodes()
+        if not usable:  # Slurm does not answer
+            return self.rules.exclude
+        must = self.slurm.expand(self.rules.nodelist)
+        return nodes.avoided(wanted, usable, self.rules.nodes, self.rules.exclude, must)
+
+    def usable_nodes(self) -> List[str]:
+        if self._usable is None:
+            self._usable = self.slurm.usable_nodes(self.rules.exclude)
+        found = self._usable  # type: List[str]
+        return found
+
+    def avoid(self, cause: str, names: Sequence[str]) -> None:
+        """Notes them if later attempts are to avoid a node after such an end."""
+        if names and self.rules.policy(cause).avoid:
+            self.record.note("avoid", " ".join(names))
+
+    def _filled(self, said: str) -> str:
+        return said.replace("{run}", self.job.run).replace("{logs}", self.job.logs)
+
+
+def wait_for_room(ending: Ending) -> None:
+    """On a full disk this attempt could not save, and the next one would not know of it. So wait for room."""
+    job, waited_s = ending.job, 0
+    while True:
+        said = _make_folders(job)
+        if not said:
+            return
+        if waited_s >= ROOM_S:
+            break
+        words = "cannot write to {}: {}. Trying again for {} minutes."
+        warn(words.format(job.run, said, (ROOM_S - waited_s) // 60))
+        if not ending.children.sleep(60):
+            break
+        waited_s += 60
+    # This counts as a crash, but no file can record it. Such attempts are the restarts that have left no folder.
+    ours = [name for name in job.attempts() if name.startswith(job.id + ".")]
+    written = sum(size(os.path.join(job.folder_of(name), "chain")) > 0 for name in ours)
+    unwritten = job.unwritten - written + job.restart + 1
+    ending.job = ending.job._replace(unwritten=unwritten)
+    words = "cannot write to {}: {}. See who owns it, and whether its disk is full."
+    warn(words.format(job.run, said))
+    if unwritten <= ending.rules.max_crashes and not ending.requeue("disk", ending.look()):
+        raise SystemExit(0)
+    raise SystemExit(4)
+
+
+def _make_folders(job: Job) -> str:
+    """What is in the way; empty if nothing is."""
+    try:
+        for folder in (job.logs, os.path.join(job.run, "events")):
+            os.makedirs(folder, exist_ok=True)
+        with open(job.file("chain"), "wb") as file:
+            file.write(os.fsencode(job.chain + "\n"))
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""

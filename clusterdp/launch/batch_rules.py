@@ -1,0 +1,85 @@
+"""What the config decides for the batch program (clusterdp/batch/rules.py), which reads it in the run folder."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from typing import Any
+
+from clusterdp.config.tree import POLICIES, PolicyConfig, RestartConfig
+from clusterdp.launch.job_secrets import secret_path
+from clusterdp.launch.script_spec import ScriptSpec
+
+DEFAULT_MAX_HOURS = 48  # of an entry job
+
+
+def rules_of(spec: ScriptSpec, check: str = "") -> dict[str, Any]:
+    """By the names of the program's Rules. check: the lines of a task of the preflight, if it is asked for."""
+    config = spec.config
+    notify = config.notify
+    return {
+        "kind": spec.kind,
+        "name": config.name,
+        "nodes": config.resources.nodes,
+        "exclude": config.resources.exclude or "",
+        "nodelist": config.resources.nodelist or "",
+        "requeue": config.restart.requeue,
+        "how": config.restart.how,
+        "chain": config.restart.chain or 0,
+        "policies": _policies(config.restart),
+        "max_crashes": config.restart.max_crashes,
+        "max_no_progress": config.restart.max_no_progress,
+        "max_attempts": config.restart.max_attempts,
+        "max_hours": config.restart.max_hours or (DEFAULT_MAX_HOURS if spec.kind == "entry" else None),
+        "checkpoint_url": (config.checkpoint.url or "").rstrip("/") if spec.array else config.checkpoint.url or "",
+        "is_sweep": spec.array is not None,
+        "from_step": config.restart.from_step,
+        "silence_s": math.ceil(config.restart.hang_after_s or 0) if spec.kind != "entry" else 0,
+        "on_hang": config.restart.on_hang,
+        "preflight": _preflight(spec, check) if config.launch.preflight else [],
+        "notify": list(notify.on) if notify.given else [],
+        "webhook_file": secret_path(notify.webhook_file) if notify.webhook_file else "",
+        "notify_command": list(notify.command),
+    }
+
+
+def _policies(restart: RestartConfig) -> dict[str, dict[str, Any]]:
+    found = {}
+    for cause in POLICIES:
+        policy: PolicyConfig = getattr(restart, cause)
+        found[cause.replace("_", "-")] = {
+            "limit": policy.limit,
+            "wait_s": math.ceil(policy.wait_s),
+            "avoid": policy.avoid_node,
+        }
+    return found
+
+
+def _preflight(spec: ScriptSpec, check: str) -> list[str]:
+    """The words of its step: one task on each node, which sees the GPUs of all of the node's ranks. A task always exits
+    with 0: one that does not has died, and nobody waits for it."""
+    nodes, cpus = spec.config.resources.nodes, spec.config.resources.cpus_per_task * spec.ranks_per_node
+    words = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}"]
+    words += [*spec.preflight_flags(), "--export=ALL", "--kill-on-bad-exit=1", "--wait=420"]
+    words += ["bash", "-c", check, "check", *spec.container_prefix()]
+    return [*words, spec.python, "-u", "-m", "clusterdp.train.preflight", "{run}"]
+
+
+def requeues_of(rules: dict[str, Any]) -> list[str]:
+    """For the script's header: whether the job can go on for ever, in lines."""
+    if not rules["requeue"]:
+        return ["It is never requeued (restart.requeue is false)."]
+    by_limit: dict[str, list[str]] = {}
+    for cause, policy in rules["policies"].items():
+        limit = "always" if policy["limit"] is None else f"at most {policy['limit']} times"
+        by_limit.setdefault(limit, []).append(cause)
+    policies = "; ".join(f"{limit} after {', '.join(causes)}" for limit, causes in by_limit.items())
+    limits = [f"{rules['max_crashes']} faults (crash, start, memory, hung, disk)"]
+    if rules["max_attempts"]:
+        limits.append(f"{rules['max_attempts']} attempts")
+    if rules["max_hours"]:
+        limits.append(f"{rules['max_hours']:g} h without a newer checkpoint")
+    if rules["kind"] == "entry":
+        limits.append(f"{rules['max_no_progress']} attempts without one")
+    text = f"It is requeued {policies}; never after a scancel; and not after more than {', '.join(limits)}."
+    return textwrap.wrap(text, 116)
