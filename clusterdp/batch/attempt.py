@@ -25,8 +25,8 @@ from .evidence import (
     mistake_from,
     mistake_of,
 )
-from .history import history_of
-from .job import Job
+from .history import History, history_of
+from .job import BEGAN, EXPORTED, Job
 from .nodes import not_launched
 from .notify import Notify
 from .record import Record
@@ -65,8 +65,8 @@ class ThisAttempt:
 
     # -- the start --
 
-    def start(self, awake: float, setup: Setup) -> None:
-        """Returns when the step may start; exits if it may not."""
+    def start(self, awake: str, setup: Setup) -> None:
+        """Returns when the step may start; exits if it may not. awake: when the script began, in seconds since 1970."""
         self.setup = setup
         wait_for_room(self.ending)
         attempts = read_attempts(self.job, self.rules, self.record, self.slurm)
@@ -103,13 +103,14 @@ class ThisAttempt:
         if news and self.rules.notify:
             self.children.fork(lambda: [self.notify.send("requeued", each.cause, each.name, {}) for each in news])
 
-    def _record_start(self, awake: float) -> None:
+    def _record_start(self, awake: str) -> None:
         job, environ = self.job, os.environ
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
         self.record.note("began", "{:d} {} {} {}".format(int(time.time()), stamp, job.restart, job.nodes))
         gpus = (number(environ.get("SLURM_GPUS_ON_NODE", "")) or 0) * job.node_count
+        when = float(awake.replace(",", ".")) if re.match("[0-9]+[.,]?[0-9]*$", awake) else time.time()
         cpus = environ.get("SLURM_JOB_CPUS_PER_NODE", "")
-        about = {"job": job.id, "restart": job.restart, "nodes": job.nodes, "awake": awake, "cpus": cpus, "gpus": gpus}
+        about = {"job": job.id, "restart": job.restart, "nodes": job.nodes, "awake": when, "cpus": cpus, "gpus": gpus}
         self.record.event("started", **about)
         self.record.note("setup", self.setup.errors)
         if self.setup.failed:
@@ -176,6 +177,24 @@ class ThisAttempt:
         """Whether this job has a checkpoint of its own."""
         ours = [name for name in self.job.attempts() if name.startswith(self.job.id + ".")]
         return any(os.path.exists(os.path.join(self.job.folder_of(name), "saved")) for name in ours)
+
+    def exported(self) -> List[Tuple[str, str]]:
+        """What the ranks get from this program, and what `came_back` is to know."""
+        environ = self.children.environ
+        found = [(name, os.fsdecode(environ[os.fsencode(name)])) for name in EXPORTED if os.fsencode(name) in environ]
+        return found + [(BEGAN, "{:d} {}".format(int(time.time()), self._output_began))]
+
+    def came_back(self, setup: Setup, code: int, has_term: bool) -> int:
+        """The exit code of a step that another process has run. has_term: TERM has come meanwhile."""
+        self.setup = setup
+        began, self._output_began = (number(word) or 0 for word in os.environ[BEGAN].split())
+        self.took_s = int(time.time()) - began
+        self.address = os.environ.get("MASTER_ADDR", self.address)
+        history = history_of(read_attempts(self.job, self.rules, self.record, self.slurm), self.job.id)
+        self.ending.history = history if isinstance(history, History) else History()
+        if has_term:
+            self.step.on_term()
+        return code
 
     def check_nodes(self) -> None:
         """launch.preflight: returns when the ranks may start."""

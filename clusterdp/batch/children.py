@@ -66,11 +66,9 @@ class Children:
             list(words), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self.environ, **more
         )
 
-    def run(self, words: Sequence[str], err: bool = True, variables: Optional[Mapping[str, str]] = None) -> Answer:
+    def run(self, words: Sequence[str], err: bool = True, environ: Optional[Mapping[bytes, bytes]] = None) -> Answer:
         """Runs a command to its end, whatever signal comes. err: its errors are part of what it said; else they are
-        dropped."""
-        environ = dict(self.environ)
-        environ.update({os.fsencode(name): os.fsencode(value) for name, value in (variables or {}).items()})
+        dropped. environ: in place of that of the batch script."""
         with term_blocked():
             try:
                 child = subprocess.Popen(
@@ -78,7 +76,7 @@ class Children:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT if err else subprocess.DEVNULL,
-                    env=environ,  # type: ignore[arg-type]
+                    env=self.environ if environ is None else environ,
                 )
             except OSError as error:
                 return Answer(127, "{}: {}".format(words[0], error.strerror))
@@ -120,7 +118,7 @@ class Children:
             except BlockingIOError:
                 pass
 
-    def fork(self, work: Callable[[], None]) -> int:
+    def fork(self, work: Callable[[], Any]) -> int:
         """Does the work in a process of its own, which no TERM ends: one comes with each requeue. Returns its pid."""
         child = os.fork()
         if child:

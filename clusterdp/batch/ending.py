@@ -17,6 +17,7 @@ from .slurm import Look, Slurm
 from .texts import size, warn, words
 
 ROOM_S = 600
+HELD_S = 120  # Slurm itself keeps a requeued job so long in the queue: an earlier time would only undo that
 TRIES_S = (0, 1, 2, 5, 10, 20, 40)  # the pauses before each try
 GOES_ON = (slurm.RUNNING, slurm.PREEMPTED, slurm.TIME_LIMIT)  # the states in which a job may be requeued
 
@@ -132,9 +133,9 @@ class Ending:
         excluded, now = self.excluded(), self.rules.exclude if self._successor else look.excluded
         if excluded != now:
             self.slurm.exclude(self._successor or self.job.id, excluded)
-        begin_in_s = pause_s(self.history.with_end(cause, 0, self.job.has_saved()), cause, self.rules, 0, 0)
-        if begin_in_s:
-            self.slurm.begin_later(self._successor or self.job.id, begin_in_s)
+        wait_s = pause_s(self.history.with_end(cause, 0, self.job.has_saved()), cause, self.rules, 0, 0)
+        if wait_s > (0 if self._successor else HELD_S):
+            self.slurm.begin_later(self._successor or self.job.id, wait_s)
         self.notify.send("requeued", cause, self.job.attempt, {})
 
     # -- a chain of jobs --

@@ -1,19 +1,26 @@
 """main: the command line of the batch program.
 
-    run RUN OPTION... -- STEP...    the whole attempt; STEP is the srun command of the ranks
+    run RUN OPTION... -- STEP...    the whole attempt, by the batch process itself; STEP is the srun command of the ranks
+
+For the script that submitit writes, which has an srun of its own:
+
+    begin RUN OPTION...             what comes before it; prints lines for the shell
+    end RUN --code=CODE [--term]    what follows it
+    watch RUN                       beside it, if notify.on has `hang`
 """
 
 import os
 import sys
 import time
-import traceback
-from typing import Dict, List, Mapping, NamedTuple, Sequence
+from typing import Callable, Dict, List, Mapping, NamedTuple, NoReturn, Sequence, Tuple
 
 from .attempt import Setup, ThisAttempt
 from .children import Children
 from .decisions import End
 from .job import OWN, SETUP, job_of
+from .record import one_line
 from .rules import read_rules
+from .step import HANG_S
 from .texts import number, warn
 
 NOT_STARTED = 4
@@ -27,42 +34,96 @@ class Words(NamedTuple):
 
 
 def main(words: Sequence[str]) -> int:
+    """Returns or exits with the code of the batch script."""
     try:
         given = parse(words)
-        if given.options.get("pid", str(os.getpid())) != str(os.getpid()):
-            warn("{} runs Python in a process of its own, which gets none of Slurm's signals. ".format(sys.executable)
-                 + "Name another interpreter in launch.host_python.")
-            return NOT_STARTED
         attempt = prepare(given)
-        attempt.start(float(given.options.get("awake", "0").replace(",", ".") or time.time()), setup_of(os.environ))
-        attempt.meet()
-        attempt.check_nodes()
-        step = with_logs(given.step, attempt.job.logs)
-    except Exception:
-        traceback.print_exc()
-        warn("a fault in the batch program: the attempt does not start. `clusterdp resume` goes on with the run.")
+    except Exception as error:
+        return not_started(error)
+    return VERBS[given.verb](attempt, given)
+
+
+def run(attempt: ThisAttempt, given: Words) -> int:
+    if given.options.get("pid", "") != str(os.getpid()):
+        said = "{} runs Python in a process of its own, which gets none of Slurm's signals. Name another in"
+        warn(said.format(sys.executable) + " launch.host_python.")
         return NOT_STARTED
     try:
-        attempt.finish(attempt.run(step))
+        attempt.start(given.options.get("awake", ""), setup_of(os.environ))
+        attempt.meet()
+        attempt.check_nodes()
     except Exception as error:
-        traceback.print_exc()
-        why = "a fault in the batch program: {}: {}".format(type(error).__name__, error)
+        return not_started(error)
+    return finished(attempt, lambda: attempt.run(with_logs(given.step, attempt.job.logs)))
+
+
+def begin(attempt: ThisAttempt, given: Words) -> int:
+    """For the shell: the exports of the ranks, or `exit`."""
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what a notify.command prints is not for that shell
+    try:
+        attempt.start(given.options.get("awake", ""), setup_of(os.environ))
+        attempt.meet()
+        said = "".join("export {}={}\n".format(name, quoted(value)) for name, value in attempt.exported())
+    except SystemExit as end:
+        said = "exit {}\n".format(end.code)
+    except Exception as error:
+        said = "exit {}\n".format(not_started(error))
+    os.write(answers, os.fsencode(said))
+    return 0
+
+
+def end(attempt: ThisAttempt, given: Words) -> int:
+    """`term`: TERM has come while srun ran."""
+    return finished(attempt, lambda: attempt.came_back(setup_of(os.environ), int(given.options["code"]), "term" in given.options))
+
+
+def watch(attempt: ThisAttempt, given: Words) -> int:
+    """Sends a message about a hang as soon as that is reported."""
+    while not attempt.children.terms and not attempt.step.send_hang():
+        attempt.children.sleep(HANG_S)
+    return 0
+
+
+VERBS = {"run": run, "begin": begin, "end": end, "watch": watch}
+
+
+def finished(attempt: ThisAttempt, work: Callable[[], int]) -> NoReturn:
+    """A fault of this program costs one attempt at most: `resume` goes on."""
+    try:
+        attempt.finish(work())
+    except Exception as error:
+        why = "a fault in the batch program: {}: {}".format(type(error).__name__, one_line(str(error)))
         said = why + ". What was saved is safe: `clusterdp resume {run}` goes on with it."
+        print_trace()
         attempt.ending.over(End("unknown", "failed", 75, {"reason": why}, said))
+
+
+def not_started(error: Exception) -> int:
+    print_trace()
+    said = "a fault in the batch program: {}: {}. The attempt does not start; `clusterdp resume` goes on with the run."
+    warn(said.format(type(error).__name__, error))
+    return NOT_STARTED
+
+
+def print_trace() -> None:
+    import traceback
+
+    warn(traceback.format_exc())
 
 
 def parse(words: Sequence[str]) -> Words:
     """ValueError if they are not as above."""
-    own, _, step = partition(list(words))
-    if len(own) < 2 or own[0] != "run" or not step:
+    own, step = parted(list(words))
+    if len(own) < 2 or own[0] not in VERBS or bool(step) != (own[0] == "run"):
         raise ValueError("not the words of a script: {}".format(words))
     options = dict(word[2:].partition("=")[::2] for word in own[2:])
     return Words(own[0], own[1], options, step)
 
 
-def partition(words: List[str]) -> "tuple[List[str], str, List[str]]":
+def parted(words: List[str]) -> Tuple[List[str], List[str]]:
     i = words.index("--") if "--" in words else len(words)
-    return words[:i], "--", words[i + 1 :]
+    return words[:i], words[i + 1 :]
 
 
 def prepare(given: Words) -> ThisAttempt:
@@ -101,3 +162,7 @@ def with_logs(step: Sequence[str], logs: str) -> List[str]:
             break
         words[i] = word.replace("{logs}", logs.replace("%", "%%"))
     return words
+
+
+def quoted(value: str) -> str:
+    return "'" + value.replace("'", "'\"'\"'") + "'"

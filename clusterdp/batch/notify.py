@@ -12,7 +12,7 @@ from .children import Answer, Children, end, exit_code, term_blocked
 from .job import Job
 from .record import Record
 from .rules import Rules
-from .texts import lines, read, shown, warn
+from .texts import lines, read, warn
 
 MOST_S = 10
 LOOK_S = 0.2
@@ -164,7 +164,7 @@ def payload(text: str) -> str:
     """The body for a webhook. Slack takes what stands between < and > for markup, unless it is escaped."""
     for each, escaped in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(each, escaped)
-    return json.dumps({"text": shown(text)})
+    return json.dumps({"text": os.fsencode(text).decode("utf-8", "ignore")})
 
 
 def _quoted(text: str) -> str:

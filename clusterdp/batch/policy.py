@@ -23,7 +23,7 @@ def exhausted(history: History, cause: str, rules: Rules, more: int = 0) -> str:
     if rules.max_attempts and attempts >= rules.max_attempts:
         return "{} attempt(s), where restart.max_attempts is {}".format(attempts, rules.max_attempts)
     if rules.max_hours and history.spent_s >= int(rules.max_hours * 3600):
-        words = "{} allocated hours without a newer checkpoint, where restart.max_hours is {:g}"
+        words = "{} allocated hours without a newer checkpoint, where restart.max_hours is {}"
         return words.format(history.spent_s // 3600, rules.max_hours)
     return ""
 

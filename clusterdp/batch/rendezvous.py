@@ -69,7 +69,7 @@ def times_of(job: Job, slurm: Slurm, end: str, now: float) -> Tuple[Optional[int
     """When Slurm will end the job, when it queued, and when it began; None where that is not known. end: as Slurm has
     said it in the environment (22.05 does not). Asked here, once: a container may have no squeue."""
     words = ["squeue", "--noheader", "--jobs=" + job.id, "--format=%L %V %S"]
-    said = slurm.children.run(words, err=False, variables={"SLURM_TIME_FORMAT": "%s"}).said
+    said = slurm.ask(words, err=False).said
     left, queued, began = (said.split() + ["", "", ""])[:3]
     seconds = seconds_of(left)
     ends = int(end) if end.isdigit() else None if seconds is None else int(now) + seconds

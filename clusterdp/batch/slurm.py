@@ -5,8 +5,9 @@ first host's name leads nowhere, `sinfo` only where nodes are avoided. A silent 
 double to a minute, for half an hour: one that fails over takes ten minutes and more.
 """
 
+import os
 import re
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Tuple
 
 from .children import Answer, Children
 from .job import Job
@@ -18,6 +19,7 @@ ENDING = "ending"  # cancelled
 UNKNOWN = "unknown"
 PATIENCE_S = 1800
 USABLE = ("idle", "mixed", "allocated", "completing", "planned")
+FOR_PEOPLE = (b"SQUEUE_", b"SINFO_", b"SLURM_TIME_FORMAT")
 
 
 class Look(NamedTuple):
@@ -27,25 +29,25 @@ class Look(NamedTuple):
     excluded: str = ""
 
 
-class Queued(NamedTuple):
-    """When the job queued and began, and when Slurm will end it, in seconds since 1970; None: not known."""
-
-    since: Optional[int]
-    began: Optional[int]
-    end: Optional[int]
-
-
 class Slurm:
     def __init__(self, children: Children, job: Job) -> None:
         self.children = children
         self.job = job
+
+    def ask(self, words: List[str], err: bool = True) -> Answer:
+        """Without what the submitter has set for its own eyes: SLURM_TIME_FORMAT changes what a time looks like."""
+        ours = self.children.environ.items()
+        environ = {name: value for name, value in ours if not name.startswith(FOR_PEOPLE)}
+        if words[0] == "squeue":
+            environ[b"SLURM_TIME_FORMAT"] = b"%s"  # seconds since 1970
+        return self.children.run(words, err, environ)
 
     def look(self) -> Look:
         """The state of this job. An answer from before a TERM may be out of date, so the controller is asked again."""
         pause, waited = 1, 0
         while True:
             before = self.children.terms
-            answer = self.children.run(["scontrol", "show", "job", self.job.id])
+            answer = self.ask(["scontrol", "show", "job", self.job.id])
             if (answer.code == 0 and before == self.children.terms) or "Invalid job id" in answer.said:
                 return self._state(answer.said)  # of an invalid id: the job is over, and Slurm has forgotten it
             if answer.code == 0:
@@ -74,26 +76,28 @@ class Slurm:
 
     def was_cancelled(self, job: str) -> bool:
         """Whether another job is on record as cancelled."""
-        return "JobState=CANCELLED" in self.children.run(["scontrol", "show", "job", job], err=False).said
+        return "JobState=CANCELLED" in self.ask(["scontrol", "show", "job", job], err=False).said
 
     def requeue(self) -> Answer:
-        return self.children.run(["scontrol", "requeue", self.job.id])
+        return self.ask(["scontrol", "requeue", self.job.id])
 
     def exclude(self, job: str, nodes: str) -> None:
         """After a requeue: before it, the list of a job that runs cannot be changed (22.05 to 26.05)."""
-        self.children.run(["scontrol", "update", "JobId=" + job, "ExcNodeList=" + nodes])
+        self.ask(["scontrol", "update", "JobId=" + job, "ExcNodeList=" + nodes])
 
     def begin_later(self, job: str, seconds: int) -> None:
         """Lets a job that is requeued wait in the queue."""
-        self.children.run(["scontrol", "update", "JobId=" + job, "StartTime=now+{}".format(seconds)])
+        self.ask(["scontrol", "update", "JobId=" + job, "StartTime=now+{}".format(seconds)])
 
     def cancel(self, job: str) -> None:
-        self.children.run(["scancel", job])
+        self.ask(["scancel", job])
 
     def submit(self, script: str, options: List[str], variables: Dict[str, str]) -> Tuple[int, str]:
         """The exit code of sbatch, and the new job's number. A site's wrapper may print more than that."""
         words = ["sbatch", "--parsable", "--dependency=afterany:" + self.job.id] + options + [script]
-        answer = self.children.run(words, err=False, variables=variables)
+        environ = dict(self.children.environ)  # as submit had it: the next job has it from here
+        environ.update({os.fsencode(name): os.fsencode(value) for name, value in variables.items()})
+        answer = self.children.run(words, err=False, environ=environ)
         numbers = [line.partition(";")[0].strip() for line in answer.said.split("\n")]
         numbers = [word for word in numbers if re.match("[0-9]+$", word)]
         return answer.code, numbers[-1] if numbers else ""
@@ -103,7 +107,7 @@ class Slurm:
         words = ["squeue", "--me", "--noheader", "--states=PENDING", "--format=%F|%E|%o"]
         after = re.compile(r":" + re.escape(self.job.id) + r"(?![0-9_])")
         found = ""
-        for line in self.children.run(words, err=False).said.split("\n"):
+        for line in self.ask(words, err=False).said.split("\n"):
             number, _, rest = line.partition("|")
             waits, _, name = rest.partition("|")
             if name == script and after.search(waits):
@@ -116,7 +120,7 @@ class Slurm:
         """Those among these that Slurm holds for lost."""
         words = ["sinfo", "--noheader", "--Node", "--nodes=" + nodes]
         words += ["--states=down,fail,no_respond,unknown", "--format=%N"]
-        return sorted(set(self.children.run(words, err=False).said.split())) if nodes else []
+        return sorted(set(self.ask(words, err=False).said.split())) if nodes else []
 
     def usable_nodes(self, without: str) -> List[str]:
         """The nodes that are up and like those of this job, so that it could run there. without: a list that the job
@@ -132,14 +136,14 @@ class Slurm:
         return sorted(found)
 
     def _sinfo(self, which: str, form: str) -> List[str]:
-        answer = self.children.run(["sinfo", "--noheader", "--Node", which, "--format=" + form], err=False)
+        answer = self.ask(["sinfo", "--noheader", "--Node", which, "--format=" + form], err=False)
         return answer.said.split("\n") if answer.code == 0 else []
 
     def expand(self, nodes: str) -> List[str]:
         """The names in a list such as n[1-3]."""
-        return self.children.run(["scontrol", "show", "hostnames", nodes], err=False).said.split() if nodes else []
+        return self.ask(["scontrol", "show", "hostnames", nodes], err=False).said.split() if nodes else []
 
     def address(self, node: str) -> str:
         """A node's address, as Slurm has it."""
-        found = re.search(r"NodeAddr=(\S+)", self.children.run(["scontrol", "show", "node", node]).said)
+        found = re.search(r"NodeAddr=(\S+)", self.ask(["scontrol", "show", "node", node]).said)
         return found.group(1) if found else node

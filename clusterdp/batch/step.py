@@ -63,7 +63,7 @@ class Step:
                 timers = [watch.timer for watch in watches if watch.timer is not None]
                 self.children.wait([child] + timers, self.children.has_news)
                 if self.children.take_news():
-                    self._on_term()
+                    self.on_term()
                 for watch in watches:
                     watch.poll()
         finally:
@@ -82,7 +82,7 @@ class Step:
             found.append(Watch(self.children, HANG_S, self._look_for_hang))
         return found
 
-    def _on_term(self) -> None:
+    def on_term(self) -> None:
         """TERM comes at scancel, at a requeue, at the time limit, and at a preemption without grace time."""
         if self.ending.requeued:
             return
@@ -126,8 +126,15 @@ class Step:
         return not found.ends
 
     def _look_for_hang(self) -> bool:
-        """Sends a message about a hang as soon as that is reported."""
-        if not os.path.exists(self.job.file("hang.txt")):
-            return True
-        self.children.fork(lambda: self.notify.send("hang", "hung", self.job.attempt, {}))
-        return False
+        if self._has_hang():
+            self.children.fork(self.send_hang)
+        return not self._has_hang()
+
+    def send_hang(self) -> bool:
+        """Sends a message about a hang if one is reported; whether it is."""
+        if self._has_hang():
+            self.notify.send("hang", "hung", self.job.attempt, {})
+        return self._has_hang()
+
+    def _has_hang(self) -> bool:
+        return os.path.exists(self.job.file("hang.txt"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +47,9 @@ def render(spec: ScriptSpec) -> Script:
     except jinja2.UndefinedError as error:
         known = ", ".join(sorted(template_values(spec)))
         raise ConfigError(f"launch.template: {template}: {error.message}. There are: {known}.") from None
+    except jinja2.TemplateNotFound as error:
+        parts = ", ".join(sorted(f"parts/{path.name}" for path in (ours / "parts").iterdir()))
+        raise ConfigError(f"launch.template: {template}: there is no {error.name}. There are: {parts}.") from None
     except jinja2.TemplateError as error:
         line = f":{error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else ""
         raise ConfigError(f"launch.template: {template}{line}: {error.message}. Correct the template.") from None
@@ -137,8 +139,9 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
         "setup": Shell(setup),
         "setup_delimiter": Shell(_delimiter("END_OF_SETUP", setup)),
         "setup_errors": config.launch.setup_errors,
+        "watches_hang": config.notify.given and "hang" in config.notify.on,
         "requeues": [Shell(line) for line in requeues_of(rules_of(spec))],
-        "interpreters": dict.fromkeys([*filter(None, [config.launch.host_python, sys.executable]), *SYSTEM_PYTHONS]),
+        "interpreters": dict.fromkeys([spec.host_python, *SYSTEM_PYTHONS]),
     }
 
 

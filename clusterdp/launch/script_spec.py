@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ class ScriptSpec:
     python: str
     code: Path | None = None  # the snapshot, if it is elsewhere: that of a sweep
     array: ArraySpec | None = None
+    host_python: str = ""  # the first interpreter that is tried for the batch program
 
     @property
     def work_dir(self) -> Path:
@@ -156,6 +157,7 @@ def make_spec(config: Config, run_dir: Path, submit_dir: Path, python: str, code
     """`code`: the snapshot, if it is not in the run folder itself."""
     kind = next(kind for kind in ("entry", "command", "script") if getattr(config, kind) not in (None, "", []))
     spec = ScriptSpec(config, kind, run_dir.absolute(), submit_dir.absolute(), config.launch.python or python, code)
+    spec = replace(spec, host_python=config.launch.host_python or python)
     if kind == "command" and not spec.command:
         raise ConfigError("command: has no words. Name a program and its arguments.")
     return spec

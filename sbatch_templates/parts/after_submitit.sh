@@ -1,2 +1,5 @@
 code=$?
-{% include "parts/end.sh" %}
+{% if watches_hang %}
+kill $! 2>/dev/null
+{% endif %}
+exec "${supervise[@]}" end {{ run_dir }} --code=$code $term

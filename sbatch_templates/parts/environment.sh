@@ -12,9 +12,8 @@ unset SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU
 
 cd {{ work_dir }} || exit 4
 {% if modules %}
-for file in /etc/profile.d/modules.sh /etc/profile.d/lmod.sh; do
-  command -v module >/dev/null || [ ! -r $file ] || . $file
-done
+command -v module >/dev/null || [ ! -r /etc/profile.d/modules.sh ] || . /etc/profile.d/modules.sh
+command -v module >/dev/null || [ ! -r /etc/profile.d/lmod.sh ] || . /etc/profile.d/lmod.sh
 {% for module in modules %}
 module load {{ module }} || exit 4
 {% endfor %}

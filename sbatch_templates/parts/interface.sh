@@ -1,5 +1,5 @@
-# gloo uses the interface that this host's name resolves to, and hangs where that is 127.0.1.1. So name the interface that
-# leads to MASTER_ADDR.
+# gloo uses the interface that this host's name resolves to, and hangs where that is 127.0.1.1. So name the interface
+# that leads to MASTER_ADDR.
 if [ -z "${GLOO_SOCKET_IFNAME-}" ]; then
   address=$MASTER_ADDR
   case $address in *[!0-9.]*) read -r address _ <<<"$(getent ahostsv4 "$MASTER_ADDR" 2>/dev/null)" ;; esac

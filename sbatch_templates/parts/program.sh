@@ -1,6 +1,6 @@
 {% if element and kind == "script" %}
-# `script:` of the config, in a file of each element. The trap keeps the shell alive when a signal comes that the program
-# below handles.
+# `script:` of the config, in a file of each element. The trap keeps the shell alive when a signal comes that the
+# program below handles.
 lines=$'trap : TERM USR1 USR2\n'$(cat {{ run_dir }}/script.sh) || exit 4
 program=(bash -c "$lines" {{ name }})
 {% elif element and kind == "command" %}

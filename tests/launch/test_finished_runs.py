@@ -74,7 +74,7 @@ def test_a_run_that_gave_up_gives_the_same_reason_again(run_script: RunScript, t
 def test_a_crash_that_was_to_be_tried_again_is_though_its_script_was_killed_before_it_had_asked(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
-    stubs.on("scontrol", '[ "$1" != requeue ] || kill -KILL $PPID $(ps -o ppid= $PPID)')
+    stubs.on("scontrol", '[ "$1" != requeue ] || kill -KILL $PPID')
     assert run_script(program(tmp_path, code=9)).returncode < 0
     assert last_event(tmp_path, "7.0")["event"] == "failed"
     (stubs.folder / "on.scontrol").unlink()

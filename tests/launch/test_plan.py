@@ -182,7 +182,7 @@ def test_a_resume_keeps_the_config_but_for_what_is_asked(sbatch: Path) -> None:
     assert plan.spec.config.params == {"lr": 5, "x": 2}
     assert "#SBATCH --time=9" in plan.script.text
     assert "echo ${HOME}" in plan.script.text
-    assert "CLUSTERDP_RESUME_STEP=30" in plan.script.text
+    assert plan.script.rules["from_step"] == 30
     assert send_anew(plan).id == "42"
     assert job.current_id == "42"
 

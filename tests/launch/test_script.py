@@ -179,10 +179,17 @@ def test_every_shell_text_keeps_to_bash_3_2(path: Path) -> None:
 
 def test_an_own_template_may_include_our_parts(tmp_path: Path) -> None:
     mine = tmp_path / "mine.j2"
-    mine.write_text('#!/bin/bash\nrun_dir={{ run_dir }}\n{% include "parts/rendezvous.sh" %}\n')
+    mine.write_text('#!/bin/bash\nrun_dir={{ run_dir }}\n{% include "parts/interface.sh" %}\n')
     text = rendered({"command": "true", "launch": {"template": str(mine)}})
     assert "run_dir='/home/me/runs/x y'" in text
-    assert "MASTER_PORT" in text
+    assert "GLOO_SOCKET_IFNAME" in text
+
+
+def test_an_own_template_with_a_part_of_before_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.j2"
+    mine.write_text('#!/bin/bash\n{% include "parts/end.sh" %}\n')
+    with pytest.raises(ConfigError, match=r"mine\.j2: there is no parts/end\.sh\. There are: .*parts/interface\.sh"):
+        rendered({"command": "true", "launch": {"template": str(mine)}})
 
 
 def test_a_template_that_names_an_unknown_variable_is_told_which_there_are(tmp_path: Path) -> None:
@@ -190,7 +197,7 @@ def test_a_template_that_names_an_unknown_variable_is_told_which_there_are(tmp_p
     mine.write_text("#!/bin/bash\necho {{ nodez }}\n")
     with pytest.raises(
         ConfigError,
-        match=r"mine\.j2: 'nodez' is undefined.*nodes, notify, notify_command, on_hang, policies, preflight,",
+        match=r"mine\.j2: 'nodez' is undefined.*modules, name, nodes, python, ranks_per_node,",
     ):
         rendered({"command": "true", "launch": {"template": str(mine)}})
     mine.write_text("#!/bin/bash\n{% if %}\n")

@@ -13,7 +13,6 @@ from tests.launch.conftest import RunScript, Stubs, cause, ledger, requeues, wor
 from tests.waiting import wait_for
 
 OPTIONS = ["set -f", "set -C", "set -e", "set -u", "set -o posix", "set -f -C -e -u -o posix -o pipefail", "IFS=:"]
-BY_BATCH = "the batch program decides from what it asks for itself"
 
 
 @pytest.mark.parametrize("setup", OPTIONS)
@@ -89,7 +88,6 @@ def killed(tmp_path: Path, notice: str) -> dict[str, object]:
     return values
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason=BY_BATCH)
 def test_time_zone_of_the_submitter_changes_no_cause(run_script: RunScript, tmp_path: Path) -> None:
     environ = {"TZ": "Asia/Tokyo"}  # slurmd's own is UTC
     run_script(killed(tmp_path, "DUE TO PREEMPTION"), **environ)
@@ -97,7 +95,6 @@ def test_time_zone_of_the_submitter_changes_no_cause(run_script: RunScript, tmp_
     assert cause(tmp_path) == "preempted"
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason=BY_BATCH)
 def test_slurm_time_format_changes_no_cause(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
     stubs.on(
@@ -108,20 +105,17 @@ def test_slurm_time_format_changes_no_cause(run_script: RunScript, stubs: Stubs,
     assert cause(tmp_path) == "preempted"
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason=BY_BATCH)
 def test_variables_of_setup_redirect_no_run(run_script: RunScript, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     run_script({"command": ["true"], "launch": {"setup": f"run_dir={tmp_path}/elsewhere"}})
     assert cause(tmp_path) == "done"
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason=BY_BATCH)
 def test_the_wait_after_a_crash_is_spent_in_the_queue(run_script: RunScript, stubs: Stubs) -> None:
     run_script({"command": ["bash", "-c", "exit 3"], "restart": {"start": {"wait_s": 600}}})
     assert any("StartTime=" in call for call in stubs.calls("scontrol"))
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason=BY_BATCH)
 def test_progress_resets_the_doubling_of_waits(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
     values = worker(tmp_path, "requeue term 5") | {"restart": {"preempted": {"wait_s": 600}}}
@@ -133,7 +127,6 @@ def test_progress_resets_the_doubling_of_waits(run_script: RunScript, stubs: Stu
     assert max(waits) <= 600
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason=BY_BATCH)
 def test_a_cancelled_chain_announces_no_requeue(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     program = ["bash", "-c", 'echo "$CLUSTERDP_EVENT" >>"$STUBS/announced"']
     stubs.on("sleep", '[ "$1" != 10 ] || exec /bin/sleep 10')  # the time that a message may take

@@ -173,7 +173,7 @@ def test_beyond_max_array_size_there_are_several_arrays(work: Path, stubs: Stubs
     assert sent.jobs[34].run.path == path / "34"
     text = (path / "job-30.sbatch").read_text()
     assert f"#SBATCH --output={path}/3%1a/slurm-%A_%a.out\n" in text
-    assert "run_dir=$sweep/$((30 + SLURM_ARRAY_TASK_ID))\n" in text
+    assert '/"$((30 + SLURM_ARRAY_TASK_ID))" \\\n' in text
     assert "#SBATCH --array=0-4%4\n" in text
 
 
