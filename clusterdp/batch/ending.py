@@ -50,7 +50,7 @@ class Ending:
         if self.is_replaced():
             self.leave(slurm.REQUEUED, end.code)
         if end.said:
-            warn(self._filled(end.said))
+            warn(self._filled(end.said), 2 if end.code else 1)
         self.record.note("cause", end.cause)
         if self.rules.chain:
             successor = self._waiting()

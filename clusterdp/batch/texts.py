@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 from typing import List, Optional
 
 LAST = 1 << 20  # bytes of a job's output that are looked at: an output may have gigabytes
@@ -51,11 +50,10 @@ def number(word: str) -> Optional[int]:
     return int(word) if re.match(r"[0-9]+$", word) and len(word) < 16 else None
 
 
-def warn(text: str) -> None:
+def warn(text: str, stream: int = 2) -> None:
     """Prints a line to the job's output."""
     data = os.fsencode("clusterdp: " + text + "\n")
     try:
-        sys.stderr.flush()
-        os.write(2, data)
+        os.write(stream, data)
     except OSError:
         pass  # on a full disk it is lost

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clusterdp.config.tree import POLICIES
-from clusterdp.launch.shipped_files import shipped_folder
-from clusterdp.rundir.causes import CAUSES, FAULTS
+from clusterdp.batch.causes import CAUSES
 from tests.launch.conftest import RunScript, Stubs, cause, last_event, ledger, requeues, worker
 
 
-def test_the_script_and_its_readers_have_the_same_causes() -> None:
-    source = (shipped_folder("sbatch_templates") / "parts/policy.sh").read_text()
-    listed = re.search(r"is_fault\(\) \{\n  case \$1 in (.*)\) ;;", source)
-    assert listed
-    assert set(listed[1].split(" | ")) == FAULTS
+def test_each_policy_of_the_config_is_about_a_cause() -> None:
     assert {name.replace("_", "-") for name in POLICIES} <= CAUSES.keys()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -80,9 +79,8 @@ def killed(tmp_path: Path, notice: str) -> dict[str, object]:
     python = tmp_path / "python"
     if not python.with_suffix(".was").exists():
         python.with_suffix(".was").write_text(python.read_text())
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
-        line = f"slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT {stamp} {notice} ***"
-        python.write_text(f"#!/bin/bash\nsleep 1; echo '{line}' >>{tmp_path}/run/slurm-7.out\n{KILL_ALL}\n")
+        line = f"slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT $(date -u +%FT%T) {notice} ***"
+        python.write_text(f'#!/bin/bash\necho "{line}" >>{tmp_path}/run/slurm-7.out\n{KILL_ALL}\n')
     else:
         python.write_text(python.with_suffix(".was").read_text())
     return values
