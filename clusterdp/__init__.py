@@ -13,6 +13,7 @@ The public names are loaded when they are first used: importing clusterdp costs 
     config/        the config tree, and how a file is read into it
     launch/        login node: from a config to a submitted job
     check/         login node: what would go wrong with a run
+    batch/         first node of a job: what decides whether an attempt starts, and what follows its end
     train/         compute node: the training, from a rank's environment to its last step
     checkpoint/    compute node: checkpoints, saved and loaded by all ranks
     operate/       login node: what is done after submit

@@ -19,8 +19,12 @@ changes a job that waits. Standard library and Python 3.6 only: it runs on the f
     slurm       all commands of Slurm's that are run
     record      all that is written; a full disk loses a line, never the run
     children    the processes of this one, and its signals
+    decisions   the words for what this program may decide
     attempt     one attempt, from its start to what follows it
-    preflight   a look at each node before the ranks start
+    step        the srun command of the ranks, and what is watched while it runs
+    ending      how the attempt ends: over, left alone, or requeued
+    check_nodes launch.preflight: the step that looks at each node, and what follows from it
+    preflight   what the nodes say there
     silence     restart.hang_after_s: a program without output and without CPU time hangs
     notify      words to people
 """

@@ -6,7 +6,7 @@ import sys
 try:
     from batch.main import main  # type: ignore[import-not-found]
 except Exception as error:
-    sys.stderr.write("clusterdp: {} cannot be loaded: {}. `clusterdp resume` writes it anew.\n".format(__file__, error))
+    sys.stderr.write("clusterdp: {}: {}. `clusterdp resume` writes it anew.\n".format(__file__, error))
     sys.exit(4)
 
 sys.exit(main(sys.argv[1:]))

@@ -88,12 +88,12 @@ class ThisAttempt:
             self.ending.link()
 
     def _was_cancelled(self) -> bool:
-        """Whether the attempt before this one was cancelled. Slurm accepts a requeue just after a scancel and brings the
-        job back. And it starts a job that waits for the end of another (see resubmit) when that one is cancelled."""
+        """Whether the attempt before this one was cancelled. Slurm accepts a requeue just after a scancel and brings
+        the job back. And it starts a job that waits for the end of another (see resubmit) when that is cancelled."""
         if self.job.replaces and self.slurm.was_cancelled(self.job.replaces):
             return True
-        # Only after a scancel there is no "DUE TO ..." or, since 26.05, "DUE to SIGNAL". (sacct has REQUEUED for such an
-        # attempt.)
+        # Only after a scancel there is no "DUE TO ..." or, since 26.05, "DUE to SIGNAL". (sacct has REQUEUED for such
+        # an attempt.)
         notice = last_notice_before(self.job)
         return notice is not None and notice.cause == "cancelled"
 
@@ -101,7 +101,11 @@ class ThisAttempt:
         """Sends the requeues that no attempt has seen. The ranks do not wait for that."""
         news = [attempt for attempt in attempts if attempt.is_news]
         if news and self.rules.notify:
-            self.children.fork(lambda: [self.notify.send("requeued", each.cause, each.name, {}) for each in news])
+            self.children.fork(lambda: self._send(news))
+
+    def _send(self, news: Sequence[Attempt]) -> None:
+        for attempt in news:
+            self.notify.send("requeued", attempt.cause, attempt.name, {})
 
     def _record_start(self, awake: str) -> None:
         job, environ = self.job, os.environ
@@ -132,7 +136,9 @@ class ThisAttempt:
         if not start.wait_s:
             return
         warn(start.said)
-        is_over = self.children.sleep(start.wait_s, lambda: self.job.is_marked("cancelled") or self.job.is_marked("stop"))
+        is_over = self.children.sleep(
+            start.wait_s, lambda: self.job.is_marked("cancelled") or self.job.is_marked("stop")
+        )
         if not is_over:
             self._act_on_end_of_wait()
 
@@ -182,7 +188,7 @@ class ThisAttempt:
         """What the ranks get from this program, and what `came_back` is to know."""
         environ = self.children.environ
         found = [(name, os.fsdecode(environ[os.fsencode(name)])) for name in EXPORTED if os.fsencode(name) in environ]
-        return found + [(BEGAN, "{:d} {}".format(int(time.time()), self._output_began))]
+        return [*found, (BEGAN, "{:d} {}".format(int(time.time()), self._output_began))]
 
     def came_back(self, setup: Setup, code: int, has_term: bool) -> int:
         """The exit code of a step that another process has run. has_term: TERM has come meanwhile."""
@@ -232,8 +238,8 @@ class ThisAttempt:
             self.record.event("exited", exit=code)
         ended = self._ended(code)
         self.notify.step = ended.step
-        for end in by_the_ranks(ended):
-            ending.over(end)
+        for final in by_the_ranks(ended):
+            ending.over(final)
         if ending.requeued:
             raise SystemExit(0)
         ending.over_if_marked()  # a program of the user's may end with 0 when it has saved
@@ -253,7 +259,7 @@ class ThisAttempt:
                 if os.path.exists(path) or (code and pause):
                     break
                 self.children.sleep(pause)
-        word, reason, step = (words(path) + ["", "", ""])[:3]
+        word, reason, step = ([*words(path), "", "", ""])[:3]
         is_saved = self.job.has_saved()
         return Ended(code, self.took_s, word, reason, number(step) or 0, is_saved, bool(self.setup.failed))
 
@@ -290,8 +296,10 @@ class ThisAttempt:
         self.record.note("mistake", mistake.as_text())
         if self.job.has_saved():
             return False
-        found = (mistake_from(lines(os.path.join(self.job.folder_of(name), "mistake"))) for name in self.ending.history.since)
-        earlier = [each for each in found if each is not None and each.what == mistake.what]  # type: List[Mistake]
+        found = (
+            mistake_from(lines(os.path.join(self.job.folder_of(name), "mistake"))) for name in self.ending.history.since
+        )
+        earlier: List[Mistake] = [each for each in found if each is not None and each.what == mistake.what]
         return bool(earlier) and is_repeated(mistake, earlier, len(self.ending.usable_nodes()) > self.rules.nodes)
 
 

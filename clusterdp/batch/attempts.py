@@ -45,7 +45,7 @@ class Attempt(NamedTuple):
 def read_attempts(job: Job, rules: Rules, record: Record, slurm: Slurm) -> List[Attempt]:
     """Those before this one, the oldest first. If there are later ones, they have replaced this one."""
     found = []
-    saves = None  # type: Optional[Dict[str, int]]
+    saves: Optional[Dict[str, int]] = None
     for name in earlier_names(job):
         folder = job.folder_of(name)
         if words(os.path.join(folder, "chain")) != [job.chain]:
@@ -75,9 +75,11 @@ def _read(job: Job, rules: Rules, record: Record, slurm: Slurm, name: str, saves
     word, reason = "", ""
     # An attempt that is taken for lost may still run on a node that was cut off. What it writes later does not count.
     if cause != LOST:
-        word, reason = (words(os.path.join(folder, "outcome")) + ["", ""])[:2]
-    code, took, over_at = (words(os.path.join(folder, "exit")) + ["", "", ""])[:3]
-    found = Attempt(name, cause, word, reason, code, number(took), number(over_at), _has_saved(record, name, saves, job))
+        word, reason = ([*words(os.path.join(folder, "outcome")), "", ""])[:2]
+    code, took, over_at = ([*words(os.path.join(folder, "exit")), "", "", ""])[:3]
+    found = Attempt(
+        name, cause, word, reason, code, number(took), number(over_at), _has_saved(record, name, saves, job)
+    )
     if not cause:
         found = _with_cause(found, job, rules, record, slurm)
     return found._replace(
@@ -88,7 +90,7 @@ def _read(job: Job, rules: Rules, record: Record, slurm: Slurm, name: str, saves
 
 def _with_cause(found: Attempt, job: Job, rules: Rules, record: Record, slurm: Slurm) -> Attempt:
     """Of an attempt that has recorded none: by its ranks' outcome, by Slurm's words, or `lost`."""
-    began = words(os.path.join(job.folder_of(found.name), "began")) + ["", "", "", ""]
+    began = [*words(os.path.join(job.folder_of(found.name), "began")), "", "", "", ""]
     noticed = _by_notice(job, began[1])
     cause = of_outcome(found.word, found.reason)
     if cause == "preempted":
@@ -126,7 +128,7 @@ def _look_back(found: Attempt, job: Job, record: Record, began: Optional[int]) -
     except OSError:
         written = []
     times = []
-    for path in [os.path.join(folder, "began"), os.path.join(job.run, "metrics", found.name + ".jsonl")] + written:
+    for path in [os.path.join(folder, "began"), os.path.join(job.run, "metrics", found.name + ".jsonl"), *written]:
         try:
             times.append(int(os.stat(path).st_mtime))
         except OSError:
@@ -149,7 +151,7 @@ def _has_saved(record: Record, name: str, saves: Dict[str, int], job: Job) -> bo
 
 def _saves(job: Job, rules: Rules) -> Dict[str, int]:
     """By attempt, the last step that the checkpoints have of it."""
-    found = {}  # type: Dict[str, int]
+    found: Dict[str, int] = {}
     folders = dict.fromkeys([os.path.join(job.run, "checkpoints"), rules.checkpoint_url])
     for folder in filter(None, folders):
         for step, manifest in sorted(_manifests(folder)):

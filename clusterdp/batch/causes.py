@@ -60,10 +60,8 @@ class Notice(NamedTuple):
 
 def last_notice(text: str) -> Optional[Notice]:
     """The last notice in a job's output."""
-    found = None
-    for found in NOTICE.finditer(text):
-        pass
-    return Notice(found.group(1), OF_NOTICE.get(found.group(2).strip(), "")) if found else None
+    found = NOTICE.findall(text)
+    return Notice(found[-1][0], OF_NOTICE.get(found[-1][1].strip(), "")) if found else None
 
 
 def of_outcome(word: str, reason: str) -> str:

@@ -1,8 +1,8 @@
 """Children: the processes of this program, and the signals that it gets.
 
-TERM comes at scancel, at a requeue, at the time limit, and at a preemption without a grace time. It is counted, ends any
-wait, and is acted on where that is safe. A command of Slurm's that runs has TERM blocked, because the requeue that it asks
-for sends one to all processes of the job.
+TERM comes at scancel, at a requeue, at the time limit, and at a preemption without a grace time. It is counted, ends
+any wait, and is acted on where that is safe. A command of Slurm's that runs has TERM blocked, because the requeue that
+it asks for sends one to all processes of the job.
 """
 
 import os
@@ -38,7 +38,7 @@ class Children:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM, signal.SIGCHLD])
         signal.signal(signal.SIGTERM, self._count)
         # Handlers, and not SIG_IGN, which a child would inherit.
-        for number in STRAY + (signal.SIGCHLD,):
+        for number in (*STRAY, signal.SIGCHLD):
             signal.signal(number, _nothing)
 
     def _count(self, number: int, frame: Any) -> None:
@@ -59,12 +59,12 @@ class Children:
             if value is not None:
                 self.environ[os.fsencode(name)] = os.fsencode(str(value))
 
-    def start(self, words: Sequence[str], out: Union[None, int, IO[bytes]] = None, **more: Any) -> "subprocess.Popen[bytes]":
+    def start(
+        self, words: Sequence[str], out: Union[int, IO[bytes], None] = None, **more: Any
+    ) -> "subprocess.Popen[bytes]":
         """OSError if there is no such program."""
         err = subprocess.STDOUT if out is not None else None
-        return subprocess.Popen(
-            list(words), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self.environ, **more
-        )
+        return subprocess.Popen(list(words), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self.environ, **more)
 
     def run(self, words: Sequence[str], err: bool = True, environ: Optional[Mapping[bytes, bytes]] = None) -> Answer:
         """Runs a command to its end, whatever signal comes. err: its errors are part of what it said; else they are
@@ -84,8 +84,8 @@ class Children:
         return Answer(child.returncode, os.fsdecode(said).rstrip("\n"))
 
     def sleep(self, seconds: float, or_if: Callable[[], bool] = lambda: False) -> bool:
-        """Waits so long, or until a TERM comes, or or_if() is true, which is asked every few seconds; whether the time is
-        over."""
+        """Waits so long, or until a TERM comes, or or_if() is true, which is asked every few seconds; whether the time
+        is over."""
         if seconds <= 0:
             return True
         before = self.terms

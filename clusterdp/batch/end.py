@@ -31,7 +31,7 @@ class Ended(NamedTuple):
         return 0 if self.saved else self.took_s
 
 
-def by_the_ranks(ended: Ended) -> Tuple[Decision, ...]:
+def by_the_ranks(ended: Ended) -> Tuple[End, ...]:
     """What the ranks have agreed on; nothing if that is no end of the run."""
     word, reason = ended.word, ended.reason
     if word == "done":

@@ -1,7 +1,7 @@
 """Ending: how this attempt ends. What is decided is recorded and done: it is over, left alone, or requeued."""
 
 import os
-from typing import Any, List, NoReturn, Sequence
+from typing import List, NoReturn, Optional, Sequence
 
 from . import nodes, slurm
 from .begin import CANCELLED
@@ -25,7 +25,9 @@ GOES_ON = (slurm.RUNNING, slurm.PREEMPTED, slurm.TIME_LIMIT)  # the states in wh
 class Ending:
     """requeued: the cause, as soon as one more attempt follows. once: a node that only the next attempt avoids."""
 
-    def __init__(self, job: Job, rules: Rules, record: Record, notify: Notify, children: Children, slurm: Slurm) -> None:
+    def __init__(
+        self, job: Job, rules: Rules, record: Record, notify: Notify, children: Children, slurm: Slurm
+    ) -> None:
         self.job = job
         self.rules = rules
         self.record = record
@@ -36,7 +38,7 @@ class Ending:
         self.requeued = ""
         self.once = ""
         self._successor = ""
-        self._usable = None  # type: Any
+        self._usable: Optional[List[str]] = None
 
     def is_replaced(self) -> bool:
         """Whether a later attempt has recorded how this one ended. Then that one has the run."""
@@ -104,7 +106,7 @@ class Ending:
                 return ""
         warn("COULD NOT REQUEUE job {}: {}".format(self.job.id, said))
         warn("nothing is lost; go on with `clusterdp resume {}`.".format(self.job.run))
-        self.over(End(cause, "failed", 75, {"requeue": "refused"}))
+        return self.over(End(cause, "failed", 75, {"requeue": "refused"}))
 
     def over_if_marked(self) -> None:
         if self.job.is_marked("cancelled"):
@@ -192,8 +194,7 @@ class Ending:
     def usable_nodes(self) -> List[str]:
         if self._usable is None:
             self._usable = self.slurm.usable_nodes(self.rules.exclude)
-        found = self._usable  # type: List[str]
-        return found
+        return self._usable
 
     def avoid(self, cause: str, names: Sequence[str]) -> None:
         """Notes them if later attempts are to avoid a node after such an end."""

@@ -73,7 +73,7 @@ def failure_of(note: Sequence[str], said: str, logs: Dict[int, str]) -> Failure:
     """note: the lines of attempts/*/error, which one of our ranks may have written. said: the job's output in this
     attempt. logs: the ends of the ranks' logs, by rank."""
     if note and note[0] + "".join(note[1:3]):
-        node, step, error = (list(note) + ["", "", ""])[:3]
+        node, step, error = ([*list(note), "", "", ""])[:3]
         return Failure(error, node, step)
     ended = [(node, int(rank), how) for node, rank, how in TASK_ENDED.findall(said)]  # in the order of their ends
     node, error, how, reported = "", "", "", ""
@@ -133,14 +133,14 @@ def mistake_of(failure: Failure, took_s: float, hosts: Sequence[str]) -> Optiona
 
 def mistake_from(lines: Sequence[str]) -> Optional[Mistake]:
     """As an earlier attempt has noted it."""
-    node, when, what = (list(lines) + ["", "", ""])[:3]
+    node, when, what = ([*list(lines), "", "", ""])[:3]
     step, _, brief = when.partition(" ")
     return Mistake(node, "" if step == "-" else step, brief == "yes", what) if what else None
 
 
 def is_repeated(mistake: Optional[Mistake], earlier: Sequence[Mistake], others: bool) -> bool:
-    """Whether the same error has ended an earlier attempt, at the same step or both within a minute of the start, and on
-    another node if there are others to try. earlier: since the last checkpoint."""
+    """Whether the same error has ended an earlier attempt, at the same step or both within a minute of the start, and
+    on another node if there are others to try. earlier: since the last checkpoint."""
     if mistake is None:
         return False
     for each in earlier:

@@ -11,10 +11,12 @@ SHORT_S = 60  # an attempt that asks for a requeue within that has done nothing
 
 
 class History(NamedTuple):
-    """ended: the causes of all that count, in order. row: of these, since the last attempt that saved. idle: attempts since the last one that saved; spent_s: allocated
-    seconds of those. since: their names. missing: attempts in a row whose program was not found. short: in a row that
-    asked for a requeue at once. moved: in a row that did not start on a node that the run avoids. bad: nodes that are
-    avoided, of the newest attempt first. links: jobs of the chain, with this one. over_at: when the last one ended."""
+    """ended: the causes of all that count, in order; row: those since the last attempt that saved.
+    idle: attempts since the last one that saved; spent_s: allocated seconds of those; since: their names.
+    missing: attempts in a row whose program was not found; short: in a row that asked for a requeue at once; moved: in
+    a row that did not start on a node that the run avoids.
+    bad: nodes that are avoided, of the newest attempt first. links: jobs of the chain, with this one.
+    over_at: when the last one ended."""
 
     ended: Tuple[str, ...] = ()
     row: Tuple[str, ...] = ()
@@ -38,15 +40,15 @@ class History(NamedTuple):
     def with_end(self, cause: str, took_s: int, saved: bool) -> "History":
         """With the end of one more attempt."""
         return self._replace(
-            ended=self.ended + (cause,),
+            ended=(*self.ended, cause),
             row=(() if saved else self.row) + (cause,),
             spent_s=0 if saved else self.spent_s + took_s,
         )
 
 
 def history_of(attempts: Sequence[Attempt], job: str) -> Union[History, End]:
-    """End if one of them has ended the run: what is over stays over. Since 24.05 Slurm requeues a job that was preempted
-    once when it ends, whatever its exit code. job: this one."""
+    """End if one of them has ended the run: what is over stays over. Since 24.05 Slurm requeues a job that was
+    preempted once when it ends, whatever its exit code. job: this one."""
     history, linked = History(), job
     for attempt in attempts:
         if attempt.job != linked:

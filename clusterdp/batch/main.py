@@ -1,6 +1,6 @@
 """main: the command line of the batch program.
 
-    run RUN OPTION... -- STEP...    the whole attempt, by the batch process itself; STEP is the srun command of the ranks
+    run RUN OPTION... -- STEP...    the whole attempt, by the batch process itself; STEP: the srun command of the ranks
 
 For the script that submitit writes, which has an srun of its own:
 
@@ -75,7 +75,9 @@ def begin(attempt: ThisAttempt, given: Words) -> int:
 
 def end(attempt: ThisAttempt, given: Words) -> int:
     """`term`: TERM has come while srun ran."""
-    return finished(attempt, lambda: attempt.came_back(setup_of(os.environ), int(given.options["code"]), "term" in given.options))
+    return finished(
+        attempt, lambda: attempt.came_back(setup_of(os.environ), int(given.options["code"]), "term" in given.options)
+    )
 
 
 def watch(attempt: ThisAttempt, given: Words) -> int:

@@ -1,5 +1,5 @@
-"""notify: words to people about an end, a failure, a requeue or a hang. They take 10 s at most, and change nothing for the
-job."""
+"""notify: words to people about an end, a failure, a requeue or a hang. They take 10 s at most, and change nothing for
+the job."""
 
 import json
 import os
@@ -132,7 +132,7 @@ class Notify:
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=None if variables else subprocess.DEVNULL,
-                    env=environ,  # type: ignore[arg-type]
+                    env=environ,
                     start_new_session=True,
                 )
             except OSError as error:
@@ -140,7 +140,7 @@ class Notify:
                     warn("notify.command: {}: {}.".format(words[0], error.strerror))
                 return Answer(127, "")
         timer = self.children.timer(MOST_S)
-        given = os.fsencode(stdin)  # type: Optional[bytes]
+        given: Optional[bytes] = os.fsencode(stdin)
         while child.returncode is None:
             try:
                 said, _ = child.communicate(given, LOOK_S)

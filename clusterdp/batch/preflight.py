@@ -25,14 +25,13 @@ def result_of(output: str, nodes: Sequence[str], dead: Sequence[str]) -> Result:
     """output: of its step. nodes: of the job. dead: the first whose task died, or where srun could launch none. A task
     always exits with 0, so one that does not has died, and srun has ended the tasks of all nodes then."""
     said = {
-        found.group(1): found.group(2)
-        for found in re.finditer(r"^preflight (\S+) failed (.*)$", output, re.MULTILINE)
+        found.group(1): found.group(2) for found in re.finditer(r"^preflight (\S+) failed (.*)$", output, re.MULTILINE)
     }
     well = set(re.findall(r"^preflight (\S+) ok", output, re.MULTILINE))
     remarks = dict(re.findall(r"^preflight (\S+) says (.*)$", output, re.MULTILINE))
     how = _how(output)
     failures, heard = {}, False
-    for node in list(nodes) + [NO_NODE]:
+    for node in [*list(nodes), NO_NODE]:
         if node in said:
             failures[node], heard = said[node], True
         elif node == NO_NODE:

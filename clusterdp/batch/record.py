@@ -39,7 +39,11 @@ class Record:
             with open(path, mode + "b") as file:
                 file.write(os.fsencode(text))
         except OSError:
-            warn("{}: cannot write {}. Is its disk full, or a quota used up? Going on without.".format(self.job.run, what))
+            warn(
+                "{}: cannot write {}. Is its disk full, or a quota used up? Going on without.".format(
+                    self.job.run, what
+                )
+            )
 
 
 def _shown(value: Any) -> Any:

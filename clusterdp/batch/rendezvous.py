@@ -70,7 +70,7 @@ def times_of(job: Job, slurm: Slurm, end: str, now: float) -> Tuple[Optional[int
     said it in the environment (22.05 does not). Asked here, once: a container may have no squeue."""
     words = ["squeue", "--noheader", "--jobs=" + job.id, "--format=%L %V %S"]
     said = slurm.ask(words, err=False).said
-    left, queued, began = (said.split() + ["", "", ""])[:3]
+    left, queued, began = ([*said.split(), "", "", ""])[:3]
     seconds = seconds_of(left)
     ends = int(end) if end.isdigit() else None if seconds is None else int(now) + seconds
     known = queued.isdigit() and began.isdigit()

@@ -8,8 +8,8 @@ from .texts import native
 
 
 class Policy(NamedTuple):
-    """What follows such an end. limit: how often the run goes on after it; None: always. wait_s: the least seconds until
-    the next attempt begins, twice as many each time in a row. avoid: later attempts avoid the node."""
+    """What follows such an end. limit: how often the run goes on after it; None: always. wait_s: the least seconds
+    until the next attempt begins, twice as many each time in a row. avoid: later attempts avoid the node."""
 
     limit: Optional[int] = None
     wait_s: int = 0

@@ -1,8 +1,8 @@
-"""restart.hang_after_s: the program hangs when no log has grown for so long, and none of its processes has used CPU time
-in the second half of that.
+"""restart.hang_after_s: the program hangs when no log has grown for so long, and none of its processes has used CPU
+time in the second half of that.
 
-A program that waits for NCCL keeps a core busy, and is not found so. The sizes of the logs are looked at from here. Only
-while they are silent, a small step looks at the processes of each node.
+A program that waits for NCCL keeps a core busy, and is not found so. The sizes of the logs are looked at from here.
+Only while they are silent, a small step looks at the processes of each node.
 """
 
 import os
@@ -43,7 +43,7 @@ class Silence:
         self.children = children
         self.pause_s = max(rules.silence_s // 10, 1)
         self._half_s = max(rules.silence_s // 2, 1)
-        self._sizes = None  # type: Optional[Dict[str, Tuple[int, int]]]
+        self._sizes: Optional[Dict[str, Tuple[int, int]]] = None
         self._silent_s = 0
         self._since_s = 0
         self._before = ""
@@ -93,7 +93,7 @@ def is_idle(before: str, after: str, seconds: float) -> bool:
 
 
 def _ticks(said: str) -> Dict[Tuple[str, str], int]:
-    rows = [line.split(None, 4) for line in said.split("\n")]  # type: List[List[str]]
+    rows: List[List[str]] = [line.split(None, 4) for line in said.split("\n")]
     return {(row[0], row[1]): int(row[3]) for row in rows if len(row) > 3 and row[3].isdigit()}
 
 

@@ -1,8 +1,8 @@
 """Slurm: all that this program asks of the controller. Nothing else runs Slurm's commands, but for the step's srun.
 
 An attempt asks `squeue` once at its start and `scontrol show job` once at its end; `scontrol show node` only where the
-first host's name leads nowhere, `sinfo` only where nodes are avoided. A silent controller is asked again with pauses that
-double to a minute, for half an hour: one that fails over takes ten minutes and more.
+first host's name leads nowhere, `sinfo` only where nodes are avoided. A silent controller is asked again with pauses
+that double to a minute, for half an hour: one that fails over takes ten minutes and more.
 """
 
 import os
@@ -94,7 +94,7 @@ class Slurm:
 
     def submit(self, script: str, options: List[str], variables: Dict[str, str]) -> Tuple[int, str]:
         """The exit code of sbatch, and the new job's number. A site's wrapper may print more than that."""
-        words = ["sbatch", "--parsable", "--dependency=afterany:" + self.job.id] + options + [script]
+        words = ["sbatch", "--parsable", "--dependency=afterany:" + self.job.id, *options, script]
         environ = dict(self.children.environ)  # as submit had it: the next job has it from here
         environ.update({os.fsencode(name): os.fsencode(value) for name, value in variables.items()})
         answer = self.children.run(words, err=False, environ=environ)
@@ -130,7 +130,7 @@ class Slurm:
         never = set(self.expand(without)) if without else set()
         found = set()
         for line in self._sinfo("--partition=" + self.job.partition, "%T %N " + kind):
-            state, node, shape = (line.split(None, 2) + ["", "", ""])[:3]
+            state, node, shape = ([*line.split(None, 2), "", "", ""])[:3]
             if state in USABLE and shape in alike and node not in never:
                 found.add(node)
         return sorted(found)

@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from typing import IO, Callable, List, Sequence, Union
+from typing import IO, Callable, List, Optional, Sequence
 
 from . import slurm
 from .children import Children, end, exit_code
@@ -50,7 +50,7 @@ class Step:
         self.children = children
         self._agreed = False
 
-    def run(self, words: Sequence[str], out: Union[None, IO[bytes]] = None, watched: bool = True) -> int:
+    def run(self, words: Sequence[str], out: Optional[IO[bytes]] = None, watched: bool = True) -> int:
         """Runs these words to their end, and acts on TERM meanwhile; the exit code."""
         try:
             child = self.children.start(words, out)
@@ -61,7 +61,7 @@ class Step:
         try:
             while child.poll() is None:
                 timers = [watch.timer for watch in watches if watch.timer is not None]
-                self.children.wait([child] + timers, self.children.has_news)
+                self.children.wait([child, *timers], self.children.has_news)
                 if self.children.take_news():
                     self.on_term()
                 for watch in watches:
@@ -88,9 +88,9 @@ class Step:
             return
         look = self.ending.look()
         # At the time limit only this program requeues, and KILL comes soon: do it first.
-        if self.rules.requeue and look.state == slurm.TIME_LIMIT and not self._is_final():
-            if not exhausted(self.ending.history, "timeout", self.rules, 1):
-                self.ending.requeue("timeout", look)
+        is_ours = self.rules.requeue and look.state == slurm.TIME_LIMIT and not self._is_final()
+        if is_ours and not exhausted(self.ending.history, "timeout", self.rules, 1):
+            self.ending.requeue("timeout", look)
         self.record.event("signal", name="TERM")
 
     def _is_final(self) -> bool:

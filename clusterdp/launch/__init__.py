@@ -6,6 +6,8 @@ again             a new run from the record of another
 job               Job: the handle of a submitted run
 script_spec       a config in the terms of a script
 script            the text that sbatch is given, rendered from a template
+batch_rules       what the config decides for the batch program
+batch_copy        the copy of that program in the run folder
 sbatch            backend: sbatch
 submitit          backend: submitit
 new_folder        the folder of a new run, made, and removed if nothing was submitted

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import py_compile
 import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +27,23 @@ def write_batch(folder: Path, rules: dict[str, Any]) -> None:
     for leftover in (new, old):
         shutil.rmtree(leftover, ignore_errors=True)
     new.mkdir()
-    modules = {f"batch/{path.name}": path.lstat() for path in sorted(PROGRAM.glob("*.py")) if path.name != MAIN}
-    copy_files(PROGRAM.parent, new, modules, earlier)
+    modules = [path for path in sorted(PROGRAM.glob("*.py")) if path.name != MAIN]
+    files = [*modules, *_compiled(modules)]
+    copy_files(PROGRAM.parent, new, {f"{path.relative_to(PROGRAM.parent)}": path.lstat() for path in files}, earlier)
     copy_files(PROGRAM, new, {MAIN: (PROGRAM / MAIN).lstat()}, earlier)
     write_durably(new / "rules.json", json.dumps(rules, indent=1) + "\n", mode=0o600)
     if folder.exists():
         folder.rename(old)
     new.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _compiled(modules: Sequence[Path]) -> Iterator[Path]:
+    """What this Python has made of them: to do so again at the start of each attempt takes longer than all else there.
+    Another version, or a file that has changed since, is not misled by them."""
+    for path in modules:
+        cached = Path(cache_from_source(path))
+        with suppress(OSError):
+            if not cached.exists() or cached.stat().st_mtime_ns < path.stat().st_mtime_ns:
+                py_compile.compile(str(path))
+            yield cached

@@ -146,7 +146,7 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
 
 
 def _places(spec: ScriptSpec) -> dict[str, Any]:
-    """The run's folder, its script and its copy of the batch program. In an array the shell knows which element runs."""
+    """The run's folder, its script, its copy of the batch program. In an array the shell knows which element runs."""
     folder = str(spec.run_dir)
     if spec.array is None:
         return {"run_dir": folder, "batch": f"{folder}/batch", "script_file": f"{folder}/job.sbatch", "element": False}

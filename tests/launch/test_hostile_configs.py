@@ -71,7 +71,7 @@ def test_a_line_of_a_script_cannot_end_the_heredoc_that_holds_it(run_script: Run
     assert (tmp_path / "run/code/reached").exists()
 
 
-@pytest.mark.parametrize("name", ["step", "MASTER_ADDR", "RANK", "program", "candidate", "address", "CLUSTERDP_RUN_DIR"])
+@pytest.mark.parametrize("name", ["step", "MASTER_ADDR", "RANK", "program", "address", "CLUSTERDP_RUN_DIR"])
 def test_a_variable_that_the_script_needs_itself_is_refused(run_script: RunScript, name: str) -> None:
     with pytest.raises(ConfigError, match=rf"launch\.env\.{name}: is a variable that the script sets"):
         run_script({"command": "true", "launch": {"env": {name: "x"}}})

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from clusterdp.config.tree import POLICIES
 from clusterdp.batch.causes import CAUSES
+from clusterdp.config.tree import POLICIES
 from tests.launch.conftest import RunScript, Stubs, cause, last_event, ledger, requeues, worker
 
 
