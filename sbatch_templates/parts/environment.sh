@@ -62,6 +62,7 @@ trap 'setup_error $? "$BASH_COMMAND" $LINENO ${#BASH_SOURCE[@]} || return' ERR
 source /dev/stdin <<'{{ setup_delimiter }}'
 {{ setup }}
 {{ setup_delimiter }}
+\unalias -a
 trap - ERR
 set +efuC +o pipefail +o posix # setup may have set these
 IFS=$' \t\n'
