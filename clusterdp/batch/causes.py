@@ -2,7 +2,7 @@
 
 import re
 import time
-from typing import NamedTuple, Optional
+from typing import List, NamedTuple, Optional
 
 CAUSES = {
     # The run goes on after these. A fault is the program's own.
@@ -58,10 +58,14 @@ class Notice(NamedTuple):
             return None
 
 
+def notices(text: str) -> List[Notice]:
+    """Those in a job's output, in the order in which they were written."""
+    return [Notice(stamp, OF_NOTICE.get(why.strip(), "")) for stamp, why in NOTICE.findall(text)]
+
+
 def last_notice(text: str) -> Optional[Notice]:
-    """The last notice in a job's output."""
-    found = NOTICE.findall(text)
-    return Notice(found[-1][0], OF_NOTICE.get(found[-1][1].strip(), "")) if found else None
+    found = notices(text)
+    return found[-1] if found else None
 
 
 def of_outcome(word: str, reason: str) -> str:

@@ -19,7 +19,6 @@ from .texts import size, warn, words
 ROOM_S = 600
 HELD_S = 120  # Slurm itself keeps a requeued job so long in the queue: an earlier time would only undo that
 TRIES_S = (0, 1, 2, 5, 10, 20, 40)  # the pauses before each try
-GOES_ON = (slurm.RUNNING, slurm.PREEMPTED, slurm.TIME_LIMIT)  # the states in which a job may be requeued
 
 
 class Ending:
@@ -97,7 +96,7 @@ class Ending:
             self.over_if_marked()
             if look.state == slurm.REQUEUED:
                 self.requeued = cause  # the last try worked, and only its answer was lost
-            elif look.state not in GOES_ON:
+            elif look.state not in slurm.GOES_ON:
                 return look.state
             else:
                 said = self._try(cause)

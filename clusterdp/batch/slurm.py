@@ -7,7 +7,7 @@ that double to a minute, for half an hour: one that fails over takes ten minutes
 
 import os
 import re
-from typing import Dict, List, NamedTuple, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Tuple
 
 from .children import Answer, Children
 from .job import Job
@@ -17,6 +17,7 @@ RUNNING, PREEMPTED, TIME_LIMIT = "running", "preempted", "time-limit"
 REQUEUED = "requeued"  # another attempt has it, or will
 ENDING = "ending"  # cancelled
 UNKNOWN = "unknown"
+GOES_ON = (RUNNING, PREEMPTED, TIME_LIMIT)  # in these it may be requeued
 PATIENCE_S = 1800
 USABLE = ("idle", "mixed", "allocated", "completing", "planned")
 FOR_PEOPLE = (b"SQUEUE_", b"SINFO_", b"SLURM_TIME_FORMAT")
@@ -27,6 +28,24 @@ class Look(NamedTuple):
 
     state: str
     excluded: str = ""
+
+
+def fields_of(said: str) -> Dict[str, str]:
+    """Of `scontrol show job`. The first of a name counts: a comment or a path of the user's may look like one."""
+    return dict(reversed(re.findall(r"(?<!\S)(\w+)=(\S*)", said)))
+
+
+def state_of(fields: Mapping[str, str], restart: int) -> str:
+    """The state of a job, for its attempt with this restart count."""
+    state, restarts = fields.get("JobState", ""), fields.get("Restarts", "")
+    if restarts.isdigit() and int(restarts) > restart:
+        return REQUEUED
+    if state == "RUNNING":
+        # In its grace time. Where SLURM_TIME_FORMAT is set, a time begins with anything.
+        return RUNNING if fields.get("PreemptTime", "None") in ("None", "(null)", "") else PREEMPTED
+    if state == "COMPLETING" and fields.get("Reason") == "TimeLimit":
+        return TIME_LIMIT
+    return ENDING
 
 
 class Slurm:
@@ -49,7 +68,7 @@ class Slurm:
             before = self.children.terms
             answer = self.ask(["scontrol", "show", "job", self.job.id])
             if (answer.code == 0 and before == self.children.terms) or "Invalid job id" in answer.said:
-                return self._state(answer.said)  # of an invalid id: the job is over, and Slurm has forgotten it
+                return self._look(answer.said)  # of an invalid id: the job is over, and Slurm has forgotten it
             if answer.code == 0:
                 continue
             if waited >= PATIENCE_S:
@@ -60,19 +79,10 @@ class Slurm:
             self.children.sleep(pause)
             waited, pause = waited + pause, min(pause * 2, 60)
 
-    def _state(self, said: str) -> Look:
-        restarts = re.search(r"Requeue=[01] Restarts=([0-9]+)", said)
-        excluded = re.search(r"ExcNodeList=(\S+)", said)
-        nodes = excluded.group(1) if excluded and excluded.group(1) != "(null)" else ""
-        if restarts and int(restarts.group(1)) > self.job.restart:
-            return Look(REQUEUED, nodes)
-        if re.search(r"JobState=RUNNING(?s:.*)PreemptTime=[0-9]", said):
-            return Look(PREEMPTED, nodes)
-        if "JobState=RUNNING" in said:
-            return Look(RUNNING, nodes)
-        if re.search(r"JobState=COMPLETING(?s:.*)Reason=TimeLimit", said):
-            return Look(TIME_LIMIT, nodes)
-        return Look(ENDING, nodes)
+    def _look(self, said: str) -> Look:
+        fields = fields_of(said)
+        excluded = fields.get("ExcNodeList", "")
+        return Look(state_of(fields, self.job.restart), "" if excluded == "(null)" else excluded)
 
     def was_cancelled(self, job: str) -> bool:
         """Whether another job is on record as cancelled."""

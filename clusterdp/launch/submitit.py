@@ -1,4 +1,4 @@
-"""backend: submitit. submitit writes and submits the script, with the lines of our script before and after its srun.
+"""backend: submitit. submitit writes and submits the script, with the batch program before and after its srun.
 
 submitit by itself does not see a preemption: it ignores TERM and checkpoints on USR2, which Slurm does not send then.
 So our worker owns both signals. After the ranks have stopped and saved, rank 0 asks Slurm about the job and sends USR2
@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+from clusterdp.batch.slurm import GOES_ON, state_of
 from clusterdp.errors import ConfigError, SlurmError, SubmitInDoubt
 from clusterdp.launch.batch_rules import rules_of
 from clusterdp.launch.job import Job
@@ -67,8 +68,8 @@ class Task:
             log.symlink_to(os.path.relpath(JobEnvironment().paths.stdout, log.parent))
 
     def _may_requeue(self) -> bool:
-        """The look of parts/requeue.sh: a cancelled job must not come back, nor is one to be requeued that Slurm has
-        requeued. Where the controller does not answer, the batch script looks again, and waits longer."""
+        """A cancelled job must not come back, nor is one to be requeued that Slurm has requeued. Where the controller
+        does not answer, the batch program looks again, and waits longer."""
         if any(Path(self.run_dir, marker).exists() for marker in ("cancelled", "stop")):
             return False
         element, _, restart = os.environ["CLUSTERDP_ATTEMPT"].rpartition(".")
@@ -77,10 +78,7 @@ class Task:
         except SlurmError as error:
             print(f"clusterdp: {error}", file=sys.stderr, flush=True)
             return False
-        if int(job.get("Restarts", restart)) > int(restart):
-            return False
-        state, reason = job.get("JobState"), job.get("Reason")
-        return state == "RUNNING" or (state == "COMPLETING" and reason == "TimeLimit")
+        return state_of(job, int(restart)) in GOES_ON
 
 
 def send(spec: ScriptSpec, script: Script, run: RunDir) -> Job:

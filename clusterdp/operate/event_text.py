@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from clusterdp.batch.causes import CAUSES, FAULTS
 from clusterdp.operate.attempt_history import AttemptHistory
 from clusterdp.operate.run_history import RunHistory
-from clusterdp.rundir.causes import CAUSES, FAULTS
 from clusterdp.rundir.lenient_reads import Record
 from clusterdp.wording import counted
 

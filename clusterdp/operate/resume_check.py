@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from clusterdp.batch.causes import FAULTS
 from clusterdp.errors import RunError, SlurmError, SubmitInDoubt
 from clusterdp.operate.formatting import shown_path
 from clusterdp.operate.length_param import length_param
@@ -15,7 +16,6 @@ from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.operate.run_state import RunState
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, write_durably
-from clusterdp.rundir.causes import FAULTS
 
 # Holds that a user must not end. Slurm gives them to a job that it has requeued too often, for example.
 NOT_THE_USERS = frozenset({"JobHeldAdmin", "JobHoldMaxRequeue", "launch failure limit exceeded requeued held"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from clusterdp.batch.causes import CAUSES, FAULTS
 from clusterdp.operate.event_text import STOPPED_BY
 from clusterdp.operate.formatting import Colour, shown_path
 from clusterdp.operate.next_command import next_command_lines
@@ -14,7 +15,6 @@ from clusterdp.operate.status import STATE_COLOURS, attempts_table, measured
 from clusterdp.operate.why.failure_words import exit_words, remedy, whose
 from clusterdp.operate.why.first_failure import Failure, recorded_failure
 from clusterdp.operate.width import NONE
-from clusterdp.rundir.causes import CAUSES, FAULTS
 from clusterdp.wording import counted, duration
 
 FAILED = (RunState.FAILED, RunState.GAVE_UP, RunState.STOPPED, RunState.VANISHED)

@@ -8,26 +8,16 @@ leaves no record of its own.
 
 from __future__ import annotations
 
-import re
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from clusterdp.batch.causes import notices
 from clusterdp.operate.attempt_history import AttemptHistory
 from clusterdp.operate.log_files import batch_log
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.tail import last_bytes
 
-NOTICE = re.compile(rb"\*\*\* JOB \S+ ON \S+ CANCELLED AT (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d) ?([^*,\n]*)")
-CAUSES = {
-    "": "cancelled",
-    "DUE to SIGNAL Terminated": "cancelled",  # the same in newer releases
-    "DUE TO PREEMPTION": "preempted",
-    "DUE TO JOB REQUEUE": "requeued",
-    "DUE TO TIME LIMIT": "timeout",
-    "DUE TO NODE FAILURE": "node-lost",
-}
 GUESSED = frozenset(
     {"", "lost", "preempted", "signal"}
 )  # causes that the next attempt wrote, or that follow from a TERM
@@ -63,15 +53,8 @@ def ended_by_slurm(run: RunDir, attempts: Sequence[AttemptHistory]) -> dict[str,
 
 def _notices(output: Path) -> list[tuple[float, str]]:
     """(when, cause), in the order in which they were written."""
-    found = []
-    for stamp, why in NOTICE.findall(last_bytes(output)):
-        try:
-            when = time.mktime(time.strptime(stamp.decode(), "%Y-%m-%dT%H:%M:%S"))
-        except (ValueError, OverflowError):
-            continue
-        if cause := CAUSES.get(why.decode(errors="replace").strip()):
-            found.append((when, cause))
-    return found
+    found = notices(last_bytes(output).decode(errors="replace"))
+    return [(notice.at, notice.cause) for notice in found if notice.cause and notice.at is not None]
 
 
 def _given_by_slurm(attempt: AttemptHistory, next_began: float | None, notices: Sequence[tuple[float, str]]) -> str:

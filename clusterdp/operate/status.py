@@ -7,6 +7,7 @@ import time
 from itertools import islice
 from typing import Any, TextIO
 
+from clusterdp.batch.causes import FAULTS
 from clusterdp.errors import SlurmError
 from clusterdp.operate.account.run_account import account_so_far
 from clusterdp.operate.account.words import goodput_line
@@ -23,7 +24,6 @@ from clusterdp.operate.standstill import hang_of, stragglers_of, stragglers_text
 from clusterdp.operate.why.pending_reasons import reason_text
 from clusterdp.operate.width import NONE, filled, width_of
 from clusterdp.rundir import RunDir
-from clusterdp.rundir.causes import FAULTS
 from clusterdp.wording import counted, duration, table
 
 STATE_COLOURS = {

@@ -184,7 +184,7 @@ SETUPS = {
     "IFS": "IFS=:/7",
     "shopt": "shopt -s nullglob failglob dotglob extglob nocasematch expand_aliases",
     "aliases": "shopt -s expand_aliases; alias exec=false set=false export=false echo=false read=false exit=true",
-    "functions": "scontrol() { :; }; sleep() { :; }; srun() { :; }; python3() { :; }; date() { :; }; date; export -f srun",
+    "functions": "scontrol() { :; }; sleep() { :; }; srun() { :; }; python3() { :; }; date() { :; }; export -f srun",
     "TZ and locale": "export TZ=Asia/Tokyo LC_ALL=C LANG=x POSIXLY_CORRECT=1",
     "Slurm's own": "export SLURM_TIME_FORMAT=%a SQUEUE_FORMAT=%i SQUEUE_STATES=R SINFO_FORMAT=%n",
     "TERM": "trap '' TERM",
@@ -276,7 +276,8 @@ def test_oldest_python_at_hand_runs_an_attempt_in_odd_names_and_bytes(
 ) -> None:
     program = tmp_path / "program"
     program.write_bytes(
-        b"printf 'ValueError: \xff \xc3\xa9 x\\n' >$CLUSTERDP_LOGS/rank-00000.out\nprintf %s \"$1\" >$HOME/seen\nexit 3\n"
+        b"printf 'ValueError: \xff \xc3\xa9 x\\n' >$CLUSTERDP_LOGS/rank-00000.out\n"
+        b'printf %s "$1" >$HOME/seen; exit 3\n'
     )
     values = {
         "name": "é",

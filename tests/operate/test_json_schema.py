@@ -12,10 +12,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from clusterdp import cli
+from clusterdp.batch.causes import CAUSES
 from clusterdp.cli.arguments import VERBS, read_options
 from clusterdp.operate.account.parts import NAMES
 from clusterdp.operate.run_state import RunState
-from clusterdp.rundir.causes import CAUSES
 from tests.checkpoint.test_manifest import manifest, write
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
 
+from clusterdp.batch.causes import CAUSES
 from clusterdp.operate.account.parts import NAMES
 from clusterdp.operate.account.run_account import AttemptAccount, RunAccount, account_so_far
 from clusterdp.operate.account.words import brief, hours, percent
@@ -17,7 +18,6 @@ from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.operate.status import STATE_COLOURS
 from clusterdp.operate.width import width_of
 from clusterdp.rundir import RunDir
-from clusterdp.rundir.causes import CAUSES
 from clusterdp.wording import counted, duration
 
 HEADS = {

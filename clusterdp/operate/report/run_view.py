@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from clusterdp.batch.causes import CAUSES
 from clusterdp.operate.account.goodput import HEADS
 from clusterdp.operate.account.parts import NAMES, Parts
 from clusterdp.operate.account.run_account import RunAccount, account_of
@@ -20,7 +21,6 @@ from clusterdp.operate.run_state import RunState
 from clusterdp.operate.slurmstepd_notice import ended_by_slurm
 from clusterdp.operate.status import measured
 from clusterdp.plainfile import read_plain
-from clusterdp.rundir.causes import CAUSES
 from clusterdp.wording import counted, duration
 
 MANY = 100  # rows of a table: the newest attempts

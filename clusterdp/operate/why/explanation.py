@@ -7,6 +7,7 @@ import pwd
 import re
 from dataclasses import dataclass, field
 
+from clusterdp.batch.causes import CAUSES, FAULTS
 from clusterdp.operate.event_text import STOPPED_BY, ending_text
 from clusterdp.operate.formatting import ago, clock, shown_path
 from clusterdp.operate.queue import WAITS, RunStatus
@@ -17,7 +18,6 @@ from clusterdp.operate.why import failure_words
 from clusterdp.operate.why.first_failure import Failure, find_failure, recorded_failure
 from clusterdp.operate.why.pending_reasons import explain
 from clusterdp.operate.why.wait import Request, read_request, smaller
-from clusterdp.rundir.causes import CAUSES, FAULTS
 from clusterdp.rundir.lenient_reads import time_of
 
 FAILED = (RunState.FAILED, RunState.GAVE_UP, RunState.STOPPED, RunState.VANISHED)

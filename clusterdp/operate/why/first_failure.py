@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterdp.batch.causes import CAUSES, FAULTS
 from clusterdp.operate.log_files import agent_logs, batch_log, rank_logs
 from clusterdp.operate.standstill import hang_of
 from clusterdp.operate.why.match import SLURMS_HINTS, errors, known
@@ -37,7 +38,6 @@ from clusterdp.operate.why.srun_messages import (
 )
 from clusterdp.plainfile import read_plain, reading
 from clusterdp.rundir import Attempt, RunDir
-from clusterdp.rundir.causes import CAUSES, FAULTS
 from clusterdp.rundir.lenient_reads import Record, integer
 from clusterdp.rundir.tail import last_lines
 

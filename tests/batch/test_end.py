@@ -1,0 +1,235 @@
+"""What follows the end of an attempt: by the ranks' word, by Slurm's, or by what the program died of."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterdp.batch import slurm
+from clusterdp.batch.decisions import Decision, End, Leave, Requeue
+from clusterdp.batch.end import Ended, by_fault, by_slurm, by_the_ranks
+from clusterdp.batch.evidence import Failure, Fault, failure_of, fault_of, is_repeated, mistake_of
+from clusterdp.batch.history import History
+from clusterdp.batch.nodes import avoided, not_launched
+from clusterdp.batch.preflight import first_dead, result_of
+from clusterdp.batch.rules import Policy, Rules
+from clusterdp.batch.slurm import state_of
+
+ENTRY = Rules(kind="entry", max_crashes=1)
+COMMAND = Rules(kind="command", max_crashes=1, max_no_progress=2)
+
+
+def named(decision: Decision) -> str:
+    kind = type(decision).__name__
+    return f"{kind} {decision.cause}" if isinstance(decision, (End, Requeue)) else kind
+
+
+@pytest.mark.parametrize(
+    ("word", "reason", "expected"),
+    [
+        ("done", "finished", "End done 0"),
+        ("stop", "cancelled", "End cancelled 1"),
+        ("stop", "claim", "End overtaken 1"),
+        ("overtaken", "claim", "End overtaken 1"),
+        ("stop", "user", "End stopped 75"),
+        ("stop", "entry", "End stopped 2"),
+        ("stop", "config", "End stopped 1"),
+        ("requeue", "term", ""),
+        ("", "", ""),
+    ],
+)
+def test_word_of_the_ranks_ends_the_run_or_leaves_it_open(word: str, reason: str, expected: str) -> None:
+    found = by_the_ranks(Ended(0, 5, word, reason))
+    assert " ".join(f"{named(end)} {end.code}" for end in found) == expected
+
+
+@pytest.mark.parametrize(
+    ("now", "ended", "rules", "expected"),
+    [
+        (slurm.ENDING, Ended(9, 5), ENTRY, "Leave"),
+        (slurm.REQUEUED, Ended(0, 5), COMMAND, "Leave"),
+        (slurm.UNKNOWN, Ended(0, 5), COMMAND, "End unknown"),
+        (slurm.PREEMPTED, Ended(0, 5), COMMAND, "Requeue preempted"),
+        (slurm.PREEMPTED, Ended(137, 5), ENTRY, "Requeue preempted"),
+        (slurm.TIME_LIMIT, Ended(0, 5), COMMAND, "Requeue timeout"),
+        (slurm.RUNNING, Ended(0, 5, "requeue", "time"), ENTRY, "Requeue timeout"),
+        (slurm.RUNNING, Ended(0, 5, "requeue", "term"), ENTRY, "Requeue signal"),
+        (slurm.RUNNING, Ended(0, 5), COMMAND, "End done"),
+        (slurm.RUNNING, Ended(0, 5), ENTRY, ""),
+        (slurm.RUNNING, Ended(75, 5), COMMAND, "Requeue asked"),
+        (slurm.RUNNING, Ended(75, 5), ENTRY, ""),
+        (slurm.RUNNING, Ended(9, 5), COMMAND, ""),
+    ],
+)
+def test_word_of_slurm_decides_before_the_exit_code(now: str, ended: Ended, rules: Rules, expected: str) -> None:
+    assert " ".join(map(named, by_slurm(ended, now, History(), rules, []))) == expected
+
+
+def test_node_without_launched_tasks_is_lost_unless_slurm_knows_more() -> None:
+    for now, expected in ((slurm.RUNNING, "Requeue node-lost"), (slurm.PREEMPTED, "Requeue preempted")):
+        assert [named(each) for each in by_slurm(Ended(233, 1), now, History(), ENTRY, ["n2"])] == [expected]
+
+
+def test_program_that_asks_at_once_each_time_ends() -> None:
+    short = History(short=1)
+    assert [named(each) for each in by_slurm(Ended(75, 59), slurm.RUNNING, short, COMMAND, [])] == ["End gave-up"]
+    assert [named(each) for each in by_slurm(Ended(75, 60), slurm.RUNNING, short, COMMAND, [])] == ["Requeue asked"]
+
+
+def test_limit_that_this_end_reaches_ends_the_run() -> None:
+    rules = ENTRY._replace(policies={"preempted": Policy(limit=1)})
+    for ended, expected in (((), "Requeue preempted"), (("preempted",), "End gave-up")):
+        found = by_slurm(Ended(0, 5), slurm.PREEMPTED, History(ended=ended), rules, [])
+        assert [named(each) for each in found] == [expected]
+
+
+CRASH = Fault("crash", "crashed")
+
+
+@pytest.mark.parametrize(
+    ("ended", "earlier", "repeated", "expected"),
+    [
+        (Ended(3, 5), History(), False, "Requeue crash"),
+        (Ended(3, 5), History(), True, "End crash"),
+        (Ended(3, 5), History(ended=("start",)), False, "End crash"),
+        (Ended(3, 5), History(ended=("timeout",) * 9), False, "Requeue crash"),
+        (Ended(127, 5), History(), False, "Requeue crash"),
+        (Ended(127, 5), History(missing=1), False, "End crash"),
+        (Ended(127, 5, in_setup=True), History(missing=1), False, "Requeue crash"),
+        (Ended(0, 5), History(), False, "Requeue crash"),
+    ],
+)
+def test_fault_is_tried_again_within_its_limits(ended: Ended, earlier: History, repeated: bool, expected: str) -> None:
+    decision = by_fault(ended, CRASH, Failure("ValueError: x"), earlier, ENTRY, lambda: repeated)
+    assert named(decision) == expected
+    if isinstance(decision, End):
+        assert decision.code == (ended.code or 1)
+        assert decision.details["error"] == "ValueError: x"
+        assert ("reason" in decision.details) == (not earlier.faults)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ("JobState=RUNNING Reason=None PreemptTime=None Restarts=2", slurm.RUNNING),
+        ("JobState=RUNNING Reason=None PreemptTime=2026-01-01T00:00:00 Restarts=2", slurm.PREEMPTED),
+        ("JobState=COMPLETING Reason=TimeLimit Restarts=2", slurm.TIME_LIMIT),
+        ("JobState=COMPLETING Reason=None Restarts=2", slurm.ENDING),
+        ("JobState=PENDING Reason=None Restarts=2", slurm.ENDING),
+        ("JobState=RUNNING Reason=None Restarts=3", slurm.REQUEUED),
+        ("slurm_load_jobs error: Invalid job id specified", slurm.ENDING),
+        ("JobName=JobState=RUNNING JobState=CANCELLED Restarts=2 Comment=JobState=RUNNING", slurm.ENDING),
+    ],
+)
+def test_state_of_the_job_is_one_word(fields: str, expected: str) -> None:
+    assert state_of(slurm.fields_of(fields), 2) == expected
+
+
+@pytest.mark.parametrize(
+    ("end", "said", "expected"),
+    [
+        ("MemoryError", "", "memory"),
+        ("", "srun: error: n1: task 0: Out Of Memory", "memory"),
+        ("", "echo: task 0: Out Of Memory", "crash"),
+        ("OSError: [Errno 28] No space left on device", "", "disk"),
+        ("MemoryError\nNo space left on device", "", "disk"),
+        ("a checkpoint was not saved (1 in a row): No space left on device", "", "crash"),
+    ],
+)
+def test_fault_is_in_the_last_line_that_names_one(end: str, said: str, expected: str) -> None:
+    assert fault_of([end], said, False, 61, True).cause == expected
+
+
+def test_fault_without_a_name_is_a_crash_at_the_start_or_later() -> None:
+    ended = ((59, False), (59, True), (60, False))
+    causes = [fault_of([], "", False, took, started).cause for took, started in ended]
+    assert causes == ["start", "crash", "crash"]
+    assert fault_of(["MemoryError"], "", True, 5, False).cause == "hung"
+
+
+GONE = "RuntimeError: Connection reset by peer"
+
+
+@pytest.mark.parametrize(
+    ("note", "said", "logs", "expected"),
+    [
+        (["n2", "9", "ValueError: x"], "", {}, Failure("ValueError: x", "n2", "9")),
+        ([], "", {0: GONE, 1: "ValueError: y"}, Failure("ValueError: y")),
+        ([], "srun: error: n2: task 1: Killed", {0: GONE}, Failure("", "n2", "", "srun: n2: task 1: Killed")),
+        (
+            [],
+            "srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: task 1: Killed",
+            {0: GONE},
+            Failure("", "n2", "", "srun: n2: task 1: Killed"),
+        ),
+        (
+            [],
+            "srun: error: n1: task 0: Terminated\nsrun: error: n2: task 1: Exited with exit code 1",
+            {0: GONE, 1: "ValueError: y"},
+            Failure("ValueError: y", "n2", "", "srun: n2: task 1: Exited with exit code 1"),
+        ),
+    ],
+)
+def test_rank_that_failed_first_is_to_blame(
+    note: list[str], said: str, logs: dict[int, str], expected: Failure
+) -> None:
+    assert failure_of(note, said, logs) == expected
+
+
+def test_same_mistake_is_compared_without_what_changes() -> None:
+    failures = [
+        Failure(f"RuntimeError: no device at 0x{n}f on n{n}, 10.0.0.{n}:{n}234{n} rank {n}", f"n{n}") for n in (1, 2)
+    ]
+    first, second = (mistake_of(failure, 5, []) for failure in failures)
+    assert first and second and first.what == second.what
+    assert is_repeated(second, [first], others=True)
+    assert not is_repeated(first, [first], others=True), "another node is left to try"
+    assert is_repeated(first, [first], others=False)
+    late = second._replace(brief=False)
+    assert not is_repeated(late, [first], others=True)
+    assert is_repeated(late._replace(step="9"), [first._replace(step="9")], others=True)
+    assert not is_repeated(None, [first], others=False)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "usable", "needed", "always", "must", "expected"),
+    [
+        (["n1"], ["n1", "n2", "n3"], 2, "", [], "n1"),
+        (["n1", "n2"], ["n1", "n2", "n3"], 2, "", [], "n1"),
+        (["n1", "n2"], ["n1", "n2"], 2, "m9", [], "m9"),
+        (["down1"], ["n1", "n2"], 2, "", [], "down1"),
+        (["n1"], ["n1", "n2", "n3"], 2, "n1", [], "n1"),
+        (["n1"], ["n1", "n2", "n3"], 2, "", ["n1"], ""),
+    ],
+)
+def test_nodes_are_avoided_while_enough_are_left(
+    wanted: list[str], usable: list[str], needed: int, always: str, must: list[str], expected: str
+) -> None:
+    assert avoided(wanted, usable, needed, always, must) == expected
+
+
+def test_nodes_without_launched_tasks_are_named_once() -> None:
+    line = "srun: error: Task launch for StepId=7.0 failed on node {}: Communication connection failure\n"
+    assert not_launched(line.format("n2") + line.format("n1") + line.format("n2")) == ["n1", "n2"]
+
+
+@pytest.mark.parametrize(
+    ("output", "bad", "failures"),
+    [
+        ("preflight n1 ok\npreflight n2 ok\n", [], {}),
+        ("preflight n1 ok\npreflight n2 failed x\n", ["n2"], {"n2": "x"}),
+        ("preflight n1 ok\n", ["n2"], {"n2": "left no result"}),
+        ("no module\n", [], {"n1": "left no result", "n2": "left no result"}),
+        ("srun: error: n2: task 1: Killed\n", ["n2"], {"n2": "its task has died: Killed"}),
+        ("preflight n1 ok\npreflight n2 ok\npreflight - failed y\n", [], {"-": "y"}),
+    ],
+)
+def test_preflight_blames_nodes_but_never_all_for_its_own_fault(
+    output: str, bad: list[str], failures: dict[str, str]
+) -> None:
+    dead = [node for node in first_dead(output).split(",") if node]
+    result = result_of(output, ["n1", "n2"], dead)
+    assert (result.bad, result.failures) == (bad, failures)
+
+
+def test_leave_is_for_another_attempt_to_record() -> None:
+    assert by_slurm(Ended(9, 5), slurm.ENDING, History(), ENTRY, []) == (Leave(9),)
