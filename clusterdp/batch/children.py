@@ -9,8 +9,9 @@ import os
 import select
 import signal
 import subprocess
+import time
 from contextlib import contextmanager
-from typing import IO, Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import IO, Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 POLL_S = 5
 STRAY = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
@@ -29,6 +30,8 @@ class Children:
     def __init__(self, environ: Mapping[bytes, bytes]) -> None:
         self.environ = dict(environ)
         self.terms = 0  # TERMs so far
+        self.suspended_s = 0.0  # in which all processes of the job stood still
+        self._forks: List[int] = []
         self._handled = 0
         reading, writing = os.pipe()
         for end in (reading, writing):
@@ -79,7 +82,7 @@ class Children:
                     env=self.environ if environ is None else environ,
                 )
             except OSError as error:
-                return Answer(127, "{}: {}".format(words[0], error.strerror))
+                return Answer(127, "{}: {}".format(words[0], error.strerror) if err else "")
         said, _ = child.communicate()
         return Answer(child.returncode, os.fsdecode(said).rstrip("\n"))
 
@@ -88,12 +91,14 @@ class Children:
         is over."""
         if seconds <= 0:
             return True
-        before = self.terms
+        before, suspended_s = self.terms, self.suspended_s
         sleeper = self.timer(seconds)
         if sleeper is None:
             return True
-        self.wait([sleeper], lambda: self.terms > before or or_if(), POLL_S)
-        return not end(sleeper)
+        self.wait([sleeper], lambda: self.terms > before or or_if())
+        if end(sleeper):
+            return False
+        return self.sleep(min(self.suspended_s - suspended_s, seconds), or_if)
 
     def timer(self, seconds: float) -> "Optional[subprocess.Popen[bytes]]":
         """A process that ends after so many seconds, and which no TERM ends; None if there is no `sleep`."""
@@ -107,27 +112,36 @@ class Children:
         self,
         children: "Sequence[subprocess.Popen[bytes]]",
         or_if: Callable[[], bool] = lambda: False,
-        poll_s: Optional[float] = None,
     ) -> None:
-        """Until one of them has ended, or or_if() is true, which is asked after each signal and every `poll_s`."""
+        """Until one of them has ended, or or_if() is true, which is asked after each signal and every few seconds."""
         while not or_if() and all(child.poll() is None for child in children):
-            select.select([self._woken], [], [], poll_s)
+            began = time.monotonic()
+            select.select([self._woken], [], [], POLL_S)
+            asleep_s = time.monotonic() - began
+            if asleep_s > 2 * POLL_S:
+                self.suspended_s += asleep_s - POLL_S
             try:
                 while os.read(self._woken, 512):
                     pass
             except BlockingIOError:
                 pass
 
-    def fork(self, work: Callable[[], Any]) -> int:
-        """Does the work in a process of its own, which no TERM ends: one comes with each requeue. Returns its pid."""
+    def fork(self, work: Callable[[], Any]) -> None:
+        """Does the work in a process of its own, which no TERM ends: one comes with each requeue."""
         child = os.fork()
         if child:
-            return child
+            self._forks.append(child)
+            return
         try:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             work()
         finally:
             os._exit(0)
+
+    def wait_for_forks(self) -> None:
+        """Slurm kills what is left when this process has ended."""
+        for child in self._forks:
+            os.waitpid(child, 0)
 
 
 @contextmanager

@@ -24,6 +24,8 @@ from .step import HANG_S
 from .texts import number, warn
 
 NOT_STARTED = 4
+AT_EXIT_FD = 9
+AT_EXIT_S = 10
 
 
 class Words(NamedTuple):
@@ -40,7 +42,11 @@ def main(words: Sequence[str]) -> int:
         attempt = prepare(given)
     except Exception as error:
         return not_started(error)
-    return VERBS[given.verb](attempt, given)
+    try:
+        return VERBS[given.verb](attempt, given)
+    finally:
+        attempt.children.wait_for_forks()
+        run_traps(given.options)
 
 
 def run(attempt: ThisAttempt, given: Words) -> int:
@@ -88,6 +94,21 @@ def watch(attempt: ThisAttempt, given: Words) -> int:
 
 
 VERBS = {"run": run, "begin": begin, "end": end, "watch": watch}
+
+
+def run_traps(options: Dict[str, str]) -> None:
+    """A trap that launch.setup has set on EXIT waits in a child of the script for the end of its standard input."""
+    pid = number(options.get("at-exit", ""))
+    if not pid:
+        return
+    try:
+        os.close(AT_EXIT_FD)
+        for _ in range(AT_EXIT_S * 10):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return
+            time.sleep(0.1)
+    except OSError as error:  # an older bash does not say which child it is
+        warn("launch.setup: its trap on EXIT: {}".format(error.strerror))
 
 
 def finished(attempt: ThisAttempt, work: Callable[[], int]) -> NoReturn:

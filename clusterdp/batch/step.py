@@ -27,11 +27,20 @@ class Watch:
         self.children = children
         self.seconds = seconds
         self.look = look
-        self.timer = children.timer(seconds)
+        self._start(seconds)
+
+    def _start(self, seconds: float) -> None:
+        self.timer = self.children.timer(seconds)
+        self._suspended_s = self.children.suspended_s
 
     def poll(self) -> None:
-        if self.timer is not None and self.timer.poll() is not None:
-            self.timer = self.children.timer(self.seconds) if self.look() else None
+        if self.timer is None or self.timer.poll() is None:
+            return
+        lost_s = min(self.children.suspended_s - self._suspended_s, self.seconds)
+        if lost_s > 0 or self.look():
+            self._start(lost_s or self.seconds)
+        else:
+            self.timer = None
 
     def end(self) -> None:
         if self.timer is not None:

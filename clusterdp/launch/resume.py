@@ -94,7 +94,11 @@ def changes_the_work(plan: Plan) -> bool:
 
 def send_again(plan: Plan, lock: RunLock) -> Job:
     """Write config and script anew and submit; if that fails for sure, the old ones are back."""
-    before = {path: read_plain(path) for path in (plan.run.config, plan.run.script) if path.exists()}
+    before = {
+        path: read_plain(path)
+        for path in (plan.run.config, plan.run.script, plan.run.path / "batch/rules.json")
+        if path.exists()
+    }
     try:
         plan.write_config()
         return plan.send(lock)

@@ -2,4 +2,5 @@ code=$?
 {% if watches_hang %}
 kill $! 2>/dev/null
 {% endif %}
-exec "${supervise[@]}" end {{ run_dir }} --code=$code $term
+"${supervise[@]}" end {{ run_dir }} --code=$code $term
+exit $?

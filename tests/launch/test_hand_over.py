@@ -178,6 +178,29 @@ def test_program_decides_though_its_files_go_during_the_step(
     assert "it is requeued" in (stubs.folder / "told").read_text()
 
 
+def test_trap_of_setup_on_exit_runs_at_the_end(run_script: RunScript, tmp_path: Path) -> None:
+    setup = "clean() { sleep 0; echo $mine >>$HOME/seen; }\nmine='two words'\ntrap clean EXIT"
+    values = {"command": ["bash", "-c", "echo ran >>$HOME/seen; exit 3"], "launch": {"setup": setup}}
+    assert run_script({**values, "restart": {"max_crashes": 0}}).returncode == 3
+    assert (tmp_path / "seen").read_text() == "ran\ntwo words\n"
+
+
+def test_terms_to_all_processes_end_no_command_of_slurm(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+    stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
+    lines = '[ -e "$STUBS/$1" ] || { touch "$STUBS/$1"; kill -TERM $$ $PPID; kill -TERM $$ $PPID; }'
+    stubs.on("scontrol", f'{lines}; echo "$1" >>"$STUBS/lived"')
+    assert run_script({"command": ["bash", "-c", "exit 143"]}).returncode == 0
+    assert (stubs.folder / "lived").read_text().split() == [call.split()[0] for call in stubs.calls("scontrol")]
+    assert (cause(tmp_path), requeues(stubs)) == ("preempted", ["requeue 7"])
+
+
+@pytest.mark.parametrize("name", ["HUP", "INT", "USR1", "USR2"])
+def test_stray_signal_ends_neither_program_nor_step(run_script: RunScript, tmp_path: Path, name: str) -> None:
+    values = {"command": ["bash", "-c", f"kill -{name} $PPID; /bin/sleep 0.2; touch $HOME/ran"]}
+    assert run_script(values).returncode == 0
+    assert (cause(tmp_path), (tmp_path / "ran").exists()) == ("done", True)
+
+
 SETUPS = {
     "-e -u -f -C": "set -e -u -f -C",
     "posix": "set -o posix",

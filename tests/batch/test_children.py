@@ -1,0 +1,59 @@
+"""Signals and waits of the batch program, in a process of its own: it sets handlers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BEGIN = """
+import os, signal, sys, time
+from clusterdp.batch import children
+children.POLL_S = 0.05
+children = children.Children(os.environb)
+"""
+
+
+def program(lines: str) -> subprocess.Popen[str]:
+    words = [sys.executable, "-c", BEGIN + lines]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True)
+
+
+def said(lines: str) -> str:
+    out, _ = program(lines).communicate(timeout=60)
+    return out
+
+
+def test_term_ends_a_wait_and_no_command() -> None:
+    lines = """
+os.kill(os.getpid(), signal.SIGTERM)
+print(children.run(["bash", "-c", "kill -TERM $$; echo lives"]))
+os.kill(os.getpid(), signal.SIGTERM)
+print(children.terms, children.take_news(), children.take_news())
+"""
+    assert said(lines).splitlines() == ["Answer(code=0, said='lives')", "2 True False"]
+
+
+def test_condition_ends_a_wait() -> None:
+    assert said("print(children.sleep(60, lambda: True))") == "False\n"
+    assert said("print(children.sleep(0))") == "True\n"
+
+
+def test_missing_command_is_127_like_in_a_shell() -> None:
+    assert "Answer(code=127, said='/nope: No such file or directory')" in said("print(children.run(['/nope']))")
+    assert "Answer(code=127, said='')" in said("print(children.run(['/nope'], err=False))")
+
+
+def test_suspended_time_counts_for_no_wait() -> None:
+    child = program("print('begun', flush=True); print(children.sleep(1), children.suspended_s > 0.5)")
+    assert child.stdout
+    assert child.stdout.readline() == "begun\n"
+    os.kill(child.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+    subprocess.run(["sleep", "1.2"], check=True)  # the time in which it stands still
+    os.kill(child.pid, signal.SIGCONT)
+    out, _ = child.communicate(timeout=60)
+    assert out == "True True\n"
