@@ -209,7 +209,7 @@ class ThisAttempt:
 
     def run(self, words: Sequence[str]) -> int:
         """Runs the step to its end; its exit code."""
-        began = time.monotonic()
+        began, suspended_s = time.monotonic(), self.children.suspended_s
         code = self.setup.code
         if not self.setup.failed:
             code = self.step.run(words)
@@ -219,7 +219,7 @@ class ThisAttempt:
                 self.children.export(MASTER_PORT=port)
                 warn("the port was taken; once more with {}.".format(port))
                 code = self.step.run(words)
-        self.took_s = int(time.monotonic() - began)
+        self.took_s = int(time.monotonic() - began - self.children.suspended_s + suspended_s)
         return code
 
     def _has_taken_port(self) -> bool:

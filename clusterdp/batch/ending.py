@@ -1,7 +1,7 @@
 """Ending: how this attempt ends. What is decided is recorded and done: it is over, left alone, or requeued."""
 
 import os
-from typing import List, NoReturn, Optional, Sequence
+from typing import Any, List, Mapping, NoReturn, Optional, Sequence
 
 from . import nodes, slurm
 from .begin import CANCELLED
@@ -14,7 +14,7 @@ from .policy import pause_s
 from .record import Record
 from .rules import Rules
 from .slurm import Look, Slurm
-from .texts import size, warn, words
+from .texts import size, warn, warn_of_fault, words
 
 ROOM_S = 600
 HELD_S = 120  # Slurm itself keeps a requeued job so long in the queue: an earlier time would only undo that
@@ -58,7 +58,7 @@ class Ending:
             if successor:
                 self.slurm.cancel(successor)  # the next one would find the run over
         self.record.event(end.event, cause=end.cause, **end.details)
-        self.notify.send(end.event, end.cause, self.job.attempt, end.details)
+        self._send(end.event, end.cause, end.details)
         raise SystemExit(end.code)
 
     def leave(self, state: str, code: int) -> NoReturn:
@@ -137,7 +137,13 @@ class Ending:
         wait_s = pause_s(self.history.with_end(cause, 0, self.job.has_saved()), cause, self.rules, 0, 0)
         if wait_s > (0 if self._successor else HELD_S):
             self.slurm.begin_later(self._successor or self.job.id, wait_s)
-        self.notify.send("requeued", cause, self.job.attempt, {})
+        self._send("requeued", cause, {})
+
+    def _send(self, event: str, cause: str, details: Mapping[str, Any]) -> None:
+        try:
+            self.notify.send(event, cause, self.job.attempt, details)
+        except Exception as error:
+            warn_of_fault(error, "A message is lost.")
 
     # -- a chain of jobs --
 

@@ -105,7 +105,7 @@ def _own_word(attempt: Attempt, goes_on: str) -> Union[End, None]:
         return None
     try:
         event = json.loads(attempt.last_event)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(event, dict) or event.get("event") != "failed" or event.get("cause") != attempt.cause:
         return None

@@ -21,7 +21,7 @@ from .job import OWN, SETUP, job_of
 from .record import one_line
 from .rules import read_rules
 from .step import HANG_S
-from .texts import number, warn
+from .texts import number, warn, warn_of_fault
 
 NOT_STARTED = 4
 AT_EXIT_FD = 9
@@ -116,23 +116,16 @@ def finished(attempt: ThisAttempt, work: Callable[[], int]) -> NoReturn:
     try:
         attempt.finish(work())
     except Exception as error:
-        why = "a fault in the batch program: {}: {}".format(type(error).__name__, one_line(str(error)))
-        said = why + ". What was saved is safe: `clusterdp resume {run}` goes on with it."
-        print_trace()
-        attempt.ending.over(End("unknown", "failed", 75, {"reason": why}, said))
+        if attempt.ending.requeued:
+            warn_of_fault(error, "The job is requeued.")
+            raise SystemExit(0) from None
+        why = one_line(warn_of_fault(error, "What was saved is safe: `clusterdp resume` goes on with the run."))
+        attempt.ending.over(End("unknown", "failed", 75, {"reason": why}))
 
 
 def not_started(error: Exception) -> int:
-    print_trace()
-    said = "a fault in the batch program: {}: {}. The attempt does not start; `clusterdp resume` goes on with the run."
-    warn(said.format(type(error).__name__, error))
+    warn_of_fault(error, "The attempt does not start; `clusterdp resume` goes on with the run.")
     return NOT_STARTED
-
-
-def print_trace() -> None:
-    import traceback
-
-    warn(traceback.format_exc())
 
 
 def parse(words: Sequence[str]) -> Words:

@@ -12,7 +12,7 @@ from .children import Answer, Children, end, exit_code, term_blocked
 from .job import Job
 from .record import Record
 from .rules import Rules
-from .texts import lines, read, warn
+from .texts import as_bytes, lines, read, warn
 
 MOST_S = 10
 LOOK_S = 0.2
@@ -91,7 +91,7 @@ class Notify:
             return False
         try:
             with open(path, "ab") as file:
-                file.write(os.fsencode(line + "\n"))
+                file.write(as_bytes(line + "\n"))
         except OSError:
             warn("{}: cannot write told. Is its disk full, or a quota used up? Going on without.".format(self.job.run))
         return True
@@ -123,7 +123,7 @@ class Notify:
     def _run(self, words: Sequence[str], stdin: str, variables: Mapping[str, Any]) -> Optional[Answer]:
         """Runs it in a session of its own, which is killed when the time is up; None if it was."""
         environ = dict(self.children.environ)
-        environ.update({os.fsencode("CLUSTERDP_" + key): os.fsencode(str(each)) for key, each in variables.items()})
+        environ.update({os.fsencode("CLUSTERDP_" + key): as_bytes(str(each)) for key, each in variables.items()})
         output = None if variables else subprocess.PIPE
         with term_blocked():
             try:
@@ -140,7 +140,7 @@ class Notify:
                     warn("notify.command: {}: {}.".format(words[0], error.strerror))
                 return Answer(127, "")
         timer = self.children.timer(MOST_S)
-        given: Optional[bytes] = os.fsencode(stdin)
+        given: Optional[bytes] = as_bytes(stdin)
         while child.returncode is None:
             try:
                 said, _ = child.communicate(given, LOOK_S)
@@ -164,7 +164,7 @@ def payload(text: str) -> str:
     """The body for a webhook. Slack takes what stands between < and > for markup, unless it is escaped."""
     for each, escaped in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(each, escaped)
-    return json.dumps({"text": os.fsencode(text).decode("utf-8", "ignore")})
+    return json.dumps({"text": as_bytes(text).decode("utf-8", "ignore")})
 
 
 def _quoted(text: str) -> str:

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from .job import Job
-from .texts import shown, warn
+from .texts import as_bytes, shown, warn
 
 
 class Record:
@@ -37,7 +37,7 @@ class Record:
     def _write(self, path: str, mode: str, text: str, what: str) -> None:
         try:
             with open(path, mode + "b") as file:
-                file.write(os.fsencode(text))
+                file.write(as_bytes(text))
         except OSError:
             warn(
                 "{}: cannot write {}. Is its disk full, or a quota used up? Going on without.".format(

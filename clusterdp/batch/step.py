@@ -13,7 +13,7 @@ from .policy import exhausted
 from .record import Record
 from .rules import Rules
 from .silence import Silence
-from .texts import warn, words
+from .texts import warn, warn_of_fault, words
 
 LINGERING_S = 300
 HANG_S = 60
@@ -71,10 +71,13 @@ class Step:
             while child.poll() is None:
                 timers = [watch.timer for watch in watches if watch.timer is not None]
                 self.children.wait([child, *timers], self.children.has_news)
-                if self.children.take_news():
-                    self.on_term()
-                for watch in watches:
-                    watch.poll()
+                try:
+                    if self.children.take_news():
+                        self.on_term()
+                    for watch in watches:
+                        watch.poll()
+                except Exception as error:
+                    warn_of_fault(error, "The step goes on.")
         finally:
             for watch in watches:
                 watch.end()

@@ -12,9 +12,17 @@ def native(text: str) -> str:
     return os.fsdecode(text.encode("utf-8", "surrogateescape"))
 
 
+def as_bytes(text: str) -> bytes:
+    """As it came; what JSON has of half a character becomes a question mark."""
+    try:
+        return os.fsencode(text)
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
+
+
 def shown(text: str) -> str:
     """Text as JSON may have it."""
-    return os.fsencode(text).decode("utf-8", "replace")
+    return as_bytes(text).decode("utf-8", "replace")
 
 
 def read(path: str, most: int = LAST, begin: Optional[int] = None) -> str:
@@ -52,8 +60,18 @@ def number(word: str) -> Optional[int]:
 
 def warn(text: str, stream: int = 2) -> None:
     """Prints a line to the job's output."""
-    data = os.fsencode("clusterdp: " + text + "\n")
+    data = as_bytes("clusterdp: " + text + "\n")
     try:
         os.write(stream, data)
     except OSError:
         pass  # on a full disk it is lost
+
+
+def warn_of_fault(error: Exception, what_follows: str) -> str:
+    """Prints a fault of this program, with where it is; in words."""
+    import traceback  # slow to import, and of the standard library: it is there even if this program's files are gone
+
+    said = "a fault in the batch program: {}: {}".format(type(error).__name__, error)
+    warn(traceback.format_exc().rstrip())
+    warn("{}. {}".format(said, what_follows))
+    return said
