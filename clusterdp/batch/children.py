@@ -138,6 +138,20 @@ class Children:
         finally:
             os._exit(0)
 
+    def detach(self, work: Callable[[], Any]) -> None:
+        """The same, in a process that may outlive this one, as far as Slurm lets it."""
+        if os.fork():
+            return
+        try:
+            os.setsid()
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for stream in range(3):
+                os.dup2(nowhere, stream)
+            work()
+        finally:
+            os._exit(0)
+
     def wait_for_forks(self) -> None:
         """Slurm kills what is left when this process has ended."""
         for child in self._forks:

@@ -1,6 +1,7 @@
 """Ending: how this attempt ends. What is decided is recorded and done: it is over, left alone, or requeued."""
 
 import os
+import time
 from typing import Any, List, Mapping, NoReturn, Optional, Sequence
 
 from . import nodes, slurm
@@ -137,6 +138,8 @@ class Ending:
         wait_s = pause_s(self.history.with_end(cause, 0, self.job.has_saved()), cause, self.rules, 0, 0)
         if wait_s > (0 if self._successor else HELD_S):
             self.slurm.begin_later(self._successor or self.job.id, wait_s)
+            if not self._successor:
+                self.children.detach(lambda: self.slurm.begin_later_when_pending(time.monotonic() + wait_s))
         self._send("requeued", cause, {})
 
     def _send(self, event: str, cause: str, details: Mapping[str, Any]) -> None:

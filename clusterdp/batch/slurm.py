@@ -7,6 +7,7 @@ that double to a minute, for half an hour: one that fails over takes ten minutes
 
 import os
 import re
+import time
 from typing import Dict, List, Mapping, NamedTuple, Tuple
 
 from .children import Answer, Children
@@ -19,6 +20,7 @@ ENDING = "ending"  # cancelled
 UNKNOWN = "unknown"
 GOES_ON = (RUNNING, PREEMPTED, TIME_LIMIT)  # in these it may be requeued
 PATIENCE_S = 1800
+PENDING_S = 30
 USABLE = ("idle", "mixed", "allocated", "completing", "planned")
 FOR_PEOPLE = (b"SQUEUE_", b"SINFO_", b"SLURM_TIME_FORMAT")
 
@@ -98,6 +100,15 @@ class Slurm:
     def begin_later(self, job: str, seconds: int) -> None:
         """Lets a job that is requeued wait in the queue."""
         self.ask(["scontrol", "update", "JobId=" + job, "StartTime=now+{}".format(seconds)])
+
+    def begin_later_when_pending(self, end: float) -> None:
+        """22.05 sets a time of its own when a requeued job has come to wait. end: by the monotonic clock."""
+        for _ in range(PENDING_S):
+            said = self.ask(["scontrol", "show", "job", self.job.id], err=False).said
+            if fields_of(said).get("JobState") == "PENDING":
+                self.begin_later(self.job.id, int(end - time.monotonic()))
+                return
+            time.sleep(1)
 
     def cancel(self, job: str) -> None:
         self.ask(["scancel", job])
