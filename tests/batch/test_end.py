@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterdp.batch import slurm
+from clusterdp.batch.causes import of_outcome
 from clusterdp.batch.decisions import Decision, End, Leave, Requeue
 from clusterdp.batch.end import Ended, by_fault, by_slurm, by_the_ranks
 from clusterdp.batch.evidence import Failure, Fault, failure_of, fault_of, is_repeated, mistake_of
@@ -96,6 +97,7 @@ CRASH = Fault("crash", "crashed")
         (Ended(127, 5), History(missing=1), False, "End crash"),
         (Ended(127, 5, in_setup=True), History(missing=1), False, "Requeue crash"),
         (Ended(0, 5), History(), False, "Requeue crash"),
+        (Ended(0, 5), History(), True, "End crash"),
     ],
 )
 def test_fault_is_tried_again_within_its_limits(ended: Ended, earlier: History, repeated: bool, expected: str) -> None:
@@ -117,11 +119,28 @@ def test_fault_is_tried_again_within_its_limits(ended: Ended, earlier: History, 
         ("JobState=PENDING Reason=None Restarts=2", slurm.ENDING),
         ("JobState=RUNNING Reason=None Restarts=3", slurm.REQUEUED),
         ("slurm_load_jobs error: Invalid job id specified", slurm.ENDING),
-        ("JobName=JobState=RUNNING JobState=CANCELLED Restarts=2 Comment=JobState=RUNNING", slurm.ENDING),
+        ("JobName=JobState=RUNNING JobState=CANCELLED Restarts=2 Comment=a JobState=RUNNING", slurm.ENDING),
     ],
 )
 def test_state_of_the_job_is_one_word(fields: str, expected: str) -> None:
     assert state_of(slurm.fields_of(fields), 2) == expected
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        ("done finished", "done"),
+        ("stop cancelled", "cancelled"),
+        ("stop claim", "overtaken"),
+        ("stop user", "stopped"),
+        ("overtaken claim", "overtaken"),
+        ("requeue time", "timeout"),
+        ("requeue term", "preempted"),
+        (" ", ""),
+    ],
+)
+def test_outcome_of_the_ranks_has_a_cause(outcome: str, expected: str) -> None:
+    assert of_outcome(*outcome.split(" ")) == expected
 
 
 @pytest.mark.parametrize(
