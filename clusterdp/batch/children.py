@@ -114,12 +114,12 @@ class Children:
         or_if: Callable[[], bool] = lambda: False,
     ) -> None:
         """Until one of them has ended, or or_if() is true, which is asked after each signal and every few seconds."""
+        looked = time.monotonic()
         while not or_if() and all(child.poll() is None for child in children):
-            began = time.monotonic()
             select.select([self._woken], [], [], POLL_S)
-            asleep_s = time.monotonic() - began
-            if asleep_s > 2 * POLL_S:
-                self.suspended_s += asleep_s - POLL_S
+            before, looked = looked, time.monotonic()
+            if looked - before > 2 * POLL_S:
+                self.suspended_s += looked - before - POLL_S
             try:
                 while os.read(self._woken, 512):
                     pass

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.waiting import wait_for
+
 ROOT = Path(__file__).parents[2]
 BEGIN = """
 import os, signal, sys, time
@@ -47,10 +49,18 @@ def test_missing_command_is_127_like_in_a_shell() -> None:
     assert "Answer(code=127, said='')" in said("print(children.run(['/nope'], err=False))")
 
 
+def waits(pid: int) -> bool:
+    """Whether it has started its `sleep`, and sleeps itself."""
+    sleepers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    started = bool(sleepers) and Path(f"/proc/{sleepers[0]}/cmdline").read_bytes().startswith(b"sleep")
+    return started and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
 def test_suspended_time_counts_for_no_wait() -> None:
     child = program("print('begun', flush=True); print(children.sleep(1), children.suspended_s > 0.5)")
     assert child.stdout
     assert child.stdout.readline() == "begun\n"
+    wait_for("its wait", lambda: waits(child.pid), 30)
     os.kill(child.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
     subprocess.run(["sleep", "1.2"], check=True)  # the time in which it stands still
