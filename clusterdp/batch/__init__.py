@@ -23,7 +23,7 @@ changes a job that waits. Standard library and Python 3.6 only: it runs on the f
     attempt     one attempt, from its start to what follows it
     step        the srun command of the ranks, and what is watched while it runs
     ending      how the attempt ends: over, left alone, or requeued
-    check_nodes launch.preflight: the step that looks at each node, and what follows from it
+    check_nodes  launch.preflight: the step that looks at each node, and what follows from it
     preflight   what the nodes say there
     silence     restart.hang_after_s: a program without output and without CPU time hangs
     notify      words to people
