@@ -283,7 +283,8 @@ class ThisAttempt:
             self.ending.avoid("hung", words(job.file("hung")))
         else:
             note = lines(job.file("error")) if os.path.exists(job.file("error")) else []
-            failure = failure_of(note, said, {rank: ends[name] for name, rank in _ranks(ends)})
+            by_agents = any(name.startswith("node-") for name in ends)
+            failure = failure_of(note, said, {rank: ends[name] for name, rank in _ranks(ends)}, by_agents)
         failure = failure._replace(node=failure.node or job.nodes)
         if (failure.error or failure.reported) and not re.search(r"[][,]", failure.node):
             self.ending.once = failure.node  # would it have failed elsewhere?
@@ -304,10 +305,13 @@ class ThisAttempt:
 
 
 def _logs(folder: str) -> List[str]:
+    """Their names, the one that was written last at the end."""
     try:
-        return sorted(name for name in os.listdir(folder) if name.endswith(".out"))
+        with os.scandir(folder) as files:
+            found = [(file.stat().st_mtime, file.name) for file in files if file.name.endswith(".out")]
     except OSError:
         return []
+    return [name for _, name in sorted(found)]
 
 
 def _ranks(names: Iterable[str]) -> List[Tuple[str, int]]:

@@ -96,6 +96,8 @@ def by_fault(
     after = history.with_end(fault.cause, ended.cost_s, ended.saved)
     error = one_line(failure.error or failure.reported)
     details = {"exit": ended.code, **({"error": error} if error else {})}
+    if failure.rank is not None:
+        details["rank"] = failure.rank
     why = ""
     if history.missing and ended.code in (126, 127) and not ended.in_setup:
         why = "the program was not found or cannot be executed"  # twice: not one node's fault

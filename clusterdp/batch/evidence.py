@@ -3,6 +3,8 @@
 import re
 from typing import Dict, NamedTuple, Optional, Sequence
 
+from .texts import number
+
 # What a full disk has cost a training that went on: if it died later, it died of something else.
 WENT_ON = re.compile(r"was not saved \(\d+ in a row\)|What goes there is lost until it can be written again")
 DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
@@ -31,12 +33,13 @@ class Fault(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """The rank that failed first. reported: srun's words on it. Empty where it is unknown."""
+    """The rank that failed first. reported: srun's words on it. Empty, or None, where it is unknown."""
 
     error: str = ""
     node: str = ""
     step: str = ""
     reported: str = ""
+    rank: Optional[int] = None
 
 
 class Mistake(NamedTuple):
@@ -69,32 +72,36 @@ def fault_of(ends: Sequence[str], said: str, hung: bool, took_s: float, started:
     return Fault("crash", "crashed")
 
 
-def failure_of(note: Sequence[str], said: str, logs: Dict[int, str]) -> Failure:
+def failure_of(note: Sequence[str], said: str, logs: Dict[int, str], by_agents: bool = False) -> Failure:
     """note: the lines of attempts/*/error, which one of our ranks may have written. said: the job's output in this
-    attempt. logs: the ends of the ranks' logs, by rank."""
+    attempt. logs: the ends of the ranks' logs, by rank, the one that was written last at the end. by_agents: srun's
+    tasks are torchrun's agents, and not the ranks."""
     if note and note[0] + "".join(note[1:3]):
-        node, step, error = ([*list(note), "", "", ""])[:3]
-        return Failure(error, node, step)
-    ended = [(node, int(rank), how) for node, rank, how in TASK_ENDED.findall(said)]  # in the order of their ends
-    node, error, how, reported = "", "", "", ""
-    for each, rank, how in ended:  # a rank that outlives another may end before it, of a lost connection
-        error = own_error(logs.get(rank, ""))
-        if error or not LOST_CONNECTION.search(logs.get(rank, "")):
-            node, reported = each, _reported(each, rank, how)
-            break
-    else:
-        if ended:
-            node, rank, how = ended[0]
-            reported = _reported(node, rank, how)
-    for rank in sorted(logs):
-        if error or (how and not how.startswith("Exited")):
-            break  # a signal has killed that rank: the others can only follow
-        error = own_error(logs[rank])
-    return Failure(error, node, "", reported)
+        node, step, error, by = ([*list(note), "", "", "", ""])[:4]
+        return Failure(error, node, step, "", number(by))
+    ended = [(node, int(task), how) for node, task, how in TASK_ENDED.findall(said)]  # in the order of their ends
+    of_tasks = {} if by_agents else logs
+    # A rank that outlives another may end before it, of a lost connection.
+    by_itself = [each for each in ended if not has_followed(of_tasks.get(each[1], ""))]
+    error, node, reported, rank = "", "", "", None
+    for node, task, how in (by_itself or ended)[:1]:
+        reported = "srun: {}: task {}: {}".format(node, task, how)
+        error, rank = own_error(of_tasks.get(task, "")), task if task in of_tasks else None
+        if not error and not how.startswith("Exited"):  # a signal has killed that rank: the others can only follow
+            return Failure("", node, "", reported, rank)
+    if not error:
+        for each, log in logs.items():
+            error = own_error(log)
+            if error:
+                rank = each
+                node = next((at for at, task, _ in ended if task == each and task in of_tasks), node)
+                break
+    return Failure(error, node, "", reported, rank)
 
 
-def _reported(node: str, rank: int, how: str) -> str:
-    return "srun: {}: task {}: {}".format(node, rank, how)
+def has_followed(end: str) -> bool:
+    """Whether a log ends in a lost connection, and in no error of its own."""
+    return LOST_CONNECTION.search(end) is not None and not own_error(end)
 
 
 def own_error(end: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from clusterdp.batch.causes import of_outcome
 from clusterdp.rundir import Attempt, RunDir
 from clusterdp.rundir.lenient_reads import (
     Record,
@@ -17,15 +18,6 @@ from clusterdp.rundir.lenient_reads import (
     words,
 )
 
-# What an outcome's reason means while the batch script has not written a `cause` yet, or was killed before it could.
-CAUSE_OF_REASON = {
-    "finished": "done",
-    "term": "signal",  # whose it was the ranks do not know
-    "time": "timeout",
-    "claim": "overtaken",
-    "entry": "stopped",
-    "user": "stopped",
-}
 ENDINGS = frozenset({"finished", "failed", "requeued", "cancelled"})  # the batch script's last words
 # What the batch script notes if Slurm ends the attempt, and not it itself. (The ranks name the step as well.)
 SIGNALS = frozenset({"TERM", "ending"})
@@ -57,6 +49,8 @@ class AttemptHistory:
     failed: bool = False  # the batch script's last word: it did not requeue
     requeued: bool = False
     exit: int | None = None
+    failed_rank: int | None = None  # that failed first, as the batch program has found it
+    failed_error: str = ""
     why: str = ""  # more about the cause: `claim`, `entry`, or words
     first_step: int | None = None
     last_step: int | None = None
@@ -128,6 +122,8 @@ def read_attempt(
         failed=bool(written) and "failed" in by_kind and "requeued" not in by_kind,
         requeued="requeued" in by_kind,
         exit=integer(failed.get("exit")),
+        failed_rank=integer(failed.get("rank")),
+        failed_error=str(failed.get("error") or ""),
         why=why,
         first_step=integer(first.get("step")),
         last_step=max((step for step in [*steps, saved_file] if step is not None), default=None),
@@ -153,7 +149,8 @@ def _cause(endings: Sequence[Record], outcome: list[str]) -> str:
             return "cancelled"
         if event["event"] == "failed":
             return "crash"
-    return CAUSE_OF_REASON.get(outcome[1], outcome[0]) if len(outcome) > 1 else ""
+    cause = of_outcome(*outcome[:2]) if len(outcome) > 1 else ""
+    return "signal" if cause == "preempted" else cause  # the ranks do not know whose it was
 
 
 def _ended(

@@ -172,7 +172,9 @@ GONE = "RuntimeError: Connection reset by peer"
     ("note", "said", "logs", "expected"),
     [
         (["n2", "9", "ValueError: x"], "", {}, Failure("ValueError: x", "n2", "9")),
-        ([], "", {0: GONE, 1: "ValueError: y"}, Failure("ValueError: y")),
+        (["n2", "9", "ValueError: x", "3"], "", {}, Failure("ValueError: x", "n2", "9", rank=3)),
+        ([], "", {0: GONE, 1: "ValueError: y"}, Failure("ValueError: y", rank=1)),
+        ([], "", {2: "ValueError: y", 1: "ValueError: z"}, Failure("ValueError: y", rank=2)),
         ([], "srun: error: n2: task 1: Killed", {0: GONE}, Failure("", "n2", "", "srun: n2: task 1: Killed")),
         (
             [],
@@ -184,7 +186,13 @@ GONE = "RuntimeError: Connection reset by peer"
             [],
             "srun: error: n1: task 0: Terminated\nsrun: error: n2: task 1: Exited with exit code 1",
             {0: GONE, 1: "ValueError: y"},
-            Failure("ValueError: y", "n2", "", "srun: n2: task 1: Exited with exit code 1"),
+            Failure("ValueError: y", "n2", "", "srun: n2: task 1: Exited with exit code 1", 1),
+        ),
+        (
+            [],
+            "srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: task 1: Exited with exit code 1",
+            {1: "ValueError: y", 0: "step 1"},
+            Failure("ValueError: y", "n2", "", "srun: n1: task 0: Exited with exit code 1", 1),
         ),
     ],
 )
@@ -192,6 +200,18 @@ def test_rank_that_failed_first_is_to_blame(
     note: list[str], said: str, logs: dict[int, str], expected: Failure
 ) -> None:
     assert failure_of(note, said, logs) == expected
+
+
+def test_tasks_of_torchrun_are_no_ranks() -> None:
+    said = "srun: error: n2: task 1: Exited with exit code 1"
+    found = failure_of([], said, {3: "ValueError: y", 1: "ValueError: z"}, by_agents=True)
+    assert (found.error, found.node, found.rank) == ("ValueError: y", "n2", 3)
+
+
+def test_rank_that_failed_first_is_in_the_ledger() -> None:
+    for rank, expected in ((3, {"exit": 3, "error": "x", "rank": 3}), (None, {"exit": 3, "error": "x"})):
+        decision = by_fault(Ended(3, 5), CRASH, Failure("x", rank=rank), History(), ENTRY, lambda: False)
+        assert isinstance(decision, Requeue) and decision.details == expected
 
 
 def test_same_mistake_is_compared_without_what_changes() -> None:

@@ -14,6 +14,7 @@ from clusterdp.plainfile import read_plain
 LONGEST = 300  # characters of an error's line
 BY = {
     "named": "",
+    "record": "",
     "srun": ", by what srun reports",
     "log": "",
     "agent": ", by what torchrun says",

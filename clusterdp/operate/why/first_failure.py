@@ -4,6 +4,7 @@ The evidence, the strongest first:
 
     hang    the report of a hang, for which clusterdp has ended the ranks
     named   the ranks of clusterdp tell each other who failed; the first one notes its error in attempts/*/error
+    record  the batch program has found it at the attempt's end, and decided by it (batch/evidence.py)
     srun    its first message is of a rank that a signal ended, or that left without a word while nobody has one
     log     the earliest log that has an error of its own at its end, or before a flood of consequences
     agent   what torchrun says of its ranks
@@ -119,6 +120,7 @@ def find_failure(history: RunHistory) -> Failure:
     logs = [read_log(rank, log) for rank, log in paths]
     found = (
         _named(logs, note)
+        or _recorded(logs, last)
         or _by_srun(logs, said)
         or _by_log(logs, said)
         or _by_agent(agents, logs)
@@ -206,6 +208,12 @@ def _named(logs: Sequence[RankLog], note: Note) -> Failure | None:
             # It may have said why in one line, which is no traceback.
             return _of_log(log, "named", note.error if note.usable else "".join(log.excerpt()[-1:]))
     return None
+
+
+def _recorded(logs: Sequence[RankLog], attempt: AttemptHistory) -> Failure | None:
+    log = next((log for log in logs if log.rank == attempt.failed_rank), None)
+    by = "srun" if attempt.failed_error.startswith("srun: ") else "record"
+    return _of_log(log, by, attempt.failed_error) if log is not None else None
 
 
 def _by_srun(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> Failure | None:

@@ -71,6 +71,15 @@ def test_a_killed_rank_that_ends_after_its_survivor_is_named_by_srun(builder: Ru
     assert (found.rank, found.node, found.evidence, found.said) == (1, "n2", "srun", "Killed")
 
 
+def test_rank_that_the_batch_program_has_recorded_counts(builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt()
+    for rank in (0, 1):
+        attempt.printed(CAUSE, rank)
+    attempt.failed(exit=1, rank=1, error="ValueError: the loss is nan")
+    found = find_failure(read_history(builder.run))
+    assert (found.rank, found.evidence, found.error) == (1, "record", "ValueError: the loss is nan")
+
+
 def test_torchruns_agent_speaks_for_its_ranks_if_they_did_not(builder: RunBuilder) -> None:
     attempt = crashed(builder, {})
     (attempt.files.logs / "node-00001.out").write_text("Traceback (most recent call last):\nno such file: train.py\n")
