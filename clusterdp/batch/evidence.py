@@ -19,7 +19,8 @@ LOST_CONNECTION = re.compile(
 )
 ERROR = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*(?:Error|Exception)(?::|$)|(?:[Ff]atal|[Ee]rror): ")
 BY_SLURM = re.compile(r"^slurmstepd[-:]|error: \*\*\* (?:JOB|STEP) \d")  # how Slurm has ended the other ranks
-TASK_ENDED = re.compile(r"^srun: error: ([^: \n]+): tasks? (\d+)[^:\n]*: (?!Terminated$)(.+)$", re.MULTILINE)
+# srun's words on tasks that ended with an error: node, tasks, how. `Terminated` is what srun itself does to the others.
+TASKS_ENDED = re.compile(r"^srun: error: ([^: \n]+): tasks? (\d[\d,-]*): (?!Terminated$)(.+)$", re.MULTILINE)
 OF_SLURM = re.compile(r"^(?:srun|slurmstepd)[-:]")
 BRIEF_S = 60
 END = 4096  # bytes at the end of a log that are looked at
@@ -79,9 +80,9 @@ def failure_of(note: Sequence[str], said: str, logs: Dict[int, str], by_agents: 
     if note and note[0] + "".join(note[1:3]):
         node, step, error, by = ([*list(note), "", "", "", ""])[:4]
         return Failure(error, node, step, "", number(by))
-    ended = [(node, int(task), how) for node, task, how in TASK_ENDED.findall(said)]  # in the order of their ends
+    ended = [(node, int(re.split("[,-]", tasks)[0]), how) for node, tasks, how in TASKS_ENDED.findall(said)]
     of_tasks = {} if by_agents else logs
-    # A rank that outlives another may end before it, of a lost connection.
+    # They stand in the order of their ends; but a rank that outlives another may end before it, of a lost connection.
     by_itself = [each for each in ended if not has_followed(of_tasks.get(each[1], ""))]
     error, node, reported, rank = "", "", "", None
     for node, task, how in (by_itself or ended)[:1]:

@@ -5,7 +5,7 @@ What the tasks print comes here through srun, and so also from a node that canno
 import re
 from typing import Dict, List, NamedTuple, Sequence
 
-from .evidence import TASK_ENDED
+from .evidence import TASKS_ENDED
 from .nodes import FAILED_LAUNCH, not_launched
 from .record import one_line
 
@@ -53,12 +53,12 @@ def first_dead(output: str) -> str:
     launched = not_launched(output)
     if launched:
         return ",".join(launched)
-    found = TASK_ENDED.search(output)
+    found = TASKS_ENDED.search(output)
     return found.group(1) if found else ""
 
 
 def _how(output: str) -> str:
     if FAILED_LAUNCH.search(output):
         return "srun could not launch a task there"
-    found = TASK_ENDED.search(output)
+    found = TASKS_ENDED.search(output)
     return "its task has died: " + found.group(3) if found else ""

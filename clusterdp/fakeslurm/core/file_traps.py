@@ -78,17 +78,22 @@ def _calls(openat: int, renameat: tuple[int, int], linkat: int, symlinkat: int, 
     return {openat: _AT["openat"], **renames, **others}
 
 
-def _writes(
-    write: int, pwrite: int, writev: int, pwritev: tuple[int, int], sendfile: int, copy: int
-) -> dict[int, Call]:
-    return dict.fromkeys((write, pwrite, writev, *pwritev, sendfile), Call(BYTES)) | {copy: Call(BYTES, file=2)}
+def _writes(*numbers: int, copy_file_range: int) -> dict[int, Call]:
+    """numbers: of write, pwrite64, writev, pwritev, pwritev2, sendfile and fallocate."""
+    return dict.fromkeys(numbers, Call(BYTES)) | {copy_file_range: Call(BYTES, file=2)}
 
 
 MACHINES = {
     "x86_64": Machine(
-        0xC000_003E, 317, _calls(257, (264, 316), 265, 266, 263) | _OLDER | _writes(1, 18, 20, (296, 328), 40, 326)
+        0xC000_003E,
+        317,
+        _calls(257, (264, 316), 265, 266, 263) | _OLDER | _writes(1, 18, 20, 296, 328, 40, 285, copy_file_range=326),
     ),
-    "aarch64": Machine(0xC000_00B7, 277, _calls(56, (38, 276), 37, 36, 35) | _writes(64, 68, 66, (70, 287), 71, 285)),
+    "aarch64": Machine(
+        0xC000_00B7,
+        277,
+        _calls(56, (38, 276), 37, 36, 35) | _writes(64, 68, 66, 70, 287, 71, 47, copy_file_range=285),
+    ),
 }
 
 

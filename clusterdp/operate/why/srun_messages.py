@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from clusterdp.batch.evidence import TASKS_ENDED
 from clusterdp.rundir.tail import last_bytes
 
-# Of a rank that ended with an error. `Terminated` is what srun itself did to the others.
-TASKS = re.compile(r"srun: error: (\S+): tasks? ([0-9][0-9,-]*): (?!Terminated)(.+)")
 # Where the log of an attempt ends and that of the next one begins: Slurm appends to it.
 NEXT_ATTEMPT = re.compile(r"\*\*\* JOB \S+ ON \S+ CANCELLED AT \S+ DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)")
 ENDED = re.compile(r"clusterdp: .* with exit code \d+.* see \S*/attempts/([^/\s]+)/logs")
@@ -47,12 +46,12 @@ def part_of_attempt(batch: Path, attempt: str) -> str:
         if ended or NEXT_ATTEMPT.search(line):
             parts.append([])
     texts = ["\n".join(part) for part in parts]
-    return next((text for text in reversed(texts) if TASKS.search(text)), texts[-1])
+    return next((text for text in reversed(texts) if TASKS_ENDED.search(text)), texts[-1])
 
 
 def task_messages(text: str) -> Iterator[TaskMessage]:
     """In the order in which the ranks ended."""
-    for match in TASKS.finditer(text):
+    for match in TASKS_ENDED.finditer(text):
         yield TaskMessage(match[1], _ranks(match[2]), match[3].strip(), match[0])
 
 

@@ -113,32 +113,30 @@ def disk_full_while_saving(scene: Scene) -> None:
 
 
 def _fill_in_a_save(scene: Scene, events: FileEvents) -> None:
-    """A program reports no failed save. So the disk is full before the first byte of a file, until the rank is done
-    with the file; what it is then must be less than a whole one."""
+    """A program reports no failed save. So the disk is full from before the first byte of a file on, until the rank is
+    done with the file; a write must have failed meanwhile."""
     shape = scene.facts.saves
 
-    def whole(event: FileEvent) -> int:
-        return shape.sizes.get(shape.key(own_name(scene.run, event.path)), 0)
+    def is_saved(event: FileEvent) -> bool:
+        return event.kind == WRITE and shape.key(own_name(scene.run, event.path)) in shape.sizes
 
     for _ in range(SAVES):
-        caught = caught_at(scene, events, lambda event: event.kind == WRITE and whole(event) > 0)
+        caught = caught_at(scene, events, is_saved)
         try:
             if is_last_save(scene):  # without it even a program that goes on would end in another state
                 raise Missed("the last save was reached before the disk was full in one")
-            left = _left_on_full_disk(scene, events, caught.event)
+            _write_on_full_disk(scene, events, caught.event)
         finally:
             events.release()
-        size = whole(caught.event)
-        if left < size:
-            rest = f"{left} of its {size} bytes were left" if left else "nothing of it was left"
-            words = f"the disk was full when {caught.name} was written: {rest}"
+        if events.refused:
+            words = f"the disk was full when {caught.name} was written"
             scene.hit(words, attempt=caught.attempt, file=caught.name)
             return
-    raise Missed(f"{counted(SAVES, 'save')} had all their bytes though the disk was full")
+    raise Missed(f"in {counted(SAVES, 'save')} no write failed, though the disk was full")
 
 
-def _left_on_full_disk(scene: Scene, events: FileEvents, event: FileEvent) -> int:
-    """Bytes of the file when the rank goes on to change another, or this one's name; or when it has closed the file."""
+def _write_on_full_disk(scene: Scene, events: FileEvents, event: FileEvent) -> None:
+    """Until the rank goes on to change another file, or this one's name; or until it has closed the file."""
     pids = scene.live.pids()
     with events.disk_full(lambda file: os.path.samefile(file, event.here)):
         events.go_on_to(lambda after: after.rank == event.rank)
@@ -149,7 +147,6 @@ def _left_on_full_disk(scene: Scene, events: FileEvents, event: FileEvent) -> in
             60,
             GLANCE_S,
         )
-        return size_of(event.here) or size_of(Path(event.path))  # the thread that wrote it may be gone
 
 
 def is_last_save(scene: Scene) -> bool:

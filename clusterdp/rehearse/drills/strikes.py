@@ -104,6 +104,7 @@ def _kill_at(scene: Scene, events: FileEvents, strike: Strike, caught: Caught) -
         pids = _frozen_in(scene, events, caught.event)
         words = f"{words} {caught.name}{_cut(caught.event, 0 if strike.when == FIRST_BYTES else 1 / 2)}"
     scene.kill(pids)
+    events.release(done=False)
     scene.hit(
         f"all ranks got SIGKILL {words}",
         *CRASHES,

@@ -83,6 +83,15 @@ def test_process_killed_in_a_held_call_never_does_it(events: FileEvents, tmp_pat
     assert os.listdir(tmp_path / "work") == ["a"]
 
 
+def test_call_released_as_not_done_is_not_done(events: FileEvents, tmp_path: Path) -> None:
+    events.hold(lambda event: event.kind == "rename")
+    process = started(events, tmp_path, "open('a', 'w').close(); os.rename('a', 'b')")
+    wait_for("a held call", lambda: events.held is not None, 10, every_s=0.01)
+    events.release(done=False)
+    assert process.wait() == 1
+    assert os.listdir(tmp_path / "work") == ["a"]
+
+
 def test_children_are_trapped_with_the_rank_of_their_environment(events: FileEvents, tmp_path: Path) -> None:
     code = "os.environ['RANK'] = '5'; import subprocess; subprocess.run(['touch', 'x'], check=True)"
     assert started(events, tmp_path, code).wait() == 0
@@ -107,6 +116,7 @@ ways = {
     "pwritev": lambda file: os.pwritev(file, [b"x"], 0),
     "sendfile": lambda file: os.sendfile(file, source, 0, 8),
     "copy_file_range": lambda file: os.copy_file_range(source, file, 8),
+    "fallocate": lambda file: os.posix_fallocate(file, 0, 64),
 }
 for name, way in ways.items():
     way(room)
@@ -124,8 +134,9 @@ except OSError as error:
     with events.disk_full(lambda file: file.resolve() == work / "full"):
         assert started(events, tmp_path, code).wait() == 0
     events.close()
-    ways = ("write", "pwrite", "writev", "pwritev", "sendfile", "copy_file_range", "close")
+    ways = ("write", "pwrite", "writev", "pwritev", "sendfile", "copy_file_range", "fallocate", "close")
     assert (work / "failed").read_text() == "".join(f"{way} {errno.ENOSPC}\n" for way in ways)
+    assert events.refused >= len(ways)
     assert (work / "full").stat().st_size == 0 < (work / "room").stat().st_size
 
 
