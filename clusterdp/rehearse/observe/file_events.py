@@ -270,7 +270,10 @@ def _text(pid: int, address: int) -> bytes:
     try:
         while b"\0" not in found and len(found) < PAGE:
             start = address + len(found)
-            found += os.pread(memory, PAGE - start % PAGE, start)
+            more = os.pread(memory, PAGE - start % PAGE, start)
+            if not more:
+                raise ProcessLookupError(f"{pid} has no memory any more")  # without it, the loop had no end
+            found += more
     finally:
         os.close(memory)
     return found.partition(b"\0")[0]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.fakeslurm.core import file_traps
-from clusterdp.rehearse.observe.file_events import FileEvents
+from clusterdp.rehearse.observe.file_events import FileEvents, _text
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(not file_traps.possible(), reason="this kernel has no file traps")
@@ -153,3 +153,9 @@ def test_disk_has_room_again_after_disk_full(tmp_path: Path) -> None:
     assert process.wait() == 0
     events.close()
     assert (tmp_path / "work" / "a").read_bytes() == b"x"
+
+
+def test_name_of_a_process_that_dies_meanwhile_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "pread", lambda *_: b"")  # as the kernel answers once its memory is gone
+    with pytest.raises(ProcessLookupError):
+        _text(os.getpid(), 4096)
