@@ -35,7 +35,7 @@ from clusterdp.rehearse.observe.file_versions import FileVersions, folder_of_ver
 from clusterdp.rehearse.observe.file_watch import FileWatch
 from clusterdp.rehearse.observe.live_run import LiveRun
 from clusterdp.rehearse.observe.observer import Observer
-from clusterdp.rehearse.observe.save_shape import is_state
+from clusterdp.rehearse.observe.save_shape import is_state, pointed_at
 from clusterdp.rehearse.run_spec import RunResult, RunSpec, committed
 from clusterdp.rundir import RunDir
 
@@ -90,13 +90,15 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
         ended = _to_the_end(spec, scene, began)
     versions.close()
     hits, files = tuple(scene.hits), watch.uses()
+    events = cluster.file_events.events if cluster.file_events else []
+    pointed = pointed_at(spec.facts.saves, events, folder)
     facts = observer.facts(ended.took_s, files, cluster.file_events) if observer else spec.facts
     return replace(
         ended,
         folder=spec.folder,
         hits=hits,
         facts=facts,
-        files=committed(files, hits),
+        files=committed(files, hits, pointed),
         unmade=scene.unmade,
         first_steps=scene.live.first_steps,
     )

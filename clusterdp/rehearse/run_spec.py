@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -88,7 +88,10 @@ class RunResult:
         return cls(**{**values, "hits": hits, "facts": facts, "files": files})
 
 
-def committed(files: Mapping[str, FileUse], hits: Iterable[Hit]) -> dict[str, FileUse]:
-    """The files as if no save that was struck before its end had been made."""
+def committed(files: Mapping[str, FileUse], hits: Iterable[Hit], pointed: Collection[float]) -> dict[str, FileUse]:
+    """The files as if no save that was struck before its end had been made. pointed: when the program has put a pointer
+    to its newest save in place; what was written after that is not the save to resume from."""
     windows = [(hit.since, hit.at + AFTER_KILL_S) for hit in hits if hit.since is not None]
+    if pointed:
+        windows += [(max((at for at in pointed if at <= hit.at), default=0.0), hit.at + AFTER_KILL_S) for hit in hits]
     return {path: use.without(windows) for path, use in files.items()}

@@ -124,6 +124,8 @@ class FileEvents:
     def finish(self) -> None:
         """Let the call that is held go on, and return when its effect shows; what comes after it is held."""
         held = self.held
+        if held:
+            self.events.append(held.event)
         self.go_on_to(lambda event: True)
         deadline = time.monotonic() + DONE_S
         while held and not held.event.is_done() and time.monotonic() < deadline:

@@ -15,7 +15,7 @@ from clusterdp.rehearse.observe.file_events import FileEvents
 from clusterdp.rehearse.observe.file_use import FileUse, is_best
 from clusterdp.rehearse.observe.live_run import LiveRun
 from clusterdp.rehearse.observe.printed_steps import counter_of, read_steps
-from clusterdp.rehearse.observe.save_shape import SaveShape, is_state, learn, named, own_name
+from clusterdp.rehearse.observe.save_shape import SaveShape, is_state, learn, named, own_name, with_pointers
 from clusterdp.rundir import RunDir
 
 EVERY_S = 0.02
@@ -102,4 +102,5 @@ class Observer:
 
 def _save_shape(run: RunDir, events: FileEvents) -> SaveShape:
     own = [event for event in (named(run, each) for each in events.events) if event]
-    return learn(own, {name: size for path, size in events.binary.items() if (name := own_name(run, path))})
+    shape = learn(own, {name: size for path, size in events.binary.items() if (name := own_name(run, path))})
+    return with_pointers(shape, own, run)

@@ -6,10 +6,12 @@ event. Names are learned, too: parts of them that come back in another save are 
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from clusterdp.rehearse.observe.file_use import ONE_SAVE_S, is_best, is_checkpoi
 from clusterdp.rundir import RunDir
 
 BEFORE, FIRST_BYTES, MIDDLE, AFTER = "before", "first bytes", "middle", "after"
+POINTER = 4096  # bytes, at most
 FEW = 5  # strikes by default: each costs a start of the job
 RANDOM = re.compile(r"[#_]*\*[#*_]*")
 NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+|\d+(?![A-Za-z0-9])")
@@ -39,11 +42,12 @@ class Strike:
 @dataclass(frozen=True)
 class SaveShape:
     """words: the fixed parts of names. strikes: all moments of a save, in their order. sizes: the least bytes of the
-    files that are not text, by key."""
+    files that are not text, by key. pointers: names of files and links that name the save to resume from."""
 
     words: tuple[str, ...] = ()
     strikes: tuple[Strike, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
+    pointers: tuple[str, ...] = ()
 
     def key(self, name: str) -> str:
         """The same for all names that a file has in different saves: `#` is a number, `*` is random."""
@@ -72,12 +76,13 @@ class SaveShape:
         both = SaveShape(tuple(word for word in self.words if word in other.words))
         strikes = (replace(each, path=both.key(each.path), to=both.key(each.to)) for each in self.strikes)
         sizes = {both.key(key): size for key, size in sorted(self.sizes.items(), key=lambda item: -item[1])}
-        return replace(both, strikes=tuple(dict.fromkeys(strikes)), sizes=sizes)
+        pointers = tuple(name for name in self.pointers if name in other.pointers)
+        return replace(both, strikes=tuple(dict.fromkeys(strikes)), sizes=sizes, pointers=pointers)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> SaveShape:
         strikes = tuple(Strike(**strike) for strike in values["strikes"])
-        return cls(tuple(values["words"]), strikes, values["sizes"])
+        return cls(tuple(values["words"]), strikes, values["sizes"], tuple(values["pointers"]))
 
 
 def own_name(run: RunDir, path: str) -> str:
@@ -103,6 +108,31 @@ def named(run: RunDir, event: FileEvent) -> FileEvent | None:
     if event.to and not (path and to):  # moved in from a library's folder, or a link to one
         path, to = path or (to and event.path), to or event.to
     return replace(event, path=path, to=to) if path else None
+
+
+def with_pointers(shape: SaveShape, events: Iterable[FileEvent], run: RunDir) -> SaveShape:
+    """The same with the pointers that the run has left. events: as learn() has them."""
+    events = [*events]
+    written = {part for event in events if shape.key(event.path) in shape.sizes for part in Path(event.path).parts}
+    ours = {part for part in written if any(letter in shape.key(part) for letter in "#*")}  # of one save alone
+    fixed = dict.fromkeys(name for event in events if shape.key(name := event.to or event.path) == name)
+    texts = {name: _pointed(run.path / name) for name in fixed}
+    return replace(shape, pointers=tuple(name for name in fixed if any(part in texts[name] for part in ours)))
+
+
+def _pointed(path: Path) -> str:
+    """What a link, or a small file of text, names."""
+    with suppress(OSError, ValueError):
+        if path.is_symlink():
+            return os.readlink(path)
+        if path.stat().st_size <= POINTER:
+            return path.read_text()
+    return ""
+
+
+def pointed_at(shape: SaveShape, events: Iterable[FileEvent], run: RunDir) -> tuple[float, ...]:
+    """When a pointer was put in its place, in seconds since 1970. events: of any run of the program."""
+    return tuple(event.at for event in events if own_name(run, event.to or event.path) in shape.pointers)
 
 
 def learn(events: Iterable[FileEvent], binary: Mapping[str, int]) -> SaveShape:

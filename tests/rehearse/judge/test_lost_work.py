@@ -46,10 +46,18 @@ def test_the_torn_save_itself_is_not_lost_work(tmp_path: Path) -> None:
 def test_save_struck_before_its_end_is_not_lost_work(tmp_path: Path, since: float | None, saved: int) -> None:
     given = case_of(tmp_path, FileUse(written=[103.0, 106.0, HIT - 0.1], steps=[5, 10, 15]), 1)
     struck = replace(given.result.hits[0], since=since, moment="after a.pt was deleted")
-    files = committed(given.result.files, [struck])
+    files = committed(given.result.files, [struck], ())
     found = lost_work(replace(given, result=replace(given.result, hits=(struck,), files=files)))
     assert found and found.saved == saved
     assert found.words.startswith(f"step {saved} was saved to a.pt before it was killed after a.pt was deleted, and")
+
+
+@pytest.mark.parametrize(("pointed", "steps"), [((103.5, 106.5, 109.5), 15), ((103.5, 106.5), 10), ((1.0,), None)])
+def test_save_counts_once_the_pointer_names_it(tmp_path: Path, pointed: tuple[float, ...], steps: int | None) -> None:
+    given = case_of(tmp_path, FileUse(written=[103.0, 106.0, 109.0], steps=[5, 10, 15]), 1)
+    files = committed(given.result.files, given.result.hits, pointed)
+    found = lost_work(replace(given, result=replace(given.result, files=files)))
+    assert (found.steps if found else None) == steps
 
 
 def test_a_deleted_only_checkpoint_is_lost_work(tmp_path: Path) -> None:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from clusterdp.rehearse.observe.file_events import FileEvent
-from clusterdp.rehearse.observe.save_shape import SaveShape, Strike, is_state, learn, named, own_name, save_until
+from clusterdp.rehearse.observe.save_shape import (
+    SaveShape,
+    Strike,
+    is_state,
+    learn,
+    named,
+    own_name,
+    pointed_at,
+    save_until,
+    with_pointers,
+)
 from clusterdp.rundir import RunDir
 
 
@@ -139,3 +150,25 @@ def test_file_of_any_name_is_state_if_a_save_makes_it(tmp_path: Path) -> None:
     assert is_state(run, shape, "net.dat")
     assert not is_state(run, shape, "latest.txt") and not is_state(run, shape, "rows.dat")
     assert is_state(run, SaveShape(), "epoch_3.pt")
+
+
+@pytest.mark.parametrize("content", ["step_20", '{"checkpoint": "step_20"}', None, "20", "a.pt"])
+def test_pointer_names_a_save(tmp_path: Path, content: str | None) -> None:
+    saves = [
+        [
+            ("write", f"code/step_{step}/a.pt"),
+            ("write", "code/latest.tmp"),
+            ("rename", "code/latest.tmp", "code/latest"),
+        ]
+        for step in (10, 20)
+    ]
+    events = events_of(*saves)
+    pointer = tmp_path / "code" / "latest"
+    pointer.parent.mkdir()
+    pointer.symlink_to("step_20") if content is None else pointer.write_text(content)
+    shape = with_pointers(learn(events, {"code/step_10/a.pt": 9, "code/step_20/a.pt": 9}), events, RunDir(tmp_path))
+    assert shape.pointers == (() if content in ("20", "a.pt") else ("code/latest",))
+    there = [
+        replace(event, path=f"{tmp_path}/{event.path}", to=event.to and f"{tmp_path}/{event.to}") for event in events
+    ]
+    assert pointed_at(shape, there, RunDir(tmp_path)) == (tuple(e.at for e in events if e.to) if shape.pointers else ())
