@@ -50,5 +50,6 @@ if found := sorted(glob.glob("saved/checkpoint_*.pt"), key=number):
     Checkpoint.load_objects(objects, checkpoint=torch.load(found[-1], weights_only=False))
     for old in found[:-2]:
         os.remove(old)
-trainer.run(data, max_epochs=4)
+if trainer.state.iteration < 4 * len(data):  # an engine that has finished would begin anew
+    trainer.run(data, max_epochs=4)
 torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "final.pt")
