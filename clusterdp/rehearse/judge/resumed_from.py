@@ -70,4 +70,6 @@ def _resume(attempt: AttemptHistory, began: float, files: Mapping[str, FileUse],
         return Resume(attempt.number, (), max(whole, key=lambda path: whole[path], default=""))
     kin = [path for path in whole if series_of(path) in {series_of(each) for each in read}]
     newest = max(kin, key=lambda path: whole[path], default="")
-    return Resume(attempt.number, tuple(read), newest if newest not in read else "")
+    # A file of a save that was struck may be newer than all that are known to be whole.
+    is_older = any(path in whole for path in read) and newest not in read
+    return Resume(attempt.number, tuple(read), newest if is_older else "")

@@ -266,6 +266,8 @@ def test_the_checkpoint_that_was_read_is_named_where_a_newer_one_was_there(tmp_p
     unread = {name: replace(use, read=[]) for name, use in CHECKPOINTS.items()}
     said = diagnose(case(tmp_path, stop(HANDLED), files=unread))
     assert said == "attempt 2 has read no checkpoint, though step_8.pt was there: it began anew"
+    struck = {**CHECKPOINTS, "step_4.pt": FileUse(), "step_9.pt": FileUse(read=[125.0])}
+    assert "newer" not in diagnose(case(tmp_path, stop(HANDLED), files=struck))
     newest = CHECKPOINTS | {"step_8.pt": FileUse(written=[108.0], read=[125.1])}
     assert diagnose(case(tmp_path, stop(HANDLED), files=newest, lost=0)) == ""
 
