@@ -6,15 +6,15 @@ import grp
 import os
 from collections.abc import Iterator, Mapping
 
-from clusterdp.check.cluster_facts import ClusterFacts
+from clusterdp.check.cluster_facts import ALL, ClusterFacts
 from clusterdp.check.finding import Finding, Level
 from clusterdp.check.subject import Subject
 from clusterdp.wording import did_you_mean
 
 REFUSED = "the job is refused"
 UNKNOWN = "without accounting Slurm knows no account and no QOS, and lets no job in"
+STRANGER = "accounting has no association of yours, so that Slurm knows neither account nor QOS, and lets no job in"
 NAMED = "Name one of those."
-ALL = ("ALL", "(null)", "")
 
 
 def partition_access(
@@ -54,24 +54,27 @@ def _of_account(cluster: ClusterFacts, account: str, name: str, limits: Mapping[
     if cluster.release >= (23, 2) and not cluster.enforces("associations"):
         return
     key, allowed, denied = "resources.account", limits.get("AllowAccounts", "ALL"), limits.get("DenyAccounts", "")
-    if allowed not in ALL and not cluster.has_accounting:
-        yield Finding("error", "resources.partition", f"{name} has AllowAccounts={allowed}", UNKNOWN, "Name another.")
+    if allowed not in ALL and not cluster.knows_me:
+        why = STRANGER if cluster.is_stranger else UNKNOWN
+        yield Finding("error", "resources.partition", f"{name} has AllowAccounts={allowed}", why, "Name another.")
     elif account and allowed not in ALL and account not in allowed.split(","):
         yield Finding("error", key, f"{account} may not use {name}: AllowAccounts={allowed}", REFUSED, NAMED)
-    elif account and allowed in ALL and account in denied.split(",") and cluster.has_accounting:
+    elif account and allowed in ALL and account in denied.split(",") and cluster.knows_me:
         what = f"{account} may not use {name}: DenyAccounts={denied}"
         yield Finding("error", key, what, REFUSED, "Name another, or another partition.")
 
 
 def _of_qos(cluster: ClusterFacts, qos: str, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
     key, allowed, denied = "resources.qos", limits.get("AllowQos", "ALL"), limits.get("DenyQos", "")
-    if allowed not in ALL and not cluster.has_accounting:
+    if allowed not in ALL and cluster.is_stranger:
+        yield Finding("error", "resources.partition", f"{name} has AllowQos={allowed}", STRANGER, "Name another.")
+    elif allowed not in ALL and not cluster.has_accounting:
         # 22.05 starts the job under NO on some sites, and on others it waits for ever.
         level: Level = "warning" if cluster.settings.get("EnforcePartLimits") == "NO" else "error"
         yield Finding(level, "resources.partition", f"{name} has AllowQos={allowed}", UNKNOWN, "Name another.")
     elif qos and allowed not in ALL and qos not in allowed.split(","):
         yield Finding("error", key, f"{qos} may not use {name}: AllowQos={allowed}", REFUSED, NAMED)
-    elif qos and allowed in ALL and qos in denied.split(",") and cluster.has_accounting:
+    elif qos and allowed in ALL and qos in denied.split(",") and cluster.knows_me:
         what = f"{qos} may not use {name}: DenyQos={denied}"
         yield Finding("error", key, what, REFUSED, "Name another, or another partition.")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from clusterdp import config as config_module
 from clusterdp.check.cluster_facts import TIMEOUT_S, ClusterFacts, ask_cluster
-from clusterdp.check.environment import environment_findings
+from clusterdp.check.environment import environment_findings, host_python_findings
 from clusterdp.check.extra_options import option_findings
 from clusterdp.check.finding import LEVELS, Finding, place_of
 from clusterdp.check.ignored_files import ignored_findings
@@ -116,6 +116,7 @@ def all_findings(subject: Subject, cluster: ClusterFacts, hosts: set[str]) -> It
     yield from ignored_findings(subject)
     yield from processor_findings(subject, cluster)
     yield from environment_findings(subject)
+    yield from host_python_findings(subject)
     yield from program_findings(subject)
 
 

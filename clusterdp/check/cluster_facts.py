@@ -28,14 +28,19 @@ ENFORCING = {
 }
 
 
+ALL = ("ALL", "(null)", "")  # of AllowAccounts and the like
+
+
 @dataclass(frozen=True)
 class ClusterFacts:
-    """Empty where Slurm was not asked, or does not answer; `silent` names what did not."""
+    """Empty where Slurm was not asked, or does not answer; `silent` names what did not. is_stranger: accounting has no
+    association of mine."""
 
     groups: Sequence[NodeGroup] = ()
     partitions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     associations: Sequence[Association] = ()
+    is_stranger: bool = False
     qos: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     accounts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # the GROUP_LIMITS of the job's and above
     silent: tuple[str, ...] = ()
@@ -99,8 +104,18 @@ class ClusterFacts:
 
     @property
     def has_accounting(self) -> bool:
-        """Whether Slurm knows accounts and QOS."""
+        """Whether Slurm records accounts and QOS."""
         return self.settings.get("AccountingStorageType", "?") not in ("", "(null)", "accounting_storage/none")
+
+    @property
+    def knows_me(self) -> bool:
+        """Whether Slurm knows the account and the QOS of my jobs."""
+        return self.has_accounting and not self.is_stranger
+
+    def admits_some(self, resources: ResourcesConfig) -> bool:
+        """Whether a partition of the job admits some accounts or QOS alone."""
+        limits = [self.partitions.get(name, {}) for name in self.asked(resources.partition)]
+        return any(each.get(key, "ALL") not in ALL for each in limits for key in ("AllowAccounts", "AllowQos"))
 
     @property
     def counts_memory(self) -> bool:
@@ -152,10 +167,10 @@ def ask_cluster(resources: ResourcesConfig) -> ClusterFacts:
     groups = answer("sinfo", lambda: commands.node_groups(timeout_s=TIMEOUT_S)) or []
     settings = answer("scontrol show config", lambda: commands.show_config(TIMEOUT_S)) or {}
     facts = ClusterFacts(groups, partitions, settings)
-    if resources.account or resources.qos or facts.enforces("associations"):
+    if resources.account or resources.qos or facts.enforces("associations") or facts.admits_some(resources):
         name = settings.get("ClusterName", "")
         mine = answer("sacctmgr show user", lambda: commands.associations(name, TIMEOUT_S), may_be_empty=True)
-        facts = replace(facts, associations=mine or [])
+        facts = replace(facts, associations=mine or [], is_stranger=facts.has_accounting and mine == [])
         if facts.enforces("limits") and (account := facts.account_of(resources)):
             above = answer("sacctmgr show associations", lambda: _accounts(account, name))
             facts = replace(facts, accounts=above or {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -74,6 +75,10 @@ class Case(NamedTuple):
 
 
 CASES = [
+    Case("warning", "/no/python cannot be run here (No such file", values={"launch": {"host_python": "/no/python"}},
+         but={"launch": {"host_python": sys.executable}}),
+    Case("warning", "false is no Python of 3.6 or later", values={"launch": {"host_python": "false"}},
+         but={"launch": {"host_python": sys.executable}}),
     Case("error", "partition: there is no partition lwo", {"partition": "lwo"}, but={"partition": "low"}),
     Case("error", "there is no partition nosuch", {"partition": "main,nosuch"}, but={"partition": "main,low"}),
     Case("error", "partition: is not set, and this cluster has no default", of_cluster={"Default=YES": "Default=NO"},
@@ -370,6 +375,17 @@ def test_qos_of_a_partition_without_accounting_counts_by_part_limits(limits: str
     of = cluster({**NO_ACCOUNTING, "EnforcePartLimits": limits})
     said = found(tmp_path, {"resources": {"partition": "main", "qos": "vip"}}, of)
     assert [each.level for each in said if "AllowQos" in each.what] == [level]
+
+
+@pytest.mark.parametrize(
+    ("limits", "admits"),
+    [("AllowAccounts=vision", False), ("AllowQos=vip", False), ("DenyAccounts=vision", True), ("DenyQos=vip", True)],
+)
+def test_user_without_associations_is_admitted_where_all_are(limits: str, admits: bool, tmp_path: Path) -> None:
+    changes = {f"{limits.partition('=')[0]}=ALL": limits} if "Allow" in limits else {"State=UP": f"State=UP {limits}"}
+    of = cluster({**changes, "SLURM_VERSION": "22.05.8", "EnforcePartLimits": "NO"}, is_stranger=True)
+    said = found(tmp_path, {"resources": {"partition": "main", "account": "vision", "qos": "vip"}}, of)
+    assert any(limits in each.what and each.level == "error" for each in said) != admits
 
 
 @pytest.mark.parametrize("setting", ["MaxJobs", "GrpJobs", "MaxJobsPU", "MaxJobsPA"])

@@ -1,4 +1,6 @@
-"""Sites, each a real Slurm with settings, partitions and accounts of its own, and the configs that are tried there."""
+"""Sites, each a real Slurm with settings, partitions and accounts of its own, and the configs that are tried there.
+
+No site has a partition without nodes: a job that waits in one ends the controller of 22.05."""
 
 from __future__ import annotations
 
@@ -32,7 +34,6 @@ PartitionName=closed State=INACTIVE
 PartitionName=elsewhere AllocNodes=elsewhere
 PartitionName=whole OverSubscribe=EXCLUSIVE
 PartitionName=brief MaxTime=5 DefaultTime=2
-PartitionName=empty Nodes=""
 """
 BASE = {
     LOW0: LOW0 + PARTITIONS,
@@ -210,8 +211,6 @@ COMMON: Sequence[Mapping[str, Any]] = (
     {"partition": "elsewhere"},
     {"partition": "whole"},
     {"partition": "whole", "nodes": 5},
-    {"partition": "empty"},
-    {"partition": "empty,main"},
     {"partition": "low,low0", "nodes": 4},
 )  # fmt: skip
 ACCOUNTED: Sequence[Mapping[str, Any]] = (
