@@ -128,7 +128,7 @@ def _fill_in_a_save(scene: Scene, events: FileEvents) -> None:
             _write_on_full_disk(scene, events, caught.event)
         finally:
             events.release()
-        if events.refused:
+        if events.unwritten:
             words = f"the disk was full when {caught.name} was written"
             scene.hit(words, attempt=caught.attempt, file=caught.name)
             return

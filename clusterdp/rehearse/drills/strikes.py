@@ -11,6 +11,7 @@ from clusterdp.fakeslurm.core.file_traps import DELETE, LINK, RENAME, SYMLINK, W
 from clusterdp.rehearse.drills.losses import CRASHES
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.not_landed import Inapplicable, Missed
+from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.observe.file_events import FileEvent, FileEvents
 from clusterdp.rehearse.observe.save_shape import AFTER, BEFORE, FIRST_BYTES, MIDDLE, Strike, named, save_until
 from clusterdp.rundir import Attempt
@@ -103,8 +104,9 @@ def _kill_at(scene: Scene, events: FileEvents, strike: Strike, caught: Caught) -
         words = "at the first byte of" if strike.when == FIRST_BYTES else "in the middle of"
         pids = _frozen_in(scene, events, caught.event)
         words = f"{words} {caught.name}{_cut(caught.event, 0 if strike.when == FIRST_BYTES else 1 / 2)}"
-    scene.kill(pids)
-    events.release(done=False)
+    with events.refused():
+        scene.kill(pids)
+        scene.wait("the end of the killed ranks", lambda: processes.are_dead(pids), scene.patience_s)
     scene.hit(
         f"all ranks got SIGKILL {words}",
         *CRASHES,

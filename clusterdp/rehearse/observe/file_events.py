@@ -81,7 +81,8 @@ class FileEvents:
         fills_disk: disk_full() will be called; each write to a file or a socket waits 150 microseconds then."""
         self.socket = socket_path
         self._mode = NAMES_AND_BYTES if fills_disk else NAMES
-        self.refused = 0  # calls that found the disk full, the last time it was
+        self.unwritten = 0  # calls that found the disk full, the last time it was
+        self._refuses = False
         self._is_full: Callable[[Path], bool] | None = None
         self.events: list[FileEvent] = []
         self.binary: dict[str, int] = {}  # bytes of the files that were written and are not text, by their first path
@@ -106,13 +107,25 @@ class FileEvents:
         """Hold the next event that is wanted; `held` has it then."""
         self.held, self._wanted = None, wanted
 
-    def release(self, *, done: bool = True) -> None:
-        """Let the call that is held go on, and hold nothing more. done: False for a rank that was killed. Its call
-        fails, because one that goes on just after the SIGKILL may still be done (seen under load)."""
+    def release(self) -> None:
+        """Let the call that is held go on, and hold nothing more."""
         self._wanted = None
         held, self.held = self.held, None
         if held:
-            _let_go(held.listener, held.notice, 0 if done else errno.EINTR)
+            _let_go(held.listener, held.notice)
+
+    @contextmanager
+    def refused(self) -> Iterator[None]:
+        """Meanwhile each call fails, the one that is held among them: one that goes on just after a SIGKILL may still
+        be done (seen under load)."""
+        self._refuses = True
+        try:
+            yield
+            held, self.held = self.held, None
+            if held:
+                _let_go(held.listener, held.notice, errno.EINTR)
+        finally:
+            self._refuses = False
 
     def go_on_to(self, wanted: Callable[[FileEvent], bool]) -> None:
         """Let the call that is held go on, and hold the next event that is wanted."""
@@ -135,7 +148,7 @@ class FileEvents:
     def disk_full(self, is_there: Callable[[Path], bool]) -> Iterator[None]:
         """Meanwhile no byte can be written to a file of the full disk. is_there: whether a file is on it, by a path
         that leads to it while the call waits."""
-        self.refused, self._is_full = 0, is_there
+        self.unwritten, self._is_full = 0, is_there
         try:
             yield
         finally:
@@ -175,9 +188,12 @@ class FileEvents:
             assert machine
             call = machine.calls[number]
             if call.kind == BYTES:
-                is_refused = self._is_on_full_disk(pid, arguments[call.file])
-                self.refused += is_refused
-                _let_go(listener, notice, errno.ENOSPC if is_refused else 0)
+                is_unwritten = self._is_on_full_disk(pid, arguments[call.file])
+                self.unwritten += is_unwritten
+                _let_go(listener, notice, errno.ENOSPC if is_unwritten else 0)
+                return
+            if self._refuses:
+                _let_go(listener, notice, errno.EINTR)
                 return
             event = None
             with suppress(OSError):

@@ -76,6 +76,18 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
     processes.send(pids, number)
 
 
+def are_dead(pids: Iterable[int]) -> bool:
+    """With all their threads: a process is a zombie when its first one has ended."""
+    return not any(processes.alive(pid) or len(_threads(pid)) > 1 for pid in pids)
+
+
+def _threads(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+
+
 def page_of(pids: Iterable[int]) -> Page | None:
     """The page of the first of them that has one."""
     return read_page(page_file(pids))

@@ -83,13 +83,20 @@ def test_process_killed_in_a_held_call_never_does_it(events: FileEvents, tmp_pat
     assert os.listdir(tmp_path / "work") == ["a"]
 
 
-def test_call_released_as_not_done_is_not_done(events: FileEvents, tmp_path: Path) -> None:
+def test_refused_call_is_not_done(events: FileEvents, tmp_path: Path) -> None:
     events.hold(lambda event: event.kind == "rename")
     process = started(events, tmp_path, "open('a', 'w').close(); os.rename('a', 'b')")
     wait_for("a held call", lambda: events.held is not None, 10, every_s=0.01)
-    events.release(done=False)
+    with events.refused():
+        pass
     assert process.wait() == 1
     assert os.listdir(tmp_path / "work") == ["a"]
+
+
+def test_later_calls_are_refused_too(events: FileEvents, tmp_path: Path) -> None:
+    with events.refused():
+        assert started(events, tmp_path, "os.symlink('a', 'b')").wait() == 1
+    assert os.listdir(tmp_path / "work") == []
 
 
 def test_children_are_trapped_with_the_rank_of_their_environment(events: FileEvents, tmp_path: Path) -> None:
@@ -136,7 +143,7 @@ except OSError as error:
     events.close()
     ways = ("write", "pwrite", "writev", "pwritev", "sendfile", "copy_file_range", "fallocate", "close")
     assert (work / "failed").read_text() == "".join(f"{way} {errno.ENOSPC}\n" for way in ways)
-    assert events.refused >= len(ways)
+    assert events.unwritten >= len(ways)
     assert (work / "full").stat().st_size == 0 < (work / "room").stat().st_size
 
 
