@@ -53,13 +53,15 @@ def _of_account(cluster: ClusterFacts, account: str, name: str, limits: Mapping[
     enforced (part_policy_valid_acct in src/slurmctld/partition_mgr.c)."""
     if cluster.release >= (23, 2) and not cluster.enforces("associations"):
         return
+    # Under NO, 22.05 asks nothing of a job whose account it does not know.
+    starts_all = not cluster.has_accounting or cluster.settings.get("EnforcePartLimits") == "NO"
     key, allowed, denied = "resources.account", limits.get("AllowAccounts", "ALL"), limits.get("DenyAccounts", "")
     if allowed not in ALL and not cluster.knows_me:
         why = STRANGER if cluster.is_stranger else UNKNOWN
         yield Finding("error", "resources.partition", f"{name} has AllowAccounts={allowed}", why, "Name another.")
     elif account and allowed not in ALL and account not in allowed.split(","):
         yield Finding("error", key, f"{account} may not use {name}: AllowAccounts={allowed}", REFUSED, NAMED)
-    elif account and allowed in ALL and account in denied.split(",") and cluster.knows_me:
+    elif account and allowed in ALL and account in denied.split(",") and (cluster.knows_me or not starts_all):
         what = f"{account} may not use {name}: DenyAccounts={denied}"
         yield Finding("error", key, what, REFUSED, "Name another, or another partition.")
 

@@ -67,6 +67,7 @@ def _of_partition(subject: Subject, cluster: ClusterFacts, name: str) -> Iterato
         yield Finding("warning", key, f"{name} is {state}", "the job waits until it is up", "Name another, or wait.")
     yield from _of_its_limits(subject, cluster, name, limits)
     yield from _of_cpus(subject, name, limits)
+    yield from _of_memory_per_cpu(subject, cluster, name, limits)
     yield from accounting_findings(subject, cluster, name)
     yield from node_findings(subject, cluster, name)
 
@@ -115,7 +116,6 @@ def _of_size(subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping
         what = f"{subject.memory_words} is more than {name} allows on a node: {limits['MaxMemPerNode']} MB"
         remedy = f"Ask for {memory:.0f}M a node or less."
         yield Finding("error", subject.memory_key, what, NEVER, remedy)
-    yield from _of_memory_per_cpu(subject, cluster, name, limits)
 
 
 def _of_cpus(subject: Subject, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
@@ -130,7 +130,8 @@ def _of_cpus(subject: Subject, name: str, limits: Mapping[str, str]) -> Iterator
 def _of_memory_per_cpu(
     subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Slurm gives a job the CPUs that its memory takes, also where it asks for fewer."""
+    """Slurm gives a job the CPUs that its memory takes, also where it asks for fewer. EnforcePartLimits is not about
+    it, either."""
     own = limits.get("MaxMemPerCPU", limits.get("MaxMemPerNode", "UNLIMITED"))
     said = cluster.settings.get("MaxMemPerCPU", "") if own == "UNLIMITED" else limits.get("MaxMemPerCPU", "")
     most = megabytes_of(said)

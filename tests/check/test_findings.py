@@ -383,9 +383,11 @@ def test_qos_of_a_partition_without_accounting_counts_by_part_limits(limits: str
 )
 def test_user_without_associations_is_admitted_where_all_are(limits: str, admits: bool, tmp_path: Path) -> None:
     changes = {f"{limits.partition('=')[0]}=ALL": limits} if "Allow" in limits else {"State=UP": f"State=UP {limits}"}
-    of = cluster({**changes, "SLURM_VERSION": "22.05.8", "EnforcePartLimits": "NO"}, is_stranger=True)
-    said = found(tmp_path, {"resources": {"partition": "main", "account": "vision", "qos": "vip"}}, of)
-    assert any(limits in each.what and each.level == "error" for each in said) != admits
+    values = {"resources": {"partition": "main", "account": "vision", "qos": "vip"}}
+    for part_limits in ("NO", "ANY"):
+        of = cluster({**changes, "SLURM_VERSION": "22.05.8", "EnforcePartLimits": part_limits}, is_stranger=True)
+        is_refused = any(limits in each.what and each.level == "error" for each in found(tmp_path, values, of))
+        assert is_refused == (not admits or (limits, part_limits) == ("DenyAccounts=vision", "ANY"))
 
 
 @pytest.mark.parametrize("setting", ["MaxJobs", "GrpJobs", "MaxJobsPU", "MaxJobsPA"])
