@@ -40,6 +40,7 @@ test-all: lint
 bench: $(stamp)
 	$(bin)/python -m tests.benchmarks.startup
 	$(bin)/python -m tests.benchmarks.first_allreduce
+	$(bin)/python -m tests.benchmarks.batch_program
 	$(bin)/python -m tests.benchmarks.restart_time
 	$(bin)/python -m tests.benchmarks.goodput
 	$(bin)/python -m tests.benchmarks.shared_flags_cost
