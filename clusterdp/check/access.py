@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterator, Mapping
 
 from clusterdp.check.cluster_facts import ALL, ClusterFacts
-from clusterdp.check.finding import Finding, Level
+from clusterdp.check.finding import Finding
 from clusterdp.check.subject import Subject
 from clusterdp.wording import did_you_mean
 
 REFUSED = "the job is refused"
-UNKNOWN = "without accounting Slurm knows no account and no QOS, and lets no job in"
+UNKNOWN = "without accounting Slurm knows no account, and lets no job in"
 STRANGER = "accounting has no association of yours, so that Slurm knows neither account nor QOS, and lets no job in"
 NAMED = "Name one of those."
 
@@ -53,27 +53,28 @@ def _of_account(cluster: ClusterFacts, account: str, name: str, limits: Mapping[
     enforced (part_policy_valid_acct in src/slurmctld/partition_mgr.c)."""
     if cluster.release >= (23, 2) and not cluster.enforces("associations"):
         return
-    # Under NO, 22.05 asks nothing of a job whose account it does not know.
-    starts_all = not cluster.has_accounting or cluster.settings.get("EnforcePartLimits") == "NO"
     key, allowed, denied = "resources.account", limits.get("AllowAccounts", "ALL"), limits.get("DenyAccounts", "")
     if allowed not in ALL and not cluster.knows_me:
         why = STRANGER if cluster.is_stranger else UNKNOWN
         yield Finding("error", "resources.partition", f"{name} has AllowAccounts={allowed}", why, "Name another.")
     elif account and allowed not in ALL and account not in allowed.split(","):
         yield Finding("error", key, f"{account} may not use {name}: AllowAccounts={allowed}", REFUSED, NAMED)
-    elif account and allowed in ALL and account in denied.split(",") and (cluster.knows_me or not starts_all):
+    elif account and allowed in ALL and account in denied.split(",") and _is_enforced(cluster):
         what = f"{account} may not use {name}: DenyAccounts={denied}"
         yield Finding("error", key, what, REFUSED, "Name another, or another partition.")
+
+
+def _is_enforced(cluster: ClusterFacts) -> bool:
+    """Under NO, 22.05 asks nothing of a job whose account it does not know."""
+    return cluster.knows_me or cluster.settings.get("EnforcePartLimits") != "NO"
 
 
 def _of_qos(cluster: ClusterFacts, qos: str, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
     key, allowed, denied = "resources.qos", limits.get("AllowQos", "ALL"), limits.get("DenyQos", "")
     if allowed not in ALL and cluster.is_stranger:
         yield Finding("error", "resources.partition", f"{name} has AllowQos={allowed}", STRANGER, "Name another.")
-    elif allowed not in ALL and not cluster.has_accounting:
-        # 22.05 starts the job under NO on some sites, and on others it waits for ever.
-        level: Level = "warning" if cluster.settings.get("EnforcePartLimits") == "NO" else "error"
-        yield Finding(level, "resources.partition", f"{name} has AllowQos={allowed}", UNKNOWN, "Name another.")
+    elif not cluster.has_accounting:
+        return  # 22.05 starts the job: it knows no QOS
     elif qos and allowed not in ALL and qos not in allowed.split(","):
         yield Finding("error", key, f"{qos} may not use {name}: AllowQos={allowed}", REFUSED, NAMED)
     elif qos and allowed in ALL and qos in denied.split(",") and cluster.knows_me:

@@ -88,8 +88,9 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
             if result.inapplicable or result.missed:
                 return replace(result, folder=spec.folder, took_s=time.monotonic() - began)
         ended = _to_the_end(spec, scene, began)
+        files = watch.uses()  # while the nodes still have their own /tmp
     versions.close()
-    hits, files = tuple(scene.hits), watch.uses()
+    hits = tuple(scene.hits)
     events = cluster.file_events.events if cluster.file_events else []
     pointed = pointed_at(spec.facts.saves, events, folder)
     facts = observer.facts(ended.took_s, files, cluster.file_events) if observer else spec.facts
