@@ -34,6 +34,15 @@ def accounting_findings(subject: Subject, cluster: ClusterFacts, partition: str)
 
 
 @dataclass(frozen=True)
+class Size:
+    """How much of a TRES a job asks for. `words`: `16 CPUs`."""
+
+    key: str
+    count: float
+    words: str
+
+
+@dataclass(frozen=True)
 class Limits:
     """Those that hold for the job in one partition."""
 
@@ -60,6 +69,34 @@ class Limits:
         denies = self.cluster.has_flag(self.subject.config.resources, self.partition, "DenyOnLimit")
         return "the job is refused (DenyOnLimit)" if denies else WAITS
 
+    def sizes(self, nodes: int) -> dict[str, Size]:
+        """By TRES, what the job takes on so many of its nodes. Memory only where it is asked for."""
+        subject = self.subject
+        gpus, megabytes = nodes * subject.gpus_per_node, nodes * subject.memory_mb
+        found = {
+            "node": Size("resources.nodes", nodes, counted(nodes, "node")),
+            "cpu": self._cpus(nodes),
+            "gres/gpu": Size(subject.gpu_key, gpus, counted(gpus, "GPU")),
+        }
+        if subject.gpu_type:
+            words = counted(gpus, f"{subject.gpu_type} GPU")
+            found[f"gres/gpu:{subject.gpu_type}"] = Size(subject.gpu_key, gpus, words)
+        if megabytes:
+            found["mem"] = Size(subject.memory_key, megabytes, f"{megabytes:.0f}M of memory")
+        return found
+
+    def _cpus(self, nodes: int) -> Size:
+        """Those that are asked for, or all of the smallest nodes, if no other job may share them."""
+        is_exclusive = self.subject.config.resources.exclusive
+        asked, whole = nodes * self.subject.cpus_per_node, 0
+        if is_exclusive or self.cluster.partitions.get(self.partition, {}).get("OverSubscribe") == "EXCLUSIVE":
+            there = (group.cpus for group in self.cluster.groups if group.partition == self.partition)
+            whole = nodes * min(there, default=0)
+        if whole <= asked:
+            return Size("resources.cpus_per_task", asked, counted(asked, "CPU"))
+        key = "resources.exclusive" if is_exclusive else "resources.partition"
+        return Size(key, whole, f"{counted(whole, 'CPU')}, because the nodes are for this job alone")
+
 
 def _with_value(holders: list[tuple[str, Mapping[str, str]]], kind: str, tres: str) -> list[tuple[str, str]]:
     said = [(whose, limits.get(kind, "")) for whose, limits in holders]
@@ -76,18 +113,9 @@ def _of_time(subject: Subject, limits: Limits) -> Iterator[Finding]:
             yield Finding("error", "resources.time", what, limits.outcome, f'Write "{clock_of(wall)}" or less.')
 
 
-@dataclass(frozen=True)
-class Size:
-    """How much of a TRES a job asks for. `words`: `16 CPUs`."""
-
-    key: str
-    count: float
-    words: str
-
-
 def _of_size(subject: Subject, limits: Limits) -> Iterator[Finding]:
     less = "Ask for less, or name another QOS or account."
-    for tres, size in sizes(subject, subject.config.resources.nodes).items():
+    for tres, size in limits.sizes(subject.config.resources.nodes).items():
         for whose, said, whom in ((*each, whom) for kind, whom in MOST.items() for each in limits.of(kind, tres)):
             if size.count > _count(said):
                 what = f"{size.words}, and {whose} allows {said}{whom}"
@@ -96,27 +124,11 @@ def _of_size(subject: Subject, limits: Limits) -> Iterator[Finding]:
             if size.count < _count(said):
                 what = f"{size.words}, and {whose} asks for {said} or more"
                 yield Finding("error", size.key, what, limits.outcome, "Ask for more, or name another QOS.")
-    for tres, size in sizes(subject, 1).items():
+    for tres, size in limits.sizes(1).items():
         for whose, said in limits.of("MaxTRESPerNode", tres):
             if size.count > _count(said):
                 what = f"{size.words} on a node, and {whose} allows {said}"
                 yield Finding("error", size.key, what, limits.outcome, less)
-
-
-def sizes(subject: Subject, nodes: int) -> dict[str, Size]:
-    """By TRES, what the job asks for on so many of its nodes. Memory only where it is asked for."""
-    cpus, gpus, megabytes = nodes * subject.cpus_per_node, nodes * subject.gpus_per_node, nodes * subject.memory_mb
-    found = {
-        "node": Size("resources.nodes", nodes, counted(nodes, "node")),
-        "cpu": Size("resources.cpus_per_task", cpus, counted(cpus, "CPU")),
-        "gres/gpu": Size(subject.gpu_key, gpus, counted(gpus, "GPU")),
-    }
-    if subject.gpu_type:
-        words = counted(gpus, f"{subject.gpu_type} GPU")
-        found[f"gres/gpu:{subject.gpu_type}"] = Size(subject.gpu_key, gpus, words)
-    if megabytes:
-        found["mem"] = Size(subject.memory_key, megabytes, f"{megabytes:.0f}M of memory")
-    return found
 
 
 def _count(said: str) -> float:
@@ -146,7 +158,7 @@ def _of_minutes(subject: Subject, limits: Limits) -> Iterator[Finding]:
     if subject.time_s is None:
         return
     safe = limits.cluster.enforces("safe")
-    for tres, size in sizes(subject, subject.config.resources.nodes).items():
+    for tres, size in limits.sizes(subject.config.resources.nodes).items():
         minutes = size.count * subject.time_s / 60
         of_job = limits.of("MaxTRESMins", tres)
         of_all = [each for each in limits.of("GrpTRESMins", tres) if safe or (each[1] == "0" and minutes)]

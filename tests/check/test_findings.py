@@ -424,6 +424,24 @@ def test_a_job_beyond_a_budget_of_minutes_is_an_error(
     assert [each.level for each in made] == ["error"] * (not fits)
 
 
+@pytest.mark.parametrize(
+    ("resources", "of_cluster", "key"),
+    [
+        ({"exclusive": True}, {}, "resources.exclusive"),
+        ({}, {"OverSubscribe=NO": "OverSubscribe=EXCLUSIVE"}, "resources.partition"),
+        ({}, {}, None),
+    ],
+)
+def test_job_alone_on_its_nodes_takes_all_their_cpus(
+    resources: Mapping[str, Any], of_cluster: Mapping[str, str], key: str | None, tmp_path: Path
+) -> None:
+    facts = {"associations": [Association("vision", ("mine",), "mine")], "accounts": {"vision": {"GrpTRES": "cpu=6"}}}
+    of = cluster({**ENFORCED, **of_cluster}, **facts)
+    made = found(tmp_path, {"resources": {"account": "vision", **resources}}, of)
+    said = "8 CPUs, because the nodes are for this job alone, and the account vision allows 6 for all jobs together"
+    assert [(each.level, each.key) for each in made if each.what == said] == ([("error", key)] if key else [])
+
+
 QOS = {
     "short": {"MaxWall": "01:00:00", "MaxTRES": "node=2,gres/gpu=4", "MaxSubmitPU": "5", "Preempt": "scavenge"},
     "scavenge": {"GraceTime": "00:00:20", "PreemptMode": "requeue", "MaxWall": "", "MaxTRES": "", "MaxSubmitPU": ""},
