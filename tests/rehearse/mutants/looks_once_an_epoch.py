@@ -29,7 +29,7 @@ while step < 200:
     step += 1
     time.sleep(0.1)
     print(f"step {step}", flush=True)
-    told = torch.tensor([int(stopped)]) * (step % 100 == 0)
+    told = torch.tensor([int(stopped)]) * (step % 200 == 0)
     dist.all_reduce(told)
     if step % 10 == 0:
         if dist.get_rank() == 0:
