@@ -1,4 +1,4 @@
-"""Saves every 10 steps, and looks at the flag of its handler once in an epoch of 100."""
+"""Saves every 10 steps, and looks at the flag of its handler once in an epoch of 200."""
 
 import os
 import pathlib
@@ -27,7 +27,7 @@ while step < 200:
     dist.all_reduce(grad)
     weights = weights - 0.05 * grad
     step += 1
-    time.sleep(0.1)
+    time.sleep(0.2)
     print(f"step {step}", flush=True)
     told = torch.tensor([int(stopped)]) * (step % 200 == 0)
     dist.all_reduce(told)
