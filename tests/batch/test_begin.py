@@ -71,7 +71,7 @@ def test_pause_doubles_with_each_such_end_in_a_row(row: tuple[str, ...], pause: 
     assert pause_s(History(row=row, over_at=1000), "preempted", RULES, now=1000) == pause
 
 
-def test_pause_that_has_passed_is_none() -> None:
+def test_past_pause_takes_no_seconds() -> None:
     assert pause_s(History(row=("preempted",), over_at=1000), "preempted", RULES, now=1101) == 0
 
 

@@ -202,7 +202,7 @@ def test_rank_that_failed_first_is_to_blame(
     assert failure_of(note, said, logs) == expected
 
 
-def test_tasks_of_torchrun_are_no_ranks() -> None:
+def test_torchrun_agents_are_not_taken_for_ranks() -> None:
     said = "srun: error: n2: task 1: Exited with exit code 1"
     found = failure_of([], said, {3: "ValueError: y", 1: "ValueError: z"}, by_agents=True)
     assert (found.error, found.node, found.rank) == ("ValueError: y", "n2", 3)

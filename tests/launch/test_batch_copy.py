@@ -38,7 +38,7 @@ def test_copy_has_each_module_read_only_in_writable_folders(tmp_path: Path) -> N
     shutil.rmtree(copy)
 
 
-def test_later_run_links_the_files_of_an_earlier_one_but_has_its_rules(tmp_path: Path) -> None:
+def test_later_run_links_the_batch_program_and_writes_its_own_rules(tmp_path: Path) -> None:
     earlier = files(run_folder(tmp_path, "one-20260101-000000-0000", {"name": "one"}) / "batch")
     later = files(run_folder(tmp_path, "two-20260102-000000-0000", {"name": "two"}) / "batch")
     same = {name for name in later if os.path.samefile(earlier[name], later[name])}

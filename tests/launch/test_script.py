@@ -123,6 +123,16 @@ def stripped(script: str) -> str:
 
 
 @pytest.mark.parametrize("case", CASES)
+def test_script_is_short_enough_to_be_read(case: str) -> None:
+    lines = rendered(CASES[case], ARRAYS.get(case)).splitlines()
+    # torchrun has its agent's words, and launch.setup the record of its lines that fail.
+    more = 15 * ("END_OF_AGENT" in lines) + 30 * ("# launch.setup:" in lines)
+    assert len(lines) <= 100 + more
+    # A container's folders are the user's, as long as they are.
+    assert max(len(line) for line in lines if ' "${program[@]}")' not in line) <= 120
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_what_a_script_does_is_what_it_did(case: str) -> None:
     text = stripped(rendered(CASES[case], ARRAYS.get(case)))
     path = GOLDEN / "stripped.json"
@@ -185,7 +195,7 @@ def test_an_own_template_may_include_our_parts(tmp_path: Path) -> None:
     assert "GLOO_SOCKET_IFNAME" in text
 
 
-def test_an_own_template_with_a_part_of_before_is_refused_with_those_there_are(tmp_path: Path) -> None:
+def test_template_with_a_missing_part_is_refused_with_the_existing_parts(tmp_path: Path) -> None:
     mine = tmp_path / "mine.j2"
     mine.write_text('#!/bin/bash\n{% include "parts/end.sh" %}\n')
     with pytest.raises(ConfigError, match=r"mine\.j2: there is no parts/end\.sh\. There are: .*parts/interface\.sh"):

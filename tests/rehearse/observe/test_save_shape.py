@@ -92,7 +92,7 @@ def test_struck_save_began_with_its_first_write_however_long_that_took() -> None
     assert save_until([*before, *save]) == save
 
 
-def test_model_kept_for_its_score_is_no_moment() -> None:
+def test_save_of_the_best_model_gets_no_strikes() -> None:
     saves = [[("write", "last.pt")], [("write", "best.pt")], [("write", "last.pt")]]
     shape = learn(events_of(*saves), {"last.pt": 9, "best.pt": 9})
     assert {each.path for each in shape.strikes} == {"last.pt"}
