@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -85,7 +84,7 @@ def _of_room(subject: Subject, folder: Path, key: str) -> Iterator[Finding]:
 
 def sharing_findings(subject: Subject, hosts: set[str]) -> Iterator[Finding]:
     """hosts: names and addresses of the nodes. Where this machine is one of them, its disks may do."""
-    here = socket.gethostname()
+    here = os.uname().nodename
     if not hosts or {here, here.split(".")[0], "localhost", "127.0.0.1"} & hosts:
         return
     folder = existing(subject.spec.run_dir)

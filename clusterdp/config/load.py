@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from omegaconf import DictConfig
 
-Section = TypeVar("Section", bound="DataclassInstance")
+Kind = TypeVar("Kind", bound="DataclassInstance")
 BLOCKS = ("grid", "zip", "points", "random")  # of `sweep:`, each of which makes it a sweep
 
 
@@ -167,7 +167,8 @@ def _schema(values: Mapping[str, Any]) -> type:
         return Config
     hints = typing.get_type_hints(Config)
     kept = [f for f in dataclasses.fields(Config) if f.name in values or not dataclasses.is_dataclass(hints[f.name])]
-    return dataclasses.make_dataclass("Config", [(each.name, hints[each.name], copy.copy(each)) for each in kept])
+    named = [(each.name, hints[each.name], copy.copy(each)) for each in kept]
+    return dataclasses.make_dataclass("Config", named, eq=False, repr=False)
 
 
 def _texts(value: Any, at: str = "") -> Iterator[tuple[str, str]]:
@@ -236,9 +237,7 @@ def dump(config: Config, known: dict[str, tuple[Any, str]] | None = None) -> str
     return "".join(known[name][1] for name in names)
 
 
-def from_plain(
-    kind: type[Section], values: Mapping[str, Any], unknown: list[str] | None = None, at: str = ""
-) -> Section:
+def from_plain(kind: type[Kind], values: Mapping[str, Any], unknown: list[str] | None = None, at: str = "") -> Kind:
     """A Config, or one section of it, from plain dictionaries, as `read_resolved` gives them. Nothing is converted.
 
     A key that is missing has its default; so has a section that is null. The dotted name of a key that `kind` does not
