@@ -23,7 +23,7 @@ from clusterdp.rehearse.judge.lost_state import NOTHING, Shown
 from clusterdp.rehearse.judge.reference import Reference
 from clusterdp.rehearse.observe.file_versions import Version, files_at, read_versions
 from clusterdp.rehearse.run_spec import RunResult
-from clusterdp.rehearse.state import EndState, compare
+from clusterdp.rehearse.state import RESULTS, EndState, compare
 from clusterdp.rehearse.state.altered import alter
 from clusterdp.rehearse.state.files import ARRAYS, TORCH
 from clusterdp.rehearse.state.optimizers import optimizers_of
@@ -139,10 +139,11 @@ def _are_whole(versions: Collection[Version]) -> bool:
 
 def _parts(after: AfterFault, differing: bool = True) -> Mapping[str, Sequence[str]]:
     """Tensors of what was resumed from that differ in the first checkpoint with a difference, or those that do not, by
-    the first word of their keys; the model's last."""
+    the first word of their keys; the model's last. No scores: a program makes them anew."""
     others = {each.key for each in after.first.differences} if after.first else set()
     found: dict[str, list[str]] = {}
-    tensors = {key: leaf for save in after.resumed for key, leaf in save.state.values.items() if leaf.kind == "tensor"}
+    leaves = {key: leaf for save in after.resumed for key, leaf in save.state.values.items() if leaf.kind == "tensor"}
+    tensors = {key: leaf for key, leaf in leaves.items() if leaf.part not in RESULTS}
     for key in sorted(tensors, key=lambda key: tensors[key].part == "model"):
         if (key in others) is differing:
             found.setdefault(key.partition(".")[0], []).append(key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,20 +24,24 @@ from tests.rehearse.judge.test_after_fault import made
 
 Program = Callable[[dict[str, torch.Tensor]], float]
 PARTS = ("net", "opt_a", "opt_b")
+SCORE = "best_val_loss"
 
 
 def goes_on(start: dict[str, torch.Tensor], program: Program) -> dict[str, torch.Tensor]:
-    """The end state after a start from this one."""
-    return {"step": torch.tensor(4), **{name: torch.full((3,), program(start)) for name in PARTS}}
+    """The end state after a start from this one. A score is made anew."""
+    scores = {name: torch.tensor(0.1) for name in start if name == SCORE}
+    return {"step": torch.tensor(4), **{name: torch.full((3,), program(start)) for name in PARTS}, **scores}
 
 
 @pytest.fixture
 def failed(tmp_path: Path) -> Callable[[Program], tuple[Experiments, RunDir, AfterFault, list[str]]]:
     """Of this program, a run that ended in another state, and the runs that experiments on it make."""
 
-    def make(program: Program) -> tuple[Experiments, RunDir, AfterFault, list[str]]:
+    def make(program: Program, more: Mapping[str, torch.Tensor] = {}) -> tuple[Experiments, RunDir, AfterFault, list]:
         saved = {"step": torch.tensor(2), **{name: torch.full((3,), number) for number, name in enumerate(PARTS)}}
+        saved |= more
         ended = {"step": torch.tensor(4), **{name: torch.full((3,), 99.0) for name in PARTS}}
+        ended |= {name: value + 1 for name, value in more.items()}
         first, again = (made(tmp_path / name, [""], [(1, saved), (1, ended)]) for name in ("first", "again"))
         run = made(tmp_path / "drill", ["", ""], [(1, saved), (2, goes_on(saved, program))])
         state = end_state(first, ("a.pt",))
@@ -72,6 +76,12 @@ def test_a_part_is_named_if_other_values_in_it_change_nothing(failed: Callable[.
     )
     assert names == ["drill-plain", "drill-other-net", "drill-other-opt_a", "drill-other-opt_b"]
     assert experiments.shown(run, after, runner(tmp_path, program, names)) == shown and len(names) == 4
+
+
+def test_score_that_is_made_anew_is_not_named(failed: Callable[..., tuple], tmp_path: Path) -> None:
+    program: Program = lambda start: float((start["net"] + start["opt_a"] + start["opt_b"]).sum())  # noqa: E731
+    experiments, run, after, names = failed(program, {SCORE: torch.tensor(0.3)})
+    assert experiments.shown(run, after, runner(tmp_path, program, names)).cause == ""
 
 
 def test_a_part_alone_that_differs_is_named_if_another_is_read(failed: Callable[..., tuple], tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ from clusterdp.rehearse.observe.file_use import series_of
 from clusterdp.rehearse.observe.file_versions import files_at, read_versions
 from clusterdp.rehearse.observe.printed_steps import lines_of_steps
 from clusterdp.rehearse.run_spec import RunResult
-from clusterdp.rehearse.state import Difference, compare, spread_of
+from clusterdp.rehearse.state import RESULTS, Difference, compare, spread_of
 from clusterdp.rehearse.state.volatile import without_volatile
 from clusterdp.rundir import Attempt, RunDir
+from clusterdp.wording import some_of
 
 _DECIMAL = re.compile(r"(?P<name>[A-Za-z_]\w*)?[^\w.+-]{0,3}(?P<number>[-+]?\d+\.\d+(?:e[-+]?\d+)?)")
 
@@ -39,17 +40,20 @@ class AfterFault:
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """save, expected: the two checkpoints. before: the last one after the fault that was the same, if there was one."""
+    """save, expected: the two checkpoints. before: the last one after the fault that was the same, if there was one.
+    beside: what differs in that one, and is no state of the training: a score, the options of the program."""
 
     save: Save
     expected: Save
     differences: Sequence[Difference]
     before: Save | None = None
+    beside: Sequence[Difference] = ()
 
     @property
     def words(self) -> str:
         if self.before:
-            return f"{self.before.words} is the same, and {self.save.words} differs"
+            but = f" but for {some_of([each.key for each in self.beside], 2)}" if self.beside else ""
+            return f"{self.before.words} is the same{but}, and {self.save.words} differs"
         return f"{self.save.words}, the first checkpoint after the resume, differs already"
 
 
@@ -80,20 +84,25 @@ def _resumed(reference: Reference, history: RunHistory, result: RunResult, attem
 
 
 def first_difference(reference: Reference, run: RunDir, since: float) -> FirstDifference | None:
-    """None where no checkpoint of a step that the undisturbed run has saved, too, is other. since: seconds since
-    1970."""
+    """None where no checkpoint of a step that the undisturbed run has saved, too, is other. One whose state is other
+    goes before one with other options alone: a program that saves as soon as it has resumed has an option more than the
+    undisturbed one. since: seconds since 1970."""
     expected, again = _by_step(reference.saves), _by_step(reference.saves_again)
-    before = None
+    before: Save | None = None
+    beside: Sequence[Difference] = ()
+    first: FirstDifference | None = None
     for save in read_saves(read_versions(run.path), reference.kinds, since):
         one, other = expected.get(save.step), again.get(save.step)
         if one is None or other is None:
             continue
         with suppress(CheckpointError):  # it was cut while it was copied
             spread = spread_of(one.state, other.state)
-            if found := compare(one.state, save.state, spread):
-                return FirstDifference(save, one, found, before)
-            before = save
-    return None
+            found = compare(one.state, save.state, spread)
+            if {each.part for each in found} - RESULTS:
+                return FirstDifference(save, one, found, before, beside)
+            first = first or (FirstDifference(save, one, found, before) if found else None)
+            before, beside = save, found
+    return first
 
 
 def _by_step(saves: Sequence[Save]) -> Mapping[object, Save]:

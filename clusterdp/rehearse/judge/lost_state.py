@@ -14,7 +14,7 @@ from clusterdp.rehearse.judge.after_fault import AfterFault
 from clusterdp.rehearse.judge.program_parts import at
 from clusterdp.rehearse.judge.restarted import counters_behind, restarted
 from clusterdp.rehearse.observe.file_use import is_best
-from clusterdp.rehearse.state import Difference, EndState, describe
+from clusterdp.rehearse.state import RESULTS, Difference, EndState, describe
 from clusterdp.rehearse.state.measure import is_float
 from clusterdp.wording import some_of
 
@@ -53,7 +53,7 @@ def name_the_loss(
     states."""
     best = [each for each in differences if is_best(_file(each.key))]
     rest = [each for each in differences if each not in best]
-    if best and {each.part for each in rest} <= {"metrics", "other"}:
+    if best and {each.part for each in rest} <= RESULTS:
         return _of_best(best[0], rest)
     causes = [shown.cause, *restarted(after), *_lacking(kept, rest, after)]
     cause = "; ".join(filter(None, causes))
@@ -84,7 +84,7 @@ def _of_best(best: Difference, rest: Sequence[Difference]) -> str:
 
 def _lacking(kept: Kept, differences: Sequence[Difference], after: AfterFault | None) -> list[str]:
     """Parts that the program makes, and that have no state in any file that it keeps."""
-    if not kept.complete or not {each.part for each in differences} - {"metrics", "other"}:
+    if not kept.complete or not {each.part for each in differences} - RESULTS:
         return []
     found = []
     for part, (name, keys) in _STATE_OF.items():

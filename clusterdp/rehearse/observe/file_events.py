@@ -14,6 +14,7 @@ import select
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -85,6 +86,7 @@ class FileEvents:
         self._refuses = False
         self._is_full: Callable[[Path], bool] | None = None
         self.events: list[FileEvent] = []
+        self._appended: Counter[str] = Counter()  # by path, how often a file was opened to append to it
         self.binary: dict[str, int] = {}  # bytes of the files that were written and are not text, by their first path
         self.step: Callable[[], int | None] = lambda: None
         self.heard: Callable[[FileEvent], None] = lambda event: None  # in this object's thread, before the call goes on
@@ -100,6 +102,12 @@ class FileEvents:
         self._server.listen(128)
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
+
+    @property
+    def logs(self) -> set[str]:
+        """Files that were appended to more often than they were written; tensorboard's are begun as others are."""
+        written = Counter(event.path for event in self.events if event.kind == WRITE)
+        return {path for path, count in self._appended.items() if count > written[path]}
 
     # -- holding --
 
@@ -238,7 +246,9 @@ class FileEvents:
         if self._wanted and self._wanted(event):
             self._wanted = None
             return True
-        if not event.appends and len(self.events) < MOST:  # what is appended is a log
+        if event.appends:
+            self._appended[event.path] += 1
+        elif len(self.events) < MOST:
             self.events.append(event)
         return False
 

@@ -101,6 +101,8 @@ class Observer:
 
 
 def _save_shape(run: RunDir, events: FileEvents) -> SaveShape:
-    own = [event for event in (named(run, each) for each in events.events) if event]
-    shape = learn(own, {name: size for path, size in events.binary.items() if (name := own_name(run, path))})
+    logs = events.logs
+    own = [event for event in (named(run, each) for each in events.events if each.path not in logs) if event]
+    binary = {path: size for path, size in events.binary.items() if path not in logs}
+    shape = learn(own, {name: size for path, size in binary.items() if (name := own_name(run, path))})
     return with_pointers(shape, own, run)

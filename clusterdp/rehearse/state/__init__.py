@@ -24,12 +24,13 @@ Of two states the digests are compared first. Only where these differ are the by
 
 from clusterdp.rehearse.state.candidates import best_models, candidates
 from clusterdp.rehearse.state.compare import Difference, compare, spread_of
-from clusterdp.rehearse.state.end_state import EndState, Leaf
+from clusterdp.rehearse.state.end_state import RESULTS, EndState, Leaf
 from clusterdp.rehearse.state.fault import describe
 from clusterdp.rehearse.state.files import check_patterns, of_files
 from clusterdp.rehearse.state.own_checkpoint import of_run
 
 __all__ = [
+    "RESULTS",
     "Difference",
     "EndState",
     "Leaf",

@@ -9,6 +9,8 @@ from typing import Literal
 from clusterdp.rehearse.state.stored import Stored
 
 Part = Literal["model", "optimizer", "scheduler", "scaler", "rng", "sampler", "step", "metrics", "other"]
+# No state that a training goes on from, as far as names show: scores and options.
+RESULTS: frozenset[Part] = frozenset(("metrics", "other"))
 Scalar = bool | int | float | str | None
 
 

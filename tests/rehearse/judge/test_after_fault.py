@@ -87,6 +87,17 @@ def test_the_first_save_with_a_difference_is_found_after_those_alike(tmp_path: P
     assert [each.state.values["step"].value for each in found.resumed] == [2]
 
 
+def test_save_with_another_option_alone_is_the_same_but_for_that(tmp_path: Path) -> None:
+    undisturbed = [(1, save(step, step / 10, args="scratch")) for step in (2, 4, 6)]
+    at_once = (2, save(2, 0.2, args="resume"))
+    found = after(tmp_path / "a", [(1, undisturbed[0][1]), at_once, (2, save(4, 0.5, args="resume"))], LOG, undisturbed)
+    assert found.first
+    assert found.first.words == "a.pt of step 2 is the same but for args, and a.pt of step 4 differs"
+    found = after(tmp_path / "b", [(1, undisturbed[0][1]), at_once, (2, save(4, 0.4, args="resume"))], LOG, undisturbed)
+    assert found.first
+    assert found.first.words == "a.pt of step 2, the first checkpoint after the resume, differs already"
+
+
 def test_a_save_within_the_spread_of_two_undisturbed_runs_is_the_same(tmp_path: Path) -> None:
     noisy = [(1, save(2, 0.2)), (1, save(4, 0.5))]
     saves = [(1, save(2, 0.2)), (2, save(4, 0.6))]

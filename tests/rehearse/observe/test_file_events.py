@@ -59,6 +59,16 @@ open("a.pt", "rb").close()
     assert events.binary == {f"{work}/a.tmp": 1000}
 
 
+def test_file_is_a_log_if_appended_to_more_often_than_written(events: FileEvents, tmp_path: Path) -> None:
+    code = """
+for name, modes in (("log", "waa"), ("a.pt", "wawa"), ("b.pt", "w"), ("c.log", "a")):
+    for mode in modes:
+        open(name, mode).close()
+"""
+    assert started(events, tmp_path, code).wait() == 0
+    assert events.logs == {f"{tmp_path}/work/log", f"{tmp_path}/work/c.log"}
+
+
 def test_held_call_is_not_done_before_it_is_let_go(events: FileEvents, tmp_path: Path) -> None:
     events.hold(lambda event: event.kind == "rename")
     process = started(events, tmp_path, "open('a', 'w').close(); os.rename('a', 'b'); os.rename('b', 'c')")
