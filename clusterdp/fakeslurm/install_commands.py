@@ -9,7 +9,7 @@ from clusterdp.fakeslurm.core.paths import Paths
 CLIENT = Path(__file__).resolve().parent / "client"
 NOT_COMMANDS = ("client", "__init__")
 # Slurm's other commands: without these, a real Slurm's would run where one is installed.
-REFUSED = "sattach scrontab sgather strigger sview".split()
+REFUSED = "sattach scrontab sdiag sgather sreport strigger sview".split()
 REFUSAL = """\
 #!/bin/sh
 echo '{name}: error: not supported by this fake cluster' >&2

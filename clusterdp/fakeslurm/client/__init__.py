@@ -9,9 +9,7 @@ sacct     `sacct`
 sacctmgr  `sacctmgr`
 sstat     `sstat`
 sshare    `sshare`
-sdiag     `sdiag`
 sbcast    `sbcast`
-sreport   `sreport`
 srun      `srun`: it also passes on stdin and signals
 salloc    `salloc`: it also runs a program while the job has its nodes
 scontrol  `scontrol`: without a command it asks for one after the other

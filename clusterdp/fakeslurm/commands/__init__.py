@@ -20,8 +20,6 @@ sacctmgr             lists accounts, users and clusters
 sstat                what running steps use
 sshare               the one user's share
 sbcast               copies a file to the nodes of a job
-sdiag                figures of the controller
-sreport              reports, all of them empty
 control              not a command of Slurm: FakeCluster's way to break things, to wait, and to move the clock
 read_words           the words of a command as options and others; --help and --version
 getopt               reads command lines as getopt_long does, with its error texts
@@ -48,9 +46,7 @@ if TYPE_CHECKING:
 
 Command = Callable[["Connection", "Daemon"], Awaitable[int]]
 # `control` is not a command of Slurm: FakeCluster uses it.
-NAMES = (
-    "sbatch srun salloc squeue scancel scontrol sacct sacctmgr sstat sbcast sinfo sshare sdiag sreport control".split()
-)
+NAMES = "sbatch srun salloc squeue scancel scontrol sacct sacctmgr sstat sbcast sinfo sshare control".split()
 
 
 def find(name: str) -> Command | None:

@@ -28,7 +28,7 @@ LOADS = {"job": "jobs", "jobs": "jobs", "step": "jobs", "node": "node", "nodes":
 LOADS |= {"partition": "partitions", "partitions": "partitions"}
 LOCAL = ("hostname", "hostlist")  # `scontrol show hostnames` needs no controller
 ASKS_TWICE = r"(-j|--jobs?\b|--signal|-s\b|show (job|step)s? \S)"  # these ask twice, and so wait twice as long
-ELSEWHERE = ("sacct", "sacctmgr", "sreport", "control")  # these ask slurmdbd, or no part of Slurm
+ELSEWHERE = ("sacct", "sacctmgr", "control")  # these ask slurmdbd, or no part of Slurm
 LOOK_AGAIN_S = 0.1
 
 Command = Callable[["Connection", "Daemon"], Awaitable[int]]

@@ -1,5 +1,0 @@
-"""Show figures of the controller."""
-
-from client import run  # type: ignore[import-not-found]
-
-run("sdiag")
