@@ -9,9 +9,6 @@ lenet             LeNet-5
 results           the accuracy and the digest that they report at their end
 by_hand           data parallelism written out, without DistributedDataParallel
 parameter_server  a synchronous parameter server
-asynchronous      an asynchronous parameter server
-staleness         how old a gradient may be that a server applies
-wire              the messages between a parameter server and its workers
 characters        a small language model
 linear            linear regression
 products          matrix products, timed on CPU and GPU

@@ -3,8 +3,8 @@
     clusterdp submit configs/parameter_server.yaml --cluster local
     torchrun --nproc-per-node=2 -m clusterdp.recipes.parameter_server epochs=5
 
-This is the synchronous one: the server waits for all ranks, and a step is the same as by all-reduce. Only the server
-has an optimizer. Here it trains as well, so that it works with any number of ranks; asynchronous.py has the other kind.
+The server waits for all ranks, and a step is the same as by all-reduce. Only the server has an optimizer. It trains as
+well, so that it works with any number of ranks.
 
 When to use it: when the optimizer is what does not fit (its state, two or three times the weights, is in one place
 only, perhaps in the memory of a CPU), or one place must see every rank's gradient by itself (to drop the one that is
@@ -28,8 +28,9 @@ from clusterdp.recipes.by_hand import pack, replicate, unpack
 from clusterdp.recipes.data import images as data_images
 from clusterdp.recipes.lenet import LeNet
 from clusterdp.recipes.results import accuracy, digest, report
-from clusterdp.recipes.wire import SERVER
 from clusterdp.train import JobHandle
+
+SERVER = 0  # its rank
 
 
 def main(

@@ -20,7 +20,6 @@ BY_ACCURACY = {
     "digits": 0.97,
     "by_hand": 0.93,
     "parameter_server": 0.93,
-    "asynchronous": 0.93,
     "shards": 0.9,
     "trainer": 0.95,
 }
