@@ -8,24 +8,32 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from clusterdp import __version__
-from clusterdp.errors import ConfigError
-from clusterdp.operate.curves import read_curves
-from clusterdp.operate.formatting import shown_path, size
+from clusterdp.errors import ClusterdpError, ConfigError
+from clusterdp.operate.curves import Curve, Line, RunCurves, by_interest, read_curves, thin
+from clusterdp.operate.diff import OWN, abbreviated, commit_of, config_of, end_of, source_record
+from clusterdp.operate.formatting import number, shown_path, size
 from clusterdp.operate.html_page.document import base_style, policy, template
 from clusterdp.operate.output_file import write_output
-from clusterdp.operate.report.chart_data import chart_data
-from clusterdp.operate.report.differences import differences
 from clusterdp.operate.report.run_view import view_of
-from clusterdp.operate.run_history import read_history
+from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.rundir import RunDir, SweepDir, is_sweep
 from clusterdp.wording import counted
 
 HERE = Path(__file__).parent
 MOST_RUNS = 20  # of one page: more lines cannot be told apart
+
+# Parts of the range of steps, of each of which the least and the largest value are drawn: the first that fits.
+PARTS = (1000, 500, 250, 120, 60, 30)
+MOST_POINTS = 300_000  # of the page, at up to 20 bytes each
+MOST_CHARTS = 200
+MOST_AGAIN = 20  # pieces of one curve that were trained again: the newest
+MOST_MARKS = 50  # resumed attempts of a run: the newest
+SPEED = "steps a second"
 
 
 def write_report(runs: Sequence[RunDir], file: str | None) -> str:
@@ -85,3 +93,111 @@ def as_json(value: Any) -> str:
 
 def _asset(name: str) -> str:
     return (HERE / name).read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Charts:
+    """data: what the script gets. names: of the charts, in order. notes: what is not drawn as it was measured."""
+
+    data: dict[str, Any]
+    names: list[str]
+    notes: list[str]
+
+
+def chart_data(runs: Sequence[RunCurves]) -> Charts:
+    found: dict[str, list[Curve | None]] = {}
+    for name in dict.fromkeys(name for run in runs for name in run.metrics):
+        found[name] = [run.metrics.get(name) for run in runs]
+    # A single value makes no curve: the table has it.
+    found = {name: found[name] for name in by_interest(found) if any(c and len(c.kept) > 1 for c in found[name])}
+    left_out = list(found)[MOST_CHARTS:]
+    found = {name: found[name] for name in list(found)[:MOST_CHARTS]}
+    if any(len(run.speed.kept) for run in runs):
+        found[SPEED] = [run.speed for run in runs]
+    lengths = [
+        len(line)
+        for curves in found.values()
+        for curve in curves
+        if curve
+        for line in (curve.kept, *(each for _, each in curve.again[-MOST_AGAIN:]))
+    ]
+    parts = next((n for n in PARTS if sum(min(each, 2 * n) for each in lengths) <= MOST_POINTS), PARTS[-1])
+    charts = [{"name": name, "lines": _lines(curves, parts)} for name, curves in found.items()]
+    data = {"charts": charts, "resumed": [[list(each) for each in run.resumed[-MOST_MARKS:]] for run in runs]}
+    most = max((len(curve.kept) for curves in found.values() for curve in curves if curve), default=0)
+    return Charts(data, list(found), _notes(runs, parts, most, left_out))
+
+
+def _lines(curves: Sequence[Curve | None], parts: int) -> list[dict[str, Any]]:
+    """Of one chart. Lines of steps that were trained again come first: the others are drawn over them."""
+    steps = [line.steps for curve in curves if curve for line in (curve.kept, *(each for _, each in curve.again))]
+    steps = [each for each in steps if len(each)]
+    first, last = min(int(each[0]) for each in steps), max(int(each[-1]) for each in steps)
+    again, kept = [], []
+    for run, curve in enumerate(curves):
+        if curve is None:
+            continue
+        for attempt, line in curve.again[-MOST_AGAIN:]:
+            again.append({"run": run, "again": attempt, **_numbers(thin(line, first, last, parts))})
+        kept.append({"run": run, **_numbers(thin(curve.kept, first, last, parts))})
+    return [*again, *kept]
+
+
+def _numbers(line: Line) -> dict[str, list[Any]]:
+    return {"x": line.steps.tolist(), "y": [float(f"{value:.6g}") for value in line.values.tolist()]}
+
+
+def _notes(runs: Sequence[RunCurves], parts: int, most: int, left_out: Sequence[str]) -> list[str]:
+    notes = []
+    if most > 2 * parts:
+        notes.append(
+            f"Long curves are thinned: of each 1/{parts} of the steps, the least and the largest value are drawn. "
+            f"The longest has {most:,} points. Zooming in shows no more; metrics/ in the run folder has all."
+        )
+    if any(curve.again for run in runs for curve in run.metrics.values()):
+        notes.append("Faint: steps that were lost and trained again by a later attempt.")
+    if any(run.resumed for run in runs):
+        notes.append("Dashed: a later attempt went on from here.")
+    if left_out:
+        notes.append(f"{len(left_out)} more metrics are not drawn: {', '.join(left_out[:5])}, ...")
+    return notes
+
+
+@dataclass(frozen=True)
+class DifferenceRow:
+    """A value for each run, `-` where a run has no such key."""
+
+    group: str
+    key: str
+    values: list[str]
+
+
+def differences(histories: Sequence[RunHistory]) -> list[DifferenceRow]:
+    records = [source_record(history.run) for history in histories]
+    groups: list[tuple[str, list[dict[str, Any]]]] = [
+        ("config", [_config(history) for history in histories]),
+        ("code", [{"commit": abbreviated(commit_of(record))} for record in records]),
+        ("packages", [_packages(record) for record in records]),
+        ("ended", [end_of(history) for history in histories]),
+    ]
+    if not all(groups[2][1]):  # of one of them they are not known
+        del groups[2]
+    rows = []
+    for group, of_runs in groups:
+        for key in dict.fromkeys(key for values in of_runs for key in values):
+            values = [each.get(key) for each in of_runs]
+            if any(value != values[0] for value in values) and not (group == "config" and key in OWN):
+                rows.append(DifferenceRow(group, key, ["-" if value is None else number(value) for value in values]))
+    return rows
+
+
+def _config(history: RunHistory) -> dict[str, Any]:
+    try:
+        return config_of(history.run)
+    except ClusterdpError:  # it is no config any more
+        return {}
+
+
+def _packages(record: dict[str, Any]) -> dict[str, Any]:
+    packages = record.get("packages")
+    return packages if isinstance(packages, dict) else {}

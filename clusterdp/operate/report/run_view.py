@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from clusterdp.batch.causes import CAUSES
+from clusterdp.errors import ClusterdpError
 from clusterdp.operate.account.goodput import HEADS
 from clusterdp.operate.account.parts import NAMES, Parts
-from clusterdp.operate.account.run_account import RunAccount, account_of
+from clusterdp.operate.account.run_account import AttemptAccount, RunAccount, account_of
 from clusterdp.operate.account.words import brief, hours, percent
+from clusterdp.operate.checkpoints.place import locate, look, url_of
 from clusterdp.operate.curves import RunCurves
-from clusterdp.operate.formatting import clock, number
-from clusterdp.operate.report.checkpoints import SavedCheckpoints, saved_checkpoints
-from clusterdp.operate.report.rank_times import RankTimes, rank_times
-from clusterdp.operate.report.source import Source, source_of
-from clusterdp.operate.report.timeline import Timeline, timeline
-from clusterdp.operate.run_history import RunHistory
+from clusterdp.operate.diff import abbreviated, commit_of, source_record
+from clusterdp.operate.event_text import ending_text
+from clusterdp.operate.formatting import clock, number, size
+from clusterdp.operate.html_page.bars import Axis, Bar, Mark, meaning_of, seconds_by_kind
+from clusterdp.operate.run_history import RunHistory, newest
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.slurmstepd_notice import ended_by_slurm
 from clusterdp.operate.status import measured
-from clusterdp.plainfile import read_plain
+from clusterdp.plainfile import read_plain, reading
+from clusterdp.rundir import RunDir
+from clusterdp.rundir.lenient_reads import integer, time_of
 from clusterdp.wording import counted, duration
 
 MANY = 100  # rows of a table: the newest attempts
 TONES = {RunState.DONE: "good", RunState.RUNNING: "busy", RunState.WAITING: "busy", RunState.CANCELLED: "dull"}
+MOST_BARS = 100  # rows: the newest attempts
+MOST_RANKS = 32  # ranks: the slowest
+MOST_SAVES = 50
+MOST = 200_000  # bytes of a difference that are shown
+NAMED = ("torch", "numpy", "clusterdp")
 
 
 @dataclass(frozen=True)
@@ -166,3 +177,177 @@ def _config(history: RunHistory) -> str:
         return read_plain(history.run.config, 1 << 20).decode(errors="replace")
     except OSError as error:
         return f"config.yaml cannot be read: {error.strerror}"
+
+
+@dataclass(frozen=True)
+class Timeline:
+    rows: list[Bar]
+    ticks: list[str]
+    meaning: dict[str, str]
+    older: int  # attempts that are not drawn
+
+
+def timeline(history: RunHistory, account: RunAccount) -> Timeline | None:
+    """None if nothing is on record of when an attempt ran."""
+    placed = [each for each in account.attempts if each.place.begin]
+    shown = placed[-MOST_BARS:]
+    begin = min((each.place.queued or each.place.begin for each in shown), default=0.0)
+    whole = max((each.place.end for each in shown), default=0.0) - begin
+    if whole <= 0:
+        return None
+    endings = {attempt.name: ending_text(attempt) or "no ending on record" for attempt in history.attempts}
+    if history.state is RunState.RUNNING and (last := newest(history.attempts)):
+        endings[last.name] = "running"
+    axis = Axis(begin, whole)
+    rows = [_row(history, each, endings[each.name], axis) for each in shown]
+    return Timeline(rows, axis.ticks, meaning_of(rows), len(placed) - len(shown))
+
+
+def _row(history: RunHistory, attempt: AttemptAccount, ended: str, axis: Axis) -> Bar:
+    place = attempt.place
+    spans = axis.spans(place.queued, place.begin, seconds_by_kind(attempt))
+    saves = [(when, step) for when, step in _saves(history, attempt.name) if place.begin <= when <= place.end]
+    marks = [Mark("saving", axis.percent(when), f"step {step} saved") for when, step in saves]
+    return Bar(attempt.number, attempt.name, spans, marks, ended, duration(place.seconds))
+
+
+def _saves(history: RunHistory, attempt: str) -> Sequence[tuple[float, int | None]]:
+    own = (event for event in history.events if event.get("event") == "saved" and event.get("attempt") == attempt)
+    return [(time_of(event), integer(event.get("step"))) for event in own]
+
+
+@dataclass(frozen=True)
+class RankTime:
+    """parts: milliseconds a step. bars: (part's place among all, left and width in percent of the slowest rank's)."""
+
+    rank: int
+    node: str
+    ms: float
+    parts: dict[str, float]
+    bars: list[tuple[int, float, float, str]]
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    attempt: int
+    steps: int
+    parts: list[str]
+    ranks: list[RankTime]
+    of: int  # ranks in all
+    diagnosis: list[str]
+
+
+def rank_times(history: RunHistory) -> RankTimes | None:
+    """Of the newest attempt that has any."""
+    for attempt in reversed(history.attempts):
+        try:
+            found = json.loads(read_plain(history.run.attempt(attempt.name).times))
+            return _as_told(attempt.number, found)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            continue  # none yet, or no file of ours
+    return None
+
+
+def _as_told(number: int, found: dict[str, Any]) -> RankTimes | None:
+    told = [(rank, each, _ms(each["ms"])) for rank, each in enumerate(found["ranks"])]
+    parts = list(dict.fromkeys(name for _, _, ms in told for name in ms))
+    most = max(sum(ms.values()) for _, _, ms in told)
+    if most <= 0:
+        raise ValueError("no time was measured")
+    slowest = sorted(told, key=lambda each: -sum(each[2].values()))[:MOST_RANKS]
+    ranks = []
+    for rank, each, ms in sorted(slowest, key=lambda one: one[0]):
+        bars, left = [], 0.0
+        for i, name in enumerate(parts):
+            width = 100 * ms.get(name, 0.0) / most
+            bars.append((i, round(left, 3), round(width, 3), f"{name}: {ms.get(name, 0.0):.2f} ms"))
+            left += width
+        ranks.append(RankTime(rank, str(each.get("node") or ""), sum(ms.values()), ms, bars))
+    return RankTimes(number, int(found["steps"]), parts, ranks, len(told), [str(line) for line in found["diagnosis"]])
+
+
+def _ms(told: dict[str, Any]) -> dict[str, float]:
+    return {str(name): max(0.0, float(ms)) for name, ms in told.items() if float(ms) < 1e9}
+
+
+@dataclass(frozen=True)
+class SavedCheckpoint:
+    step: int
+    when: str
+    size: str
+    seconds: str
+    attempt: str
+    there: str  # yes, or pruned; empty where it is not known
+
+
+@dataclass(frozen=True)
+class SavedCheckpoints:
+    rows: list[SavedCheckpoint]  # the newest first
+    older: int
+    note: str
+
+
+def saved_checkpoints(history: RunHistory, now: float) -> SavedCheckpoints:
+    kept, note = _there(history)
+    rows = []
+    for event in reversed([event for event in history.events if event.get("event") == "saved"]):
+        step, seconds, nbytes = integer(event.get("step")), event.get("seconds"), integer(event.get("bytes"))
+        if step is None:
+            continue
+        rows.append(
+            SavedCheckpoint(
+                step=step,
+                when=clock(time_of(event), now),
+                size=size(nbytes) if nbytes is not None else "",
+                seconds=f"{seconds:.2f} s" if isinstance(seconds, int | float) else "",
+                attempt=str(event.get("attempt") or ""),
+                there="" if kept is None else "yes" if (step, event.get("attempt")) in kept else "pruned",
+            )
+        )
+    return SavedCheckpoints(rows[:MOST_SAVES], max(0, len(rows) - MOST_SAVES), note)
+
+
+def _there(history: RunHistory) -> tuple[set[tuple[int, str]] | None, str]:
+    """Steps and attempts of those that are there; None if it is not known, and why."""
+    try:
+        url = url_of(history.run)
+        if "://" in url and not url.startswith("file://"):
+            return None, f"They are at {url}, which was not asked."
+        commits, damaged = look(locate(str(history.run.path)))
+    except (ClusterdpError, OSError, ValueError) as error:
+        return None, str(error)
+    note = f"{len(damaged)} manifests are damaged: `clusterdp checkpoint ls` says how." if damaged else ""
+    return {(info.step, info.attempt) for info in commits}, note
+
+
+@dataclass(frozen=True)
+class Source:
+    """facts: (what, value). Empty for a run of an older version, which has no record."""
+
+    facts: list[tuple[str, str]]
+    untracked: list[str]
+    diff: str
+    cut: bool  # there is more of the difference
+
+
+def source_of(run: RunDir) -> Source:
+    record = source_record(run)
+    told = record.get("git")
+    git = told if isinstance(told, dict) else {}
+    facts = [("commit", abbreviated(commit_of(record)) or "not in a git repository")] if record else []
+    if git.get("branch"):
+        facts.append(("branch", str(git["branch"])))
+    facts += [(key, str(record[key])) for key in ("user", "host", "dir") if record.get(key)]
+    if record.get("python_version"):
+        facts.append(("python", str(record["python_version"])))
+    packages = record.get("packages")
+    if isinstance(packages, dict):
+        facts += [(name, str(packages[name])) for name in NAMED if name in packages]
+    untracked = git.get("untracked")
+    try:
+        with reading(run.source_diff) as file:
+            diff = file.read(MOST + 1)
+    except OSError:
+        diff = b""
+    names = [str(name) for name in untracked] if isinstance(untracked, list) else []
+    return Source(facts, names, diff[:MOST].decode(errors="replace"), len(diff) > MOST)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterdp.operate.curves import Curve, Line, RunCurves, thin
-from clusterdp.operate.report.chart_data import MOST_CHARTS, PARTS, chart_data
+from clusterdp.operate.report.page import MOST_CHARTS, PARTS, chart_data
 
 NONE = Curve(Line(np.empty(0, np.int64), np.empty(0)))
 
