@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING
 
 from clusterdp import config as config_module
 from clusterdp.check.cluster_facts import TIMEOUT_S, ClusterFacts, ask_cluster
-from clusterdp.check.environment import environment_findings, host_python_findings
-from clusterdp.check.extra_options import option_findings
 from clusterdp.check.finding import LEVELS, Finding, place_of
 from clusterdp.check.ignored_files import ignored_findings
 from clusterdp.check.last_run import last_run
 from clusterdp.check.launchers import launcher_findings
 from clusterdp.check.limits import limit_findings
-from clusterdp.check.misread import misread_findings
+from clusterdp.check.misread import misread_findings, option_findings, processor_findings
 from clusterdp.check.nodes import states_away
 from clusterdp.check.preemption import preemption_of, requeue_note, survival_findings
-from clusterdp.check.processors import processor_findings
+from clusterdp.check.probe import environment_findings, host_python_findings
 from clusterdp.check.program import ProgramText, look_at, look_at_file, look_at_script
 from clusterdp.check.program.command_words import module_file
 from clusterdp.check.program.sources import OURS

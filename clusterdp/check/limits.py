@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from clusterdp.check.access import accounting_access, partition_access
-from clusterdp.check.accounting import accounting_findings
+from clusterdp.check.accounting import accounting_access, accounting_findings, partition_access
 from clusterdp.check.cluster_facts import ClusterFacts
 from clusterdp.check.finding import Finding
 from clusterdp.check.nodes import node_findings

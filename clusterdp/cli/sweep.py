@@ -93,7 +93,7 @@ def status(run: RunDir, as_json: bool = False) -> int:
     from clusterdp.operate.next_command import command_lines
     from clusterdp.operate.sweep.elements import read_sweep
     from clusterdp.operate.sweep.table import status_table
-    from clusterdp.operate.width import width_of
+    from clusterdp.operate.terminal import width_of
 
     found = read_sweep(SweepDir(run.path))
     if as_json:
@@ -114,7 +114,7 @@ def sweep(options: argparse.Namespace, run: RunDir, resume: Resume) -> int:
     from clusterdp.operate.sweep.elements import read_sweep, sweep_meant
     from clusterdp.operate.sweep.results import as_rows, best_first, columns
     from clusterdp.operate.sweep.table import status_table
-    from clusterdp.operate.width import filled, width_of
+    from clusterdp.operate.terminal import filled, width_of
 
     found = read_sweep(sweep_meant(run))
     if options.retry:
@@ -146,9 +146,9 @@ def why(run: RunDir, as_json: bool) -> int:
     from clusterdp.operate.formatting import Colour, shown_path
     from clusterdp.operate.run_state import RunState
     from clusterdp.operate.sweep.elements import read_sweep
-    from clusterdp.operate.sweep.reasons import reason_lines
+    from clusterdp.operate.sweep.results import reason_lines
+    from clusterdp.operate.terminal import width_of
     from clusterdp.operate.why.explanation import FAILED
-    from clusterdp.operate.width import width_of
     from clusterdp.rundir import SweepDir
 
     found = read_sweep(SweepDir(run.path))
@@ -166,7 +166,7 @@ def why(run: RunDir, as_json: bool) -> int:
 
 
 def _print_reasons(elements: Sequence[ElementStatus], colour: Colour, columns: int) -> None:
-    from clusterdp.operate.sweep.reasons import reason_lines
+    from clusterdp.operate.sweep.results import reason_lines
 
     if lines := reason_lines(elements, colour, columns):
         print("\n".join(["", *lines]))
@@ -183,7 +183,7 @@ def _print_json(found: SweepStatus, elements: Sequence[ElementStatus], **ranked:
 
 def _print_headline(found: SweepStatus, colour: Colour) -> None:
     from clusterdp.operate.sweep.table import counts
-    from clusterdp.operate.width import filled, width_of
+    from clusterdp.operate.terminal import filled, width_of
 
     said = f" ({found.said})" if found.said else ""
     words = counts(found.elements, colour) + said
@@ -196,7 +196,7 @@ def _retry(found: SweepStatus, options: argparse.Namespace, resume: Resume) -> i
     from clusterdp.launch.resume import old_code
     from clusterdp.launch.sweep.again import submit_again
     from clusterdp.operate.resume_check import uncancelled
-    from clusterdp.operate.sweep.retry import to_retry, with_own_script
+    from clusterdp.operate.sweep.watch import to_retry, with_own_script
 
     chosen = to_retry(found, options.retry)
     if not chosen:

@@ -25,8 +25,6 @@ moved_folder       a run folder that was copied or moved
 run_data           what --json says of a run; json.schema.json beside it has the keys of all verbs
 curves             what a run measured, over all attempts
 attempt_history    one attempt, as its files tell it
-attempt_order      in which order the attempts began
-claims             which attempt took the run folder over from which
 standstill         ranks that are slow, and a run that makes no progress
 slurmstepd_notice  what slurmstepd wrote when it ended an attempt
 run_state          the states of a run, and their exit codes
@@ -34,13 +32,9 @@ queue              what squeue says of a run, in words
 why/               `clusterdp why`: why it waits, or failed
 log_files          where the logs are
 follow             a run followed to its end
-screen             progress drawn on a terminal or printed in lines
 event_order        the events of a run in the order in which they happened
 event_text         one line for each event
-run_summary        what is printed at the end of a run
 next_command       what to type next
-length_param       the param that says how long a run trains
 formatting         tables, times, sizes and colours
-width              text in lines no wider than the terminal
 terminal           text without control characters
 """

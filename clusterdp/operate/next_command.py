@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from clusterdp.operate.formatting import Colour, shown_path
-from clusterdp.operate.length_param import length_param
 from clusterdp.operate.run_history import RunHistory
 from clusterdp.operate.run_state import RunState
-from clusterdp.operate.width import LEAST, NONE, filled
+from clusterdp.operate.terminal import ENDLESS, LEAST, filled
+from clusterdp.plainfile import read_plain
+from clusterdp.rundir import RunDir
 
 USUAL = 80  # columns of a terminal
+# submit writes a param a line. To parse all of YAML would take longer than all else that `status` does.
+LENGTH = re.compile(r"^params:\n(?:  .*\n)*?  ((?:max_|num_|n_|total_)?(?:epochs|steps)): \d", re.MULTILINE)
 
 
 def next_commands(history: RunHistory, state: RunState) -> list[tuple[str, str]]:
@@ -48,14 +52,14 @@ def next_commands(history: RunHistory, state: RunState) -> list[tuple[str, str]]
 
 
 def next_command_lines(
-    history: RunHistory, state: RunState, colour: Colour, columns: int = NONE, but: str = ""
+    history: RunHistory, state: RunState, colour: Colour, columns: int = ENDLESS, but: str = ""
 ) -> list[str]:
     """`but`: the verb that the reader has just used."""
     rows = [row for row in next_commands(history, state) if row[0].split()[1] != but]
     return command_lines(rows, colour, columns)
 
 
-def command_lines(rows: Sequence[tuple[str, str]], colour: Colour, columns: int = NONE) -> list[str]:
+def command_lines(rows: Sequence[tuple[str, str]], colour: Colour, columns: int = ENDLESS) -> list[str]:
     """What each is for stands beside it, if there is room."""
     width = max(len(command) for command, _ in rows)
     if width + 4 + LEAST > min(columns, USUAL):  # a long path would push the words over the edge
@@ -66,3 +70,12 @@ def command_lines(rows: Sequence[tuple[str, str]], colour: Colour, columns: int 
             lines.append(f"  {command.ljust(width)}  {colour('dim', words)}".rstrip())
             command = ""
     return lines
+
+
+def length_param(run: RunDir) -> str:
+    """`params.epochs`, if the config has it; empty if it has none of these, or cannot be read."""
+    try:
+        found = LENGTH.search(read_plain(run.config).decode())
+    except (OSError, ValueError):
+        return ""
+    return f"params.{found[1]}" if found else ""

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from clusterdp.batch.causes import FAULTS
 from clusterdp.errors import RunError, SlurmError, SubmitInDoubt
 from clusterdp.operate.formatting import shown_path
-from clusterdp.operate.length_param import length_param
 from clusterdp.operate.moved_folder import refuse_copy
+from clusterdp.operate.next_command import length_param
 from clusterdp.operate.queue import WAITS, ask_for_all_jobs, is_held, live_jobs, queued_again
 from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.operate.run_state import RunState

@@ -6,21 +6,23 @@ Every file may be missing, torn or late (NFS). What is not known is None.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterdp.errors import RunError
 from clusterdp.operate.attempt_history import AttemptHistory, read_attempt
-from clusterdp.operate.attempt_order import ATTEMPT, by_beginning
-from clusterdp.operate.claims import with_owners
 from clusterdp.operate.formatting import shown_path
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.slurmstepd_notice import with_notices
 from clusterdp.rundir import RunDir
-from clusterdp.rundir.lenient_reads import Record, read_ledger, time_of
+from clusterdp.rundir.lenient_reads import Record, modified, read_ledger, time_of, words
 from clusterdp.rundir.names import names_in
+from clusterdp.slurm.jobid import JOB_ID
 from clusterdp.wording import counted
+
+ATTEMPT = re.compile(rf"({JOB_ID})\.([0-9]{{1,9}})")  # job, or element of an array, and restart count
 
 
 @dataclass(frozen=True)
@@ -246,3 +248,61 @@ def _jobs(attempts: Sequence[AttemptHistory], events: Sequence[Record]) -> tuple
 def _said(submitted: Sequence[Record], key: str) -> str:
     """The newest value: a resubmission by the batch script records the new job alone."""
     return str(next((event[key] for event in reversed(submitted) if event.get(key)), ""))
+
+
+def with_owners(run: RunDir, attempts: Sequence[AttemptHistory]) -> tuple[AttemptHistory, ...]:
+    """The attempts, where one that another job has superseded says so. It may not have noticed yet."""
+    claims: list[str] | None = None
+    marked = list(attempts)
+    for i, attempt in enumerate(attempts):
+        lost = attempt.cause == "overtaken" or (attempt.cause == "stopped" and attempt.why == "claim")
+        if not lost and (attempt.cause or len(attempts) == 1):
+            continue
+        claims = _in_order(run) if claims is None else claims
+        owner = _after(attempt, attempts, claims)
+        if owner is not None or lost:
+            why = f"by attempt {owner.number}" if owner else "by another attempt"
+            marked[i] = replace(attempt, cause="overtaken", why=why)
+    return tuple(marked)
+
+
+def _after(attempt: AttemptHistory, attempts: Sequence[AttemptHistory], claims: list[str]) -> AttemptHistory | None:
+    """The attempt whose claim came right after this attempt's last one."""
+    if attempt.name not in claims:
+        return None
+    later = claims[len(claims) - claims[::-1].index(attempt.name) :]
+    return next((each for each in attempts if later and each.name == later[0]), None)
+
+
+def _in_order(run: RunDir) -> list[str]:
+    return ["".join(words(run.claims / name)[:1]) for name in sorted(names_in(run.claims)) if name.isdecimal()]
+
+
+def by_beginning(run: RunDir, events: Mapping[str, Sequence[Record]]) -> list[str]:
+    """The names in `events`, which holds the events that each attempt has written itself.
+
+    Within a job the restart count decides, whatever the clocks of its hosts say. Between jobs it is the time (ids grow,
+    but Slurm wraps them): of the first event, or of the attempt beside it that has one. Only a job without any event
+    goes by the time of its folders, which is that of the copy if somebody has copied the run.
+    """
+    jobs: dict[str, list[tuple[int, str]]] = {}
+    for name in events:
+        job, restart = _parts(name)
+        jobs.setdefault(job, []).append((restart, name))
+    keys: dict[str, tuple[float, str, int]] = {}
+    for job, lives in jobs.items():
+        lives.sort()
+        times = [time_of(events[name][0]) if events[name] else None for _, name in lives]
+        if not any(times):
+            times = [modified(run.attempt(name).path) for _, name in lives]
+        latest = next(filter(None, times), 0.0)
+        for (restart, name), when in zip(lives, times, strict=True):
+            latest = max(latest, when or 0.0)
+            keys[name] = (latest, job, restart)
+    return sorted(keys, key=lambda name: keys[name])
+
+
+def _parts(name: str) -> tuple[str, int]:
+    found = ATTEMPT.fullmatch(name)
+    assert found is not None, name
+    return found[1], int(found[2])

@@ -21,8 +21,8 @@ from clusterdp.operate.run_data import as_data
 from clusterdp.operate.run_history import RunHistory, newest, read_history
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.standstill import hang_of, stragglers_of, stragglers_text
+from clusterdp.operate.terminal import ENDLESS, filled, width_of
 from clusterdp.operate.why.pending_reasons import reason_text
-from clusterdp.operate.width import NONE, filled, width_of
 from clusterdp.rundir import RunDir
 from clusterdp.wording import counted, duration, table
 
@@ -49,7 +49,7 @@ def show_status(run: RunDir, out: TextIO, as_json: bool = False, now: float | No
         out.write("\n".join(as_text(history, status, now, Colour(out), width_of(out))) + "\n")
 
 
-def as_text(history: RunHistory, status: RunStatus, now: float, colour: Colour, columns: int = NONE) -> list[str]:
+def as_text(history: RunHistory, status: RunStatus, now: float, colour: Colour, columns: int = ENDLESS) -> list[str]:
     state = colour(STATE_COLOURS.get(status.state, "red"), status.state.value)
     state += f" ({status.why})" if status.why else ""
     if history.cancelled and not status.state.over:
@@ -72,7 +72,7 @@ def as_text(history: RunHistory, status: RunStatus, now: float, colour: Colour, 
 
 
 def attempts_table(
-    attempts: tuple[AttemptHistory, ...], status: RunStatus, now: float, columns: int = NONE
+    attempts: tuple[AttemptHistory, ...], status: RunStatus, now: float, columns: int = ENDLESS
 ) -> list[str]:
     """How each ended is what people look for: where there is little room, other columns give way to it."""
     rows: list[tuple[str, ...]] = [("attempt", "job", "began", "lasted", "steps", "ended")]
@@ -132,9 +132,8 @@ def _facts(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str
 
 def _why(history: RunHistory) -> list[tuple[str, str]]:
     """The cause of the last failure. The tables that know it take some time to load."""
-    from clusterdp.operate.why.failure_words import cause_line
+    from clusterdp.operate.why.failure_words import cause_line, left_out
     from clusterdp.operate.why.first_failure import recorded_failure
-    from clusterdp.operate.why.missing_file import left_out
 
     failure = recorded_failure(history)
     if failure is None:

@@ -7,6 +7,9 @@ Colours do no harm. On a terminal that wants colours, our own stay, and in a log
 from __future__ import annotations
 
 import re
+import shutil
+import sys
+import unicodedata
 from collections.abc import Iterable
 from typing import Any, TextIO, cast
 
@@ -25,6 +28,11 @@ OURS = re.compile(rf"\x1b\[(?:0|{'|'.join(CODES.values())})m")
 COLOURS = re.compile(r"\x1b\[[\d;:]*m|\r")
 BARS = re.compile(r"\r")
 ALL = re.compile(r".*", re.DOTALL)
+ENDLESS = sys.maxsize  # of a pipe or a file, where no line is too long
+LEAST = 20  # columns that words get, however narrow the terminal is
+CODE = re.compile(r"\x1b\[[\d;]*m")
+# One is `a command`, too, and what has a colour.
+WORD = re.compile(r"\s*(?:[^\s`]*`[^`]*`[^\s`]*|\x1b\[[\d;]*m[^\x1b]*\x1b\[0m\S*|\S+)")
 
 
 def printable(text: str, keeps: re.Pattern[str] = NONE) -> str:
@@ -78,3 +86,34 @@ def exact(out: TextIO) -> TextIO:
 
 def underlying(out: TextIO) -> TextIO:
     return out.underlying if isinstance(out, CleanStream) else out
+
+
+def width_of(out: TextIO) -> int:
+    """In columns; ENDLESS if it is no terminal."""
+    return shutil.get_terminal_size().columns if out is sys.stdout and out.isatty() else ENDLESS
+
+
+def filled(first: str, words: str, columns: int) -> list[str]:
+    """`words` behind `first`, in lines that begin below one another."""
+    indent = wide(first)
+    if indent + wide(words) <= columns:
+        return [first + words]
+    lines, room = [""], max(LEAST, columns - indent)
+    for word in WORD.findall(words):
+        if lines[-1] and wide(lines[-1] + word) > room:
+            lines.append("")
+        lines[-1] += word if lines[-1] else word.lstrip()
+    return [first + lines[0], *(" " * indent + line for line in lines[1:])]
+
+
+def wide(text: str) -> int:
+    """How many columns it takes on a terminal. Colours take none."""
+    if "\x1b" in text:
+        text = CODE.sub("", text)
+    return len(text) if text.isascii() else sum(map(wide_one, text))
+
+
+def wide_one(letter: str) -> int:
+    if unicodedata.combining(letter) or unicodedata.category(letter) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1

@@ -14,9 +14,9 @@ import pytest
 
 from clusterdp.check.check import all_findings
 from clusterdp.check.cluster_facts import ClusterFacts
-from clusterdp.check.extra_options import KNOWN
 from clusterdp.check.finding import Finding
 from clusterdp.check.last_run import LastRun
+from clusterdp.check.misread import KNOWN
 from clusterdp.check.program import look_at, look_at_script
 from clusterdp.fakeslurm.commands.options import ever
 from clusterdp.slurm.accounting import Association
@@ -305,7 +305,7 @@ CASES = [
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLUSTERDP_SITE", "")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    monkeypatch.setattr("clusterdp.check.access.my_groups", lambda: {"people"})
+    monkeypatch.setattr("clusterdp.check.accounting.my_groups", lambda: {"people"})
     for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
 

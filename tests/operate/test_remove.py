@@ -15,7 +15,7 @@ from clusterdp.errors import RunError
 from clusterdp.launch.lock import RunLock
 from clusterdp.operate import remove as module
 from clusterdp.operate.find_run import find_run, known_runs
-from clusterdp.operate.listing.find_all import find_all
+from clusterdp.operate.listing.list_runs import find_all
 from clusterdp.operate.run_index import remember
 from clusterdp.rundir import RunDir
 from tests.operate.builder import RunBuilder

@@ -14,8 +14,8 @@ from clusterdp.operate.queue import current_status
 from clusterdp.operate.resume_check import uncancelled
 from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_state import RunState
-from clusterdp.operate.run_summary import summary
 from clusterdp.operate.stop import stop
+from clusterdp.operate.watch import summary
 from clusterdp.rundir import read_events
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue

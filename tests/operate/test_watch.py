@@ -480,7 +480,7 @@ def test_somebody_elses_requeue_is_told_once_while_the_job_waits(builder: RunBui
 
 
 def test_no_progress_is_told_of_an_attempt_that_is_over(builder: RunBuilder) -> None:
-    from clusterdp.operate.screen import progress_words
+    from clusterdp.operate.watch import progress_words
 
     builder.submitted().attempt().trained(1, 240).requeued("crash")
     second = builder.attempt("7.1")

@@ -6,11 +6,7 @@ command_words  which Python file the words of a command run
 shell_lines    the commands of a shell script, line by line
 sources        the Python files of a program: the first one, and those of the folder that it imports
 source         Source: one of them, with what is asked of its syntax tree
-rank_facts     whether it trains, and knows of other ranks
-signal_facts   which signals are handled, and what a handler does
-save_facts     saves and loads
 opened_paths   the files that it opens
-path_text      PathText: how much of a file's name stands in the text
 fixed_facts    ports, devices and loader workers that are hard-coded
 """
 

@@ -2,24 +2,54 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from clusterdp.check.program.command_words import program_of
 from clusterdp.check.program.fixed_facts import add_fixed_facts
-from clusterdp.check.program.opened_paths import add_opened_paths
+from clusterdp.check.program.opened_paths import add_opened_paths, opens
 from clusterdp.check.program.program_text import Place, ProgramText, ShellCall
-from clusterdp.check.program.rank_facts import add_rank_facts
-from clusterdp.check.program.save_facts import add_save_facts
 from clusterdp.check.program.shell_lines import commands_of, fixed_ports, has_trap
-from clusterdp.check.program.signal_facts import add_signal_facts
-from clusterdp.check.program.sources import TooMuch, sources_from
+from clusterdp.check.program.source import Function, Source, argument, last_name, parameters, passed
+from clusterdp.check.program.sources import Sources, TooMuch, sources_from
 from clusterdp.plainfile import read_plain
 
 MOST_SCRIPTS = 3  # that call one another
 GIVES_GPUS = re.compile(r"CUDA_VISIBLE_DEVICES|--gpu-bind|--gpus-per-task")  # of its own to each rank
 ENDS = frozenset({"exit", "fi", "esac", "}"})  # of a branch; not of a loop
+TRAINS = re.compile(r"\.backward\(")
+KNOWS_RANKS = re.compile(
+    r"init_process_group|init_device_mesh|init_distributed|DistributedDataParallel|DistributedSampler|fully_shard"
+    r"|\b(?:GLOBAL_|LOCAL_|NODE_|GROUP_)?RANK\b|WORLD_SIZE|SLURM_(?:PROCID|LOCALID|NODEID|NTASKS)|local_?rank|get_rank"
+    r"|PMI_RANK|PMIX_RANK|OMPI_COMM|TORCHELASTIC",
+    re.IGNORECASE,
+)
+NUMBERS = {1: "SIGHUP", 2: "SIGINT", 10: "SIGUSR1", 12: "SIGUSR2", 15: "SIGTERM"}
+CATCHABLE = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGHUP")
+COLLECTIVES = frozenset(
+    "all_gather all_gather_into_tensor all_gather_object all_reduce all_to_all barrier broadcast broadcast_object_list "
+    "gather gather_object monitored_barrier reduce reduce_scatter scatter".split()
+)
+EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit", "SystemExit"})
+SAVES = {
+    "torch.save": (1, "f"),
+    "torch.jit.save": (1, "f"),
+    "safetensors.torch.save_file": (1, "filename"),
+    "safetensors.torch.save_model": (1, "filename"),
+}
+# A name that begins so may load a state; those of these modules read configs and data.
+LOADS = re.compile(r"(?:\w*_)?(?:load|resume|restore|set_state_dict|from_pretrained|safe_open)(?!er|ing)\w*", re.I)
+LOAD_NO_STATE = re.compile(r"(?:json|yaml|toml|tomllib|csv|datasets|dotenv|omegaconf|configparser|hydra)\b")
+RESUMING_KEYWORDS = frozenset({"resume_from_checkpoint", "ckpt_path", "resume"})
+RENAMES = frozenset({"os.replace", "os.rename", "os.renames", "os.link", "shutil.move"})
+# Appears under its name when it is complete.
+ATOMIC = re.compile(r"atomic|[a-z]://|fsspec|s3fs|gcsfs|smart_open", re.I)
+MOVES = re.compile(r"\bmv\b")  # os.system("mv a b")
+TEMPORARY = re.compile(r"(?<![a-z/])te?mp|partial|bytesio|buffer", re.I)  # but for /tmp and `attempt`
+MOST_TEXTS = 200  # that a name may stand for, one by another
 
 
 def look_at(words: Sequence[str], folder: Path) -> ProgramText | None:
@@ -107,3 +137,202 @@ def _each_once(text: ProgramText) -> ProgramText:
             setattr(text, name, list(dict.fromkeys(value)))
     text.handled = {name: list(dict.fromkeys(places)) for name, places in text.handled.items()}
     return text
+
+
+def add_rank_facts(text: ProgramText, sources: Sources) -> None:
+    for source in sources.each:
+        for number, line in enumerate(source.lines, 1):
+            place = Place(source.file, number, line.strip())
+            if TRAINS.search(line):
+                text.trains.append(place)
+            if KNOWS_RANKS.search(line):
+                text.knows_ranks.append(place)
+
+
+@dataclass(frozen=True)
+class Handler:
+    """signals: by name; all that can be caught where they are not written out."""
+
+    source: Source
+    call: ast.Call
+    signals: frozenset[str]
+    functions: Sequence[tuple[Source, Function]]
+
+
+def add_signal_facts(text: ProgramText, sources: Sources) -> None:
+    exits_otherwise = any(_exit_code(call, source) not in (None, 0) for source in sources.each for call in source.calls)
+    requeues = any("scontrol" in line for source in sources.each for line in source.lines)
+    for handler in _handlers(sources):
+        place = handler.source.place(handler.call)
+        for name in handler.signals:
+            text.handled.setdefault(name, []).append(place)
+        nodes = [each for function in handler.functions for each in _reached(*function, sources, set())]
+        for source, node in nodes:
+            if isinstance(node, ast.Call) and _is_collective(source.name(node.func)):
+                text.collective_in_handler.append(source.place(node))
+        if not exits_otherwise and not requeues:
+            calls = [(source, node) for source, node in nodes if isinstance(node, ast.Call)]
+            text.exits_zero_in_handler += [
+                source.place(call) for source, call in calls if _exit_code(call, source) == 0
+            ]
+
+
+def _handlers(sources: Sources) -> Iterator[Handler]:
+    for source in sources.each:
+        for call in source.calls:
+            name = source.name(call.func)
+            if name == "signal.signal" or name.endswith(".add_signal_handler"):
+                number, target = argument(call, 0, "signalnum", "sig"), argument(call, 1, "handler", "callback")
+                if number is None or target is None:  # signal(*pair)
+                    yield Handler(source, call, frozenset(CATCHABLE), ())
+                    continue
+                if last_name(target) in ("SIG_IGN", "SIG_DFL"):
+                    continue
+                named = sources.functions(last_name(target), source)
+                functions = [(source, target)] if isinstance(target, ast.Lambda) else named
+                yield Handler(source, call, _signals(number, source), functions)
+            elif re.fullmatch(r"signal\.(sigwait|sigwaitinfo|sigtimedwait)", name) and call.args:
+                yield Handler(source, call, _signals(call.args[0], source), ())
+
+
+def _signals(node: ast.expr, source: Source) -> frozenset[str]:
+    named = _named_signals(node)
+    if not named and isinstance(node, ast.Name):  # for each in (SIGTERM, SIGUSR1): signal(each, handler)
+        kinds = (ast.For, ast.comprehension)
+        loops = [each for each in source.nodes if isinstance(each, kinds) and last_name(each.target) == node.id]
+        values = [loop.iter for loop in loops] + source.values.get(node.id, [])
+        values += [value for each in values for value in source.values.get(last_name(each), [])]
+        named = {name for value in values for name in _named_signals(value)}
+    return frozenset(named or CATCHABLE)
+
+
+def _named_signals(node: ast.expr) -> set[str]:
+    found = {last_name(each) for each in ast.walk(node) if last_name(each).startswith("SIG")}
+    numbers = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and type(each.value) is int}
+    return (found - {"SIG", "SIGNALS"}) | {NUMBERS[number] for number in numbers if number in NUMBERS}
+
+
+def _reached(
+    source: Source, function: Function, sources: Sources, seen: set[Function]
+) -> Iterator[tuple[Source, ast.AST]]:
+    """What is in a function, and in those of the program that it calls, where that can be one alone."""
+    if function in seen:
+        return
+    seen.add(function)
+    for node in ast.walk(function):
+        yield source, node
+        called = sources.called(node, source) if isinstance(node, ast.Call) else []
+        if len(called) == 1:
+            yield from _reached(*called[0], sources, seen)
+
+
+def _is_collective(name: str) -> bool:
+    before, _, last = name.rpartition(".")
+    return last in COLLECTIVES and before.endswith(("dist", "distributed", "c10d", "distributed_c10d"))
+
+
+def _exit_code(call: ast.Call, source: Source) -> int | str | None:
+    """Of sys.exit() and the like: the code, `?` where it is computed; None of other calls."""
+    if source.name(call.func) not in EXITS:
+        return None
+    value = call.args[0] if call.args else ast.Constant(0)
+    if isinstance(value, ast.Constant):
+        return value.value if isinstance(value.value, int) else 0 if value.value is None else 1
+    return "?"
+
+
+def add_save_facts(text: ProgramText, sources: Sources) -> None:
+    renames = any(_is_rename(call, source) for source in sources.each for call in source.calls)
+    for source in sources.each:
+        for call in source.calls:
+            if _trains_anew(call, source):
+                text.trains_anew.append(source.place(call))
+            if _loads(call, source, sources) or _resumes_by_keyword(call):
+                text.resumes.append(source.place(call))
+            for target in _saved_to(call, source):
+                text.saves.append(source.place(call))
+                # A rename that stands elsewhere may be of this file: in another thread, or in a class of its own.
+                if target is not None and not renames and _is_in_place(_written(target, source, sources, call)):
+                    text.saves_in_place.append(source.place(call))
+
+
+def _saved_to(call: ast.Call, source: Source) -> Iterator[ast.expr | None]:
+    """What names the file of `torch.save(x, path)`, and of `submit(torch.save, x, path)`; None if that is not seen."""
+    if (name := source.name(call.func)) in SAVES:
+        yield argument(call, *SAVES[name])
+        return
+    for at, each in enumerate(call.args):
+        if (name := source.name(each)) in SAVES:
+            place, keyword = SAVES[name]
+            yield argument(call, at + 1 + place, keyword)
+
+
+def _loads(call: ast.Call, source: Source, sources: Sources) -> bool:
+    """Not of a function of the program: what it loads stands in its body."""
+    name = last_name(call.func)
+    may_load = LOADS.fullmatch(name) and not LOAD_NO_STATE.match(source.name(call.func))
+    return bool(may_load) and not sources.functions(name, source)
+
+
+def _is_in_place(written: str | None) -> bool:
+    return written is not None and not TEMPORARY.search(written) and not ATOMIC.search(written)
+
+
+def _resumes_by_keyword(call: ast.Call) -> bool:
+    return any(
+        each.arg in RESUMING_KEYWORDS
+        and not (isinstance(each.value, ast.Constant) and each.value.value in (None, False))
+        for each in call.keywords
+    )
+
+
+def _trains_anew(call: ast.Call, source: Source) -> bool:
+    """`trainer.train()` of Hugging Face: without resume_from_checkpoint it begins at step 0."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "train" or call.args or call.keywords:
+        return False
+    values = [call.func.value, *source.values.get(last_name(call.func.value), [])]
+    made = [source.name(each.func) for each in values if isinstance(each, ast.Call)]
+    return any(re.fullmatch(r"(?:transformers|trl)\..*Trainer", name) for name in made)
+
+
+def _written(target: ast.expr, source: Source, sources: Sources, call: ast.Call) -> str | None:
+    """What names the file, as it is written, and all that its names may stand for: values, and what callers pass. None
+    if that is too much to be followed, or is opened by something else than open(), which may rename it."""
+    todo: list[tuple[ast.expr, Source, ast.AST]] = [(target, source, call)]
+    seen, texts = {target}, []
+    while todo:
+        node, where, at = todo.pop()
+        sources.spend()
+        if isinstance(where.parents.get(node), ast.withitem) and not opens(node, where):
+            return None
+        texts.append(ast.unparse(node))
+        for each in _stands_for(node, where, sources, at):
+            if each[0] not in seen:
+                seen.add(each[0])
+                todo.append(each)
+        if len(seen) > MOST_TEXTS:
+            return None
+    return " ".join(texts)
+
+
+def _stands_for(
+    node: ast.expr, source: Source, sources: Sources, at: ast.AST
+) -> Iterator[tuple[ast.expr, Source, ast.AST]]:
+    function = source.function_of(at)
+    given = parameters(function) if function is not None else []
+    for name in {last_name(each) for each in ast.walk(node)} - {""}:
+        yield from ((value, source, at) for value in source.values.get(name, []))
+        if function is not None and name in given:
+            for where, call in sources.callers(function.name):
+                if (value := passed(call, function, source.parents.get(function), name)) is not None:
+                    yield value, where, call
+
+
+def _is_rename(call: ast.Call, source: Source) -> bool:
+    """os.replace(a, b), path.rename(b), path.replace(b), os.system("mv a b"); but not "a".replace("b", "c")."""
+    if source.name(call.func) in RENAMES:
+        return True
+    if source.name(call.func).startswith(("os.system", "subprocess.")):
+        return bool(MOVES.search(" ".join(map(ast.unparse, call.args))))
+    of_a_path = isinstance(call.func, ast.Attribute) and call.func.attr in ("rename", "replace")
+    return (of_a_path and len(call.args) + len(call.keywords) == 1) or last_name(call.func) in ("mv", "move")

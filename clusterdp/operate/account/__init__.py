@@ -5,5 +5,4 @@ words         numbers of the tables, and the line of `clusterdp status`
 run_account   the account of a run: attempts, goodput, hours by cause
 parts         one attempt: its allocated time in parts
 allocation    when Slurm queued, gave and took back an attempt's nodes, and how many cores and GPUs they were
-kept_steps    which steps of each attempt are in the run's state, and which had to be done again
 """

@@ -16,7 +16,7 @@ from clusterdp.operate.formatting import Colour, shown_path
 from clusterdp.operate.queue import RunStatus, current_status
 from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.operate.status import STATE_COLOURS
-from clusterdp.operate.width import width_of
+from clusterdp.operate.terminal import width_of
 from clusterdp.rundir import RunDir
 from clusterdp.wording import counted, duration
 

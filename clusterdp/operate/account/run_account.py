@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from clusterdp.operate.account.allocation import Allocation, allocations, own_events
-from clusterdp.operate.account.kept_steps import kept_up_to
-from clusterdp.operate.account.parts import Parts, parts_of, told_by
+from clusterdp.operate.account.parts import Parts, kept_up_to, parts_of, told_by
 from clusterdp.operate.attempt_history import AttemptHistory
 from clusterdp.operate.queue import RunStatus
 from clusterdp.operate.run_history import RunHistory

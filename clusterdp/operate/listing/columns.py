@@ -10,8 +10,7 @@ from clusterdp.operate.account.words import brief
 from clusterdp.operate.formatting import Colour, ago
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.status import STATE_COLOURS, measured
-from clusterdp.operate.terminal import printable
-from clusterdp.operate.width import wide, wide_one
+from clusterdp.operate.terminal import printable, wide, wide_one
 
 Summary = Mapping[str, Any]
 GAP = 2

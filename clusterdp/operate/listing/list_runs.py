@@ -4,26 +4,49 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TextIO
+from pathlib import Path
+from typing import TextIO, TypeVar
 
-from clusterdp.errors import ConfigError
-from clusterdp.operate.formatting import Colour
-from clusterdp.operate.listing.ask_squeue import ask_squeue
+from clusterdp.errors import ConfigError, SlurmError
+from clusterdp.operate.find_run import RUNS, is_run
+from clusterdp.operate.formatting import Colour, shown_path
 from clusterdp.operate.listing.columns import table
 from clusterdp.operate.listing.filters import Filters
-from clusterdp.operate.listing.find_all import TypedName, find_all
-from clusterdp.operate.listing.look import Look, look_at
-from clusterdp.operate.listing.read_in_time import PATIENCE_S, read_in_time
+from clusterdp.operate.listing.look import Look, keep, look_at, summary_of
 from clusterdp.operate.listing.summaries import Summaries, summaries_path
-from clusterdp.operate.listing.sweep_row import row_of
-from clusterdp.operate.width import width_of
-from clusterdp.wording import some_of
+from clusterdp.operate.queue import NO_CLUSTER, RunStatus, status_by
+from clusterdp.operate.run_cluster import commands_of, is_gone, is_here
+from clusterdp.operate.run_history import RunHistory
+from clusterdp.operate.run_index import NotedRun, noted_runs
+from clusterdp.operate.run_state import RunState
+from clusterdp.operate.terminal import width_of
+from clusterdp.rundir import RunDir
+from clusterdp.rundir.lenient_reads import modified
+from clusterdp.slurm import commands
+from clusterdp.slurm.jobid import is_job_id
+from clusterdp.wording import counted, some_of
 
 ROWS = 20  # on a terminal
 MANY = 1000  # folders; to read them takes more than a second
+PLAIN = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)  # what no shell and nobody here takes for something else
+TIMEOUT_S = 20.0  # for each cluster; Slurm's own patience is 10 s
+Rows = dict[str, commands.SqueueRow]
+# What a sweep is as a whole: the first of these that an element of it is.
+OF_A_SWEEP = [RunState.RUNNING, RunState.WAITING, RunState.FAILED, RunState.GAVE_UP, RunState.VANISHED]
+PATIENCE_S = 5.0
+TICK_S = 0.1
+# Python runs one thread at a time, and to take turns has a price: one thread is the quickest, unless it waits. If it
+# reads fewer folders than this in a tick, it waits for a network, most likely, and others can wait beside it.
+FEW = 50
+MORE_THREADS = 7  # for each file system
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -134,3 +157,187 @@ def _none(wanted: Wanted) -> str:
     if wanted.filters != Filters():
         return "No run is meant by these words."
     return "No runs yet." if wanted.everywhere else "No runs of this folder; `clusterdp list --all` has all."
+
+
+def find_all(everywhere: bool) -> list[NotedRun]:
+    """Those of this folder, or `everywhere`, the last submitted first: of the index, and those in `runs/` that are not
+    in it. A run of the index may be gone."""
+    here = os.getcwd()
+    noted = list(noted_runs())
+    found = [run for run in noted if everywhere or run.is_of(here)]
+    known = {run.path for run in noted}
+    for path in set(_folders()) - known:
+        run = RunDir(Path(path))
+        if is_run(run.path) or not os.access(path, os.X_OK):  # then a look at it says why it is left out
+            found.append(NotedRun(path, modified(run.config) or modified(run.path) or 0.0, here))
+    paths = {run.path for run in found}
+    return sorted((run for run in found if not _is_element(run.path, paths)), key=lambda run: run.time, reverse=True)
+
+
+def _is_element(path: str, paths: Set[str]) -> bool:
+    """By the names alone. An element is noted once it was resumed by itself; its sweep has a row already."""
+    parent, _, name = path.rpartition("/")
+    return name.isdecimal() and parent in paths
+
+
+def _folders() -> list[str]:
+    try:
+        return [entry.path for entry in os.scandir(RUNS.absolute()) if entry.is_dir()]
+    except OSError:  # there is none
+        return []
+
+
+class TypedName:
+    """What one can type for a run in this folder: a name in `runs/`, else a path."""
+
+    def __init__(self) -> None:
+        self.here = os.getcwd().rstrip("/") + "/"
+        self.runs = f"{self.here}{RUNS}/"
+        self.beside = set(os.listdir("."))
+
+    def __call__(self, path: str) -> str:
+        """As shown_path() has it, without a Path: of ten thousand runs each takes its time."""
+        name = path[len(self.runs) :] if path.startswith(self.runs) else ""
+        if PLAIN.fullmatch(name) and name not in self.beside:
+            return name
+        first = name.partition("/")[0]
+        # A folder of that name here would be meant first, and a number is a job.
+        if name and first not in self.beside and not first.startswith(("-", "~")) and not is_job_id(name):
+            return shlex.quote(name)
+        return shlex.quote(path[len(self.here) :] if path.startswith(self.here) else path)
+
+
+def ask_squeue(histories: Sequence[RunHistory]) -> tuple[list[tuple[RunStatus, bool]], list[str]]:
+    """The status of each run, with whether it is only what was last recorded; and why some are, in words."""
+    clusters: dict[str, set[str]] = {}
+    for history in histories:
+        clusters.setdefault(history.cluster, set()).update([history.job] if history.job else [])
+    answers = {cluster: _ask(cluster, sorted(jobs)) for cluster, jobs in clusters.items()}
+    found: list[tuple[RunStatus, bool]] = []
+    errors, alone = [], 0
+    for history in histories:
+        rows = answers[history.cluster]
+        if history.job is None and not history.unread:  # there is nothing to ask
+            rows = {}
+        elif history.unread:  # there may be jobs of which nothing can be read
+            what = f"{shown_path(history.run.path)}/{history.unread}"
+            rows = SlurmError(f"{what}. So it is not known which jobs there are. Make it readable first.")
+        as_recorded = not history.state.over and (rows is None or isinstance(rows, SlurmError))
+        found.append((status_by(history, rows), as_recorded))
+        if as_recorded and isinstance(rows, SlurmError):
+            errors.append(str(rows))
+        if as_recorded and rows is None:
+            alone += bool(history.submitted)
+            errors += [] if history.submitted else [f"{shown_path(history.run.path)}: {NO_CLUSTER}."]
+    complaints = list(dict.fromkeys(errors))
+    if alone:
+        complaints.append(f"there is no squeue here that knows the cluster of {counted(alone, 'run')}.")
+    return found, complaints
+
+
+def _ask(cluster: str, jobs: Sequence[str]) -> Rows | SlurmError | None:
+    """As queue.ask_squeue() does for one run."""
+    if not jobs or is_gone(cluster):
+        return {}
+    with commands_of(cluster):
+        if not is_here(cluster):
+            return None
+        try:
+            if not any("_" in job for job in jobs):
+                return commands.job_states(jobs, TIMEOUT_S)
+            arrays = dict.fromkeys(job.partition("_")[0] for job in jobs)  # a thousand elements are one word
+            return commands.element_states(list(arrays), TIMEOUT_S)
+        except SlurmError as error:
+            return error
+
+
+OF_A_SWEEP += [RunState.STOPPED, RunState.CANCELLED]
+
+Answers = Mapping[str, tuple[RunStatus, bool]]
+
+
+def row_of(look: Look, answers: Answers, kept: Summaries, now: float) -> str:
+    """The summary as JSON. answers: of each run folder that was asked about, its status, and whether that is only what
+    was last recorded."""
+    if look.elements is not None:
+        return _row_of_sweep(look, answers, kept, now)
+    if look.history is None:
+        return look.text
+    status, as_recorded = answers[str(look.history.run.path)]
+    return keep(look, status, kept, now, as_recorded=as_recorded)
+
+
+def _row_of_sweep(sweep: Look, answers: Answers, kept: Summaries, now: float) -> str:
+    """Its state is that of what is not over, else the worst; `why` has counts."""
+    assert sweep.history is not None and sweep.elements is not None
+    looks = [each for each in sweep.elements.values() if each.text or each.history]
+    rows = [json.loads(row_of(each, answers, kept, now)) for each in looks]
+    states = Counter(row["state"] for row in rows)
+    counts = {each.value: states[each.value] for each in RunState if states[each.value]}
+    state = next((each for each in OF_A_SWEEP if states[each.value]), RunState.DONE)
+    said = ", ".join(f"{count} {word}" for word, count in counts.items())
+    as_recorded = any(row["as_recorded"] for row in rows)
+    found = summary_of(sweep.history, RunStatus(state, said), now, as_recorded=as_recorded)
+    return json.dumps({**found, "elements": counts}, separators=(",", ":"))
+
+
+def read_in_time(
+    paths: Sequence[str], read: Callable[[str], Found], patience_s: float = PATIENCE_S
+) -> tuple[dict[str, Found], list[str]]:
+    """What `read` returns for each path, and the paths for which it has not returned when nothing has happened for
+    `patience_s`. It is called in daemon threads. What it raises is raised here."""
+    found: dict[str, Found] = {}
+    errors: list[BaseException] = []
+    done = threading.Semaphore(0)
+
+    def work(lane: Iterator[str]) -> None:
+        try:
+            for path in lane:
+                found[path] = read(path)
+        except BaseException as error:
+            errors.append(error)
+        done.release()
+
+    def start(lane: Iterator[str]) -> None:
+        threading.Thread(target=work, args=(lane,), daemon=True).start()
+
+    lanes = [iter(lane) for lane in _by_file_system(paths)]
+    for lane in lanes:
+        start(lane)
+    running, quiet_s, more = len(lanes), 0.0, MORE_THREADS
+    while running and quiet_s < patience_s:
+        before = len(found)
+        if done.acquire(timeout=TICK_S):
+            running, quiet_s = running - 1, 0.0
+            continue
+        quiet_s = quiet_s + TICK_S if len(found) == before else 0.0
+        if len(found) - before < FEW:
+            for lane in lanes * more:
+                start(lane)
+            running, more = running + len(lanes) * more, 0
+    if errors:
+        raise errors[0]
+    read_so_far = dict(found)
+    return read_so_far, [path for path in paths if path not in read_so_far]
+
+
+def _by_file_system(paths: Sequence[str]) -> list[list[str]]:
+    """By mount point, and by the names alone: to ask the file system could hang as well."""
+    mounts = sorted(_mount_points(), key=len, reverse=True)
+    lanes: dict[str, list[str]] = {}
+    of_parent: dict[str, str] = {}
+    for path in paths:
+        parent = os.path.dirname(path)
+        if parent not in of_parent:
+            of_parent[parent] = next((m for m in mounts if f"{path}/".startswith(m.rstrip("/") + "/")), "")
+        lanes.setdefault(of_parent[parent], []).append(path)
+    return list(lanes.values())
+
+
+def _mount_points() -> list[str]:
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            fields = [line.split(" ")[4] for line in file]
+    except (OSError, IndexError):  # not Linux
+        return []
+    return [re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field) for field in fields]

@@ -9,9 +9,8 @@ from clusterdp.errors import RunError
 from clusterdp.operate.attempt_history import AttemptHistory
 from clusterdp.operate.formatting import shown_path
 from clusterdp.operate.log_files import batch_log, rank_logs
-from clusterdp.operate.logs.choice import Choice
+from clusterdp.operate.logs.choice import Choice, in_words, named
 from clusterdp.operate.logs.errors import BATCH
-from clusterdp.operate.logs.ranks import in_words, named
 from clusterdp.operate.logs.timed_log import TimedLog, same_file
 from clusterdp.operate.run_history import RunHistory, check_read
 

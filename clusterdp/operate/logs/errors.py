@@ -6,11 +6,19 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from clusterdp.operate.logs.choice import named
 from clusterdp.operate.logs.printer import Printer
-from clusterdp.operate.logs.ranks import named
-from clusterdp.operate.logs.timed_log import AT_FIRST, LONGEST_TRACEBACK, PATIENCE, TimedLog
-from clusterdp.operate.logs.timestamps import time_in, without_time
-from clusterdp.operate.logs.tracebacks import EXCEPTION, SIGNS, TracebackLines
+from clusterdp.operate.logs.timed_log import (
+    AT_FIRST,
+    EXCEPTION,
+    LONGEST_TRACEBACK,
+    PATIENCE,
+    SIGNS,
+    TimedLog,
+    TracebackLines,
+    time_in,
+    without_time,
+)
 
 BATCH = -1  # in place of a rank: the batch script
 CHUNK = 256 << 10  # bytes that are read at a time

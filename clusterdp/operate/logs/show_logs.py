@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from clusterdp.errors import RunError
 from clusterdp.operate.attempt_history import AttemptHistory
-from clusterdp.operate.follow import Pace
-from clusterdp.operate.formatting import clock
-from clusterdp.operate.log_files import rank_logs
-from clusterdp.operate.logs.batch_end import print_batch_end
-from clusterdp.operate.logs.choice import Choice
-from clusterdp.operate.logs.chosen import announcement, attempts_of, chosen_logs
+from clusterdp.operate.follow import Pace, follow
+from clusterdp.operate.formatting import clock, shown_path
+from clusterdp.operate.log_files import batch_log, rank_logs
+from clusterdp.operate.logs.choice import Choice, named
+from clusterdp.operate.logs.chosen import announcement, attempt_of, attempts_of, chosen_logs, logs_in
 from clusterdp.operate.logs.errors import BATCH, ErrorFinder, ErrorReport
-from clusterdp.operate.logs.follow_logs import follow_logs
 from clusterdp.operate.logs.printer import Printer
-from clusterdp.operate.logs.starts import begin
-from clusterdp.operate.logs.timed_log import TimedLog, merged
-from clusterdp.operate.run_history import RunHistory, read_history
+from clusterdp.operate.logs.timed_log import TimedLog, merged, same_file
+from clusterdp.operate.run_history import RunHistory, check_read, read_history
 from clusterdp.operate.run_state import BROKEN_PIPE, INTERRUPTED
 from clusterdp.operate.terminal import for_logs
+from clusterdp.operate.why.first_failure import recorded_failure
+from clusterdp.plainfile import open_plain
 from clusterdp.rundir import RunDir
+from clusterdp.rundir.lenient_reads import modified
+from clusterdp.rundir.tail import last_lines
+
+ASKED_A_SECOND = 1000  # silent files, in all
+OPENS_A_SECOND = 100  # likewise
+LIST_EVERY_S = 2.0
+LINES = 30
+FINE = frozenset({"", "done", "preempted", "timeout", "requeued"})  # causes that need no word of the batch script
+FEWEST = 10  # lines of each log, by our own default
 
 
 def show_logs(run: RunDir, choice: Choice | None = None, out: TextIO | None = None, pace: Pace | None = None) -> int:
@@ -102,3 +111,231 @@ def _what(choice: Choice, attempts: Sequence[AttemptHistory]) -> str:
         return "any attempt"
     others = "; --attempt all looks at all" if attempts[-1].number > 1 else ""
     return f"attempt {attempts[-1].number}{others}"
+
+
+def follow_logs(run: RunDir, choice: Choice, printer: Printer, pace: Pace) -> None:
+    """Lines of several ranks are in order as far as they have come at one look. A new attempt is announced."""
+    following = _Following(run, choice, printer, pace)
+    for update in follow(run, pace):
+        for attempt in _to_show(update.history, choice, following.begun):
+            ended = choice.attempt not in (None, "all") and bool(attempt.cause)
+            following.look(attempt, over=update.over or ended)
+            printer.flush()
+            if ended or (update.over and choice.attempt not in (None, "all")):
+                return
+    last = update.history.last
+    if printer.labelled:
+        printer.end_line()
+    if not choice.errors:
+        print_batch_end(update.history, choice, printer, last if following.files else None)
+
+
+def _to_show(history: RunHistory, choice: Choice, begun: list[str]) -> tuple[AttemptHistory, ...]:
+    """The one that was shown last and what came after it; at first the newest."""
+    if choice.attempt not in (None, "all"):
+        attempt = attempt_of(history, choice.attempt, patient=True)
+        return (attempt,) if attempt else ()
+    first = 0 if choice.attempt == "all" else -1
+    at = next((i for i, attempt in enumerate(history.attempts) if begun and attempt.name == begun[-1]), first)
+    return history.attempts[at:]
+
+
+class _Following:
+    """`begun`: the names of the attempts that have been shown. `files`: all ever seen: with submitit the attempts of a
+    job share one."""
+
+    def __init__(self, run: RunDir, choice: Choice, printer: Printer, pace: Pace):
+        self.run, self.choice, self.printer = run, choice, printer
+        self.begun: list[str] = []
+        self.files: dict[Path, TimedLog] = {}
+        self._logs: dict[str, TimedLog] = {}  # of the attempt at hand, by their names there
+        self._finders: dict[TimedLog, ErrorFinder] = {}
+        self._grown = GrownFiles(pace.poll_s, pace.clock)
+        self._folder = NewNames(pace.clock)
+
+    def look(self, attempt: AttemptHistory, over: bool) -> None:
+        first = not self.begun
+        if attempt.name not in self.begun:
+            self._drain(final=True)
+            self._logs = {}
+            if not first or self.choice.attempt == "all":
+                self.printer.notice(announcement(attempt))
+            self.begun.append(attempt.name)
+        new = self._new_logs(attempt)
+        if first and new:
+            begin(new, self.choice, self.printer)
+        self._drain(final=over)
+
+    def _new_logs(self, attempt: AttemptHistory) -> list[TimedLog]:
+        choice, new = self.choice, []
+        folder = self.run.attempt(attempt.name).logs
+        if not self._folder.may_be_in(folder):
+            return []
+        there = [(n, path) for n, path in logs_in(folder) if choice.wants(n)]
+        if choice.errors and choice.ranks is None:
+            there.append((BATCH, batch_log(self.run, attempt.job)))
+        for rank, path in there:
+            if str(path) in self._logs:
+                continue
+            file = same_file(path)
+            if file not in self.files:
+                self.files[file] = TimedLog(rank, path, attempt.started)
+                if rank != BATCH:
+                    new.append(self.files[file])
+            self._logs[str(path)] = self.files[file]
+        self.printer.expect(log.rank for log in new)
+        return new
+
+    def _drain(self, final: bool) -> None:
+        logs = [log for path, log in self._logs.items() if self._may_have_news(path, log) or final]
+        if self.choice.errors:
+            report = ErrorReport()
+            for log in logs:
+                report.add(self._finder(log).errors(final))
+            report.print(self.printer)
+        elif self.printer.labelled:
+            self.printer.lines(merged(logs, final))
+        else:
+            for log in logs:
+                for text in log.text(final):
+                    self.printer.text(text, log.rank)
+
+    def _may_have_news(self, path: str, log: TimedLog) -> bool:
+        waits = self._finder(log).waits if self.choice.errors else log.waits
+        return self._grown.grown(path) or waits
+
+    def _finder(self, log: TimedLog) -> ErrorFinder:
+        if log not in self._finders:
+            self._finders[log] = ErrorFinder(log)
+        return self._finders[log]
+
+
+class _Seen:
+    def __init__(self) -> None:
+        self.size = 0
+        self.pause = 0.0  # until it is opened again, in seconds
+        self.open_at = 0.0
+        self.ask_at = 0.0
+
+
+class GrownFiles:
+    """`poll_s`: the time between two looks, in seconds."""
+
+    def __init__(self, poll_s: float, clock: Callable[[], float]):
+        self.poll_s, self.clock = poll_s, clock
+        self._seen: dict[str, _Seen] = {}
+
+    def grown(self, path: str) -> bool:
+        """Whether it has another size than at the last look. True for one that is new; False if it is not there."""
+        seen = self._seen.get(path)
+        if seen is None:
+            seen = self._seen[path] = _Seen()
+            seen.pause = self.poll_s
+        now = self.clock()
+        if now < seen.ask_at:
+            return False
+        try:
+            size = os.stat(path).st_size
+            if size == seen.size and now >= seen.open_at:
+                size = _size_by_open(path)
+                seen.pause = min(2 * seen.pause, max(self.poll_s, len(self._seen) / OPENS_A_SECOND))
+                seen.open_at = now + seen.pause
+        except OSError:
+            return False
+        if size == seen.size:
+            seen.ask_at = now + min(seen.pause, len(self._seen) / ASKED_A_SECOND) - self.poll_s / 2
+            return False
+        seen.size, seen.pause, seen.open_at = size, self.poll_s, now + self.poll_s
+        return True
+
+
+class NewNames:
+    """Whether a folder may have names that it did not have at the last look."""
+
+    def __init__(self, clock: Callable[[], float]):
+        self.clock = clock
+        self._seen: tuple[Path, int] | None = None
+        self._due = 0.0
+
+    def may_be_in(self, folder: Path) -> bool:
+        """True also some seconds after the last time: over NFS the folder's own time may be old, and on disks of coarse
+        times it may be that of the look before."""
+        try:
+            seen = folder, os.stat(folder).st_mtime_ns
+        except OSError:
+            return False
+        now = self.clock()
+        if seen == self._seen and now < self._due:
+            return False
+        self._seen, self._due = seen, now + LIST_EVERY_S
+        return True
+
+
+def _size_by_open(path: str) -> int:
+    file = open_plain(path)
+    try:
+        return os.fstat(file).st_size
+    finally:
+        os.close(file)
+
+
+def print_batch_end(history: RunHistory, choice: Choice, printer: Printer, attempt: AttemptHistory | None) -> None:
+    """`attempt`: of which the ranks' logs were printed; None if there are none. RunError if there is nothing at all."""
+    shown = attempt or history.last
+    batch = batch_log(history.run, shown.job if shown else history.job)
+    if attempt is None and not batch.exists():
+        check_read(history)
+        begun = "nothing was printed yet" if shown else "no attempt has begun"
+        raise RunError(f"{shown_path(history.run.path)}: no logs, for {begun}. `-f` waits for them.")
+    if choice.since is not None and (modified(batch) or 0.0) < choice.since:
+        return
+    if attempt is not None:
+        if attempt.cause in FINE:
+            return
+        if batch.exists():
+            printer.notice(f"the batch script: {shown_path(batch)}")
+    for line in last_lines(batch, LINES if choice.last is None else min(LINES, choice.last)):
+        printer.own(line)
+    failure = recorded_failure(history) if shown is history.last else None
+    if failure is not None and failure.rank is not None and not choice.wants(failure.rank):
+        command = f"clusterdp logs {shown_path(history.run.path)} --rank {failure.rank}"
+        printer.notice(f"rank {failure.rank} failed first: {command}")
+
+
+def begin(logs: Sequence[TimedLog], choice: Choice, printer: Printer) -> None:
+    """Leaves out what is not wanted, and says which logs cannot be read."""
+    _missing(logs, choice, printer)
+    _unreadable(logs, printer)
+    if choice.since is not None:
+        _since(logs, choice.since, printer)
+    if choice.last is not None and not choice.errors:
+        last = max(FEWEST, choice.last // max(1, len(logs))) if choice.unasked else choice.last
+        for log in logs:
+            log.begin_at_last(last)
+        if choice.unasked and any(log.cut for log in logs):
+            of = "" if len(logs) == 1 else " of each log"
+            printer.notice(f"the last {last} lines{of}; -n all prints all")
+
+
+def _missing(logs: Sequence[TimedLog], choice: Choice, printer: Printer) -> None:
+    if choice.ranks is not None and logs:
+        for word in choice.ranks.without(log.rank for log in logs):
+            printer.notice(f"there is no log of rank{'s' * ('-' in word)} {word}")
+
+
+def _unreadable(logs: Sequence[TimedLog], printer: Printer) -> None:
+    reasons: dict[str, list[TimedLog]] = {}
+    for log in logs:
+        if why := log.problem():
+            reasons.setdefault(why, []).append(log)
+    for why, those in reasons.items():
+        more = f" and those of {named(log.rank for log in those[1:])}" if len(those) > 1 else ""
+        printer.notice(f"{shown_path(those[0].path)}{more}: cannot be read: {why}")
+
+
+def _since(logs: Sequence[TimedLog], since: float, printer: Printer) -> None:
+    untimed = [log for log in logs if not log.begin_since(since).timed]
+    if untimed:
+        who = named(log.rank for log in untimed)
+        lines = "some of their lines have" if len(untimed) > 1 else "some of its lines have"
+        printer.notice(f"{who}: {lines} no times and may be from before {clock(since)}")

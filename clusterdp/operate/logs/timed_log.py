@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import heapq
 import os
+import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
-from clusterdp.operate.logs.since import SinceStart, start_since
-from clusterdp.operate.logs.timestamps import time_in
-from clusterdp.operate.logs.tracebacks import TracebackLines
 from clusterdp.plainfile import reading
 from clusterdp.rundir.lenient_reads import modified
-from clusterdp.rundir.tail import Tail, start_of_last
+from clusterdp.rundir.tail import CHUNK, Tail, start_of_last
 
 Line = tuple[float, int, str]  # time, rank, text; with its \n, unless more of the line follows or nothing does
 AT_FIRST = float("-inf")  # the time of lines before the first that has one
@@ -23,6 +24,23 @@ LONGEST_TRACEBACK = 1000  # lines
 PATIENCE = 4  # looks for which the rest of a traceback is waited for
 A_DAY = 86_400.0
 BEFORE = 8 << 10  # bytes before the first line that is shown, in which its time is looked for
+LOOK_FOR_TIMES = 4 << 20  # bytes of lines without a time, before it is taken that none has one
+LOOK = 40  # characters of a line, in which its time begins
+ANY = re.compile(r"\d\d:\d\d:\d\d")
+DATE = r"(?P<year>[12]\d{3})[-/](?P<month>\d\d)[-/](?P<day>\d\d)"
+US_DATE = r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>[12]\d{3})"  # of Hugging Face's examples
+CLOCK = r"(?P<hour>[01]\d|2[0-3]):(?P<minute>[0-5]\d):(?P<second>[0-5]\d|60)(?:[.,](?P<part>\d{1,9}))?"
+FORMS = (
+    re.compile(rf"(?<!\d){DATE}[T ]{CLOCK} ?(?P<zone>Z|[+-]\d\d:?\d\d\b)?"),  # ISO, Python's logging, NCCL, Slurm
+    re.compile(rf"(?<!\d){US_DATE}[ T,]+{CLOCK}"),
+    re.compile(rf"(?:^|\[)[A-Z](?P<month>\d\d)(?P<day>\d\d) {CLOCK}"),  # glog, as torch's C++ prints
+    re.compile(rf"^(?:\x1b\[[\d;]*m)*\[?{CLOCK}(?![\d:<])"),  # nothing but the time, at the very start
+)
+HALF_A_DAY, HALF_A_YEAR = 43_200.0, 180 * 86_400.0
+SIGNS = ("Traceback (most recent call last)", "Fatal Python error: ")
+CHAIN = re.compile(r"(During handling of|The above exception was)\b")
+OF_A_CRASH = re.compile(r"(Current thread|Thread) 0x|Stack \(|Extension modules:|<.*>$")
+FRAMES, CRASH, GROUP, EXCEPTION, CHAINED = range(1, 6)
 
 
 class TimedLog:
@@ -155,3 +173,173 @@ def _last_state(line: str, open_: bool = False) -> str:
         return line
     state = line.rstrip("\r").rpartition("\r")[2]
     return state + "\r" if open_ and line.endswith("\r") else state
+
+
+class SinceStart(NamedTuple):
+    """`timed`: whether the lines from `offset` on were written since then. If not, some may be older: they have no
+    times, and nothing but the time of the file's last change is known of them."""
+
+    offset: int
+    timed: bool
+
+
+def start_since(path: Path, since: float) -> SinceStart:
+    """A file that was last changed before then is not opened, and all of it is left out."""
+    changed = modified(path)
+    try:
+        if changed is None:
+            return SinceStart(0, True)
+        if changed < since:
+            return SinceStart(path.stat().st_size, True)
+        with reading(path) as file:
+            return _search(file, since, changed)
+    except OSError:
+        return SinceStart(0, True)  # that it cannot be read is told by whoever prints it
+
+
+def _search(file: BinaryIO, since: float, near: float) -> SinceStart:
+    size = file.seek(0, 2)
+    at, first = size, None  # first: where the earliest line that is new begins
+    while at > 0:
+        start = max(0, at - CHUNK)
+        file.seek(start)
+        data = file.read(at - start)
+        if start and (cut := data.find(b"\n") + 1):  # what comes before is the end of a line, and comes with the next
+            start, data = start + cut, data[cut:]
+        end = start + len(data)
+        for line in reversed(data.splitlines(keepends=True)):
+            begin = end - len(line)
+            said = time_in(line[:200].decode(errors="replace"), near)
+            if said is not None and said < since:
+                if first is None:
+                    return SinceStart(end, timed=end == size)
+                return SinceStart(first, timed=True)
+            if said is not None:
+                first, near = begin, said
+            end = begin
+        if start >= at or (first is None and size - start > LOOK_FOR_TIMES):
+            break
+        at = start
+    return SinceStart(0 if first is None or at <= 0 else first, timed=first is not None or size == 0)
+
+
+def time_in(line: str, near: float | None) -> float | None:
+    """Seconds since the epoch; None if there is no time. Without a zone it is local.
+
+    `near`: a time of which the line is less than half a day (or, for a date without a year, half a year) away. None:
+    nothing is known of it, and such times are not understood.
+    """
+    if not ANY.search(line, 0, LOOK + 20):
+        return None
+    for form in FORMS:
+        found = form.search(line, 0, LOOK + 40)
+        if found and found.start() <= LOOK:
+            try:
+                return _seconds(found.groupdict(), near)
+            except (ValueError, OverflowError):  # the 45th of a month, or a year that no calendar has
+                return None
+    return None
+
+
+def without_time(line: str) -> str:
+    """The line without what time_in() reads."""
+    if not ANY.search(line, 0, LOOK + 20):
+        return line
+    for form in FORMS:
+        found = form.search(line, 0, LOOK + 40)
+        if found and found.start() <= LOOK:
+            return line[: found.start()] + line[found.end() :]
+    return line
+
+
+def _seconds(said: dict[str, str | None], near: float | None) -> float | None:
+    clock = int(said["hour"] or 0), int(said["minute"] or 0)
+    rest = int(said["second"] or 0) + float(f"0.{said['part'] or 0}")
+    if "month" not in said:
+        return None if near is None else _on_the_nearest_day(near, *clock) + rest
+    month, day = int(said["month"] or 0), int(said["day"] or 0)
+    if not (1 <= month <= 12 and 1 <= day <= 31):
+        raise ValueError
+    if "year" not in said:
+        return None if near is None else _in_the_nearest_year(near, month, day, *clock) + rest
+    minute = _minute(int(said["year"] or 0), month, day, *clock, said.get("zone") or "")
+    return minute + rest
+
+
+@lru_cache(maxsize=1024)  # lines come by the thousand a minute
+def _minute(year: int, month: int, day: int, hour: int, minute: int, zone: str) -> float:
+    if not zone:
+        return time.mktime((year, month, day, hour, minute, 0, 0, 0, -1))
+    from calendar import timegm
+
+    seconds = timegm((year, month, day, hour, minute, 0))
+    if zone == "Z":
+        return seconds
+    east = 60 * (60 * int(zone[1:3]) + int(zone[-2:]))
+    return seconds - east if zone[0] == "+" else seconds + east
+
+
+def _on_the_nearest_day(near: float, hour: int, minute: int) -> float:
+    year, month, day = time.localtime(near)[:3]
+    found = _minute(year, month, day, hour, minute, "")
+    if abs(found - near) > HALF_A_DAY:
+        return _minute(year, month, day + (1 if found < near else -1), hour, minute, "")  # mktime takes a 32nd
+    return found
+
+
+def _in_the_nearest_year(near: float, month: int, day: int, hour: int, minute: int) -> float:
+    year = time.localtime(near)[0]
+    found = _minute(year, month, day, hour, minute, "")
+    if abs(found - near) > HALF_A_YEAR:
+        return _minute(year + (1 if found < near else -1), month, day, hour, minute, "")
+    return found
+
+
+class TracebackLines:
+    """Lines are handed in one by one, in their order.
+
+    What a launcher puts before each line, such as torchrun's `[rank0]: `, may be there."""
+
+    def __init__(self) -> None:
+        self.state = 0  # outside of any
+        self.prefix = ""
+
+    @property
+    def open(self) -> bool:
+        """Whether its exception has not come yet."""
+        return self.state not in (0, EXCEPTION)
+
+    def takes(self, line: str) -> bool:
+        """Whether the line belongs to a traceback; the first of one does, too. Empty lines after it do, because another
+        may follow that is part of it."""
+        if self.state:
+            bare = line.removeprefix(self.prefix) if self.prefix else line
+            blank = not bare.strip() or line.strip() == self.prefix.strip() != ""
+            self.state = self._next(bare, blank)
+        if not self.state:
+            self._begin(line)
+        return bool(self.state)
+
+    def begins(self, line: str) -> bool:
+        return any(sign in line for sign in SIGNS)
+
+    def _begin(self, line: str) -> None:
+        for sign in SIGNS:
+            at = line.find(sign)
+            if 0 <= at <= 80:
+                before = line[:at]
+                self.prefix = before
+                self.state = CRASH if sign.startswith("Fatal") else GROUP if "Exception Group" in before else FRAMES
+
+    def _next(self, bare: str, blank: bool) -> int:
+        if blank:
+            return self.state
+        if self.state == GROUP:
+            return GROUP if bare[0] in " +|" else 0
+        if self.state == CRASH:
+            return CRASH if bare[0] == " " or OF_A_CRASH.match(bare) else 0
+        if self.state == FRAMES:
+            return FRAMES if bare[0] in " \t" else EXCEPTION
+        if self.state == EXCEPTION:
+            return CHAINED if CHAIN.match(bare) else 0
+        return 0 if not self.begins(bare) else FRAMES

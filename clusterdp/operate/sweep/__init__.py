@@ -2,9 +2,7 @@
 
 elements  how each element stands, with one squeue for all
 table     the elements as a table, and the counts of their states
-reasons   why elements wait or failed
 results   which elements are best, by a metric
 watch     a sweep followed to its end, in one line of counts
 ending    all elements cancelled, or stopped
-retry     which elements may be submitted again
 """

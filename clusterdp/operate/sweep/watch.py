@@ -6,20 +6,28 @@ import io
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
+from clusterdp.errors import RunError, SlurmError
 from clusterdp.operate.formatting import Colour, clock, is_terminal, shown_path
 from clusterdp.operate.moved_folder import refuse_copy
+from clusterdp.operate.queue import live_jobs
 from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_state import INTERRUPTED, RunState
-from clusterdp.operate.sweep.elements import ElementStatus, SweepStatus, read_sweep
+from clusterdp.operate.sweep.elements import ElementStatus, SweepStatus, ask_for_all, read_sweep
 from clusterdp.operate.sweep.results import best_first
-from clusterdp.operate.sweep.retry import STATES
 from clusterdp.operate.sweep.table import counts, listed, status_table
 from clusterdp.operate.terminal import printable, underlying
 from clusterdp.rundir import SweepDir
+
+STATES = {
+    "failed": {RunState.FAILED, RunState.GAVE_UP, RunState.VANISHED},
+    "stopped": {RunState.STOPPED},
+    "cancelled": {RunState.CANCELLED},
+    "unsubmitted": {RunState.WAITING},  # of those without a job: sbatch has refused their array
+}
 
 
 @dataclass(frozen=True)
@@ -108,3 +116,23 @@ def summary(status: SweepStatus, colour: Colour) -> list[str]:
         lines += [f"  clusterdp sweep {path} --retry {word}" for word, those in STATES.items() if those & states]
         lines.insert(1, f"not done: {listed(failed)}")
     return lines
+
+
+def to_retry(status: SweepStatus, which: str) -> list[ElementStatus]:
+    """The elements in these states. RunError if a job of one is still ending; SlurmError if nobody can say."""
+    path = shown_path(status.folder.path)
+    if status.said:
+        raise SlurmError(f"{path}: {status.said}. So it is not known which of its jobs are over.")
+    found = [each for each in status.elements if each.status.state in STATES[which]]
+    if which == "unsubmitted":
+        found = [each for each in found if each.history.job is None]
+    rows = ask_for_all([each.history for each in found]) or {}
+    ending = [each for each in found if live_jobs({job: rows[job] for job in each.history.jobs if job in rows})]
+    if ending:
+        raise RunError(f"{path}: jobs of elements {listed(ending)} are still ending. Wait for them, then retry.")
+    return found
+
+
+def with_own_script(elements: Sequence[ElementStatus]) -> list[ElementStatus]:
+    """Those that were resumed one by one before, maybe with other resources: they have a script of their own."""
+    return [each for each in elements if each.history.run.script.exists()]

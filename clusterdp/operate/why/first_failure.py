@@ -26,17 +26,19 @@ from typing import TYPE_CHECKING
 from clusterdp.batch.causes import CAUSES, FAULTS
 from clusterdp.operate.log_files import agent_logs, batch_log, rank_logs
 from clusterdp.operate.standstill import hang_of
-from clusterdp.operate.why.match import SLURMS_HINTS, errors, known
-from clusterdp.operate.why.rank_log import MOST_LINES, RankLog, looked_further, read_log
-from clusterdp.operate.why.signature import Signature
-from clusterdp.operate.why.signatures import BY_NAME
-from clusterdp.operate.why.srun_messages import (
+from clusterdp.operate.why.match import (
     OUT_OF_MEMORY,
+    SLURMS_HINTS,
     TaskMessage,
+    errors,
+    known,
     part_of_attempt,
     root_causes,
     task_messages,
 )
+from clusterdp.operate.why.rank_log import MOST_LINES, RankLog, looked_further, read_log
+from clusterdp.operate.why.signature import Signature
+from clusterdp.operate.why.signatures import BY_NAME
 from clusterdp.plainfile import read_plain, reading
 from clusterdp.rundir import Attempt, RunDir
 from clusterdp.rundir.lenient_reads import Record, integer

@@ -12,11 +12,11 @@ from clusterdp.operate.queue import WAITS, current_status
 from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.status import STATE_COLOURS
+from clusterdp.operate.terminal import ENDLESS, filled, width_of
 from clusterdp.operate.why import failure_words
 from clusterdp.operate.why.explanation import Explanation, explanation
 from clusterdp.operate.why.first_failure import Failure
 from clusterdp.operate.why.pending_reasons import explain
-from clusterdp.operate.width import NONE, filled, width_of
 from clusterdp.rundir import RunDir
 
 
@@ -31,7 +31,7 @@ def show_why(run: RunDir, out: TextIO, as_json: bool = False, now: float | None 
     out.write("\n".join(as_text(found, Colour(out), width_of(out))) + "\n")
 
 
-def as_text(found: Explanation, colour: Colour, columns: int = NONE) -> list[str]:
+def as_text(found: Explanation, colour: Colour, columns: int = ENDLESS) -> list[str]:
     history, state = found.history, found.status.state
     named = colour(STATE_COLOURS.get(state, "red"), state.value)
     lines = [f"{colour('bold', history.name)}  {named}"]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from clusterdp import cli
-from clusterdp.operate.listing import ask_squeue, list_runs, look, read_in_time
+from clusterdp.operate.listing import list_runs, look
 from clusterdp.operate.listing.filters import make_filters
 from clusterdp.operate.listing.list_runs import Wanted
 from clusterdp.operate.listing.look import summary_of
@@ -162,7 +162,7 @@ def test_each_live_cluster_is_asked_once_and_no_other(
 def test_where_slurm_says_nothing_the_records_do(
     elsewhere: Path, queue: FakeQueue, body: str | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ask_squeue, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(list_runs, "TIMEOUT_S", 0.3)
     monkeypatch.setenv("PATH", f"{queue.folder}:/usr/bin:/bin")
     if body is None:
         (queue.folder / "squeue").unlink()
@@ -327,7 +327,7 @@ def test_a_folder_that_never_answers_is_named_and_the_others_are_listed(
         return stamp_of(run)
 
     monkeypatch.setattr(look, "stamp_of", hangs)
-    monkeypatch.setattr(read_in_time.read_in_time, "__defaults__", (0.3,))
+    monkeypatch.setattr(list_runs.read_in_time, "__defaults__", (0.3,))
     before = set(threading.enumerate())
     try:
         text = listed()

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from clusterdp.operate.listing import read_in_time as module
-from clusterdp.operate.listing.read_in_time import read_in_time
+from clusterdp.operate.listing import list_runs as module
+from clusterdp.operate.listing.list_runs import read_in_time
 
 PATHS = [f"/{disk}/runs/{i}" for i in range(100) for disk in ("good", "hung")]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from clusterdp.operate.logs import grown_files
-from clusterdp.operate.logs.grown_files import GrownFiles, NewNames
+from clusterdp.operate.logs import show_logs
+from clusterdp.operate.logs.show_logs import GrownFiles, NewNames
 
 
 class Clock:
@@ -46,7 +46,7 @@ def test_an_old_size_is_seen_through_by_opening_the_file(tmp_path: Path, monkeyp
     old = os.stat(path)
     path.write_text("ab")
     stale = SimpleNamespace(stat=lambda path: old, fstat=os.fstat, close=os.close)
-    monkeypatch.setattr(grown_files, "os", stale)
+    monkeypatch.setattr(show_logs, "os", stale)
     clock.now += 0.3
     assert files.grown(str(path))
 
@@ -70,8 +70,8 @@ def test_a_thousand_silent_files_are_asked_and_opened_ever_more_rarely(
         return call
 
     counting = SimpleNamespace(stat=counted("stat", os.stat), fstat=os.fstat, close=os.close)
-    monkeypatch.setattr(grown_files, "os", counting)
-    monkeypatch.setattr(grown_files, "open_plain", counted("open", grown_files.open_plain))
+    monkeypatch.setattr(show_logs, "os", counting)
+    monkeypatch.setattr(show_logs, "open_plain", counted("open", show_logs.open_plain))
     for _ in range(40):  # 12 s
         clock.now += 0.3
         assert not any(files.grown(path) for path in paths)

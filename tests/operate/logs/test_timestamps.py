@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from clusterdp.operate.logs.timestamps import time_in, without_time
+from clusterdp.operate.logs.timed_log import time_in, without_time
 
 
 @pytest.fixture(autouse=True)

@@ -24,9 +24,8 @@ from clusterdp.operate.run_state import RunState
 from clusterdp.operate.sweep.elements import read_sweep
 from clusterdp.operate.sweep.ending import cancel_sweep, check_sweep_over, stop_sweep
 from clusterdp.operate.sweep.results import best_first, measured
-from clusterdp.operate.sweep.retry import to_retry
 from clusterdp.operate.sweep.table import counts, status_table
-from clusterdp.operate.sweep.watch import SweepPace, watch_sweep
+from clusterdp.operate.sweep.watch import SweepPace, to_retry, watch_sweep
 from clusterdp.rundir import RunDir, SweepDir, append_line, sweep_of
 from clusterdp.slurm.commands import element_states, job_states, max_array_size
 from tests.operate.builder import RunBuilder

@@ -12,8 +12,8 @@ import pytest
 from clusterdp.operate.formatting import Colour
 from clusterdp.operate.queue import current_status
 from clusterdp.operate.run_history import read_history
-from clusterdp.operate.run_summary import summary
 from clusterdp.operate.status import as_text as status_text
+from clusterdp.operate.watch import summary
 from clusterdp.operate.why.explanation import explanation
 from clusterdp.operate.why.show_why import as_text, show_why
 from clusterdp.rundir import RunDir

@@ -10,10 +10,10 @@ import pytest
 from clusterdp.operate.formatting import Colour
 from clusterdp.operate.queue import RunStatus
 from clusterdp.operate.run_history import read_history
-from clusterdp.operate.run_summary import summary
 from clusterdp.operate.status import as_text
+from clusterdp.operate.watch import summary
+from clusterdp.operate.why.failure_words import left_out
 from clusterdp.operate.why.first_failure import find_failure
-from clusterdp.operate.why.missing_file import left_out
 from tests.operate.builder import RunBuilder
 
 PYTHON = "Traceback (most recent call last):\nFileNotFoundError: [Errno 2] No such file or directory: '{}'\n"
