@@ -47,8 +47,7 @@ FLOORS = {
         " install_commands cluster"
     ),
     "rehearse": (
-        "not_landed state observe run_spec clusters drills judge shortening run_process one_run experiments rehearsal"
-        " show"
+        "state observe run_spec clusters drills judge shortening run_process one_run experiments rehearsal show"
     ),
     "train": (
         "argument_names preflight output settings hang ranks parallel data optim profile loop job process trainer"

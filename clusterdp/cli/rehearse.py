@@ -45,7 +45,7 @@ def rehearse(options: argparse.Namespace) -> int:
     from clusterdp.launch.new_folder import make_parent
     from clusterdp.launch.plan import make_plan, new_name
     from clusterdp.operate.formatting import shown_path
-    from clusterdp.rehearse.clusters.grace import grace_s
+    from clusterdp.rehearse.clusters.job_cluster import grace_s
     from clusterdp.rehearse.rehearsal import AGAIN, UNDISTURBED, Rehearsal
     from clusterdp.rehearse.show.outcome import as_json, sentence, write
     from clusterdp.rehearse.show.screen import screen_for

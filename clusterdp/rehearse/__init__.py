@@ -9,7 +9,6 @@ run_spec     what the two tell each other
 clusters/    where a run is made
 observe/     what it does, seen from outside
 drills/      what is done to it, and the proof that it was done
-not_landed   why a fault has not landed
 state/       what it has left at its end, and how two such states differ
 judge/       the verdict, and what is wrong with a job that has failed
 show/        what the user sees

@@ -30,18 +30,18 @@ from clusterdp.rehearse.clusters.local_cluster import LocalCluster, shared_folde
 from clusterdp.rehearse.clusters.slurm_cluster import SlurmCluster
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.drills.table import drill_of
-from clusterdp.rehearse.not_landed import Inapplicable, Missed
 from clusterdp.rehearse.observe.file_versions import FileVersions, folder_of_versions
 from clusterdp.rehearse.observe.file_watch import FileWatch
 from clusterdp.rehearse.observe.live_run import LiveRun
 from clusterdp.rehearse.observe.observer import Observer
 from clusterdp.rehearse.observe.save_shape import is_state, pointed_at
-from clusterdp.rehearse.run_spec import RunResult, RunSpec, committed
+from clusterdp.rehearse.run_spec import Inapplicable, Missed, RunResult, RunSpec, committed
 from clusterdp.rundir import RunDir
 
 PACE = Pace(poll_s=0.2, ask_s=1, late_s=0.2, settle_s=2, close_s=5)
 CUT_SHORT = "cut-short"
-TOO_LONG = "too-long"
+TOO_LONG, STUCK = "too-long", "stuck"
+MOST_STUCK = 4  # attempts in a row that end before a first step: the limits of restarts may be lifted
 
 
 def main() -> int:
@@ -141,12 +141,23 @@ def _to_the_end(spec: RunSpec, scene: Scene, began: float) -> RunResult:
             total = update.history.total
             if step and total and total - step > step / 4:  # the rest would take long
                 return RunResult(CUT_SHORT, took_s=now - began)
+        if spec.facts.steps and not spec.facts.ours and _is_stuck(scene, update):
+            why = f"after the fault, {MOST_STUCK} attempts in a row ended before a first step"
+            return RunResult(STUCK, why=why, took_s=now - began)
         if now - began > spec.limit_s:
             return RunResult(TOO_LONG, why=f"it was not over after {spec.limit_s:.0f} s", took_s=now - began)
     if update is None:
         raise AssertionError("follow() yields at least once")
     state = update.status.state.value
     return RunResult(state, why=update.status.why, took_s=time.monotonic() - began)
+
+
+def _is_stuck(scene: Scene, update: RunUpdate) -> bool:
+    """Of a program that prints its steps."""
+    ended = [each.name for each in update.history.attempts if each.ended is not None]
+    hits = [ended.index(hit.attempt) for hit in scene.hits if hit.attempt in ended]
+    last = ended[max(hits) + 1 :][-MOST_STUCK:] if hits else []
+    return len(last) == MOST_STUCK and not any(name in scene.live.first_steps for name in last)
 
 
 def _state(update: RunUpdate) -> str:

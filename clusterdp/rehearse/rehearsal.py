@@ -40,9 +40,8 @@ from clusterdp.rehearse.judge.beside import (
 )
 from clusterdp.rehearse.judge.diagnosis import words_of_failure
 from clusterdp.rehearse.judge.judge import attempts_of, differ, judge, why_missed
-from clusterdp.rehearse.judge.lost_state import NOTHING, Shown
+from clusterdp.rehearse.judge.lost_state import NOTHING, Shown, is_explained
 from clusterdp.rehearse.judge.reference import Reference, end_state
-from clusterdp.rehearse.judge.restarted import is_explained
 from clusterdp.rehearse.judge.verdict import BAD, Verdict
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_use import is_checkpoint

@@ -95,3 +95,11 @@ def committed(files: Mapping[str, FileUse], hits: Iterable[Hit], pointed: Collec
     if pointed:
         windows += [(max((at for at in pointed if at <= hit.at), default=0.0), hit.at + AFTER_KILL_S) for hit in hits]
     return {path: use.without(windows) for path, use in files.items()}
+
+
+class Missed(Exception):
+    """The fault has not landed: the run was over first, or what it waits for did not come."""
+
+
+class Inapplicable(Exception):
+    """The fault cannot happen to this job, or cannot be made on this machine. Its text is the reason."""

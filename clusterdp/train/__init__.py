@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from clusterdp.train.optim.lr_schedule import warmup_cosine as warmup_cosine
     from clusterdp.train.optim.nan_guard import NanGuard as NanGuard
     from clusterdp.train.parallel.activation_checkpointing import recompute as recompute
-    from clusterdp.train.parallel.buckets import settle_buckets as settle_buckets
+    from clusterdp.train.parallel.ddp import settle_buckets as settle_buckets
     from clusterdp.train.parallel.model_parallel import ModelParallel as ModelParallel
     from clusterdp.train.parallel.model_parallel import in_parts as in_parts
     from clusterdp.train.parallel.syncbn import sync_batchnorm as sync_batchnorm
@@ -134,7 +134,7 @@ _HOMES = {
     "read_tar": "data.shards",
     "recompute": "parallel.activation_checkpointing",
     "seed_everything": "ranks.group",
-    "settle_buckets": "parallel.buckets",
+    "settle_buckets": "parallel.ddp",
     "sync_batchnorm": "parallel.syncbn",
     "warmup_cosine": "optim.lr_schedule",
     "windows": "optim.accumulation",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from clusterdp.rehearse.drills.saved_files import by_save, size_of
+from clusterdp.rehearse.drills.saves import by_save, size_of
 
 
 def _made(path: Path, at: int = 100) -> Path:

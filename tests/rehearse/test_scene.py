@@ -11,9 +11,10 @@ from typing import Any, cast
 import pytest
 
 from clusterdp.rehearse.drills.scene import Scene
-from clusterdp.rehearse.not_landed import Missed
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_use import FileUse
+from clusterdp.rehearse.one_run import MOST_STUCK, _is_stuck
+from clusterdp.rehearse.run_spec import Missed
 from clusterdp.rundir import Ledger, RunDir
 
 EVERY_10_S = {f"step_{i}.pt": FileUse(written=[10.0 * i, 10.0 * i + 0.1]) for i in range(4)}
@@ -109,3 +110,16 @@ def test_a_program_without_steps_is_disturbed_just_before_a_save(
     else:
         with pytest.raises(Missed):
             given.wait_progress(0.4, near_save=True)
+
+
+@pytest.mark.parametrize(("printed", "stuck"), [((), True), (("7.3",), False)])
+def test_run_is_stuck_if_attempts_end_before_a_first_step(printed: tuple[str, ...], stuck: bool) -> None:
+    attempts = [SimpleNamespace(name=f"7.{number}", ended=1.0) for number in range(1 + MOST_STUCK)]
+    live = SimpleNamespace(first_steps=dict.fromkeys(("7.0", *printed), 0.0))
+    of_live: Any = SimpleNamespace(hits=[SimpleNamespace(attempt="7.0")], live=live)
+    assert _is_stuck(of_live, update_of(attempts)) is stuck
+    assert not _is_stuck(of_live, update_of(attempts[:-1]))
+
+
+def update_of(attempts: list[SimpleNamespace]) -> Any:
+    return SimpleNamespace(history=SimpleNamespace(attempts=attempts))

@@ -16,10 +16,10 @@ import pytest
 from clusterdp.fakeslurm.core import file_traps
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.drills.strikes import killed_while_saving
-from clusterdp.rehearse.not_landed import Inapplicable, Missed
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_events import FileEvent, FileEvents
 from clusterdp.rehearse.observe.save_shape import SaveShape, learn
+from clusterdp.rehearse.run_spec import Inapplicable, Missed
 from clusterdp.rundir import RunDir
 
 TRAPPED = "from clusterdp.fakeslurm.core import file_traps; file_traps.install({socket!r}, 0, 'n1'); import os, time\n"

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from clusterdp.train.hang.behind import Behind, find_behind
 from clusterdp.train.hang.note import Note
-from clusterdp.train.hang.phases import (
+from clusterdp.train.hang.page import (
     AGREEMENT,
     BACKWARD,
     DATA,
@@ -21,7 +20,7 @@ from clusterdp.train.hang.phases import (
     STEP_BODY,
     phase_name,
 )
-from clusterdp.train.hang.report import full_text, sentence
+from clusterdp.train.hang.silence import Behind, find_behind, full_text, sentence
 
 COLLECTIVE = "/lib/torch/distributed/distributed_c10d.py"
 

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from clusterdp.train import JobHandle, Trainer
 from clusterdp.train.hang import page
-from clusterdp.train.hang.phases import BYTES, FIRST, PHASE, PHASES, SIGNS, STEP, phase_name
+from clusterdp.train.hang.page import BYTES, FIRST, PHASE, PHASES, SIGNS, STEP, phase_name
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from clusterdp.rundir import RunDir, read_events
-from clusterdp.train.hang import phases
+from clusterdp.train.hang import page as phases
 from clusterdp.train.hang.note import Note
-from clusterdp.train.hang.phases import BACKWARD, DATA, EVALUATION, FIRST, PHASE, SAVE, SIGNS, STEP, STEP_BODY
+from clusterdp.train.hang.page import BACKWARD, DATA, EVALUATION, FIRST, PHASE, SAVE, SIGNS, STEP, STEP_BODY
 from clusterdp.train.hang.silence import Silence
 from clusterdp.train.hang.watched_rank import Task
 from clusterdp.train.hang.watcher import Watcher

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from clusterdp.train.preflight import meeting, own_checks
-from clusterdp.train.preflight.findings import Finding
 from clusterdp.train.preflight.meeting import Place
+from clusterdp.train.preflight.own_checks import Finding
 from tests.train.preflights import preflight
 from tests.train.ranks import free_port, running, wait_until
 

@@ -14,7 +14,7 @@ import torch
 from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, Shards, read_tar
-from clusterdp.train.data.shard_loader import ShardLoader
+from clusterdp.train.data.make_loader import ShardLoader
 from clusterdp.train.settings import WorkerSettings
 from tests.train import programs
 from tests.train.ranks import running

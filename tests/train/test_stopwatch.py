@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from clusterdp.train import JobHandle
-from clusterdp.train.profile.diagnosis import NOTHING, diagnose, stragglers, table
-from clusterdp.train.profile.stopwatch import WARM_UP, Stopwatch
+from clusterdp.train.profile.stopwatch import NOTHING, WARM_UP, Stopwatch, diagnose, stragglers, table
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from clusterdp.config import Config
-from clusterdp.errors import FakeError
+from clusterdp.errors import FakeError, SlurmError
 from clusterdp.fakeslurm.core import constraints
 from clusterdp.fakeslurm.core.paths import private_place
 from clusterdp.fakeslurm.core.shape import NodeShape, PartitionShape, Shape
@@ -89,3 +89,19 @@ def _gpus(config: Config, ranks_per_node: int) -> tuple[str, int]:
     of_gres = [int(word.rpartition(":")[2]) if word[-1].isdigit() else 1 for word in gres]
     number = max(gpu_count(r.gpus_per_node), gpu_count(r.gpus_per_task) * ranks_per_node, *of_gres, 0)
     return next(filter(None, kinds), ""), number
+
+
+def grace_s(config: Config) -> float:
+    """In seconds."""
+    if config.rehearse.grace_s is not None:
+        return config.rehearse.grace_s
+    from clusterdp.slurm import commands
+
+    if config.resources.partition and commands.have_slurm():
+        try:
+            shown = commands.show_partitions().get(config.resources.partition, {})
+        except SlurmError:
+            return GRACE_S
+        if shown.get("GraceTime", "0").isdigit():
+            return float(shown.get("GraceTime", "0")) or GRACE_S
+    return GRACE_S

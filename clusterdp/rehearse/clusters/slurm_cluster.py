@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any
 
 from clusterdp.errors import SlurmError
-from clusterdp.rehearse.not_landed import Inapplicable
 from clusterdp.rehearse.observe.file_events import FileEvents
+from clusterdp.rehearse.run_spec import Inapplicable
 from clusterdp.slurm import commands
 
 WAIT_S = 5.0  # between two requests that a requeued job may start, which else waits for two minutes

@@ -2,7 +2,6 @@
 
 scene        a run on a cluster, as a drill waits for a moment in it and breaks it
 strikes      kills at the moments of a save
-saved_files  the files of a program's saves on disk: one checkpoint or several
 stops        preemptions and time limits
 losses       ranks that die or hang, and nodes that fail
 saves        a checkpoint that is damaged, a disk that is full

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 
 from clusterdp.rehearse.drills.scene import Scene
-from clusterdp.rehearse.not_landed import Inapplicable, Missed
 from clusterdp.rehearse.observe import processes
+from clusterdp.rehearse.run_spec import Inapplicable, Missed
 
 CRASHES = ("crash", "start", "memory")
 

@@ -12,14 +12,13 @@ from clusterdp.checkpoint.format.layout import step_folder
 from clusterdp.checkpoint.format.manifest import list_checkpoints
 from clusterdp.fakeslurm.core.file_traps import WRITE
 from clusterdp.rehearse.drills.losses import CRASHES
-from clusterdp.rehearse.drills.saved_files import by_save, size_of
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.drills.strikes import EARLY, GLANCE_S, caught_at, events_of, frozen
-from clusterdp.rehearse.not_landed import Inapplicable, Missed
 from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.observe.file_events import FileEvent, FileEvents
 from clusterdp.rehearse.observe.file_use import ONE_SAVE_S, is_checkpoint, series_of
 from clusterdp.rehearse.observe.save_shape import own_name
+from clusterdp.rehearse.run_spec import Inapplicable, Missed
 from clusterdp.rundir import read_events
 from clusterdp.wording import counted
 
@@ -161,3 +160,30 @@ def _is_closed(path: str, pids: Iterable[int]) -> bool:
 
 def _failed_saves(scene: Scene) -> int:
     return sum(event.get("event") == "save-failed" for event in read_events(scene.run))
+
+
+def by_save(paths: Iterable[Path], apart_s: float) -> list[list[Path]]:
+    """Oldest save first, its files in the order in which they were written. apart_s: at least, between two saves. The
+    shards of several ranks differ in numbers, too, and are one checkpoint."""
+    saves: list[list[Path]] = []
+    last = 0.0
+    for path in sorted(paths, key=_written_at):
+        at = _written_at(path)
+        if not saves or at - last > apart_s:
+            saves.append([])
+        saves[-1].append(path)
+        last = at
+    return saves
+
+
+def size_of(path: Path) -> int:
+    """In bytes; 0 if the file is gone."""
+    with suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
+
+
+def _written_at(path: Path) -> float:
+    with suppress(FileNotFoundError):  # a temporary file that has just got its name
+        return path.stat().st_mtime
+    return 0.0

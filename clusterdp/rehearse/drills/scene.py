@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 
 from clusterdp.operate.run_history import read_history
 from clusterdp.rehearse.clusters.drill_cluster import DrillCluster
-from clusterdp.rehearse.not_landed import Missed
 from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_watch import FileWatch
 from clusterdp.rehearse.observe.live_run import LiveRun
-from clusterdp.rehearse.run_spec import Hit
+from clusterdp.rehearse.run_spec import Hit, Missed
 from clusterdp.rundir import Attempt, RunDir
 
 LOOK_S = 0.01

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from clusterdp.rehearse.drills.scene import Scene
-from clusterdp.rehearse.not_landed import Inapplicable, Missed
 from clusterdp.rehearse.observe import processes
+from clusterdp.rehearse.run_spec import Inapplicable, Missed
 from clusterdp.rundir import Attempt
 
 SLURMS_MINUTE_S = 150.0  # and limits are looked at every 30 s

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from clusterdp.fakeslurm.core.file_traps import DELETE, LINK, RENAME, SYMLINK, WRITE
 from clusterdp.rehearse.drills.losses import CRASHES
 from clusterdp.rehearse.drills.scene import Scene
-from clusterdp.rehearse.not_landed import Inapplicable, Missed
 from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.observe.file_events import FileEvent, FileEvents
 from clusterdp.rehearse.observe.save_shape import AFTER, BEFORE, FIRST_BYTES, MIDDLE, Strike, named, save_until
+from clusterdp.rehearse.run_spec import Inapplicable, Missed
 from clusterdp.rundir import Attempt
 from clusterdp.wording import counted
 

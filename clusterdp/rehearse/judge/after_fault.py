@@ -19,7 +19,7 @@ from clusterdp.rehearse.observe.file_versions import files_at, read_versions
 from clusterdp.rehearse.observe.printed_steps import lines_of_steps
 from clusterdp.rehearse.run_spec import RunResult
 from clusterdp.rehearse.state import RESULTS, Difference, compare, spread_of
-from clusterdp.rehearse.state.volatile import without_volatile
+from clusterdp.rehearse.state.flatten import without_volatile
 from clusterdp.rundir import Attempt, RunDir
 from clusterdp.wording import some_of
 

@@ -15,11 +15,10 @@ from clusterdp.operate.run_history import RunHistory
 from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.rehearse.judge.case import Case
 from clusterdp.rehearse.judge.lost_state import NOT_KEPT, name_the_loss
-from clusterdp.rehearse.judge.lost_work import lost_work
+from clusterdp.rehearse.judge.lost_work import SLACK, counts_anew, lost_work, printed, read_steps_of
 from clusterdp.rehearse.judge.program_parts import at
 from clusterdp.rehearse.judge.resumed_from import Resume, resumes, unread_save
 from clusterdp.rehearse.judge.signal_faults import of_signal, outlived
-from clusterdp.rehearse.judge.steps_lost import counts_anew, printed, read_steps_of
 from clusterdp.rehearse.observe.file_use import series_of
 from clusterdp.rehearse.observe.printed_steps import read_steps
 from clusterdp.rehearse.run_spec import Hit
@@ -84,6 +83,13 @@ def _of_ranks(case: Case) -> str:
     return ""
 
 
+def _began_anew(case: Case, number: int) -> bool:
+    """Whether nothing that this attempt printed is against it: it may have read what the kernel did not report."""
+    names = {each.number: each.name for each in case.history.attempts}
+    first, here = (min(_first_steps(case, names[each]).values(), default=0) for each in (min(names), number))
+    return here <= first + SLACK
+
+
 def _first_steps(case: Case, name: str) -> dict[int, int]:
     """By rank, the first step that it printed in this attempt."""
     logs = (case.history.run.attempt(name).rank_log(rank) for rank in itertools.count())
@@ -128,8 +134,10 @@ def _of_resume(case: Case) -> str:
     for each in resumes(case.history, case.result.files, case.facts.files):
         if not each.newer:
             continue
-        if not each.read:
+        if not each.read and _began_anew(case, each.number):
             return f"attempt {each.number} has read no checkpoint, though {each.newer} was there: it began anew"
+        if not each.read:
+            continue
         read = some_of(each.read, 3)
         return f"attempt {each.number} resumed from {read}, though {each.newer} was there and newer"
     return next(filter(None, (_of_unread(case, hit) for hit in case.result.hits if hit.grace_s)), "")

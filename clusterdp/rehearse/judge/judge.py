@@ -20,11 +20,10 @@ from clusterdp.rehearse.judge.case import Case
 from clusterdp.rehearse.judge.compared import compared_with
 from clusterdp.rehearse.judge.diagnosis import begun_anew, diagnose
 from clusterdp.rehearse.judge.lost_state import NOTHING, Kept, Shown
-from clusterdp.rehearse.judge.lost_work import lost_work
+from clusterdp.rehearse.judge.lost_work import lost_work, printed, steps_lost
 from clusterdp.rehearse.judge.program_parts import parts_made
 from clusterdp.rehearse.judge.reference import Reference
 from clusterdp.rehearse.judge.signal_faults import unsaved
-from clusterdp.rehearse.judge.steps_lost import printed, steps_lost
 from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, LOST_WORK, NOT_LANDED, PASSED, HitRow, Verdict
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.run_spec import Hit, RunResult

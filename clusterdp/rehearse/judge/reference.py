@@ -16,8 +16,8 @@ from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_use import is_best, series_of
 from clusterdp.rehearse.observe.file_versions import Version, read_versions
 from clusterdp.rehearse.state import EndState, of_files, of_run, spread_of
+from clusterdp.rehearse.state.compare import number_of
 from clusterdp.rehearse.state.files import ARRAYS, JSON, TORCH, read_file
-from clusterdp.rehearse.state.measure import number_of
 from clusterdp.rehearse.state.parts import rank_of
 from clusterdp.rundir import RunDir
 

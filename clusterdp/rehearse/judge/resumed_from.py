@@ -60,7 +60,9 @@ def unread_save(
 def _resume(attempt: AttemptHistory, began: float, files: Mapping[str, FileUse], kinds: set[str]) -> Resume:
     ended = attempt.ended or float("inf")
     paths = [path for path in files if not is_best(path)]
-    wrote = min((at for path in paths for at in files[path].written if began < at), default=ended)
+    # Its first save. Python's tempfile writes a file of some letters before that, and deletes it.
+    stay = [path for path in paths if series_of(path) in kinds or files[path].whole_at(math.inf) is not None]
+    wrote = min((at for path in stay for at in (*files[path].written, *files[path].named) if began < at), default=ended)
     read = [path for path in paths if any(began <= at <= wrote for at in files[path].read)]
     # No data, nor what it has read back. (The first file in a new folder is there before that can be listened to.)
     read = [path for path in read if files[path].whole_at(began) is not None or series_of(path) in kinds]

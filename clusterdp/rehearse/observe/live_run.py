@@ -7,7 +7,7 @@ import time
 
 from clusterdp.operate.run_history import read_history
 from clusterdp.rehearse.observe import processes
-from clusterdp.rehearse.observe.printed_steps import last_step
+from clusterdp.rehearse.observe.printed_steps import GrowingLog, last_step
 from clusterdp.rundir import Attempt, RunDir
 
 RANKS_S = 0.5  # between two searches for the ranks' processes: each looks at all that run here
@@ -25,6 +25,7 @@ class LiveRun:
         self._ranks_of = ""
         self._ranks_at = 0.0
         self._page_file = ""  # of rank 0
+        self._growing: dict[str, GrowingLog] = {}  # by attempt
         self.first_steps: dict[str, float] = {}  # by attempt, when a printed step was first seen: seconds since 1970
 
     @property
@@ -69,7 +70,10 @@ class LiveRun:
             history = read_history(self.run)
             if history.attempts and history.attempts[-1].name == attempt.name and history.step is not None:
                 return history.step
-        step = last_step(attempt.rank_log(0), self._counter)
+        log = attempt.rank_log(0)
+        if not self._counter:
+            self._growing.setdefault(attempt.name, GrowingLog(log))
+        step = last_step(log, self._counter) if self._counter else self._growing[attempt.name].last_step()
         if step is not None:
             self.first_steps.setdefault(attempt.name, time.time())
         return step

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Set
+import threading
+import time
+from collections.abc import Callable, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +29,7 @@ _BAR = re.compile(r"\|[ #\u2588-\u258f]*\|")  # it grows from line to line
 _BY_EPOCH = re.compile(r"(.*) @(\d+)\+(\d+)")
 _OVER = re.compile(r"(.*) @/(\d+)")
 TAIL = 4096  # bytes of a log in which the last step is looked for
+CHOSEN_S = 0.5  # between two choices of a counter that is not known yet: each goes through all lines so far
 
 
 @dataclass(frozen=True)
@@ -50,13 +54,18 @@ def steps_of(text: str, counter: str = "") -> list[int]:
 def lines_of_steps(text: str, counter: str = "") -> list[tuple[int, str]]:
     """The same steps, each with the line that tells it."""
     found = _counters(text)
-    name = counter or _likeliest(found)
-    if by_epoch := _BY_EPOCH.fullmatch(name):
+    before, number = _reading(counter or _likeliest(found))
+    return [(number(told), told.line) for told in found.get(before, [])]
+
+
+def _reading(counter: str) -> tuple[str, Callable[[_Told], int]]:
+    """What stands before the counter, and its number in a line."""
+    if by_epoch := _BY_EPOCH.fullmatch(counter):
         first, each = int(by_epoch[2]), int(by_epoch[3])
-        return [((told.epoch - first) * each + told.of_all(each), told.line) for told in found.get(by_epoch[1], [])]
-    if over := _OVER.fullmatch(name):
-        return [(told.of_all(int(over[2])), told.line) for told in found.get(over[1], [])]
-    return [(told.step, told.line) for told in found.get(name, [])]
+        return by_epoch[1], lambda told: (told.epoch - first) * each + told.of_all(each)
+    if over := _OVER.fullmatch(counter):
+        return over[1], lambda told: told.of_all(int(over[2]))
+    return counter, lambda told: told.step
 
 
 def counter_of(text: str) -> str:
@@ -81,6 +90,40 @@ def last_step(log: Path, counter: str = "") -> int | None:
         return None
     steps = steps_of(text, counter)
     return steps[-1] if steps else None
+
+
+class GrowingLog:
+    """A log whose counter is not known yet, read by several threads. By its end alone, a counter that starts over in
+    each epoch would have its first one there."""
+
+    def __init__(self, log: Path):
+        self._log = log
+        self._read = 0
+        self._rest = ""  # the last line, which may not be whole
+        self._found: dict[str, list[_Told]] = {}
+        self._counter = ""
+        self._chosen_at = 0.0
+        self._lock = threading.Lock()
+
+    def last_step(self) -> int | None:
+        with self._lock:
+            if self._has_more() and (not self._counter or time.monotonic() - self._chosen_at > CHOSEN_S):
+                self._counter, self._chosen_at = _likeliest(self._found), time.monotonic()
+            before, number = _reading(self._counter)
+            told = [*self._found.get(before, [])[-1:], *_counters(self._rest).get(before, [])]
+            return number(told[-1]) if told else None
+
+    def _has_more(self) -> bool:
+        """Reads it."""
+        new = b""
+        with suppress(OSError), self._log.open("rb") as file:
+            file.seek(self._read)
+            new = file.read()
+        self._read += len(new)
+        *lines, self._rest = re.split(r"[\r\n]", self._rest + new.decode("utf-8", "replace"))
+        for before, told in _counters("\n".join(lines)).items():
+            self._found.setdefault(before, []).extend(told)
+        return bool(lines)
 
 
 def _counters(text: str) -> dict[str, list[_Told]]:

@@ -25,6 +25,7 @@ BEFORE, FIRST_BYTES, MIDDLE, AFTER = "before", "first bytes", "middle", "after"
 POINTER = 4096  # bytes, at most
 FEW = 5  # strikes by default: each costs a start of the job
 RANDOM = re.compile(r"[#_]*\*[#*_]*")
+PROBE = re.compile(r"/tmp/[a-z0-9_]{8}$")  # Python's tempfile writes and deletes it to try the folder
 NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+|\d+(?![A-Za-z0-9])")
 
 
@@ -93,7 +94,13 @@ def own_name(run: RunDir, path: str) -> str:
         if path.startswith(f"{folder}/"):
             return "" if "__pycache__" in parts else str(Path(path).relative_to(run.path))
     hidden = any(part.startswith(".") for part in parts[:-1])
-    return "" if hidden or path.startswith((f"{run.path}/", f"{sys.prefix}/", f"{sys.base_prefix}/lib/")) else path
+    return (
+        ""
+        if hidden
+        or PROBE.search(path)
+        or path.startswith((f"{run.path}/", f"{sys.prefix}/", f"{sys.base_prefix}/lib/"))
+        else path
+    )
 
 
 def is_state(run: RunDir, shape: SaveShape, path: str) -> bool:

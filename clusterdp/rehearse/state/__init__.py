@@ -7,25 +7,18 @@ Of two states the digests are compared first. Only where these differ are the by
     files           of_files(): from the files that a program has left
     candidates      which files these may be
     compare         compare(), spread_of(): where two states differ, and by how much
-    fault           describe(): what differs, by part
-    measure         by how much two tensors differ
     flatten         a tree as leaves by dotted keys
     optimizers      optimizers by their form, and the parameters that they hold
     parts           which part of a training a key belongs to, and which rank
-    volatile        what differs from run to run: times, dates, paths
     altered         alter(): other values in a checkpoint
     stored          tensors that still lie in their files
     torch_zip       files of torch.save(), read without torch
     inert_pickle    pickles, read without running anything of theirs
-    plain_values    what inert objects of torch, numpy and Python stand for
-    array_files     safetensors, .npy and .npz
-    text_files      JSON, JSON lines, text
 """
 
 from clusterdp.rehearse.state.candidates import best_models, candidates
-from clusterdp.rehearse.state.compare import Difference, compare, spread_of
+from clusterdp.rehearse.state.compare import Difference, compare, describe, spread_of
 from clusterdp.rehearse.state.end_state import RESULTS, EndState, Leaf
-from clusterdp.rehearse.state.fault import describe
 from clusterdp.rehearse.state.files import check_patterns, of_files
 from clusterdp.rehearse.state.own_checkpoint import of_run
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusterdp.rehearse.state import array_files, torch_zip
+from clusterdp.rehearse.state import torch_zip
+from clusterdp.rehearse.state.files import read_safetensors
 from clusterdp.rehearse.state.flatten import leaves_of
 from clusterdp.rehearse.state.stored import Bytes, Stored, read_range
 
@@ -27,7 +28,7 @@ def alter(path: Path, keys: Collection[str]) -> int:
         return read_range(file, start, size)
 
     if path.suffix == ".safetensors":
-        leaves = leaves_of(array_files.read_safetensors(path, read), path.name)
+        leaves = leaves_of(read_safetensors(path, read), path.name)
     else:
         tree, plain = torch_zip.read(path, read)
         leaves = leaves_of(tree, path.name, "", plain)

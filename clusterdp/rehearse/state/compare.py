@@ -5,15 +5,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from clusterdp.checkpoint.format.checksum import checksum
+from clusterdp.checkpoint.format.layout import ITEM_SIZES
 from clusterdp.errors import CheckpointError
 from clusterdp.rehearse.state.end_state import EndState, Leaf, Part
-from clusterdp.rehearse.state.measure import is_float, measure, values
+from clusterdp.rehearse.state.optimizers import optimizers_of, prefix_of
 from clusterdp.rehearse.state.stored import Bytes
+from clusterdp.wording import counted, some_of
 
 # How many times the spread of n undisturbed runs another one may be away from the first. The spread is the largest
 # distance of any two. Of two runs it is one draw, and may be a small one. Of five it is the largest of ten, and another
@@ -22,6 +29,24 @@ MARGINS = {2: 4.0, 3: 3.0, 4: 2.5}
 MARGIN_OF_MANY = 2.0
 # In the spread: it differs, and nothing that can be measured. It is not compared.
 UNSTEADY = math.inf
+Values = NDArray[Any]  # doubles, or complex ones
+_BYTES = 1 << 18  # at a time: their doubles stay in the processor's cache
+_LARGE = 1e140  # what is larger, infinite or NaN has no distance: the squares of a chunk of others have a sum
+SHOWN = 2  # keys of each part
+_NAMES = {
+    "step": "the count of steps",
+    "model": "the model",
+    "optimizer": "the optimizer's state",
+    "scheduler": "the learning rate's schedule",
+    "scaler": "the GradScaler's state",
+    "rng": "the random numbers' state",
+    "sampler": "the position in the data",
+    "metrics": "the metrics",
+    "other": "other values",
+}
+_PLURAL = ("the metrics", "other values")
+_PREFIX = "module."
+NO_VALUES: Mapping[str, Leaf] = {}
 
 
 @dataclass(frozen=True)
@@ -164,3 +189,116 @@ def _bytes(key: str, leaf: Leaf) -> Bytes:
     if checksum(data.data) != leaf.digest:
         raise CheckpointError(f"{key}: its file was changed after it was read. Keep the files of each run apart.")
     return data
+
+
+@dataclass(frozen=True)
+class Measured:
+    """`count`: elements with other bits; two NaNs are equal. `most`: the largest distance, None where the dtype is none
+    that numpy computes with. `relative`: the L2 norm of the distances in that of the larger tensor, or the share of the
+    elements that differ."""
+
+    count: int
+    total: int
+    most: float | None
+    relative: float
+
+
+def is_float(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat", "complex"))
+
+
+def measure(a: Bytes, b: Bytes, dtype: str) -> Measured:
+    """Of their bytes."""
+    item = ITEM_SIZES.get(dtype, 1)
+    total = len(a) // item
+    count, most, squares, left, right = 0, 0.0, 0.0, 0.0, 0.0
+    known = values(a[:0], dtype) is not None
+    for start in range(0, len(a), _BYTES):
+        x, y = a[start : start + _BYTES], b[start : start + _BYTES]
+        other = _differing(x, y, item)
+        u, v = values(x, dtype), values(y, dtype)
+        if u is None or v is None:
+            count += int(np.count_nonzero(other))
+            continue
+        if not math.isfinite(_square(u) + _square(v)):
+            other &= ~(np.isnan(u) & np.isnan(v))
+            large = ~((np.abs(u) < _LARGE) & (np.abs(v) < _LARGE))
+            if (other & large).any():
+                most, squares = math.inf, math.inf
+            u, v = np.where(large, 0, u), np.where(large, 0, v)
+        count += int(np.count_nonzero(other))
+        distance = u - v
+        most = max(most, float(np.abs(distance).max()))
+        squares, left, right = squares + _square(distance), left + _square(u), right + _square(v)
+    if not known:
+        return Measured(count, total, None, count / max(1, total))
+    norm = max(left, right)
+    return Measured(count, total, most, math.sqrt(squares / norm) if norm else math.inf if squares else 0.0)
+
+
+def number_of(leaf: Leaf) -> float | None:
+    """A single number, be it a plain one or a tensor of one element; None of anything else."""
+    if leaf.stored is None:
+        return float(leaf.value) if isinstance(leaf.value, (int, float)) else None
+    found = values(leaf.stored.read(), leaf.dtype) if math.prod(leaf.shape) == 1 else None
+    return None if found is None else float(found[0].real)
+
+
+def values(data: Bytes, dtype: str) -> Values | None:
+    """As doubles; None where numpy has no such dtype (float8)."""
+    if dtype == "bfloat16":
+        return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    if dtype == "complex32" or dtype not in ITEM_SIZES or dtype.startswith("float8"):
+        return None
+    return data.view(np.dtype(dtype)).astype(np.complex128 if dtype.startswith("complex") else np.float64)
+
+
+def _differing(x: Bytes, y: Bytes, item: int) -> NDArray[np.bool_]:
+    kind = np.dtype(f"u{min(item, 8)}")
+    found: NDArray[np.bool_] = x.view(kind) != y.view(kind)
+    return np.logical_or(found[::2], found[1::2]) if item == 16 else found
+
+
+def _square(values: Values) -> float:
+    flat = values.view(np.float64)
+    return float(np.einsum("i,i->", flat, flat))  # not dot(): its threads would take the cores from the job
+
+
+def describe(differences: Sequence[Difference], values: Mapping[str, Leaf] = NO_VALUES) -> str:
+    """`the model differs in 2 values (w differs in 8 of 8 elements, by at most 0.1; b 1 against 2)`, and so for each
+    part; empty if nothing differs. values: of the whole state: several optimizers in it are told apart."""
+    if _is_prefix(differences):
+        return f"the names of the values differ by the prefix `{_PREFIX}` alone, e.g. {differences[0].key}"
+    said = []
+    for name, of in _groups(differences, values).items():
+        of.sort(key=lambda each: len(each.key))
+        named = "; ".join(f"{each.key} {each.what}" for each in of[:SHOWN])
+        differ = "differ" if name in _PLURAL else "differs"
+        said.append(f"{name} {differ} in {counted(len(of), 'value')} ({named}{'; ...' if len(of) > SHOWN else ''})")
+    if len(said) == 1 and len({each.part for each in differences}) == 1 and differences[0].part == "metrics":
+        # Of a history of 80 entries each has another key: what they are of is what tells.
+        names = dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.|$)", "*", each.key) for each in differences)
+        return f"nothing but metrics differs: {some_of(list(names), 3)}"
+    return ", ".join(said)
+
+
+def _groups(differences: Sequence[Difference], values: Mapping[str, Leaf]) -> dict[str, list[Difference]]:
+    """By the name of their part, in the order of the parts; of each optimizer if there are several."""
+    optimizers = optimizers_of(values)
+    found: dict[str, list[Difference]] = {}
+    for part, name in _NAMES.items():
+        for each in differences:
+            if each.part == part:
+                prefix = prefix_of(each.key, optimizers) if part == "optimizer" and len(optimizers) > 1 else None
+                found.setdefault(name if prefix is None else optimizers[prefix].words, []).append(each)
+    return found
+
+
+def _is_prefix(differences: Sequence[Difference]) -> bool:
+    """Whether each missing value is there under the name with the prefix, or without it, and nothing else differs."""
+    gone = [each.key for each in differences if each.what == "is missing"]
+    new = [each.key for each in differences if each.what == "is new"]
+    if not gone or len(gone) + len(new) != len(differences):
+        return False
+    plain = [sorted(key.replace(_PREFIX, "") for key in keys) for keys in (gone, new)]
+    return gone != new and plain[0] == plain[1]

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
+import zipfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import numpy as np
+
+from clusterdp.checkpoint.format.layout import SAFETENSORS
 from clusterdp.errors import CheckpointError, ConfigError
-from clusterdp.plainfile import reading
-from clusterdp.rehearse.state import array_files, text_files, torch_zip
+from clusterdp.plainfile import MOST, read_plain, reading
+from clusterdp.rehearse.state import torch_zip
 from clusterdp.rehearse.state.end_state import EndState, Leaf
-from clusterdp.rehearse.state.flatten import MALFORMED, leaves_of
-from clusterdp.rehearse.state.volatile import without_volatile
+from clusterdp.rehearse.state.flatten import MALFORMED, leaves_of, without_volatile
+from clusterdp.rehearse.state.stored import ReadRange, Stored, of_array, read_range, unreadable
 from clusterdp.rundir import RunDir
 from clusterdp.wording import some_of
 
@@ -21,6 +28,8 @@ TORCH = (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".pickle", ".tar")
 ARRAYS = (".safetensors", ".npy", ".npz")
 JSON = (".json", ".jsonl", ".ndjson")
 NEWEST, LOGS = "newest:", "logs:"
+_COUNTERS = ("global_step", "step", "iteration", "iter", "iter_num", "epoch")
+_DTYPES = {word: name for name, word in SAFETENSORS.items()}
 
 
 def of_files(folder: Path, patterns: Sequence[str], run: RunDir | None = None) -> EndState:
@@ -67,17 +76,17 @@ def read_file(path: Path, name: str, prefix: str = "") -> dict[str, Leaf]:
     plain = None
     tree: Any
     if path.suffix == ".safetensors":
-        tree = array_files.read_safetensors(path)
+        tree = read_safetensors(path)
     elif path.suffix in (".npy", ".npz"):
-        tree = array_files.read_numpy(path)
+        tree = read_numpy(path)
     elif path.suffix == ".json":
-        tree = text_files.read_json(path)
+        tree = read_json(path)
     elif path.suffix in (".jsonl", ".ndjson"):
-        tree = text_files.read_json_lines(path)
+        tree = read_json_lines(path)
     elif (path.suffix in TORCH and (path.suffix != ".bin" or looks_pickled(path))) or _begins(path) == torch_zip.ZIP:
         tree, plain = torch_zip.read(path)
     else:
-        tree = text_files.read_text(path)
+        tree = read_text(path)
     try:
         return leaves_of(tree, name, prefix, plain)
     except MALFORMED as error:
@@ -150,3 +159,108 @@ def _number(word: str | None) -> int | float | str | None:
         return None if word is None else float(word)
     except ValueError:
         return word
+
+
+def read_json(path: Path) -> Any:
+    """Raises CheckpointError, which names the file."""
+    try:
+        return json.loads(_bytes(path))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: it is no JSON: {error}. Save it again, or compare another file.") from None
+
+
+def read_json_lines(path: Path) -> dict[str, Any]:
+    """The last record of each step. An interrupted run has the steps twice that it did again, and a line that a kill
+    has cut. Records without a step are counted. Raises CheckpointError."""
+    found: dict[str, Any] = {}
+    lines = _bytes(path).decode("utf-8", "replace").splitlines()
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        counter = next((name for name in _COUNTERS if isinstance(record, dict) and name in record), None)
+        if counter is None:
+            found[str(len(found))] = record
+        else:
+            known = found.setdefault(f"{counter} {record[counter]}", {})
+            known |= {name: value for name, value in record.items() if name != counter}
+    if lines and not found:
+        raise CheckpointError(f"{path}: none of its lines is JSON. Save it again, or compare another file.")
+    return found
+
+
+def read_text(path: Path) -> Any:
+    """By the number of each line; all bytes as one value where it is no text. Raises CheckpointError."""
+    data = _bytes(path)
+    try:
+        if b"\0" in data:
+            return data
+        return {f"line {i}": line for i, line in enumerate(data.decode().splitlines(), 1)}
+    except UnicodeDecodeError:
+        return data
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return read_plain(path)
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def read_safetensors(path: Path, read_bytes: ReadRange = read_range) -> dict[str, Stored]:
+    """read_bytes: of tensors. Raises CheckpointError, which names the file."""
+    try:
+        size = path.stat().st_size
+        length = int.from_bytes(read_range(path, 0, 8).tobytes(), "little")
+        if length > min(size, MOST):
+            raise ValueError(f"its header would have {length} bytes")
+        header = json.loads(read_range(path, 8, length).tobytes())
+        begin = 8 + length
+        found = {}
+        for name, about in header.items():
+            if name != "__metadata__":
+                start, stop = about["data_offsets"]
+                if not 0 <= start <= stop <= size - begin:
+                    raise ValueError(f"{name} reaches out of the file")
+                dtype = _DTYPES.get(about["dtype"], about["dtype"])
+                read = partial(read_bytes, path, begin + start, stop - start)
+                found[name] = Stored(dtype, tuple(about["shape"]), read)
+        return found
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: no safetensors file, or a damaged one: {error}. Save it again.") from None
+
+
+def read_numpy(path: Path) -> Any:
+    """Of a .npy one Stored, of a .npz one for each name. Raises CheckpointError, which names the file."""
+    try:
+        if path.suffix == ".npy":
+            with reading(path) as file:
+                dtype, shape, fortran = _header(file)
+                size = dtype.itemsize * math.prod(shape)
+                if fortran or not dtype.isnative:
+                    return of_array(read_range(path, file.tell(), size), dtype, shape, fortran)
+                return Stored(dtype.name, shape, partial(read_range, path, file.tell(), size))
+        with reading(path) as file, zipfile.ZipFile(file) as archive:
+            return {name.removesuffix(".npy"): _member(archive, name) for name in archive.namelist()}
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except (ValueError, EOFError, RecursionError, NotImplementedError, zipfile.BadZipFile) as error:
+        raise CheckpointError(f"{path}: no file of numpy, or a damaged one: {error}. Save it again.") from None
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> Stored:
+    with archive.open(name) as file:
+        dtype, shape, fortran = _header(file)
+        return of_array(file.read(), dtype, shape, fortran)
+
+
+def _header(file: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("it holds objects, which numpy pickles")
+    return dtype, shape, fortran

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,24 +11,45 @@ from typing import Any
 import numpy as np
 
 from clusterdp.checkpoint.format.checksum import checksum
-from clusterdp.rehearse.state import volatile
 from clusterdp.rehearse.state.end_state import Leaf
-from clusterdp.rehearse.state.inert_pickle import Inert
+from clusterdp.rehearse.state.inert_pickle import Inert, PlainValues
 from clusterdp.rehearse.state.optimizers import mark_optimizers
 from clusterdp.rehearse.state.parts import part_of, rank_of
-from clusterdp.rehearse.state.plain_values import PlainValues
 from clusterdp.rehearse.state.stored import Stored, of_bytes
 
 MOST = 1_000_000  # leaves: a small pickle can stand for a tree without end
 _DEEPEST = 100
 _LONG = 32  # numbers in a list from which on they are one leaf, as the 625 of Python's generator
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError)
+# Words of a key. `time_embed.weight` is of the model, and never volatile.
+_KEY = re.compile(
+    r"(?:^|[._/ -])(?:time|times|timing|timings|timestamp|date|datetime|runtime|elapsed|duration|seconds|secs|sec|dt|"
+    r"eta|wall|wallclock|throughput|fps|mfu|per_second|per_sec|hostname|host|hosts|node|nodes|nodelist|pid|ppid|uuid|"
+    r"\w+_at|user|username|cwd|path|paths|dir|dirs|file|filename|folder|job_id|jobid|slurm_job_id|run_id|run_name|port|"
+    r"created|started|finished|ended|memory|mem|resume_from\w*)(?:$|[._/ -]|(?:_(?:s|ms|sec|seconds|at|mb|gb)\b))",
+    re.IGNORECASE,
+)
+_NUMBER = r"\d+(?:\.\d+)?"
+_TEXT = re.compile(
+    r"\d{4}-\d\d-\d\d(?:[T_ -]\d\d[:.-]?\d\d[:.-]?\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?"  # 2026-11-23 10:39:46
+    r"|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? [\w ]{5,7} \d\d:\d\d:\d\d(?: \w{3,4})?(?: \d{4})?"  # as date prints it
+    r"|\d{8}[-_T]\d{4,6}"
+    r"|\b\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?\b"
+    r"|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+    r"|0x[0-9a-f]{6,}"
+    r"|(?<![\w.:/])~?/[\w.+@%=~-]+(?:/[\w.+@%=~-]*)*"  # a path from the root
+    rf"|{_NUMBER} ?(?:ns|us|µs|ms|s|secs?|seconds?|min|minutes?|s/it|ms/it|(?:it|samples|tokens|steps|img|images)/s)\b"
+    r"|\b(?:host|hostname|node|pid|job|job_?id)[=: ]+[\w.-]+",
+    re.IGNORECASE,
+)
+# A word like `time` in a key of these is no clock's.
+_NEVER = ("model", "optimizer", "scheduler", "scaler", "rng", "sampler", "step")
 
 
 def leaves_of(tree: Any, file: str = "", prefix: str = "", plain: PlainValues | None = None) -> dict[str, Leaf]:
     """file: where it was found, which tells of what part it is. prefix: goes in front of each key.
 
-    What is volatile (volatile.py) is left out. Raises one of MALFORMED if the tree of a pickle is not what its classes
+    What is volatile below is left out. Raises one of MALFORMED if the tree of a pickle is not what its classes
     have, and CheckpointError if its tensors cannot be read.
     """
     found: dict[str, Leaf] = {}
@@ -36,7 +58,7 @@ def leaves_of(tree: Any, file: str = "", prefix: str = "", plain: PlainValues | 
             raise ValueError(f"it has more than {MOST:,} values")
         key = ".".join(path)
         leaf = _leaf(value, file, key, rank_of(f"{file}:{prefix}{key}"))
-        if volatile.is_volatile(key, leaf):
+        if is_volatile(key, leaf):
             continue
         name = prefix + key if key else prefix.rstrip(":.") or "value"
         while name in found:  # {0: ..., "0": ...}
@@ -51,7 +73,7 @@ def _walk(value: Any, plain: PlainValues, path: tuple[str, ...]) -> Iterator[tup
     value = plain.of(value)
     if isinstance(value, Mapping):
         # Lightning's best models have their paths as keys.
-        children = [(volatile.without_volatile(str(plain.of(key))), item) for key, item in value.items()]
+        children = [(without_volatile(str(plain.of(key))), item) for key, item in value.items()]
     elif isinstance(value, (list, tuple)) and not _are_long(value):
         children = [(str(i), item) for i, item in enumerate(value)]
     elif isinstance(value, (set, frozenset)):
@@ -102,7 +124,7 @@ def _leaf(value: Any, file: str, key: str, rank: int | None) -> Leaf:
         # Not its decimal digits: those of a very large one Python refuses to make.
         return Leaf("number", type(value).__name__, (), checksum(hex(value).encode()), part, rank, value)
     text = value if value is None or isinstance(value, str) else _said(value)
-    same = checksum(volatile.without_volatile(text).encode("utf-8", "replace") if text is not None else b"")
+    same = checksum(without_volatile(text).encode("utf-8", "replace") if text is not None else b"")
     return Leaf("text", "none" if text is None else "str", (), same, part, rank, text)
 
 
@@ -114,3 +136,13 @@ def _said(value: Any) -> str:
 def _of_stored(kind: Any, stored: Stored, part: Any, rank: int | None) -> Leaf:
     digest = checksum(stored.read().data) if stored.digest is None else stored.digest
     return Leaf(kind, stored.dtype, stored.shape, digest, part, rank, None, stored)
+
+
+def is_volatile(key: str, leaf: Leaf) -> bool:
+    """Whether the value of this key tells nothing about the training."""
+    return leaf.part not in _NEVER and _KEY.search(key) is not None
+
+
+def without_volatile(text: str) -> str:
+    """The text with <...> in place of what is volatile, to be compared."""
+    return _TEXT.sub("<...>", text)

@@ -11,7 +11,7 @@ from typing import Any
 from clusterdp.errors import CheckpointError
 from clusterdp.plainfile import reading
 from clusterdp.rehearse.state import inert_pickle
-from clusterdp.rehearse.state.plain_values import PlainValues
+from clusterdp.rehearse.state.inert_pickle import PlainValues
 from clusterdp.rehearse.state.stored import Bytes, ReadRange, read_range, unreadable
 
 ZIP = b"PK\x03\x04"

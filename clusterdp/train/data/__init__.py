@@ -12,7 +12,6 @@ batch_mark        whether a batch that is read again is the one that it was
 loader_identity   whether a loader is the one of the checkpoint
 tensor_loader     batches of data in tensors
 shards            samples in many files, each read by one rank
-shard_loader      batches of shards
 prefetch          batches on the device before they are needed
 even_batches      the same number of batches on every rank
 """

@@ -1,15 +1,11 @@
 """What notices that the ranks make no progress, and reports which of them is behind.
 
     page          where this rank is, in memory that its watcher reads
-    phases        what a rank may be at
     hang_watch    starts and ends the watcher of this rank
     watcher       the process that watches one rank
     watched_rank  that rank as the watcher sees it
     silence       what the watcher does when its rank is silent
     note          what a watcher knows of its silent rank
-    behind        which ranks are behind, from all notes
-    report        the same in words
-    hung_file     the word to the batch script that the attempt has hung
     stacks        the text that faulthandler writes
     proc          what /proc tells of a process
 

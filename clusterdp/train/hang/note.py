@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from clusterdp.plainfile import read_plain
+from clusterdp.rundir import Attempt, write_durably
 from clusterdp.train.hang import stacks
-from clusterdp.train.hang.phases import DATA, LONG
+from clusterdp.train.hang.page import DATA, LONG
 
 
 @dataclass(frozen=True)
@@ -86,3 +88,11 @@ def _read(path: Path) -> Note | None:
         return Note(**json.loads(read_plain(path)))
     except (OSError, ValueError, TypeError):
         return None
+
+
+def leave_hung(attempt: Attempt) -> None:
+    """Unless it is there already. The nodes are those of the last report; none if there is none."""
+    with suppress(OSError):  # a full disk: then it counts as a crash
+        if not attempt.hung.exists():
+            nodes = attempt.hang_nodes.read_text() if attempt.hang_nodes.exists() else "\n"
+            write_durably(attempt.hung, nodes)

@@ -15,10 +15,41 @@ from collections.abc import Iterable, Iterator, MutableSequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from clusterdp.train.hang.phases import BYTES, PHASE, SIGNS, START
-
 Item = TypeVar("Item")
 
+# Steps done; the phase; items of an evaluation; steps that were done when this loop began.
+STEP, PHASE, SIGNS, FIRST = range(4)
+BYTES = 4 * 8
+# The phases in the order in which a rank comes through them between two counts of a step.
+PHASES = (
+    "start",
+    "restore",
+    "agreement",
+    "save",
+    "evaluation",
+    "program",
+    "end",
+    "data",
+    "step",
+    "backward",
+    "optimizer",
+    "metrics",
+)
+START, RESTORE, AGREEMENT, SAVE, EVALUATION, PROGRAM, END, DATA, STEP_BODY, BACKWARD, OPTIMIZER, METRICS = range(12)
+# The lap of a stopwatch that has ended -> the phase that follows it.
+AFTER = {
+    "data": STEP_BODY,
+    "copy": STEP_BODY,
+    "forward": BACKWARD,
+    "backward": OPTIMIZER,
+    "optimizer": METRICS,
+    "metrics": METRICS,
+    "step": AGREEMENT,
+    "agreement": AGREEMENT,
+    "checkpoint": DATA,
+}
+FIRST_STEP = "first step"  # of a loop in an attempt: it opens the data, and may compile
+LONG = (FIRST_STEP, "start", "restore", "save", "evaluation", "program")  # phases that may take long
 _current: MutableSequence[int] = [0, START, 0, -1]
 
 
@@ -76,3 +107,7 @@ def with_signs(items: Iterable[Item]) -> Iterator[Item]:
     for item in items:
         page[SIGNS] += 1
         yield item
+
+
+def phase_name(number: int, *, first: bool) -> str:
+    return FIRST_STEP if first and number >= DATA else PHASES[number]

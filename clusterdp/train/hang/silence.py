@@ -12,21 +12,24 @@ A rank that makes progress again takes its note back.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterdp.rundir import Ledger, RunDir, write_durably
 from clusterdp.slurm import hostlist
 from clusterdp.slurm.env import SlurmEnv
-from clusterdp.train.hang.behind import Behind, find_behind
-from clusterdp.train.hang.hung_file import leave_hung
-from clusterdp.train.hang.note import Note, read_notes
-from clusterdp.train.hang.phases import PHASE, STEP
-from clusterdp.train.hang.report import full_text, sentence
+from clusterdp.train.hang.note import Note, leave_hung, read_notes
+from clusterdp.train.hang.page import END, PHASE, PROGRAM, STEP
 from clusterdp.train.output.say import say
+from clusterdp.wording import counted, duration, some_of, table
 
 if TYPE_CHECKING:
     from clusterdp.train.hang.watcher import Watcher
+
+MANY = 64  # ranks: of more, those that are at one place share a line
 
 
 class Silence:
@@ -173,3 +176,156 @@ class Silence:
         say(f"clusterdp: ending rank {self.task.rank}: {why}{see}")
         self.has_killed = True
         self.rank.kill()
+
+
+def sentence(behind: Behind, notes: Sequence[Note], node_of: Callable[[int], str]) -> str:
+    """`rank 3 on n2: step 120, in backward; the others wait in step 121, in backward`."""
+    mine = [note for note in notes if note.rank in behind.ranks]
+    others = [note for note in notes if note.rank not in behind.ranks]
+    if not behind.ranks:
+        if behind.why == "places":
+            return "the ranks are at different places: " + "; ".join(_by_place(notes))
+        who = "all ranks are at one place" if len(notes) > 1 else f"rank 0 on {node_of(0)}"
+        return f"{who}: {_all_where(notes)}{_at(notes[0])}"
+    words = f"{named(behind.ranks)} on {some_of(list(dict.fromkeys(map(node_of, behind.ranks))))}: "
+    if not mine:
+        words += "no answer (it has ended, or its node is cut off)"
+    else:
+        words += _all_where(mine)
+        words += ", stopped (by SIGSTOP or a debugger)" if behind.why == "stopped" else _at(mine[0])
+    if others:
+        words += f"; the others wait in {_all_where(others)}{_at(others[0]) if behind.why == 'places' else ''}"
+    return words
+
+
+def named(ranks: Sequence[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + some_of([str(rank) for rank in ranks])
+
+
+def full_text(said: str, notes: Sequence[Note], behind: Behind) -> str:
+    """All of it: the sentence, a line a rank, the stacks of those that are behind, and of the others each once."""
+    silent = max(note.silent_s for note in notes)
+    lines = [f"No sign of progress for {duration(silent)}: {said}.", ""]
+    lines += [*_lines(notes), ""]
+    mine = [note for note in notes if note.rank in behind.ranks]
+    for note in mine:
+        lines += [f"--- rank {note.rank} on {note.node} (process {note.pid}) is behind", *_account(note), ""]
+    for ranks, note in _alike([note for note in notes if note not in mine]):
+        lines += [f"--- {named(ranks)}, as rank {note.rank} on {note.node} (process {note.pid})", *_account(note), ""]
+    return "\n".join(lines)
+
+
+def _lines(notes: Sequence[Note]) -> list[str]:
+    rows = [("rank", "node", "at", "silent", "state", "cpu", "waits in the kernel for", "line")]
+    shown = notes if len(notes) <= MANY else [note for _, note in _alike(notes)]
+    for note in shown:
+        cpu = f"{note.cpu_s:.1f} s" if note.cpu_s is not None else "?"
+        row = (note.node, note.where, duration(note.silent_s), note.state or "?", cpu, note.wchan or "-", note.place)
+        rows.append((str(note.rank), *row))
+    lines = table(rows)
+    if len(shown) < len(notes):
+        lines.append(f"({counted(len(notes), 'rank')}; those that are at one place share a line.)")
+    return lines
+
+
+def _account(note: Note) -> list[str]:
+    text = note.stack.strip() or f"no answer from it (state {note.state or 'unknown'})"
+    return [*text.splitlines(), *note.children.splitlines()]
+
+
+def _alike(notes: Sequence[Note]) -> list[tuple[list[int], Note]]:
+    """Ranks that are at one place, with one of them, for each such place."""
+    groups: dict[tuple[object, ...], list[Note]] = {}
+    for note in notes:
+        groups.setdefault((note.position, note.place, note.state, bool(note.stack)), []).append(note)
+    return [([note.rank for note in group], group[0]) for group in groups.values()]
+
+
+def _by_place(notes: Sequence[Note]) -> list[str]:
+    places: dict[str, list[int]] = {}
+    for note in notes:
+        places.setdefault(f"{note.where}{_at(note)}", []).append(note.rank)
+    return [f"{named(ranks)} in {place}" for place, ranks in places.items()]
+
+
+def _all_where(notes: Sequence[Note]) -> str:
+    places = list(dict.fromkeys(note.where for note in notes))
+    return some_of(places, 3, " and")
+
+
+def _at(note: Note) -> str:
+    return f" ({note.place})" if note.place else ""
+
+
+@dataclass(frozen=True)
+class Behind:
+    """ranks: those that are behind; empty if nothing tells. why: of the words above, or `suspended`."""
+
+    ranks: tuple[int, ...]
+    why: str
+
+    def among(self, notes: Sequence[Note]) -> Sequence[Note]:
+        """Those of the ranks that are behind; all if none of them has left one."""
+        return [note for note in notes if note.rank in self.ranks] or notes
+
+    def nobody_works(self, notes: Sequence[Note]) -> bool:
+        """All wait for each other, at different places: whatever they are at, it cannot end."""
+        mine = self.among(notes)
+        others = [note for note in notes if note not in mine]
+        waiting = all(note.surely_waits or (note.waits and not note.may_take_long) for note in others)
+        return self.why != "nothing" and waiting and all(note.surely_waits for note in mine)
+
+    def may_end(self, notes: Sequence[Note]) -> bool:
+        """Whether what the ranks behind are at may take long, and end by itself."""
+        return any(note.may_take_long for note in self.among(notes)) and not self.nobody_works(notes)
+
+    def is_hang(self, notes: Sequence[Note]) -> bool:
+        """Whether the silence is longer than what those ranks are at may take."""
+        if self.why == "suspended" or all(note.order == END for note in notes):
+            return False  # at the end rank 0 may wait for room on the disk
+        mine = self.among(notes)
+        if self.nobody_works(notes):
+            return True
+        if self.why in ("nothing", "places") and any(note.may_take_long for note in mine):
+            return False  # they do not wait for each other, and may take as long as they like
+        return all(note.silent_s >= note.limit_s for note in mine)
+
+
+def find_behind(notes: Sequence[Note], world_size: int) -> Behind:
+    """notes: of all ranks that are silent, one or more."""
+    stopped = tuple(note.rank for note in notes if note.is_stopped)
+    absent = tuple(sorted(set(range(world_size)) - {note.rank for note in notes}))
+    if stopped and len(stopped) == world_size:
+        return Behind((), "suspended")
+    if stopped:
+        return Behind(stopped, "stopped")
+    if absent:
+        return Behind(absent, "absent")
+    if len({note.position for note in notes}) > 1:
+        return Behind(_last(notes), "position")
+    idle = tuple(note.rank for note in notes if not note.waits)
+    if 0 < len(idle) <= len(notes) / 2:
+        return Behind(idle, "waiting")
+    return _behind_by_place(notes)
+
+
+def _last(notes: Sequence[Note]) -> tuple[int, ...]:
+    outside = [note for note in notes if note.order in (PROGRAM, END)]
+    if outside and 2 * len(outside) > len(notes):
+        return tuple(note.rank for note in notes if note not in outside) or _least(notes)
+    return _least(notes)
+
+
+def _least(notes: Sequence[Note]) -> tuple[int, ...]:
+    last = min(note.position for note in notes)
+    return tuple(note.rank for note in notes if note.position == last)
+
+
+def _behind_by_place(notes: Sequence[Note]) -> Behind:
+    places = Counter(note.place for note in notes)
+    if len(places) < 2:
+        return Behind((), "nothing")
+    most, count = places.most_common(1)[0]
+    if 2 * count <= len(notes):  # no majority: nobody can say which of them is right
+        return Behind((), "places")
+    return Behind(tuple(note.rank for note in notes if note.place != most), "places")

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from clusterdp.train.hang import proc
-from clusterdp.train.hang.phases import BYTES
+from clusterdp.train.hang.page import BYTES
 
 MOST_CHILDREN = 8  # of which the stacks are asked for
 MACOS = sys.platform == "darwin"  # no /proc; its signal for the stacks is ignored where nobody handles it

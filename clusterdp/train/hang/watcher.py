@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from clusterdp.train.hang.phases import FIRST, LONG, PHASE, STEP, phase_name
+from clusterdp.train.hang.page import FIRST, LONG, PHASE, STEP, phase_name
 from clusterdp.train.hang.watched_rank import Task, WatchedRank
 
 if TYPE_CHECKING:

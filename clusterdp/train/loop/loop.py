@@ -27,14 +27,13 @@ from clusterdp.errors import ConfigError, StateError
 from clusterdp.train.data.even_batches import same_number
 from clusterdp.train.data.loader_defaults import check_can_be_read
 from clusterdp.train.hang import page
-from clusterdp.train.hang.phases import FIRST, PROGRAM, RESTORE, STEP
+from clusterdp.train.hang.page import FIRST, PROGRAM, RESTORE, STEP
 from clusterdp.train.loop.batches import Batches
 from clusterdp.train.loop.graph_watch import GraphWatch
 from clusterdp.train.loop.save_schedule import SaveSchedule
 from clusterdp.train.optim.open_window import OpenWindow
 from clusterdp.train.output.say import say
-from clusterdp.train.parallel.buckets import settle_buckets
-from clusterdp.train.parallel.ddp import check_exchanged, check_finished, check_never_skips, is_unused
+from clusterdp.train.parallel.ddp import check_exchanged, check_finished, check_never_skips, is_unused, settle_buckets
 from clusterdp.train.profile.stopwatch import report_times
 from clusterdp.train.ranks.shared_flags import Agreed
 from clusterdp.train.ranks.stop import Stopped

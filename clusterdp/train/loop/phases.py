@@ -18,7 +18,7 @@ from clusterdp.checkpoint.format.layout import is_phase
 from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import ConfigError, EntryError
 from clusterdp.train.hang import page
-from clusterdp.train.hang.phases import EVALUATION
+from clusterdp.train.hang.page import EVALUATION
 from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.profile.stopwatch import Stopwatch
 from clusterdp.train.ranks.rank import Rank

@@ -11,7 +11,7 @@ from typing import Any
 from clusterdp.checkpoint import Checkpointer, CheckpointError, ClaimLost, Commit, LostContact, StateError
 from clusterdp.config.tree import CheckpointConfig
 from clusterdp.train.hang import page
-from clusterdp.train.hang.phases import SAVE
+from clusterdp.train.hang.page import SAVE
 from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.output.say import say
 from clusterdp.train.ranks.rank import Rank

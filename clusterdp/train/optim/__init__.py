@@ -1,7 +1,6 @@
 """What belongs to a step of the optimizer.
 
 amp             mixed precision: O0 to O3, and bf16
-master_weights  fp16 weights, and their fp32 copies
 accumulation    several batches to a step
 open_window     gradients that wait for a step
 batch_size      what a step sees in all, and its learning rate

@@ -2,10 +2,8 @@
 
 strategy                  ddp, fsdp, hsdp or dp, as the config has it
 ddp                       DistributedDataParallel: options, communication hooks, errors
-buckets                   DDP's buckets, which fix the order of its sums
 powersgd                  the communication hook that has a state
 fsdp                      FSDP2, and its hybrid form
-lockstep                  whether all ranks run the same parts of a sharded model
 model_parallel            a model over several devices of one rank
 same_model                whether all ranks have built the same model
 syncbn                    BatchNorm over the batches of all ranks

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -13,7 +15,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.errors import ConfigError, TrainError
 from clusterdp.train.argument_names import check_options
-from clusterdp.train.parallel.buckets import reduced, settle_buckets
 from clusterdp.wording import some_of
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 SETTLING = 2  # forward passes of settle_buckets(), as DDP counts before each
 HOOKS = ("fp16", "bf16", "powersgd")
+_settled: WeakSet[torch.nn.Module] = WeakSet()
 
 
 def wrap(
@@ -125,3 +127,63 @@ def explained(error: RuntimeError, model: DistributedDataParallel) -> TrainError
         "them, freeze them with requires_grad_(False), or set train.ddp: {find_unused_parameters: true}, which costs "
         "time in each step."
     )
+
+
+class _TouchAll(torch.nn.Module):
+    """A stand-in for the model whose backward pass reaches its parameters from the last to the first, with zeros.
+
+    That is DDP's own guess of the order in which gradients become ready in a real backward pass.
+    """
+
+    def __init__(self, parameters: list[torch.nn.Parameter]):
+        super().__init__()
+        self.all = parameters  # a plain list: they stay the model's
+
+    def forward(self) -> torch.Tensor:
+        total = self.all[0].new_zeros((), dtype=torch.float32)
+        for parameter in self.all:
+            total = total + (parameter * 0).sum().float().to(total.device)
+        return total
+
+
+def reduced(model: DistributedDataParallel) -> dict[str, torch.nn.Parameter]:
+    """The parameters whose gradients DDP adds up, in the order of its numbers for them."""
+    ignored = model.parameters_to_ignore  # in torch, a parameter of the model itself is called `.name`
+    return {
+        name: parameter
+        for name, parameter in model.module.named_parameters()
+        if parameter.requires_grad and (name if "." in name else f".{name}") not in ignored
+    }
+
+
+def settle_buckets(model: torch.nn.Module) -> None:
+    """Makes DDP regroup its buckets now, by two throw-away backward passes. Call it once on all ranks, before step one.
+
+    DDP regroups once, before its second forward pass, by the order in which gradients became ready in the first one.
+    Gloo's and NCCL's sums follow the buckets, so the first step after a resume would add up in another order than the
+    same step of the uninterrupted run: over 4 ranks the last bits differ. Settled, every step uses the same layout, in
+    fresh and in resumed runs. Parameters, buffers and RNG are untouched; gradients are None afterwards. A second call
+    does nothing.
+    """
+    if not isinstance(model, DistributedDataParallel) or model.find_unused_parameters or model in _settled:
+        return  # where it finds unused parameters, DDP never regroups
+    _settled.add(model)
+    if model.static_graph:
+        warnings.warn(
+            "DDP(static_graph=True): its buckets cannot be settled beforehand. A resumed run may differ from the "
+            "uninterrupted one in the last bits.",
+            stacklevel=2,
+        )
+        return
+    real = model.module
+    parameters = [*reduced(model).values()]
+    stand_in = _TouchAll(parameters)
+    try:
+        model.module = stand_in
+        for _ in range(2):
+            model.require_forward_param_sync = False  # it would look for the model's buffers in the stand-in
+            model().backward()  # DDP's forward sets it again
+    finally:
+        model.module = real
+    for parameter in parameters:
+        parameter.grad = None

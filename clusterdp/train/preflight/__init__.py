@@ -6,7 +6,6 @@ It prints lines, which the batch script reads (clusterdp/batch/preflight.py):
     preflight NODE failed REASON
     preflight NODE says WORDS     about what is slow, but works
 
-findings    what a check has to say, and of which node
 own_checks  what a node finds out by itself: devices, memory, the run folder
 meeting     what the nodes find out together: who is there, clocks, an all-reduce
 """

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from clusterdp.slurm import hostlist
 from clusterdp.train.preflight import meeting, own_checks
-from clusterdp.train.preflight.findings import Finding, tell
 from clusterdp.train.preflight.meeting import Place
+from clusterdp.train.preflight.own_checks import Finding, tell
 
 TOTAL_S = 420.0  # more than all waits of a meeting together; a hang of a device or a disk ends here
 

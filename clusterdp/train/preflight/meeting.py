@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from clusterdp.train.preflight.findings import Finding, tell
+from clusterdp.train.preflight.own_checks import Finding, tell
 
 CONNECT_S = 20.0  # TCP repeats a lost SYN after 1, 3, 7 and 15 s
 ARRIVAL_S = 120.0  # torch loads from a cold NFS in a minute on one node, and at once on another

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-
-from clusterdp.train.preflight.findings import Finding
 
 MB = 1 << 20
 LEAST_HOST_MB = 256  # less than one process with torch needs
@@ -79,3 +78,21 @@ def _device(device: object, name: str) -> Iterator[Finding]:
         free, total = torch.cuda.mem_get_info(device)
         if free < LEAST_DEVICE_SHARE * total:
             yield Finding(f"{name} has {free // MB} of {total // MB} MB free: is a process left behind?", fatal=False)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """fatal: the ranks must not start on this node. node: if it is another one; `-` is none in particular."""
+
+    text: str
+    fatal: bool = True
+    node: str = ""
+
+    def line(self, here: str) -> str:
+        text = " ".join(self.text.split())
+        return f"preflight {self.node or here} {'failed' if self.fatal else 'says'} {text}"
+
+
+def tell(line: str) -> None:
+    """Prints a line at once and whole: print() writes its end apart, and srun would put another node's line between."""
+    os.write(1, f"{line}\n".encode())

@@ -41,8 +41,8 @@ from clusterdp.errors import ClusterdpError, ConfigError, EntryError, RunError
 from clusterdp.rundir import RunDir, write_durably
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train.hang import page
-from clusterdp.train.hang.hung_file import leave_hung
-from clusterdp.train.hang.phases import END, PROGRAM
+from clusterdp.train.hang.note import leave_hung
+from clusterdp.train.hang.page import END, PROGRAM
 from clusterdp.train.output.best_effort import LONGEST_WAIT_S, retry_while_full
 from clusterdp.train.output.say import say
 from clusterdp.train.process import entry

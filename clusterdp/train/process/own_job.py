@@ -18,7 +18,7 @@ from clusterdp.checkpoint.errors import ClaimLost
 from clusterdp.errors import ClusterdpError
 from clusterdp.rundir import RunDir
 from clusterdp.train.hang import page
-from clusterdp.train.hang.phases import END, PROGRAM
+from clusterdp.train.hang.page import END, PROGRAM
 from clusterdp.train.job import JobHandle
 from clusterdp.train.output.say import say
 from clusterdp.train.process.attempt import (

@@ -1,7 +1,6 @@
 """Where the time of a step goes.
 
 stopwatch          the time of each part of a step, by rank
-diagnosis          what these times mean, in words
 profiling          how a run ends that is measured
 batch_size_finder  the batch sizes that were tried
 worker_finder      the speed of a loader with 0, 1, 2, 4, ... workers

@@ -36,7 +36,7 @@ from clusterdp.train.data.loader_defaults import check_can_be_read_again
 from clusterdp.train.data.loader_identity import batch_size_of
 from clusterdp.train.data.prefetch import Prefetcher
 from clusterdp.train.hang import page
-from clusterdp.train.hang.phases import EVALUATION
+from clusterdp.train.hang.page import EVALUATION
 from clusterdp.train.job import JobHandle
 from clusterdp.train.loop.history import SHAPE, EpochRow, History, row_line
 from clusterdp.train.loop.loop import Loop

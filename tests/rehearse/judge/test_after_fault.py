@@ -12,9 +12,8 @@ import torch
 
 from clusterdp.operate.run_history import read_history
 from clusterdp.rehearse.judge.after_fault import AfterFault, after_fault
-from clusterdp.rehearse.judge.lost_state import Kept, name_the_loss
+from clusterdp.rehearse.judge.lost_state import Kept, counters_behind, name_the_loss, restarted
 from clusterdp.rehearse.judge.reference import Reference, end_state
-from clusterdp.rehearse.judge.restarted import counters_behind, restarted
 from clusterdp.rehearse.observe.file_versions import folder_of_versions
 from clusterdp.rehearse.run_spec import Facts, Hit, RunResult
 from clusterdp.rehearse.state import Difference

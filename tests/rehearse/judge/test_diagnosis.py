@@ -217,6 +217,20 @@ def test_data_that_is_read_is_no_checkpoint(tmp_path: Path) -> None:
     assert said == "attempt 2 has read no checkpoint, though step_4.pt was there: it began anew"
 
 
+def test_attempt_that_goes_on_later_did_not_begin_anew(tmp_path: Path) -> None:
+    printed(tmp_path, "7.0", 0, 5, 10)
+    printed(tmp_path, "7.1", 5, 10, 24)
+    assert "began anew" not in diagnose(case(tmp_path, stop(HANDLED), files={"step_4.pt": FileUse(written=[104.0])}))
+
+
+def test_scratch_file_of_the_start_is_no_save(tmp_path: Path) -> None:
+    files = {
+        "step_4.pt": FileUse(written=[104.0], read=[124.0]),
+        "/tmp/5i_k2kgc": FileUse(written=[123.0], gone=[123.1]),  # tempfile tries the folder
+    }
+    assert "read no checkpoint" not in diagnose(case(tmp_path, stop(HANDLED), files=files))
+
+
 def test_a_job_that_comes_back_and_fails_by_itself_is_told_by_that_failure(tmp_path: Path) -> None:
     late = replace(SECOND, cause="start", failed=True)
     printed(tmp_path, "7.1", 1)

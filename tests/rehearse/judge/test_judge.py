@@ -14,8 +14,8 @@ from clusterdp.config.tree import RehearseConfig
 from clusterdp.operate.run_history import read_history
 from clusterdp.rehearse.drills.table import DRILLS, NAMES, drill_of
 from clusterdp.rehearse.judge.judge import judge, why_missed
+from clusterdp.rehearse.judge.lost_work import steps_lost
 from clusterdp.rehearse.judge.reference import Reference, end_state
-from clusterdp.rehearse.judge.steps_lost import steps_lost
 from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, LOST_WORK, PASSED, Verdict
 from clusterdp.rehearse.observe.file_use import FileUse
 from clusterdp.rehearse.run_spec import Facts, Hit, RunResult, RunSpec

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.rehearse.observe.printed_steps import counter_of, last_step, steps_of
+from clusterdp.rehearse.observe import printed_steps
+from clusterdp.rehearse.observe.printed_steps import GrowingLog, counter_of, last_step, steps_of
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,22 @@ def test_the_last_step_of_a_log(tmp_path: Path) -> None:
     assert last_step(log) == 4999
     log.write_text("hello\n")
     assert last_step(log) is None
+
+
+def test_growing_log_counts_epochs_from_its_first_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(printed_steps, "CHOSEN_S", 0.0)
+    log = tmp_path / "log"
+    growing = GrowingLog(log)
+    assert growing.last_step() is None
+    seen = []
+    with log.open("w") as file:
+        for epoch in range(40):
+            for step in range(1, 33):
+                file.write(f"\rEpoch {epoch}:  {step}%|{step // 8 * '█'} | {step}/32 [00:00<00:00, 80.57it/s]")
+                file.flush()
+            seen.append(growing.last_step())
+    assert seen == [32 * epoch for epoch in range(1, 41)]
+    assert last_step(log) != seen[-1], "its end alone"
 
 
 def test_a_bar_that_is_full_at_once_is_no_training() -> None:

@@ -86,7 +86,7 @@ open({str(tmp_path / "port")!r}, "w").write(str(server.getsockname()[1]))
 def test_the_page_of_a_rank_tells_step_and_phase(tmp_path: Path) -> None:
     text = """
 from clusterdp.train.hang import page
-from clusterdp.train.hang.phases import EVALUATION, PHASE, STEP
+from clusterdp.train.hang.page import EVALUATION, PHASE, STEP
 page.shared()
 page.current()[STEP] = 17
 page.enter(EVALUATION)
@@ -101,7 +101,7 @@ page.enter(EVALUATION)
 
 
 def test_the_phases_are_those_of_the_page() -> None:
-    from clusterdp.train.hang import phases
+    from clusterdp.train.hang import page as phases
 
     assert (processes.RESTORE, processes.EVALUATION) == (phases.RESTORE, phases.EVALUATION)
 

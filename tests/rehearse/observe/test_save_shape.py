@@ -131,6 +131,8 @@ def test_few_strikes_are_spread_over_the_save() -> None:
         ("{run}/code/__pycache__/a.pyc", ""),
         ("/tmp/gan-7/a.pt", "/tmp/gan-7/a.pt"),
         ("/home/me/.cache/torch/kernel.so", ""),
+        ("/tmp/5i_k2kgc", ""),
+        ("/tmp/tmp9oae1cb5", "/tmp/tmp9oae1cb5"),
     ],
 )
 def test_own_name_leaves_out_records_and_caches(tmp_path: Path, path: str, name: str) -> None:

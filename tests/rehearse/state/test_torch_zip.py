@@ -20,7 +20,7 @@ import torch
 
 from clusterdp.errors import CheckpointError
 from clusterdp.rehearse.state import EndState, Leaf, compare, of_files
-from clusterdp.rehearse.state.measure import values
+from clusterdp.rehearse.state.compare import values
 
 
 @dataclasses.dataclass
