@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from clusterdp.fakeslurm.commands import NAMES
 from clusterdp.fakeslurm.core.paths import Paths
 
 CLIENT = Path(__file__).resolve().parent / "client"
-NOT_COMMANDS = ("client", "__init__")
 # Slurm's other commands: without these, a real Slurm's would run where one is installed.
 REFUSED = "sattach scrontab sdiag sgather sreport strigger sview".split()
 REFUSAL = """\
@@ -27,15 +27,14 @@ exit 1
 def install(paths: Paths) -> None:
     """Write the commands into bin/. Python runs without site, so that they start within milliseconds."""
     python = paths.interpreter()
-    for command in sorted(CLIENT.glob("*.py")):
-        if command.stem in NOT_COMMANDS:
-            continue
+    own = {file.stem for file in CLIENT.glob("*.py")}
+    for name in set(NAMES) - {"control"}:
         # Not a shell script: /bin/sh may drop variables whose names it does not accept, as of bash's functions.
         where = [str(paths.folder), str(paths.socket)]
-        path = paths.bin / command.stem
+        path = paths.bin / name
+        runs = f"import {name}" if name in own else f"from client import run\nrun({name!r})"
         path.write_text(
-            f"#!{python} -SEs\nimport sys\nsys.argv[1:1] = {where!r}\n"
-            f"sys.path[0] = {str(CLIENT)!r}\nimport {command.stem}\n",
+            f"#!{python} -SEs\nimport sys\nsys.argv[1:1] = {where!r}\nsys.path[0] = {str(CLIENT)!r}\n{runs}\n",
             errors="surrogateescape",
         )
         path.chmod(0o700)

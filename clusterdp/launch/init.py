@@ -14,7 +14,7 @@ from pathlib import Path
 from clusterdp import config as config_module
 from clusterdp.errors import RunError, SlurmError
 from clusterdp.slurm import commands
-from clusterdp.slurm.accounting import Association
+from clusterdp.slurm.commands import Association
 from clusterdp.slurm.nodes import NodeGroup
 from clusterdp.wording import counted
 

@@ -9,8 +9,7 @@ from typing import Any, TextIO
 
 from clusterdp.batch.causes import FAULTS
 from clusterdp.errors import SlurmError
-from clusterdp.operate.account.run_account import account_so_far
-from clusterdp.operate.account.words import goodput_line
+from clusterdp.operate.account.run_account import account_so_far, goodput_line
 from clusterdp.operate.attempt_history import AttemptHistory
 from clusterdp.operate.event_text import ending_text
 from clusterdp.operate.formatting import Colour, ago, clock, number, shown_path

@@ -5,7 +5,6 @@ digits            a convolutional network on handwritten digits, with job.loop
 trainer_digits    the same with Trainer
 techniques        the same with every technique that a config can choose
 shards            the same from tar files
-lenet             LeNet-5
 results           the accuracy and the digest that they report at their end
 by_hand           data parallelism written out, without DistributedDataParallel
 parameter_server  a synchronous parameter server

@@ -24,9 +24,8 @@ import torch.distributed as dist
 from torch import nn
 
 from clusterdp.errors import StateError
-from clusterdp.recipes.by_hand import pack, replicate, unpack
+from clusterdp.recipes.by_hand import LeNet, pack, replicate, unpack
 from clusterdp.recipes.data import images as data_images
-from clusterdp.recipes.lenet import LeNet
 from clusterdp.recipes.results import accuracy, digest, report
 from clusterdp.train import JobHandle
 

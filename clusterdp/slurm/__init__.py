@@ -1,6 +1,5 @@
 """What Slurm is: its commands, its variables, its texts. Standard library only.
 
-accounting  accounts and QOS, as sacctmgr shows them
 commands    the only place that runs a Slurm command
 env         which rank of which job this process is, by its environment
 hostlist    host list expressions: n[1-3]

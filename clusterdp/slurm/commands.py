@@ -13,11 +13,10 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from clusterdp.errors import SlurmError, SubmitError, SubmitInDoubt
-from clusterdp.slurm.accounting import ASSOCIATION_FIELDS, GROUP_LIMITS, QOS_FIELDS, Association, read_associations
 from clusterdp.slurm.jobid import JOB_ID, is_job_id
 from clusterdp.slurm.nodes import SINFO_FORMAT, NodeGroup, read_sinfo
 from clusterdp.slurm.quantities import seconds_of
@@ -42,6 +41,14 @@ MAY_WAIT = re.compile(r"Requested (node configuration is not available|partition
 # A row of squeue. What is left of an array (`7_[2-9]`), or a part of a heterogeneous job (`7+0`), goes by the job's id.
 ROW = re.compile(rf"({JOB_ID})(?:_\[[^|]*\]|\+[0-9]+)?\|([A-Z_]+)\|(.*)\|([^|]*)")
 OWN_ROW = re.compile(r"([0-9]+)\|([A-Z_]+)\|(.*)")
+GROUP_LIMITS = ("GrpTRES", "GrpJobs", "GrpTRESMins")  # of all jobs of an account, and of the accounts below it
+LIMITS = ("MaxWall", "MaxTRES", "MaxTRESMins", "MaxJobs", "MaxSubmit", *GROUP_LIMITS)
+ASSOCIATION_FIELDS = ("Account", "Partition", "QOS", "DefaultQOS", "DefaultAccount", *LIMITS)
+QOS_FIELDS = (
+    *("MaxWall", "MinTRES", "MaxTRES", "MaxTRESPerNode", "MaxTRESPU", "MaxTRESPA", "GrpTRES", "MaxSubmitPU"),
+    *("MaxTRESMins", "GrpTRESMins", "MaxJobsPU", "MaxJobsPA", "GrpJobs"),
+    *("GraceTime", "Preempt", "PreemptMode", "Flags"),
+)
 
 
 class CommandTimeout(SlurmError):
@@ -355,3 +362,29 @@ def _call(
         raise CommandTimeout(
             f"{argv[0]}: no answer within {timeout_s:.0f} s. Is the controller up (`scontrol ping`)?"
         ) from None
+
+
+@dataclass(frozen=True)
+class Association:
+    """Of this user with an account. partition: the only one where it holds; empty if it holds in all. is_default: jobs
+    that name no account get this one. limits: some of LIMITS, also those that the account has and the user has not."""
+
+    account: str
+    qos: Sequence[str] = ()
+    default_qos: str = ""
+    partition: str = ""
+    is_default: bool = False
+    limits: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_associations(lines: Sequence[str]) -> list[Association]:
+    """Of `sacctmgr --parsable2 show user withassoc`. Lines that are none are left out."""
+    found = []
+    for values in (line.split("|") for line in lines):
+        row = dict(zip(ASSOCIATION_FIELDS, values, strict=False))
+        if len(values) == len(ASSOCIATION_FIELDS) and (account := row["Account"]):
+            qos = tuple(filter(None, row["QOS"].split(",")))
+            limits = {name: row[name] for name in LIMITS if row[name]}
+            is_default = row["DefaultAccount"] == account
+            found.append(Association(account, qos, row["DefaultQOS"], row["Partition"], is_default, limits))
+    return found

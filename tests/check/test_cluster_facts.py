@@ -11,7 +11,7 @@ from clusterdp.check.cluster_facts import TIMEOUT_S, ask_cluster
 from clusterdp.config import read
 from clusterdp.config.tree import ResourcesConfig
 from clusterdp.slurm import commands
-from clusterdp.slurm.accounting import Association
+from clusterdp.slurm.commands import Association
 from tests.check.builder import PARTITIONS, SETTINGS, SINFO
 
 

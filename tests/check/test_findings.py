@@ -19,7 +19,7 @@ from clusterdp.check.last_run import LastRun
 from clusterdp.check.misread import KNOWN
 from clusterdp.check.program import look_at, look_at_script
 from clusterdp.fakeslurm.commands.options import ever
-from clusterdp.slurm.accounting import Association
+from clusterdp.slurm.commands import Association
 from tests.check.builder import cluster, subject
 
 COMMAND = {"command": ["python", "train.py"]}

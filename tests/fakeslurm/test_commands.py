@@ -4,8 +4,8 @@ import pytest
 
 from clusterdp.fakeslurm import FakeCluster, FakeSlurmError
 from clusterdp.fakeslurm.commands.directives import directive_words
-from clusterdp.fakeslurm.core.filename_patterns import expand
 from clusterdp.fakeslurm.core.times import BadTime, minutes
+from clusterdp.fakeslurm.slurmstepd.output_files import expand
 
 from .conftest import Desk
 

@@ -11,7 +11,7 @@ import yaml
 from clusterdp import config
 from clusterdp.errors import RunError
 from clusterdp.launch.init import plan, write
-from clusterdp.slurm.accounting import ASSOCIATION_FIELDS
+from clusterdp.slurm.commands import ASSOCIATION_FIELDS
 
 SINFO = """\
 cpu*|up|idle|20|64|256000|(null)|(null)|1-00:00:00|1-infinite

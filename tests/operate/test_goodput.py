@@ -9,7 +9,7 @@ import pytest
 
 from clusterdp.cli.command_line import main
 from clusterdp.operate.account.goodput import show_goodput
-from clusterdp.operate.account.words import brief, hours
+from clusterdp.operate.account.run_account import brief, hours
 from clusterdp.operate.status import show_status
 from tests.operate.builder import T0, RunBuilder
 from tests.operate.conftest import FakeQueue

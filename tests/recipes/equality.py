@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from clusterdp.recipes import by_hand
+from clusterdp.recipes.by_hand import LeNet
 from clusterdp.recipes.data import images
-from clusterdp.recipes.lenet import LeNet
 from clusterdp.recipes.parameter_server import ParameterServer
 from clusterdp.train import JobHandle, StopSignal
 from clusterdp.train.settings import WorkerSettings

@@ -13,7 +13,7 @@ import pytest
 
 from clusterdp.checkpoint.format.manifest import scan
 from clusterdp.errors import ConfigError
-from clusterdp.storage import RetryPolicy, multipart, open_storage, s3, url
+from clusterdp.storage import RetryPolicy, open_storage, s3, url
 from clusterdp.storage.s3 import S3Storage
 from tests.storage.proxy import Proxy, Request
 from tests.storage.servers import S3Server, free_port
@@ -38,7 +38,7 @@ def open_s3(endpoint: str, bucket: str, retry_policy: RetryPolicy = QUICK, **opt
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> int:
     """5 MiB, the least that S3 takes."""
-    monkeypatch.setattr(multipart, "PART", 5 * MIB)
+    monkeypatch.setattr(s3, "PART", 5 * MIB)
     return 5 * MIB
 
 
@@ -91,10 +91,10 @@ def test_parts_are_never_more_than_a_few_in_memory(
             yield memoryview(bytes(5 * MIB))
 
     collected: list[None] = []
-    collect = multipart.Upload._collect
-    monkeypatch.setattr(multipart.Upload, "_collect", lambda upload: collected.append(collect(upload)))
+    collect = s3.Upload._collect
+    monkeypatch.setattr(s3.Upload, "_collect", lambda upload: collected.append(collect(upload)))
     storage.write("a/x", counted())
-    assert most <= multipart.AT_ONCE + 1
+    assert most <= s3.AT_ONCE + 1
     assert storage.size("a/x") == 35 * MIB
 
 
@@ -234,7 +234,7 @@ def test_a_server_that_stops_in_the_middle_of_an_upload_is_an_error_in_the_end(
 ) -> None:
     """Nobody reads what is sent, and a part is more than the kernel keeps: no time-out for an answer has begun."""
     storage = open_s3(s3_server.endpoint, bucket, RetryPolicy(timeout_s=0.5, retry_s=0.1))
-    part = memoryview(bytes(multipart.PART))
+    part = memoryview(bytes(s3.PART))
     monkeypatch.setattr(url, "_SLOWEST", 1 << 30)
 
     def freezing() -> Iterator[memoryview]:

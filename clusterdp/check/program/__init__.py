@@ -1,6 +1,5 @@
 """Facts on a program's own text, without running it. Nothing is imported, and no shell is started.
 
-program_text   ProgramText, Place: the facts, each with its line
 look_at        look_at, look_at_script, look_at_file: from a command, from bash lines, from a Python file
 command_words  which Python file the words of a command run
 shell_lines    the commands of a shell script, line by line
@@ -11,6 +10,6 @@ fixed_facts    ports, devices and loader workers that are hard-coded
 """
 
 from clusterdp.check.program.look_at import look_at, look_at_file, look_at_script
-from clusterdp.check.program.program_text import PathUse, Place, ProgramText
+from clusterdp.check.program.source import PathUse, Place, ProgramText
 
 __all__ = ["PathUse", "Place", "ProgramText", "look_at", "look_at_file", "look_at_script"]

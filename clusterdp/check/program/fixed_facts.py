@@ -6,8 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from clusterdp.check.program.program_text import Place, ProgramText
-from clusterdp.check.program.source import Source, argument, last_name
+from clusterdp.check.program.source import Place, ProgramText, Source, argument, last_name
 from clusterdp.check.program.sources import Sources
 
 TCP = re.compile(r"tcp://[^/\s]+:[0-9]{2,5}")

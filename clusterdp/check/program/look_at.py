@@ -11,9 +11,18 @@ from pathlib import Path
 from clusterdp.check.program.command_words import program_of
 from clusterdp.check.program.fixed_facts import add_fixed_facts
 from clusterdp.check.program.opened_paths import add_opened_paths, opens
-from clusterdp.check.program.program_text import Place, ProgramText, ShellCall
 from clusterdp.check.program.shell_lines import commands_of, fixed_ports, has_trap
-from clusterdp.check.program.source import Function, Source, argument, last_name, parameters, passed
+from clusterdp.check.program.source import (
+    Function,
+    Place,
+    ProgramText,
+    ShellCall,
+    Source,
+    argument,
+    last_name,
+    parameters,
+    passed,
+)
 from clusterdp.check.program.sources import Sources, TooMuch, sources_from
 from clusterdp.plainfile import read_plain
 

@@ -6,10 +6,11 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from clusterdp.check.program.program_text import PathUse, ProgramText
 from clusterdp.check.program.source import (
     MOST_HOPS,
     Definition,
+    PathUse,
+    ProgramText,
     Source,
     argument,
     default_of,

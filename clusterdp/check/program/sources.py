@@ -12,8 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from clusterdp.check.program.command_words import module_file
-from clusterdp.check.program.program_text import Place
-from clusterdp.check.program.source import Definition, Source, last_name
+from clusterdp.check.program.source import Definition, Place, Source, last_name
 from clusterdp.plainfile import read_plain
 
 MOST_FILES, MOST_BYTES = 80, 800_000  # to parse that much takes about half a second

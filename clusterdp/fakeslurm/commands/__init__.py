@@ -28,8 +28,6 @@ option_values        which values those options take
 parsed_options       the options that were given, and what each value means
 directives           the #SBATCH and #PBS lines of a script
 job_desc_of_options  from the options to a JobDesc
-clusters             --clusters: there is one
-iterate              --iterate of squeue and sinfo
 columns              tables as squeue and sinfo print them
 as_json              --json and --yaml of squeue, sinfo and scontrol, as in 22.05
 as_newer_json        the same from 23.11 on

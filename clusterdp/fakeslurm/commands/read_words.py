@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands.getopt import GetoptParser
-from clusterdp.fakeslurm.core.error_texts import CommandDone
+from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
 
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.connection import Connection
@@ -25,3 +28,38 @@ def read_words(
         client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
         raise CommandDone
     return pairs, rest
+
+
+def cluster_named(command: str, name: str | None, daemon: Daemon, entry: str = "SLURM_CLUSTERS") -> str | None:
+    """The cluster's name if --clusters was given; raises Refusal for another one."""
+    if name and name not in ("all", daemon.shape.name):
+        fatal = ""
+        if entry == "SLURM_CLUSTERS" and daemon.shape.settings.release.clusters_are_fatal:
+            entry, fatal = "--cluster", f"\n{command}: fatal: Could not get cluster information"
+        raise Refusal(
+            f"{command}: error: No cluster '{name}' known by database.\n{command}: error: '{name}' can't be reached "
+            f"now, or it is an invalid entry for {entry}.  Use 'sacctmgr list clusters' to see available clusters."
+            + fatal
+        )
+    return daemon.shape.name if name else None
+
+
+async def iterate(client: Connection, options: dict[str, str], once: Callable[[], int]) -> int:
+    """Print what `once` prints, with the date before it where that is asked for; its exit status."""
+    dated = bool({"iterate", "long"} & options.keys()) and "noheader" not in options
+    while True:
+        if dated and not {"json", "yaml"} & options.keys():
+            client.print(time.strftime("%a %b %d %H:%M:%S %Y"))
+        if "iterate" not in options:
+            return once()
+        try:
+            once()
+        except Refusal as refusal:
+            client.error(refusal.text)
+        client.print("")
+        await client.flush()
+        try:
+            await asyncio.wait_for(client.hung_up(), float(options["iterate"]))
+            return 0
+        except asyncio.TimeoutError:
+            pass

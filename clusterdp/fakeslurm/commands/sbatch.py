@@ -7,13 +7,14 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands import clusters, directives
+from clusterdp.fakeslurm.commands import directives
 from clusterdp.fakeslurm.commands.allocation import command_line, components_of, show_options, test_only
 from clusterdp.fakeslurm.commands.getopt import GetoptParser
 from clusterdp.fakeslurm.commands.job_desc_of_options import job_desc
 from clusterdp.fakeslurm.commands.option_values import BAD
 from clusterdp.fakeslurm.commands.options import SBATCH_ENVIRON, options_of
 from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
+from clusterdp.fakeslurm.commands.read_words import cluster_named
 from clusterdp.fakeslurm.core import error_texts, job_environ
 from clusterdp.fakeslurm.core.error_texts import CommandDone, ControllerError, Refusal
 from clusterdp.fakeslurm.core.job_desc import JobDesc
@@ -59,7 +60,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
         _from_environ(client.environ, daemon.shape.settings.release),
     )
     first = components[0]
-    cluster = clusters.named("sbatch", first.get("clusters"), daemon, "--cluster")
+    cluster = cluster_named("sbatch", first.get("clusters"), daemon, "--cluster")
     if "verbose" in first:
         show_options(client, first)
     try:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands import clusters
 from clusterdp.fakeslurm.commands import scontrol_show as show
 from clusterdp.fakeslurm.commands.as_newer_json import NewerJsonWriter, writer_for
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
+from clusterdp.fakeslurm.commands.read_words import cluster_named
 from clusterdp.fakeslurm.commands.scontrol_show import associations
 from clusterdp.fakeslurm.commands.scontrol_update import parts, update
 from clusterdp.fakeslurm.core import error_texts
@@ -55,7 +55,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
     if "version" in options:
         client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
         raise CommandDone
-    clusters.named("scontrol", options.get("clusters") or options.get("cluster"), daemon)
+    cluster_named("scontrol", options.get("clusters") or options.get("cluster"), daemon)
     if not words:
         return 0
     verb = _abbreviated(words[0].lower(), VERBS)

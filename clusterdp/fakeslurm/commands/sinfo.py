@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands import clusters, columns, iterate
+from clusterdp.fakeslurm.commands import columns
 from clusterdp.fakeslurm.commands.as_json import Json, JsonWriter
 from clusterdp.fakeslurm.commands.as_newer_json import NewerJsonWriter, writer_for
 from clusterdp.fakeslurm.commands.columns import PrintField
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
-from clusterdp.fakeslurm.commands.read_words import read_words
+from clusterdp.fakeslurm.commands.read_words import cluster_named, iterate, read_words
 from clusterdp.fakeslurm.commands.sinfo_fields import LETTERS, NAMES, ORDER, SAME, SHORT, SinfoRow, state_words, word
 from clusterdp.fakeslurm.core.error_texts import Refusal
 from clusterdp.fakeslurm.core.model import Model, Node
@@ -118,12 +118,12 @@ async def run(client: Connection, daemon: Daemon) -> int:
         raise Refusal("sinfo: error: --reservation is not supported by this fake cluster")
     if not re.fullmatch(r"[1-9]\d*", options.get("iterate", "1")):
         raise Refusal(f"sinfo: error: Error: invalid entry for --iterate={options['iterate']}")
-    return await iterate.show(client, options, lambda: _show(options, client, daemon))
+    return await iterate(client, options, lambda: _show(options, client, daemon))
 
 
 def _show(options: dict[str, str], client: Connection, daemon: Daemon) -> int:
     release = daemon.shape.settings.release
-    cluster = clusters.named("sinfo", options.get("clusters") or client.environ.get("SLURM_CLUSTERS"), daemon)
+    cluster = cluster_named("sinfo", options.get("clusters") or client.environ.get("SLURM_CLUSTERS"), daemon)
     found = _nodes(options, client, daemon)
     header = "noheader" not in options
     if cluster and header:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from clusterdp.fakeslurm.commands import clusters, columns, iterate
+from clusterdp.fakeslurm.commands import columns
 from clusterdp.fakeslurm.commands.as_json import Json, JsonWriter
 from clusterdp.fakeslurm.commands.as_newer_json import writer_for
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
+from clusterdp.fakeslurm.commands.read_words import cluster_named, iterate
 from clusterdp.fakeslurm.commands.squeue_fields import LETTERS, STEP_LETTERS, SqueueJob, SqueueStep, names_in
 from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
@@ -63,12 +64,12 @@ async def run(client: Connection, daemon: Daemon) -> int:
     _check(options, release)
     if "only-job-state" in options and ("json" in options or "yaml" in options):
         options["state"] = "all"
-    return await iterate.show(client, options, lambda: _show(options, client, daemon, rest))
+    return await iterate(client, options, lambda: _show(options, client, daemon, rest))
 
 
 def _show(options: dict[str, str], client: Connection, daemon: Daemon, rest: list[str]) -> int:
     release = daemon.shape.settings.release
-    cluster = clusters.named("squeue", options.get("clusters") or client.environ.get("SLURM_CLUSTERS"), daemon)
+    cluster = cluster_named("squeue", options.get("clusters") or client.environ.get("SLURM_CLUSTERS"), daemon)
     jobs = _chosen(options, client, daemon, rest)
     if "json" in options or "yaml" in options:
         client.print(_as_data(options, jobs, daemon))

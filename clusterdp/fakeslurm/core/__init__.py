@@ -15,8 +15,6 @@ release            what differs between the releases of Slurm
 since              the rows of that table
 error_texts        how commands refuse: Slurm's texts and exit statuses
 constraints        --constraint
-filename_patterns  %j, %t, ... in the names of output files
-task_distribution  how many tasks each node gets
 task_usage         what tasks have used
 times              Slurm's forms of time
 ranges             0-3,7 and 2,1(x3): Slurm's lists of numbers

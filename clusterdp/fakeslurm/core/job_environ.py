@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from clusterdp.fakeslurm.core.model import JobRecord, Model, Share, Step, sluid
 from clusterdp.fakeslurm.core.ranges import counts
 from clusterdp.fakeslurm.core.release import Release
 from clusterdp.fakeslurm.core.shape import Shape, User
-from clusterdp.fakeslurm.core.task_distribution import deal
 from clusterdp.slurm.hostlist import compress
 
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
@@ -347,3 +346,26 @@ def of_task(
 
 def _list(numbers: list[int]) -> str:
     return ",".join(map(str, numbers))
+
+
+def deal(tasks: int, room: Sequence[int], cyclic: bool = False) -> list[int]:
+    """The number of tasks on each node: one on each, then round again, as long as there is room; `room` counts
+    tasks.
+
+    Which ranks they are is decided elsewhere. If there are more tasks than room, all nodes get more alike; in cyclic
+    order none gets much more than its room.
+    """
+    counts = [0] * len(room)
+    excess = tasks - sum(room)
+    above = -(-excess // len(room)) if cyclic and excess > 0 else 0
+    crowded, lap = False, 0
+    while tasks:
+        space = False
+        for i, most in enumerate(room):
+            if tasks and ((crowded and not cyclic) or lap < most + above):
+                counts[i] += 1
+                tasks -= 1
+                space = space or lap + 1 < most
+        crowded = crowded or not space
+        lap += 1
+    return counts

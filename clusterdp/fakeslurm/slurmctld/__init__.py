@@ -16,8 +16,6 @@ job_end         how attempts end: by themselves, by scancel, at a limit
 requeue         requeue, preemption, suspend, lost nodes
 nodes           nodes that are drained, set down, fail and come back
 timers          what is done when time has passed: limits, warnings, grace times; and `advance`
-clock           the cluster's time
-records         writes each change to the journal, to accounting and to history.jsonl
 journal         the jobs and nodes on disk, for the next daemon
 spool           the scripts and environments of jobs, on disk
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,17 +16,16 @@ from clusterdp.fakeslurm.core.model import BATCH, WAITING, Array, Het, JobRecord
 from clusterdp.fakeslurm.core.orders import Order, Signal, SignalScript
 from clusterdp.fakeslurm.core.shape import Shape, User
 from clusterdp.fakeslurm.slurmctld import job_end, requeue, scheduler, submit_checks
-from clusterdp.fakeslurm.slurmctld.clock import Clock
 from clusterdp.fakeslurm.slurmctld.dependencies import dependency_state
-from clusterdp.fakeslurm.slurmctld.journal import Journal
+from clusterdp.fakeslurm.slurmctld.journal import Journal, Records
 from clusterdp.fakeslurm.slurmctld.node_selection import all_free, place
-from clusterdp.fakeslurm.slurmctld.records import Records
 from clusterdp.fakeslurm.slurmctld.spool import Spool
 from clusterdp.fakeslurm.slurmdbd.accounting import Accounting
 from clusterdp.slurm.state import JobState
 
 FIRST_PRIORITY = 4294901759
 SCHEDULING_DELAY_S = 0.1
+TOLERATED_S = 1.0
 
 
 class Runner(Protocol):
@@ -336,3 +336,28 @@ class Controller:
 
 def _differs(decision: scheduler.KeepPending, job: JobRecord) -> bool:
     return decision.reason != job.reason or decision.start != job.planned_start
+
+
+class Clock:
+    def __init__(self, model: Model):
+        self._model = model
+        if not model.epoch:
+            self.set()
+
+    def __call__(self) -> float:
+        """Seconds since 1970 by the cluster's clock."""
+        return time.monotonic() + self._model.epoch + self._model.ahead_s
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the machine's clock was set or stood still, as when a laptop sleeps or restarts."""
+        return abs(_epoch() - self._model.epoch) > TOLERATED_S
+
+    def set(self) -> None:
+        """Take the machine's time; only when nothing waits or runs that would notice."""
+        self._model.epoch = _epoch()
+
+
+def _epoch() -> float:
+    """What the machine's clock showed when its monotonic clock began."""
+    return time.time() - time.monotonic()

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from clusterdp.fakeslurm.core import error_texts
+from clusterdp.fakeslurm.core.job_environ import deal
 from clusterdp.fakeslurm.core.model import BATCH, JobRecord, Share, Step
 from clusterdp.fakeslurm.core.release import Release
-from clusterdp.fakeslurm.core.task_distribution import deal
 
 GRES_TOO_FEW = "Insufficient GRES available in allocation"
 GRES_MISMATCH = "Invalid Trackable RESource (TRES) specification"

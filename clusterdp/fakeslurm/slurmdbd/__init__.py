@@ -2,5 +2,4 @@
 
 accounting   a row for each attempt of a job, which sacct prints
 history      history.jsonl: the events, for people and tests
-append_file  a file that grows line by line, on a disk that may be full
 """

@@ -5,27 +5,34 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterdp import config as config_module
-from clusterdp.config import Given
-from clusterdp.config.elements import Element, Sweep, resolve_sweep
+from clusterdp.config import Config, Given
+from clusterdp.config.elements import Element, Sweep, in_words, resolve_sweep
 from clusterdp.errors import ConfigError
+from clusterdp.launch import code_snapshot, source_record
+from clusterdp.launch.batch_copy import write_batch
+from clusterdp.launch.batch_rules import rules_of
+from clusterdp.launch.code_snapshot import CodeSnapshot
 from clusterdp.launch.entry_check import Function, check_params, find_function
 from clusterdp.launch.installed_check import check_installed
-from clusterdp.launch.job_secrets import check_secrets
+from clusterdp.launch.job_secrets import check_secrets, secret_paths
+from clusterdp.launch.new_folder import empty
 from clusterdp.launch.plan import can_be_judged, elsewhere, new_path
-from clusterdp.launch.script import Script, render
-from clusterdp.launch.script_spec import ArraySpec, ScriptSpec, make_spec
-from clusterdp.launch.sweep.same_script import check_same_script, check_template, check_words_differ
-from clusterdp.rundir import SweepDir
+from clusterdp.launch.script import Script, render, template_values
+from clusterdp.launch.script_spec import ArraySpec, ScriptSpec, lines_of, make_spec
+from clusterdp.rundir import SweepDir, write_durably
 from clusterdp.slurm import commands
 
 if TYPE_CHECKING:
     from clusterdp.launch.code_snapshot import CodeSnapshot
     from clusterdp.launch.sweep.arrays import SentSweep
+
+WORDS = {"command", "script", "delimiter"}  # of the program
+BY_SUBMIT = {"backend", "run_dir", "snapshot", "local"}  # read where the sweep is submitted, once
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,6 @@ class SweepPlan:
         """Make the folders and submit. If sbatch refuses the first array, the folder is removed again."""
         from clusterdp.launch.new_folder import new_folder
         from clusterdp.launch.sweep.arrays import submit_arrays
-        from clusterdp.launch.sweep.folder import write_folder
 
         with new_folder(self.folder.files, named=bool(self.spec.config.run_dir)) as lock:
             taken = write_folder(self)
@@ -105,3 +111,122 @@ def _check_entries(elements: Sequence[Element], submit_dir: Path) -> None:
             raise type(error)(f"{element}: {error}") from None
         if (element.number == 0 or config.metrics is not first.metrics) and not elsewhere(config):
             check_installed(config)
+
+
+def write_folder(plan: SweepPlan) -> CodeSnapshot | None:
+    """Write the whole folder, or nothing."""
+    files, spec = plan.folder.files, plan.spec
+    taken = None
+    try:
+        files.events.mkdir()
+        if spec.config.snapshot.enabled:
+            config = spec.config
+            taken = code_snapshot.take(spec.submit_dir, files.code, config.snapshot, files.path, secret_paths(config))
+        source_record.write_record(files, spec)
+        links = _links(plan)
+        texts: dict[str, tuple[Any, str]] = {}
+        for element in plan.sweep.elements:
+            _write_element(plan, element, links, texts)
+        plan.folder.write_table(spec.config.name, [element.values for element in plan.sweep.elements])
+        write_batch(files.path / "batch", plan.scripts[0][1].rules)
+        for array, script in plan.scripts:
+            write_durably(plan.folder.script(array.offset), script.text, mode=0o600)
+    except BaseException:
+        empty(files)
+        raise
+    return taken
+
+
+def _links(plan: SweepPlan) -> list[str]:
+    """What an element has from the sweep."""
+    files = plan.folder.files
+    records = [record.name for record in (files.source, files.source_diff) if record.exists()]
+    return [files.code.name, *records] if plan.spec.config.snapshot.enabled else records
+
+
+def _write_element(plan: SweepPlan, element: Element, links: Sequence[str], texts: dict[str, tuple[Any, str]]) -> None:
+    """Without the folders that an attempt makes when it begins: to make one takes as long as to write a file."""
+    run, spec = plan.folder.element(element.number), plan.spec
+    for folder in (run.path, run.events, run.checkpoints):
+        os.mkdir(folder)
+    for name in links:
+        os.symlink(f"../{name}", run.path / name)
+    config = _with_own_checkpoints(element)
+    _write(run.config, config_module.dump(config, texts))
+    if spec.kind == "command":
+        words = make_spec(config, run.path, spec.submit_dir, spec.python).command
+        _write(run.path / "words", "".join(f"{word}\0" for word in words))
+    elif spec.kind == "script":
+        _write(run.path / "script.sh", lines_of(config.script, "script") + "\n")
+
+
+def _with_own_checkpoints(element: Element) -> Config:
+    """`checkpoint.url` is a folder for all: each element has a folder of its number there."""
+    saving = element.config.checkpoint
+    if not saving.url:
+        return element.config
+    return replace(element.config, checkpoint=replace(saving, url=f"{saving.url.rstrip('/')}/{element.number}"))
+
+
+def _write(path: Path, text: str) -> None:
+    """For the owner alone, as what a single run has."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(text.encode())
+
+
+def check_same_script(elements: Sequence[Element], spec: ScriptSpec) -> None:
+    """ConfigError, with the key, for the first element that another script would be needed for. spec: of element 0."""
+    first = elements[0].config
+    wanted = _rendered_from(first, spec)
+    for element in elements[1:]:
+        if _rendered_from(element.config, spec) != wanted:
+            raise _refusal(element, elements[0], spec, wanted)
+    for key in elements[0].values:
+        if key.partition(".")[0] in BY_SUBMIT:
+            raise ConfigError(f"sweep: {key} is for the sweep as a whole. Submit runs that differ in it apart.")
+
+
+def check_words_differ(elements: Sequence[Element], spec: ScriptSpec) -> None:
+    """ConfigError if params are swept that no program is given."""
+    keys = elements[0].values
+    if spec.kind == "entry" or len(elements) == 1 or not all(key.startswith("params.") for key in keys):
+        return
+    first = elements[0].config
+    if all(each.config.command == first.command and each.config.script == first.script for each in elements):
+        key = next(iter(keys))
+        raise ConfigError(
+            f"sweep: {key} is nowhere in {spec.kind}:, so all elements do the same. Write ${{{key}}} there."
+        )
+
+
+def _rendered_from(config: Config, spec: ScriptSpec) -> dict[str, Any]:
+    own = make_spec(config, spec.run_dir, spec.submit_dir, spec.python)
+    values = {**template_values(own), "rules": rules_of(own)}
+    return {name: value for name, value in values.items() if name not in WORDS}
+
+
+def _refusal(element: Element, first: Element, spec: ScriptSpec, wanted: dict[str, Any]) -> ConfigError:
+    """Names the swept key whose section alone makes the difference."""
+    for key in element.values:
+        section = key.partition(".")[0]
+        alone = replace(first.config, **{section: getattr(element.config, section)})
+        if _rendered_from(alone, spec) != wanted:
+            said = f"{key} changes the job's script"
+            break
+    else:
+        one, other = element.config, first.config
+        names = [each.name for each in fields(Config) if getattr(one, each.name) != getattr(other, each.name)]
+        said = f"{in_words(element.values)} changes the job's script, by {', '.join(names)}"
+    return ConfigError(
+        f"sweep: {said}, and all elements have one: the same resources, environment and restart policies. "
+        "Submit runs that differ in it apart."
+    )
+
+
+def check_template(template: str | None) -> None:
+    """A template of the user's own must know elements: else all would run in one folder."""
+    if template and Path(template).is_file() and "element" not in Path(template).read_text(errors="replace"):
+        raise ConfigError(
+            f"launch.template: {template} has no {{{{ element }}}}, so it is for a single run. "
+            "See how srun.sbatch.j2 sets run_dir."
+        )

@@ -1,7 +1,6 @@
 """Where the allocated time of a run went, by its records alone: `clusterdp goodput`.
 
 goodput       `clusterdp goodput`: the tables and the JSON
-words         numbers of the tables, and the line of `clusterdp status`
 run_account   the account of a run: attempts, goodput, hours by cause
 parts         one attempt: its allocated time in parts
 allocation    when Slurm queued, gave and took back an attempt's nodes, and how many cores and GPUs they were

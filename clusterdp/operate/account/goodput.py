@@ -10,8 +10,7 @@ from typing import Any, TextIO
 
 from clusterdp.batch.causes import CAUSES
 from clusterdp.operate.account.parts import NAMES
-from clusterdp.operate.account.run_account import AttemptAccount, RunAccount, account_so_far
-from clusterdp.operate.account.words import brief, hours, percent
+from clusterdp.operate.account.run_account import AttemptAccount, RunAccount, account_so_far, brief, hours, percent
 from clusterdp.operate.formatting import Colour, shown_path
 from clusterdp.operate.queue import RunStatus, current_status
 from clusterdp.operate.run_history import RunHistory, read_history

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusterdp.operate.account.words import brief
+from clusterdp.operate.account.run_account import brief
 from clusterdp.operate.formatting import Colour, ago
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.status import STATE_COLOURS, measured

@@ -12,8 +12,7 @@ from clusterdp.batch.causes import CAUSES
 from clusterdp.errors import ClusterdpError
 from clusterdp.operate.account.goodput import HEADS
 from clusterdp.operate.account.parts import NAMES, Parts
-from clusterdp.operate.account.run_account import AttemptAccount, RunAccount, account_of
-from clusterdp.operate.account.words import brief, hours, percent
+from clusterdp.operate.account.run_account import AttemptAccount, RunAccount, account_of, brief, hours, percent
 from clusterdp.operate.checkpoints.place import locate, look, url_of
 from clusterdp.operate.curves import RunCurves
 from clusterdp.operate.diff import abbreviated, commit_of, source_record

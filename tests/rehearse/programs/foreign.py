@@ -148,8 +148,8 @@ launch: {env: {OMP_NUM_THREADS: "1", HF_HUB_OFFLINE: "1"}}
 rehearse: {compare: [out/checkpoint-120]}
 """,
         "The Trainer of transformers, with a tiny GPT-2 and made-up texts. Its newest folder is taken whether it is"
-        " whole or not: that is the script's `ls`, not the Trainer's. With two ranks it hung at its exit, where a thread"
-        " of gloo waited for Python's lock: it does not destroy its process group.",
+        " whole or not: that is the script's `ls`, not the Trainer's. With two ranks it hung at its exit: a thread of"
+        " gloo waited for Python's lock, because it does not destroy its process group.",
         prepare="python $PROGRAMS/tiny_gpt2.py",
         needs=("trl", "transformers", "accelerate", "datasets"),
     ),

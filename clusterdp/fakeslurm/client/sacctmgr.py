@@ -1,5 +1,0 @@
-"""List accounts, users and clusters."""
-
-from client import run  # type: ignore[import-not-found]
-
-run("sacctmgr")
