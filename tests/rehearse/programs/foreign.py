@@ -153,4 +153,60 @@ rehearse: {compare: [out/checkpoint-120]}
         prepare="python $PROGRAMS/tiny_gpt2.py",
         needs=("trl", "transformers", "accelerate", "datasets"),
     ),
+    "accelerate_complete": Foreign(
+        "accelerate, complete",
+        """\
+script: |
+  last=$(ls -d out/step_* 2>/dev/null | sort -V | tail -1)
+  exec python complete_nlp_example.py --cpu --checkpointing_steps 50 --output_dir out \\
+    \\${last:+--resume_from_checkpoint $last}
+resources: {nodes: 1, tasks_per_node: 2}
+launch: {env: {OMP_NUM_THREADS: "1", HF_HUB_OFFLINE: "1"}}
+rehearse: {compare: [out/step_300]}
+""",
+        "The complete example of accelerate, with the same tiny BERT. It prints no steps either.",
+        "huggingface/accelerate",
+        "16cb6eb8",
+        "examples",
+        ("complete_nlp_example.py",),
+        "python $PROGRAMS/tiny_bert.py",
+        ("accelerate", "transformers", "datasets", "evaluate", "scikit-learn"),
+    ),
+    "pykeen_pipeline": Foreign(
+        "PyKEEN",
+        """\
+command: python train.py
+resources: {nodes: 1, tasks_per_node: 1}
+launch: {env: {OMP_NUM_THREADS: "1"}}
+""",
+        "PyKEEN's `pipeline` on its own data set, with its own checkpoints, which it looks for by itself.",
+        prepare="""cat >train.py <<'EOF'
+from pykeen.pipeline import pipeline
+
+checkpoints = {"checkpoint_directory": "out", "checkpoint_name": "last.pt", "checkpoint_frequency": 0}
+pipeline(
+    dataset="Nations",
+    model="TransE",
+    random_seed=1,
+    device="cpu",
+    training_kwargs={"num_epochs": 100, "batch_size": 64, **checkpoints},
+)
+EOF""",
+        needs=("pykeen",),
+    ),
+    "mace": Foreign(
+        "MACE",
+        """\
+command: >-
+  mace_run_train --name=copper --train_file=train.xyz --valid_fraction=0.2 --E0s=average --hidden_irreps=4x0e
+  --num_radial_basis=4 --max_ell=1 --correlation=1 --num_interactions=1 --r_max=3 --batch_size=4 --max_num_epochs=60
+  --device=cpu --seed=1 --eval_interval=2 --checkpoints_dir=out --restart_latest --energy_key=REF_energy
+  --forces_key=REF_forces
+resources: {nodes: 1, tasks_per_node: 1}
+launch: {env: {OMP_NUM_THREADS: "1"}}
+""",
+        "A potential for four atoms of copper. A checkpoint is written where the validation has a new best loss.",
+        prepare="python $PROGRAMS/copper.py",
+        needs=("mace-torch",),
+    ),
 }
