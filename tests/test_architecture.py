@@ -41,6 +41,7 @@ MAY_IMPORT = {
 # The rooms of a part from the ground up: each may import those below it, also for type checkers alone. Modules beside
 # the folders are rooms, too.
 FLOORS = {
+    "check": "finding last_run program subject cluster survival surroundings misread check at_submit show_check",
     "checkpoint": "errors format state save load checkpointer",
     "fakeslurm": (
         "errors core client slurmdbd slurmstepd slurmctld commands start_daemon daemon_main shape_file control"
@@ -66,7 +67,7 @@ OWNERS = {
     "omegaconf": ("config/",),
     "fsspec": ("storage/",),
     "botocore": ("storage/s3.py",),
-    "paramiko": ("storage/ssh.py", "storage/sftp.py"),
+    "paramiko": ("storage/sftp.py",),
     "jinja2": ("launch/script.py", "operate/html_page/document.py"),
 }
 TORCH_FREE = ("checkpoint/format/", "checkpoint/errors.py")  # what login nodes read of checkpoints

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from clusterdp.check.finding import place_of
 from clusterdp.check.last_run import last_run
-from clusterdp.check.storage_room import room_findings
 from clusterdp.check.subject import Subject
+from clusterdp.check.surroundings.storage_room import room_findings
 
 if TYPE_CHECKING:
     from clusterdp.launch.script_spec import ScriptSpec

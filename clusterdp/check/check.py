@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterdp import config as config_module
-from clusterdp.check.cluster_facts import TIMEOUT_S, ClusterFacts, ask_cluster
+from clusterdp.check.cluster.cluster_facts import TIMEOUT_S, ClusterFacts, ask_cluster
+from clusterdp.check.cluster.limits import limit_findings
+from clusterdp.check.cluster.nodes import states_away
 from clusterdp.check.finding import LEVELS, Finding, place_of
-from clusterdp.check.ignored_files import ignored_findings
 from clusterdp.check.last_run import last_run
-from clusterdp.check.launchers import launcher_findings
-from clusterdp.check.limits import limit_findings
 from clusterdp.check.misread import misread_findings, option_findings, processor_findings
-from clusterdp.check.nodes import states_away
-from clusterdp.check.preemption import preemption_of, requeue_note, survival_findings
-from clusterdp.check.probe import environment_findings, host_python_findings
 from clusterdp.check.program import ProgramText, look_at, look_at_file, look_at_script
 from clusterdp.check.program.command_words import module_file
 from clusterdp.check.program.sources import OURS
-from clusterdp.check.program_hints import program_findings
-from clusterdp.check.signals import signal_findings
-from clusterdp.check.storage_room import room_findings, sharing_findings
 from clusterdp.check.subject import Subject
+from clusterdp.check.surroundings.ignored_files import ignored_findings
+from clusterdp.check.surroundings.probe import environment_findings, host_python_findings
+from clusterdp.check.surroundings.storage_room import room_findings, sharing_findings
+from clusterdp.check.survival.launchers import launcher_findings
+from clusterdp.check.survival.preemption import preemption_of, requeue_note, survival_findings
+from clusterdp.check.survival.program_hints import program_findings
+from clusterdp.check.survival.signals import signal_findings
 from clusterdp.errors import SlurmError
 from clusterdp.launch.new_folder import is_a_run
 from clusterdp.launch.plan import make_plan
@@ -60,7 +60,7 @@ def check(given: Given, config_file: Path, probe: bool = False) -> Checked:
     cluster = ask_cluster(subject.config.resources) if commands.have_slurm() else ClusterFacts()
     found = [*all_findings(subject, cluster, _hosts(subject, cluster))]
     if probe:
-        from clusterdp.check.probe import probe_findings
+        from clusterdp.check.surroundings.probe import probe_findings
 
         found += probe_findings(subject)
     notes = [*_notes(subject, cluster)]

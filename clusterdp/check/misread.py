@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
-from clusterdp.check.cluster_facts import ClusterFacts
+from clusterdp.check.cluster.cluster_facts import ClusterFacts
 from clusterdp.check.finding import Finding
-from clusterdp.check.program_hints import is_given
 from clusterdp.check.subject import Subject
+from clusterdp.check.survival.program_hints import is_given
 from clusterdp.config.foreign_keys import key_for
 from clusterdp.config.tree import ResourcesConfig
 from clusterdp.launch.script_spec import lines_of

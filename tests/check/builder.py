@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterdp import config
-from clusterdp.check.cluster_facts import ClusterFacts
+from clusterdp.check.cluster.cluster_facts import ClusterFacts
 from clusterdp.check.last_run import LastRun
 from clusterdp.check.program import look_at_file
 from clusterdp.check.subject import Subject

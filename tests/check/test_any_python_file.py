@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.check.check import all_findings
-from clusterdp.check.cluster_facts import ClusterFacts
+from clusterdp.check.cluster.cluster_facts import ClusterFacts
 from clusterdp.check.program import ProgramText, look_at_file
 from clusterdp.check.subject import Subject
 from clusterdp.config import from_mapping
@@ -94,7 +94,7 @@ def spec(tmp_path: Path) -> ScriptSpec:
 @pytest.fixture
 def without_git(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that git ignores are asked for once a file: 5 ms each."""
-    monkeypatch.setattr("clusterdp.check.ignored_files._not_in_snapshot", lambda *_: [])
+    monkeypatch.setattr("clusterdp.check.surroundings.ignored_files._not_in_snapshot", lambda *_: [])
 
 
 @pytest.mark.parametrize("data", ODDITIES.values(), ids=ODDITIES)

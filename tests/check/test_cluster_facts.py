@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.check.check import check
-from clusterdp.check.cluster_facts import TIMEOUT_S, ask_cluster
+from clusterdp.check.cluster.cluster_facts import TIMEOUT_S, ask_cluster
 from clusterdp.config import read
 from clusterdp.config.tree import ResourcesConfig
 from clusterdp.slurm import commands

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from clusterdp.check.check import all_findings
-from clusterdp.check.cluster_facts import ClusterFacts
+from clusterdp.check.cluster.cluster_facts import ClusterFacts
 from clusterdp.check.finding import Finding
 from clusterdp.check.last_run import LastRun
 from clusterdp.check.misread import KNOWN
@@ -305,7 +305,7 @@ CASES = [
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLUSTERDP_SITE", "")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    monkeypatch.setattr("clusterdp.check.accounting.my_groups", lambda: {"people"})
+    monkeypatch.setattr("clusterdp.check.cluster.accounting.my_groups", lambda: {"people"})
     for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
 
@@ -625,10 +625,10 @@ def test_more_elements_than_the_cluster_holds(tmp_path: Path) -> None:
 def test_a_folder_of_this_machine_is_named_where_the_nodes_are_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusterdp.check.storage_room.mount_of", lambda folder: ("/", "ext4"))
+    monkeypatch.setattr("clusterdp.check.surroundings.storage_room.mount_of", lambda folder: ("/", "ext4"))
     assert matching(found(tmp_path, {}, cluster(), {"n1", "10.0.0.1"}), "is on ext4 of this machine")
     assert not matching(found(tmp_path, {}, cluster(), {"n1", "127.0.0.1"}), "of this machine")
-    monkeypatch.setattr("clusterdp.check.storage_room.mount_of", lambda folder: ("/", "nfs4"))
+    monkeypatch.setattr("clusterdp.check.surroundings.storage_room.mount_of", lambda folder: ("/", "nfs4"))
     assert not matching(found(tmp_path, {}, cluster(), {"n1", "10.0.0.1"}), "of this machine")
 
 

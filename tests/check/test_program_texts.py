@@ -8,7 +8,7 @@ import pytest
 
 from clusterdp import config
 from clusterdp.check.check import all_findings, program_of
-from clusterdp.check.cluster_facts import ClusterFacts
+from clusterdp.check.cluster.cluster_facts import ClusterFacts
 from clusterdp.check.subject import Subject
 from clusterdp.launch.script_spec import make_spec
 from tests.check.program_texts import HINTS, PROGRAMS, Program

@@ -19,7 +19,7 @@ from clusterdp.rehearse.judge.lost_work import SLACK, counts_anew, lost_work, pr
 from clusterdp.rehearse.judge.program_parts import at
 from clusterdp.rehearse.judge.resumed_from import Resume, resumes, unread_save
 from clusterdp.rehearse.judge.signal_faults import of_signal, outlived
-from clusterdp.rehearse.observe.file_use import series_of
+from clusterdp.rehearse.observe.file_use import is_checkpoint, series_of
 from clusterdp.rehearse.observe.printed_steps import read_steps
 from clusterdp.rehearse.run_spec import Hit
 from clusterdp.rehearse.state import Difference
@@ -112,7 +112,10 @@ def _of_torn(case: Case) -> str:
         if hit.file in each.read
     ]
     folder = str(PurePath(hit.file).parent)  # of a checkpoint of several files
-    is_of_folder = folder != "." and f"{folder}/" in _error(case)
+    is_state = is_checkpoint(hit.file) or case.facts.saves.is_state(f"code/{hit.file}")
+    is_of_folder = is_state and folder != "." and f"{folder}/" in _error(case)
+    if not by and not is_state:  # a README beside it
+        return ""
     if not by and not is_of_folder and not TORN.search(_error(case)):
         return ""
     read = f"{by[0]} resumed from {hit.file}" if by else f"it resumed from what it found, {hit.file} among it"

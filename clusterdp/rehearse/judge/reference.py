@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -50,11 +51,16 @@ def _save(version: Version) -> Save:
     counts = tuple((key, number) for key, number in counted.items() if number is not None)
     series = series_of(version.name)
     if counts:
-        key, number = min(counts, key=lambda each: (each[0].count("."), "epoch" in each[0]))
+        key, number = min(
+            counts, key=lambda each: (not _STEP.fullmatch(each[0]), each[0].count("."), "epoch" in each[0])
+        )
         return Save(version, (series, counts), f"{version.name} of {key} {number:g}", state)
     if series != version.name:
         return Save(version, (series, version.name), version.name, state)
     return Save(version, (series, version.step), f"{version.name} of step {version.step}", state)
+
+
+_STEP = re.compile(r"(?:global_?)?(?:steps?|iter(?:ation)?s?|iter_num)")  # and not `eval_steps`, which is a setting
 
 
 @dataclass

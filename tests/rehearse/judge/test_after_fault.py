@@ -97,6 +97,12 @@ def test_save_with_another_option_alone_is_the_same_but_for_that(tmp_path: Path)
     assert found.first.words == "a.pt of step 2, the first checkpoint after the resume, differs already"
 
 
+def test_settings_do_not_name_the_step_of_a_save(tmp_path: Path) -> None:
+    undisturbed = [(1, {"eval_steps": 500, "global_step": step, "w": torch.full((3,), 1.0)}) for step in (2, 4)]
+    found = after(tmp_path, [undisturbed[0], (2, {**undisturbed[1][1], "w": torch.zeros(3)})], LOG, undisturbed)
+    assert found.first and found.first.save.words == "a.pt of global_step 4"
+
+
 def test_a_save_within_the_spread_of_two_undisturbed_runs_is_the_same(tmp_path: Path) -> None:
     noisy = [(1, save(2, 0.2)), (1, save(4, 0.5))]
     saves = [(1, save(2, 0.2)), (2, save(4, 0.6))]

@@ -254,6 +254,14 @@ def test_failure_after_a_kill_in_a_save_names_its_moment(tmp_path: Path) -> None
     )
 
 
+def test_text_beside_a_checkpoint_is_no_half_written_one(tmp_path: Path) -> None:
+    late = replace(SECOND, cause="start", failed=True)
+    printed(tmp_path, "7.1", 1)
+    RunDir(tmp_path).attempt("7.1").rank_log(0).write_text("ValueError: Can't find a checkpoint at out/step-4\n")
+    struck = replace(stop(HANDLED), moment="in the middle of out/README.md", file="out/README.md")
+    assert diagnose(case(tmp_path, struck, FIRST, late, state="failed", lost=0)).startswith(f"killed {struck.moment}")
+
+
 def test_ranks_beginning_at_different_steps_are_named(tmp_path: Path) -> None:
     for rank, first in ((0, 31), (1, 21)):
         for name, began in (("7.0", 1), ("7.1", first)):

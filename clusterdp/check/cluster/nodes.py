@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from clusterdp.check.cluster_facts import ClusterFacts
+from clusterdp.check.cluster.cluster_facts import ClusterFacts
 from clusterdp.check.finding import Finding
 from clusterdp.check.subject import Subject
 from clusterdp.slurm.hostlist import HostlistError, expand

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from clusterdp.check.finding import Finding
-from clusterdp.check.launchers import launcher_of
 from clusterdp.check.program import Place, ProgramText
 from clusterdp.check.program.command_words import missing_program
 from clusterdp.check.program.shell_lines import fixed_ports
 from clusterdp.check.subject import Subject
+from clusterdp.check.survival.launchers import launcher_of
 from clusterdp.wording import did_you_mean
 
 LOADS_BY_THEMSELVES = frozenset(

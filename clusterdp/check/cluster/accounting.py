@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from clusterdp.check.cluster_facts import ALL, ClusterFacts
+from clusterdp.check.cluster.cluster_facts import ALL, ClusterFacts
 from clusterdp.check.finding import Finding
 from clusterdp.check.subject import Subject
 from clusterdp.slurm.quantities import clock_of, megabytes_of, seconds_of

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from clusterdp.check.cluster_facts import ClusterFacts
+from clusterdp.check.cluster.cluster_facts import ClusterFacts
 from clusterdp.check.finding import Finding
-from clusterdp.check.launchers import launcher_of
-from clusterdp.check.preemption import preemption_of
 from clusterdp.check.program.shell_lines import commands_of
 from clusterdp.check.subject import Subject
+from clusterdp.check.survival.launchers import launcher_of
+from clusterdp.check.survival.preemption import preemption_of
 from clusterdp.wording import duration
 
 LOOKS_EVERY_S = 30.0  # Slurm looks at time limits that often

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from clusterdp.check.finding import Finding
-from clusterdp.check.storage_room import checkpoint_folder, existing
 from clusterdp.check.subject import Subject
+from clusterdp.check.surroundings.storage_room import checkpoint_folder, existing
 from clusterdp.errors import ClusterdpError
 from clusterdp.storage import RetryPolicy, masked, open_storage
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from clusterdp.check.accounting import accounting_access, accounting_findings, partition_access
-from clusterdp.check.cluster_facts import ClusterFacts
+from clusterdp.check.cluster.accounting import accounting_access, accounting_findings, partition_access
+from clusterdp.check.cluster.cluster_facts import ClusterFacts
+from clusterdp.check.cluster.nodes import node_findings
 from clusterdp.check.finding import Finding
-from clusterdp.check.nodes import node_findings
 from clusterdp.check.subject import Subject
 from clusterdp.slurm.quantities import clock_of, megabytes_of, seconds_of
 from clusterdp.wording import counted, did_you_mean, duration

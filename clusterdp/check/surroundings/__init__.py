@@ -1,0 +1,6 @@
+"""What lies around the job: folders, disks, files, interpreters.
+
+storage_room   whether the run folder can be written, is shared, and has room
+ignored_files  files that the job needs and the snapshot leaves out
+probe          --probe: a file to the store and to the run folder
+"""
