@@ -41,6 +41,7 @@ MAY_IMPORT = {
 # The rooms of a part from the ground up: each may import those below it, also for type checkers alone. Modules beside
 # the folders are rooms, too.
 FLOORS = {
+    "launch": "entry_check installed_check job render send snapshot plan resume sweep again init show",
     "check": "finding last_run program subject cluster survival surroundings misread check at_submit show_check",
     "checkpoint": "errors format state save load checkpointer",
     "fakeslurm": (
@@ -63,12 +64,12 @@ FREE = {"cli", "__init__", "__main__"}
 # Where each library may be imported: a folder, or a file. Nobody else, not even inside a function.
 OWNERS = {
     "torch": ("train/", "checkpoint/", "recipes/"),
-    "submitit": ("launch/submitit.py",),
+    "submitit": ("launch/send/submitit.py",),
     "omegaconf": ("config/",),
     "fsspec": ("storage/",),
     "botocore": ("storage/s3.py",),
     "paramiko": ("storage/sftp.py",),
-    "jinja2": ("launch/script.py", "operate/html_page/document.py"),
+    "jinja2": ("launch/render/script.py", "operate/html_page/document.py"),
 }
 TORCH_FREE = ("checkpoint/format/", "checkpoint/errors.py")  # what login nodes read of checkpoints
 STDLIB_ONLY = ("batch/", "slurm/", "fakeslurm/")
@@ -108,7 +109,7 @@ def _typing_blocks(tree: ast.Module) -> Iterator[ast.stmt]:
 
 
 def part_of(dotted: str) -> str:
-    """`clusterdp.launch.script` -> `launch`."""
+    """`clusterdp.launch.render.script` -> `launch`."""
     return dotted.removeprefix("clusterdp.").partition(".")[0]
 
 

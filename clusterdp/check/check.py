@@ -27,9 +27,9 @@ from clusterdp.check.survival.preemption import preemption_of, requeue_note, sur
 from clusterdp.check.survival.program_hints import program_findings
 from clusterdp.check.survival.signals import signal_findings
 from clusterdp.errors import SlurmError
-from clusterdp.launch.new_folder import is_a_run
 from clusterdp.launch.plan import make_plan
-from clusterdp.launch.script_spec import ScriptSpec, lines_of
+from clusterdp.launch.render.script_spec import ScriptSpec, lines_of
+from clusterdp.launch.send.new_folder import is_a_run
 from clusterdp.slurm import commands
 from clusterdp.wording import duration
 

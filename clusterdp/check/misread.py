@@ -13,7 +13,7 @@ from clusterdp.check.subject import Subject
 from clusterdp.check.survival.program_hints import is_given
 from clusterdp.config.foreign_keys import key_for
 from clusterdp.config.tree import ResourcesConfig
-from clusterdp.launch.script_spec import lines_of
+from clusterdp.launch.render.script_spec import lines_of
 from clusterdp.slurm.nodes import GPUS
 from clusterdp.wording import counted, did_you_mean, duration
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from clusterdp.config import Config
-from clusterdp.launch.script_spec import ScriptSpec, gpu_count
+from clusterdp.launch.render.script_spec import ScriptSpec, gpu_count
 from clusterdp.slurm.nodes import GPUS
 from clusterdp.slurm.quantities import megabytes_of, seconds_of
 

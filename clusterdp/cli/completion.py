@@ -106,7 +106,7 @@ def _states(**_: Any) -> list[str]:
 
 
 def _examples(**_: Any) -> list[str]:
-    from clusterdp.launch.shipped_files import shipped_folder
+    from clusterdp.launch.render.shipped_files import shipped_folder
 
     return [path.stem for path in shipped_folder("configs").glob("*.yaml")]
 

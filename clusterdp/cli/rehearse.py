@@ -42,8 +42,8 @@ def rehearse(options: argparse.Namespace) -> int:
     if options.jobs is not None and options.jobs < 1:
         raise ConfigError(f"--jobs: {options.jobs} is no number of drills. Write 1 or more.")
     from clusterdp import config
-    from clusterdp.launch.new_folder import make_parent
     from clusterdp.launch.plan import make_plan, new_name
+    from clusterdp.launch.send.new_folder import make_parent
     from clusterdp.operate.formatting import shown_path
     from clusterdp.rehearse.clusters.job_cluster import grace_s
     from clusterdp.rehearse.rehearsal import AGAIN, UNDISTURBED, Rehearsal

@@ -11,8 +11,8 @@ from clusterdp.errors import SubmitError
 
 if TYPE_CHECKING:
     from clusterdp.launch.job import Job
-    from clusterdp.launch.lock import RunLock
     from clusterdp.launch.plan import Plan
+    from clusterdp.launch.send.lock import RunLock
     from clusterdp.rundir import RunDir
 
 
@@ -56,8 +56,8 @@ def resume(options: argparse.Namespace) -> int:
 
 def resume_run(run: RunDir, options: argparse.Namespace) -> int:
     """`options`: those of `clusterdp resume`."""
-    from clusterdp.launch.lock import RunLock
     from clusterdp.launch.resume import changes_the_work, old_code, plan_again
+    from clusterdp.launch.send.lock import RunLock
     from clusterdp.operate.resume_check import check_resumable, check_step, nothing_left
 
     plan = plan_again(run, options.step, options.overrides)

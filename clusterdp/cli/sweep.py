@@ -192,8 +192,8 @@ def _print_headline(found: SweepStatus, colour: Colour) -> None:
 
 def _retry(found: SweepStatus, options: argparse.Namespace, resume: Resume) -> int:
     """Those with a script of their own as `resume` does it, one by one; the others as arrays of the sweep's script."""
-    from clusterdp.launch.lock import RunLock
     from clusterdp.launch.resume import old_code
+    from clusterdp.launch.send.lock import RunLock
     from clusterdp.launch.sweep.again import submit_again
     from clusterdp.operate.resume_check import uncancelled
     from clusterdp.operate.sweep.watch import to_retry, with_own_script

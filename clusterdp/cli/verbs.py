@@ -66,7 +66,7 @@ def init(options: argparse.Namespace) -> int:
 
 
 def configs(options: argparse.Namespace) -> int:
-    from clusterdp.launch.shipped_files import find_config, shipped_folder
+    from clusterdp.launch.render.shipped_files import find_config, shipped_folder
 
     if options.name:
         sys.stdout.write(find_config(options.name).read_text())

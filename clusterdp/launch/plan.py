@@ -21,15 +21,15 @@ from clusterdp.config import Config
 from clusterdp.errors import ConfigError, SubmitError, SubmitInDoubt
 from clusterdp.launch.entry_check import check_entry
 from clusterdp.launch.installed_check import check_installed
-from clusterdp.launch.job_secrets import check_secrets, secret_paths
-from clusterdp.launch.script import Script, render
-from clusterdp.launch.script_spec import ScriptSpec, make_spec
+from clusterdp.launch.render.job_secrets import check_secrets, secret_paths
+from clusterdp.launch.render.script import Script, render
+from clusterdp.launch.render.script_spec import ScriptSpec, make_spec
 from clusterdp.rundir import Ledger, RunDir, write_durably
 
 if TYPE_CHECKING:  # what only a real submission needs is loaded then: a dry run is a tenth quicker
-    from clusterdp.launch.code_snapshot import CodeSnapshot
     from clusterdp.launch.job import Job
-    from clusterdp.launch.lock import RunLock
+    from clusterdp.launch.send.lock import RunLock
+    from clusterdp.launch.snapshot.code_snapshot import CodeSnapshot
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Plan:
     def carry_out(self) -> tuple[Job, CodeSnapshot | None]:
         """Make the run folder and submit. If that fails, or sbatch refuses, the folder is removed again. If it is in
         doubt whether sbatch has accepted the job, the folder stays, for there may be a job that needs it."""
-        from clusterdp.launch.new_folder import new_folder
+        from clusterdp.launch.send.new_folder import new_folder
 
         with new_folder(self.run, named=bool(self.spec.config.run_dir)) as lock:
             taken = self._write()
@@ -50,9 +50,9 @@ class Plan:
 
     def send(self, lock: RunLock) -> Job:
         """Hand the run folder to Slurm. SubmitInDoubt if there may be a job though none can be named."""
-        from clusterdp.launch.in_doubt import find_job, known_jobs
+        from clusterdp.launch.send.in_doubt import find_job, known_jobs
 
-        backend = importlib.import_module(f"clusterdp.launch.{self.spec.config.backend}")
+        backend = importlib.import_module(f"clusterdp.launch.send.{self.spec.config.backend}")
         known = known_jobs(self.run)
         about = {
             "name": self.spec.config.name,
@@ -74,7 +74,7 @@ class Plan:
                     Ledger(self.run, "submit-unknown", "submit").write("submit-in-doubt", **about)
                 raise
         except SubmitError as error:
-            from clusterdp.launch.refusals import with_key
+            from clusterdp.launch.send.refusals import with_key
 
             raise with_key(error, self.spec.config) from None
         try:
@@ -88,8 +88,8 @@ class Plan:
 
     def _write(self) -> CodeSnapshot | None:
         """Write the whole run folder, or nothing."""
-        from clusterdp.launch import code_snapshot, source_record
-        from clusterdp.launch.new_folder import empty, make_subfolders
+        from clusterdp.launch.send.new_folder import empty, make_subfolders
+        from clusterdp.launch.snapshot import code_snapshot, source_record
 
         path, taken = self.run.path, None
         try:
@@ -113,7 +113,7 @@ class Plan:
     def write_config(self) -> None:
         """Each file is complete at any time, for a job of the run may start just now. Only the owner can read them,
         whatever the umask, which is the user's and goes with the job."""
-        from clusterdp.launch.batch_copy import write_batch
+        from clusterdp.launch.snapshot.batch_copy import write_batch
 
         write_durably(self.run.config, config_module.dump(self.spec.config), mode=0o600)
         write_batch(self.run.path / "batch", self.script.rules)
@@ -145,7 +145,7 @@ def plan_for(config: Config, run: RunDir, submit_dir: Path, code_of: RunDir | No
         if not elsewhere(config):
             check_installed(config)
     if config.backend == "submitit":
-        from clusterdp.launch.submitit import preview
+        from clusterdp.launch.send.submitit import preview
 
         return Plan(spec, preview(spec), run, code_of)
     return Plan(spec, render(spec), run, code_of)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from clusterdp import config as config_module
 from clusterdp.config import Config
 from clusterdp.errors import ConfigError, RunError, SubmitInDoubt
-from clusterdp.launch.code_snapshot import changed_since
 from clusterdp.launch.job import Job
 from clusterdp.launch.plan import Plan, plan_for
+from clusterdp.launch.snapshot.code_snapshot import changed_since
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, read_events, write_durably
 from clusterdp.wording import some_of
 
 if TYPE_CHECKING:
-    from clusterdp.launch.lock import RunLock
+    from clusterdp.launch.send.lock import RunLock
 
 FIXED = ("run_dir", "snapshot", "entry", "command", "script")
 

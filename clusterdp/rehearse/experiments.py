@@ -17,7 +17,7 @@ from pathlib import Path
 
 from clusterdp.config import Config
 from clusterdp.errors import CheckpointError
-from clusterdp.launch.script_spec import lines_of
+from clusterdp.launch.render.script_spec import lines_of
 from clusterdp.rehearse.judge.after_fault import AfterFault
 from clusterdp.rehearse.judge.lost_state import NOTHING, Shown
 from clusterdp.rehearse.judge.reference import Reference

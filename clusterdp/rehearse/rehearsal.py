@@ -23,7 +23,7 @@ from clusterdp.check.program import ProgramText, look_at, look_at_script
 from clusterdp.checkpoint.format.manifest import list_checkpoints
 from clusterdp.config import Config
 from clusterdp.errors import CheckpointError, ConfigError, RunError
-from clusterdp.launch.script_spec import lines_of, words_of
+from clusterdp.launch.render.script_spec import lines_of, words_of
 from clusterdp.operate.formatting import shown_path
 from clusterdp.operate.run_history import read_history
 from clusterdp.rehearse import shortening

@@ -11,7 +11,7 @@ from typing import Any
 from clusterdp.config import Config
 from clusterdp.config.tree import POLICIES
 from clusterdp.errors import ConfigError
-from clusterdp.launch.script_spec import words_of
+from clusterdp.launch.render.script_spec import words_of
 from clusterdp.rehearse.observe.facts import Facts
 
 SAVES = 6  # checkpoints of an undisturbed run: a drill needs some, and a save costs time

@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 from clusterdp import config
-from clusterdp.launch.batch_copy import write_batch
-from clusterdp.launch.script import render
-from clusterdp.launch.script_spec import make_spec
+from clusterdp.launch.render.script import render
+from clusterdp.launch.render.script_spec import make_spec
+from clusterdp.launch.snapshot.batch_copy import write_batch
 from tests.benchmarks.table import Measure, show, take_turns
 
 SRUN = """\

@@ -16,9 +16,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from clusterdp import config
-from clusterdp.launch import script
 from clusterdp.launch.plan import make_plan
-from clusterdp.launch.shipped_files import shipped_folder
+from clusterdp.launch.render import script
+from clusterdp.launch.render.shipped_files import shipped_folder
 from clusterdp.rundir import Ledger, RunDir
 from tests.benchmarks.table import Measure, show, take_turns
 

@@ -11,7 +11,7 @@ from clusterdp.check.cluster.cluster_facts import ClusterFacts
 from clusterdp.check.last_run import LastRun
 from clusterdp.check.program import look_at_file
 from clusterdp.check.subject import Subject
-from clusterdp.launch.script_spec import make_spec
+from clusterdp.launch.render.script_spec import make_spec
 from clusterdp.slurm.nodes import read_sinfo
 
 SINFO = """\

@@ -208,7 +208,7 @@ def test_an_escaped_dollar_is_the_shells(tmp_path: Path) -> None:
 
 
 def test_every_config_that_comes_along_loads() -> None:
-    from clusterdp.launch.shipped_files import shipped_folder
+    from clusterdp.launch.render.shipped_files import shipped_folder
 
     paths = sorted(shipped_folder("configs").glob("*.yaml"))
     assert paths

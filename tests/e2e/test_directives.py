@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from clusterdp.launch.script import directive
+from clusterdp.launch.render.script import directive
 from tests.e2e.cluster import Cluster
 from tests.launch.conftest import HOSTILE
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from clusterdp import config
-from clusterdp.launch.batch_copy import write_batch
-from clusterdp.launch.script import render
-from clusterdp.launch.script_spec import make_spec
+from clusterdp.launch.render.script import render
+from clusterdp.launch.render.script_spec import make_spec
+from clusterdp.launch.snapshot.batch_copy import write_batch
 
 HOSTILE = [
     "it's",

@@ -13,7 +13,7 @@ import pytest
 import clusterdp
 from clusterdp.errors import RunError
 from clusterdp.launch.again import plan_new
-from clusterdp.launch.source_record import installed_packages
+from clusterdp.launch.snapshot.source_record import installed_packages
 from clusterdp.rundir import RunDir
 
 

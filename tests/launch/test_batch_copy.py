@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from clusterdp import config
-from clusterdp.launch.batch_copy import PROGRAM, write_batch
-from clusterdp.launch.batch_rules import rules_of
-from clusterdp.launch.script_spec import make_spec
+from clusterdp.launch.render.batch_rules import rules_of
+from clusterdp.launch.render.script_spec import make_spec
+from clusterdp.launch.snapshot.batch_copy import PROGRAM, write_batch
 
 
 def run_folder(tmp_path: Path, name: str, rules: dict[str, object] | None = None) -> Path:

@@ -10,7 +10,7 @@ import pytest
 
 from clusterdp.config.tree import SnapshotConfig
 from clusterdp.errors import ConfigError
-from clusterdp.launch.code_snapshot import take
+from clusterdp.launch.snapshot.code_snapshot import take
 
 
 def files(folder: Path) -> set[str]:

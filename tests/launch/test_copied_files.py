@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from clusterdp.config.tree import SnapshotConfig
-from clusterdp.launch.code_snapshot import CodeSnapshot, take
-from clusterdp.launch.copied_files import RECENT_NS, find_earlier
+from clusterdp.launch.snapshot.code_snapshot import CodeSnapshot, take
+from clusterdp.launch.snapshot.copied_files import RECENT_NS, find_earlier
 
 LONG_AGO = 1_600_000_000
 

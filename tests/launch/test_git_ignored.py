@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from clusterdp.config.tree import SnapshotConfig
-from clusterdp.launch import git_ignored
-from clusterdp.launch.code_snapshot import take
-from clusterdp.launch.git_ignored import Ignored, find_ignored, in_words
+from clusterdp.launch.snapshot import git_ignored
+from clusterdp.launch.snapshot.code_snapshot import take
+from clusterdp.launch.snapshot.git_ignored import Ignored, find_ignored, in_words
 from tests.launch.test_code_snapshot import git
 
 IGNORES = "*.bin\n/data\n/out/\n.venv/\nvenv/\n__pycache__/\n*.log\n/runs/\n/scratch\n.cache/\n"

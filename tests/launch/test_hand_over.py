@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.launch.batch_copy import PROGRAM
+from clusterdp.launch.snapshot.batch_copy import PROGRAM
 from tests.launch.conftest import RunScript, Stubs, cause, last_event, ledger, requeues
 from tests.launch.test_script import ARRAYS, CASES, rendered
 
@@ -143,7 +143,7 @@ def test_program_that_is_not_the_batch_process_refuses_to_supervise(tmp_path: Pa
 
 
 def copied(tmp_path: Path) -> Path:
-    from clusterdp.launch.batch_copy import write_batch
+    from clusterdp.launch.snapshot.batch_copy import write_batch
 
     write_batch(tmp_path / "batch", {})
     return tmp_path / "batch"

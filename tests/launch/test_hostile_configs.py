@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.errors import ConfigError
-from clusterdp.launch.script import directive
+from clusterdp.launch.render.script import directive
 from tests.launch.conftest import HOSTILE, RunScript
 
 TELL = "import json,os,sys; json.dump([sys.argv[1:], dict(os.environ)], open(os.environ['TELL'], 'w'))"

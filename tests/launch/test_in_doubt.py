@@ -10,8 +10,8 @@ import pytest
 import clusterdp
 from clusterdp.errors import SubmitError, SubmitInDoubt
 from clusterdp.launch.job import Job
-from clusterdp.launch.lock import RunLock
 from clusterdp.launch.resume import plan_again, send_again
+from clusterdp.launch.send.lock import RunLock
 from clusterdp.operate.resume_check import check_resumable, uncancelled
 from clusterdp.rundir import RunDir, read_events
 
@@ -45,7 +45,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.delenv("SLURM_CONF", raising=False)
     monkeypatch.chdir(tmp_path / "work")
-    monkeypatch.setattr("clusterdp.launch.in_doubt.PAUSES_S", (0, 0))
+    monkeypatch.setattr("clusterdp.launch.send.in_doubt.PAUSES_S", (0, 0))
     return Slurm(tmp_path / "bin")
 
 
@@ -118,7 +118,7 @@ def test_of_several_new_jobs_none_is_taken(slurm: Slurm) -> None:
 
 def test_whatever_breaks_after_sbatch_was_asked_the_folder_stays(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm.sbatch(ACCEPT, "echo $ID")
-    monkeypatch.setattr("clusterdp.launch.sbatch.Job", None)
+    monkeypatch.setattr("clusterdp.launch.send.sbatch.Job", None)
     with pytest.raises(TypeError):
         submit()
     assert Path("run/job.sbatch").exists()

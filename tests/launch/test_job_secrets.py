@@ -13,9 +13,9 @@ import pytest
 import clusterdp
 from clusterdp import config
 from clusterdp.errors import ConfigError
-from clusterdp.launch.code_snapshot import take
-from clusterdp.launch.job_secrets import secret_paths
 from clusterdp.launch.plan import make_plan
+from clusterdp.launch.render.job_secrets import secret_paths
+from clusterdp.launch.snapshot.code_snapshot import take
 from tests.launch.conftest import RunScript, Stubs
 from tests.launch.test_hostile_configs import TELL
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from clusterdp.errors import RunError
-from clusterdp.launch.lock import STALE_S, RunLock
+from clusterdp.launch.send.lock import STALE_S, RunLock
 from clusterdp.rundir import RunDir
 
 TAKE = """
 import pathlib, sys
 from clusterdp.errors import RunError
-from clusterdp.launch.lock import RunLock
+from clusterdp.launch.send.lock import RunLock
 from clusterdp.rundir import RunDir
 print("ready", flush=True)
 for line in sys.stdin:
@@ -106,7 +106,7 @@ def test_an_owner_that_is_dead_has_lost_it(run: RunDir) -> None:
 def test_a_file_that_is_being_written_is_somebodys_until_it_is_old(
     run: RunDir, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusterdp.launch.lock.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("clusterdp.launch.send.lock.time.sleep", lambda seconds: None)
     file = owner(run)
     file.write_text(text)
     with pytest.raises(RunError, match="has been submitting"):

@@ -12,11 +12,11 @@ import pytest
 import clusterdp
 from clusterdp import config
 from clusterdp.errors import ConfigError, RunError, SubmitError
-from clusterdp.launch.code_snapshot import CodeSnapshot, list_files
 from clusterdp.launch.job import Job
-from clusterdp.launch.lock import RunLock
 from clusterdp.launch.plan import Plan, make_plan
 from clusterdp.launch.resume import plan_again, send_again
+from clusterdp.launch.send.lock import RunLock
+from clusterdp.launch.snapshot.code_snapshot import CodeSnapshot, list_files
 from clusterdp.rundir import RunDir
 
 
@@ -137,7 +137,7 @@ def test_a_run_is_known_as_one_before_its_snapshot_begins(sbatch: Path, monkeypa
         assert [name for name, _ in list_files(source)] == ["train.py"]
         return CodeSnapshot(0, 0, 0)
 
-    monkeypatch.setattr("clusterdp.launch.code_snapshot.take", take)
+    monkeypatch.setattr("clusterdp.launch.snapshot.code_snapshot.take", take)
     clusterdp.submit({"command": "true", "run_dir": "run"})
 
 

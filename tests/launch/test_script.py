@@ -20,9 +20,9 @@ import pytest
 
 from clusterdp import config
 from clusterdp.errors import ConfigError
-from clusterdp.launch.script import directive, render
-from clusterdp.launch.script_spec import ArraySpec, make_spec
-from clusterdp.launch.shipped_files import shipped_folder
+from clusterdp.launch.render.script import directive, render
+from clusterdp.launch.render.script_spec import ArraySpec, make_spec
+from clusterdp.launch.render.shipped_files import shipped_folder
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 

@@ -9,7 +9,7 @@ import pytest
 
 from clusterdp import config
 from clusterdp.launch.plan import make_plan
-from clusterdp.launch.submitit import Task
+from clusterdp.launch.send.submitit import Task
 from tests.launch.conftest import Stubs
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from clusterdp import cli, config
 from clusterdp.cli import verbs
-from clusterdp.launch import in_doubt, lock
+from clusterdp.launch.send import in_doubt, lock
 from clusterdp.operate.follow import Pace
 from clusterdp.operate.watch import watch
 from clusterdp.slurm import commands

@@ -12,7 +12,7 @@ import pytest
 from clusterdp import cli, config
 from clusterdp.cli import rm as cli_rm
 from clusterdp.errors import RunError
-from clusterdp.launch.lock import RunLock
+from clusterdp.launch.send.lock import RunLock
 from clusterdp.operate import remove as module
 from clusterdp.operate.find_run import find_run, known_runs
 from clusterdp.operate.listing.list_runs import find_all

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from clusterdp.errors import SubmitInDoubt
-from clusterdp.launch.in_doubt import find_job, known_jobs
 from clusterdp.launch.job import Job
-from clusterdp.launch.lock import RunLock
+from clusterdp.launch.send.in_doubt import find_job, known_jobs
+from clusterdp.launch.send.lock import RunLock
 from clusterdp.launch.sweep.arrays import note_submitted
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, SweepDir, read_events

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterdp.errors import SubmitError, SubmitInDoubt
-from clusterdp.launch.in_doubt import find_job, known_jobs
 from clusterdp.launch.job import Job
-from clusterdp.launch.lock import RunLock
-from clusterdp.launch.refusals import with_key
-from clusterdp.launch.script_spec import ArraySpec
+from clusterdp.launch.render.script_spec import ArraySpec
+from clusterdp.launch.send.in_doubt import find_job, known_jobs
+from clusterdp.launch.send.lock import RunLock
+from clusterdp.launch.send.refusals import with_key
 from clusterdp.rundir import Ledger, SweepDir, mark_cancelled, mark_told
 from clusterdp.slurm import commands
 

@@ -13,22 +13,22 @@ from clusterdp import config as config_module
 from clusterdp.config import Config, Given
 from clusterdp.config.elements import Element, Sweep, in_words, resolve_sweep
 from clusterdp.errors import ConfigError
-from clusterdp.launch import code_snapshot, source_record
-from clusterdp.launch.batch_copy import write_batch
-from clusterdp.launch.batch_rules import rules_of
-from clusterdp.launch.code_snapshot import CodeSnapshot
 from clusterdp.launch.entry_check import Function, check_params, find_function
 from clusterdp.launch.installed_check import check_installed
-from clusterdp.launch.job_secrets import check_secrets, secret_paths
-from clusterdp.launch.new_folder import empty
 from clusterdp.launch.plan import can_be_judged, elsewhere, new_path
-from clusterdp.launch.script import Script, render, template_values
-from clusterdp.launch.script_spec import ArraySpec, ScriptSpec, lines_of, make_spec
+from clusterdp.launch.render.batch_rules import rules_of
+from clusterdp.launch.render.job_secrets import check_secrets, secret_paths
+from clusterdp.launch.render.script import Script, render, template_values
+from clusterdp.launch.render.script_spec import ArraySpec, ScriptSpec, lines_of, make_spec
+from clusterdp.launch.send.new_folder import empty
+from clusterdp.launch.snapshot import code_snapshot, source_record
+from clusterdp.launch.snapshot.batch_copy import write_batch
+from clusterdp.launch.snapshot.code_snapshot import CodeSnapshot
 from clusterdp.rundir import SweepDir, write_durably
 from clusterdp.slurm import commands
 
 if TYPE_CHECKING:
-    from clusterdp.launch.code_snapshot import CodeSnapshot
+    from clusterdp.launch.snapshot.code_snapshot import CodeSnapshot
     from clusterdp.launch.sweep.arrays import SentSweep
 
 WORDS = {"command", "script", "delimiter"}  # of the program
@@ -46,7 +46,7 @@ class SweepPlan:
 
     def carry_out(self) -> tuple[SentSweep, CodeSnapshot | None]:
         """Make the folders and submit. If sbatch refuses the first array, the folder is removed again."""
-        from clusterdp.launch.new_folder import new_folder
+        from clusterdp.launch.send.new_folder import new_folder
         from clusterdp.launch.sweep.arrays import submit_arrays
 
         with new_folder(self.folder.files, named=bool(self.spec.config.run_dir)) as lock:

@@ -14,7 +14,7 @@ from clusterdp.errors import FakeError, SlurmError
 from clusterdp.fakeslurm.core import constraints
 from clusterdp.fakeslurm.core.paths import private_place
 from clusterdp.fakeslurm.core.shape import NodeShape, PartitionShape, Shape
-from clusterdp.launch.script_spec import gpu_count
+from clusterdp.launch.render.script_spec import gpu_count
 from clusterdp.slurm.hostlist import HostlistError, expand
 
 GRACE_S = 20.0

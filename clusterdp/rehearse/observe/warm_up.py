@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from clusterdp.config import Config
-from clusterdp.launch.script_spec import lines_of, words_of
+from clusterdp.launch.render.script_spec import lines_of, words_of
 from clusterdp.operate.curves import read_curves
 from clusterdp.operate.run_history import RunHistory
 

@@ -16,8 +16,8 @@ import clusterdp
 from clusterdp import config
 from clusterdp.config.elements import Element
 from clusterdp.errors import ClusterdpError, ConfigError, SubmitError, SubmitInDoubt
-from clusterdp.launch import in_doubt
 from clusterdp.launch.resume import plan_again
+from clusterdp.launch.send import in_doubt
 from clusterdp.launch.sweep.again import ranges
 from clusterdp.launch.sweep.arrays import SentSweep
 from clusterdp.launch.sweep.plan import make_sweep_plan

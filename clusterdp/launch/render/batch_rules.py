@@ -7,8 +7,8 @@ import textwrap
 from typing import Any
 
 from clusterdp.config.tree import POLICIES, PolicyConfig, RestartConfig
-from clusterdp.launch.job_secrets import secret_path
-from clusterdp.launch.script_spec import ScriptSpec
+from clusterdp.launch.render.job_secrets import secret_path
+from clusterdp.launch.render.script_spec import ScriptSpec
 
 DEFAULT_MAX_HOURS = 48  # of an entry job
 

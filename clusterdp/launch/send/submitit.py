@@ -20,10 +20,10 @@ from typing import Any, cast
 
 from clusterdp.batch.slurm import GOES_ON, state_of
 from clusterdp.errors import ConfigError, SlurmError, SubmitInDoubt
-from clusterdp.launch.batch_rules import rules_of
 from clusterdp.launch.job import Job
-from clusterdp.launch.script import Script, directive, render_part
-from clusterdp.launch.script_spec import ScriptSpec
+from clusterdp.launch.render.batch_rules import rules_of
+from clusterdp.launch.render.script import Script, directive, render_part
+from clusterdp.launch.render.script_spec import ScriptSpec
 from clusterdp.rundir import RunDir
 from clusterdp.slurm import commands
 

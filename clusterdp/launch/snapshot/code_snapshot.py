@@ -16,9 +16,9 @@ from pathlib import Path, PurePath
 
 from clusterdp.config.tree import SnapshotConfig
 from clusterdp.errors import ConfigError
-from clusterdp.launch.copied_files import copy_files, find_earlier, snapshot_of
-from clusterdp.launch.excluded_folders import is_clutter, is_run
-from clusterdp.launch.git_ignored import Ignored, find_ignored, git_lists, in_words
+from clusterdp.launch.snapshot.copied_files import copy_files, find_earlier, snapshot_of
+from clusterdp.launch.snapshot.excluded_folders import is_clutter, is_run
+from clusterdp.launch.snapshot.git_ignored import Ignored, find_ignored, git_lists, in_words
 from clusterdp.rundir import RunDir
 
 MIB = 1 << 20

@@ -12,10 +12,10 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
-from clusterdp.launch.copied_files import copy_files, find_earlier
+from clusterdp.launch.snapshot.copied_files import copy_files, find_earlier
 from clusterdp.rundir import write_durably
 
-PROGRAM = Path(__file__).resolve().parent.parent / "batch"
+PROGRAM = Path(__file__).resolve().parents[2] / "batch"
 MAIN = "__main__.py"
 
 

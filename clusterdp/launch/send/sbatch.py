@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from clusterdp.launch.job import Job
-from clusterdp.launch.script import Script
-from clusterdp.launch.script_spec import ScriptSpec
+from clusterdp.launch.render.script import Script
+from clusterdp.launch.render.script_spec import ScriptSpec
 from clusterdp.rundir import RunDir
 from clusterdp.slurm import commands
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterdp import __version__
-from clusterdp.launch.script_spec import ScriptSpec
+from clusterdp.launch.render.script_spec import ScriptSpec
 from clusterdp.rundir import RunDir, write_durably
 
 GIT_TIMEOUT_S = 10.0  # a work tree of a million files takes longer

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from clusterdp.launch.excluded_folders import is_clutter, is_run
+from clusterdp.launch.snapshot.excluded_folders import is_clutter, is_run
 
 LARGE = 5_000_000  # bytes
 # At most this many names from git, and files in those folders, are looked at: a million ignored images take too long.

@@ -9,7 +9,7 @@ from clusterdp.errors import ConfigError
 
 def shipped_folder(name: str) -> Path:
     """`configs` or `sbatch_templates`."""
-    package = Path(__file__).resolve().parent.parent
+    package = Path(__file__).resolve().parents[2]
     return next(folder for folder in (package / name, package.parent / name) if folder.is_dir())
 
 

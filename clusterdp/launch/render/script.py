@@ -14,10 +14,10 @@ import clusterdp
 from clusterdp.batch.job import EXPORTED
 from clusterdp.config.tree import LaunchConfig
 from clusterdp.errors import ConfigError
-from clusterdp.launch.batch_rules import requeues_of, rules_of
-from clusterdp.launch.job_secrets import secret_path
-from clusterdp.launch.script_spec import ScriptSpec, lines_of
-from clusterdp.launch.shipped_files import shipped_folder
+from clusterdp.launch.render.batch_rules import requeues_of, rules_of
+from clusterdp.launch.render.job_secrets import secret_path
+from clusterdp.launch.render.script_spec import ScriptSpec, lines_of
+from clusterdp.launch.render.shipped_files import shipped_folder
 
 # Those of RHEL 8 and SLES 15 are 3.6.
 SYSTEM_PYTHONS = ("python3", "/usr/bin/python3", "/usr/libexec/platform-python")
