@@ -36,5 +36,5 @@ event_order        the events of a run in the order in which they happened
 event_text         one line for each event
 next_command       what to type next
 formatting         tables, times, sizes and colours
-terminal           text without control characters
+terminal           text without control characters, no wider than a terminal
 """

@@ -1,7 +1,12 @@
-"""CleanStream: text without control characters. Names, nodes, errors and logs are written by others. An escape sequence
+"""Text for a terminal: clean, and no wider than it is.
+
+CleanStream takes out control characters. Names, nodes, errors and logs are written by others. An escape sequence
 in them could move the cursor, rename the window or answer in place of the user: it is removed from all output.
 
 Colours do no harm. On a terminal that wants colours, our own stay, and in a log any; so do the \\r of progress bars.
+
+What is meant to be copied as a whole, a command or a path, is never broken: if it is wider than the terminal, that
+wraps it.
 """
 
 from __future__ import annotations

@@ -2,5 +2,5 @@
 
 storage_room   whether the run folder can be written, is shared, and has room
 ignored_files  files that the job needs and the snapshot leaves out
-probe          --probe: a file to the store and to the run folder
+probe          what is tried: the shell's variables, the interpreter, a file to the store and to the run folder
 """

@@ -21,7 +21,7 @@ sstat                what running steps use
 sshare               the one user's share
 sbcast               copies a file to the nodes of a job
 control              not a command of Slurm: FakeCluster's way to break things, to wait, and to move the clock
-read_words           the words of a command as options and others; --help and --version
+read_words           the words of a command as options and others; --help, --version, --clusters, --iterate
 getopt               reads command lines as getopt_long does, with its error texts
 options              which options sbatch, srun and salloc know, and the variables that set them
 option_values        which values those options take

@@ -1,4 +1,5 @@
-"""The words of a command as options and others; --help, --usage and --version end it."""
+"""The words of a command as options and others; --help, --usage and --version end it. What several commands share:
+--clusters, of which there is one, and --iterate."""
 
 from __future__ import annotations
 
