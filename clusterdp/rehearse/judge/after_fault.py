@@ -106,7 +106,15 @@ def first_difference(reference: Reference, run: RunDir, since: float) -> FirstDi
 
 
 def _by_step(saves: Sequence[Save]) -> Mapping[object, Save]:
-    return {save.step: save for save in saves}
+    """Without those of which a run has made several, each other than the one before: which of them would be meant?"""
+    alike: dict[object, list[Save]] = {}
+    for save in saves:
+        alike.setdefault(save.step, []).append(save)
+    return {
+        step: same[-1]
+        for step, same in alike.items()
+        if all(each.state.values == same[0].state.values for each in same)
+    }
 
 
 @dataclass(frozen=True)

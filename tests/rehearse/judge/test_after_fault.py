@@ -97,6 +97,13 @@ def test_save_with_another_option_alone_is_the_same_but_for_that(tmp_path: Path)
     assert found.first.words == "a.pt of step 2, the first checkpoint after the resume, differs already"
 
 
+def test_saves_of_one_name_and_other_states_are_not_compared(tmp_path: Path) -> None:
+    undisturbed = [(1, {"net": {"w": torch.full((3,), number)}, "step": 2}) for number in (1.0, 2.0)]
+    saves = [undisturbed[0], (2, undisturbed[0][1]), (2, undisturbed[1][1])]
+    assert after(tmp_path / "a", saves, LOG, undisturbed).first is None
+    assert after(tmp_path / "b", saves, LOG, undisturbed[1:]).first
+
+
 def test_settings_do_not_name_the_step_of_a_save(tmp_path: Path) -> None:
     undisturbed = [(1, {"eval_steps": 500, "global_step": step, "w": torch.full((3,), 1.0)}) for step in (2, 4)]
     found = after(tmp_path, [undisturbed[0], (2, {**undisturbed[1][1], "w": torch.zeros(3)})], LOG, undisturbed)
