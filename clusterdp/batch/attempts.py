@@ -84,8 +84,14 @@ def _read(job: Job, rules: Rules, record: Record, slurm: Slurm, name: str, saves
         found = _with_cause(found, job, rules, record, slurm)
     return found._replace(
         avoid=tuple(words(os.path.join(folder, "avoid"))),
-        last_event=read(os.path.join(job.run, "events", name + "-batch.jsonl"), 4096).rstrip("\n").rpartition("\n")[2],
+        last_event=last_event(read(os.path.join(job.run, "events", name + "-batch.jsonl"), 4096)),
     )
+
+
+def last_event(ledger: str) -> str:
+    """The last line of a ledger. A notification that was sent after it ends nothing."""
+    lines = [line for line in ledger.split("\n") if line and '"event":"told"' not in line]
+    return lines[-1] if lines else ""
 
 
 def _with_cause(found: Attempt, job: Job, rules: Rules, record: Record, slurm: Slurm) -> Attempt:
@@ -96,6 +102,7 @@ def _with_cause(found: Attempt, job: Job, rules: Rules, record: Record, slurm: S
     if cause == "preempted":
         cause = noticed or cause
     elif not cause:
+        # The file is there, and empty: the disk was full.
         is_empty = os.path.exists(os.path.join(job.folder_of(found.name), "cause"))
         cause = noticed or ("disk" if is_empty else LOST)
         found = _look_back(found, job, record, number(began[0]))

@@ -28,6 +28,7 @@ CAUSES = {
     "overtaken": "superseded",
     "unknown": "not requeued, for Slurm's controller did not answer",
 }
+# Faults have restart.max_crashes as a common limit, besides their own.
 FAULTS = frozenset(["crash", "start", "memory", "hung", "disk"])
 
 # slurmstepd writes it into the job's output when it ends an attempt: the only record of who asked for that.

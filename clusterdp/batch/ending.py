@@ -190,6 +190,7 @@ class Ending:
     def excluded(self) -> str:
         """The value of ExcNodeList that the next attempt is to have."""
         wanted = [self.once] if self.once else []
+        # The oldest of them come last: they are left out where fewer usable nodes than the job needs would remain.
         wanted += words(self.job.file("avoid")) + list(self.history.bad)
         if not wanted:
             return self.rules.exclude

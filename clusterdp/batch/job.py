@@ -93,6 +93,7 @@ def job_of(run: str, script: str, environ: Mapping[str, str]) -> Job:
     identity = number
     if environ.get("SLURM_ARRAY_JOB_ID"):
         element = environ["SLURM_ARRAY_TASK_ID"]
+        # The last element's SLURM_JOB_ID, which is the array's own, would name all elements.
         identity = environ["SLURM_ARRAY_JOB_ID"] + "_" + element
     restart = int(environ.get("SLURM_RESTART_COUNT") or 0)
     replaces, _, log = environ.get("CLUSTERDP_REPLACES", "").partition(":")

@@ -72,6 +72,7 @@ def times_of(job: Job, slurm: Slurm, end: str, now: float) -> Tuple[Optional[int
     said = slurm.ask(words, err=False).said
     left, queued, began = ([*said.split(), "", "", ""])[:3]
     seconds = seconds_of(left)
+    # The time left is counted from `now`, when squeue was asked.
     ends = int(end) if end.isdigit() else None if seconds is None else int(now) + seconds
     known = queued.isdigit() and began.isdigit()
     return ends, int(queued) if known else None, int(began) if known else None

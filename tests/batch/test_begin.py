@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from clusterdp.batch.attempts import Attempt
+from clusterdp.batch.attempts import Attempt, last_event
 from clusterdp.batch.begin import has_bad_node, may_start
 from clusterdp.batch.decisions import End, Start
 from clusterdp.batch.history import History, history_of
@@ -118,6 +118,12 @@ def test_end_of_the_run_stays_its_end(last: Attempt, cause: str, code: int) -> N
     over = history_of([attempt("timeout"), last], "7")
     assert isinstance(over, End)
     assert (over.cause, over.code) == (cause, code)
+
+
+def test_notification_after_a_failure_leaves_it_the_last_event() -> None:
+    told = json.dumps({"time": 2, "event": "told", "attempt": "7.0"}, separators=(",", ":"))
+    assert last_event(f"{FAILED}\n{told}\n") == FAILED
+    assert last_event(f"{told}\n") == ""
 
 
 @pytest.mark.parametrize(
