@@ -39,7 +39,8 @@ another name and renames, or names a checkpoint when it is whole, and it saves a
 
 
 def page(rows: Sequence[Row]) -> str:
-    foreign = [row for row in rows if row.kind == FOREIGN_KIND]
+    order = [*FOREIGN]
+    foreign = sorted((row for row in rows if row.kind == FOREIGN_KIND), key=lambda row: order.index(row.program))
     libraries = [row for row in rows if row.kind == RIGHT and CORRECT[row.program].needs]
     parts = [HEAD]
     for about, part in ((UNMODIFIED, foreign), (LIBRARIES, libraries)):
