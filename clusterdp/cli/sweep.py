@@ -144,11 +144,10 @@ def sweep(options: argparse.Namespace, run: RunDir, resume: Resume) -> int:
 def why(run: RunDir, as_json: bool) -> int:
     """`clusterdp why` of a sweep: the reasons of all elements that wait or failed."""
     from clusterdp.operate.formatting import Colour, shown_path
-    from clusterdp.operate.run_state import RunState
+    from clusterdp.operate.run_state import NOT_DONE, RunState
     from clusterdp.operate.sweep.elements import read_sweep
     from clusterdp.operate.sweep.results import reason_lines
     from clusterdp.operate.terminal import width_of
-    from clusterdp.operate.why.explanation import FAILED
     from clusterdp.rundir import SweepDir
 
     found = read_sweep(SweepDir(run.path))
@@ -157,7 +156,7 @@ def why(run: RunDir, as_json: bool) -> int:
     colour = Colour(sys.stdout)
     _print_headline(found, colour)
     lines = reason_lines(found.elements, colour, width_of(sys.stdout), of_all=True)
-    of_interest = [each for each in found.elements if each.status.state in (*FAILED, RunState.WAITING)]
+    of_interest = [each for each in found.elements if each.status.state in (*NOT_DONE, RunState.WAITING)]
     one = next(iter(sorted(of_interest, key=lambda each: each.status.state is RunState.WAITING)), None)
     if one is not None:
         lines += ["", f"  clusterdp why {shown_path(run.path)}/{one.number}   # that element, with its log"]

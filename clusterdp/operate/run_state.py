@@ -36,6 +36,8 @@ class RunState(Enum):
         return EXIT_CODES[self]
 
 
+NOT_DONE = (RunState.FAILED, RunState.GAVE_UP, RunState.STOPPED, RunState.VANISHED)  # over, and not cancelled either
+
 INTERRUPTED = 130
 BROKEN_PIPE = 141  # 128 + PIPE: what `clusterdp logs | head` ends with, as any tool does
 

@@ -16,7 +16,7 @@ from clusterdp.operate.moved_folder import refuse_copy
 from clusterdp.operate.next_command import next_command_lines
 from clusterdp.operate.queue import WAITS, RunStatus, current_status
 from clusterdp.operate.run_history import RunHistory, read_history
-from clusterdp.operate.run_state import INTERRUPTED, RunState
+from clusterdp.operate.run_state import INTERRUPTED, NOT_DONE, RunState
 from clusterdp.operate.status import STATE_COLOURS, attempts_table, measured
 from clusterdp.operate.terminal import ENDLESS, printable, underlying, width_of
 from clusterdp.operate.why.failure_words import exit_words, remedy, whose
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 LEAST_BAR = 8  # columns, with the blanks between it and its neighbours
-FAILED = (RunState.FAILED, RunState.GAVE_UP, RunState.STOPPED, RunState.VANISHED)
 
 
 def watch(
@@ -227,7 +226,7 @@ def summary(
 ) -> list[str]:
     now = time.time() if now is None else now
     wanted = history.asked_to_stop or (history.last is not None and history.last.stopped_by_user)
-    failure = recorded_failure(history) if status.state in FAILED and not wanted else None
+    failure = recorded_failure(history) if status.state in NOT_DONE and not wanted else None
     lines = [_headline(history, status, failure, colour, now)]
     if len(history.attempts) > 1:
         head, *rows = attempts_table(history.attempts[-10:], status, now, columns)

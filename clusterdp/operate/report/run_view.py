@@ -33,8 +33,8 @@ TONES = {RunState.DONE: "good", RunState.RUNNING: "busy", RunState.WAITING: "bus
 MOST_BARS = 100  # rows: the newest attempts
 MOST_RANKS = 32  # ranks: the slowest
 MOST_SAVES = 50
-MOST = 200_000  # bytes of a difference that are shown
-NAMED = ("torch", "numpy", "clusterdp")
+MOST_OF_DIFF = 200_000  # bytes of a difference that are shown
+PACKAGES = ("torch", "numpy", "clusterdp")
 
 
 @dataclass(frozen=True)
@@ -341,12 +341,12 @@ def source_of(run: RunDir) -> Source:
         facts.append(("python", str(record["python_version"])))
     packages = record.get("packages")
     if isinstance(packages, dict):
-        facts += [(name, str(packages[name])) for name in NAMED if name in packages]
+        facts += [(name, str(packages[name])) for name in PACKAGES if name in packages]
     untracked = git.get("untracked")
     try:
         with reading(run.source_diff) as file:
-            diff = file.read(MOST + 1)
+            diff = file.read(MOST_OF_DIFF + 1)
     except OSError:
         diff = b""
     names = [str(name) for name in untracked] if isinstance(untracked, list) else []
-    return Source(facts, names, diff[:MOST].decode(errors="replace"), len(diff) > MOST)
+    return Source(facts, names, diff[:MOST_OF_DIFF].decode(errors="replace"), len(diff) > MOST_OF_DIFF)

@@ -13,13 +13,12 @@ from typing import Any
 from clusterdp.errors import RunError
 from clusterdp.operate.formatting import Colour
 from clusterdp.operate.run_history import newest
-from clusterdp.operate.run_state import RunState
+from clusterdp.operate.run_state import NOT_DONE, RunState
 from clusterdp.operate.status import STATE_COLOURS, metric_rank
 from clusterdp.operate.sweep.elements import ElementStatus, read_sweep, sweep_meant
 from clusterdp.operate.sweep.table import listed
 from clusterdp.operate.terminal import filled
 from clusterdp.operate.why import failure_words
-from clusterdp.operate.why.explanation import FAILED
 from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.wording import did_you_mean
 
@@ -131,7 +130,7 @@ def reason_of(each: ElementStatus) -> str:
     """What is known beside the state; of one that failed, the first failure of its ranks. Empty if nothing is."""
     history, status = each.history, each.status
     wanted = history.asked_to_stop or (history.last is not None and history.last.stopped_by_user)
-    failed = status.state in FAILED and not wanted
+    failed = status.state in NOT_DONE and not wanted
     cause = failure_words.cause_line(find_failure(history)) if failed else ""
     return "; ".join(filter(None, [status.why, cause]))
 
@@ -142,7 +141,7 @@ def reason_lines(
     """`failed  1, 5: the GPU's memory is full (rank 2 on n2)`. of_all: of those that wait, too."""
     groups: dict[tuple[RunState, str], list[ElementStatus]] = {}
     for each in elements:
-        if each.status.state in FAILED or (of_all and not each.status.state.over):
+        if each.status.state in NOT_DONE or (of_all and not each.status.state.over):
             groups.setdefault((each.status.state, reason_of(each)), []).append(each)
     lines = []
     for (state, reason), some in groups.items():

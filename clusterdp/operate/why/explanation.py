@@ -16,7 +16,7 @@ from clusterdp.operate.event_text import STOPPED_BY, ending_text
 from clusterdp.operate.formatting import ago, clock, shown_path
 from clusterdp.operate.queue import WAITS, RunStatus
 from clusterdp.operate.run_history import RunHistory, newest
-from clusterdp.operate.run_state import RunState
+from clusterdp.operate.run_state import NOT_DONE, RunState
 from clusterdp.operate.standstill import hang_of, stragglers_of, stragglers_text
 from clusterdp.operate.why import failure_words
 from clusterdp.operate.why.first_failure import Failure, find_failure, recorded_failure
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from clusterdp.slurm.nodes import NodeGroup
 
 
-FAILED = (RunState.FAILED, RunState.GAVE_UP, RunState.STOPPED, RunState.VANISHED)
 NODES_MAY_DO = frozenset({"Resources", "Priority", "PartitionNodeLimit", "PartitionConfig", "ReqNodeNotAvail"})
 
 
@@ -52,7 +51,7 @@ def explanation(history: RunHistory, status: RunStatus, now: float) -> Explanati
     if status.state is RunState.RUNNING:
         return Explanation(history, status, _of_running(history, status, now))
     wanted = history.asked_to_stop or (history.last is not None and history.last.stopped_by_user)
-    if status.state in FAILED and not wanted:
+    if status.state in NOT_DONE and not wanted:
         failure = recorded_failure(history)
         facts = _of_an_end(history, status, now, failure)
         facts += failure_words.facts(history, failure) if failure else []

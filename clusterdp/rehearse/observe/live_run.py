@@ -71,9 +71,10 @@ class LiveRun:
             if history.attempts and history.attempts[-1].name == attempt.name and history.step is not None:
                 return history.step
         log = attempt.rank_log(0)
-        if not self._counter:
-            self._growing.setdefault(attempt.name, GrowingLog(log))
-        step = last_step(log, self._counter) if self._counter else self._growing[attempt.name].last_step()
+        if self._counter:
+            step = last_step(log, self._counter)
+        else:
+            step = self._growing.setdefault(attempt.name, GrowingLog(log)).last_step()
         if step is not None:
             self.first_steps.setdefault(attempt.name, time.time())
         return step

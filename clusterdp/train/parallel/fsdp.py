@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 DTYPES = ("param_dtype", "reduce_dtype", "output_dtype")  # MixedPrecisionPolicy's
 OPTIONS = ("reshard_after_forward", *DTYPES, "cast_forward_inputs", "cpu_offload", "units", "shard_size")
-STEPS = 2  # that are looked at, in each attempt
-END = ""  # the unit that comes after the last
+STEPS_COMPARED = 2  # the first of each attempt
+LAST_UNIT = ""  # comes after all others
 
 
 def shard(
@@ -92,7 +92,7 @@ class Lockstep:
 
     def __init__(self, model: nn.Module, group: Group):
         self._group = group
-        self._left = STEPS
+        self._left = STEPS_COMPARED
         self._looking = False
         self._names: dict[int, str] = {}  # of the parameters that are whole now, by their identity
         self._handles = [model.register_forward_pre_hook(self._begin, prepend=True)]
@@ -121,7 +121,7 @@ class Lockstep:
         if not self._looking:
             return
         self._looking = False
-        self._compare_units(END)
+        self._compare_units(LAST_UNIT)
         used = {self._names[key] for key in _leaves(outputs) if key in self._names}
         everyone = [set(names) for names in self._group.gather(sorted(used))]
         if any(names != everyone[0] for names in everyone):

@@ -223,7 +223,7 @@ def test_attempt_that_goes_on_later_did_not_begin_anew(tmp_path: Path) -> None:
     assert "began anew" not in diagnose(case(tmp_path, stop(HANDLED), files={"step_4.pt": FileUse(written=[104.0])}))
 
 
-def test_scratch_file_of_the_start_is_no_save(tmp_path: Path) -> None:
+def test_probe_of_tempfile_is_not_taken_for_the_first_save(tmp_path: Path) -> None:
     files = {
         "step_4.pt": FileUse(written=[104.0], read=[124.0]),
         "/tmp/5i_k2kgc": FileUse(written=[123.0], gone=[123.1]),  # tempfile tries the folder
@@ -254,7 +254,7 @@ def test_failure_after_a_kill_in_a_save_names_its_moment(tmp_path: Path) -> None
     )
 
 
-def test_text_beside_a_checkpoint_is_no_half_written_one(tmp_path: Path) -> None:
+def test_readme_beside_a_checkpoint_is_not_called_half_written(tmp_path: Path) -> None:
     late = replace(SECOND, cause="start", failed=True)
     printed(tmp_path, "7.1", 1)
     RunDir(tmp_path).attempt("7.1").rank_log(0).write_text("ValueError: Can't find a checkpoint at out/step-4\n")
