@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from clusterdp.checkpoint import list_checkpoints
 from clusterdp.config.tree import CheckpointConfig
@@ -228,6 +229,23 @@ def test_before_any_window_has_been_seen_it_waits_for_so_many_batches_at_most(jo
 def test_a_training_without_an_optimizer_in_its_state_waits_for_nothing(job: JobHandle) -> None:
     model, _, back = model_and(torch.optim.SGD, lr=0.1)
     assert Batches(job, model=model).put_off(back, back) == [False, False]
+
+
+def test_collected_window_leaves_the_hooks_of_a_step_alone() -> None:
+    parameter = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    windows = [OpenWindow({"optimizer": optimizer})]
+    stepped: list[object] = []
+    handles = [
+        register_optimizer_step_post_hook(lambda *_: windows.clear()),  # as garbage may be collected at this moment
+        register_optimizer_step_post_hook(lambda *_: stepped.append(None)),
+    ]
+    try:
+        optimizer.step()
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert stepped and not windows
 
 
 def test_an_optimizer_inside_another_is_seen_to_step(job: JobHandle) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,6 +30,21 @@ if TYPE_CHECKING:
 
 LONGEST = 32  # batches to wait at most where no window has ended yet: a stop must come all the same
 SHORTEST = 8  # batches to wait at least: a step that is skipped for a loss that is not finite ends no window
+
+
+_open: weakref.WeakSet[OpenWindow] = weakref.WeakSet()
+
+
+@cache
+def _listen() -> None:
+    """To all optimizers: one that wraps another may be in the state, and the other one steps. One hook, which stays: a
+    hook that was removed with its window, when garbage was collected within a step, ended that step in an error."""
+    register_optimizer_step_post_hook(_note_step)
+
+
+def _note_step(optimizer: Any, *_: Any) -> None:
+    for windows in _open:
+        windows._note_step(optimizer)
 
 
 class OpenWindow:
@@ -44,14 +60,8 @@ class OpenWindow:
         self._put_off = 0  # how many batches, by now
         self.wait = False  # on this rank, after the last batch
         if self._windows:
-            # Of all optimizers: one that wraps another may be in the state, and the other one steps.
-            mine = weakref.ref(self)
-
-            def note(optimizer: Any, *_: Any) -> None:
-                if (windows := mine()) is not None:
-                    windows._note_step(optimizer)
-
-            weakref.finalize(self, register_optimizer_step_post_hook(note).remove)
+            _listen()
+            _open.add(self)
 
     def close_step(self) -> None:
         """The loop is done with a batch."""
