@@ -62,7 +62,17 @@ def compared_with(reference: Reference, run: RunDir, fault_at: float) -> Compare
             _compare(first, second, run.code, name, found)
         if _written_at(run.code / name) < fault_at:
             found.leave_out(name, BEFORE)
+    found.other += [f"{name} is new" for name in _new_logs(reference, first, second, run.code)]
     return found
+
+
+def _new_logs(reference: Reference, first: Path, second: Path, got: Path) -> list[str]:
+    """Logs that no undisturbed run has, of a name that both have elsewhere: `version_1/metrics.csv` of a logger that
+    begins another one at each start."""
+    usual, others = {*_names(first, reference.began)}, {*_names(second, reference.began)}
+    known = {os.path.basename(name) for name in usual & others if name.endswith(LOGS)}
+    there = _names(got, reference.began)
+    return [name for name in there if name not in usual | others and os.path.basename(name) in known]
 
 
 def words_of_state(state: EndState) -> str:

@@ -23,6 +23,7 @@ from clusterdp.rehearse.judge.lost_state import NOTHING, Kept, Shown
 from clusterdp.rehearse.judge.lost_work import lost_work, printed, steps_lost
 from clusterdp.rehearse.judge.program_parts import parts_made
 from clusterdp.rehearse.judge.reference import Reference
+from clusterdp.rehearse.judge.resumed_from import resumes
 from clusterdp.rehearse.judge.signal_faults import unsaved
 from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, LOST_WORK, NOT_LANDED, PASSED, HitRow, Verdict
 from clusterdp.rehearse.observe.facts import Facts
@@ -146,6 +147,9 @@ def _passed(history: RunHistory, result: RunResult, lost: int | None, reference:
     again = len(history.ran) - 1 - len(failed)
     back = f"back after {counted(again, 'interruption')}" if again else "it went on"
     cost = "" if lost is None else f", {counted(lost, 'step')} lost" if lost else ", nothing lost"
+    read = resumes(history, result.files, reference.facts.files)
+    if reference.facts.files and not reference.facts.ours and read and not any(each.read for each in read):
+        cost += ", no checkpoint was read"
     also = ""
     if failed:  # nothing was done to it: perhaps it fails at each resume, and costs a try each time
         error = find_failure(replace(history, attempts=history.attempts[: failed[-1].number])).error

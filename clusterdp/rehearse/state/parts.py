@@ -33,6 +33,7 @@ _WORDS: dict[Part, str] = {
 _PARTS = {part: re.compile(words) for part, words in _WORDS.items()}
 _LARGE: tuple[Part, ...] = ("scaler", "scheduler", "optimizer", "rng", "sampler", "model")  # of which there are tensors
 _RANK = re.compile(r"(?:^|[./:_-])(?:rank|rng_state|random_states?)[_-]?(\d+)(?![\d])")
+_GENERATOR = re.compile(r"(?:\w+[._])?generators?(?:_states?)?(?:\.\d+)?")
 _LR = re.compile(r".*param_groups\.\d+\.(?:initial_)?lr")
 _FIRST = 3  # words of a key that are looked at: `trainer.optimizer.state`
 
@@ -50,6 +51,8 @@ def part_of(file: str, key: str, elements: int | None = None) -> Part:
     words = key.lower().split(".")
     if _LR.fullmatch(key):
         return "scheduler"
+    if _GENERATOR.fullmatch(key):  # torch.Generator's. A model of this name has its parameters below it.
+        return "rng"
     tensor, large = elements is not None, elements is not None and elements > 1
     stem = file.rpartition("/")[2].partition(".")[0].lower()
     by_file = _match(stem, _LARGE) if stem else None

@@ -59,6 +59,14 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert found(tmp_path, run).other == ["ema.pt is missing"]
 
 
+def test_a_second_log_of_a_known_name_is_named(tmp_path: Path) -> None:
+    run = left(tmp_path / "run")
+    for name in ("version_1/metrics.csv", "version_1/events.csv"):
+        (run.code / name).parent.mkdir(exist_ok=True)
+        (run.code / name).write_text("4\n")
+    assert found(tmp_path, run).other == ["version_1/metrics.csv is new"]
+
+
 def test_all_that_was_compared_or_left_out_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = left(tmp_path / "run")
     os.utime(run.code / "ema.pt", (FAULT - 1, FAULT - 1))

@@ -69,6 +69,14 @@ def test_a_job_that_came_back_and_ended_the_same_has_passed(made: MakeRun) -> No
     assert verdict.evidence == ("attempt 1: it was preempted",)
 
 
+def test_passing_drill_before_the_first_save_names_no_checkpoint(made: MakeRun) -> None:
+    run = made(["crash", "done"], ["step 1\nstep 4", "step 1\nstep 9"], {"sum": 4, "scheduler": {"last_epoch": 3}})
+    ref = reference(made)
+    ref.facts = Facts(steps=9, files={"a.pt": FileUse(written=[1e12])})
+    verdict = judge(drill_of("rank-killed"), RunResult("done", hits=(hit("crash"),)), run.path, ref, CONFIG)
+    assert verdict.said == "back after 1 interruption, 4 steps lost, no checkpoint was read, bit for bit"
+
+
 def test_what_failed_by_itself_is_told_of_a_job_that_has_passed(made: MakeRun) -> None:
     steps = ["step 3\nstep 4", "step 5\nstep 6", "step 7\nstep 9"]
     run = made(["preempted", "crash", "done"], steps, {"sum": 4, "scheduler": {"last_epoch": 3}})

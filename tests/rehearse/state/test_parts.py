@@ -48,6 +48,9 @@ best_model.pth     step  epoch
 x.pt               rng  rng.torch  5056
 x.pt               rng  torch_rng_state  5056
 x.pt               rng  cuda_rng_state_all.0  16
+x.pt               rng  generator_state  5056
+x.pt               rng  loader.generator  5056
+x.pt               model  generator.main.0.weight  100
 x.pt               sampler  train_loader.position
 x.pt               sampler  cursor
 x.pt               sampler  BATCHES_RUN
