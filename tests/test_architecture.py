@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "config": {"errors", "plainfile", "storage.address", "wording"},  # a URL with a password in it is refused
     "launch": LOGIN_NODE,
     "operate": LOGIN_NODE | {"checkpoint.format", "checkpoint.errors"},
-    "check": LOGIN_NODE | {"launch", "checkpoint.format", "operate.run_index", "operate.formatting"},
+    "check": LOGIN_NODE | {"launch", "checkpoint.format", "operate.find.run_index", "operate.output.formatting"},
     "checkpoint": {"storage", "rundir", "errors", "wording"},
     "train": {"checkpoint", *LOGIN_NODE},
     "recipes": {"train", "checkpoint", "errors"},
@@ -43,6 +43,9 @@ MAY_IMPORT = {
 FLOORS = {
     "launch": "entry_check installed_check job render send snapshot plan resume sweep again init show",
     "check": "finding last_run program subject cluster survival surroundings misread check at_submit show_check",
+    "operate": (
+        "output record find queue account why checkpoints status logs sweep change listing compare html_page report"
+    ),
     "checkpoint": "errors format state save load checkpointer",
     "fakeslurm": (
         "errors core client slurmdbd slurmstepd slurmctld commands start_daemon daemon_main shape_file control"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterdp.errors import ClusterdpError
-from clusterdp.operate.run_index import noted_runs
+from clusterdp.operate.find.run_index import noted_runs
 from clusterdp.rundir import RunDir, read_events
 
 MOST_NOTED, MOST = 2000, 20  # runs that are asked for their names, and that are looked at

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, TextIO
 
 from clusterdp.check.finding import LEVELS, Finding, Level
-from clusterdp.operate.formatting import Colour
+from clusterdp.operate.output.formatting import Colour
 from clusterdp.wording import counted
 
 if TYPE_CHECKING:

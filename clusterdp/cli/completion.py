@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from clusterdp.cli.parser import CliParser
 
 if TYPE_CHECKING:
-    from clusterdp.operate.run_history import RunHistory
+    from clusterdp.operate.record.run_history import RunHistory
 
 MOST_RUNS = 50  # offered, the newest first
 
@@ -63,8 +63,8 @@ def _attach(parser: argparse.ArgumentParser) -> None:
 def _runs(prefix: str, **_: Any) -> Iterator[str]:
     from itertools import islice
 
-    from clusterdp.operate.find_run import known_runs
-    from clusterdp.operate.formatting import shown_path
+    from clusterdp.operate.find.find_run import known_runs
+    from clusterdp.operate.output.formatting import shown_path
 
     return islice((name for name in map(shown_path, known_runs()) if name.startswith(prefix)), MOST_RUNS)
 
@@ -82,8 +82,8 @@ def _attempts(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
 
 def _history(parsed_args: argparse.Namespace) -> RunHistory | None:
     from clusterdp.errors import RunError
-    from clusterdp.operate.find_run import find_run
-    from clusterdp.operate.run_history import read_history
+    from clusterdp.operate.find.find_run import find_run
+    from clusterdp.operate.record.run_history import read_history
 
     word = getattr(parsed_args, "run", None)
     if not word:  # to look for the latest may print
@@ -100,7 +100,7 @@ def _swept(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
 
 
 def _states(**_: Any) -> list[str]:
-    from clusterdp.operate.run_state import RunState
+    from clusterdp.operate.record.run_state import RunState
 
     return [state.value for state in RunState]
 

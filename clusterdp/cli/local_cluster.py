@@ -28,8 +28,8 @@ def run(plan: Plan, send: Callable[[], Job]) -> int:
     """`send` submits and returns the job. The result is the run's exit code."""
     from clusterdp.fakeslurm.cluster import FakeCluster
     from clusterdp.fakeslurm.errors import FakeSlurmError
-    from clusterdp.operate.follow import Pace
-    from clusterdp.operate.watch import watch
+    from clusterdp.operate.status.follow import Pace
+    from clusterdp.operate.status.watch import watch
     from clusterdp.rehearse.clusters.job_cluster import shape_for
 
     config = plan.spec.config

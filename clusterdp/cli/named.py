@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 def known_run(word: str | None, sweeps: bool = False) -> RunDir:
     """The run that is meant. What is asked about it is asked on its own cluster, if that is up here. sweeps: it may be
     the folder of a sweep. RunError if it is one and may not."""
-    from clusterdp.operate.find_run import find_run
-    from clusterdp.operate.run_cluster import put_on_path
+    from clusterdp.operate.find.find_run import find_run
+    from clusterdp.operate.queue.run_cluster import put_on_path
     from clusterdp.rundir import is_sweep
 
     run = find_run(word)
     if is_sweep(run.path) and not sweeps:
-        from clusterdp.operate.formatting import shown_path
+        from clusterdp.operate.output.formatting import shown_path
 
         path = shown_path(run.path)
         raise RunError(f"{path}: is a sweep. Name an element, as {path}/0; `clusterdp sweep {path}` lists them.")
@@ -36,7 +36,7 @@ def named_run(verb: str, word: str | None, others: Sequence[str] = (), sweeps: b
     missing = word is None or ("=" in word and not os.path.exists(word))
     if not missing:
         return known_run(word, sweeps)
-    from clusterdp.operate.formatting import shown_path
+    from clusterdp.operate.output.formatting import shown_path
 
     rest = "".join(f" {shlex.quote(each)}" for each in [*filter(None, [word]), *others])
     run = shown_path(known_run(None, sweeps=True).path)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from clusterdp.cli.named import config_path
 from clusterdp.cli.parser import CliParser
 from clusterdp.errors import ConfigError
-from clusterdp.operate.run_state import INTERRUPTED
+from clusterdp.operate.record.run_state import INTERRUPTED
 
 if TYPE_CHECKING:
     from clusterdp.config import Config
@@ -44,7 +44,7 @@ def rehearse(options: argparse.Namespace) -> int:
     from clusterdp import config
     from clusterdp.launch.plan import make_plan, new_name
     from clusterdp.launch.send.new_folder import make_parent
-    from clusterdp.operate.formatting import shown_path
+    from clusterdp.operate.output.formatting import shown_path
     from clusterdp.rehearse.clusters.job_cluster import grace_s
     from clusterdp.rehearse.rehearsal import AGAIN, UNDISTURBED, Rehearsal
     from clusterdp.rehearse.show.outcome import as_json, sentence, write

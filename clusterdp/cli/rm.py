@@ -9,9 +9,9 @@ from pathlib import Path
 from clusterdp.cli import streams
 from clusterdp.errors import ConfigError, RunError, SlurmError
 from clusterdp.launch.send.lock import RunLock
+from clusterdp.operate.change.remove import Removal, check_over, plan_removal, remove, show_removals, what_is_left
 from clusterdp.operate.checkpoints.prune import confirmed
-from clusterdp.operate.formatting import shown_path, size
-from clusterdp.operate.remove import Removal, check_over, plan_removal, remove, show_removals, what_is_left
+from clusterdp.operate.output.formatting import shown_path, size
 
 
 def rm(options: argparse.Namespace) -> int:

@@ -36,7 +36,7 @@ def submit(options: argparse.Namespace) -> int:
 
 
 def _print_script(plan: Plan, named: bool) -> None:
-    from clusterdp.operate.terminal import exact
+    from clusterdp.operate.output.terminal import exact
 
     exact(sys.stdout).write(plan.script.text)
     if not named:
@@ -58,7 +58,7 @@ def resume_run(run: RunDir, options: argparse.Namespace) -> int:
     """`options`: those of `clusterdp resume`."""
     from clusterdp.launch.resume import changes_the_work, old_code, plan_again
     from clusterdp.launch.send.lock import RunLock
-    from clusterdp.operate.resume_check import check_resumable, check_step, nothing_left
+    from clusterdp.operate.change.resume_check import check_resumable, check_step, nothing_left
 
     plan = plan_again(run, options.step, options.overrides)
     if options.dry_run:
@@ -105,14 +105,14 @@ def send_plan(plan: Plan, options: argparse.Namespace, lock: RunLock | None = No
     def send() -> Job:
         if lock:
             from clusterdp.launch.resume import send_again
-            from clusterdp.operate.resume_check import uncancelled
+            from clusterdp.operate.change.resume_check import uncancelled
 
             with uncancelled(plan.run):
                 job, taken = send_again(plan, lock), None
             lock.release()
         else:
             job, taken = plan.carry_out()
-        from clusterdp.operate.run_index import remember  # the job may be starting already
+        from clusterdp.operate.find.run_index import remember  # the job may be starting already
 
         remember(plan.run, [job.id])
         print(f"{'Resumed' if lock else 'Submitted'} job {job.id}: {plan.run.path}")
@@ -132,6 +132,6 @@ def send_plan(plan: Plan, options: argparse.Namespace, lock: RunLock | None = No
 
 
 def follow(run: Any) -> int:
-    from clusterdp.operate.watch import watch
+    from clusterdp.operate.status.watch import watch
 
     return watch(run)

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from clusterdp.errors import OutputError
-from clusterdp.operate.terminal import clean_stream, underlying
+from clusterdp.operate.output.terminal import clean_stream, underlying
 
 
 @contextmanager

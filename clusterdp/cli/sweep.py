@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clusterdp.config import Given
     from clusterdp.launch.sweep.arrays import SentSweep
     from clusterdp.launch.sweep.plan import SweepPlan
-    from clusterdp.operate.formatting import Colour
+    from clusterdp.operate.output.formatting import Colour
     from clusterdp.operate.sweep.elements import ElementStatus, SweepStatus
     from clusterdp.operate.sweep.results import Ranking
 
@@ -50,7 +50,7 @@ def submit(given: Given, options: argparse.Namespace) -> int:
         from clusterdp.operate.sweep.watch import watch_sweep
 
         return watch_sweep(sent.folder)
-    from clusterdp.operate.formatting import shown_path
+    from clusterdp.operate.output.formatting import shown_path
 
     path = shown_path(plan.folder.path)
     print(f"Follow it: clusterdp watch {path}    Stop it: clusterdp cancel {path}")
@@ -59,8 +59,8 @@ def submit(given: Given, options: argparse.Namespace) -> int:
 
 def _print_plan(plan: SweepPlan, named: bool) -> None:
     """The script, as it would be sent, on stdout; and what would run, and where, on stderr."""
+    from clusterdp.operate.output.terminal import exact
     from clusterdp.operate.sweep.table import values_table
-    from clusterdp.operate.terminal import exact
 
     exact(sys.stdout).write(plan.scripts[0][1].text)
     sys.stdout.flush()
@@ -74,7 +74,7 @@ def _print_plan(plan: SweepPlan, named: bool) -> None:
 
 
 def _send(plan: SweepPlan) -> SentSweep:
-    from clusterdp.operate.run_index import remember
+    from clusterdp.operate.find.run_index import remember
 
     sent, taken = plan.carry_out()
     remember(plan.folder.files, sent.arrays)
@@ -89,11 +89,11 @@ def _send(plan: SweepPlan) -> SentSweep:
 
 def status(run: RunDir, as_json: bool = False) -> int:
     """`clusterdp status` of a sweep: how each element stands."""
-    from clusterdp.operate.formatting import Colour, shown_path
-    from clusterdp.operate.next_command import command_lines
+    from clusterdp.operate.output.formatting import Colour, shown_path
+    from clusterdp.operate.output.terminal import width_of
+    from clusterdp.operate.record.next_command import command_lines
     from clusterdp.operate.sweep.elements import read_sweep
     from clusterdp.operate.sweep.table import status_table
-    from clusterdp.operate.terminal import width_of
 
     found = read_sweep(SweepDir(run.path))
     if as_json:
@@ -110,11 +110,11 @@ def status(run: RunDir, as_json: bool = False) -> int:
 
 def sweep(options: argparse.Namespace, run: RunDir, resume: Resume) -> int:
     """`clusterdp sweep`: the results, best first. resume: what `clusterdp resume` does with a run."""
-    from clusterdp.operate.formatting import Colour
+    from clusterdp.operate.output.formatting import Colour
+    from clusterdp.operate.output.terminal import filled, width_of
     from clusterdp.operate.sweep.elements import read_sweep, sweep_meant
     from clusterdp.operate.sweep.results import as_rows, best_first, columns
     from clusterdp.operate.sweep.table import status_table
-    from clusterdp.operate.terminal import filled, width_of
 
     found = read_sweep(sweep_meant(run))
     if options.retry:
@@ -143,11 +143,11 @@ def sweep(options: argparse.Namespace, run: RunDir, resume: Resume) -> int:
 
 def why(run: RunDir, as_json: bool) -> int:
     """`clusterdp why` of a sweep: the reasons of all elements that wait or failed."""
-    from clusterdp.operate.formatting import Colour, shown_path
-    from clusterdp.operate.run_state import NOT_DONE, RunState
+    from clusterdp.operate.output.formatting import Colour, shown_path
+    from clusterdp.operate.output.terminal import width_of
+    from clusterdp.operate.record.run_state import NOT_DONE, RunState
     from clusterdp.operate.sweep.elements import read_sweep
     from clusterdp.operate.sweep.results import reason_lines
-    from clusterdp.operate.terminal import width_of
     from clusterdp.rundir import SweepDir
 
     found = read_sweep(SweepDir(run.path))
@@ -181,8 +181,8 @@ def _print_json(found: SweepStatus, elements: Sequence[ElementStatus], **ranked:
 
 
 def _print_headline(found: SweepStatus, colour: Colour) -> None:
+    from clusterdp.operate.output.terminal import filled, width_of
     from clusterdp.operate.sweep.table import counts
-    from clusterdp.operate.terminal import filled, width_of
 
     said = f" ({found.said})" if found.said else ""
     words = counts(found.elements, colour) + said
@@ -194,7 +194,7 @@ def _retry(found: SweepStatus, options: argparse.Namespace, resume: Resume) -> i
     from clusterdp.launch.resume import old_code
     from clusterdp.launch.send.lock import RunLock
     from clusterdp.launch.sweep.again import submit_again
-    from clusterdp.operate.resume_check import uncancelled
+    from clusterdp.operate.change.resume_check import uncancelled
     from clusterdp.operate.sweep.watch import to_retry, with_own_script
 
     chosen = to_retry(found, options.retry)
@@ -222,7 +222,7 @@ def _retry(found: SweepStatus, options: argparse.Namespace, resume: Resume) -> i
 
 def _resume_best(ranking: Ranking, options: argparse.Namespace, resume: Resume) -> int:
     """All are checked before the first is resumed."""
-    from clusterdp.operate.resume_check import check_resumable
+    from clusterdp.operate.change.resume_check import check_resumable
 
     if not ranking.metric:
         raise RunError("--resume: no element has measured anything, so none is best. Name elements: clusterdp resume.")
@@ -236,7 +236,7 @@ def _resume_best(ranking: Ranking, options: argparse.Namespace, resume: Resume) 
 
 
 def _only_say(elements: Sequence[ElementStatus]) -> int:
-    from clusterdp.operate.formatting import shown_path
+    from clusterdp.operate.output.formatting import shown_path
 
     for each in elements:
         where = f"from step {each.history.saved[0]}" if each.history.saved else "from its beginning"

@@ -97,7 +97,7 @@ def list_(options: argparse.Namespace) -> int:
 
 
 def status(options: argparse.Namespace) -> int:
-    from clusterdp.operate.status import show_status
+    from clusterdp.operate.status.show_status import show_status
     from clusterdp.rundir import is_sweep
 
     run = known_run(options.run, sweeps=True)
@@ -130,21 +130,21 @@ def goodput(options: argparse.Namespace) -> int:
 
 
 def diff(options: argparse.Namespace) -> int:
-    from clusterdp.operate.diff import show_diff
+    from clusterdp.operate.compare.diff import show_diff
 
     show_diff(known_run(options.first), known_run(options.second), sys.stdout, as_json=options.json)
     return 0
 
 
 def plot(options: argparse.Namespace) -> int:
-    from clusterdp.operate.plot import plot as plot_metrics
+    from clusterdp.operate.compare.plot import plot as plot_metrics
 
     plot_metrics(known_run(options.run), options.metrics, sys.stdout, options.file)
     return 0
 
 
 def report(options: argparse.Namespace) -> int:
-    from clusterdp.operate.find_run import find_run
+    from clusterdp.operate.find.find_run import find_run
     from clusterdp.operate.report.page import write_report
 
     print(write_report([find_run(word) for word in options.runs or [None]], options.file))
@@ -169,12 +169,12 @@ def logs(options: argparse.Namespace) -> int:
 
 
 def stop(options: argparse.Namespace) -> int:
-    from clusterdp.operate.stop import stop as stop_run
+    from clusterdp.operate.change.stop import stop as stop_run
     from clusterdp.rundir import SweepDir, is_sweep
 
     run = named_run("stop", options.run, sweeps=True)
     if is_sweep(run.path):
-        from clusterdp.operate.sweep.ending import stop_sweep
+        from clusterdp.operate.change.end_sweep import stop_sweep
 
         print(stop_sweep(SweepDir(run.path)))
         return 0
@@ -183,12 +183,12 @@ def stop(options: argparse.Namespace) -> int:
 
 
 def cancel(options: argparse.Namespace) -> int:
-    from clusterdp.operate.cancel import cancel as cancel_run
+    from clusterdp.operate.change.cancel import cancel as cancel_run
     from clusterdp.rundir import SweepDir, is_sweep
 
     run = named_run("cancel", options.run, sweeps=True)
     if is_sweep(run.path):
-        from clusterdp.operate.sweep.ending import cancel_sweep
+        from clusterdp.operate.change.end_sweep import cancel_sweep
 
         print(cancel_sweep(SweepDir(run.path)))
         return 0
@@ -197,7 +197,7 @@ def cancel(options: argparse.Namespace) -> int:
 
 
 def note(options: argparse.Namespace) -> int:
-    from clusterdp.operate.note import read_note, write_note
+    from clusterdp.operate.record.note import read_note, write_note
 
     run = named_run("note", options.run, options.text, sweeps=True)
     if options.clear and options.text:

@@ -23,7 +23,7 @@ from clusterdp.config import Config
 from clusterdp.errors import ClusterdpError, SlurmError
 from clusterdp.fakeslurm.errors import FakeSlurmError
 from clusterdp.launch.plan import plan_for
-from clusterdp.operate.follow import Pace, RunUpdate, follow
+from clusterdp.operate.status.follow import Pace, RunUpdate, follow
 from clusterdp.rehearse.clusters.drill_cluster import DrillCluster
 from clusterdp.rehearse.clusters.job_cluster import shape_for
 from clusterdp.rehearse.clusters.local_cluster import LocalCluster, shared_folders

@@ -24,8 +24,8 @@ from clusterdp.checkpoint.format.manifest import list_checkpoints
 from clusterdp.config import Config
 from clusterdp.errors import CheckpointError, ConfigError, RunError
 from clusterdp.launch.render.script_spec import lines_of, words_of
-from clusterdp.operate.formatting import shown_path
-from clusterdp.operate.run_history import read_history
+from clusterdp.operate.output.formatting import shown_path
+from clusterdp.operate.record.run_history import read_history
 from clusterdp.rehearse import shortening
 from clusterdp.rehearse.drills.table import DRILLS, Drill
 from clusterdp.rehearse.experiments import START, Experiments, MakeRun

@@ -9,7 +9,7 @@ import pytest
 
 from clusterdp.check.last_run import last_run
 from clusterdp.cli import main
-from clusterdp.operate.run_index import remember
+from clusterdp.operate.find.run_index import remember
 from clusterdp.rundir import Ledger, RunDir
 from tests.check.builder import subject
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from clusterdp.operate.account.run_account import RunAccount, account_of
-from clusterdp.operate.run_history import read_history
-from clusterdp.operate.slurmstepd_notice import ended_by_slurm
+from clusterdp.operate.record.run_history import read_history
+from clusterdp.operate.record.slurmstepd_notice import ended_by_slurm
 from tests.e2e.run import Run
 from tests.waiting import wait_for
 

@@ -12,7 +12,7 @@ from clusterdp.errors import SubmitError, SubmitInDoubt
 from clusterdp.launch.job import Job
 from clusterdp.launch.resume import plan_again, send_again
 from clusterdp.launch.send.lock import RunLock
-from clusterdp.operate.resume_check import check_resumable, uncancelled
+from clusterdp.operate.change.resume_check import check_resumable, uncancelled
 from clusterdp.rundir import RunDir, read_events
 
 TIMED_OUT = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"

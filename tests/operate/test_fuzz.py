@@ -20,8 +20,8 @@ import pytest
 from clusterdp import cli, config
 from clusterdp.cli import verbs
 from clusterdp.launch.send import in_doubt, lock
-from clusterdp.operate.follow import Pace
-from clusterdp.operate.watch import watch
+from clusterdp.operate.status.follow import Pace
+from clusterdp.operate.status.watch import watch
 from clusterdp.slurm import commands
 from tests.checkpoint.test_manifest import manifest, write
 from tests.operate.builder import preempted_once

@@ -15,13 +15,13 @@ from clusterdp import cli
 from clusterdp.batch.causes import CAUSES
 from clusterdp.cli.arguments import VERBS, read_options
 from clusterdp.operate.account.parts import NAMES
-from clusterdp.operate.run_state import RunState
+from clusterdp.operate.record.run_state import RunState
 from tests.checkpoint.test_manifest import manifest, write
+from tests.operate.account.test_account import preempted_and_killed
 from tests.operate.builder import RunBuilder
+from tests.operate.compare.test_diff import made
 from tests.operate.conftest import FakeQueue
 from tests.operate.sweep.test_sweep import SweepBuilder
-from tests.operate.test_account import preempted_and_killed
-from tests.operate.test_diff import made
 from tests.operate.why.make_records import restore
 from tests.operate.why.test_explanation import pending
 

@@ -14,13 +14,13 @@ import pytest
 from clusterdp.cli import main
 from clusterdp.errors import RunError, SlurmError
 from clusterdp.launch.resume import plan_again
-from clusterdp.operate.cancel import cancel
-from clusterdp.operate.find_run import find_run
-from clusterdp.operate.follow import follow
-from clusterdp.operate.queue import current_status
-from clusterdp.operate.resume_check import check_resumable
-from clusterdp.operate.run_history import read_history
-from clusterdp.operate.run_state import RunState
+from clusterdp.operate.change.cancel import cancel
+from clusterdp.operate.change.resume_check import check_resumable
+from clusterdp.operate.find.find_run import find_run
+from clusterdp.operate.queue.run_status import current_status
+from clusterdp.operate.record.run_history import read_history
+from clusterdp.operate.record.run_state import RunState
+from clusterdp.operate.status.follow import follow
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, append_line, read_lines
 from clusterdp.rundir.lenient_reads import ends_of, read_ledger, words

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.operate.formatting import Colour
-from clusterdp.operate.note import write_note
-from clusterdp.operate.run_index import remember
+from clusterdp.operate.find.run_index import remember
+from clusterdp.operate.output.formatting import Colour
+from clusterdp.operate.record.note import write_note
 from clusterdp.operate.sweep.elements import read_sweep
 from clusterdp.operate.sweep.table import status_table
 from clusterdp.rundir import SweepDir

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from clusterdp.config import Config
-from clusterdp.operate.run_history import read_history
+from clusterdp.operate.record.run_history import read_history
 from clusterdp.rehearse.experiments import Experiments
 from clusterdp.rehearse.judge.after_fault import AfterFault, after_fault
 from clusterdp.rehearse.judge.lost_state import Shown

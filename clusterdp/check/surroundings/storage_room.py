@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from clusterdp.check.finding import Finding
 from clusterdp.check.subject import Subject
-from clusterdp.operate.formatting import size
+from clusterdp.operate.output.formatting import size
 from clusterdp.wording import counted
 
 LOCAL = frozenset(

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from clusterdp.operate.attempt_history import ENDINGS, AttemptHistory
-from clusterdp.operate.run_history import RunHistory
+from clusterdp.operate.record.attempt_history import ENDINGS, AttemptHistory
+from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.rundir.lenient_reads import Record, integer, time_of
 
 CPUS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")

@@ -11,11 +11,10 @@ from typing import Any, TextIO
 from clusterdp.batch.causes import CAUSES
 from clusterdp.operate.account.parts import NAMES
 from clusterdp.operate.account.run_account import AttemptAccount, RunAccount, account_so_far, brief, hours, percent
-from clusterdp.operate.formatting import Colour, shown_path
-from clusterdp.operate.queue import RunStatus, current_status
-from clusterdp.operate.run_history import RunHistory, read_history
-from clusterdp.operate.status import STATE_COLOURS
-from clusterdp.operate.terminal import width_of
+from clusterdp.operate.output.formatting import Colour, shown_path
+from clusterdp.operate.output.terminal import width_of
+from clusterdp.operate.queue.run_status import RunStatus, current_status
+from clusterdp.operate.record.run_history import RunHistory, read_history
 from clusterdp.rundir import RunDir
 from clusterdp.wording import counted, duration
 
@@ -92,7 +91,7 @@ def _attempt_data(attempt: AttemptAccount) -> dict[str, Any]:
 
 
 def as_text(history: RunHistory, status: RunStatus, account: RunAccount, colour: Colour, columns: int) -> list[str]:
-    state = colour(STATE_COLOURS.get(status.state, "red"), status.state.value)
+    state = colour(status.state.colour, status.state.value)
     lines = [f"{colour('bold', history.name)}  {state}"]
     facts = [("run", shown_path(history.run.path)), *_facts(account)]
     lines += [f"{colour('dim', key.ljust(9))}  {value}" for key, value in facts]

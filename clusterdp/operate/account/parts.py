@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from clusterdp.operate.account.allocation import Allocation, last_of, suspended_s
-from clusterdp.operate.attempt_history import AttemptHistory
-from clusterdp.operate.run_history import RunHistory
+from clusterdp.operate.record.attempt_history import AttemptHistory
+from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.rundir.lenient_reads import Record, integer, time_of
 
 ENDED_BY_ITSELF = (0, 75)  # the program's exit codes

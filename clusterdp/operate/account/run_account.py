@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from clusterdp.operate.account.allocation import Allocation, allocations, own_events
 from clusterdp.operate.account.parts import Parts, kept_up_to, parts_of, told_by
-from clusterdp.operate.attempt_history import AttemptHistory
-from clusterdp.operate.queue import RunStatus
-from clusterdp.operate.run_history import RunHistory
-from clusterdp.operate.run_state import RunState
-from clusterdp.operate.slurmstepd_notice import ended_by_slurm
+from clusterdp.operate.queue.run_status import RunStatus
+from clusterdp.operate.record.attempt_history import AttemptHistory
+from clusterdp.operate.record.run_history import RunHistory
+from clusterdp.operate.record.run_state import RunState
+from clusterdp.operate.record.slurmstepd_notice import ended_by_slurm
 from clusterdp.wording import duration
 
 

@@ -14,7 +14,7 @@ from clusterdp.checkpoint.format.skeleton import Reference, leaves
 from clusterdp.checkpoint.format.verified_reads import read_manifest
 from clusterdp.errors import CheckpointError
 from clusterdp.operate.checkpoints.place import Place
-from clusterdp.operate.formatting import Colour, number
+from clusterdp.operate.output.formatting import Colour, number
 from clusterdp.storage import Storage
 
 if TYPE_CHECKING:

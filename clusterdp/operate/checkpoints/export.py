@@ -16,8 +16,8 @@ from clusterdp.errors import CheckpointError, ConfigError, DamagedError
 from clusterdp.operate.checkpoints import safetensors_file
 from clusterdp.operate.checkpoints.place import Place
 from clusterdp.operate.checkpoints.read_progress import read_progress
-from clusterdp.operate.formatting import shown_path, size
-from clusterdp.operate.output_file import is_plain
+from clusterdp.operate.output.formatting import shown_path, size
+from clusterdp.operate.output.output_file import is_plain
 from clusterdp.plainfile import sync_folder
 
 KINDS = (".safetensors", ".pt", ".pth")

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, Damage
 from clusterdp.operate.checkpoints.place import Place, look
-from clusterdp.operate.formatting import Colour, ago, clock, size
+from clusterdp.operate.output.formatting import Colour, ago, clock, size
 from clusterdp.wording import counted, table
 
 

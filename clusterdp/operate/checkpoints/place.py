@@ -1,6 +1,6 @@
 """Which checkpoints the user means: RUN_OR_URL, and after an @ one step, or the token of one commit.
 
-A run folder, a job id or nothing are what they are to the other verbs (operate/find_run.py), and lead to where that run
+A run folder, a job id or nothing are what they are to the other verbs (find/find_run.py), and lead to where that run
 saves. Beside these: a folder of checkpoints, one of its step folders, or any URL.
 """
 
@@ -14,8 +14,8 @@ from pathlib import Path
 from clusterdp.checkpoint.format import layout
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, Damage, scan
 from clusterdp.errors import CheckpointError, RunError
-from clusterdp.operate.find_run import find_run
-from clusterdp.operate.formatting import shown_path
+from clusterdp.operate.find.find_run import find_run
+from clusterdp.operate.output.formatting import shown_path
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.storage import Storage, open_storage
 from clusterdp.wording import some_of

@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
-from clusterdp.operate.formatting import is_terminal
-from clusterdp.operate.terminal import OURS, printable, underlying
+from clusterdp.operate.output.formatting import is_terminal
+from clusterdp.operate.output.terminal import OURS, printable, underlying
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress

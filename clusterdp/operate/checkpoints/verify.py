@@ -22,7 +22,7 @@ from clusterdp.errors import DamagedError
 from clusterdp.operate.checkpoints.ls import why_of
 from clusterdp.operate.checkpoints.place import Place
 from clusterdp.operate.checkpoints.read_progress import read_progress
-from clusterdp.operate.formatting import Colour, size
+from clusterdp.operate.output.formatting import Colour, size
 from clusterdp.storage import Storage
 from clusterdp.wording import duration
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clusterdp.operate.terminal import printable
+from clusterdp.operate.output.terminal import printable
 
 HERE = Path(__file__).parent
 

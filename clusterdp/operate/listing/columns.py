@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterdp.operate.account.run_account import brief
-from clusterdp.operate.formatting import Colour, ago
-from clusterdp.operate.run_state import RunState
-from clusterdp.operate.status import STATE_COLOURS, measured
-from clusterdp.operate.terminal import printable, wide, wide_one
+from clusterdp.operate.output.formatting import Colour, ago, measured
+from clusterdp.operate.output.terminal import printable, wide, wide_one
+from clusterdp.operate.record.run_state import RunState
 
 Summary = Mapping[str, Any]
 GAP = 2
@@ -78,7 +77,7 @@ def table(runs: Sequence[Summary], typed: Sequence[str], now: float, width: int,
 
 def _coloured(text: str, run: Summary, colour: Colour) -> str:
     word = text.rstrip()
-    return colour(STATE_COLOURS.get(RunState(run["state"]), "red"), word) + text[len(word) :]
+    return colour(RunState(run["state"]).colour, word) + text[len(word) :]
 
 
 def _fitted(needed: Mapping[Column, int], width: int) -> dict[Column, int]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from clusterdp.errors import ConfigError
-from clusterdp.operate.run_state import RunState
+from clusterdp.operate.record.run_state import RunState
 from clusterdp.wording import did_you_mean
 
 ALIASES = {"pending": "waiting"}  # as Slurm calls it

@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import TextIO, TypeVar
 
 from clusterdp.errors import ConfigError, SlurmError
-from clusterdp.operate.find_run import RUNS, is_run
-from clusterdp.operate.formatting import Colour, shown_path
+from clusterdp.operate.find.find_run import RUNS, is_run
+from clusterdp.operate.find.run_index import NotedRun, noted_runs
 from clusterdp.operate.listing.columns import table
 from clusterdp.operate.listing.filters import Filters
 from clusterdp.operate.listing.look import Look, keep, look_at, summary_of
 from clusterdp.operate.listing.summaries import Summaries, summaries_path
-from clusterdp.operate.queue import NO_CLUSTER, RunStatus, status_by
-from clusterdp.operate.run_cluster import commands_of, is_gone, is_here
-from clusterdp.operate.run_history import RunHistory
-from clusterdp.operate.run_index import NotedRun, noted_runs
-from clusterdp.operate.run_state import RunState
-from clusterdp.operate.terminal import width_of
+from clusterdp.operate.output.formatting import Colour, shown_path
+from clusterdp.operate.output.terminal import width_of
+from clusterdp.operate.queue.run_cluster import commands_of, is_gone, is_here
+from clusterdp.operate.queue.run_status import NO_CLUSTER, RunStatus, status_by
+from clusterdp.operate.record.run_history import RunHistory
+from clusterdp.operate.record.run_state import RunState
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import modified
 from clusterdp.slurm import commands

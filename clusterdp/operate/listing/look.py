@@ -11,12 +11,12 @@ from typing import Any
 
 from clusterdp.errors import RunError
 from clusterdp.operate.account.run_account import account_so_far
-from clusterdp.operate.find_run import is_run
+from clusterdp.operate.find.find_run import is_run
 from clusterdp.operate.listing.summaries import Summaries, stamp_of
-from clusterdp.operate.queue import RunStatus, is_open
-from clusterdp.operate.run_data import in_brief
-from clusterdp.operate.run_history import RunHistory, newest, read_history
-from clusterdp.operate.status import left_s
+from clusterdp.operate.queue.run_status import RunStatus, is_open
+from clusterdp.operate.record.run_history import RunHistory, newest, read_history
+from clusterdp.operate.status.run_data import in_brief
+from clusterdp.operate.status.show_status import left_s
 from clusterdp.operate.sweep.elements import arrays_of, with_job_of_array
 from clusterdp.rundir import RunDir, SweepDir, is_sweep
 from clusterdp.rundir.lenient_reads import forget

@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path
 
 from clusterdp import __version__
-from clusterdp.operate.run_index import index_path
+from clusterdp.operate.find.run_index import index_path
 from clusterdp.plainfile import MOST, read_plain
 from clusterdp.rundir import write_durably
 

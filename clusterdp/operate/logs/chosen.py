@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 from clusterdp.errors import RunError
-from clusterdp.operate.attempt_history import AttemptHistory
-from clusterdp.operate.formatting import shown_path
-from clusterdp.operate.log_files import batch_log, rank_logs
 from clusterdp.operate.logs.choice import Choice, in_words, named
 from clusterdp.operate.logs.errors import BATCH
 from clusterdp.operate.logs.timed_log import TimedLog, same_file
-from clusterdp.operate.run_history import RunHistory, check_read
+from clusterdp.operate.output.formatting import shown_path
+from clusterdp.operate.record.attempt_history import AttemptHistory
+from clusterdp.operate.record.log_files import batch_log, rank_logs
+from clusterdp.operate.record.run_history import RunHistory, check_read
 
 
 def attempts_of(history: RunHistory, choice: Choice) -> tuple[AttemptHistory, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TextIO
 
-from clusterdp.operate.formatting import Colour
 from clusterdp.operate.logs.timed_log import Line
+from clusterdp.operate.output.formatting import Colour
 
 STYLES = ("cyan", "yellow", "green", "magenta", "blue")  # red is for errors
 TOGETHER = 64 * 1024  # characters that are written at once

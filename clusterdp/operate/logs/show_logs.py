@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import TextIO
 
 from clusterdp.errors import RunError
-from clusterdp.operate.attempt_history import AttemptHistory
-from clusterdp.operate.follow import Pace, follow
-from clusterdp.operate.formatting import clock, shown_path
-from clusterdp.operate.log_files import batch_log, rank_logs
 from clusterdp.operate.logs.choice import Choice, named
 from clusterdp.operate.logs.chosen import announcement, attempt_of, attempts_of, chosen_logs, logs_in
 from clusterdp.operate.logs.errors import BATCH, ErrorFinder, ErrorReport
 from clusterdp.operate.logs.printer import Printer
 from clusterdp.operate.logs.timed_log import TimedLog, merged, same_file
-from clusterdp.operate.run_history import RunHistory, check_read, read_history
-from clusterdp.operate.run_state import BROKEN_PIPE, INTERRUPTED
-from clusterdp.operate.terminal import for_logs
+from clusterdp.operate.output.formatting import clock, shown_path
+from clusterdp.operate.output.terminal import for_logs
+from clusterdp.operate.record.attempt_history import AttemptHistory
+from clusterdp.operate.record.log_files import batch_log, rank_logs
+from clusterdp.operate.record.run_history import RunHistory, check_read, read_history
+from clusterdp.operate.record.run_state import BROKEN_PIPE, INTERRUPTED
+from clusterdp.operate.status.follow import Pace, follow
 from clusterdp.operate.why.first_failure import recorded_failure
 from clusterdp.plainfile import open_plain
 from clusterdp.rundir import RunDir

@@ -14,15 +14,14 @@ from clusterdp.operate.account.goodput import HEADS
 from clusterdp.operate.account.parts import NAMES, Parts
 from clusterdp.operate.account.run_account import AttemptAccount, RunAccount, account_of, brief, hours, percent
 from clusterdp.operate.checkpoints.place import locate, look, url_of
-from clusterdp.operate.curves import RunCurves
-from clusterdp.operate.diff import abbreviated, commit_of, source_record
-from clusterdp.operate.event_text import ending_text
-from clusterdp.operate.formatting import clock, number, size
+from clusterdp.operate.compare.curves import RunCurves
+from clusterdp.operate.compare.diff import abbreviated, commit_of, source_record
 from clusterdp.operate.html_page.bars import Axis, Bar, Mark, meaning_of, seconds_by_kind
-from clusterdp.operate.run_history import RunHistory, newest
-from clusterdp.operate.run_state import RunState
-from clusterdp.operate.slurmstepd_notice import ended_by_slurm
-from clusterdp.operate.status import measured
+from clusterdp.operate.output.formatting import clock, measured, number, size
+from clusterdp.operate.record.event_text import ending_text
+from clusterdp.operate.record.run_history import RunHistory, newest
+from clusterdp.operate.record.run_state import RunState
+from clusterdp.operate.record.slurmstepd_notice import ended_by_slurm
 from clusterdp.plainfile import read_plain, reading
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import integer, time_of

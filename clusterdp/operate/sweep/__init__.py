@@ -4,5 +4,4 @@ elements  how each element stands, with one squeue for all
 table     the elements as a table, and the counts of their states
 results   which elements are best, by a metric
 watch     a sweep followed to its end, in one line of counts
-ending    all elements cancelled, or stopped
 """

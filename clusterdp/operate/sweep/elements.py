@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from clusterdp.errors import RunError, SlurmError
-from clusterdp.operate.formatting import shown_path
-from clusterdp.operate.queue import RunStatus, combine
-from clusterdp.operate.run_cluster import is_gone, is_here
-from clusterdp.operate.run_history import RunHistory, read_history
+from clusterdp.operate.output.formatting import shown_path
+from clusterdp.operate.queue.run_cluster import is_gone, is_here
+from clusterdp.operate.queue.run_status import RunStatus, combine
+from clusterdp.operate.record.run_history import RunHistory, read_history
 from clusterdp.rundir import RunDir, SweepDir, is_sweep, read_events, sweep_of
 from clusterdp.rundir.lenient_reads import forget, integer
 

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterdp.errors import RunError
-from clusterdp.operate.formatting import Colour
-from clusterdp.operate.run_history import newest
-from clusterdp.operate.run_state import NOT_DONE, RunState
-from clusterdp.operate.status import STATE_COLOURS, metric_rank
+from clusterdp.operate.output.formatting import Colour, metric_rank
+from clusterdp.operate.output.terminal import filled
+from clusterdp.operate.record.run_history import newest
+from clusterdp.operate.record.run_state import NOT_DONE, RunState
 from clusterdp.operate.sweep.elements import ElementStatus, read_sweep, sweep_meant
 from clusterdp.operate.sweep.table import listed
-from clusterdp.operate.terminal import filled
 from clusterdp.operate.why import failure_words
 from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.wording import did_you_mean
@@ -74,7 +73,7 @@ def sweep(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
     RunError if there is no such sweep.
     """
-    from clusterdp.operate.find_run import find_run
+    from clusterdp.operate.find.find_run import find_run
 
     return as_rows(best_first(read_sweep(sweep_meant(find_run(run))).elements).elements)
 
@@ -145,7 +144,7 @@ def reason_lines(
             groups.setdefault((each.status.state, reason_of(each)), []).append(each)
     lines = []
     for (state, reason), some in groups.items():
-        head = f"{colour(STATE_COLOURS.get(state, 'red'), state.value)}  {listed(some)}"
+        head = f"{colour(state.colour, state.value)}  {listed(some)}"
         if reason or (of_all and state is not RunState.RUNNING):
             lines += filled(f"{head}: ", reason or "no more is known", columns)
     return lines

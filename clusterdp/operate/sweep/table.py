@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clusterdp.operate.formatting import Colour, number
-from clusterdp.operate.run_state import RunState
-from clusterdp.operate.status import STATE_COLOURS
+from clusterdp.operate.output.formatting import Colour, number
+from clusterdp.operate.record.run_state import RunState
 from clusterdp.operate.sweep.elements import ElementStatus
 from clusterdp.wording import some_of, table
 
@@ -54,9 +53,7 @@ def status_table(
 def counts(elements: Sequence[ElementStatus], colour: Colour) -> str:
     """`3 waiting, 2 running, 34 done, 1 failed`."""
     found = Counter(each.status.state for each in elements)
-    words = [
-        colour(STATE_COLOURS.get(state, "red"), f"{found[state]} {state.value}") for state in RunState if found[state]
-    ]
+    words = [colour(state.colour, f"{found[state]} {state.value}") for state in RunState if found[state]]
     return ", ".join(words)
 
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from clusterdp.errors import RunError, SlurmError
-from clusterdp.operate.formatting import Colour, clock, is_terminal, shown_path
-from clusterdp.operate.moved_folder import refuse_copy
-from clusterdp.operate.queue import live_jobs
-from clusterdp.operate.run_history import read_history
-from clusterdp.operate.run_state import INTERRUPTED, RunState
+from clusterdp.operate.output.formatting import Colour, clock, is_terminal, shown_path
+from clusterdp.operate.output.terminal import printable, underlying
+from clusterdp.operate.queue.moved_folder import refuse_copy
+from clusterdp.operate.queue.run_status import live_jobs
+from clusterdp.operate.record.run_history import read_history
+from clusterdp.operate.record.run_state import INTERRUPTED, RunState
 from clusterdp.operate.sweep.elements import ElementStatus, SweepStatus, ask_for_all, read_sweep
 from clusterdp.operate.sweep.results import best_first
 from clusterdp.operate.sweep.table import counts, listed, status_table
-from clusterdp.operate.terminal import printable, underlying
 from clusterdp.rundir import SweepDir
 
 STATES = {

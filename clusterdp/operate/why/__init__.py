@@ -2,7 +2,6 @@
 
 show_why         `clusterdp why`: the screen and the JSON
 explanation      why a run waits, failed, or is over, as facts in words
-pending_reasons  Slurm's reasons for a pending job, and what to do; a table
 first_failure    which rank failed first, and by which evidence
 failure_words    a failure in words
 rank_log         the end of what a rank printed, and the error in it

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from clusterdp.batch.causes import CAUSES, FAULTS
 from clusterdp.errors import SlurmError
-from clusterdp.operate.event_text import STOPPED_BY, ending_text
-from clusterdp.operate.formatting import ago, clock, shown_path
-from clusterdp.operate.queue import WAITS, RunStatus
-from clusterdp.operate.run_history import RunHistory, newest
-from clusterdp.operate.run_state import NOT_DONE, RunState
-from clusterdp.operate.standstill import hang_of, stragglers_of, stragglers_text
+from clusterdp.operate.output.formatting import ago, clock, shown_path
+from clusterdp.operate.queue.pending_reasons import explain
+from clusterdp.operate.queue.run_status import WAITS, RunStatus
+from clusterdp.operate.record.event_text import STOPPED_BY, ending_text
+from clusterdp.operate.record.run_history import RunHistory, newest
+from clusterdp.operate.record.run_state import NOT_DONE, RunState
+from clusterdp.operate.record.standstill import hang_of, stragglers_of, stragglers_text
 from clusterdp.operate.why import failure_words
 from clusterdp.operate.why.first_failure import Failure, find_failure, recorded_failure
-from clusterdp.operate.why.pending_reasons import explain
 from clusterdp.rundir.lenient_reads import time_of
 from clusterdp.slurm.quantities import megabytes_of
 from clusterdp.wording import counted

@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from clusterdp.operate.run_history import RunHistory
-from clusterdp.operate.terminal import printable
+from clusterdp.operate.output.terminal import printable
+from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.operate.why.first_failure import Failure
 from clusterdp.plainfile import read_plain
 

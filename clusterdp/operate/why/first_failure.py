@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterdp.batch.causes import CAUSES, FAULTS
-from clusterdp.operate.log_files import agent_logs, batch_log, rank_logs
-from clusterdp.operate.standstill import hang_of
+from clusterdp.operate.record.log_files import agent_logs, batch_log, rank_logs
+from clusterdp.operate.record.standstill import hang_of
 from clusterdp.operate.why.match import (
     OUT_OF_MEMORY,
     SLURMS_HINTS,
@@ -45,8 +45,8 @@ from clusterdp.rundir.lenient_reads import Record, integer
 from clusterdp.rundir.tail import last_lines
 
 if TYPE_CHECKING:
-    from clusterdp.operate.attempt_history import AttemptHistory
-    from clusterdp.operate.run_history import RunHistory
+    from clusterdp.operate.record.attempt_history import AttemptHistory
+    from clusterdp.operate.record.run_history import RunHistory
 
 # What our ranks say of the one that failed first.
 NAMED = re.compile(rb"^clusterdp: .*another(?: rank's failure| failed): rank (\d{1,9}): ", re.MULTILINE)

@@ -6,17 +6,16 @@ import json
 import time
 from typing import Any, TextIO
 
-from clusterdp.operate.formatting import Colour, shown_path
-from clusterdp.operate.next_command import next_command_lines
-from clusterdp.operate.queue import WAITS, current_status
-from clusterdp.operate.run_history import RunHistory, read_history
-from clusterdp.operate.run_state import RunState
-from clusterdp.operate.status import STATE_COLOURS
-from clusterdp.operate.terminal import ENDLESS, filled, width_of
+from clusterdp.operate.output.formatting import Colour, shown_path
+from clusterdp.operate.output.terminal import ENDLESS, filled, width_of
+from clusterdp.operate.queue.pending_reasons import explain
+from clusterdp.operate.queue.run_status import WAITS, current_status
+from clusterdp.operate.record.next_command import next_command_lines
+from clusterdp.operate.record.run_history import RunHistory, read_history
+from clusterdp.operate.record.run_state import RunState
 from clusterdp.operate.why import failure_words
 from clusterdp.operate.why.explanation import Explanation, explanation
 from clusterdp.operate.why.first_failure import Failure
-from clusterdp.operate.why.pending_reasons import explain
 from clusterdp.rundir import RunDir
 
 
@@ -33,7 +32,7 @@ def show_why(run: RunDir, out: TextIO, as_json: bool = False, now: float | None 
 
 def as_text(found: Explanation, colour: Colour, columns: int = ENDLESS) -> list[str]:
     history, state = found.history, found.status.state
-    named = colour(STATE_COLOURS.get(state, "red"), state.value)
+    named = colour(state.colour, state.value)
     lines = [f"{colour('bold', history.name)}  {named}"]
     for key, words in [("run", shown_path(history.run.path)), *found.facts]:
         lines += filled(colour("dim", key.ljust(6)) + " ", words, columns)

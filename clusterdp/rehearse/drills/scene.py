@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from clusterdp.operate.run_history import read_history
+from clusterdp.operate.record.run_history import read_history
 from clusterdp.rehearse.clusters.drill_cluster import DrillCluster
 from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.observe.facts import Facts

@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from clusterdp.errors import CheckpointError
-from clusterdp.operate.attempt_history import AttemptHistory
-from clusterdp.operate.run_history import RunHistory
+from clusterdp.operate.record.attempt_history import AttemptHistory
+from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.rehearse.judge.reference import Reference, Save, read_saves
 from clusterdp.rehearse.judge.resumed_from import resumes
 from clusterdp.rehearse.observe.facts import Facts

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from clusterdp.operate.account.run_account import AttemptAccount, account_of
-from clusterdp.operate.attempt_history import AttemptHistory
-from clusterdp.operate.event_text import ending_text
 from clusterdp.operate.html_page.bars import seconds_by_kind
-from clusterdp.operate.run_history import RunHistory
-from clusterdp.operate.slurmstepd_notice import ended_by_slurm
+from clusterdp.operate.record.attempt_history import AttemptHistory
+from clusterdp.operate.record.event_text import ending_text
+from clusterdp.operate.record.run_history import RunHistory
+from clusterdp.operate.record.slurmstepd_notice import ended_by_slurm
 
 NONE: Mapping[str, Sequence[int]] = {}
 NO_TIMES: Mapping[str, float] = {}

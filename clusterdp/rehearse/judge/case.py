@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from clusterdp.check.program import ProgramText
-from clusterdp.operate.run_history import RunHistory
+from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.rehearse.judge.after_fault import AfterFault
 from clusterdp.rehearse.judge.lost_state import NOTHING, Kept, Shown
 from clusterdp.rehearse.observe.facts import Facts

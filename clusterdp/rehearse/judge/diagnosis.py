@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 
 from clusterdp.check.program import Place
-from clusterdp.operate.run_history import RunHistory
+from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.rehearse.judge.case import Case
 from clusterdp.rehearse.judge.lost_state import NOT_KEPT, name_the_loss

@@ -10,7 +10,7 @@ from pathlib import Path
 from clusterdp.check.program import ProgramText
 from clusterdp.config import Config
 from clusterdp.errors import CheckpointError
-from clusterdp.operate.run_history import RunHistory, read_history
+from clusterdp.operate.record.run_history import RunHistory, read_history
 from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.rehearse.drills.losses import CRASHES
 from clusterdp.rehearse.drills.table import Drill

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from clusterdp.operate.run_history import RunHistory
+from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.rehearse.judge.case import Case
 from clusterdp.rehearse.judge.resumed_from import kinds_to_resume_from, resumes
 from clusterdp.rehearse.observe.facts import Facts

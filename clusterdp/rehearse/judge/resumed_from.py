@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from clusterdp.operate.attempt_history import AttemptHistory
-from clusterdp.operate.run_history import RunHistory
+from clusterdp.operate.record.attempt_history import AttemptHistory
+from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.rehearse.observe.file_use import FileUse, is_best, series_of
 from clusterdp.rehearse.run_spec import Hit
 

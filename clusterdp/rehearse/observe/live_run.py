@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 
-from clusterdp.operate.run_history import read_history
+from clusterdp.operate.record.run_history import read_history
 from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.observe.printed_steps import GrowingLog, last_step
 from clusterdp.rundir import Attempt, RunDir

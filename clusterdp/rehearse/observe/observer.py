@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 
 from clusterdp.checkpoint.format.manifest import list_checkpoints
-from clusterdp.operate.run_history import read_history
+from clusterdp.operate.record.run_history import read_history
 from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_events import FileEvents

@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
-from clusterdp.operate.formatting import is_terminal
-from clusterdp.operate.terminal import printable, underlying
+from clusterdp.operate.output.formatting import is_terminal
+from clusterdp.operate.output.terminal import printable, underlying
 from clusterdp.rehearse.judge.verdict import BAD, FAILED, INAPPLICABLE, LOST_WORK, NOT_LANDED, PASSED, SHORT, UNKNOWN
 from clusterdp.wording import duration
 

@@ -9,7 +9,7 @@ import pytest
 
 from clusterdp.errors import CheckpointError, ConfigError, RunError
 from clusterdp.operate.checkpoints.place import locate
-from clusterdp.operate.run_index import remember
+from clusterdp.operate.find.run_index import remember
 from tests.operate.builder import RunBuilder
 from tests.operate.checkpoints.conftest import Run, Save, thing
 

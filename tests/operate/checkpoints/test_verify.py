@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clusterdp.checkpoint import Checkpointer
-from clusterdp.operate.formatting import size
+from clusterdp.operate.output.formatting import size
 from clusterdp.storage import LocalStorage
 from tests.operate.checkpoints.conftest import Run, Save, data_file, flip, manifest_file, model, thing
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from clusterdp.operate.formatting import Colour
 from clusterdp.operate.listing.columns import table, wide
+from clusterdp.operate.output.formatting import Colour
 from tests.operate.builder import T0
 
 PLAIN = Colour(io.StringIO())

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.operate.follow import Pace
-from clusterdp.operate.formatting import CODES
 from clusterdp.operate.logs.choice import Choice
 from clusterdp.operate.logs.show_logs import show_logs
 from clusterdp.operate.logs.timed_log import TimedLog, merged
+from clusterdp.operate.output.formatting import CODES
+from clusterdp.operate.status.follow import Pace
 from clusterdp.rundir import RunDir
 from tests.operate.builder import RunBuilder
 from tests.operate.logs.test_show_logs import Script, printed
-from tests.operate.test_terminal import Terminal
+from tests.operate.output.test_terminal import Terminal
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: nan\n'
 

@@ -13,9 +13,9 @@ import pytest
 
 from clusterdp.cli import main
 from clusterdp.errors import RunError
-from clusterdp.operate.follow import Pace
 from clusterdp.operate.logs.choice import Choice
 from clusterdp.operate.logs.show_logs import show_logs
+from clusterdp.operate.status.follow import Pace
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.tail import CHUNK, Tail, last_lines
 from tests.operate.builder import RunBuilder, preempted_once

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterdp.operate.curves import Curve, Line, RunCurves, thin
+from clusterdp.operate.compare.curves import Curve, Line, RunCurves, thin
 from clusterdp.operate.report.page import MOST_CHARTS, PARTS, chart_data
 
 NONE = Curve(Line(np.empty(0, np.int64), np.empty(0)))

@@ -15,14 +15,14 @@ import clusterdp
 from clusterdp import config
 from clusterdp.cli import main
 from clusterdp.errors import RunError, SlurmError
-from clusterdp.operate.cancel import cancel
-from clusterdp.operate.find_run import find_run
-from clusterdp.operate.formatting import Colour
-from clusterdp.operate.note import write_note
-from clusterdp.operate.run_index import remember
-from clusterdp.operate.run_state import RunState
+from clusterdp.operate.change.cancel import cancel
+from clusterdp.operate.change.end_sweep import cancel_sweep, check_sweep_over, stop_sweep
+from clusterdp.operate.find.find_run import find_run
+from clusterdp.operate.find.run_index import remember
+from clusterdp.operate.output.formatting import Colour
+from clusterdp.operate.record.note import write_note
+from clusterdp.operate.record.run_state import RunState
 from clusterdp.operate.sweep.elements import read_sweep
-from clusterdp.operate.sweep.ending import cancel_sweep, check_sweep_over, stop_sweep
 from clusterdp.operate.sweep.results import best_first, measured
 from clusterdp.operate.sweep.table import counts, status_table
 from clusterdp.operate.sweep.watch import SweepPace, to_retry, watch_sweep
@@ -30,7 +30,7 @@ from clusterdp.rundir import RunDir, SweepDir, append_line, sweep_of
 from clusterdp.slurm.commands import element_states, job_states, max_array_size
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
-from tests.operate.test_watch import Clock
+from tests.operate.status.test_watch import Clock
 
 TABLE = """\
 #  lr     opt   state    step     test_accuracy  test_loss  loss

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.operate.formatting import Colour
-from clusterdp.operate.queue import current_status
-from clusterdp.operate.run_history import read_history
-from clusterdp.operate.status import as_text as status_text
-from clusterdp.operate.watch import summary
+from clusterdp.operate.output.formatting import Colour
+from clusterdp.operate.queue.run_status import current_status
+from clusterdp.operate.record.run_history import read_history
+from clusterdp.operate.status.show_status import as_text as status_text
+from clusterdp.operate.status.watch import summary
 from clusterdp.operate.why.explanation import explanation
 from clusterdp.operate.why.show_why import as_text, show_why
 from clusterdp.rundir import RunDir

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from clusterdp.operate.run_history import read_history
+from clusterdp.operate.record.run_history import read_history
 from clusterdp.operate.why import rank_log
 from clusterdp.operate.why.failure_words import facts
 from clusterdp.operate.why.first_failure import find_failure

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.operate.formatting import Colour
-from clusterdp.operate.queue import RunStatus
-from clusterdp.operate.run_history import read_history
-from clusterdp.operate.status import as_text
-from clusterdp.operate.watch import summary
+from clusterdp.operate.output.formatting import Colour
+from clusterdp.operate.queue.run_status import RunStatus
+from clusterdp.operate.record.run_history import read_history
+from clusterdp.operate.status.show_status import as_text
+from clusterdp.operate.status.watch import summary
 from clusterdp.operate.why.failure_words import left_out
 from clusterdp.operate.why.first_failure import find_failure
 from tests.operate.builder import RunBuilder

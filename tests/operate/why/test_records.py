@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.operate.run_history import read_history
+from clusterdp.operate.record.run_history import read_history
 from clusterdp.operate.why.first_failure import Failure, find_failure
 from clusterdp.rundir import RunDir
 from tests.operate.why.make_records import EXPECTED, restore

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from clusterdp.operate.run_history import read_history
+from clusterdp.operate.record.run_history import read_history
 from clusterdp.rehearse.judge.after_fault import AfterFault, after_fault
 from clusterdp.rehearse.judge.lost_state import Kept, counters_behind, name_the_loss, restarted
 from clusterdp.rehearse.judge.reference import Reference, end_state

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from clusterdp.check.program import Place, ProgramText
-from clusterdp.operate.attempt_history import AttemptHistory
-from clusterdp.operate.log_files import batch_log
-from clusterdp.operate.run_history import RunHistory
-from clusterdp.operate.run_state import RunState
+from clusterdp.operate.record.attempt_history import AttemptHistory
+from clusterdp.operate.record.log_files import batch_log
+from clusterdp.operate.record.run_history import RunHistory
+from clusterdp.operate.record.run_state import RunState
 from clusterdp.rehearse.judge.diagnosis import Case, begun_anew, diagnose, words_of_failure
 from clusterdp.rehearse.judge.judge import why_missed
 from clusterdp.rehearse.judge.signal_faults import unsaved

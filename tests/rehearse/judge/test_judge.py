@@ -11,7 +11,7 @@ import pytest
 
 from clusterdp.config import Config
 from clusterdp.config.tree import RehearseConfig
-from clusterdp.operate.run_history import read_history
+from clusterdp.operate.record.run_history import read_history
 from clusterdp.rehearse.drills.table import DRILLS, NAMES, drill_of
 from clusterdp.rehearse.judge.judge import judge, why_missed
 from clusterdp.rehearse.judge.lost_work import steps_lost

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clusterdp import config
-from clusterdp.operate.run_history import read_history
+from clusterdp.operate.record.run_history import read_history
 from clusterdp.rehearse.observe.warm_up import steps_of_warm_up
 from clusterdp.rundir import Ledger, RunDir
 

@@ -1,0 +1,94 @@
+"""`clusterdp cancel`: end a run for good. The run folder is marked first, then Slurm cancels the jobs."""
+
+from __future__ import annotations
+
+from clusterdp.errors import RunError, SlurmError
+from clusterdp.operate.output.formatting import shown_path
+from clusterdp.operate.queue.moved_folder import refuse_copy
+from clusterdp.operate.queue.run_status import ask_squeue, live_jobs
+from clusterdp.operate.record.run_history import RunHistory, read_history
+from clusterdp.operate.record.run_state import RunState
+from clusterdp.rundir import RunDir, mark_cancelled, mark_told
+from clusterdp.wording import some_of
+
+MARKED = "The run is marked as cancelled: no attempt starts any more."
+
+
+def cancel(run: RunDir) -> str:
+    """Returns what was done, in words. Idempotent; does not wait for the job to end.
+
+    SlurmError or RunError if Slurm could not be told. The run stays marked even then: no attempt starts any more.
+    """
+    history = read_history(run)
+    refuse_copy(history)
+    path = shown_path(run.path)
+    over = history.state.over and not history.cancelled
+    # A failed run's job may have been requeued by somebody: it is not over until squeue says so.
+    if over and (history.state is RunState.DONE or not _live(history, history.state.over)):
+        return f"{path}: is over already ({history.state.value}); nothing to cancel."
+    mark_cancelled(run, history.job)
+    told, silent = _cancel_jobs(run, history.state.over)
+    if silent:
+        done = f"told Slurm to cancel job {', '.join(told)}, though squeue did not answer; no attempt starts any more"
+    elif told:
+        done = f"cancelled job {', '.join(told)}; no attempt starts any more"
+    elif history.cancelled:
+        return f"{path}: was cancelled already, and none of its jobs is alive."
+    else:
+        done = "marked as cancelled; none of its jobs was alive"
+    return f"{path}: {done}. `clusterdp resume {path}` goes on with it."
+
+
+def may_still_run(path: str, jobs: list[str]) -> str:
+    """What to do about jobs that Slurm was not told of."""
+    return f"Job {some_of(jobs)} may still run: `clusterdp cancel {path}` again, or `scancel {' '.join(jobs[:8])}`."
+
+
+def _cancel_jobs(run: RunDir, was_over: bool) -> tuple[list[str], str]:
+    """The jobs of which Slurm was told; and why squeue has not said which are alive, or nothing."""
+    from clusterdp.slurm import commands
+
+    told: list[str] = []
+    silent = ""
+    # Twice, for a batch script that had not seen the marker yet may have put a new job into the queue meanwhile.
+    for _ in range(2):
+        history = read_history(run)
+        try:
+            live = _live(history, was_over)
+        except SlurmError as error:
+            live, silent = _unended(history), str(error)
+            if history.unread or not live:
+                raise SlurmError(f"{error} {MARKED}") from None
+        new = [job for job in live if job not in told]
+        for job in new:
+            try:
+                commands.cancel(job)
+            except SlurmError as error:
+                raise SlurmError(f"{error} {MARKED} {may_still_run(shown_path(run.path), [job])}") from None
+        told += new
+        if not new:
+            break
+    for job in dict.fromkeys([*told, *([history.job] if history.job else [])]):
+        mark_told(run, job)
+    return told, silent
+
+
+def _unended(history: RunHistory) -> list[str]:
+    """The jobs that may be alive, by the records alone: the current one, and those of which no attempt is on record."""
+    began = {attempt.job for attempt in history.attempts}
+    return [job for job in history.jobs if job == history.job or job not in began]
+
+
+def _live(history: RunHistory, was_over: bool) -> list[str]:
+    """SlurmError if squeue does not answer; RunError if there is none that knows the cluster."""
+    rows = ask_squeue(history)
+    if rows is not None:
+        return live_jobs(rows)
+    if was_over:
+        return []
+    marked = f" {MARKED}" if history.cancelled else ""
+    raise RunError(
+        f"{shown_path(history.run.path)}: there is no squeue here that knows its cluster "
+        f"({history.cluster or 'unknown'}), so job {history.job} could not be cancelled.{marked} "
+        "Run this where the job was submitted."
+    )

@@ -1,0 +1,189 @@
+"""`clusterdp rm`: the folder of a run that is over, removed with all that lies in it.
+
+The folder is renamed first (runs/NAME to runs/.NAME.removing): at once no command and no job finds the run any more,
+and what an interrupted removal has left is not taken for a run. `clusterdp rm runs/NAME` then removes the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from clusterdp.errors import RunError, SlurmError
+from clusterdp.operate.find.find_run import REMOVING, RUNS, find_run, is_run, whole_name
+from clusterdp.operate.output.formatting import Colour, shown_path, size
+from clusterdp.operate.queue.moved_folder import refuse_copy
+from clusterdp.operate.queue.run_cluster import commands_of, is_gone, is_here
+from clusterdp.operate.queue.run_status import ask_for_all_jobs, live_jobs
+from clusterdp.operate.record.run_history import RunHistory, read_history
+from clusterdp.operate.record.run_state import RunState
+from clusterdp.rundir import RunDir, SweepDir, is_sweep, sweep_of
+from clusterdp.rundir.names import names_in
+from clusterdp.wording import counted
+
+
+@dataclass(frozen=True)
+class Removal:
+    """nbytes: that it frees. stays: where checkpoints lie, if not in the folder. rest: of an interrupted removal."""
+
+    run: RunDir
+    nbytes: int
+    stays: str = ""
+    rest: bool = False
+
+
+def plan_removal(word: str) -> Removal:
+    """What is to be removed. RunError or SlurmError if there is no such run, or if it is not known to be over."""
+    if path := _rest_of(word):
+        return Removal(RunDir(path), _bytes_in(_aside(path)), rest=True)
+    run = find_run(word)
+    _check_place(run)
+    check_over(run)
+    return Removal(run, _bytes_in(run.path), _checkpoints_elsewhere(run))
+
+
+def check_over(run: RunDir) -> None:
+    """RunError or SlurmError if the run is not known to be over; of a sweep, if an element is not."""
+    if is_sweep(run.path):
+        from clusterdp.operate.change.end_sweep import check_sweep_over
+
+        check_sweep_over(SweepDir(run.path))
+        return
+    history = read_history(run)
+    path = shown_path(run.path)
+    with commands_of(history.cluster):
+        try:
+            rows = ask_for_all_jobs(history)
+        except SlurmError as error:
+            raise SlurmError(f"{error} So it is not known whether {path} is over. Try again once it is.") from None
+        if (rows is None and not history.closed) or (history.job is None and _is_in_doubt(history)):
+            raise RunError(
+                f"{path}: was {history.state.value} when last heard of, and no squeue here knows its cluster "
+                f"({history.cluster or 'unknown'}). Remove it where it was submitted."
+            )
+    for job in live_jobs(rows or {}):
+        refuse_copy(history)
+        state = (rows or {})[job].state
+        end = f"scancel {job}" if history.state is RunState.DONE else f"clusterdp cancel {path}"
+        raise RunError(f"{path}: is not over, for job {job} is {state}. Wait for its end, or `{end}`; then remove it.")
+
+
+def show_removals(removals: list[Removal], out: TextIO) -> None:
+    colour = Colour(out)
+    for each in removals:
+        what = "  what an interrupted removal has left" if each.rest else ""
+        out.write(f"{colour('yellow', 'goes')}   {shown_path(each.run.path)}  {size(each.nbytes)}{what}\n")
+        if each.stays:
+            out.write(f"{colour('green', 'stays')}  {each.stays}  its checkpoints\n")
+    total = sum(each.nbytes for each in removals)
+    out.write(f"{counted(len(removals), 'run')} would go, and free {size(total)}\n")
+
+
+def remove(run: RunDir) -> None:
+    """Remove the folder, or what an earlier removal has left. The caller holds the run's lock. RunError if not all
+    of it can be removed."""
+    aside = _aside(run.path)
+    try:
+        if run.path.exists():
+            _remove_all(aside)  # of an earlier run of this name
+            os.rename(run.path, aside)
+        _remove_all(aside)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        said = f"{shown_path(run.path)}: {where}{error.strerror}. See who may write there. {what_is_left(run)}"
+        raise RunError(said.rstrip()) from None
+
+
+def what_is_left(run: RunDir) -> str:
+    """How to remove the rest of a run, in words; empty if there is none."""
+    path = shown_path(run.path)
+    return f"A part of {path} is removed; `clusterdp rm {path}` removes the rest." if _aside(run.path).exists() else ""
+
+
+def _remove_all(folder: Path) -> None:
+    """No link is followed."""
+    for _ in range(10):
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:  # there is none; or another process is removing it, too
+            if not folder.exists():
+                return
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}{REMOVING}")
+
+
+def _rest_of(word: str) -> Path | None:
+    """Where the run lay, if the word means what an interrupted removal has left."""
+    for path in (Path(word).expanduser().absolute(), (RUNS / word).absolute()):
+        whole = whole_name(path) or path
+        if not os.path.lexists(whole) and _aside(whole).is_dir() and not _aside(whole).is_symlink():
+            return whole
+    return None
+
+
+def _check_place(run: RunDir) -> None:
+    """A folder is found by a config.yaml. To be removed it must have the record of a submit as well."""
+    path, here = run.path, Path.cwd()
+    shown = shown_path(path)
+    if path.is_symlink():
+        raise RunError(f"{shown}: is a link to {os.path.realpath(path)}. Name that folder.")
+    if not names_in(run.submits) and not names_in(run.events):
+        raise RunError(f"{shown}: has no record of a submit, so it may be none of ours. `rm -r` removes it, too.")
+    if Path(os.path.realpath(path)) in (here, *here.parents):
+        raise RunError(f"{shown}: you are in it. Go to another folder first.")
+    for entry in _entries(path):
+        inner = Path(entry.path).parent if entry.name == run.submits.name else path
+        if inner != path and is_run(inner) and not (inner.parent == path and sweep_of(RunDir(inner))):
+            raise RunError(f"{shown}: another run lies in it, {shown_path(inner)}. Remove that one first.")
+
+
+def _is_in_doubt(history: RunHistory) -> bool:
+    """Whether there may be a job of which only the cluster of the run knows, and that one cannot be asked."""
+    doubt = any(event.get("event") == "submit-in-doubt" for event in history.events)
+    return doubt and not is_here(history.cluster) and not is_gone(history.cluster)
+
+
+def _checkpoints_elsewhere(run: RunDir) -> str:
+    """`checkpoint.url` if it is not in the run folder, or where the folder of checkpoints is a link to; else empty."""
+    from clusterdp.operate.checkpoints.place import url_of
+
+    if run.checkpoints.is_symlink():
+        return os.path.realpath(run.checkpoints)
+    try:
+        url = url_of(SweepDir(run.path).element(0) if is_sweep(run.path) else run)
+    except RunError as error:
+        return f"what checkpoint.url named, if anything ({error})"
+    return "" if os.path.normpath(url).startswith(f"{run.path}/") else url
+
+
+def _bytes_in(folder: Path) -> int:
+    """What becomes free. A file that has another name elsewhere does not: unchanged code is shared between runs."""
+    names: Counter[tuple[int, int]] = Counter()
+    total = 0
+    for entry in _entries(folder):
+        try:
+            stat = entry.stat(follow_symlinks=False)
+        except OSError:  # it is gone
+            continue
+        names[stat.st_dev, stat.st_ino] += 1
+        if entry.is_dir(follow_symlinks=False) or names[stat.st_dev, stat.st_ino] == stat.st_nlink:
+            total += 512 * stat.st_blocks
+    return total
+
+
+def _entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:
+        return
+    for entry in entries:
+        yield entry
+        if entry.is_dir(follow_symlinks=False):
+            yield from _entries(entry.path)

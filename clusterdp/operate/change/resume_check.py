@@ -1,0 +1,120 @@
+"""What `clusterdp resume` checks before it submits a new job for a run. launch/resume.py submits it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from clusterdp.batch.causes import FAULTS
+from clusterdp.errors import RunError, SlurmError, SubmitInDoubt
+from clusterdp.operate.output.formatting import shown_path
+from clusterdp.operate.queue.moved_folder import refuse_copy
+from clusterdp.operate.queue.run_status import WAITS, ask_for_all_jobs, is_held, live_jobs, queued_again
+from clusterdp.operate.record.next_command import length_param
+from clusterdp.operate.record.run_history import RunHistory, read_history
+from clusterdp.operate.record.run_state import RunState
+from clusterdp.plainfile import read_plain
+from clusterdp.rundir import RunDir, write_durably
+
+# Holds that a user must not end. Slurm gives them to a job that it has requeued too often, for example.
+NOT_THE_USERS = frozenset({"JobHeldAdmin", "JobHoldMaxRequeue", "launch failure limit exceeded requeued held"})
+
+
+def check_resumable(
+    run: RunDir, from_step: int | None = None, checkpoint_url: str | os.PathLike[str] | None = None
+) -> None:
+    """RunError if a job of the run lives or waits, or if there is no checkpoint of `from_step`. Changes nothing."""
+    _refuse_if_alive(read_history(run))
+    # Also where no step was named: whoever cannot read the checkpoints learns it here, not after the queue.
+    check_step(run, from_step, checkpoint_url)
+
+
+def check_step(run: RunDir, from_step: int | None, checkpoint_url: str | os.PathLike[str] | None = None) -> None:
+    """RunError if there is no checkpoint of `from_step`."""
+    from clusterdp.checkpoint.format.manifest import list_checkpoints
+
+    found = list_checkpoints(os.fspath(checkpoint_url or run.checkpoints))
+    steps = tuple(sorted({checkpoint.step for checkpoint in found}))
+    if from_step is not None and from_step not in steps:
+        raise RunError(f"--from {from_step}: there is no checkpoint of that step. {_offer(steps)}")
+
+
+def nothing_left(run: RunDir) -> str | None:
+    """The message for a resume of a run that is done; None if it is not done."""
+    history = read_history(run)
+    if history.state is not RunState.DONE:
+        return None
+    if not history.entry:
+        return f"{shown_path(run.path)}: this run is done. Submit a new one."
+    at = "" if history.step is None else f" at step {history.step}"
+    longer = f": {name}=..." if (name := length_param(run)) else ", if its params have that."
+    return f"{shown_path(run.path)}: is done{at}; nothing is left. To train on, raise what ends it{longer}"
+
+
+@contextmanager
+def uncancelled(run: RunDir) -> Iterator[None]:
+    """Put it around the submit. The run is no longer marked as cancelled or to be stopped, unless the submit fails for
+    sure."""
+    markers = {}
+    for marker in (run.cancelled, run.stop):
+        with suppress(FileNotFoundError):
+            markers[marker] = read_plain(marker)
+            marker.unlink()
+    try:
+        yield
+    except SubmitInDoubt:
+        raise
+    except BaseException:
+        for marker, content in markers.items():
+            write_durably(marker, content)
+        raise
+
+
+def _refuse_if_alive(history: RunHistory) -> None:
+    """Two jobs on one run would overwrite each other's work. Only squeue knows whether there is another."""
+    try:
+        rows = ask_for_all_jobs(history)
+    except SlurmError as error:
+        job = f"job {history.job}" if history.job else "a job of it"
+        raise SlurmError(f"{error} So it is not known whether {job} is over.") from None
+    run = shown_path(history.run.path)
+    if rows is None:
+        if history.state.over or history.cancelled:
+            return
+        raise RunError(
+            f"{run}: job {history.job} was {history.state.value} when last heard of, and no squeue here knows its "
+            f"cluster ({history.cluster or 'unknown'}). Look there; if it is gone, `clusterdp cancel {run}` settles it."
+        )
+    for job in live_jobs(rows):
+        refuse_copy(history)
+        state = rows[job].state
+        if state in WAITS and job == history.job and _ends_at_once(history):
+            how = "" if is_held(rows[job]) else f"Wait for it, or `scancel {job}`. "
+            raise RunError(f"{run}: is {history.state.value}, and {queued_again(job, rows[job])}. {how}Then resume.")
+        if is_held(rows[job]):
+            own = rows[job].reason not in NOT_THE_USERS
+            who = f"`scontrol release {job}` lets it go on" if own else "Only an administrator can release it"
+            raise RunError(
+                f"{run}: job {job} is held ({rows[job].reason}). {who}; `clusterdp cancel {run}`, then resume, "
+                "goes on in a new job."
+            )
+        if state == "COMPLETING" or history.cancelled or history.asked_to_stop or history.state is RunState.DONE:
+            raise RunError(f"{run}: job {job} is still ending ({state}). Wait for it, then resume.")
+        raise RunError(
+            f"{run}: job {job} is {state}, so the run goes on by itself. "
+            f"`clusterdp cancel {run}` first if you want it to go on otherwise."
+        )
+
+
+def _ends_at_once(history: RunHistory) -> bool:
+    """Whether another attempt of the same job would find the run over. A stop that could not be requeued is not."""
+    causes = FAULTS | {"done", "gave-up", "stopped"}
+    return history.state.over and history.last is not None and history.last.cause in causes
+
+
+def _offer(steps: tuple[int, ...]) -> str:
+    if not steps:
+        return "There is none at all."
+    some = ", ".join(map(str, steps[-12:]))
+    return f"There are: {some}." if len(steps) <= 12 else f"The last ones are: {some}."

@@ -1,0 +1,47 @@
+"""`clusterdp stop`: have a run save and end. The run folder is marked; the ranks see the mark at one of the next steps.
+
+A program that is not ours gets TERM, as at a preemption; the batch script sees the mark, and does not requeue it.
+"""
+
+from __future__ import annotations
+
+from clusterdp.errors import RunError
+from clusterdp.operate.output.formatting import shown_path
+from clusterdp.operate.queue.moved_folder import refuse_copy
+from clusterdp.operate.queue.run_status import WAITS, alive, ask_squeue
+from clusterdp.operate.record.run_history import read_history
+from clusterdp.rundir import RunDir, mark_stopped
+from clusterdp.slurm import commands
+
+
+def stop(run: RunDir) -> str:
+    """Returns what was done, in words; does not wait for the job to end. Calling it again sends TERM again.
+
+    RunError if the mark cannot be written, or if a program cannot be told for want of a squeue that knows its cluster.
+    SlurmError if Slurm does not answer. The mark stays then.
+    """
+    history = read_history(run)
+    refuse_copy(history)
+    path = shown_path(run.path)
+    if history.state.over:
+        return f"{path}: is over already ({history.state.value}); nothing to stop."
+    mark_stopped(run, history.job)
+    rows = ask_squeue(history)
+    if rows is None and not history.entry:
+        raise RunError(
+            f"{path}: there is no squeue here that knows its cluster ({history.cluster or 'unknown'}), so its program "
+            "was not told. It is not requeued when it ends. Run this where the job was submitted."
+        )
+    rows = rows or {}
+    waiting = [job for job, row in rows.items() if row.state in WAITS]
+    running = [job for job, row in rows.items() if alive(row) and job not in waiting]
+    for job in waiting:  # nothing runs that could save
+        commands.cancel(job)
+    if not history.entry:
+        for job in running:
+            commands.terminate_steps(job)
+    done = [f"job {job} has left the queue" for job in waiting]
+    how = "saves at one of its next steps and ends" if history.entry else "got TERM, and ends when its program does"
+    done += [f"job {job} {how}" for job in running]
+    words = "; ".join(done) or "marked; a job that runs stops, and no attempt starts any more"
+    return f"{path}: {words}. `clusterdp resume {path}` goes on with it."

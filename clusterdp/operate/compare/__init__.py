@@ -1,0 +1,6 @@
+"""What runs measured, as numbers, curves and differences: `clusterdp plot` and `clusterdp diff`.
+
+curves  what a run measured, over all attempts
+plot    `clusterdp plot`
+diff    `clusterdp diff`
+"""

@@ -1,0 +1,124 @@
+"""Text for a terminal: clean, and no wider than it is.
+
+CleanStream takes out control characters. Names, nodes, errors and logs are written by others. An escape sequence
+in them could move the cursor, rename the window or answer in place of the user: it is removed from all output.
+
+Colours do no harm. On a terminal that wants colours, our own stay, and in a log any; so do the \\r of progress bars.
+
+What is meant to be copied as a whole, a command or a path, is never broken: if it is wider than the terminal, that
+wraps it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import unicodedata
+from collections.abc import Iterable
+from typing import Any, TextIO, cast
+
+from clusterdp.errors import OutputError
+from clusterdp.operate.output.formatting import CODES, is_terminal
+
+CONTROL = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # ESC [ 2 J
+    r"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # ESC ] 0 ; title BEL
+    r"|\x1b[ -/]*[0-~]?|\x9b[0-?]*[ -/]*[@-~]"
+    # Alone, C1 and C0 but for tab and newline; then what turns the direction of a line, or ends it.
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
+)
+NONE = re.compile(r"(?!)")
+OURS = re.compile(rf"\x1b\[(?:0|{'|'.join(CODES.values())})m")
+COLOURS = re.compile(r"\x1b\[[\d;:]*m|\r")
+BARS = re.compile(r"\r")
+ALL = re.compile(r".*", re.DOTALL)
+ENDLESS = sys.maxsize  # of a pipe or a file, where no line is too long
+LEAST = 20  # columns that words get, however narrow the terminal is
+CODE = re.compile(r"\x1b\[[\d;]*m")
+# One is `a command`, too, and what has a colour.
+WORD = re.compile(r"\s*(?:[^\s`]*`[^`]*`[^\s`]*|\x1b\[[\d;]*m[^\x1b]*\x1b\[0m\S*|\S+)")
+
+
+def printable(text: str, keeps: re.Pattern[str] = NONE) -> str:
+    """The text without control characters and escape sequences, except those that `keeps` matches."""
+    return CONTROL.sub(lambda found: found[0] if keeps.fullmatch(found[0]) else "", text)
+
+
+class CleanStream:
+    """A text stream that prints only what is printable, to the `underlying` one."""
+
+    def __init__(self, underlying: TextIO, keeps: re.Pattern[str]):
+        self.underlying = underlying
+        self.keeps = keeps
+
+    def write(self, text: str) -> int:
+        self._do(lambda: self.underlying.write(printable(text, self.keeps)))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        self._do(self.underlying.flush)
+
+    def _do(self, what: Any) -> None:
+        try:
+            what()
+        except BrokenPipeError:  # the reader has closed the pipe: no error
+            raise
+        except OSError as error:
+            name = getattr(self.underlying, "name", "output")
+            raise OutputError(f"{name}: cannot be written: {error.strerror}. Print to another place.") from None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.underlying, name)
+
+
+def clean_stream(stream: TextIO) -> TextIO:
+    return cast(TextIO, CleanStream(stream, OURS if is_terminal(stream) else NONE))
+
+
+def for_logs(out: TextIO) -> TextIO:
+    return cast(TextIO, CleanStream(underlying(out), COLOURS if is_terminal(out) else BARS))
+
+
+def exact(out: TextIO) -> TextIO:
+    """For output whose every byte counts: unchanged for a file or another program, cleaned for a terminal."""
+    return out if out.isatty() else cast(TextIO, CleanStream(underlying(out), ALL))
+
+
+def underlying(out: TextIO) -> TextIO:
+    return out.underlying if isinstance(out, CleanStream) else out
+
+
+def width_of(out: TextIO) -> int:
+    """In columns; ENDLESS if it is no terminal."""
+    return shutil.get_terminal_size().columns if out is sys.stdout and out.isatty() else ENDLESS
+
+
+def filled(first: str, words: str, columns: int) -> list[str]:
+    """`words` behind `first`, in lines that begin below one another."""
+    indent = wide(first)
+    if indent + wide(words) <= columns:
+        return [first + words]
+    lines, room = [""], max(LEAST, columns - indent)
+    for word in WORD.findall(words):
+        if lines[-1] and wide(lines[-1] + word) > room:
+            lines.append("")
+        lines[-1] += word if lines[-1] else word.lstrip()
+    return [first + lines[0], *(" " * indent + line for line in lines[1:])]
+
+
+def wide(text: str) -> int:
+    """How many columns it takes on a terminal. Colours take none."""
+    if "\x1b" in text:
+        text = CODE.sub("", text)
+    return len(text) if text.isascii() else sum(map(wide_one, text))
+
+
+def wide_one(letter: str) -> int:
+    if unicodedata.combining(letter) or unicodedata.category(letter) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1

@@ -1,0 +1,168 @@
+"""What squeue says of a run, in words for whoever waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from clusterdp.errors import SlurmError
+from clusterdp.operate.output.formatting import shown_path
+from clusterdp.operate.queue.moved_folder import copied_from, moved_from
+from clusterdp.operate.queue.pending_reasons import reason_text
+from clusterdp.operate.queue.run_cluster import is_gone, is_here
+from clusterdp.operate.record.run_history import RunHistory
+from clusterdp.operate.record.run_state import RunState
+
+if TYPE_CHECKING:
+    from clusterdp.slurm.commands import SqueueRow
+
+WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT", "EXPEDITING"})
+NO_CLUSTER = "its records do not say on which cluster its job is"
+# What ended a job that left no word itself, by the state that Slurm gives it.
+ENDED_AS = {
+    "CANCELLED": (RunState.CANCELLED, "by scancel, outside clusterdp"),
+    "COMPLETED": (RunState.FAILED, "its script ended without a record"),
+    "FAILED": (RunState.FAILED, "its script failed before it could say why"),
+    "TIMEOUT": (RunState.FAILED, "killed at its time limit, not requeued"),
+    "NODE_FAIL": (RunState.FAILED, "a node failed, and Slurm did not requeue it"),
+    "PREEMPTED": (RunState.FAILED, "preempted, and Slurm did not requeue it"),
+    "OUT_OF_MEMORY": (RunState.FAILED, "out of memory: see resources.mem"),
+    "DEADLINE": (RunState.FAILED, "its deadline has passed"),
+    "BOOT_FAIL": (RunState.FAILED, "its nodes did not boot"),
+}
+OF_A_SIGNAL = (
+    "JobLaunchFailure",
+    "RaisedSignal",
+)  # reasons of a job whose script a signal ended; until 23.02, and since
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """The state of a run by its records and squeue together. `row`: that of the current job, if squeue was asked."""
+
+    state: RunState
+    why: str
+    row: SqueueRow | None = None
+
+
+def current_status(history: RunHistory) -> RunStatus:
+    """How the run stands: by its records, and by one squeue if they have no ending. If squeue does not answer, `why`
+    says so; it is no error."""
+    if not is_open(history):
+        return RunStatus(history.state, history.why)
+    try:
+        return status_by(history, ask_squeue(history))
+    except SlurmError as error:
+        return status_by(history, error)
+
+
+def is_open(history: RunHistory) -> bool:
+    """Whether the records alone do not say how the run stands."""
+    return history.may_come_again or not history.state.over
+
+
+def status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError | None) -> RunStatus:
+    """The status of a run that is_open. `rows`: squeue's; why it did not answer; or None if there is none to ask."""
+    if (first := copied_from(history)) is not None:
+        return RunStatus(history.state, f"as it was copied; the job is that of {shown_path(first)}")
+    if (before := moved_from(history)) is not None:
+        status = _status_by(history, rows)
+        moved = f"its folder was moved here from {before}, where the job looks for it: move it back"
+        return status if status.state.over else replace(status, why="; ".join(filter(None, [status.why, moved])))
+    return _status_by(history, rows)
+
+
+def _status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError | None) -> RunStatus:
+    if history.may_come_again:  # it is done, whatever Slurm does with its job
+        row = None if rows is None or isinstance(rows, SlurmError) else rows.get(history.job or "")
+        if row is None or row.state not in WAITS:
+            return RunStatus(history.state, history.why)
+        also = "" if is_held(row) else ": nothing to do"
+        return RunStatus(history.state, f"{queued_again(history.job, row)}{also}", row)
+    if isinstance(rows, SlurmError):
+        said = str(rows)
+        return RunStatus(history.state, f"as last recorded; {said if len(said) <= 120 else said[:117] + '...'}")
+    if rows is None:
+        no_squeue = "there is no squeue here that knows its cluster"
+        return RunStatus(history.state, f"as last recorded; {no_squeue if history.submitted else NO_CLUSTER}")
+    return combine(history, rows)
+
+
+def queued_again(job: str | None, row: SqueueRow) -> str:
+    """What Slurm does with the job of a run that is over."""
+    if is_held(row):
+        return f"Slurm has put job {job} into its queue again, and holds it ({row.reason}); `scancel {job}` removes it"
+    return f"Slurm starts job {job} once more, which finds the run over and ends by itself"
+
+
+def is_held(row: SqueueRow) -> bool:
+    """It never starts by itself: JobHeldUser, JobHoldMaxRequeue, launch failed requeued held, ..."""
+    reason = row.reason.lower()
+    return row.state in WAITS and ("held" in reason or "hold" in reason)
+
+
+def ask_squeue(history: RunHistory) -> dict[str, SqueueRow] | None:
+    """One squeue for all jobs of the run. None if there is no queue to ask: no Slurm here, or another cluster's.
+
+    SlurmError if squeue does not answer, or if the run's jobs are not all known.
+    """
+    from clusterdp.slurm import commands
+
+    if history.unread:
+        raise SlurmError(f"{history.unread}. So it is not known which jobs there are. Make it readable first.")
+    if not history.jobs or is_gone(history.cluster):
+        return {}
+    return commands.job_states(list(history.jobs)) if is_here(history.cluster) else None
+
+
+def ask_for_all_jobs(history: RunHistory) -> dict[str, SqueueRow] | None:
+    """The same, and with the jobs that are not on record: sent by hand, or by an sbatch that timed out."""
+    from clusterdp.slurm import commands
+
+    rows = ask_squeue(history)
+    if is_here(history.cluster) and not is_gone(history.cluster):
+        return {**commands.jobs_of_scripts_in(history.run.path), **(rows or {})}
+    return rows
+
+
+def alive(row: SqueueRow) -> bool:
+    """A state that we do not know counts as alive: a run is not started twice by mistake."""
+    from clusterdp.slurm.state import JobState
+
+    try:
+        return not JobState.parse(row.state).final
+    except ValueError:
+        return True
+
+
+def live_jobs(rows: Mapping[str, SqueueRow]) -> list[str]:
+    return [job for job, row in rows.items() if alive(row)]
+
+
+def combine(history: RunHistory, rows: Mapping[str, SqueueRow]) -> RunStatus:
+    """The records win where they know an ending."""
+    row = rows.get(history.job or "")
+    if history.state.over:
+        return RunStatus(history.state, history.why, row)
+    if history.job is None:
+        return RunStatus(history.state, "nothing on record of a job having been submitted")
+    if history.cancelled and (row is None or not alive(row)):
+        return RunStatus(RunState.CANCELLED, "", row)
+    if history.asked_to_stop and (row is None or not alive(row)):
+        return RunStatus(RunState.STOPPED, "clusterdp stop", row)
+    last = history.last
+    if row is None and last is not None and last.job == history.job and last.cause == "cancelled":
+        return RunStatus(*ENDED_AS["CANCELLED"])
+    if row is None:
+        who = "its cluster is gone" if is_gone(history.cluster) else "Slurm no longer knows the job"
+        return RunStatus(RunState.VANISHED, f"no ending on record, and {who}")
+    if row.state in WAITS:
+        return RunStatus(RunState.WAITING, reason_text(row.reason), row)
+    if alive(row):
+        return RunStatus(RunState.RUNNING, "" if row.state == "RUNNING" else row.state.lower(), row)
+    state, why = ENDED_AS.get(row.state, (RunState.FAILED, f"Slurm ended it as {row.state}"))
+    began = last is not None and last.job == history.job and last.ran
+    if row.state == "FAILED" and began and row.reason.startswith(OF_A_SIGNAL):
+        why = "its batch script was killed, and Slurm has ended the ranks"
+    return RunStatus(state, why, row)

@@ -1,0 +1,81 @@
+"""What to type next, by the state of a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from clusterdp.operate.output.formatting import Colour, shown_path
+from clusterdp.operate.output.terminal import ENDLESS, LEAST, filled
+from clusterdp.operate.record.run_history import RunHistory
+from clusterdp.operate.record.run_state import RunState
+from clusterdp.plainfile import read_plain
+from clusterdp.rundir import RunDir
+
+USUAL = 80  # columns of a terminal
+# submit writes a param a line. To parse all of YAML would take longer than all else that `status` does.
+LENGTH = re.compile(r"^params:\n(?:  .*\n)*?  ((?:max_|num_|n_|total_)?(?:epochs|steps)): \d", re.MULTILINE)
+
+
+def next_commands(history: RunHistory, state: RunState) -> list[tuple[str, str]]:
+    """(command, what it is for), the likeliest first."""
+    run = shown_path(history.run.path)
+    logs = (f"clusterdp logs {run}", "what rank 0 printed")
+    status = (f"clusterdp status {run}", "each attempt and its end")
+    why = (f"clusterdp why {run}", "the first error, its cause, what to do")
+    where = f"from step {history.saved[0]}" if history.saved else "with it"
+    resume = (f"clusterdp resume {run}", f"goes on {where}")
+    longer = length_param(history.run) if state is RunState.DONE and history.entry and history.step else ""
+    trains_on = [(f"clusterdp resume {run} {longer}=..", "trains on")] if longer else []
+    return {
+        RunState.WAITING: [
+            (f"clusterdp why {run}", "what it waits for"),
+            (f"clusterdp watch {run}", "follows it to its end"),
+            (f"clusterdp cancel {run}", ""),
+        ],
+        RunState.RUNNING: [
+            (f"clusterdp watch {run}", "follows it to its end"),
+            (f"clusterdp logs {run} -f", "what rank 0 prints"),
+        ],
+        RunState.DONE: [logs, status, *trains_on],
+        RunState.FAILED: [why, logs, status, resume],
+        RunState.GAVE_UP: [why, logs, status, resume],
+        RunState.STOPPED: [logs, status, resume],
+        RunState.VANISHED: [
+            why,
+            logs,
+            (f"sacct -j {history.job}", "if your site keeps accounts, how it ended"),
+            resume,
+        ],
+        RunState.CANCELLED: [status, resume],
+    }[state]
+
+
+def next_command_lines(
+    history: RunHistory, state: RunState, colour: Colour, columns: int = ENDLESS, but: str = ""
+) -> list[str]:
+    """`but`: the verb that the reader has just used."""
+    rows = [row for row in next_commands(history, state) if row[0].split()[1] != but]
+    return command_lines(rows, colour, columns)
+
+
+def command_lines(rows: Sequence[tuple[str, str]], colour: Colour, columns: int = ENDLESS) -> list[str]:
+    """What each is for stands beside it, if there is room."""
+    width = max(len(command) for command, _ in rows)
+    if width + 4 + LEAST > min(columns, USUAL):  # a long path would push the words over the edge
+        return [f"  {command}" for command, _ in rows]
+    lines = []
+    for command, what in rows:
+        for words in filled("", what, columns - width - 4):
+            lines.append(f"  {command.ljust(width)}  {colour('dim', words)}".rstrip())
+            command = ""
+    return lines
+
+
+def length_param(run: RunDir) -> str:
+    """`params.epochs`, if the config has it; empty if it has none of these, or cannot be read."""
+    try:
+        found = LENGTH.search(read_plain(run.config).decode())
+    except (OSError, ValueError):
+        return ""
+    return f"params.{found[1]}" if found else ""

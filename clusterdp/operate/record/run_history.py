@@ -1,0 +1,308 @@
+"""RunHistory: what has happened to a run by the files of its folder. Slurm is not asked.
+
+Every file may be missing, torn or late (NFS). What is not known is None.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clusterdp.errors import RunError
+from clusterdp.operate.output.formatting import shown_path
+from clusterdp.operate.record.attempt_history import AttemptHistory, read_attempt
+from clusterdp.operate.record.run_state import RunState
+from clusterdp.operate.record.slurmstepd_notice import with_notices
+from clusterdp.rundir import RunDir
+from clusterdp.rundir.lenient_reads import Record, modified, read_ledger, time_of, words
+from clusterdp.rundir.names import names_in
+from clusterdp.slurm.jobid import JOB_ID
+from clusterdp.wording import counted
+
+ATTEMPT = re.compile(rf"({JOB_ID})\.([0-9]{{1,9}})")  # job, or element of an array, and restart count
+
+
+@dataclass(frozen=True)
+class RunHistory:
+    """A run by its records. `state` follows from the records alone: WAITING and RUNNING are only what was last
+    recorded."""
+
+    run: RunDir
+    name: str
+    entry: str  # empty: the job starts a program, which is not ours to parametrize
+    state: RunState
+    why: str  # more about the state, in words; may be empty
+    jobs: tuple[str, ...]  # every job of the run, by when it last came up
+    cluster: str  # the SLURM_CONF that submit had; empty: none
+    folder: str  # where the run lay at the last submit; empty where that is not on record
+    submitted: float | None
+    attempts: tuple[AttemptHistory, ...]  # in the order they began
+    events: tuple[Record, ...]
+    cancelled: bool  # `clusterdp cancel` has been here
+    asked_to_stop: bool  # `clusterdp stop` has
+    unread: str = ""  # what of the records cannot be read, and why
+
+    @property
+    def job(self) -> str | None:
+        """The current one: the last that was submitted, or that began."""
+        return self.jobs[-1] if self.jobs else None
+
+    @property
+    def last(self) -> AttemptHistory | None:
+        """The newest of which anything is on record."""
+        return newest(self.attempts)
+
+    @property
+    def ran(self) -> tuple[AttemptHistory, ...]:
+        """The attempts, without those that found nothing left to do or could not write here."""
+        return tuple(a for a in self.attempts if a.ran) or self.attempts
+
+    @property
+    def untold(self) -> bool:
+        """Whether `clusterdp cancel` has marked the run, and it is not on record that Slurm was told."""
+        return self.cancelled and _untold(self.events, self.job)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the run is over and the batch script has ended as well."""
+        return self.state.over and (self.last is None or self.last.closed)
+
+    @property
+    def step(self) -> int | None:
+        """The last step of the newest attempt that trained."""
+        return next((a.last_step for a in reversed(self.attempts) if a.last_step is not None), None)
+
+    @property
+    def total(self) -> int | None:
+        return next((a.total for a in reversed(self.attempts) if a.total is not None), None)
+
+    @property
+    def phase(self) -> str:
+        return next((a.phase for a in reversed(self.attempts) if a.last_step is not None), "")
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        return next((a.metrics for a in reversed(self.attempts) if a.metrics), {})
+
+    @property
+    def measured_at(self) -> float | None:
+        return next((a.measured_at for a in reversed(self.attempts) if a.measured_at), None)
+
+    @property
+    def saved(self) -> tuple[int, float | None] | None:
+        """The newest checkpoint that the ledger knows of: its step, and when."""
+        return next(((a.saved, a.saved_at) for a in reversed(self.attempts) if a.saved is not None), None)
+
+    @property
+    def lost(self) -> int:
+        return sum(a.lost or 0 for a in self.attempts)
+
+    @property
+    def may_come_again(self) -> bool:
+        """Slurm 24.05 to 25.11 requeue a job that was once in a grace time when it ends, even with exit code 0."""
+        lives = [a for a in self.attempts if a.job == self.job]
+        return self.state is RunState.DONE and (len(lives) > 1 or any(a.signalled for a in lives))
+
+
+def read_history(run: RunDir, all_metrics: bool = True) -> RunHistory:
+    """all_metrics: otherwise how the run stands alone, for a table of many: of the attempts only the newest have what
+    they trained and measured, and what was lost is not known."""
+    events, unread = read_ledger(run)
+    submitted = [event for event in events if event.get("event") in ("submitted", "submit-in-doubt")]
+    cancelled, asked_to_stop = run.cancelled.exists(), run.stop.exists()
+    attempts = _read_attempts(run, events, cancelled, all_metrics)
+    attempts = _count_losses(attempts, events) if all_metrics else attempts
+    jobs = _jobs(attempts, events)
+    job = jobs[-1] if jobs else None
+    in_queue = cancelled and _untold(events, job)
+    state, why = state_of(attempts, job, cancelled, asked_to_stop, in_queue)
+    return RunHistory(
+        run=run,
+        name=_said(submitted, "name") or run.path.absolute().name,
+        entry=_said(submitted, "entry"),
+        state=state,
+        why=why or ("" if state.over else unread),
+        jobs=jobs,
+        cluster=_said(submitted, "cluster"),
+        folder=_said(submitted, "folder"),
+        submitted=time_of(submitted[-1]) if submitted else None,
+        attempts=attempts,
+        events=tuple(events),
+        cancelled=cancelled,
+        asked_to_stop=asked_to_stop,
+        unread=unread,
+    )
+
+
+def check_read(history: RunHistory) -> None:
+    """Call it before saying that there is nothing. RunError if that is not known, for something cannot be read."""
+    if history.unread:
+        raise RunError(f"{shown_path(history.run.path)}: {history.unread}. Make it readable first.")
+
+
+def newest(attempts: Sequence[AttemptHistory]) -> AttemptHistory | None:
+    """The last attempt with anything on record: where the disk was full, there is only an empty folder."""
+    return next((a for a in reversed(attempts) if a.heard), attempts[-1] if attempts else None)
+
+
+def state_of(
+    attempts: Sequence[AttemptHistory],
+    job: str | None,
+    cancelled: bool,
+    asked_to_stop: bool = False,
+    in_queue: bool = False,
+) -> tuple[RunState, str]:
+    """The state, and more words on it. `job` is the current one; `cancelled`, `asked_to_stop`: no attempt may start.
+    in_queue: all the same, the job may still wait in the queue, for Slurm was not told."""
+    ended = RunState.CANCELLED if cancelled else RunState.STOPPED if asked_to_stop else None
+    last = newest([a for a in attempts if a.cause != "overtaken"] or attempts)
+    if last is None or (job is not None and last.job != job):
+        if in_queue:
+            return RunState.WAITING, ""
+        return (ended, "before it began") if ended else (RunState.WAITING, "")
+    if not last.cause:
+        return RunState.RUNNING, ""
+    if last.cause == "cancelled" and not last.closed and not (cancelled and last.outcome):
+        return RunState.WAITING, "the last attempt was cancelled"  # Slurm knows whether the job is over
+    if last.cause == "overtaken":
+        return RunState.STOPPED, f"superseded {last.why}"
+    if last.cause in ("done", "cancelled", "gave-up", "stopped"):
+        return RunState(last.cause), last.why
+    if ended:
+        return ended, f"the last attempt had ended before: {last.cause}"
+    if last.failed:
+        return RunState.FAILED, last.why
+    return RunState.WAITING, f"the last attempt ended: {last.cause}"
+
+
+def _read_attempts(
+    run: RunDir, events: Sequence[Record], cancelled: bool, all_metrics: bool
+) -> tuple[AttemptHistory, ...]:
+    by_name: dict[str, list[Record]] = {name: [] for name in names_in(run.path / "attempts") if ATTEMPT.fullmatch(name)}
+    for event in events:
+        name = str(event.get("of") or event.get("attempt") or "")  # `of`: what one attempt found out about another
+        if ATTEMPT.fullmatch(name):  # and not `submit-123`
+            by_name.setdefault(name, []).append(event)
+    own = {name: [event for event in told if event.get("attempt") == name] for name, told in by_name.items()}
+    names = by_beginning(run, own)
+    attempts: list[AttemptHistory] = []
+    metrics = True
+    for number, name in reversed(list(enumerate(names, start=1))):
+        attempt = read_attempt(run, run.attempt(name), number, by_name[name], metrics)
+        attempts.insert(0, attempt)
+        if not all_metrics and attempt.last_step is not None and attempt.total is not None and attempt.metrics:
+            metrics = False
+    return _with_reasons(with_owners(run, with_notices(run, attempts, cancelled)))
+
+
+def _with_reasons(attempts: tuple[AttemptHistory, ...]) -> tuple[AttemptHistory, ...]:
+    """The attempts, with more words on endings that the batch script did not explain."""
+    told = list(attempts)
+    for i, attempt in enumerate(attempts):
+        if attempt.cause == "gave-up" and not attempt.why:
+            idle = len(list(itertools.takewhile(lambda a: a.saved is None, reversed(attempts[:i]))))
+            told[i] = replace(attempt, why=f"{counted(idle, 'attempt')} in a row without a new checkpoint")
+        if attempt.cause == "unknown":
+            all_saved = attempt.saved is not None and attempt.saved == attempt.last_step
+            safe = "nothing is lost" if all_saved else "what was saved is safe"
+            why = f"Slurm's controller did not answer at the stop; {safe}; `clusterdp resume` goes on"
+            told[i] = replace(attempt, why=why)
+    return tuple(told)
+
+
+def _count_losses(attempts: Sequence[AttemptHistory], events: Sequence[Record]) -> tuple[AttemptHistory, ...]:
+    """The attempts with their lost steps: those after the step at which the next attempt went on."""
+    # `resume --from STEP` goes back because it was told to: nothing is lost.
+    went_back = {str(e.get("job")) for e in events if e.get("event") == "submitted" and e.get("from_step") is not None}
+    counted = list(attempts)
+    for i, (before, after) in enumerate(itertools.pairwise(attempts)):
+        if before.last_step is None:
+            continue
+        if after.job != before.job and after.job in went_back:
+            counted[i] = replace(before, lost=0)
+        elif after.restored is not None:
+            counted[i] = replace(before, lost=max(0, before.last_step - after.restored))
+        elif after.first_step is not None:  # it trained, and had restored nothing
+            counted[i] = replace(before, lost=before.last_step)
+    return tuple(counted)
+
+
+def _untold(events: Sequence[Record], job: str | None) -> bool:
+    told = {event.get("event") for event in events if event.get("job") == job and event.get("cause") is None}
+    return "cancelled" in told and "cancel-told" not in told
+
+
+def _jobs(attempts: Sequence[AttemptHistory], events: Sequence[Record]) -> tuple[str, ...]:
+    """A `sbatch job.sbatch` by hand, or a resubmission by the batch script, counts from when it begins; one that waits
+    for the end of another is older than that."""
+    waiting = [str(e["job"]) for e in events if e.get("job") and e.get("event") == "linked"]
+    named = [str(e["job"]) for e in events if e.get("job") and e.get("event") in ("submitted", "started")]
+    unnamed = [a.job for a in attempts if a.job not in named]
+    newest_first = dict.fromkeys(reversed([*waiting, *unnamed, *named]))
+    return tuple(reversed(newest_first))
+
+
+def _said(submitted: Sequence[Record], key: str) -> str:
+    """The newest value: a resubmission by the batch script records the new job alone."""
+    return str(next((event[key] for event in reversed(submitted) if event.get(key)), ""))
+
+
+def with_owners(run: RunDir, attempts: Sequence[AttemptHistory]) -> tuple[AttemptHistory, ...]:
+    """The attempts, where one that another job has superseded says so. It may not have noticed yet."""
+    claims: list[str] | None = None
+    marked = list(attempts)
+    for i, attempt in enumerate(attempts):
+        lost = attempt.cause == "overtaken" or (attempt.cause == "stopped" and attempt.why == "claim")
+        if not lost and (attempt.cause or len(attempts) == 1):
+            continue
+        claims = _in_order(run) if claims is None else claims
+        owner = _after(attempt, attempts, claims)
+        if owner is not None or lost:
+            why = f"by attempt {owner.number}" if owner else "by another attempt"
+            marked[i] = replace(attempt, cause="overtaken", why=why)
+    return tuple(marked)
+
+
+def _after(attempt: AttemptHistory, attempts: Sequence[AttemptHistory], claims: list[str]) -> AttemptHistory | None:
+    """The attempt whose claim came right after this attempt's last one."""
+    if attempt.name not in claims:
+        return None
+    later = claims[len(claims) - claims[::-1].index(attempt.name) :]
+    return next((each for each in attempts if later and each.name == later[0]), None)
+
+
+def _in_order(run: RunDir) -> list[str]:
+    return ["".join(words(run.claims / name)[:1]) for name in sorted(names_in(run.claims)) if name.isdecimal()]
+
+
+def by_beginning(run: RunDir, events: Mapping[str, Sequence[Record]]) -> list[str]:
+    """The names in `events`, which holds the events that each attempt has written itself.
+
+    Within a job the restart count decides, whatever the clocks of its hosts say. Between jobs it is the time (ids grow,
+    but Slurm wraps them): of the first event, or of the attempt beside it that has one. Only a job without any event
+    goes by the time of its folders, which is that of the copy if somebody has copied the run.
+    """
+    jobs: dict[str, list[tuple[int, str]]] = {}
+    for name in events:
+        job, restart = _parts(name)
+        jobs.setdefault(job, []).append((restart, name))
+    keys: dict[str, tuple[float, str, int]] = {}
+    for job, lives in jobs.items():
+        lives.sort()
+        times = [time_of(events[name][0]) if events[name] else None for _, name in lives]
+        if not any(times):
+            times = [modified(run.attempt(name).path) for _, name in lives]
+        latest = next(filter(None, times), 0.0)
+        for (restart, name), when in zip(lives, times, strict=True):
+            latest = max(latest, when or 0.0)
+            keys[name] = (latest, job, restart)
+    return sorted(keys, key=lambda name: keys[name])
+
+
+def _parts(name: str) -> tuple[str, int]:
+    found = ATTEMPT.fullmatch(name)
+    assert found is not None, name
+    return found[1], int(found[2])

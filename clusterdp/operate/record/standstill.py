@@ -1,0 +1,50 @@
+"""What `status` says of ranks that are slow, and of a run that makes no progress."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from clusterdp.operate.record.attempt_history import AttemptHistory
+from clusterdp.operate.record.run_history import RunHistory
+from clusterdp.plainfile import read_plain
+from clusterdp.rundir.lenient_reads import Record, time_of
+from clusterdp.wording import some_of
+
+
+def hang_of(history: RunHistory, last: AttemptHistory) -> Record | None:
+    """The last hang that was reported of this attempt; None if it has made progress since."""
+    kinds = ("hang", "hang-ended")
+    told = [e for e in history.events if e.get("event") in kinds and e.get("attempt") == last.name]
+    if not told or told[-1]["event"] == "hang-ended" or (last.measured_at or 0.0) > time_of(told[-1]):
+        return None
+    return told[-1]
+
+
+def stragglers_of(history: RunHistory, last: AttemptHistory) -> list[dict[str, Any]]:
+    """The ranks whose own work takes longer than the median's, as the ranks found at their last save by the clock."""
+    try:
+        found = json.loads(read_plain(history.run.attempt(last.name).times)).get("stragglers", [])
+        return [
+            {
+                "rank": int(each["rank"]),
+                "node": str(each["node"]) if each.get("node") else None,
+                "more_ms": float(each["more_ms"]),
+                "share": float(each["share"]),
+                "most_in": str(each["most_in"]),
+            }
+            for each in found
+        ]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return []  # none yet, or no file of ours
+
+
+def stragglers_text(found: list[dict[str, Any]]) -> str:
+    """`rank 3 on n2 (12.0 ms a step longer than the median, 31 %, most of it in data)`."""
+    return some_of([_one(each) for each in found], 3)
+
+
+def _one(slow: dict[str, Any]) -> str:
+    node = f" on {slow['node']}" if slow["node"] else ""
+    longer = f"{slow['more_ms']:.1f} ms a step longer than the median, {100 * slow['share']:.0f} %"
+    return f"rank {slow['rank']}{node} ({longer}, most of it in {slow['most_in']})"

@@ -1,0 +1,166 @@
+"""`clusterdp status`: the state of a run. It asks squeue once, and only if the records have no ending."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TextIO
+
+from clusterdp.batch.causes import FAULTS
+from clusterdp.errors import SlurmError
+from clusterdp.operate.account.run_account import account_so_far, goodput_line
+from clusterdp.operate.output.formatting import Colour, ago, clock, measured, shown_path
+from clusterdp.operate.output.terminal import ENDLESS, filled, width_of
+from clusterdp.operate.queue.pending_reasons import reason_text
+from clusterdp.operate.queue.run_status import RunStatus, current_status
+from clusterdp.operate.record.attempt_history import AttemptHistory
+from clusterdp.operate.record.event_text import ending_text
+from clusterdp.operate.record.next_command import next_command_lines
+from clusterdp.operate.record.note import read_note
+from clusterdp.operate.record.run_history import RunHistory, newest, read_history
+from clusterdp.operate.record.run_state import RunState
+from clusterdp.operate.record.standstill import hang_of, stragglers_of, stragglers_text
+from clusterdp.operate.status.run_data import as_data
+from clusterdp.rundir import RunDir
+from clusterdp.wording import counted, duration, table
+
+STILL_ENDING = "; cancelled, it is still ending"
+GIVES_WAY = ("job", "lasted", "began", "steps")  # columns for which a narrow terminal has no room, the first first
+LONG_ENDING = 28  # characters; a longer one may take several lines
+MANY = 20  # attempts; a preemptible queue can make hundreds
+
+
+def show_status(run: RunDir, out: TextIO, as_json: bool = False, now: float | None = None) -> None:
+    now = time.time() if now is None else now
+    history = read_history(run)
+    status = _with_start(history, current_status(history), now)
+    if as_json:
+        json.dump(as_data(history, status), out, indent=2)
+        out.write("\n")
+    else:
+        out.write("\n".join(as_text(history, status, now, Colour(out), width_of(out))) + "\n")
+
+
+def as_text(history: RunHistory, status: RunStatus, now: float, colour: Colour, columns: int = ENDLESS) -> list[str]:
+    state = colour(status.state.colour, status.state.value)
+    state += f" ({status.why})" if status.why else ""
+    if history.cancelled and not status.state.over:
+        again = f"`clusterdp cancel {shown_path(history.run.path)}` again"
+        state += f"; marked as cancelled, but Slurm was not told: {again}" if history.untold else STILL_ENDING
+    elif history.asked_to_stop and not status.state.over:
+        state += "; asked to stop, which it does after the next steps"
+    lines = filled(f"{colour('bold', history.name)}  ", state, columns)
+    facts = [("run", shown_path(history.run.path)), *_facts(history, status, now)]
+    for key, words in facts:
+        lines += filled(colour("dim", key.ljust(6)) + " ", words, columns)
+    if history.attempts:
+        head, *rows = attempts_table(history.attempts[-MANY:], status, now, columns)
+        older = len(history.attempts) - MANY
+        lines += ["", colour("dim", head), *rows] + (
+            [colour("dim", f"{older} older: --json has them")] if older > 0 else []
+        )
+    lines += ["", *next_command_lines(history, status.state, colour, columns, but="status")]
+    return lines
+
+
+def attempts_table(
+    attempts: tuple[AttemptHistory, ...], status: RunStatus, now: float, columns: int = ENDLESS
+) -> list[str]:
+    """How each ended is what people look for: where there is little room, other columns give way to it."""
+    rows: list[tuple[str, ...]] = [("attempt", "job", "began", "lasted", "steps", "ended")]
+    for attempt in attempts:
+        last = attempt is newest(attempts)
+        until = attempt.ended or (now if last and status.state is RunState.RUNNING else None)
+        rows.append(
+            (
+                str(attempt.number),
+                attempt.name,
+                clock(attempt.started, now) if attempt.started else "?",
+                duration(until - attempt.started) if until and attempt.started else "?",
+                f"{attempt.restored or 0}-{attempt.last_step}" if attempt.last_step is not None else "-",
+                ending_text(attempt) or (status.state.value if last else "no ending on record"),
+            )
+        )
+    needed = min(LONG_ENDING, max(len(row[-1]) for row in rows))
+    for head in GIVES_WAY:
+        if max(map(len, table([row[:-1] for row in rows]))) + 2 + needed > columns:
+            at = rows[0].index(head)
+            rows = [row[:at] + row[at + 1 :] for row in rows]
+    begins = table([(*row[:-1], "|") for row in rows])
+    return [line for begin, row in zip(begins, rows, strict=True) for line in filled(begin[:-1], row[-1], columns)]
+
+
+def _facts(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str, str]]:
+    facts = []
+    if note := read_note(history.run):
+        facts.append(("note", note))
+    if history.job:
+        where = status.row.nodes if status.row else ""
+        facts.append(("job", history.job + (f" on {where}" if where else "")))
+    if history.step is not None:
+        facts.append(("step", _progress(history, status, now)))
+    if history.saved:
+        step, when = history.saved
+        facts.append(("saved", f"step {step}" + (f", {ago(when, now)}" if when else "")))
+    if history.metrics:
+        heard = f", {ago(history.measured_at, now)}" if history.measured_at else ""
+        facts.append(("last", measured(history.metrics) + heard))
+    if avoided := [node for attempt in history.attempts for node in attempt.avoid]:
+        facts.append(("avoids", ", ".join(dict.fromkeys(avoided))))
+    last = newest(history.attempts)
+    if last is not None and not status.state.over:
+        if hang := hang_of(history, last):
+            facts.append(("hang", str(hang.get("reason"))))
+        if slow := stragglers_of(history, last):
+            facts.append(("slow", stragglers_text(slow)))
+    if history.lost:
+        facts.append(("lost", f"{counted(history.lost, 'step')} had to be trained again"))
+    if words := goodput_line(account_so_far(history, status, now)):
+        facts.append(("time", words))
+    if last is not None and (last.failed or last.cause in FAULTS or status.state is RunState.GAVE_UP):
+        facts += _why(history)
+    return facts
+
+
+def _why(history: RunHistory) -> list[tuple[str, str]]:
+    """The cause of the last failure. The tables that know it take some time to load."""
+    from clusterdp.operate.why.failure_words import cause_line, left_out
+    from clusterdp.operate.why.first_failure import recorded_failure
+
+    failure = recorded_failure(history)
+    if failure is None:
+        return []
+    facts = [("why", words)] if (words := cause_line(failure)) else []
+    return facts + ([("file", said)] if (said := left_out(history, failure)) else [])
+
+
+def _progress(history: RunHistory, status: RunStatus, now: float) -> str:
+    step, total = history.step or 0, history.total
+    words = f"{step} of {total} ({100 * step // total} %)" if total else str(step)
+    words += f", phase {history.phase}" if history.phase else ""
+    if (left := left_s(history, status, now)) is not None:
+        words += f", about {duration(left)} left"
+    return words
+
+
+def left_s(history: RunHistory, status: RunStatus, now: float) -> float | None:
+    """How long the run has still to train, by its rate lately; None if that is not known, or if it should have ended by
+    now: it does something else."""
+    step, total, last = history.step or 0, history.total, history.last
+    if total and last and last.rate and step < total and status.state is RunState.RUNNING:
+        left = (total - step) / last.rate - max(0.0, now - (history.measured_at or now))
+        return left if left > 0 else None
+    return None
+
+
+def _with_start(history: RunHistory, status: RunStatus, now: float) -> RunStatus:
+    """squeue says only that a requeued job waits for its time. scontrol says when that is."""
+    if status.row is None or status.row.reason != "BeginTime" or status.state.over or not history.job:
+        return status
+    from clusterdp.slurm import commands
+
+    try:
+        start = time.mktime(time.strptime(commands.show_job(history.job)["StartTime"], "%Y-%m-%dT%H:%M:%S"))
+    except (SlurmError, KeyError, ValueError):
+        return status
+    return RunStatus(status.state, reason_text("BeginTime", start, now), status.row)

@@ -1,0 +1,293 @@
+"""`clusterdp watch` and `--watch`: follow a run to its end, show its progress, and exit with the code of its state."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import TYPE_CHECKING, TextIO
+
+from clusterdp.batch.causes import CAUSES, FAULTS
+from clusterdp.operate.output.formatting import Colour, clock, is_terminal, measured, number, shown_path
+from clusterdp.operate.output.terminal import ENDLESS, printable, underlying, width_of
+from clusterdp.operate.queue.moved_folder import refuse_copy
+from clusterdp.operate.queue.run_status import WAITS, RunStatus, current_status
+from clusterdp.operate.record.event_text import STOPPED_BY, ending_text, event_line
+from clusterdp.operate.record.next_command import next_command_lines
+from clusterdp.operate.record.run_history import RunHistory, read_history
+from clusterdp.operate.record.run_state import INTERRUPTED, NOT_DONE, RunState
+from clusterdp.operate.status.follow import Pace, RunUpdate, follow
+from clusterdp.operate.status.show_status import attempts_table
+from clusterdp.operate.why.failure_words import exit_words, remedy, whose
+from clusterdp.operate.why.first_failure import Failure, recorded_failure
+from clusterdp.rundir import RunDir
+from clusterdp.wording import counted, duration
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+LEAST_BAR = 8  # columns, with the blanks between it and its neighbours
+
+
+def watch(
+    run: RunDir,
+    out: TextIO | None = None,
+    *,
+    pace: Pace | None = None,
+    on_progress: Callable[[int, int | None], None] | None = None,
+    farewell: str | None = None,
+) -> int:
+    """Returns the state's exit code, or 130 after Ctrl-C, which leaves the job alone and prints `farewell`.
+
+    `on_progress(step, total)` is called whenever the step has changed, between two drawings.
+    """
+    out = out or sys.stdout
+    if not (history := read_history(run)).state.over:
+        refuse_copy(history)
+    update: RunUpdate | None = None
+    reported: int | None = None
+    try:
+        with closing(screen_for(out)) as screen:
+            for update in follow(run, pace):
+                screen.show(update)
+                step = update.history.step
+                if on_progress is not None and step is not None and step != reported:
+                    reported = step
+                    on_progress(step, update.history.total)
+    except KeyboardInterrupt:
+        out.write(_farewell(run, update) if farewell is None else farewell)
+        return INTERRUPTED
+    if update is None:
+        raise AssertionError("follow() yields at least once")
+    status = current_status(update.history) if update.history.may_come_again else update.status
+    out.write("\n" + "\n".join(summary(update.history, status, Colour(out), columns=width_of(out))) + "\n")
+    out.flush()
+    return status.state.exit_code
+
+
+def _farewell(run: RunDir, update: RunUpdate | None) -> str:
+    job = f"job {update.history.job}" if update and update.history.job else "the job"
+    path = shown_path(run.path)
+    return (
+        f"\nNot followed any more; {job} goes on without you.\n"
+        f"  clusterdp watch {path}\n"
+        f"  clusterdp status {path}\n"
+        f"  clusterdp cancel {path}\n"
+    )
+
+
+def screen_for(out: TextIO) -> RunBar | RunLines:
+    return RunBar(out) if is_terminal(out) else RunLines(out)
+
+
+def news_lines(update: RunUpdate) -> list[str]:
+    """`10:41:09  attempt 2 resumed at step 120`"""
+    told = ((event, event_line(event, update.history)) for event in update.news)
+    return [f"{clock(float(event.get('time') or 0))}  {words}" for event, words in told if words]
+
+
+class RunLines:
+    """One line for each event, and for progress one every few seconds, fewer the longer it takes."""
+
+    def __init__(self, out: TextIO):
+        self.out = out
+        self.began = self.last = time.monotonic()
+        self.said = ""
+        self.state = ""
+
+    def show(self, update: RunUpdate) -> None:
+        for line in news_lines(update):
+            self._say(line)
+        state = _state(update)
+        if state != self.state and update.status.why and not update.over:
+            self._say(f"{clock(time.time())}  {state}")
+        self.state = state
+        now = time.monotonic()
+        if now - self.last >= min(60.0, max(5.0, (now - self.began) / 20)):
+            words = progress_words(update)
+            if words and words != self.said:
+                self._say(f"{clock(time.time())}  {words}")
+                self.said = words
+            self.last = now
+
+    def close(self) -> None:
+        pass
+
+    def _say(self, line: str) -> None:
+        self.out.write(line + "\n")
+        self.out.flush()
+
+
+class RunBar:
+    """The events scroll by above one line that stays."""
+
+    def __init__(self, out: TextIO):
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        console = Console(file=underlying(out), highlight=False)
+        self.progress: Progress = Progress(
+            # No markup: a reason such as `UnavailableNodes:n[a-b]` would be read as a style.
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None, complete_style="cyan", finished_style="green"),
+            TextColumn("{task.fields[count]}", markup=False),
+            TextColumn("{task.fields[loss]}", style="cyan", markup=False),
+            TextColumn("{task.fields[left]}", style="dim", markup=False),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            expand=True,
+        )
+        self.task: TaskID = self.progress.add_task("", total=None, count="", loss="", left="")
+        self.progress.start()
+
+    def show(self, update: RunUpdate) -> None:
+        from rich.text import Text
+
+        for line in news_lines(update):
+            at, gap, words = line.partition("  ")
+            self.progress.console.print(Text.assemble((at, "dim"), gap, printable(words)))
+        history = update.history
+        step, total = history.step or 0, history.total
+        # Without a total the bar would pulse for ever as if it knew something: it stays empty, and the step counts.
+        said, count = printable(_state(update)), f"{step}/{total}" if total else (f"step {step}" if step else "")
+        loss, left = printable(loss_words(update)), left_words(update)
+        # In a narrow terminal, also after a resize, the state and the step are whole, and the others give way.
+        room = self.progress.console.width - len(said) - len(count) - LEAST_BAR
+        left = left if len(loss) + len(left) + 2 <= room else ""
+        loss = loss if len(loss) + 1 <= room else ""
+        self.progress.update(
+            self.task,
+            description=said,
+            total=total or 1,
+            completed=step if total else 0,
+            count=count,
+            loss=loss,
+            left=left,
+        )
+        self.progress.refresh()
+
+    def close(self) -> None:
+        self.progress.stop()
+
+
+def progress_words(update: RunUpdate) -> str:
+    """`step 240 of 400  loss 0.0123  2 min left`; empty at the beginning, and at the end, which is news by itself."""
+    history = update.history
+    if history.step is None or history.step == history.total:
+        return ""
+    if history.last is not None and (history.last.last_step is None or history.last.cause):
+        return ""  # it would be an earlier attempt's step, or one that the words on the end say better
+    of = f" of {history.total}" if history.total else ""
+    return "  ".join(word for word in (f"step {history.step}{of}", loss_words(update), left_words(update)) if word)
+
+
+def loss_words(update: RunUpdate) -> str:
+    metrics = update.history.metrics
+    key = "loss" if "loss" in metrics else next((key for key in metrics if key.endswith("loss")), None)
+    return f"{key} {number(metrics[key])}" if key else ""
+
+
+def left_words(update: RunUpdate) -> str:
+    history = update.history
+    last = history.last
+    if not (last and last.rate and history.total and history.step is not None and not last.cause):
+        return ""
+    left = (history.total - history.step) / last.rate - max(0.0, time.time() - (history.measured_at or time.time()))
+    return f"{duration(left)} left" if left > 0 else ""
+
+
+def _state(update: RunUpdate) -> str:
+    """`attempt 2 running`, `attempt 2 waiting (Priority)`: short, for it stands before the bar."""
+    status, last = update.status, update.history.last
+    count = len(update.history.attempts)
+    if status.state is RunState.RUNNING:
+        if status.row is not None and status.row.state == "COMPLETING":
+            return f"attempt {count} stopping"
+        begun = last is not None and last.measured_at is not None
+        return f"attempt {count} {status.why or ('running' if begun else 'starting')}"
+    if status.state is RunState.WAITING:
+        pending = status.row is not None and status.row.state in WAITS
+        if last is not None and not last.closed and not pending and last.job == update.history.job:
+            return f"attempt {count} stopping"
+        reason = status.row.reason if status.row and pending else "None"
+        unsaid = ""
+        if pending and last is not None and last.job == update.history.job and not (last.settled or last.requeued):
+            # No event says so before the next one begins.
+            unsaid = f"attempt {last.number} {ending_text(last) or 'ended'}; "
+        return f"{unsaid}attempt {count + 1} waiting" + (f" ({reason})" if reason != "None" else "")
+    return str(status.state.value)
+
+
+def summary(
+    history: RunHistory, status: RunStatus, colour: Colour, now: float | None = None, columns: int = ENDLESS
+) -> list[str]:
+    now = time.time() if now is None else now
+    wanted = history.asked_to_stop or (history.last is not None and history.last.stopped_by_user)
+    failure = recorded_failure(history) if status.state in NOT_DONE and not wanted else None
+    lines = [_headline(history, status, failure, colour, now)]
+    if len(history.attempts) > 1:
+        head, *rows = attempts_table(history.attempts[-10:], status, now, columns)
+        lines += ["", colour("dim", head), *rows, ""]
+    if history.step is not None:
+        lines.append(f"{colour('dim', 'steps lost')}  {history.lost}")
+    if status.state is not RunState.DONE and history.saved and history.step is not None:
+        behind = history.step - history.saved[0]
+        words = f"step {history.saved[0]}" + (f", {counted(behind, 'step')} before the end" if behind > 0 else "")
+        lines.append(f"{colour('dim', 'saved')}       {words}")
+    if history.metrics:
+        lines.append(f"{colour('dim', 'measured')}    {measured(history.metrics)}")
+    lines.append(f"{colour('dim', 'run folder')}  {shown_path(history.run.path)}")
+    if failure is not None:
+        lines += ["", *failure_lines(history, failure, colour)]
+    return [*lines, "", "next:", *next_command_lines(history, status.state, colour, columns)]
+
+
+def failure_lines(history: RunHistory, failure: Failure, colour: Colour) -> list[str]:
+    """Which rank, what its log says, how to see the rest, and what to do."""
+    if failure.log is None:
+        return [f"No log was written. `scontrol show job {history.job}` may know more."]
+    said = f" (srun: {failure.said})" if failure.said else ""
+    lines = [f"{colour('red', whose(failure))}{said}, from {shown_path(failure.log)}:"]
+    nothing = "  (it is empty)" if failure.rank is None else "  (it printed nothing)"
+    lines += [f"  {colour('dim', '|')} {line}" for line in failure.lines] or [nothing]
+    if failure.rank:  # `clusterdp logs` shows rank 0 by itself
+        what = "what it printed" if failure.evidence == "hang" else "all of it"
+        lines.append(f"  {what}: clusterdp logs {shown_path(history.run.path)} --rank {failure.rank}")
+    if failure.known:
+        lines.append(f"cause: {failure.known.cause}")
+    if words := remedy(history, failure):
+        lines.append(words)
+    return lines
+
+
+def _headline(history: RunHistory, status: RunStatus, failure: Failure | None, colour: Colour, now: float) -> str:
+    state = colour(status.state.colour, status.state.value)
+    words = f"{colour('bold', history.name)}  {state}"
+    if history.step is not None:
+        words += f" at step {history.step}" + (f" of {history.total}" if history.total else "")
+    ran = history.ran
+    if ran:
+        end = ran[-1].ended or now
+        words += f", {counted(len(ran), 'attempt')}"
+        if ran[0].started:
+            words += f" in {duration(end - ran[0].started)}"
+    why = _why(history, status, failure)
+    return f"{words}: {why}" if why else words
+
+
+def _why(history: RunHistory, status: RunStatus, failure: Failure | None) -> str:
+    if status.why:
+        return STOPPED_BY.get(status.why, status.why)
+    cause = history.last.cause if history.last else ""
+    if status.state is RunState.FAILED and history.last:
+        code = (
+            f" ({exit_words(history.last.exit, failure)})" if history.last.exit is not None and cause in FAULTS else ""
+        )
+        again = "" if cause in FAULTS else ", and not requeued"
+        return CAUSES.get(cause, cause) + code + again
+    if status.state is RunState.GAVE_UP:
+        return "too many attempts without a newer checkpoint"
+    return ""

@@ -1,0 +1,141 @@
+"""scancel alone looks like a preemption to the ranks: only the marker, written first, makes a cancel final."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from clusterdp.errors import RunError, SlurmError
+from clusterdp.operate.change.cancel import cancel
+from clusterdp.operate.output.formatting import Colour
+from clusterdp.operate.queue.run_status import current_status
+from clusterdp.operate.record.run_history import read_history
+from clusterdp.operate.record.run_state import RunState
+from clusterdp.operate.status.show_status import as_text
+from clusterdp.rundir import mark_cancelled, read_events
+from tests.operate.builder import RunBuilder
+from tests.operate.conftest import FakeQueue
+
+
+def test_the_marker_stands_before_slurm_is_told(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt()
+    queue.answers("7|RUNNING|None|n1")
+    queue.write("scancel", f"[ -e {builder.run.cancelled} ] || echo too early >>{queue.folder}/asked\n")
+    text = cancel(builder.run)
+    assert "scancel 7" in queue.asked
+    assert "too early" not in queue.asked
+    assert text.startswith("runs/digits: cancelled job 7;")
+    assert [e["job"] for e in read_events(builder.run) if e["event"] == "cancelled"] == ["7"]
+
+
+def test_every_live_job_of_the_run_is_cancelled(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted("7").attempt("7.0").failed()
+    builder.submitted("8").submitted("9")
+    queue.answers("7|FAILED|None|", "8|RUNNING|None|n1", "9|PENDING|Dependency|")
+    cancel(builder.run)
+    assert [line for line in queue.asked if line.startswith("scancel")] == ["scancel 8", "scancel 9"]
+
+
+def test_a_job_that_came_meanwhile_is_cancelled_too(builder: RunBuilder, queue: FakeQueue) -> None:
+    """A batch script that had not seen the marker yet may resubmit itself."""
+    builder.submitted("7").attempt("7.0")
+    event = '{"time":1800000000,"event":"submitted","attempt":"7.0","job":"8"}'
+    queue.write("scancel", f"echo '{event}' >>{builder.run.events}/7.0-batch.jsonl\n")
+    new = "case $* in *--jobs=7,8*) echo '8|PENDING|Dependency|' ;; esac\n"
+    queue.write("squeue", f"echo '7|RUNNING|None|n1'\n{new}")
+    cancel(builder.run)
+    assert [line for line in queue.asked if line.startswith("scancel")] == ["scancel 7", "scancel 8"]
+
+
+def test_cancelling_twice_is_cancelling_once(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted()
+    queue.answers("7|PENDING|Resources|")
+    cancel(builder.run)
+    marker = builder.run.cancelled.read_text()
+    queue.answers("7|CANCELLED|None|")
+    assert "was cancelled already" in cancel(builder.run)
+    assert builder.run.cancelled.read_text() == marker
+    assert len([e for e in read_events(builder.run) if e["event"] == "cancelled"]) == 1
+
+
+def test_a_second_cancel_tries_again_what_the_first_could_not(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt()
+    queue.answers("7|RUNNING|None|n1")
+    queue.write("scancel", "echo 'slurm_kill_job: Unable to contact slurm controller' >&2; exit 1\n")
+    with pytest.raises(SlurmError, match="Unable to contact"):
+        cancel(builder.run)
+    queue.write("scancel", "")
+    assert "cancelled job 7" in cancel(builder.run)
+
+
+def test_a_finished_run_is_left_as_it_is(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt().finished()
+    assert "is over already (done)" in cancel(builder.run)
+    assert not builder.run.cancelled.exists()
+    assert read_history(builder.run).state is RunState.DONE
+
+
+def test_a_failed_run_that_somebody_requeued_is_cancelled(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt().failed()
+    queue.answers("7|PENDING|BeginTime|")
+    assert "cancelled job 7" in cancel(builder.run)
+
+
+def test_a_silent_controller_leaves_the_marker_and_says_so(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted()
+    queue.answers(error="Unable to contact slurm controller")
+    queue.write("scancel", "echo 'Unable to contact slurm controller' >&2; exit 1\n")
+    again = r"Job 7 may still run: `clusterdp cancel runs/digits` again, or `scancel 7`\."
+    with pytest.raises(SlurmError, match=rf"Unable to contact.*marked as cancelled.* {again}"):
+        cancel(builder.run)
+    assert builder.run.cancelled.exists()
+
+
+def test_without_an_answer_of_squeue_the_jobs_on_record_are_cancelled(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted("7").attempt("7.0").failed()
+    builder.submitted("8").submitted("9")
+    queue.answers(error="Unable to contact slurm controller")
+    assert cancel(builder.run).startswith("runs/digits: told Slurm to cancel job 8, 9, though squeue did not answer; ")
+    assert [line for line in queue.asked if line.startswith("scancel")] == ["scancel 8", "scancel 9"]
+
+
+def test_a_run_of_which_slurm_was_not_told_is_not_over_while_it_waits(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted()
+    queue.answers("7|PENDING|Priority|")
+    queue.write("scancel", "exit 1\n")
+    with pytest.raises(SlurmError):
+        cancel(builder.run)
+    status = current_status(read_history(builder.run))
+    assert status.state is RunState.WAITING
+    *_, words = as_text(read_history(builder.run), status, builder.now, Colour(io.StringIO()))[0].partition("; ")
+    assert words == "marked as cancelled, but Slurm was not told: `clusterdp cancel runs/digits` again"
+    queue.write("scancel", "exit 0\n")
+    cancel(builder.run)
+    assert current_status(read_history(builder.run)).state is RunState.CANCELLED
+
+
+def test_an_error_names_no_job_where_none_is_known(builder: RunBuilder) -> None:
+    (builder.run.path / f".cancelled.{os.getpid()}").mkdir()
+    with pytest.raises(RunError, match=r"cannot be written.* and try again\.$"):
+        mark_cancelled(builder.run, None)
+
+
+def test_a_marker_that_cannot_be_written_tells_slurm_nothing(builder: RunBuilder, queue: FakeQueue) -> None:
+    """A scancel without the marker would look like a preemption."""
+    builder.submitted().attempt()
+    queue.answers("7|RUNNING|None|n1")
+    (builder.run.path / f".cancelled.{os.getpid()}").mkdir()  # root writes everywhere, but not into a folder
+    with pytest.raises(RunError, match="cannot be written"):
+        cancel(builder.run)
+    assert not any(line.startswith("scancel") for line in queue.asked)
+
+
+def test_a_run_of_another_cluster_is_never_cancelled_here(elsewhere: Path, queue: FakeQueue, tmp_path: Path) -> None:
+    (tmp_path / "fake").mkdir()
+    builder = RunBuilder(elsewhere / "r").submitted("3", cluster=str(tmp_path / "fake"))
+    with pytest.raises(RunError, match="no squeue here that knows its cluster"):
+        cancel(builder.run)
+    assert queue.asked == []

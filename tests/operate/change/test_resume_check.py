@@ -1,0 +1,173 @@
+"""Two jobs on one run would undo each other's work: resume goes on only when the old one is surely gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from clusterdp.errors import RunError, SlurmError
+from clusterdp.operate.change.resume_check import check_resumable, nothing_left, uncancelled
+from clusterdp.operate.record.next_command import next_commands
+from clusterdp.operate.record.run_history import read_history
+from tests.operate.builder import RunBuilder
+from tests.operate.conftest import FakeQueue
+
+
+@pytest.fixture
+def checkpoints(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
+    """What the manifests say, in order of commit."""
+    found = [SimpleNamespace(step=step, order=order) for order, step in enumerate((50, 100, 150, 60), start=1)]
+    monkeypatch.setattr("clusterdp.checkpoint.format.manifest.list_checkpoints", lambda url: found)
+    return found
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "REQUEUE_HOLD"])
+def test_a_job_that_lives_or_waits_refuses(builder: RunBuilder, queue: FakeQueue, state: str) -> None:
+    builder.submitted().attempt().stopped(9).requeued("preempted")
+    queue.answers(f"7|{state}|BeginTime|")
+    with pytest.raises(RunError, match=f"job 7 is {state}.*clusterdp cancel runs/digits"):
+        check_resumable(builder.run)
+
+
+def test_an_older_job_that_somebody_requeued_refuses_as_well(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted("7").attempt("7.0").failed()
+    builder.submitted("8").attempt("8.0").failed()
+    queue.answers("7|PENDING|BeginTime|", "8|FAILED|None|")
+    with pytest.raises(RunError, match="job 7 is PENDING"):
+        check_resumable(builder.run)
+
+
+def test_a_finished_run_whose_job_slurm_queues_again_says_what_will_become_of_it(
+    builder: RunBuilder, queue: FakeQueue
+) -> None:
+    builder.submitted().attempt().finished(9)
+    queue.answers("7|PENDING|BeginTime|")
+    with pytest.raises(RunError, match=r"is done, and Slurm starts job 7 once more, which finds .* ends by itself"):
+        check_resumable(builder.run)
+    queue.answers("7|REQUEUE_HOLD|launch failure limit exceeded requeued held|")
+    with pytest.raises(
+        RunError,
+        match=r"is done, .*holds it \(launch failure limit.*\); `scancel 7` removes it. Then resume",
+    ):
+        check_resumable(builder.run)
+
+
+def test_a_job_of_a_failed_run_that_slurm_queues_again_does_not_go_on(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt().failed()
+    queue.answers("7|PENDING|BeginTime|")
+    with pytest.raises(
+        RunError, match=r"is failed, .*which finds the run over and ends by itself. Wait for it, or `scancel 7`"
+    ):
+        check_resumable(builder.run)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "who"),
+    [
+        ("PENDING", "JobHeldUser", "`scontrol release 7` lets it go on"),
+        ("REQUEUE_HOLD", "job requeued in held state", "`scontrol release 7` lets it go on"),
+        ("REQUEUE_HOLD", "launch failure limit exceeded requeued held", "Only an administrator can release it"),
+    ],
+)
+def test_a_held_job_does_not_go_on_by_itself(
+    builder: RunBuilder, queue: FakeQueue, state: str, reason: str, who: str
+) -> None:
+    builder.submitted().attempt().requeued("preempted")
+    queue.answers(f"7|{state}|{reason}|")
+    with pytest.raises(RunError, match=f"job 7 is held .{reason}.. {who}; `clusterdp cancel .*`, then resume, goes on"):
+        check_resumable(builder.run)
+
+
+def test_a_cancelled_job_on_its_way_out_has_to_be_waited_for(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt()
+    queue.answers("7|COMPLETING|None|n1")
+    with pytest.raises(RunError, match="still ending"):
+        check_resumable(builder.cancelled().run)
+
+
+def test_a_silent_controller_refuses(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt().failed()
+    queue.answers(error="Unable to contact slurm controller")
+    with pytest.raises(SlurmError, match="not known whether job 7 is over"):
+        check_resumable(builder.run)
+
+
+def test_a_run_whose_cluster_is_out_of_reach_has_to_be_settled_first(
+    builder: RunBuilder, checkpoints: list[SimpleNamespace]
+) -> None:
+    builder.submitted().attempt()
+    with pytest.raises(RunError, match="no squeue here"):
+        check_resumable(builder.run)
+    check_resumable(builder.cancelled().run)
+
+
+def test_a_step_that_has_a_checkpoint_is_taken(
+    builder: RunBuilder, queue: FakeQueue, checkpoints: list[SimpleNamespace]
+) -> None:
+    builder.submitted().attempt().failed()
+    check_resumable(builder.run, from_step=100)
+
+
+def test_a_step_without_a_checkpoint_lists_those_there_are(
+    builder: RunBuilder, queue: FakeQueue, checkpoints: list[SimpleNamespace]
+) -> None:
+    builder.submitted().attempt().failed()
+    with pytest.raises(RunError, match=r"--from 99: .*There are: 50, 60, 100, 150"):
+        check_resumable(builder.run, from_step=99)
+    checkpoints.clear()
+    with pytest.raises(RunError, match="There is none at all"):
+        check_resumable(builder.run, from_step=99)
+    check_resumable(builder.run)
+
+
+def test_the_real_manifests_of_an_empty_folder_are_none(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt().failed()
+    with pytest.raises(RunError, match="There is none at all"):
+        check_resumable(builder.run, from_step=1)
+
+
+def test_the_marker_goes_and_comes_back_if_the_submit_fails(builder: RunBuilder) -> None:
+    builder.cancelled()
+    marker = builder.run.cancelled.read_text()
+
+    def refused() -> None:
+        with uncancelled(builder.run):
+            assert not builder.run.cancelled.exists()
+            raise SlurmError("sbatch: no")
+
+    with pytest.raises(SlurmError):
+        refused()
+    assert builder.run.cancelled.read_text() == marker
+    with uncancelled(builder.run):
+        pass
+    assert not builder.run.cancelled.exists()
+
+
+def test_preparing_changes_nothing(builder: RunBuilder, queue: FakeQueue, checkpoints: list[SimpleNamespace]) -> None:
+    builder.submitted().attempt().failed()
+    before = contents(builder.cancelled().run.path)
+    check_resumable(builder.run)
+    assert contents(builder.run.path) == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ("params:\n  lr: 0.1\n  max_steps: 30\n", "To train on, raise what ends it: params.max_steps=..."),
+        ("params:\n  opt:\n    epochs: 2\n", "To train on, raise what ends it, if its params have that."),
+        ("params: {}\nother:\n  epochs: 2\n", "To train on, raise what ends it, if its params have that."),
+    ],
+)
+def test_what_would_train_on_is_a_param_that_the_run_has(params: str, said: str, builder: RunBuilder) -> None:
+    builder.run.config.write_text(f"name: digits\n{params}backend: sbatch\n")
+    builder.submitted().attempt().trained(1, 40).finished(40)
+    assert (nothing_left(builder.run) or "").endswith(said)
+    history = read_history(builder.run)
+    offered = [command for command, _ in next_commands(history, history.state) if "resume" in command]
+    assert offered == ["clusterdp resume runs/digits params.max_steps=.."] * ("max_steps" in params)

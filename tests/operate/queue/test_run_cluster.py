@@ -1,0 +1,150 @@
+"""A run names its cluster. A fake one that is up here is used from any terminal; nobody else's commands are run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from clusterdp.fakeslurm.cluster import FakeCluster
+from clusterdp.operate.change.cancel import cancel
+from clusterdp.operate.queue.run_cluster import is_gone, is_here, put_on_path
+from clusterdp.operate.queue.run_status import current_status
+from clusterdp.operate.record.run_history import read_history
+from clusterdp.operate.record.run_state import RunState
+from tests.operate.builder import RunBuilder
+from tests.operate.conftest import FakeQueue
+
+
+@pytest.fixture(autouse=True)
+def another_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In which no cluster was put on the PATH. `put_on_path` changes it: the next test must not notice."""
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    monkeypatch.setenv("SLURM_CONF", "")
+    monkeypatch.delenv("SLURM_CONF")
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeQueue:
+    """The folder of a fake cluster that is up, as far as one sees from outside; its squeue knows job 7."""
+    folder = tmp_path / "fake"
+    for name in ("bin", "state"):
+        (folder / name).mkdir(parents=True)
+    for name in ("slurm.conf", "up", "state/shape.json"):
+        (folder / name).touch()
+    for each in (folder, folder / "bin"):
+        each.chmod(0o700)
+    commands = FakeQueue(folder / "bin")
+    commands.answers("7|RUNNING|None|n1")
+    commands.write("scancel", "")
+    return commands
+
+
+@pytest.fixture
+def run_there(builder: RunBuilder, fake: FakeQueue) -> RunBuilder:
+    builder.submitted(cluster=str(fake.folder.parent / "slurm.conf")).attempt()
+    return builder
+
+
+def test_its_commands_are_used_without_being_on_the_path(run_there: RunBuilder, fake: FakeQueue) -> None:
+    put_on_path(run_there.run)
+    assert current_status(read_history(run_there.run)).state is RunState.RUNNING
+    assert "cancelled job 7" in cancel(run_there.run)
+    assert "scancel 7" in fake.asked
+
+
+def test_another_slurm_on_the_path_is_not_asked(run_there: RunBuilder, fake: FakeQueue, queue: FakeQueue) -> None:
+    put_on_path(run_there.run)
+    assert current_status(read_history(run_there.run)).state is RunState.RUNNING
+    assert queue.asked == []
+
+
+def test_joining_twice_changes_nothing_more(run_there: RunBuilder) -> None:
+    put_on_path(run_there.run)
+    once = os.environ["PATH"]
+    put_on_path(run_there.run)
+    assert os.environ["PATH"] == once
+
+
+def test_one_that_is_down_is_said_to_be_gone(run_there: RunBuilder, fake: FakeQueue) -> None:
+    (fake.folder.parent / "up").unlink()
+    put_on_path(run_there.run)
+    status = current_status(read_history(run_there.run))
+    assert (status.state, status.why) == (RunState.VANISHED, "no ending on record, and its cluster is gone")
+    assert fake.asked == []
+
+
+def others_may_write(folder: Path) -> None:
+    folder.chmod(0o777)
+
+
+def others_may_write_its_bin(folder: Path) -> None:
+    (folder / "bin").chmod(0o770)
+
+
+def others_may_replace_it(folder: Path) -> None:
+    folder.parent.chmod(0o777)
+
+
+def it_belongs_to_another(folder: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can give a file away")
+    os.chown(folder, 65534, -1)
+
+
+def its_bin_belongs_to_another(folder: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can give a file away")
+    os.chown(folder / "bin", 65534, -1)
+
+
+def its_bin_is_a_link(folder: Path) -> None:
+    (folder / "bin").rename(folder.parent / "elsewhere")
+    (folder / "bin").symlink_to(folder.parent / "elsewhere")
+
+
+def it_is_no_fake_cluster(folder: Path) -> None:
+    (folder / "state/shape.json").unlink()
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        others_may_write,
+        others_may_write_its_bin,
+        others_may_replace_it,
+        it_belongs_to_another,
+        its_bin_belongs_to_another,
+        its_bin_is_a_link,
+        it_is_no_fake_cluster,
+    ],
+)
+def test_commands_that_somebody_else_could_have_put_there_are_not_run(
+    run_there: RunBuilder, fake: FakeQueue, how: object
+) -> None:
+    path = os.environ["PATH"]
+    how(fake.folder.parent)  # type: ignore[operator]
+    put_on_path(run_there.run)
+    assert os.environ["PATH"] == path
+    assert current_status(read_history(run_there.run)).state is not RunState.VANISHED
+    assert fake.asked == []
+
+
+def test_a_run_of_the_slurm_here_changes_nothing(builder: RunBuilder, queue: FakeQueue, fake: FakeQueue) -> None:
+    builder.submitted(cluster="").attempt()
+    path = os.environ["PATH"]
+    put_on_path(builder.run)
+    assert os.environ["PATH"] == path
+    assert is_here("")
+
+
+def test_the_files_by_which_one_is_known_are_those_that_it_has(tmp_path: Path, builder: RunBuilder) -> None:
+    cluster = FakeCluster(tmp_path / "real", nodes=1, quick=True)
+    conf = str(tmp_path / "real" / "slurm.conf")
+    builder.submitted(cluster=conf)
+    with cluster:
+        assert not is_gone(conf)
+        put_on_path(builder.run)
+        assert is_here(conf)
+    assert is_gone(conf)

@@ -1,0 +1,139 @@
+"""What squeue says is weighed against the run's own records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterdp.cli import main
+from clusterdp.errors import SlurmError
+from clusterdp.operate.change.resume_check import check_resumable
+from clusterdp.operate.queue.run_status import ENDED_AS, alive, current_status
+from clusterdp.operate.record.run_history import read_history
+from clusterdp.operate.record.run_state import RunState
+from clusterdp.slurm.commands import SqueueRow
+from clusterdp.slurm.state import JobState
+from tests.operate.builder import RunBuilder, preempted_once
+from tests.operate.conftest import FakeQueue
+
+
+def test_squeue_is_asked_once_for_all_jobs_and_not_at_all_when_the_run_is_over(
+    builder: RunBuilder, queue: FakeQueue
+) -> None:
+    builder.submitted().attempt().failed()
+    current_status(read_history(builder.run))
+    assert queue.asked == []
+    builder.submitted("8")
+    queue.answers("8|PENDING|Resources|")
+    status = current_status(read_history(builder.run))
+    assert len(queue.asked) == 1
+    assert "7,8" in queue.asked[0]
+    assert status.state is RunState.WAITING
+    assert status.why.startswith("Resources: next in line")
+
+
+@pytest.mark.parametrize("reason", ["JobLaunchFailure", "RaisedSignal:9(Killed)"])
+def test_killed_batch_script_is_named_as_the_end_of_the_run(builder: RunBuilder, queue: FakeQueue, reason: str) -> None:
+    builder.submitted()
+    queue.answers(f"7|FAILED|{reason}|")
+    assert "batch script was killed" not in current_status(read_history(builder.run)).why, "it has not begun"
+    builder.attempt().stopped(40)
+    status = current_status(read_history(builder.run))
+    assert (status.state, status.why) == (
+        RunState.FAILED,
+        "its batch script was killed, and Slurm has ended the ranks",
+    )
+
+
+def test_a_job_that_slurm_forgot_without_an_ending_is_said_to_be_so(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt()
+    status = current_status(read_history(builder.run))
+    assert status.state is RunState.VANISHED
+    assert "no ending on record" in status.why
+
+
+@pytest.mark.parametrize("answer", ["7|CANCELLED|None|", "7|FAILED|None|", "8|RUNNING|None|"])
+def test_what_we_cancelled_is_cancelled_whatever_slurm_calls_it(
+    builder: RunBuilder, queue: FakeQueue, answer: str
+) -> None:
+    builder.submitted().cancelled().attempt()
+    queue.answers(answer)
+    status = current_status(read_history(builder.run))
+    assert (status.state, status.why) == (RunState.CANCELLED, "")
+
+
+@pytest.mark.parametrize(
+    ("word", "state"),
+    [
+        ("RUNNING", RunState.RUNNING),
+        ("COMPLETING", RunState.RUNNING),
+        ("CONFIGURING", RunState.RUNNING),
+        ("SUSPENDED", RunState.RUNNING),
+        ("A_STATE_OF_2030", RunState.RUNNING),
+        ("REQUEUE_HOLD", RunState.WAITING),
+        ("EXPEDITING", RunState.WAITING),
+        ("CANCELLED", RunState.CANCELLED),
+        ("OUT_OF_MEMORY", RunState.FAILED),
+        ("COMPLETED", RunState.FAILED),  # without a word: a script that ended before it could say why
+    ],
+)
+def test_a_state_of_slurms_gives_the_runs(builder: RunBuilder, queue: FakeQueue, word: str, state: RunState) -> None:
+    builder.submitted().attempt()
+    queue.answers(f"7|{word}|None|n1")
+    assert current_status(read_history(builder.run)).state is state
+
+
+def test_every_final_state_has_an_explanation() -> None:
+    final = {state.value for state in JobState if state.final}
+    assert final - set(ENDED_AS) == {"REVOKED"}  # of federations: the generic words do
+
+
+def test_a_state_that_nobody_knows_counts_as_alive() -> None:
+    assert alive(SqueueRow("A_STATE_OF_2030", "None", ""))
+    assert not alive(SqueueRow("CANCELLED", "None", ""))
+
+
+def test_a_silent_squeue_leaves_what_was_last_recorded(elsewhere: Path, queue: FakeQueue) -> None:
+    queue.answers(error="slurm_load_jobs error: Unable to contact slurm controller")
+    status = current_status(read_history(preempted_once(elsewhere / "r").run))
+    assert status.state is RunState.RUNNING
+    assert "Unable to contact" in status.why
+
+
+def test_the_ids_of_a_fake_cluster_are_never_looked_for_in_another_queue(
+    elsewhere: Path, queue: FakeQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, ours = tmp_path / "theirs.conf", tmp_path / "ours.conf"
+    theirs.touch()
+    monkeypatch.setenv("SLURM_CONF", str(ours))
+    builder = RunBuilder(elsewhere / "r").submitted("3", cluster=str(theirs))
+    assert current_status(read_history(builder.run)).state is RunState.WAITING
+    theirs.unlink()
+    status = current_status(read_history(builder.run))
+    assert (status.state, status.why) == (RunState.VANISHED, "no ending on record, and its cluster is gone")
+    assert queue.asked == []
+    ours.touch()
+    mine = RunBuilder(elsewhere / "s").submitted("3", cluster=str(ours))
+    queue.answers("3|RUNNING|None|n1")
+    assert current_status(read_history(mine.run)).state is RunState.RUNNING
+
+
+@pytest.mark.parametrize("said", ["Connection refused", "Connection refused."])
+def test_what_slurm_says_is_a_sentence_before_the_next(said: str, builder: RunBuilder, queue: FakeQueue) -> None:
+    queue.answers(error=said)
+    with pytest.raises(SlurmError, match=r"It says: Connection refused\. So it is not known"):
+        check_resumable(builder.submitted().run)
+
+
+def test_records_that_name_no_cluster_are_said_to_and_squeue_is_not_blamed(
+    builder: RunBuilder, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", "/site/slurm.conf")
+    builder.submitted(cluster="/site/slurm.conf").attempt().trained(1, 3)
+    for path in builder.run.events.iterdir():
+        path.write_text(path.read_text()[:20])
+    said = "its records do not say on which cluster its job is"
+    assert current_status(read_history(builder.run)).why == f"as last recorded; {said}"
+    assert main(["list"]) == 0
+    assert capsys.readouterr().err == f"clusterdp: runs/digits: {said}. A ? marks what was last recorded.\n"

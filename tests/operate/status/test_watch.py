@@ -1,0 +1,498 @@
+"""Following a run: every ending must be noticed, also those that leave no word, without bothering the controller."""
+
+from __future__ import annotations
+
+import io
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clusterdp.operate.record.run_state import EXIT_CODES, RunState
+from clusterdp.operate.status.follow import Pace, follow
+from clusterdp.operate.status.watch import watch
+from tests.operate.builder import RunBuilder, preempted_once
+from tests.operate.conftest import FakeQueue
+
+
+class Clock:
+    """Time passes only while somebody sleeps; then the next thing happens."""
+
+    def __init__(self, *happenings: Callable[[], object]):
+        self.now = 0.0
+        self.left = list(happenings)
+        self.slept = 0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept += 1
+        assert self.slept < 1000, "nothing happens any more, and it still waits"
+        if self.left:
+            self.left.pop(0)()
+
+    def pace(self, **seconds: float) -> Pace:
+        return Pace(clock=lambda: self.now, sleep=self.sleep, **seconds)
+
+
+def nothing() -> None:
+    pass
+
+
+def watched(builder: RunBuilder, *happenings: Callable[[], object], **options: object) -> tuple[int, str]:
+    out = io.StringIO()
+    code = watch(builder.run, out, pace=Clock(*happenings).pace(), **options)  # type: ignore[arg-type]
+    return code, out.getvalue()
+
+
+def test_a_preempted_run_is_told_as_it_happens_and_summed_up(elsewhere: Path, queue: FakeQueue) -> None:
+    builder = preempted_once(elsewhere / "r")
+    builder.run.config.write_text("name: digits\nparams:\n  lr: 0.1\n  epochs: 3\nbackend: sbatch\n")
+    queue.answers("7|RUNNING|None|n[1-2]")
+    second = builder.attempt("7.2")  # also preempted meanwhile
+
+    def finish() -> None:
+        second.restored(240).trained(241, 400).measured(step=400, test_accuracy=0.981).finished()
+
+    code, text = watched(builder, finish)
+    assert code == 0
+    told = [line[10:] for line in text.split("\n\n")[0].splitlines()]
+    assert told == [
+        "submitted: job 7",
+        "attempt 1 started on n[1-2] (job 7)",
+        "TERM at step 119: all ranks stop together and save",
+        "attempt 1 preempted at step 120: saved, requeued",
+        "attempt 2 started on n[1-2] (job 7)",
+        "attempt 2 resumed at step 120",
+        "attempt 3 started on n[1-2] (job 7)",
+        "attempt 3 resumed at step 240",
+        "finished at step 400",
+    ]
+    assert "digits  done at step 400 of 400, 3 attempts in " in text
+    assert "steps lost  0\n" in text
+    assert "test_accuracy 0.981  loss 0.0025" in text
+    assert "run folder  r\n" in text
+    assert "clusterdp resume r params.epochs=.." in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(("entry", "steps"), [("train:main", 0), (None, 9)])
+def test_a_program_without_steps_or_parameters_is_not_told_to_train_on(
+    builder: RunBuilder, queue: FakeQueue, entry: str | None, steps: int
+) -> None:
+    attempt = builder.submitted(entry=entry).attempt()
+    if steps:
+        attempt.trained(1, steps)
+    builder.event("finished", "7.0", "batch", cause="done", exit=0)
+    code, text = watched(builder)
+    assert code == 0
+    assert "next:\n  clusterdp logs" in text
+    assert "resume" not in text
+
+
+def test_a_crash_ends_with_the_rank_its_last_lines_and_where_to_look(builder: RunBuilder, queue: FakeQueue) -> None:
+    trace = "".join(f"noise {i}\n" for i in range(30)) + "Traceback (most recent call last):\nValueError: nan\n"
+    builder.submitted().attempt().trained(1, 5).printed("fine\n", 0).printed(trace, 3).failed(exit=1)
+    builder.batch_log("srun: error: n2: task 3: Exited with exit code 1\n")
+    code, text = watched(builder)
+    assert code == 1
+    assert "digits  failed at step 5 of 400, 1 attempt in " in text
+    assert "crashed (exit 1)" in text
+    assert "rank 3 on n2 (srun: Exited with exit code 1), from runs/digits/attempts/7.0/logs/rank-00003.out:" in text
+    assert "  | ValueError: nan\n" in text
+    assert "noise 16" not in text
+    assert "clusterdp logs runs/digits --rank 3" in text
+
+
+def test_a_job_that_dies_before_any_attempt_shows_the_batch_log(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().batch_log("clusterdp: cannot write to /full.\n")
+    queue.answers("7|FAILED|NonZeroExitCode|n1")
+    code, text = watched(builder)
+    assert code == 1
+    assert "its script failed before it could say why" in text
+    assert "the batch script, from runs/digits/slurm-7.out:" in text
+    assert "cannot write to /full." in text
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "words"),
+    [
+        ("7|CANCELLED|None|", RunState.CANCELLED, "by scancel, outside clusterdp"),
+        ("7|NODE_FAIL|NodeDown|", RunState.FAILED, "a node failed, and Slurm did not requeue it"),
+        ("8|RUNNING|None|n1", RunState.VANISHED, "no ending on record, and Slurm no longer knows the job"),
+    ],
+)
+def test_an_ending_without_a_record_is_believed_after_a_while(
+    builder: RunBuilder, queue: FakeQueue, answer: str, state: RunState, words: str
+) -> None:
+    builder.submitted().attempt().trained(1, 5)
+    queue.answers(answer)
+    clock = Clock()
+    out = io.StringIO()
+    code = watch(builder.run, out, pace=clock.pace(ask_s=5, settle_s=15))
+    assert code == EXIT_CODES[state]
+    assert words in out.getvalue()
+    assert 15 <= clock.now < 21
+
+
+def test_records_that_come_late_over_nfs_win(builder: RunBuilder, queue: FakeQueue) -> None:
+    attempt = builder.submitted().attempt().trained(1, 400)
+    queue.answers("7|COMPLETED|None|n1")
+    code, text = watched(builder, *[nothing] * 10, attempt.finished)
+    assert code == 0
+    assert "done at step 400" in text
+
+
+def test_a_requeue_between_two_questions_is_no_ending(builder: RunBuilder, queue: FakeQueue) -> None:
+    """COMPLETED may be seen for a moment, then PENDING again: the settling time starts anew."""
+    attempt = builder.submitted().attempt()
+    queue.answers("7|PREEMPTED|None|")
+    clock = Clock(
+        *[nothing] * 20,
+        lambda: queue.answers("7|PENDING|BeginTime|"),
+        *[nothing] * 100,
+        lambda: queue.answers("7|PREEMPTED|None|"),
+        *[nothing] * 20,
+        attempt.finished,
+    )
+    assert watch(builder.run, io.StringIO(), pace=clock.pace(ask_s=5, settle_s=15)) == 0
+
+
+def test_a_resubmission_that_squeue_does_not_know_yet_is_waited_for(builder: RunBuilder, queue: FakeQueue) -> None:
+    """The old job is over, the new one is on record: the settling time starts anew."""
+    builder.submitted().attempt().trained(1, 5)
+    queue.answers("7|COMPLETED|None|")
+
+    def resubmit() -> None:
+        builder.event("submitted", "7.0", "batch", job="8")
+
+    def finish() -> None:
+        queue.answers("8|RUNNING|None|n1")
+        builder.attempt("8.0").finished()
+
+    clock = Clock(*[nothing] * 45, resubmit, *[nothing] * 25, finish)
+    assert watch(builder.run, io.StringIO(), pace=clock.pace(poll_s=0.3, ask_s=5, settle_s=15)) == 0
+
+
+def test_what_the_folder_says_is_newer_than_squeues_last_answer(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted()
+    queue.answers("7|PENDING|Priority|")
+    clock = Clock(nothing, builder.attempt, lambda: builder.cancelled().attempt("7.1").failed("cancelled"))
+    states = [moment.status.state for moment in follow(builder.run, clock.pace(ask_s=100))]
+    assert states == [RunState.WAITING, RunState.WAITING, RunState.RUNNING, RunState.CANCELLED, RunState.CANCELLED]
+
+
+def test_a_crash_that_is_tried_again_does_not_end_the_watch(builder: RunBuilder, queue: FakeQueue) -> None:
+    first = builder.submitted().attempt()
+    queue.answers("7|RUNNING|None|n1")
+
+    def finish() -> None:
+        first.requeued("crash")
+        builder.attempt("7.1").finished()
+
+    first.files.cause.write_text("crash\n")  # all that is there in the instant before the ledger says requeued
+    builder.event("failed", "7.0", "batch", cause="crash", exit=1)
+    code, _ = watched(builder, finish)
+    assert code == 0
+
+
+def test_the_ranks_done_waits_for_the_batch_script_to_be_through(builder: RunBuilder, queue: FakeQueue) -> None:
+    """Else the one who takes a local cluster down after the watch cuts its last words off."""
+    attempt = builder.submitted().attempt().trained(1, 9).outcome("done finished 9")
+    clock = Clock(*[nothing] * 10, attempt.finished)
+    assert watch(builder.run, io.StringIO(), pace=clock.pace()) == 0
+    assert attempt.files.cause.exists()
+    attempt.files.cause.unlink()
+    clock = Clock()  # and if it never comes
+    assert watch(builder.run, io.StringIO(), pace=clock.pace(close_s=15)) == 0
+    assert clock.now < 16
+
+
+def test_the_controller_is_asked_rarely_and_less_when_it_is_silent(builder: RunBuilder, queue: FakeQueue) -> None:
+    attempt = builder.submitted().attempt()
+    queue.answers("7|RUNNING|None|n1")
+    clock = Clock(*[nothing] * 200, attempt.finished)
+    watch(builder.run, io.StringIO(), pace=clock.pace(poll_s=0.3, ask_s=5))
+    assert len(queue.asked) == 12  # in a minute
+
+    other = RunBuilder(builder.run.path.parent / "other").submitted()
+    queue.answers(error="Unable to contact slurm controller")
+    attempt = other.attempt()
+    before = len(queue.asked)
+    clock = Clock(*[nothing] * 600, attempt.finished)
+    out = io.StringIO()
+    watch(other.run, out, pace=clock.pace(poll_s=0.3, ask_s=5))
+    assert out.getvalue().count("attempt 1 running, but squeue does not answer") == 1
+    assert len(queue.asked) - before == 5  # at 0, 10, 30, 70, 130 seconds, instead of 36 times
+
+
+def test_ctrl_c_leaves_the_job_and_says_how_to_come_back(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt()
+    queue.answers("7|RUNNING|None|n1")
+    code, text = watched(builder, lambda: signal.raise_signal(signal.SIGINT))
+    assert code == 130
+    assert "job 7 goes on without you" in text
+    assert "clusterdp watch runs/digits" in text
+    code, text = watched(builder, lambda: signal.raise_signal(signal.SIGINT), farewell="")
+    assert (code, text.splitlines()[-1][10:]) == (130, "attempt 1 started on n[1-2] (job 7)")
+
+
+def test_progress_is_reported_once_for_each_step_that_was_seen(builder: RunBuilder, queue: FakeQueue) -> None:
+    attempt = builder.submitted().attempt().trained(1, 10)
+    queue.answers("7|RUNNING|None|n1")
+    seen: list[tuple[int, int | None]] = []
+    watched(
+        builder,
+        nothing,
+        lambda: attempt.trained(11, 20),
+        attempt.finished,
+        on_progress=lambda step, total: seen.append((step, total)),
+    )
+    assert seen == [(10, 400), (20, 400), (400, 400)]
+
+
+def test_waiting_says_why_once(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted()
+    queue.answers("7|PENDING|Priority|")
+    code, text = watched(builder, *[nothing] * 50, lambda: builder.attempt().finished())
+    assert code == 0
+    assert text.count("waiting (Priority)") == 1
+
+
+def test_news_is_told_once_even_if_a_writer_was_late(builder: RunBuilder) -> None:
+    builder.submitted().attempt()
+    early = builder.now - 0.5
+
+    def late() -> None:
+        builder.now = early
+        builder.event("restored", "7.0", "rank0", step=3)
+
+    clock = Clock(late, lambda: builder.submitted("8").cancelled())
+    told = [event["event"] for moment in follow(builder.run, clock.pace()) for event in moment.news]
+    assert told == ["submitted", "started", "restored", "submitted"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_a_bar_that_leaves_only_the_events_behind(
+    elsewhere: Path, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    builder = preempted_once(elsewhere / "r")
+    queue.answers("7|RUNNING|None|n1")
+    out = Terminal()
+    last = builder.attempt("7.2").restored(240).trained(241, 300)
+    assert watch(builder.run, out, pace=Clock(nothing, last.finished).pace()) == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
+    assert "attempt 3 running ━━━" in text
+    assert "300/400 loss 0.003333" in text
+    assert "attempt 1 preempted at step 120: saved, requeued\n" in text
+    assert max(len(line) for part in text.split("\n") for line in part.split("\r")) <= 80
+    assert out.getvalue().count("\x1b[?25l") == out.getvalue().count("\x1b[?25h") == 1  # the cursor is back
+
+
+@pytest.mark.parametrize("columns", [28, 40, 52])
+def test_a_bar_in_a_narrow_terminal_keeps_the_state_and_the_step(
+    elsewhere: Path, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    builder = preempted_once(elsewhere / "r")
+    queue.answers("7|RUNNING|None|n1")
+    out = Terminal()
+    last = builder.attempt("7.2").restored(240).trained(241, 300)
+    assert watch(builder.run, out, pace=Clock(nothing, last.finished).pace()) == 0
+    bars = re.findall(r"attempt 3 running[^\r\n]*", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue()))
+    assert any("300/400" in bar for bar in bars)
+    assert all("…" not in bar and len(bar) <= columns for bar in bars)
+    assert any("loss 0.003333" in bar for bar in bars) == (columns == 52)
+
+
+@pytest.mark.parametrize("variable", ["NO_COLOR", "TERM"])
+def test_a_terminal_that_wants_no_drawing_gets_plain_lines(
+    builder: RunBuilder, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv(variable, "dumb")
+    builder.submitted().attempt().trained(1, 400).finished()
+    out = Terminal()
+    watch(builder.run, out, pace=Clock().pace())
+    assert "\x1b" not in out.getvalue()
+    assert "\r" not in out.getvalue()
+
+
+def test_every_state_has_an_exit_code_and_only_done_is_success() -> None:
+    assert set(EXIT_CODES) == set(RunState)
+    assert [state for state, code in EXIT_CODES.items() if code == 0] == [RunState.DONE]
+    assert RunState.CANCELLED.exit_code == 143
+
+
+# -- the order in which it is told --
+
+
+def told(builder: RunBuilder, *happenings: Callable[[], object], **seconds: float) -> list[str]:
+    out = io.StringIO()
+    watch(builder.run, out, pace=Clock(*happenings).pace(**seconds))
+    return [line[10:] for line in out.getvalue().split("\n\n")[0].splitlines()]
+
+
+def test_a_job_is_submitted_before_it_starts_whoever_wrote_first(builder: RunBuilder, queue: FakeQueue) -> None:
+    """sbatch had not returned yet when the job began."""
+    attempt = builder.attempt()
+    builder.submitted()
+    attempt.finished()
+    assert told(builder)[:2] == ["submitted: job 7", "attempt 1 started on n[1-2] (job 7)"]
+
+
+def test_clocks_that_differ_do_not_change_the_order_of_events(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt().trained(1, 119).stopped(120).requeued("preempted")
+    builder.now -= 8  # the clock of the next node
+    builder.attempt("7.1").restored(120).finished()
+    out = io.StringIO()
+    watch(builder.run, out, pace=Clock().pace())
+    lines = out.getvalue().split("\n\n")[0].splitlines()
+    assert [line[10:] for line in lines[2:5]] == [
+        "TERM at step 119: all ranks stop together and save",
+        "attempt 1 preempted at step 120: saved, requeued",
+        "attempt 2 started on n[1-2] (job 7)",
+    ]
+    assert [line[:8] for line in lines] == sorted(line[:8] for line in lines)
+
+
+def test_what_must_have_come_before_is_waited_for(builder: RunBuilder, queue: FakeQueue) -> None:
+    """Over NFS the files of two writers show in any order."""
+    first = builder.submitted().attempt().trained(1, 9).saved(9)
+    queue.answers("7|RUNNING|None|n1")
+    late = builder.run.events / "7.0-batch.jsonl"
+    started = late.read_text()
+
+    def next_attempt() -> None:
+        builder.attempt("7.1").restored(9)
+        late.rename(late.with_suffix(".late"))
+
+    def shows() -> None:
+        late.write_text(started)
+        first.requeued("crash")
+
+    def finish() -> None:
+        builder.event("finished", "7.1", "batch", cause="done")
+
+    assert told(builder, nothing, next_attempt, nothing, shows, nothing, finish) == [
+        "submitted: job 7",
+        "attempt 1 started on n[1-2] (job 7)",
+        "attempt 1 crashed at step 9: saved, requeued",
+        "attempt 2 started on n[1-2] (job 7)",
+        "attempt 2 resumed at step 9",
+    ]
+
+
+def test_what_never_comes_is_waited_for_only_a_while(builder: RunBuilder, queue: FakeQueue) -> None:
+    attempt = builder.attempt()  # sbatch by hand: nobody wrote `submitted`
+    queue.answers("7|RUNNING|None|n1")
+    out = io.StringIO()
+    clock = Clock(*[nothing] * 20, attempt.finished)
+    said: list[float] = []
+    for moment in follow(builder.run, clock.pace(late_s=3)):
+        said += [clock.now for event in moment.news if event["event"] == "started"]
+    assert len(said) == 1
+    assert 3 <= said[0] < 4, out.getvalue()
+
+
+def test_the_step_of_an_attempt_whose_end_was_told_is_no_news(builder: RunBuilder, queue: FakeQueue) -> None:
+    first = builder.submitted().attempt().trained(1, 9)
+    queue.answers("7|RUNNING|None|n1")
+
+    def end() -> None:
+        first.saved(9).requeued("preempted")
+
+    def late() -> None:
+        builder.event("signal", "7.0", "rank0", name="TERM", step=9)
+
+    def finish() -> None:
+        builder.attempt("7.1").restored(9).finished()
+
+    lines = told(builder, end, late, finish)
+    assert "attempt 1 preempted at step 9: saved, requeued" in lines
+    assert not [line for line in lines if line.startswith("TERM at step 9")]
+
+
+def test_an_attempt_is_not_said_to_wait_before_the_end_of_the_last_one_is_told(
+    builder: RunBuilder, queue: FakeQueue
+) -> None:
+    """squeue knows of a requeue before the ledger does."""
+    first = builder.submitted().attempt()
+    queue.answers("7|PENDING|BeginTime|")
+
+    def end() -> None:
+        first.requeued("crash")
+
+    def finish() -> None:
+        builder.attempt("7.1").finished()
+
+    lines = told(builder, *[nothing] * 20, end, *[nothing] * 20, finish, ask_s=1, settle_s=15)
+    assert lines.index("attempt 1 crashed: requeued") < lines.index("attempt 2 waiting (BeginTime)")
+    assert all(line.startswith("attempt 2 waiting") for line in lines if "waiting" in line)
+
+
+def test_an_end_that_stays_untold_is_said_with_the_waiting(builder: RunBuilder, queue: FakeQueue) -> None:
+    """Killed at once: only the next attempt, in two minutes, will write what became of this one."""
+    builder.submitted().attempt()
+    queue.answers("7|PENDING|BeginTime|")
+    lines = told(builder, *[nothing] * 20, lambda: builder.attempt("7.1").finished(), ask_s=1, settle_s=2)
+    assert "attempt 1 ended; attempt 2 waiting (BeginTime)" in lines
+
+
+def test_somebody_elses_requeue_is_told_once_while_the_job_waits(builder: RunBuilder, queue: FakeQueue) -> None:
+    first = builder.submitted().attempt().trained(1, 9)
+    queue.answers("7|RUNNING|None|n1")
+
+    def end() -> None:
+        builder.notice("DUE TO JOB REQUEUE")
+        first.stopped(9).told_to_end()
+        queue.answers("7|COMPLETING|None|n1")
+
+    def waits() -> None:
+        queue.answers("7|PENDING|BeginTime|")
+
+    def finish() -> None:
+        builder.now += 120
+        first.found_to_be("preempted", by="7.1")
+        builder.attempt("7.1").restored(9).finished()
+
+    lines = told(builder, nothing, end, *[nothing] * 9, waits, *[nothing] * 20, finish, ask_s=1, settle_s=2)
+    words = "requeued by the program or an administrator at step 9"
+    assert lines[2:] == [
+        "TERM at step 8: all ranks stop together and save",
+        "attempt 1 stopping",
+        f"attempt 1 {words}, saved; attempt 2 waiting (BeginTime)",
+        f"attempt 1 {words}: saved",
+        "attempt 2 started on n[1-2] (job 7)",
+        "attempt 2 resumed at step 9",
+        "finished at step 400",
+    ]
+
+
+def test_no_progress_is_told_of_an_attempt_that_is_over(builder: RunBuilder) -> None:
+    from clusterdp.operate.status.watch import progress_words
+
+    builder.submitted().attempt().trained(1, 240).requeued("crash")
+    second = builder.attempt("7.1")
+    assert progress_words(next(follow(builder.run, Clock().pace()))) == ""
+    second.restored(200)
+    assert progress_words(next(follow(builder.run, Clock().pace()))).startswith("step 200 of 400")
+
+
+def test_watch_ends_as_done_though_slurm_has_requeued_the_job(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt().stopped(9).requeued("preempted")
+    builder.attempt("7.1").restored(9).trained(10, 400).finished()
+    queue.answers("7|PENDING|BeginTime|")
+    code, text = watched(builder)
+    assert code == 0
+    assert "Slurm starts job 7 once more, which finds the run over and ends by itself: nothing to do" in text
