@@ -41,14 +41,14 @@ MAY_IMPORT = {
 # The rooms of a part from the ground up: each may import those below it, also for type checkers alone. Modules beside
 # the folders are rooms, too.
 FLOORS = {
-    "launch": "entry_check installed_check job render send snapshot plan resume sweep again init show",
-    "check": "finding last_run program subject cluster survival surroundings misread check at_submit show_check",
+    "launch": "entry_check installed_check job render send snapshot plan resume sweep init show",
+    "check": "finding last_run program subject cluster survival surroundings check at_submit show_check",
     "operate": (
         "output record find queue account why checkpoints status logs sweep change listing compare html_page report"
     ),
     "checkpoint": "errors format state save load checkpointer",
     "fakeslurm": (
-        "errors core client slurmdbd slurmstepd slurmctld commands start_daemon daemon_main shape_file control"
+        "errors core client slurmdbd slurmstepd slurmctld commands start_daemon daemon_main shape_file"
         " install_commands cluster"
     ),
     "rehearse": (

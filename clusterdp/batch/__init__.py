@@ -10,11 +10,9 @@ changes a job that waits. Standard library and Python 3.6 only: it runs on the f
     causes      the words for how an attempt ended
     attempts    the earlier attempts by their files, each with a cause
     history     what they come to: how often the run went on, and whether it is over
-    policy      whether one more attempt may follow, and when
-    begin       may this attempt start?
+    policy      whether an attempt may start, whether one more may follow, when, and on which nodes
     end         what follows its end?
     evidence    what it died of: which fault, whose error, and whether it is the same again
-    nodes       which nodes later attempts avoid
     rendezvous  address and port at which the ranks meet
     slurm       all commands of Slurm's that are run
     record      all that is written; a full disk loses a line, never the run
@@ -24,7 +22,5 @@ changes a job that waits. Standard library and Python 3.6 only: it runs on the f
     step        the srun command of the ranks, and what is watched while it runs
     ending      how the attempt ends: over, left alone, or requeued
     check_nodes  launch.preflight: the step that looks at each node, and what follows from it
-    preflight   what the nodes say there
-    silence     restart.hang_after_s: a program without output and without CPU time hangs
     notify      words to people
 """

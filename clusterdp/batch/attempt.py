@@ -7,7 +7,6 @@ from typing import Iterable, List, NamedTuple, NoReturn, Sequence, Tuple
 
 from . import slurm
 from .attempts import Attempt, last_notice_before, read_attempts
-from .begin import has_bad_node, may_start
 from .check_nodes import check_nodes
 from .children import Children
 from .decisions import Decision, End, Leave, Requeue, Start
@@ -27,8 +26,8 @@ from .evidence import (
 )
 from .history import History, history_of
 from .job import BEGAN, EXPORTED, Job
-from .nodes import not_launched
 from .notify import Notify
+from .policy import has_bad_node, may_start, not_launched
 from .record import Record
 from .rendezvous import Ports, address_of, first_host, times_of
 from .rules import Rules

@@ -1,20 +1,23 @@
 """check_nodes: launch.preflight, the step that looks at each node before the ranks start, and what follows from it."""
 
 import os
+import re
 import time
-from typing import Callable
+from typing import Callable, Dict, List, NamedTuple, Sequence
 
 from . import slurm
 from .decisions import End, Requeue
 from .end import Ended, requeued
 from .ending import Ending
-from .evidence import has_taken_port
-from .preflight import Result, first_dead, result_of
+from .evidence import TASKS_ENDED, has_taken_port
+from .policy import FAILED_LAUNCH, not_launched
+from .record import one_line
 from .step import Step
 from .texts import read, warn
 
 UNKNOWN = End("unknown", "failed", 75, {"reason": "Slurm's controller does not answer"})
 OF_STATE = {slurm.RUNNING: "preflight", slurm.PREEMPTED: "preempted", slurm.TIME_LIMIT: "timeout"}
+NO_NODE = "-"  # a failure of the preflight itself
 
 
 def check_nodes(ending: Ending, step: Step, next_port: Callable[[], None]) -> None:
@@ -46,7 +49,7 @@ def _output(ending: Ending, step: Step, next_port: Callable[[], None]) -> str:
     return read(path)
 
 
-def _judge(ending: Ending, result: Result, took_s: int) -> None:
+def _judge(ending: Ending, result: "Result", took_s: int) -> None:
     look = ending.look()
     cause = OF_STATE.get(look.state, "")
     if cause == "preflight" and not result.failures:
@@ -66,7 +69,7 @@ def _judge(ending: Ending, result: Result, took_s: int) -> None:
     ending.requeue_or_leave(decision, look, 1)
 
 
-def _refuse_nodelist(ending: Ending, result: Result) -> None:
+def _refuse_nodelist(ending: Ending, result: "Result") -> None:
     """A node that the job must have fails again in each attempt."""
     must = ending.slurm.expand(ending.rules.nodelist)
     for node in result.bad:
@@ -74,3 +77,57 @@ def _refuse_nodelist(ending: Ending, result: Result) -> None:
             why = "{} failed the preflight, and resources.nodelist asks for it".format(node)
             said = why + "; giving up. `clusterdp resume {run} resources.nodelist=null` goes on elsewhere."
             ending.over(End.gave_up(why, said))
+
+
+class Result(NamedTuple):
+    """failures: of a node or of the preflight itself, what is wrong. bad: the nodes that are to blame: none if all have
+    failed in the same way, because then the preflight itself could not run. remarks: what nodes print besides."""
+
+    failures: Dict[str, str]
+    bad: List[str]
+    remarks: Dict[str, str]
+
+
+def result_of(output: str, nodes: Sequence[str], dead: Sequence[str]) -> Result:
+    """What the tasks print comes here through srun, and so also from a node that cannot write to the run folder.
+
+    output: of its step. nodes: of the job. dead: the first whose task died, or where srun could launch none. A task
+    always exits with 0, so one that does not has died, and srun has ended the tasks of all nodes then."""
+    said = {
+        found.group(1): found.group(2) for found in re.finditer(r"^preflight (\S+) failed (.*)$", output, re.MULTILINE)
+    }
+    well = set(re.findall(r"^preflight (\S+) ok", output, re.MULTILINE))
+    remarks = dict(re.findall(r"^preflight (\S+) says (.*)$", output, re.MULTILINE))
+    how = _how(output)
+    failures, heard = {}, False
+    for node in [*list(nodes), NO_NODE]:
+        if node in said:
+            failures[node], heard = said[node], True
+        elif node == NO_NODE:
+            continue
+        elif dead:
+            if node in dead:
+                failures[node], heard = how, True
+        elif node in well:
+            heard = True
+        else:
+            failures[node] = "left no result"
+    failures = {node: one_line(words) for node, words in failures.items()}
+    bad = [node for node in failures if node != NO_NODE] if heard or len(nodes) == 1 else []
+    return Result(failures, bad, remarks)
+
+
+def first_dead(output: str) -> str:
+    """The nodes on which a task died first, as srun lists them; empty if none did."""
+    launched = not_launched(output)
+    if launched:
+        return ",".join(launched)
+    found = TASKS_ENDED.search(output)
+    return found.group(1) if found else ""
+
+
+def _how(output: str) -> str:
+    if FAILED_LAUNCH.search(output):
+        return "srun could not launch a task there"
+    found = TASKS_ENDED.search(output)
+    return "its task has died: " + found.group(3) if found else ""

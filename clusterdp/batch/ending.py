@@ -4,14 +4,13 @@ import os
 import time
 from typing import Any, List, Mapping, NoReturn, Optional, Sequence
 
-from . import nodes, slurm
-from .begin import CANCELLED
+from . import slurm
 from .children import Children
 from .decisions import End, Requeue
 from .history import History
 from .job import Job
 from .notify import Notify
-from .policy import pause_s
+from .policy import CANCELLED, avoided, pause_s
 from .record import Record
 from .rules import Rules
 from .slurm import Look, Slurm
@@ -198,7 +197,7 @@ class Ending:
         if not usable:  # Slurm does not answer
             return self.rules.exclude
         must = self.slurm.expand(self.rules.nodelist)
-        return nodes.avoided(wanted, usable, self.rules.nodes, self.rules.exclude, must)
+        return avoided(wanted, usable, self.rules.nodes, self.rules.exclude, must)
 
     def usable_nodes(self) -> List[str]:
         if self._usable is None:

@@ -1,12 +1,17 @@
-"""Policy: may one more attempt follow such an end, and when? Pure."""
+"""Policy: may an attempt start, may one more follow such an end, when, and on which nodes? Pure."""
 
-from typing import Optional
+import re
+from typing import Iterable, List, Optional, Sequence, Union
 
 from .causes import FAULTS
+from .decisions import Decision, End, Start
 from .history import History
 from .rules import Rules
 
 LONGEST_S = 3600
+GOES_ON = "`clusterdp resume {run}` goes on with it."
+CANCELLED = End("cancelled", "cancelled", 1, {}, "this run was cancelled; not starting. " + GOES_ON)
+FAILED_LAUNCH = re.compile(r"^srun: error: Task launch for .* failed on node ([^: \n]+): .*", re.MULTILINE)
 
 
 def exhausted(history: History, cause: str, rules: Rules, more: int = 0) -> str:
@@ -35,3 +40,50 @@ def pause_s(history: History, cause: str, rules: Rules, now: float, since: Optio
     for each in history.row:
         left = 0 if each != cause else left * 2 or least
     return max(0, min(left, LONGEST_S) + int(history.over_at if since is None else since) - int(now))
+
+
+def may_start(history: Union[History, End], rules: Rules, is_cancelled: bool, is_stopped: bool, now: float) -> Decision:
+    """Start, with the seconds that are to be waited first, or End."""
+    if isinstance(history, End):
+        return history
+    if is_cancelled:
+        return CANCELLED
+    if is_stopped:
+        return End.by_user("this run was asked to stop; not starting. " + GOES_ON)
+    cause = history.ended[-1] if history.ended else ""
+    why = exhausted(history, cause, rules) if cause else ""  # Slurm requeued it by itself
+    if why:
+        return End.gave_up(why, why + "; not starting. `clusterdp resume {run}` goes on with the run.")
+    if rules.kind == "entry" and history.idle >= rules.max_no_progress:
+        why = "{} attempt(s) in a row without a new checkpoint".format(history.idle)
+        return End.gave_up(why, why + "; giving up. See `clusterdp status {run}`.")
+    wait_s = pause_s(history, cause, rules, now) if cause else 0
+    said = "restart.{}.wait_s: this attempt begins in {} s.".format(cause.replace("-", "_"), wait_s)
+    return Start(wait_s, said if wait_s else "")
+
+
+def has_bad_node(nodes: Sequence[str], excluded: str, history: History) -> bool:
+    """Whether Slurm, which requeued the job by itself, took a node again that the run avoids. Once: it goes back into
+    the queue then, and is not asked again."""
+    return not history.moved and bool(set(nodes) & set(excluded.split(",")))
+
+
+def not_launched(said: str) -> List[str]:
+    """The nodes on which srun could not launch a task: slurmd is dead there, and Slurm does not know it yet."""
+    return sorted(set(FAILED_LAUNCH.findall(said)))
+
+
+def avoided(wanted: Iterable[str], usable: Sequence[str], needed: int, always: str, must: Sequence[str]) -> str:
+    """The value of ExcNodeList: `always`, and of the wanted nodes, which come in the order of their weight, as many as
+    leave so many usable nodes as the job needs: it would else wait for ever. must: the job is bound to these."""
+    names = [name for name in always.split(",") if name]
+    left = len(usable)
+    for node in wanted:
+        if node in must or node in names:
+            continue
+        if node in usable:
+            if left <= needed:
+                break
+            left -= 1
+        names.append(node)
+    return ",".join(names)

@@ -77,7 +77,7 @@ def resume_run(run: RunDir, options: argparse.Namespace) -> int:
 
 
 def again(options: argparse.Namespace) -> int:
-    from clusterdp.launch.again import plan_new
+    from clusterdp.launch.resume import plan_new
 
     old = named_run("again", options.run, options.overrides)
     plan = plan_new(old, options.overrides)

@@ -60,7 +60,7 @@ def submit(given: Given, options: argparse.Namespace) -> int:
 def _print_plan(plan: SweepPlan, named: bool) -> None:
     """The script, as it would be sent, on stdout; and what would run, and where, on stderr."""
     from clusterdp.operate.output.terminal import exact
-    from clusterdp.operate.sweep.table import values_table
+    from clusterdp.operate.sweep.elements import values_table
 
     exact(sys.stdout).write(plan.scripts[0][1].text)
     sys.stdout.flush()
@@ -92,8 +92,7 @@ def status(run: RunDir, as_json: bool = False) -> int:
     from clusterdp.operate.output.formatting import Colour, shown_path
     from clusterdp.operate.output.terminal import width_of
     from clusterdp.operate.record.next_command import command_lines
-    from clusterdp.operate.sweep.elements import read_sweep
-    from clusterdp.operate.sweep.table import status_table
+    from clusterdp.operate.sweep.elements import read_sweep, status_table
 
     found = read_sweep(SweepDir(run.path))
     if as_json:
@@ -112,9 +111,8 @@ def sweep(options: argparse.Namespace, run: RunDir, resume: Resume) -> int:
     """`clusterdp sweep`: the results, best first. resume: what `clusterdp resume` does with a run."""
     from clusterdp.operate.output.formatting import Colour
     from clusterdp.operate.output.terminal import filled, width_of
-    from clusterdp.operate.sweep.elements import read_sweep, sweep_meant
+    from clusterdp.operate.sweep.elements import read_sweep, status_table, sweep_meant
     from clusterdp.operate.sweep.results import as_rows, best_first, columns
-    from clusterdp.operate.sweep.table import status_table
 
     found = read_sweep(sweep_meant(run))
     if options.retry:
@@ -182,7 +180,7 @@ def _print_json(found: SweepStatus, elements: Sequence[ElementStatus], **ranked:
 
 def _print_headline(found: SweepStatus, colour: Colour) -> None:
     from clusterdp.operate.output.terminal import filled, width_of
-    from clusterdp.operate.sweep.table import counts
+    from clusterdp.operate.sweep.elements import counts
 
     said = f" ({found.said})" if found.said else ""
     words = counts(found.elements, colour) + said
@@ -193,7 +191,7 @@ def _retry(found: SweepStatus, options: argparse.Namespace, resume: Resume) -> i
     """Those with a script of their own as `resume` does it, one by one; the others as arrays of the sweep's script."""
     from clusterdp.launch.resume import old_code
     from clusterdp.launch.send.lock import RunLock
-    from clusterdp.launch.sweep.again import submit_again
+    from clusterdp.launch.sweep.arrays import submit_again
     from clusterdp.operate.change.resume_check import uncancelled
     from clusterdp.operate.sweep.watch import to_retry, with_own_script
 

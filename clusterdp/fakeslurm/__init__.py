@@ -1,7 +1,6 @@
 """A Slurm in a folder: the same sbatch scripts run on it as on a real Slurm, on a laptop and in CI.
 
 cluster           FakeCluster: starts a cluster, uses it, breaks it, takes it down
-control           FakeCluster's connection to the daemon of its cluster
 shape_file        a cluster's nodes, partitions and settings as a user declares them
 install_commands  writes the cluster's sbatch, srun, ... into a folder for PATH
 start_daemon      starts the daemon in the background, once

@@ -2,7 +2,6 @@
 
 plan              all that a submission would write and send; submit()
 resume            a new job for a run that is there
-again             a new run from the record of another
 job               Job: the handle of a submitted run
 snapshot/         the copy of the submit directory, and the record of what a run was made from
 render/           from a config to the text that sbatch is given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,10 +13,10 @@ from clusterdp import config as config_module
 from clusterdp.config import Config
 from clusterdp.errors import ConfigError, RunError, SubmitInDoubt
 from clusterdp.launch.job import Job
-from clusterdp.launch.plan import Plan, plan_for
+from clusterdp.launch.plan import Plan, new_name, plan_for
 from clusterdp.launch.snapshot.code_snapshot import changed_since
 from clusterdp.plainfile import read_plain
-from clusterdp.rundir import RunDir, read_events, write_durably
+from clusterdp.rundir import RunDir, read_events, sweep_of, write_durably
 from clusterdp.wording import some_of
 
 if TYPE_CHECKING:
@@ -111,3 +112,18 @@ def send_again(plan: Plan, lock: RunLock) -> Job:
         if isinstance(error, OSError):
             raise RunError(f"{plan.run.path}: cannot be written: {error.strerror}. Make room, then resume.") from None
         raise
+
+
+def plan_new(old: RunDir, overrides: Sequence[str]) -> Plan:
+    """The plan of a new run, which lies beside the old one unless `run_dir=` names another place."""
+    values = read_config(old) | {"run_dir": None}
+    restart = values.get("restart")
+    if isinstance(restart, dict):
+        values["restart"] = {**restart, "from_step": None}
+    config = config_again(old, values, overrides)
+    if config.run_dir:
+        path = Path(os.path.normpath(Path.cwd() / Path(config.run_dir).expanduser()))
+    else:
+        beside = sweep_of(old)
+        path = (beside or old).path.parent / new_name(config.name)
+    return plan_for(config, RunDir(path), submit_dir_of(old), old if old.code.is_dir() else None)

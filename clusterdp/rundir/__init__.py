@@ -41,12 +41,11 @@ The modules here:
     names          RunDir and Attempt: the names of the files
     sweep          SweepDir: the folder of several runs that differ in some values
     ledger         events written, read, and checked
-    durable        files that are whole after a crash
     lenient_reads  JSON lines and one-line files that may be missing or torn
     tail           the new lines of a file that is still being written
 """
 
-from clusterdp.rundir.durable import write_durably
+from clusterdp.plainfile import write_durably
 from clusterdp.rundir.ledger import (
     Ledger,
     append_line,

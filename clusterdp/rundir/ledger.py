@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterdp.errors import RunError
-from clusterdp.plainfile import open_plain, read_plain
-from clusterdp.rundir.durable import write_durably
+from clusterdp.plainfile import open_plain, read_plain, write_durably
 from clusterdp.rundir.names import RunDir
 from clusterdp.slurm.jobid import is_job_id
 

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterdp.errors import RunError
-from clusterdp.plainfile import read_plain
-from clusterdp.rundir.durable import write_durably
+from clusterdp.plainfile import read_plain, write_durably
 from clusterdp.rundir.names import RunDir, names_in
 
 TABLE = "sweep.json"

@@ -7,7 +7,6 @@
     url           any URL that fsspec knows
     s3            object stores: uploads in parts, put-if-absent; needs clusterdp[s3]
     sftp          a folder on another machine; needs clusterdp[sftp]
-    range_reader  a file on a server, read in few requests
     retry         how often and how long a request is repeated
     address       a URL without its secrets
 

@@ -20,8 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from clusterdp.errors import ConfigError
 from clusterdp.storage.address import masked
-from clusterdp.storage.base import Readable, Storage, already_there, checked, temporary_name
-from clusterdp.storage.range_reader import RangeReader
+from clusterdp.storage.base import RangeReader, Readable, Storage, already_there, checked, temporary_name
 from clusterdp.storage.retry import Fault, RetryPolicy
 
 T = TypeVar("T")

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 from clusterdp.errors import ConfigError
 from clusterdp.storage.address import masked
-from clusterdp.storage.base import Readable, Storage, already_there, checked
-from clusterdp.storage.range_reader import RangeReader
+from clusterdp.storage.base import RangeReader, Readable, Storage, already_there, checked
 from clusterdp.storage.retry import Fault, RetryPolicy
 
 T = TypeVar("T")

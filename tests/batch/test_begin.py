@@ -7,10 +7,9 @@ import json
 import pytest
 
 from clusterdp.batch.attempts import Attempt, last_event
-from clusterdp.batch.begin import has_bad_node, may_start
 from clusterdp.batch.decisions import End, Start
 from clusterdp.batch.history import History, history_of
-from clusterdp.batch.policy import exhausted, pause_s
+from clusterdp.batch.policy import exhausted, has_bad_node, may_start, pause_s
 from clusterdp.batch.rules import Policy, Rules
 
 RULES = Rules(

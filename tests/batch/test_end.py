@@ -6,12 +6,12 @@ import pytest
 
 from clusterdp.batch import slurm
 from clusterdp.batch.causes import of_outcome
+from clusterdp.batch.check_nodes import first_dead, result_of
 from clusterdp.batch.decisions import Decision, End, Leave, Requeue
 from clusterdp.batch.end import Ended, by_fault, by_slurm, by_the_ranks
 from clusterdp.batch.evidence import Failure, Fault, failure_of, fault_of, is_repeated, mistake_of
 from clusterdp.batch.history import History
-from clusterdp.batch.nodes import avoided, not_launched
-from clusterdp.batch.preflight import first_dead, result_of
+from clusterdp.batch.policy import avoided, not_launched
 from clusterdp.batch.rules import Policy, Rules
 from clusterdp.batch.slurm import state_of
 

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from clusterdp.check.check import all_findings
+from clusterdp.check.check import KNOWN, all_findings
 from clusterdp.check.cluster.cluster_facts import ClusterFacts
 from clusterdp.check.finding import Finding
 from clusterdp.check.last_run import LastRun
-from clusterdp.check.misread import KNOWN
 from clusterdp.check.program import look_at, look_at_script
 from clusterdp.fakeslurm.commands.options import ever
 from clusterdp.slurm.commands import Association

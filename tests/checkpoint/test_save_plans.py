@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 
-from clusterdp.checkpoint.save.save_plans import plans_only
+from clusterdp.checkpoint.save.sharded import plans_only
 from clusterdp.errors import StateError
 
 

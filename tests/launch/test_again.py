@@ -12,7 +12,7 @@ import pytest
 
 import clusterdp
 from clusterdp.errors import RunError
-from clusterdp.launch.again import plan_new
+from clusterdp.launch.resume import plan_new
 from clusterdp.launch.snapshot.source_record import installed_packages
 from clusterdp.rundir import RunDir
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from clusterdp.config.tree import SnapshotConfig
-from clusterdp.launch.snapshot import git_ignored
-from clusterdp.launch.snapshot.code_snapshot import take
-from clusterdp.launch.snapshot.git_ignored import Ignored, find_ignored, in_words
+from clusterdp.launch.snapshot import code_snapshot
+from clusterdp.launch.snapshot.code_snapshot import Ignored, find_ignored, in_words, take
 from tests.launch.test_code_snapshot import git
 
 IGNORES = "*.bin\n/data\n/out/\n.venv/\nvenv/\n__pycache__/\n*.log\n/runs/\n/scratch\n.cache/\n"
@@ -72,12 +71,12 @@ def test_outside_git_nothing_is_ignored(tmp_path: Path) -> None:
 def test_of_a_million_files_some_are_looked_at(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(6):
         (source / f"data/images/{i}.csv").touch()
-    monkeypatch.setattr(git_ignored, "MOST_OF_A_FOLDER", 4)
+    monkeypatch.setattr(code_snapshot, "MOST_OF_A_FOLDER", 4)
     data = next(one for one in find_ignored(source, []) if one.name == "data")
     assert data.more
-    monkeypatch.setattr(git_ignored, "MOST_FILES", 0)
+    monkeypatch.setattr(code_snapshot, "MOST_FILES", 0)
     assert "data" not in [one.name for one in find_ignored(source, [])]
-    monkeypatch.setattr(git_ignored, "MOST_NAMES", 0)
+    monkeypatch.setattr(code_snapshot, "MOST_NAMES", 0)
     assert find_ignored(source, []) == []
 
 

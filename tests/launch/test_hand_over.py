@@ -248,7 +248,7 @@ def test_banner_of_a_wrapper_changes_no_decision(run_script: RunScript, stubs: S
 
 
 def test_fault_of_the_program_before_the_start_exits_4(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
-    break_program(run_script, tmp_path, "begin.py", "history.ended[-1]", "history.broken")
+    break_program(run_script, tmp_path, "policy.py", "history.ended[-1]", "history.broken")
     done = run_script(DONE, restart=1)
     assert done.returncode == 4
     assert "a fault in the batch program" in done.stderr

@@ -11,8 +11,7 @@ import pytest
 from clusterdp.operate.find.run_index import remember
 from clusterdp.operate.output.formatting import Colour
 from clusterdp.operate.record.note import write_note
-from clusterdp.operate.sweep.elements import read_sweep
-from clusterdp.operate.sweep.table import status_table
+from clusterdp.operate.sweep.elements import read_sweep, status_table
 from clusterdp.rundir import SweepDir
 from tests.operate.builder import T0, RunBuilder
 from tests.operate.conftest import FakeQueue

@@ -408,7 +408,7 @@ def test_ranks_of_a_model_without_parameters_to_train_need_no_ddp(job: JobHandle
 
 def test_the_time_of_a_loop_is_told_by_what_it_was_spent_on(another: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("clusterdp.train.output.time_spent.monotonic", lambda: now)
+    monkeypatch.setattr("clusterdp.train.output.attempt_record.monotonic", lambda: now)
     job = another("run", every_steps=4)
     counter = Counter()
     loop = job.loop(job.loader(DATA, 2), {"counter": counter}, epochs=2)

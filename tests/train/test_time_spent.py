@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from clusterdp.train.output import time_spent
-from clusterdp.train.output.time_spent import TimeSpent
+from clusterdp.train.output import attempt_record
+from clusterdp.train.output.attempt_record import TimeSpent
 
 
 class Clock:
     def __init__(self, patch: pytest.MonkeyPatch):
         self.now = 1000.0
-        patch.setattr(time_spent, "monotonic", lambda: self.now)
+        patch.setattr(attempt_record, "monotonic", lambda: self.now)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ flat_reader      the flat buffer as tensors, read once and exchanged between ran
 resharding       state of which each rank needs another part than it has saved
 import_foreign   a start from what another program has saved
 foreign_formats  files of torch.save() and torch.distributed.checkpoint, read without running them
-library_formats  what Hugging Face, accelerate and Lightning have saved
 torch_file       a checkpoint written as a file of torch.save()
 difference       by how much two tensors differ
 """

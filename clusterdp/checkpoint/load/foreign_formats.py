@@ -1,5 +1,5 @@
 """Files of other programs as a tree: a file of torch.save(), a folder of torch.distributed.checkpoint, or what
-libraries write (library_formats.py).
+libraries write.
 
 The first two are pickles, and reading a pickle can run any code. Here it cannot: of a file only what torch.load()
 allows with weights_only=True is read, and of a folder's .metadata only descriptions of tensors. All else is refused by
@@ -9,17 +9,18 @@ name.
 from __future__ import annotations
 
 import io
+import json
+import logging
 import pickle
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
-from clusterdp.checkpoint.load import library_formats
 from clusterdp.checkpoint.state.tree import key_of
 from clusterdp.errors import CheckpointError, StateError
 from clusterdp.storage import open_storage
@@ -37,6 +38,11 @@ _DESCRIBES = {
     ("collections", "OrderedDict"),
     *(("pathlib", name) for name in ("PosixPath", "PurePosixPath")),
 }  # fmt: skip
+_log = logging.getLogger("clusterdp.checkpoint")
+Load = Callable[[str, Path], Any]  # a file of torch.save(), of which nothing is run
+_PART = re.compile(r"(model|pytorch_model|optimizer|scheduler|scaler)(_\d+)?\.(safetensors|bin|pt)(\.index\.json)?")
+_STATE = (".bin", ".pt", ".pth", ".pkl", ".safetensors")
+_SCALERS = ("MixedPrecision", "MixedPrecisionPlugin", "native_amp_scaling_state")
 
 
 def read(where: str, live: Mapping[str, torch.Tensor]) -> Any:
@@ -46,7 +52,7 @@ def read(where: str, live: Mapping[str, torch.Tensor]) -> Any:
         folder, _, name = where.rpartition("/")
         with _reading(where):
             data = open_storage(folder).read(name)
-        return library_formats.of_lightning(_torch_file(where, io.BytesIO(data)))
+        return of_lightning(_torch_file(where, io.BytesIO(data)))
     path = Path(where.removeprefix("file://")).expanduser()
     if (path / ".metadata").is_file():
         return _folder(path, live)
@@ -54,12 +60,12 @@ def read(where: str, live: Mapping[str, torch.Tensor]) -> Any:
         if path.is_dir():
             return _library_folder(where, path)
         if path.suffix == ".safetensors" and path.is_file():
-            return library_formats.read_safetensors(path)
-    return library_formats.of_lightning(_torch_file(where, path))
+            return read_safetensors(path)
+    return of_lightning(_torch_file(where, path))
 
 
 def _library_folder(where: str, path: Path) -> Any:
-    tree = library_formats.read_folder(path, _torch_file)
+    tree = read_folder(path, _torch_file)
     if tree is None:
         raise CheckpointError(
             f"{where}: a folder without a .metadata, a model.safetensors or a pytorch_model.bin is nothing that "
@@ -189,3 +195,80 @@ def _lists(tree: Any, *path: Any) -> Any:
     if path and path[-1] != "state" and keys and keys == list(range(len(keys))):
         return [_lists(item, *path, i) for i, item in enumerate(tree.values())]
     return {key: _lists(item, *path, key) for key, item in tree.items()}
+
+
+def read_folder(path: Path, load: Load) -> dict[str, Any] | None:
+    """The tree {"model": ..., ...} of a folder of Hugging Face or accelerate; None if no library wrote it.
+
+    model.safetensors or pytorch_model.bin, or an .index.json that names the files which have its parts; beside it, of
+    accelerate, optimizer.bin, scheduler.bin and scaler.pt, with _1 for a second one; of the Trainer of transformers,
+    optimizer.pt, scheduler.pt, scaler.pt and trainer_state.json. Raises StateError, CheckpointError or OSError.
+    """
+    tree: dict[str, Any] = {}
+    read: set[str] = set()
+    for file in sorted(path.iterdir(), reverse=True):  # safetensors after .bin: where there are both, they count
+        match = _PART.fullmatch(file.name)
+        if match is None:
+            continue
+        name = match[1].removeprefix("pytorch_") + (match[2] or "")
+        if match[4] is None:
+            tree[name] = _file(file, load)
+            read.add(file.name)
+        else:
+            parts = _parts(file)
+            tree[name] = {key: value for part in parts for key, value in _file(path / part, load).items()}
+            read |= {file.name, *parts}
+    if "model" not in tree:
+        return None
+    trainer = path / "trainer_state.json"
+    if trainer.is_file():
+        tree["global_step"] = _json(trainer).get("global_step")
+    left = sorted(file.name for file in path.iterdir() if file.suffix in _STATE and file.name not in read)
+    if left:
+        _log.warning("%s: not read: %s.", path, ", ".join(left))
+    return tree
+
+
+def read_safetensors(path: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path}: no safetensors file, or a damaged one: {error}.") from error
+
+
+def of_lightning(tree: Any) -> Any:
+    """The tree with the names that other programs use, if it is Lightning's. The state of its loops and callbacks is
+    left out: a run counts its own steps."""
+    if not isinstance(tree, Mapping) or not ("state_dict" in tree and "optimizer_states" in tree):
+        return tree
+    found: dict[str, Any] = {"model": tree["state_dict"]}
+    for name, states in (("optimizer", tree["optimizer_states"]), ("scheduler", tree.get("lr_schedulers", []))):
+        found |= {f"{name}_{i}" if i else name: state for i, state in enumerate(states)}
+    scalers = [tree[name] for name in _SCALERS if name in tree]
+    found |= {"scaler": scalers[0]} if scalers else {}
+    return found | {name: tree[name] for name in ("epoch", "global_step") if name in tree}
+
+
+def _file(file: Path, load: Load) -> Any:
+    return read_safetensors(file) if file.suffix == ".safetensors" else load(str(file), file)
+
+
+def _parts(index: Path) -> list[str]:
+    found = _json(index).get("weight_map")
+    parts = sorted(set(found.values())) if isinstance(found, dict) else [""]
+    if not all(isinstance(part, str) and part and Path(part).name == part for part in parts):
+        raise CheckpointError(f"{index}: its weight_map does not name files of this folder. Download it again.")
+    return parts
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file}: it is no JSON: {error}. Download it again.") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{file}: it holds a {type(found).__name__} and no object. Download it again.")
+    return found

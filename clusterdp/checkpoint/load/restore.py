@@ -8,13 +8,15 @@ from typing import Any
 
 import torch
 
+from clusterdp.checkpoint.format import strides
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, Manifest, decode
 from clusterdp.checkpoint.format.verified_reads import check_sizes, ranges_of, read_manifest
 from clusterdp.checkpoint.load.flat_reader import FlatReader, live_tensors, read_own
-from clusterdp.checkpoint.state import as_built, mismatch, module_buffers, parameter_names, stateful
+from clusterdp.checkpoint.state import as_built, module_buffers, parameter_names, stateful
 from clusterdp.checkpoint.state.rank_group import RankGroup
-from clusterdp.checkpoint.state.tree import cloned, copied, is_sharded, unflatten
+from clusterdp.checkpoint.state.tree import cloned, copied, dtype_name, is_sharded, key_of, unflatten
 from clusterdp.storage import Storage
+from clusterdp.wording import some_of
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ def put_back(loaded: LoadedCheckpoint, state: Mapping[str, Any], world_size: int
                 as_built.add_groups(thing, given, changed.get(name, {}), shared)
             given = parameter_names.by_name(name, thing, given, changed.get(name, {}).get("names"), shared)
             stateful.load(name, thing, given)
-            different += mismatch.differences(name, thing, given, loaded.manifest.strides, loaded.tensors)
+            different += differences(name, thing, given, loaded.manifest.strides, loaded.tensors)
         loaded.release(name, everything=not keeps)
         different += module_buffers.load(
             name, thing, mine.get("buffers", {}).get(name, {})
@@ -170,7 +172,7 @@ def _into_module(
     different = [*as_built.put_back(name, module, changed)]
     if noted is not None:
         module_buffers.restride(name, module, noted, loaded.tensors)
-    return [*different, *mismatch.differences(name, module, given, noted, loaded.tensors)]
+    return [*different, *differences(name, module, given, noted, loaded.tensors)]
 
 
 def _read_parts(storage: Storage, manifest: Manifest, state: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
@@ -188,3 +190,40 @@ def _live(manifest: Manifest, state: Mapping[str, Any]) -> dict[str, torch.Tenso
     for name, thing in stateful.shared(state).items():
         found |= stateful.live_tensors(name, thing)
     return live_tensors(manifest.layout, found)
+
+
+def differences(
+    name: str, thing: Any, saved: Any, layout: Mapping[str, strides.Shape] | None, known: Mapping[str, Any]
+) -> Iterator[str]:
+    """A line for each kind of difference. saved: the state that the object was given; layout: strides by the tensors'
+    names in the checkpoint, if anybody noted them; known: those names."""
+    if not isinstance(thing, (torch.nn.Module, torch.optim.Optimizer)):
+        return
+    found: dict[str, list[str]] = {}
+    for key, there, here in _pairs(saved, thing.state_dict()):
+        place = key_of(name, *key)
+        if there.dtype != here.dtype:
+            cast = f"{dtype_name(there)} when it was saved, {dtype_name(here)} here: cast"
+            found.setdefault(cast, []).append(place)
+        elif layout is not None and place in known and not is_sharded(here):
+            was, now = layout.get(place), strides.noted(tuple(here.shape), here.stride())
+            if was != now:
+                shape = tuple(here.shape)
+                lies = f"strides {was or strides.rows(shape)} when it was saved, {now or strides.rows(shape)} here"
+                found.setdefault(lies, []).append(place)
+    for what, places in found.items():
+        yield f"{some_of(places, 4)}: {what}"
+
+
+def _pairs(saved: Any, live: Any, *path: Any) -> Iterator[tuple[tuple[Any, ...], torch.Tensor, torch.Tensor]]:
+    """Tensors that are at the same place of both trees."""
+    if isinstance(saved, torch.Tensor):
+        if isinstance(live, torch.Tensor) and not torch.nn.parameter.is_lazy(live):
+            yield path, saved, live
+    elif isinstance(saved, Mapping) and isinstance(live, Mapping):
+        for key, item in saved.items():
+            if key in live:
+                yield from _pairs(item, live[key], *path, key)
+    elif isinstance(saved, (list, tuple)) and isinstance(live, (list, tuple)) and len(saved) == len(live):
+        for i, item in enumerate(saved):
+            yield from _pairs(item, live[i], *path, i)

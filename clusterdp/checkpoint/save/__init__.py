@@ -5,7 +5,6 @@ replica_check   whether all ranks still have the same state
 save            one save, from the copy to the commit
 writer          one rank's files
 sharded         the pieces of FSDP2's tensors, as torch.distributed.checkpoint plans them
-save_plans      the plans that torch's ranks send each other meanwhile, read safely
 commit          what rank 0 does: the manifest last, retention after it
 mirror          checkpoints committed nearby, and copied to a store when it can be reached
 """

@@ -6,7 +6,6 @@ as_built         what the program had built before training changed it
 plain_holders    dicts and tensors that are in a state as they are
 parameter_names  the names of the parameters in an optimizer's groups, and their order
 module_buffers   the buffers of modules, which may differ between ranks and change their size
-mismatch         where an object differs from what was saved although its state fits
 rng              the random number generators of a rank
 rank_group       the ranks that save and restore together, and how they agree
 same_plan        what torch.distributed.checkpoint asks of a reader or writer where nothing is to be done

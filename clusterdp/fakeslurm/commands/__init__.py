@@ -26,7 +26,6 @@ getopt               reads command lines as getopt_long does, with its error tex
 options              which options sbatch, srun and salloc know, and the variables that set them
 option_values        which values those options take
 parsed_options       the options that were given, and what each value means
-directives           the #SBATCH and #PBS lines of a script
 job_desc_of_options  from the options to a JobDesc
 columns              tables as squeue and sinfo print them
 as_json              --json and --yaml of squeue, sinfo and scontrol, as in 22.05

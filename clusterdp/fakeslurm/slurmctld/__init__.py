@@ -2,7 +2,6 @@
 
 daemon          the process: its event loop, sockets and periodic work
 connection      the daemon's end of a connection to a command or to the process of a step
-outages         runs a command, late or not at all if the controller is to fail
 controller      what becomes of jobs: submit, schedule, start, hold, signal
 submit_checks   what is refused when a job is submitted
 scheduler       who starts where, who is preempted, and why the others wait; without side effects

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from clusterdp.fakeslurm import commands
 from clusterdp.fakeslurm.core import node_folders, processes
@@ -21,7 +22,7 @@ from clusterdp.fakeslurm.core.model import JobRecord, Model, Step
 from clusterdp.fakeslurm.core.orders import Order
 from clusterdp.fakeslurm.core.paths import Paths
 from clusterdp.fakeslurm.core.shape import Shape, User
-from clusterdp.fakeslurm.slurmctld import job_end, journal, outages, timers
+from clusterdp.fakeslurm.slurmctld import job_end, journal, timers
 from clusterdp.fakeslurm.slurmctld.connection import Connection, ConnectionLost
 from clusterdp.fakeslurm.slurmctld.controller import Controller
 from clusterdp.fakeslurm.slurmctld.step_layout import StepRequest
@@ -30,8 +31,19 @@ from clusterdp.fakeslurm.slurmctld.stepds import LOST_AFTER_S, Stepds
 from clusterdp.fakeslurm.slurmdbd.accounting import Accounting
 from clusterdp.fakeslurm.slurmstepd.forkserver import ForkServer
 
+if TYPE_CHECKING:
+    from clusterdp.fakeslurm.core.faults import Faults
+    from clusterdp.fakeslurm.slurmctld.connection import Connection
+
+
 RETRY_S = 0.1  # before the next try, when no descriptor is left
 MOST_SILENT = 1024  # connections without a request; one more closes the oldest, so that they do not keep commands out
+TIMED_OUT = (
+    "Socket timed out on send/recv operation",
+    140,
+)  # the number is the exit status of scancel, made of the error's number
+NO_CONTACT = ("Unable to contact slurm controller (connect failure)", 8)
+LOADS = {"job": "jobs", "jobs": "jobs", "step": "jobs", "node": "node", "nodes": "node", "config": "ctl_conf"}
 
 
 class Daemon:
@@ -158,7 +170,7 @@ class Daemon:
                 command = commands.find(client.command)
                 if not command:
                     raise Refusal(f"{client.command}: not supported by this fake cluster")
-                code = await outages.answer(command, client, self)
+                code = await answer(command, client, self)
             except CommandDone as end:
                 code = end.exit_code
             except Refusal as refusal:
@@ -220,3 +232,98 @@ class Daemon:
             await asyncio.sleep(0.05)
         node_folders.remove(self.paths)
         self.paths.pid.unlink(missing_ok=True)
+
+
+LOADS |= {"partition": "partitions", "partitions": "partitions"}
+LOCAL = ("hostname", "hostlist")  # `scontrol show hostnames` needs no controller
+ASKS_TWICE = r"(-j|--jobs?\b|--signal|-s\b|show (job|step)s? \S)"  # these ask twice, and so wait twice as long
+ELSEWHERE = ("sacct", "sacctmgr", "control")  # these ask slurmdbd, or no part of Slurm
+LOOK_AGAIN_S = 0.1
+
+Command = Callable[["Connection", "Daemon"], Awaitable[int]]
+
+
+async def answer(command: Command, client: Connection, daemon: Daemon) -> int:
+    """Run a command as far and as fast as the faults of the controller allow: late, too late, or not at all.
+
+    What commands print then, when, and with which exit status was recorded from Slurm 22.05 with its slurmctld stopped
+    (SIGSTOP: no answer ever came) and killed (nobody listened). Running steps and jobs go on meanwhile.
+    """
+    faults, patience_s = daemon.model.faults, daemon.shape.settings.message_timeout_s
+    words = " ".join(client.words)
+    if client.command in ELSEWHERE or re.match(rf"(-\S+ )*show {LOCAL[0]}|(-\S+ )*show {LOCAL[1]}", words):
+        return await command(client, daemon)
+    times = 2 if re.search(ASKS_TWICE, words) and client.command != "sbatch" else 1
+    if faults.away:
+        await _until_back(faults, (patience_s - 1) * times)
+        if faults.away:
+            raise complaint(client, *NO_CONTACT)
+    if client.command == "sbatch" and faults.draw():
+        daemon.controller.records.history.write("flaky", command=" ".join([client.command, *client.words]))
+        raise complaint(client, *TIMED_OUT)
+    if faults.late_s <= patience_s:
+        if faults.late_s:
+            await asyncio.sleep(faults.late_s)
+        return await command(client, daemon)
+    await _in_vain(command, client, daemon, patience_s * times)
+    raise complaint(client, *TIMED_OUT)
+
+
+async def _until_back(faults: Faults, at_most_s: float) -> None:
+    """Wait until the controller is back. Commands try to connect every second."""
+    end = time.monotonic() + at_most_s
+    while faults.away and time.monotonic() < end:
+        await asyncio.sleep(LOOK_AGAIN_S)
+
+
+async def _in_vain(command: Command, client: Connection, daemon: Daemon, patience_s: float) -> None:
+    """Do what was asked without an answer: a job is submitted although sbatch says that it failed."""
+    end = time.monotonic() + patience_s
+    if client.command in ("sbatch", "scancel", "scontrol"):
+        try:
+            await asyncio.wait_for(command(client, daemon), patience_s)
+            daemon.controller.settle()
+        except (Refusal, CommandDone, asyncio.TimeoutError):
+            pass
+        client.discard_output()
+    await asyncio.sleep(max(end - time.monotonic(), 0))
+
+
+def complaint(client: Connection, text: str, number: int) -> Refusal:
+    """What the command says when it got no answer."""
+    words, job = client.words, client.environ.get("SLURM_JOB_ID") or client.environ.get("SLURM_JOBID")
+    if client.command == "sbatch":
+        return Refusal(f"sbatch: error: Batch job submission failed: {text}")
+    if client.command == "salloc":
+        return Refusal(f"salloc: error: Job submit/allocate failed: {text}")
+    if client.command == "srun" and job:
+        lost = f"srun: Check SLURM_JOB_ID environment variable. Expired or invalid job {job}"
+        return Refusal(f"srun: error: Unable to confirm allocation for job {job}: {text}\n{lost}")
+    if client.command == "srun":
+        return Refusal(f"srun: error: Unable to allocate resources: {text}")
+    if client.command == "sinfo":
+        return Refusal(f"slurm_load_partitions: {text}")
+    ids = [word for word in words if word[:1].isdigit()]
+    if client.command == "scancel" and ids and not re.search(ASKS_TWICE, " ".join(words)):
+        lines = [f"scancel: error: Kill job error on job id {each}: {text}" for each in ids]
+        return Refusal("\n".join(lines), number)
+    if client.command == "scontrol":
+        return _of_scontrol(client, [word for word in words if not word.startswith("-")], text)
+    return Refusal(f"slurm_load_jobs error: {text}")
+
+
+def _of_scontrol(client: Connection, words: list[str], text: str) -> Refusal:
+    verb, *rest = words or [""]
+    if verb == "ping":
+        from clusterdp.fakeslurm.core.shape import host_name
+
+        stars = "*" * 41
+        client.print(
+            f"Slurmctld(primary) at {host_name()} is DOWN\n{stars}\n** RESTORE SLURMCTLD DAEMON TO SERVICE **\n{stars}"
+        )
+        raise CommandDone(1)
+    if verb == "show":
+        return Refusal(f"slurm_load_{LOADS.get(rest[0].lower() if rest else '', 'jobs')} error: {text}")
+    named = [word.partition("=")[2] for word in rest if word.lower().startswith(("jobid=", "job="))]
+    job = named[0] if named else rest[0] if rest and verb != "update" else ""
+    return Refusal(f"Unexpected message received for job {job}" if job else f"slurm_update error: {text}")

@@ -2,8 +2,6 @@
 
 code_snapshot     the copy of the submit directory that every attempt runs
 copied_files      its files: links to those of an earlier run where nothing has changed
-excluded_folders  folders that no snapshot takes in
-git_ignored       what git ignores, and a job may need all the same
 source_record     what a run was made from: commit, packages, by whom
 batch_copy        the copy of the batch program in the run folder
 """

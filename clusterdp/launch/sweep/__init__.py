@@ -2,5 +2,4 @@
 
 plan    all that the submission of a sweep would write and send
 arrays  the arrays submitted, and undone if one is refused
-again   elements that are over, submitted again
 """

@@ -12,8 +12,7 @@ from clusterdp.operate.change.cancel import may_still_run
 from clusterdp.operate.output.formatting import shown_path
 from clusterdp.operate.queue.moved_folder import refuse_copy
 from clusterdp.operate.queue.run_status import WAITS, alive
-from clusterdp.operate.sweep.elements import ElementStatus, SweepStatus, ask_for_all, read_sweep
-from clusterdp.operate.sweep.table import listed
+from clusterdp.operate.sweep.elements import ElementStatus, SweepStatus, ask_for_all, listed, read_sweep
 from clusterdp.rundir import SweepDir, mark_cancelled, mark_stopped, mark_told
 from clusterdp.slurm import commands
 from clusterdp.wording import counted

@@ -6,6 +6,5 @@ verify            `checkpoint verify`
 diff              `checkpoint diff`
 export            `checkpoint export`
 prune             `checkpoint prune`
-safetensors_file  a .safetensors file, written tensor by tensor
 read_progress     how far a long read is, on a terminal
 """

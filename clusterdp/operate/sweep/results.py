@@ -15,8 +15,7 @@ from clusterdp.operate.output.formatting import Colour, metric_rank
 from clusterdp.operate.output.terminal import filled
 from clusterdp.operate.record.run_history import newest
 from clusterdp.operate.record.run_state import NOT_DONE, RunState
-from clusterdp.operate.sweep.elements import ElementStatus, read_sweep, sweep_meant
-from clusterdp.operate.sweep.table import listed
+from clusterdp.operate.sweep.elements import ElementStatus, listed, read_sweep, sweep_meant
 from clusterdp.operate.why import failure_words
 from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.wording import did_you_mean

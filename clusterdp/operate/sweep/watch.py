@@ -17,9 +17,16 @@ from clusterdp.operate.queue.moved_folder import refuse_copy
 from clusterdp.operate.queue.run_status import live_jobs
 from clusterdp.operate.record.run_history import read_history
 from clusterdp.operate.record.run_state import INTERRUPTED, RunState
-from clusterdp.operate.sweep.elements import ElementStatus, SweepStatus, ask_for_all, read_sweep
+from clusterdp.operate.sweep.elements import (
+    ElementStatus,
+    SweepStatus,
+    ask_for_all,
+    counts,
+    listed,
+    read_sweep,
+    status_table,
+)
 from clusterdp.operate.sweep.results import best_first
-from clusterdp.operate.sweep.table import counts, listed, status_table
 from clusterdp.rundir import SweepDir
 
 STATES = {

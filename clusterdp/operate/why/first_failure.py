@@ -27,16 +27,19 @@ from clusterdp.batch.causes import CAUSES, FAULTS
 from clusterdp.operate.record.log_files import agent_logs, batch_log, rank_logs
 from clusterdp.operate.record.standstill import hang_of
 from clusterdp.operate.why.match import (
+    MOST_LINES,
     OUT_OF_MEMORY,
     SLURMS_HINTS,
+    RankLog,
     TaskMessage,
     errors,
     known,
+    looked_further,
     part_of_attempt,
+    read_log,
     root_causes,
     task_messages,
 )
-from clusterdp.operate.why.rank_log import MOST_LINES, RankLog, looked_further, read_log
 from clusterdp.operate.why.signature import Signature
 from clusterdp.operate.why.signatures import BY_NAME
 from clusterdp.plainfile import read_plain, reading

@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
+import re
 import time
-from typing import Any, TextIO
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TextIO
 
-from clusterdp.operate.output.formatting import Colour, shown_path
+from clusterdp.batch.causes import CAUSES, FAULTS
+from clusterdp.errors import SlurmError
+from clusterdp.operate.output.formatting import Colour, ago, clock, shown_path
 from clusterdp.operate.output.terminal import ENDLESS, filled, width_of
 from clusterdp.operate.queue.pending_reasons import explain
-from clusterdp.operate.queue.run_status import WAITS, current_status
+from clusterdp.operate.queue.run_status import WAITS, RunStatus, current_status
+from clusterdp.operate.record.event_text import STOPPED_BY, ending_text
 from clusterdp.operate.record.next_command import next_command_lines
-from clusterdp.operate.record.run_history import RunHistory, read_history
-from clusterdp.operate.record.run_state import RunState
+from clusterdp.operate.record.run_history import RunHistory, newest, read_history
+from clusterdp.operate.record.run_state import NOT_DONE, RunState
+from clusterdp.operate.record.standstill import hang_of, stragglers_of, stragglers_text
 from clusterdp.operate.why import failure_words
-from clusterdp.operate.why.explanation import Explanation, explanation
-from clusterdp.operate.why.first_failure import Failure
+from clusterdp.operate.why.first_failure import Failure, find_failure, recorded_failure
 from clusterdp.rundir import RunDir
+from clusterdp.rundir.lenient_reads import time_of
+from clusterdp.slurm.quantities import megabytes_of
+from clusterdp.wording import counted
+
+if TYPE_CHECKING:
+    from clusterdp.slurm.nodes import NodeGroup
+
+
+NODES_MAY_DO = frozenset({"Resources", "Priority", "PartitionNodeLimit", "PartitionConfig", "ReqNodeNotAvail"})
 
 
 def show_why(run: RunDir, out: TextIO, as_json: bool = False, now: float | None = None) -> None:
@@ -103,3 +120,227 @@ def as_data(found: Explanation) -> dict[str, Any]:
             "unread": failure.unread,
         },
     }
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`facts`: (key, words), the most important first. `failure`: of a run that failed, or of the last attempt of one
+    that waits. `request`, `smaller`: of a pending job."""
+
+    history: RunHistory
+    status: RunStatus
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    failure: Failure | None = None
+    request: Request | None = None
+    smaller: str = ""
+
+
+def explanation(history: RunHistory, status: RunStatus, now: float) -> Explanation:
+    if status.state is RunState.WAITING:
+        return _of_a_wait(history, status, now)
+    if status.state is RunState.RUNNING:
+        return Explanation(history, status, _of_running(history, status, now))
+    wanted = history.asked_to_stop or (history.last is not None and history.last.stopped_by_user)
+    if status.state in NOT_DONE and not wanted:
+        failure = recorded_failure(history)
+        facts = _of_an_end(history, status, now, failure)
+        facts += failure_words.facts(history, failure) if failure else []
+        return Explanation(history, status, facts, failure)
+    return Explanation(history, status, _of_an_end(history, status, now))
+
+
+def _of_a_wait(history: RunHistory, status: RunStatus, now: float) -> Explanation:
+    row, job = status.row, history.job
+    if row is None or row.state not in WAITS or job is None:
+        return Explanation(history, status, [("why", status.why or "it has not begun, by its records")])
+    known = explain(row.reason)
+    request = read_request(job)
+    fewer = smaller(request, row.reason) if request else ""
+    facts = [("job", f"{job} in {request.partition}" if request and request.partition else job)]
+    facts.append(("reason", f"{row.reason}: {known.words}" if known else row.reason))
+    if request and request.nodes:
+        facts.append(("asks", request.in_words()))
+    facts += _start(request, row.reason, now)
+    if fewer:
+        facts.append(("less", fewer))
+    if change := re.search(r"resources\.\S+=\S+", fewer):
+        run = shown_path(history.run.path)
+        facts.append(("by", f"`clusterdp cancel {run}`, then `clusterdp resume {run} {change[0]}`"))
+    if known and known.do:
+        facts.append(("do", known.do.replace("JOB", job)))
+    failure = None
+    last = newest(history.attempts)
+    if last is not None and last.job == job and last.cause in FAULTS:
+        failure = find_failure(history)
+        facts.append(("before", f"attempt {last.number} {ending_text(last)}"))
+        facts += [fact for fact in failure_words.facts(history, failure) if fact[0] in ("first", "cause", "error")]
+    return Explanation(history, status, facts, failure, request, fewer)
+
+
+def _start(request: Request | None, reason: str, now: float) -> list[tuple[str, str]]:
+    if request is None:
+        return []
+    if request.start is None or request.start <= now:
+        stuck = explain(reason)
+        return [] if stuck and stuck.stuck else [("start", "Slurm has no estimate")]
+    when = clock(request.start, now)
+    if reason == "BeginTime":
+        return [("start", f"{when} at the earliest")]
+    return [("start", f"{when}, as Slurm estimates it: other jobs may end earlier, or come before it")]
+
+
+def _of_running(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str, str]]:
+    last = newest(history.attempts)
+    facts = [("why", "it runs" + (f" ({status.why})" if status.why else ""))]
+    if last is None:
+        return facts
+    since = f", since {clock(last.started, now)}" if last.started else ""
+    facts.append(("where", f"attempt {last.number} on {last.nodes or 'its nodes'}{since}"))
+    if history.step is not None:
+        heard = f", {ago(history.measured_at, now)}" if history.measured_at else ""
+        facts.append(("step", f"{history.step}{heard}"))
+    if hang := hang_of(history, last):
+        facts += [("hang", str(hang.get("reason"))), ("see", shown_path(history.run.attempt(last.name).hang))]
+    if slow := stragglers_of(history, last):
+        facts.append(("slow", stragglers_text(slow)))
+    return facts
+
+
+def _of_an_end(
+    history: RunHistory, status: RunStatus, now: float, failure: Failure | None = None
+) -> list[tuple[str, str]]:
+    facts = [("ended", words)] if (words := _how_it_ended(history, status, now, failure)) else []
+    if (faults := sum(attempt.cause in FAULTS for attempt in history.ran)) > 1:
+        facts.append(("tried", f"{faults} attempts ended with a fault; this is the last"))
+    if status.state is RunState.VANISHED:
+        facts.append(("see", f"`sacct -j {history.job} -o JobID,State,ExitCode,End`, if your site keeps accounts"))
+        facts += _of_another(history)
+    return facts
+
+
+def _how_it_ended(history: RunHistory, status: RunStatus, now: float, failure: Failure | None) -> str:
+    last, words = history.last, STOPPED_BY.get(status.why, status.why)
+    cause = CAUSES.get(last.cause, last.cause) if last is not None else ""
+    if status.state is RunState.DONE:
+        return words or ("it finished" if history.step is None else f"it finished at step {history.step}")
+    if status.state is RunState.FAILED and last is not None and last.exit is not None and last.cause in FAULTS:
+        return f"{cause} ({failure_words.exit_words(last.exit, failure)})" + (f"; {words}" if words else "")
+    asked = next((e for e in reversed(history.events) if e.get("event") in ("cancelled", "stop-asked")), None)
+    when = f", {ago(time_of(asked), now)}" if asked is not None else ""
+    if status.state is RunState.CANCELLED and history.cancelled:
+        return "by `clusterdp cancel`" + when + (f"; {words}" if words else "")
+    if last is not None and last.stopped_by_user:
+        return f"by {last.why}" + (f" at step {last.last_step}" if last.last_step is not None else "") + when
+    return words or cause
+
+
+def _of_another(history: RunHistory) -> list[tuple[str, str]]:
+    """squeue hides the jobs of other users at some sites (PrivateData)."""
+    try:
+        owner = history.run.path.stat().st_uid
+        name = pwd.getpwuid(owner).pw_name
+    except (OSError, KeyError):
+        return []
+    return [] if owner == os.getuid() else [("note", f"the run is {name}'s, whose jobs Slurm may hide from you")]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the job asks for. CPUs, memory and GPUs are those of all nodes together."""
+
+    partition: str = ""
+    nodes: int = 0
+    cpus: int = 0
+    memory_mb: float = 0.0
+    gpus: int = 0
+    time: str = ""
+    features: str = ""
+    tied: bool = False  # to named nodes, or to a reservation
+    start: float | None = None  # Slurm's estimate, or the earliest time
+
+    @classmethod
+    def read(cls, job: Mapping[str, str]) -> Request:
+        """Of `scontrol show job`; what it lacks is empty."""
+        tres = dict(each.split("=", 1) for each in job.get("ReqTRES", job.get("TRES", "")).split(",") if "=" in each)
+        features = job.get("Features", "(null)")
+        none = ("(null)", "")
+        return cls(
+            partition=job.get("Partition", ""),
+            nodes=_number(tres.get("node", job.get("NumNodes", "").partition("-")[0])),
+            cpus=_number(tres.get("cpu", job.get("NumCPUs", ""))),
+            memory_mb=megabytes_of(tres.get("mem", "")) or 0.0,
+            gpus=_number(tres.get("gres/gpu", "")),
+            time=job.get("TimeLimit", ""),
+            features="" if features in none else features,
+            tied=any(job.get(key, "(null)") not in none for key in ("ReqNodeList", "Reservation")),
+            start=_time(job.get("StartTime", "")),
+        )
+
+    def in_words(self) -> str:
+        """`4 nodes, 32 CPUs, 32 GPUs, 4:00:00`."""
+        words = [counted(self.nodes, "node"), counted(self.cpus, "CPU")]
+        words += [counted(self.gpus, "GPU")] if self.gpus else []
+        return ", ".join([*words, *([f"{self.time} of time"] if self.time else [])])
+
+    def fits(self, group: NodeGroup) -> bool:
+        """Whether a node of the group has what the job asks of each of its nodes."""
+        each = self.nodes or 1
+        return (
+            group.cpus * each >= self.cpus
+            and group.memory_mb * each >= self.memory_mb
+            and group.gpus * each >= self.gpus
+            and (not self.features or self.features in group.features)
+        )
+
+
+def read_request(job: str) -> Request | None:
+    """None if scontrol does not know the job, or does not answer."""
+    from clusterdp.slurm import commands
+
+    try:
+        return Request.read(commands.show_job(job))
+    except SlurmError:
+        return None
+
+
+def smaller(request: Request, reason: str) -> str:
+    """Which smaller request would fit, by sinfo; empty if none is known to."""
+    from clusterdp.slurm import commands
+
+    key = reason.split(",")[0].strip("()")
+    if "," in request.partition or not request.partition or request.tied:
+        return ""
+    try:
+        groups = commands.node_groups(request.partition)
+    except SlurmError:
+        return ""
+    if key == "PartitionTimeLimit" and groups:
+        return f"{request.partition} allows {groups[0].time_limit}: resources.time={groups[0].time_limit}"
+    return _fewer_nodes(request, groups, key) if key in NODES_MAY_DO else ""
+
+
+def _fewer_nodes(request: Request, groups: Sequence[NodeGroup], key: str) -> str:
+    partition = request.partition
+    most = min((int(each.most_nodes) for each in groups if each.most_nodes.isdecimal()), default=None)
+    all_there = sum(group.nodes for group in groups)
+    if most is not None and request.nodes > most:
+        return f"{partition} allows {counted(most, 'node')} a job: resources.nodes={most}"
+    if request.nodes > all_there > 0:
+        return f"{partition} has {counted(all_there, 'node')} in all"
+    idle = sum(group.nodes for group in groups if group.state == "idle" and request.fits(group))
+    if not 0 < idle < request.nodes:
+        return ""
+    first = " if no job comes before it" if key == "Priority" else ""
+    has = "is" if idle == 1 else "are"
+    return f"{idle} of {request.nodes} {has} idle in {partition}: resources.nodes={idle} could start now{first}"
+
+
+def _number(word: str) -> int:
+    return int(word) if word.isdecimal() and len(word) < 12 else 0
+
+
+def _time(stamp: str) -> float | None:
+    try:
+        return time.mktime(time.strptime(stamp, "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):
+        return None

@@ -1,9 +1,6 @@
 """Real data for the recipes, read from the files as their authors publish them. Nothing is downloaded, no pickle read.
 
 bundled     tables that ship with scikit-learn (digits, diabetes)
-idx         MNIST and its like: idx files, gzipped or not
-cifar       CIFAR-10, the binary version
-folder      one's own images, a folder a class
 images      any of these, as LeNet takes them: bytes of 32 x 32 pixels
 text        characters: Python's own manual, or any text file
 """

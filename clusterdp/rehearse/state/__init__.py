@@ -10,7 +10,6 @@ Of two states the digests are compared first. Only where these differ are the by
     flatten         a tree as leaves by dotted keys
     optimizers      optimizers by their form, and the parameters that they hold
     parts           which part of a training a key belongs to, and which rank
-    altered         alter(): other values in a checkpoint
     stored          tensors that still lie in their files
     torch_zip       files of torch.save(), read without torch
     inert_pickle    pickles, read without running anything of theirs

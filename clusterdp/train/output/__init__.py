@@ -3,7 +3,6 @@
 attempt_record  events, metrics, times, the step of the newest checkpoint
 metric_log      numbers of steps, without waiting for the GPU
 sinks           the same to TensorBoard, W&B and MLflow
-time_spent      what the time goes to
 progress        the line on the terminal
 say             a line in the log
 best_effort     writing to a disk that may be full

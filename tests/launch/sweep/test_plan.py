@@ -18,8 +18,7 @@ from clusterdp.config.elements import Element
 from clusterdp.errors import ClusterdpError, ConfigError, SubmitError, SubmitInDoubt
 from clusterdp.launch.resume import plan_again
 from clusterdp.launch.send import in_doubt
-from clusterdp.launch.sweep.again import ranges
-from clusterdp.launch.sweep.arrays import SentSweep
+from clusterdp.launch.sweep.arrays import SentSweep, ranges
 from clusterdp.launch.sweep.plan import make_sweep_plan
 from clusterdp.rundir import RunDir, SweepDir, read_events
 from tests.launch.conftest import HOSTILE, Stubs

@@ -22,9 +22,8 @@ from clusterdp.operate.find.run_index import remember
 from clusterdp.operate.output.formatting import Colour
 from clusterdp.operate.record.note import write_note
 from clusterdp.operate.record.run_state import RunState
-from clusterdp.operate.sweep.elements import read_sweep
+from clusterdp.operate.sweep.elements import counts, read_sweep, status_table
 from clusterdp.operate.sweep.results import best_first, measured
-from clusterdp.operate.sweep.table import counts, status_table
 from clusterdp.operate.sweep.watch import SweepPace, to_retry, watch_sweep
 from clusterdp.rundir import RunDir, SweepDir, append_line, sweep_of
 from clusterdp.slurm.commands import element_states, job_states, max_array_size

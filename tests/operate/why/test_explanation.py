@@ -14,8 +14,7 @@ from clusterdp.operate.queue.run_status import current_status
 from clusterdp.operate.record.run_history import read_history
 from clusterdp.operate.status.show_status import as_text as status_text
 from clusterdp.operate.status.watch import summary
-from clusterdp.operate.why.explanation import explanation
-from clusterdp.operate.why.show_why import as_text, show_why
+from clusterdp.operate.why.show_why import as_text, explanation, show_why
 from clusterdp.rundir import RunDir
 from tests.operate.builder import T0, AttemptBuilder, RunBuilder
 from tests.operate.conftest import FakeQueue

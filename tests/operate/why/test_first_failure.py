@@ -7,7 +7,7 @@ import os
 import pytest
 
 from clusterdp.operate.record.run_history import read_history
-from clusterdp.operate.why import rank_log
+from clusterdp.operate.why import match
 from clusterdp.operate.why.failure_words import facts
 from clusterdp.operate.why.first_failure import find_failure
 from tests.operate.builder import AttemptBuilder, RunBuilder
@@ -161,14 +161,14 @@ def test_a_thousand_ranks_are_read_once_each_and_only_at_their_ends(
         attempt.printed("noise\n" * 10_000 if rank == 500 else ECHO, rank)
     attempt.printed("noise\n" * 10_000 + CAUSE, 999).failed()
     read = []
-    real = rank_log.end_of
+    real = match.end_of
 
     def counted(*args: object) -> bytes:
         data: bytes = real(*args)  # type: ignore[arg-type]
         read.append(len(data))
         return data
 
-    monkeypatch.setattr(rank_log, "end_of", counted)
+    monkeypatch.setattr(match, "end_of", counted)
     assert find_failure(read_history(builder.run)).rank == 999
     assert len(read) <= 1003
     assert max(read) <= 64 * 1024

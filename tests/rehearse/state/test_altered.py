@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from clusterdp.rehearse.state.altered import alter
+from clusterdp.rehearse.experiments import alter
 
 
 def test_named_tensors_of_a_torch_file_have_other_values(tmp_path: Path) -> None:
