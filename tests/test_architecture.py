@@ -42,7 +42,7 @@ MAY_IMPORT = {
 # the folders are rooms, too.
 FLOORS = {
     "launch": "entry_check installed_check job render send snapshot plan resume sweep init show",
-    "check": "finding last_run program subject cluster survival surroundings check at_submit show_check",
+    "check": "finding program subject cluster survival surroundings check at_submit show_check",
     "operate": (
         "output record find queue account why checkpoints status logs sweep change listing compare html_page report"
     ),

@@ -5,7 +5,6 @@ at_submit      the part of it that `submit` does
 show_check     how they are printed
 finding        Finding: what, why, and what to change
 subject        Subject: what is looked at
-last_run       the newest run of the same name
 cluster/       what Slurm says of the cluster, and whether what is asked for fits
 survival/      whether the run comes back, and its ranks hear of a stop
 surroundings/  folders, disks, files, interpreters

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from clusterdp.check.finding import place_of
-from clusterdp.check.last_run import last_run
-from clusterdp.check.subject import Subject
+from clusterdp.check.subject import Subject, last_run
 from clusterdp.check.surroundings.storage_room import room_findings
 
 if TYPE_CHECKING:

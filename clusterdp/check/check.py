@@ -14,11 +14,10 @@ from clusterdp.check.cluster.cluster_facts import TIMEOUT_S, ClusterFacts, ask_c
 from clusterdp.check.cluster.limits import limit_findings
 from clusterdp.check.cluster.nodes import states_away
 from clusterdp.check.finding import LEVELS, Finding, place_of
-from clusterdp.check.last_run import last_run
 from clusterdp.check.program import ProgramText, look_at, look_at_file, look_at_script
 from clusterdp.check.program.command_words import module_file
 from clusterdp.check.program.sources import OURS
-from clusterdp.check.subject import Subject
+from clusterdp.check.subject import Subject, last_run
 from clusterdp.check.surroundings.ignored_files import ignored_findings
 from clusterdp.check.surroundings.probe import environment_findings, host_python_findings
 from clusterdp.check.surroundings.storage_room import room_findings, sharing_findings

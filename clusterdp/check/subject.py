@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterdp.config import Config
+from clusterdp.errors import ClusterdpError
 from clusterdp.launch.render.script_spec import ScriptSpec, gpu_count
+from clusterdp.operate.find.run_index import noted_runs
+from clusterdp.rundir import RunDir, read_events
 from clusterdp.slurm.nodes import GPUS
 from clusterdp.slurm.quantities import megabytes_of, seconds_of
 
 if TYPE_CHECKING:  # `submit` looks at the room alone
-    from clusterdp.check.last_run import LastRun
     from clusterdp.check.program import Place, ProgramText
+
+MOST_NOTED, MOST = 2000, 20  # runs that are asked for their names, and that are looked at
 
 
 @dataclass(frozen=True)
@@ -104,3 +110,39 @@ class Subject:
     def memory_of_unit_mb(self) -> float:
         """Of a node, a CPU or a GPU, as the config has it."""
         return self._memory[3]
+
+
+@dataclass(frozen=True)
+class LastRun:
+    """`bytes`: of its largest checkpoint. `save_s`: how long its slowest save took; None if it is not on record."""
+
+    path: Path
+    bytes: int
+    save_s: float | None
+
+
+def last_run(name: str, submit_dir: Path) -> LastRun | None:
+    """Of the runs that were submitted from this folder. Stores are not asked."""
+    return next(filter(None, map(_look, itertools.islice(_runs(name, submit_dir), MOST))), None)
+
+
+def _runs(name: str, submit_dir: Path) -> Iterator[Path]:
+    for noted in itertools.islice(noted_runs(), MOST_NOTED):
+        path = Path(noted.path)
+        if noted.submit_dir == str(submit_dir) and (path.name == name or path.name.startswith(f"{name}-")):
+            yield path
+
+
+def _look(path: Path) -> LastRun | None:
+    run = RunDir(path)
+    saves = [event for event in read_events(run) if event.get("event") == "saved"]
+    sizes = [event["bytes"] for event in saves if isinstance(event.get("bytes"), int)]
+    if not sizes:
+        from clusterdp.checkpoint.format.manifest import list_checkpoints  # 20 ms
+
+        try:
+            sizes = [info.bytes for info in list_checkpoints(run.checkpoints)]
+        except (OSError, ClusterdpError):
+            return None
+    times = [float(event["seconds"]) for event in saves if isinstance(event.get("seconds"), (int, float))]
+    return LastRun(path, max(sizes), max(times, default=None)) if sizes else None

@@ -50,7 +50,7 @@ class Plan:
 
     def send(self, lock: RunLock) -> Job:
         """Hand the run folder to Slurm. SubmitInDoubt if there may be a job though none can be named."""
-        from clusterdp.launch.send.in_doubt import find_job, known_jobs
+        from clusterdp.launch.send.answers import find_job, known_jobs
 
         backend = importlib.import_module(f"clusterdp.launch.send.{self.spec.config.backend}")
         known = known_jobs(self.run)
@@ -74,7 +74,7 @@ class Plan:
                     Ledger(self.run, "submit-unknown", "submit").write("submit-in-doubt", **about)
                 raise
         except SubmitError as error:
-            from clusterdp.launch.send.refusals import with_key
+            from clusterdp.launch.send.answers import with_key
 
             raise with_key(error, self.spec.config) from None
         try:

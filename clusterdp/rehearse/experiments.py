@@ -27,8 +27,8 @@ from clusterdp.rehearse.judge.lost_state import NOTHING, Shown
 from clusterdp.rehearse.judge.reference import Reference
 from clusterdp.rehearse.observe.file_versions import Version, files_at, read_versions
 from clusterdp.rehearse.run_spec import RunResult
-from clusterdp.rehearse.state import RESULTS, EndState, compare, torch_zip
-from clusterdp.rehearse.state.files import ARRAYS, TORCH, read_safetensors
+from clusterdp.rehearse.state import RESULTS, EndState, compare
+from clusterdp.rehearse.state.files import ARRAYS, TORCH, read_pickled, read_safetensors
 from clusterdp.rehearse.state.flatten import leaves_of
 from clusterdp.rehearse.state.optimizers import optimizers_of
 from clusterdp.rehearse.state.stored import Bytes, Stored, read_range
@@ -180,7 +180,7 @@ def alter(path: Path, keys: Collection[str]) -> int:
     if path.suffix == ".safetensors":
         leaves = leaves_of(read_safetensors(path, read), path.name)
     else:
-        tree, plain = torch_zip.read(path, read)
+        tree, plain = read_pickled(path, read)
         leaves = leaves_of(tree, path.name, "", plain)
     count = 0
     for key in keys:

@@ -30,7 +30,6 @@ from clusterdp.rehearse import shortening
 from clusterdp.rehearse.drills.table import DRILLS, Drill
 from clusterdp.rehearse.experiments import START, Experiments, MakeRun
 from clusterdp.rehearse.judge.after_fault import AfterFault
-from clusterdp.rehearse.judge.attempt_rows import AttemptRow
 from clusterdp.rehearse.judge.beside import (
     beside_another,
     left_outside,
@@ -42,7 +41,7 @@ from clusterdp.rehearse.judge.diagnosis import words_of_failure
 from clusterdp.rehearse.judge.judge import attempts_of, differ, judge, why_missed
 from clusterdp.rehearse.judge.lost_state import NOTHING, Shown, is_explained
 from clusterdp.rehearse.judge.reference import Reference, end_state
-from clusterdp.rehearse.judge.verdict import BAD, Verdict
+from clusterdp.rehearse.judge.verdict import BAD, AttemptRow, Verdict
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_use import is_checkpoint
 from clusterdp.rehearse.observe.file_versions import VERSIONS

@@ -8,9 +8,8 @@ from typing import Any
 
 from clusterdp import config
 from clusterdp.check.cluster.cluster_facts import ClusterFacts
-from clusterdp.check.last_run import LastRun
 from clusterdp.check.program import look_at_file
-from clusterdp.check.subject import Subject
+from clusterdp.check.subject import LastRun, Subject
 from clusterdp.launch.render.script_spec import make_spec
 from clusterdp.slurm.nodes import read_sinfo
 

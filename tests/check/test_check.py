@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.check.last_run import last_run
+from clusterdp.check.subject import last_run
 from clusterdp.cli import main
 from clusterdp.operate.find.run_index import remember
 from clusterdp.rundir import Ledger, RunDir

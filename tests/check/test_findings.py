@@ -15,8 +15,8 @@ import pytest
 from clusterdp.check.check import KNOWN, all_findings
 from clusterdp.check.cluster.cluster_facts import ClusterFacts
 from clusterdp.check.finding import Finding
-from clusterdp.check.last_run import LastRun
 from clusterdp.check.program import look_at, look_at_script
+from clusterdp.check.subject import LastRun
 from clusterdp.fakeslurm.commands.options import ever
 from clusterdp.slurm.commands import Association
 from tests.check.builder import cluster, subject

@@ -45,7 +45,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.delenv("SLURM_CONF", raising=False)
     monkeypatch.chdir(tmp_path / "work")
-    monkeypatch.setattr("clusterdp.launch.send.in_doubt.PAUSES_S", (0, 0))
+    monkeypatch.setattr("clusterdp.launch.send.answers.PAUSES_S", (0, 0))
     return Slurm(tmp_path / "bin")
 
 

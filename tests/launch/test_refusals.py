@@ -8,7 +8,7 @@ import pytest
 
 from clusterdp.config import from_mapping
 from clusterdp.errors import SubmitError
-from clusterdp.launch.send.refusals import with_key
+from clusterdp.launch.send.answers import with_key
 
 FAILED = "sbatch: error: Batch job submission failed: "
 

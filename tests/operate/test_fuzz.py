@@ -19,7 +19,7 @@ import pytest
 
 from clusterdp import cli, config
 from clusterdp.cli import verbs
-from clusterdp.launch.send import in_doubt, lock
+from clusterdp.launch.send import answers, lock
 from clusterdp.operate.status.follow import Pace
 from clusterdp.operate.status.watch import watch
 from clusterdp.slurm import commands
@@ -97,7 +97,7 @@ class Odd:
         self.runs, self.place, self.monkeypatch = runs, place, monkeypatch
         # In a case nobody waits: a busy lock, a lost answer, and a run that goes on are looked at a few times.
         monkeypatch.setattr(lock.time, "sleep", lambda seconds: None)
-        monkeypatch.setattr(in_doubt, "PAUSES_S", (0,))
+        monkeypatch.setattr(answers, "PAUSES_S", (0,))
         monkeypatch.setattr(verbs, "follow", lambda run: watch(run, pace=impatient()))
         (place / "bin").mkdir(exist_ok=True)
         for name in ("squeue", "sbatch"):

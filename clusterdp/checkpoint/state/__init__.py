@@ -9,6 +9,5 @@ module_buffers   the buffers of modules, which may differ between ranks and chan
 rng              the random number generators of a rank
 rank_group       the ranks that save and restore together, and how they agree
 same_plan        what torch.distributed.checkpoint asks of a reader or writer where nothing is to be done
-background_task  work in a thread of its own
 buffer           a large piece of memory in huge pages
 """

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clusterdp.errors import ClusterdpError, RunError, SubmitInDoubt
-from clusterdp.launch.send.in_doubt import known_jobs
+from clusterdp.launch.send.answers import known_jobs
 from clusterdp.launch.send.lock import RunLock
 from clusterdp.rundir import RunDir
 

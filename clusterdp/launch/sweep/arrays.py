@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from clusterdp.errors import SubmitError, SubmitInDoubt
 from clusterdp.launch.job import Job
 from clusterdp.launch.render.script_spec import ArraySpec
-from clusterdp.launch.send.in_doubt import find_job, known_jobs
+from clusterdp.launch.send.answers import find_job, known_jobs, with_key
 from clusterdp.launch.send.lock import RunLock
-from clusterdp.launch.send.refusals import with_key
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import Ledger, RunDir, SweepDir, mark_cancelled, mark_told, read_events
 from clusterdp.slurm import commands

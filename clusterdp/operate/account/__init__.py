@@ -3,5 +3,4 @@
 goodput       `clusterdp goodput`: the tables and the JSON
 run_account   the account of a run: attempts, goodput, hours by cause
 parts         one attempt: its allocated time in parts
-allocation    when Slurm queued, gave and took back an attempt's nodes, and how many cores and GPUs they were
 """

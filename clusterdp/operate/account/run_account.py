@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from clusterdp.operate.account.allocation import Allocation, allocations, own_events
-from clusterdp.operate.account.parts import Parts, kept_up_to, parts_of, told_by
+from clusterdp.operate.account.parts import Allocation, Parts, allocations, kept_up_to, own_events, parts_of, told_by
 from clusterdp.operate.queue.run_status import RunStatus
 from clusterdp.operate.record.attempt_history import AttemptHistory
 from clusterdp.operate.record.run_history import RunHistory

@@ -19,8 +19,7 @@ from clusterdp.operate.find.find_run import RUNS, is_run
 from clusterdp.operate.find.run_index import NotedRun, noted_runs
 from clusterdp.operate.listing.columns import table
 from clusterdp.operate.listing.filters import Filters
-from clusterdp.operate.listing.look import Look, keep, look_at, summary_of
-from clusterdp.operate.listing.summaries import Summaries, summaries_path
+from clusterdp.operate.listing.look import Look, Summaries, keep, look_at, summaries_path, summary_of
 from clusterdp.operate.output.formatting import Colour, shown_path
 from clusterdp.operate.output.terminal import width_of
 from clusterdp.operate.queue.run_cluster import commands_of, is_gone, is_here

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TextIO
+from typing import Any, TextIO
 
 from clusterdp.batch.causes import FAULTS
 from clusterdp.errors import SlurmError
@@ -20,8 +20,8 @@ from clusterdp.operate.record.note import read_note
 from clusterdp.operate.record.run_history import RunHistory, newest, read_history
 from clusterdp.operate.record.run_state import RunState
 from clusterdp.operate.record.standstill import hang_of, stragglers_of, stragglers_text
-from clusterdp.operate.status.run_data import as_data
 from clusterdp.rundir import RunDir
+from clusterdp.rundir.lenient_reads import time_of
 from clusterdp.wording import counted, duration, table
 
 STILL_ENDING = "; cancelled, it is still ending"
@@ -164,3 +164,83 @@ def _with_start(history: RunHistory, status: RunStatus, now: float) -> RunStatus
     except (SlurmError, KeyError, ValueError):
         return status
     return RunStatus(status.state, reason_text("BeginTime", start, now), status.row)
+
+
+def as_data(history: RunHistory, status: RunStatus) -> dict[str, Any]:
+    """What --json prints of a run. json.schema.json has names, types and units of all keys, for each verb.
+
+    `state` is that of the run, as people see it, and `slurm_state` squeue's. Times end in _at (Unix time, in seconds),
+    durations in _s. What is not known is null.
+    """
+    last = newest(history.attempts)
+    return {
+        **in_brief(history, status),
+        "hang": _hang_data(history, last) if last else None,
+        "stragglers": stragglers_of(history, last) if last else [],
+        "attempts": [_attempt_data(attempt) for attempt in history.attempts],
+    }
+
+
+def in_brief(history: RunHistory, status: RunStatus) -> dict[str, Any]:
+    """The part of it that `clusterdp list` has, too."""
+    row, (saved_step, saved_at) = status.row, history.saved or (None, None)
+    return {
+        "name": history.name,
+        "run": str(history.run.path),
+        "state": status.state.value,
+        "why": status.why,
+        "over": status.state.over,
+        "job": history.job,
+        "jobs": list(history.jobs),
+        "slurm_state": row.state if row else None,
+        "slurm_reason": row.reason if row else None,
+        "nodes": row.nodes if row else None,
+        "submitted_at": history.submitted,
+        "step": history.step,
+        "total": history.total,
+        "phase": history.phase,
+        "saved_step": saved_step,
+        "saved_at": saved_at,
+        "steps_lost": history.lost,
+        "metrics": history.metrics,
+        "measured_at": history.measured_at,
+        "cancelled": history.cancelled,
+        "asked_to_stop": history.asked_to_stop,
+        "note": read_note(history.run),
+    }
+
+
+def _hang_data(history: RunHistory, last: AttemptHistory) -> dict[str, Any] | None:
+    told = hang_of(history, last)
+    keys = ("reason", "ranks", "nodes", "step", "phase")
+    return told and {"told_at": time_of(told), **{key: told.get(key) for key in keys}}
+
+
+def _attempt_data(attempt: AttemptHistory) -> dict[str, Any]:
+    return {
+        "name": attempt.name,
+        "number": attempt.number,
+        "ran": attempt.ran,
+        "cause": attempt.cause or None,
+        "why": attempt.why,
+        "exit": attempt.exit,
+        "outcome": attempt.outcome or None,
+        "requeued": attempt.requeued,
+        "started_at": attempt.started,
+        "ended_at": attempt.ended,
+        "heard_at": attempt.heard_at,
+        "printed_at": attempt.printed_at,
+        "nodes": attempt.nodes,
+        "avoids": list(attempt.avoid),
+        "first_step": attempt.first_step,
+        "last_step": attempt.last_step,
+        "restored_step": attempt.restored,
+        "saved_step": attempt.saved,
+        "saved_at": attempt.saved_at,
+        "steps_lost": attempt.lost,
+        "steps_per_s": attempt.rate,
+        "total": attempt.total,
+        "phase": attempt.phase,
+        "metrics": attempt.metrics,
+        "measured_at": attempt.measured_at,
+    }

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from clusterdp.check.program import ProgramText
-from clusterdp.rehearse.judge.program_parts import at
+from clusterdp.rehearse.judge.lost_state import at
 from clusterdp.rehearse.judge.verdict import FAILED, Verdict
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_use import is_checkpoint

@@ -14,9 +14,8 @@ from clusterdp.check.program import Place
 from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.rehearse.judge.case import Case
-from clusterdp.rehearse.judge.lost_state import NOT_KEPT, name_the_loss
+from clusterdp.rehearse.judge.lost_state import NOT_KEPT, at, name_the_loss
 from clusterdp.rehearse.judge.lost_work import SLACK, counts_anew, lost_work, printed, read_steps_of
-from clusterdp.rehearse.judge.program_parts import at
 from clusterdp.rehearse.judge.resumed_from import Resume, resumes, unread_save
 from clusterdp.rehearse.judge.signal_faults import of_signal, outlived
 from clusterdp.rehearse.observe.file_use import is_checkpoint, series_of

@@ -15,17 +15,25 @@ from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.rehearse.drills.losses import CRASHES
 from clusterdp.rehearse.drills.table import Drill
 from clusterdp.rehearse.judge.after_fault import AfterFault, after_fault
-from clusterdp.rehearse.judge.attempt_rows import AttemptRow, rows_of
 from clusterdp.rehearse.judge.case import Case
 from clusterdp.rehearse.judge.compared import compared_with
 from clusterdp.rehearse.judge.diagnosis import begun_anew, diagnose
-from clusterdp.rehearse.judge.lost_state import NOTHING, Kept, Shown
+from clusterdp.rehearse.judge.lost_state import NOTHING, Kept, Shown, parts_made
 from clusterdp.rehearse.judge.lost_work import lost_work, printed, steps_lost
-from clusterdp.rehearse.judge.program_parts import parts_made
 from clusterdp.rehearse.judge.reference import Reference
 from clusterdp.rehearse.judge.resumed_from import resumes
 from clusterdp.rehearse.judge.signal_faults import unsaved
-from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, LOST_WORK, NOT_LANDED, PASSED, HitRow, Verdict
+from clusterdp.rehearse.judge.verdict import (
+    FAILED,
+    INAPPLICABLE,
+    LOST_WORK,
+    NOT_LANDED,
+    PASSED,
+    AttemptRow,
+    HitRow,
+    Verdict,
+    rows_of,
+)
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.run_spec import Hit, RunResult
 from clusterdp.rehearse.state import Difference, compare

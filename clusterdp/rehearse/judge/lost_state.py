@@ -6,12 +6,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from clusterdp.check.program import Place
+from clusterdp.check.program import Place, ProgramText
+from clusterdp.plainfile import read_plain
 from clusterdp.rehearse.judge.after_fault import AfterFault
-from clusterdp.rehearse.judge.program_parts import at
 from clusterdp.rehearse.observe.file_use import is_best, series_of
 from clusterdp.rehearse.state import RESULTS, Difference, EndState, describe
 from clusterdp.rehearse.state.compare import is_float, number_of
@@ -26,6 +27,13 @@ _STATE_OF = {
     "scaler": ("the GradScaler", re.compile(r"growth_tracker")),
 }
 _NAMES = {"scheduler": "the scheduler", "sampler": "the position in the data"}
+_MAKES = {
+    "scaler": re.compile(r"\bGradScaler\("),
+    "optimizer": re.compile(
+        r"\boptim\.(?!SGD)\w+\(|\b(?:Adam|AdamW|RMSprop|Adagrad|Lion|Adafactor)\(|\bSGD\(.*momentum"
+    ),
+    "scheduler": re.compile(r"\blr_scheduler\.\w+\(|\bget_\w*schedul\w*\(|\b\w+LR\("),
+}
 
 
 @dataclass(frozen=True)
@@ -196,3 +204,25 @@ def _counters(after: AfterFault) -> Iterator[_Counter]:
         is_count = each.part != "scheduler" or each.key.endswith("last_epoch")  # its other count begins at 1
         if is_count and (each.part in _NAMES or prefix_of(each.key, optimizers) is not None):
             yield _Counter(each.key, each.part, stood, each.expected, each.got)
+
+
+def parts_made(text: ProgramText | None) -> Mapping[str, Place]:
+    """By part, the first line that makes it: `optimizer` (one that has a state), `scaler`, `scheduler`."""
+    found: dict[str, Place] = {}
+    for place, code in _lines(text):
+        for part, expression in _MAKES.items():
+            if part not in found and expression.search(code):
+                found[part] = place
+    return found
+
+
+def _lines(text: ProgramText | None) -> Iterator[tuple[Place, str]]:
+    for file in text.files if text else []:
+        with suppress(OSError):
+            for number, line in enumerate(read_plain(file).decode("utf-8", "replace").splitlines(), 1):
+                yield Place(file, number, line.strip()), line.partition("#")[0]
+
+
+def at(place: Place) -> str:
+    """`train.py:31`."""
+    return f"{place.file.name}:{place.line}"

@@ -4,7 +4,7 @@ them, and by what it wrote afterwards. Of one that was killed in its handler, th
 from __future__ import annotations
 
 from clusterdp.rehearse.judge.case import Case
-from clusterdp.rehearse.judge.program_parts import at
+from clusterdp.rehearse.judge.lost_state import at
 from clusterdp.rehearse.observe.file_use import FileUse
 from clusterdp.rehearse.run_spec import Hit
 from clusterdp.wording import counted, some_of

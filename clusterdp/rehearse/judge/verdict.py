@@ -9,10 +9,16 @@ not applicable  the fault cannot happen to this job, or cannot be made on this m
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from clusterdp.rehearse.judge.attempt_rows import AttemptRow
+from clusterdp.operate.account.run_account import AttemptAccount, account_of
+from clusterdp.operate.html_page.bars import seconds_by_kind
+from clusterdp.operate.record.attempt_history import AttemptHistory
+from clusterdp.operate.record.event_text import ending_text
+from clusterdp.operate.record.run_history import RunHistory
+from clusterdp.operate.record.slurmstepd_notice import ended_by_slurm
 
 PASSED, FAILED, INAPPLICABLE = "passed", "failed", "not applicable"
 LOST_WORK, NOT_LANDED = "lost work", "not landed"
@@ -20,6 +26,8 @@ BAD = (FAILED, LOST_WORK)  # the job has a fault
 UNKNOWN = (INAPPLICABLE, NOT_LANDED)  # nothing was shown
 SHORT = {INAPPLICABLE: "n/a"}  # where there is little room
 BIT_FOR_BIT, WITHIN_SPREAD = "bit for bit", "within the spread of undisturbed runs"  # how end states are equal
+NONE: Mapping[str, Sequence[int]] = {}
+NO_TIMES: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -59,3 +67,68 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class AttemptRow:
+    """Times in seconds since 1970. queued: since when it waited. spent: seconds by what it did, in order: starting,
+    training, lost, ending, unseen. said: how it ended, in words."""
+
+    number: int
+    name: str
+    queued: float | None
+    began: float | None
+    ended: float | None
+    first_step: int | None
+    last_step: int | None
+    cause: str
+    said: str
+    spent: Mapping[str, float]
+
+
+def rows_of(
+    history: RunHistory,
+    printed: Mapping[str, Sequence[int]] = NONE,
+    first_at: Mapping[str, float] = NO_TIMES,
+    is_silent: bool = False,
+) -> tuple[AttemptRow, ...]:
+    """Of a program whose steps are not on record, by attempt: printed, the steps that rank 0 has printed; first_at,
+    when the first of them was seen, in seconds since 1970. is_silent: it prints none."""
+    account = account_of(history, None, ended_by_slurm(history.run, history.attempts))
+    return tuple(
+        AttemptRow(
+            number=each.number,
+            name=each.name,
+            queued=told.place.queued,
+            began=told.place.begin or None,
+            ended=told.place.end or None,
+            first_step=each.first_step
+            if each.first_step is not None
+            else min(printed.get(each.name, ()), default=None),
+            last_step=each.last_step if each.last_step is not None else max(printed.get(each.name, ()), default=None),
+            cause=each.cause,
+            said=_ending(each, printed.get(each.name, ()), is_silent),
+            spent=_spent(told, first_at.get(each.name)),
+        )
+        for each, told in zip(history.attempts, account.attempts, strict=True)
+    )
+
+
+def _ending(attempt: AttemptHistory, printed: Sequence[int], is_silent: bool) -> str:
+    """An attempt that has printed steps, or whose program prints none, is not known to have ended at its start, though
+    no step is on record."""
+    if attempt.cause == "start" and printed:
+        return f"crashed at step {max(printed)}"
+    if attempt.cause == "start" and is_silent:
+        attempt = replace(attempt, cause="crash")
+    return ending_text(attempt) or "no ending on record"
+
+
+def _spent(told: AttemptAccount, first_at: float | None) -> Mapping[str, float]:
+    """What was before the first printed step is no training."""
+    spent = seconds_by_kind(told)
+    if first_at is not None:
+        more = min(spent["training"], max(0.0, first_at - told.place.begin - spent["starting"]))
+        spent["starting"] += more
+        spent["training"] -= more
+    return spent

@@ -11,7 +11,6 @@ Of two states the digests are compared first. Only where these differ are the by
     optimizers      optimizers by their form, and the parameters that they hold
     parts           which part of a training a key belongs to, and which rank
     stored          tensors that still lie in their files
-    torch_zip       files of torch.save(), read without torch
     inert_pickle    pickles, read without running anything of theirs
 """
 

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -17,10 +17,11 @@ import numpy as np
 from clusterdp.checkpoint.format.layout import SAFETENSORS
 from clusterdp.errors import CheckpointError, ConfigError
 from clusterdp.plainfile import MOST, read_plain, reading
-from clusterdp.rehearse.state import torch_zip
+from clusterdp.rehearse.state import inert_pickle
 from clusterdp.rehearse.state.end_state import EndState, Leaf
 from clusterdp.rehearse.state.flatten import MALFORMED, leaves_of, without_volatile
-from clusterdp.rehearse.state.stored import ReadRange, Stored, of_array, read_range, unreadable
+from clusterdp.rehearse.state.inert_pickle import PlainValues
+from clusterdp.rehearse.state.stored import Bytes, ReadRange, Stored, of_array, read_range, unreadable
 from clusterdp.rundir import RunDir
 from clusterdp.wording import some_of
 
@@ -30,6 +31,8 @@ JSON = (".json", ".jsonl", ".ndjson")
 NEWEST, LOGS = "newest:", "logs:"
 _COUNTERS = ("global_step", "step", "iteration", "iter", "iter_num", "epoch")
 _DTYPES = {word: name for name, word in SAFETENSORS.items()}
+ZIP = b"PK\x03\x04"
+LEGACY = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")  # how files began before torch 1.6
 
 
 def of_files(folder: Path, patterns: Sequence[str], run: RunDir | None = None) -> EndState:
@@ -83,8 +86,8 @@ def read_file(path: Path, name: str, prefix: str = "") -> dict[str, Leaf]:
         tree = read_json(path)
     elif path.suffix in (".jsonl", ".ndjson"):
         tree = read_json_lines(path)
-    elif (path.suffix in TORCH and (path.suffix != ".bin" or looks_pickled(path))) or _begins(path) == torch_zip.ZIP:
-        tree, plain = torch_zip.read(path)
+    elif (path.suffix in TORCH and (path.suffix != ".bin" or looks_pickled(path))) or _begins(path) == ZIP:
+        tree, plain = read_pickled(path)
     else:
         tree = read_text(path)
     try:
@@ -98,7 +101,7 @@ def looks_pickled(path: Path) -> bool:
     begin = _begins(path)
     if begin is None:
         return True  # reading it says why
-    return begin == torch_zip.ZIP or (begin[:1] == b"\x80" and begin[1:2] <= b"\x05")
+    return begin == ZIP or (begin[:1] == b"\x80" and begin[1:2] <= b"\x05")
 
 
 def _begins(path: Path) -> bytes | None:
@@ -264,3 +267,48 @@ def _header(file: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
     if dtype.hasobject:
         raise ValueError("it holds objects, which numpy pickles")
     return dtype, shape, fortran
+
+
+def read_pickled(path: Path, read_bytes: ReadRange = read_range) -> tuple[Any, PlainValues]:
+    """The tree of a file of torch.save() or of a plain pickle, and what gives its values; without torch, and without
+    running anything of the file's. read_bytes: of tensors. Raises CheckpointError, which names the file."""
+    try:
+        with reading(path) as file:
+            begin = file.read(len(LEGACY))
+        if begin.startswith(ZIP):
+            return _zip(path, read_bytes)
+        if begin == LEGACY:
+            raise CheckpointError(
+                f"{path}: torch.save() wrote it in the format of before torch 1.6, which is not compared. "
+                "Save it without _use_new_zipfile_serialization=False."
+            )
+        return inert_pickle.load(path.read_bytes()), PlainValues()
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except (ValueError, KeyError, NotImplementedError, zipfile.BadZipFile) as error:
+        raise CheckpointError(f"{path}: no file of torch.save(), or a damaged one: {error}. Save it again.") from None
+
+
+def _zip(path: Path, read_bytes: ReadRange) -> tuple[Any, PlainValues]:
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename.partition("/")[2]: info for info in archive.infolist()}
+        if "data.pkl" not in members:
+            raise ValueError("it has no data.pkl")
+        if "byteorder" in members and archive.read(members["byteorder"]) != b"little":
+            raise ValueError("a machine of the other byte order wrote it")
+        tree = inert_pickle.load(archive.read(members["data.pkl"]))
+
+    def storage(key: str) -> tuple[Callable[[int, int], Bytes], int]:
+        info = members[f"data/{key}"]
+        if info.compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"{info.filename} is compressed, and torch.save() compresses nothing")
+        # What follows the member's own header, whose length the archive's list does not say.
+        header = read_range(path, info.header_offset, 30)
+        begin = info.header_offset + 30 + sum(int.from_bytes(header[i : i + 2].tobytes(), "little") for i in (26, 28))
+        return partial(_read, read_bytes, path, begin), info.file_size
+
+    return tree, PlainValues(storage)
+
+
+def _read(read_bytes: ReadRange, path: Path, begin: int, start: int, size: int) -> Bytes:
+    return read_bytes(path, begin + start, size)

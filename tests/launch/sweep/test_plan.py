@@ -17,7 +17,7 @@ from clusterdp import config
 from clusterdp.config.elements import Element
 from clusterdp.errors import ClusterdpError, ConfigError, SubmitError, SubmitInDoubt
 from clusterdp.launch.resume import plan_again
-from clusterdp.launch.send import in_doubt
+from clusterdp.launch.send import answers
 from clusterdp.launch.sweep.arrays import SentSweep, ranges
 from clusterdp.launch.sweep.plan import make_sweep_plan
 from clusterdp.rundir import RunDir, SweepDir, read_events
@@ -216,7 +216,7 @@ def test_or_kept_if_that_is_wanted(work: Path, stubs: Stubs) -> None:
 def test_in_doubt_the_folder_stays_and_the_remedy_is_named(
     work: Path, stubs: Stubs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_doubt, "PAUSES_S", (0,))
+    monkeypatch.setattr(answers, "PAUSES_S", (0,))
     stubs.on("sbatch", "echo 'sbatch: error: Socket timed out' >&2; exit 1")
     with pytest.raises(SubmitInDoubt, match=r"--retry unsubmitted"):
         submit("params.seed=range(2)")

@@ -18,8 +18,7 @@ from clusterdp.operate.find.run_index import remember
 from clusterdp.operate.listing import list_runs, look
 from clusterdp.operate.listing.filters import make_filters
 from clusterdp.operate.listing.list_runs import Wanted
-from clusterdp.operate.listing.look import summary_of
-from clusterdp.operate.listing.summaries import summaries_path
+from clusterdp.operate.listing.look import summaries_path, summary_of
 from clusterdp.operate.queue.run_status import current_status
 from clusterdp.operate.record.note import write_note
 from clusterdp.operate.record.run_history import read_history

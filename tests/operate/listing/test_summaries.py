@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.operate.listing import summaries
-from clusterdp.operate.listing.summaries import Summaries, summaries_path
+from clusterdp.operate.listing import look
+from clusterdp.operate.listing.look import Summaries, summaries_path
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_damage_anywhere_only_loses_what_it_hits(path: Path) -> None:
 
 def test_a_file_of_another_version_counts_for_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept(path, a="{}")
-    monkeypatch.setattr(summaries, "HEADER", b"clusterdp 99, summaries 1")
+    monkeypatch.setattr(look, "HEADER", b"clusterdp 99, summaries 1")
     assert Summaries(path).get("a", "1") is None
 
 
@@ -81,7 +81,7 @@ def test_a_run_that_is_gone_is_dropped_and_nothing_is_written_for_nothing(path: 
 
 
 def test_the_file_does_not_outgrow_what_can_be_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summaries, "MOST", 2000)
+    monkeypatch.setattr(look, "MOST", 2000)
     kept(path, **{f"run{i}": "x" * 100 for i in range(50)})
     assert 500 < path.stat().st_size < 1200
     assert Summaries(path).get("run49", "1")

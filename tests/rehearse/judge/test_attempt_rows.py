@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterdp.operate.record.run_history import read_history
-from clusterdp.rehearse.judge.attempt_rows import rows_of
+from clusterdp.rehearse.judge.verdict import rows_of
 from clusterdp.rundir import Ledger, RunDir
 from tests.operate.builder import RunBuilder
 

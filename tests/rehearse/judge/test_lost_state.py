@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.check.program import Place, look_at_file
-from clusterdp.rehearse.judge.lost_state import Kept, Shown, name_the_loss
-from clusterdp.rehearse.judge.program_parts import parts_made
+from clusterdp.rehearse.judge.lost_state import Kept, Shown, name_the_loss, parts_made
 from clusterdp.rehearse.state import Difference, EndState, Leaf, describe
 from clusterdp.rehearse.state.end_state import Part
 

@@ -9,9 +9,8 @@ from typing import Any, cast
 from clusterdp.config import Config
 from clusterdp.rehearse import shortening
 from clusterdp.rehearse.drills.table import drill_of
-from clusterdp.rehearse.judge.attempt_rows import AttemptRow
 from clusterdp.rehearse.judge.reference import Reference
-from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, PASSED, HitRow, Verdict
+from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, PASSED, AttemptRow, HitRow, Verdict
 from clusterdp.rehearse.rehearsal import Rehearsal, Screen, Undisturbed
 from clusterdp.rehearse.run_spec import Facts
 from clusterdp.rehearse.show.outcome import as_json

@@ -1,0 +1,93 @@
+"""What sbatch answers when there is no job id: a refusal, which means a key of the config, or nothing that is known,
+because it timed out, was killed, or printed something else.
+
+The controller may have accepted the job, or may still accept it. So the job is looked for in the queue. Slurm knows the
+script of each job, and the script lies in the run folder.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection
+
+from clusterdp.config import Config
+from clusterdp.errors import SlurmError, SubmitError, SubmitInDoubt
+from clusterdp.rundir import RunDir, read_events
+from clusterdp.slurm import commands
+
+PAUSES_S = (0, 1, 2, 4, 8, 15)  # a controller that is too busy to answer is not done with the request either
+# What sbatch prints -> the keys that it may mean: the first of them that is given, or the first.
+REFUSALS = {
+    "group not permitted to use this partition|partition name|invalid partition|system default partition": "partition",
+    "account or account/partition": "account partition",
+    "qos specification|permitted to use.*qos": "qos",
+    "requested time limit": "time",
+    "feature specification": "constraint",
+    r"generic resource|\bgres\b": "gpus_per_node gpus_per_task gres",
+    "node name": "nodelist exclude",
+    "reservation": "reservation",
+    "memory specification": "mem",
+    "cpu count|processors requested": "cpus_per_task",
+    "node count": "nodes",
+}
+CHECK = "`clusterdp check` names what is allowed"
+
+
+def known_jobs(run: RunDir) -> set[str]:
+    """The jobs of this run that were there before."""
+    begun = {attempt.name.partition(".")[0] for attempt in run.attempts()}
+    return begun | {str(event["job"]) for event in read_events(run) if event.get("job")}
+
+
+def find_job(run: RunDir, name: str, known: Collection[str], doubt: SubmitInDoubt, again: str = "") -> str:
+    """The one job of this folder that is new. If none comes up, or several: SubmitInDoubt that says what to do.
+
+    again: the command that submits it once more.
+    """
+    found: list[str] = []
+    try:
+        for pause in PAUSES_S:
+            time.sleep(pause)
+            try:
+                found = [job for job in commands.jobs_of_scripts_in(run.path) if job not in known]
+            except SlurmError:
+                continue  # as busy as for sbatch
+            if found:
+                break
+    except KeyboardInterrupt:
+        pass
+    if len(found) == 1:
+        return found[0]
+    said = f"{str(doubt).rstrip('.')}."
+    if found:
+        raise SubmitInDoubt(
+            f"{said} {run.path}: it has several new jobs: {', '.join(found)}. `scancel` all but one."
+        ) from None
+    raise SubmitInDoubt(
+        f"{said} The job may have been accepted all the same, so {run.path} is kept. Look with `squeue --me`, where "
+        f"it is called {name}: if it is there, leave it, or end it with `scancel`; if not, submit it again with "
+        f"`{again or f'clusterdp resume {run.path}'}`."
+    ) from None
+
+
+def with_key(error: SubmitError, config: Config) -> SubmitError:
+    """sbatch names an option, or what is wrong with a value; what stands in the config is its key. Which options it
+    knows, it alone can say."""
+    said = str(error)
+    for option, value in config.resources.extra.items():
+        if re.search(rf"--{re.escape(option)}(?![\w-])", said):
+            key = f"resources.extra.{option}: {value!r}"
+            return SubmitError(f"{key} is refused by sbatch. Correct it or leave it out. {error}")
+    for pattern, keys in REFUSALS.items():
+        if re.search(pattern, said, re.IGNORECASE):
+            names = keys.split()
+            name = next((name for name in names if getattr(config.resources, name) is not None), names[0])
+            value = getattr(config.resources, name)
+            what = f"{value!r} is refused by sbatch" if value is not None else "is not given, and sbatch refuses that"
+            return SubmitError(f"resources.{name}: {what}. Correct it: {CHECK}. {error}")
+    if "node configuration" in said:
+        return SubmitError(f"resources: no node of the partition has all that is asked for. {CHECK}. {error}")
+    if re.search("accounting/QOS policy|submit limit", said):
+        return SubmitError(f"resources: more is asked for than account or QOS allow. {CHECK}. {error}")
+    return error
