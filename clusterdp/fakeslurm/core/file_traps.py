@@ -16,6 +16,7 @@ import sys
 from dataclasses import dataclass
 
 SECCOMP_SET_MODE_FILTER, NEW_LISTENER = 1, 1 << 3
+WAIT_KILLABLE_RECV = 1 << 5  # since Linux 5.19: a signal with a handler does not interrupt a call that waits
 RET_ALLOW, RET_USER_NOTIF = 0x7FFF_0000, 0x7FC0_0000
 PR_SET_NO_NEW_PRIVS = 38
 RECEIVE, SEND, IS_VALID = 0xC050_2100, 0xC018_2101, 0x4008_2102  # ioctl(2), linux/seccomp.h
@@ -157,7 +158,10 @@ def _install(mode: bytes) -> int:
     program = Program(len(code) // 8, code)
     if os.geteuid() and libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
-    listener: int = libc.syscall(here.seccomp, SECCOMP_SET_MODE_FILTER, NEW_LISTENER, ctypes.byref(program))
+    listener = -1
+    for flags in (NEW_LISTENER | WAIT_KILLABLE_RECV, NEW_LISTENER):
+        if listener < 0:
+            listener = libc.syscall(here.seccomp, SECCOMP_SET_MODE_FILTER, flags, ctypes.byref(program))
     if listener < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return listener

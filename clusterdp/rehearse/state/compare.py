@@ -27,6 +27,7 @@ from clusterdp.wording import counted, some_of
 # undisturbed run is beyond it in at most one case of five, by symmetry; the factor beyond that is chosen, not derived.
 MARGINS = {2: 4.0, 3: 3.0, 4: 2.5}
 MARGIN_OF_MANY = 2.0
+FEW = 2.0  # The norm of n normal numbers varies with 1/sqrt(n): one number of five runs was once 2.5 spreads away.
 # In the spread: it differs, and nothing that can be measured. It is not compared.
 UNSTEADY = math.inf
 Values = NDArray[Any]  # doubles, or complex ones
@@ -75,7 +76,13 @@ def compare(
         return differences
     usual, unsteady = _usual(expected, spread), _unsteady(expected, spread)
     margin = MARGINS.get(runs, MARGIN_OF_MANY)
-    return [each for each in differences if not each.size <= margin * _allowed(each, expected, spread, usual, unsteady)]
+
+    def allowed(each: Difference) -> float:
+        leaf = expected.values.get(each.key)
+        few = 1 + FEW / math.sqrt(max(1, math.prod(leaf.shape))) if leaf is not None else 1.0
+        return margin * few * _allowed(each, expected, spread, usual, unsteady)
+
+    return [each for each in differences if not each.size <= allowed(each)]
 
 
 def spread_of(*states: EndState) -> Mapping[str, float]:

@@ -93,6 +93,25 @@ def test_process_killed_in_a_held_call_never_does_it(events: FileEvents, tmp_pat
     assert os.listdir(tmp_path / "work") == ["a"]
 
 
+def test_handled_signal_does_not_interrupt_a_held_call(events: FileEvents, tmp_path: Path) -> None:
+    """An open() of libc failed with EINTR, which torch.save() in a program that heeds SIGTERM does not try again."""
+    code = """
+import ctypes, signal
+heard = []
+signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+libc = ctypes.CDLL(None, use_errno=True)
+file = libc.open(b"a", os.O_WRONLY | os.O_CREAT, 0o644)
+assert file >= 0, os.strerror(ctypes.get_errno())
+assert heard
+"""
+    events.hold(lambda event: event.kind == "write")
+    process = started(events, tmp_path, code)
+    wait_for("a held call", lambda: events.held is not None, 10, every_s=0.01)
+    process.send_signal(signal.SIGTERM)
+    events.release()
+    assert process.wait() == 0
+
+
 def test_refused_call_is_not_done(events: FileEvents, tmp_path: Path) -> None:
     events.hold(lambda event: event.kind == "rename")
     process = started(events, tmp_path, "open('a', 'w').close(); os.rename('a', 'b')")

@@ -140,6 +140,17 @@ def test_lost_momentum_exceeds_the_bound_of_five_noisy_runs(state: States) -> No
     assert {each.key for each in compare(first, lost, spread, 5)} == {"w", "v"}
 
 
+def test_few_numbers_may_be_farther_beyond_the_spread_than_many(state: States) -> None:
+    def run(away: float) -> EndState:
+        """So many spreads away from the first."""
+        one = torch.ones(1, dtype=torch.float64) + 1e-6 * away
+        return state({"weight": torch.ones(800, dtype=torch.float64) + 1e-6 * away, "bias": one})
+
+    spread = spread_of(*(run(away) for away in (0.0, 0.2, 0.4, 0.7, 1.0)))
+    assert [each.key for each in compare(run(0.0), run(2.5), spread, 5)] == ["weight"]
+    assert len(compare(run(0.0), run(7.0), spread, 5)) == 2
+
+
 def test_a_tensor_that_was_equal_twice_by_chance_has_the_spread_of_its_part(state: States) -> None:
     a, b = drawn(1, 1e-6), drawn(2, 1e-6)
     b["v"] = a["v"]
