@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from clusterdp.train.data.shards import Shards as Shards
     from clusterdp.train.data.shards import read_tar as read_tar
     from clusterdp.train.job import JobHandle as JobHandle
+    from clusterdp.train.loop.batches import Epoch as Epoch
     from clusterdp.train.loop.history import History as History
-    from clusterdp.train.loop.loop import Epoch as Epoch
     from clusterdp.train.loop.loop import Loop as Loop
     from clusterdp.train.optim.accumulation import gradient_sync as gradient_sync
     from clusterdp.train.optim.accumulation import windows as windows
@@ -106,7 +106,7 @@ _HOMES = {
     "BatchSize": "optim.batch_size",
     "SharedFlags": "ranks.shared_flags",
     "Ema": "optim.ema",
-    "Epoch": "loop.loop",
+    "Epoch": "loop.batches",
     "NanGuard": "optim.nan_guard",
     "Group": "ranks.group",
     "History": "loop.history",

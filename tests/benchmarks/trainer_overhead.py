@@ -18,12 +18,13 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train import Group, JobHandle, Meters, Rendezvous, StopSignal, Trainer
@@ -77,9 +78,17 @@ class Batches:
         return now
 
     def found(self) -> tuple[float, float]:
-        """Of a bare step, and what one of theirs takes more."""
+        """Seconds of a bare step, and what one of theirs takes more."""
         plain = statistics.quantiles(self.bare, n=4)[0]
         return plain, statistics.quantiles(self.theirs, n=4)[0] - plain
+
+
+class Streamed(IterableDataset[Any]):
+    def __init__(self, batches: Batches):
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.batches)
 
 
 def bare_step() -> Callable[[], None]:
@@ -98,14 +107,14 @@ def bare_step() -> Callable[[], None]:
 
 
 def ours(job: Callable[[], JobHandle]) -> dict[str, Run]:
-    def trainer(batches: Batches) -> None:
+    def trainer(batches: Iterable[Any], job: JobHandle) -> None:
         net, optimizer, loss = parts()
-        Trainer(net, loss, optimizer, job=job()).fit(batches)
+        Trainer(net, loss, optimizer, job=job).fit(batches)
 
-    def loop(batches: Batches) -> None:
+    def loop(batches: Iterable[Any], job: JobHandle) -> None:
         net, optimizer, loss_of = parts()
         total = torch.zeros((), dtype=torch.float64)
-        steps = job().loop(batches, {"model": net, "optimizer": optimizer})
+        steps = job.loop(batches, {"model": net, "optimizer": optimizer})
         for x, y in steps:
             loss = loss_of(net(x), y)
             loss.backward()
@@ -114,7 +123,7 @@ def ours(job: Callable[[], JobHandle]) -> dict[str, Run]:
             total += loss.detach()
             steps.log(loss=loss)
 
-    def nothing(batches: Batches) -> None:
+    def nothing(batches: Iterable[Any], job: JobHandle) -> None:
         step = bare_step()
         for _ in batches:
             step()
@@ -146,8 +155,34 @@ def ours(job: Callable[[], JobHandle]) -> dict[str, Run]:
             watch.lap("metrics")
             watch.step()
 
-    pieces = {"nothing": nothing, "job.loop and loop.log": loop, "Meters": meters, "Stopwatch": laps}
-    return {**pieces, "Trainer": trainer}
+    def streamed(run: Callable[[Iterable[Any], JobHandle], None]) -> Run:
+        return lambda batches: run(batches, job())
+
+    def loaded(run: Callable[[Iterable[Any], JobHandle], None]) -> Run:
+        return lambda batches: run(DataLoader(Streamed(batches), batch_size=None), job())
+
+    def dealt(run: Callable[[Iterable[Any], JobHandle], None]) -> Run:
+        """With a loader of job.loader(), which hands out these batches instead of its own."""
+
+        def with_loader(batches: Batches) -> None:
+            here, rows = job(), len(batches) * len(BATCH[0])
+            loader = here.loader(TensorDataset(torch.empty(rows, 1)), len(BATCH[0]))
+            loader.__class__ = type("Dealt", (type(loader),), {"__iter__": lambda self: iter(batches)})
+            run(loader, here)
+
+        return with_loader
+
+    return {
+        "nothing": streamed(nothing),
+        "Meters": meters,
+        "Stopwatch": laps,
+        "job.loop, loop.log, job.loader of tensors": dealt(loop),
+        "Trainer, job.loader of tensors": dealt(trainer),
+        "job.loop, loop.log, an iterable": streamed(loop),
+        "Trainer, an iterable": streamed(trainer),
+        "nothing, a DataLoader": loaded(nothing),
+        "job.loop, loop.log, a DataLoader": loaded(loop),
+    }
 
 
 def peers() -> dict[str, Run]:
@@ -300,7 +335,7 @@ def main() -> None:
     for name, turns in found.items():
         more = sorted(1e6 * seconds for _, seconds in turns)
         rows.append({"name": name, "more_us": statistics.median(more), "rounds_us": more})
-        print(f"{name:28}{statistics.median(more):>+8.1f} µs   rounds: {', '.join(f'{value:+.0f}' for value in more)}")
+        print(f"{name:42}{statistics.median(more):>+8.1f} µs   rounds: {', '.join(f'{value:+.0f}' for value in more)}")
     if chosen.json:
         record = {"title": "A step of Trainer", "machine": machine(), "step_us": 1e6 * step, "rows": rows}
         chosen.json.write_text(json.dumps(record, indent=1) + "\n")

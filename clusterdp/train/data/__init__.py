@@ -7,7 +7,7 @@ sampler           which samples, in which order, from where on
 resumable_loader  a DataLoader that knows how much of its epoch is done
 seeded            augmentations that depend on sample and epoch alone
 dealt_out         whether each rank trains on all samples
-loader_rng        separate random streams for a loader
+streams           the global random streams: seeded, put aside and put back
 batch_mark        whether a batch that is read again is the one that it was
 loader_identity   whether a loader is the one of the checkpoint
 tensor_loader     batches of data in tensors

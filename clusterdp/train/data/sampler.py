@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.utils.data import DistributedSampler, Sampler
 
 from clusterdp.errors import StateError
-from clusterdp.train.data.seeded import mixed_seed, seed_streams, streams_restored
+from clusterdp.train.data.streams import mixed_seed, scratch_streams, seed_streams
 
 CHUNK = 65_536  # indices become Python ints this many at a time: all of a billion at once would take 36 GB
 
@@ -114,7 +114,7 @@ class ResumableSampler(Sampler[Any]):
         if callable(set_epoch := getattr(sampler, "set_epoch", None)):
             set_epoch(self.epoch)
         seed = mixed_seed(self.seed, self.epoch)
-        with streams_restored():
+        with scratch_streams():
             seed_streams(seed)
             if isinstance(generator := getattr(sampler, "generator", None), torch.Generator):
                 generator.manual_seed(seed)

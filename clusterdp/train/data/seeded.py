@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, Subset, get_worker_info
+from torch.utils.data import Dataset, Subset
+
+from clusterdp.train.data.streams import mixed_seed, scratch_streams, seed_streams
 
 Key = int | tuple[int, int]  # an index; or (place, index), of an order in which an index may occur more than once
 COLLATION = 1  # a batch is put together from another stream than its first sample
@@ -24,7 +24,7 @@ class SeededDataset(Dataset[Any]):
     are not seeded; let it seed them from torch.initial_seed().
 
     A data set with a __getitems__ of its own makes a whole batch at once, and is seeded once a batch, by its first
-    index. That costs 10 to 20 µs a sample, and 0.3 ms a batch where there are no workers.
+    index. That costs 10 to 20 µs a sample, and XX µs a batch where there are no workers.
     """
 
     def __init__(self, dataset: Dataset[Any], seed: int = 0):
@@ -50,13 +50,13 @@ class SeededDataset(Dataset[Any]):
             inner(epoch)
 
     def __getitem__(self, key: Key) -> Any:
-        with streams_restored():
+        with scratch_streams():
             return self._fetch(key, int(self._epoch))
 
     def __getitems__(self, keys: Sequence[Key]) -> Any:
         """What a DataLoader calls for a batch."""
         epoch = int(self._epoch)
-        with streams_restored():
+        with scratch_streams():
             if self._at_once:
                 self._seed(keys[0], epoch)
                 return self.dataset.__getitems__([_index(key) for key in keys])  # type: ignore[attr-defined]
@@ -93,60 +93,9 @@ class _SeededCollation:
         self.collate_fn = collate_fn
 
     def __call__(self, samples: Any) -> Any:
-        with streams_restored():
+        with scratch_streams():
             seed_streams(mixed_seed(self.dataset._batch, COLLATION))
             return self.collate_fn(samples)
-
-
-def mixed_seed(*numbers: int) -> int:
-    """Mixes the numbers into 64 bits (splitmix64): neighbouring seeds, epochs or indices give unrelated ones."""
-    x = 0
-    for number in numbers:
-        x = x + number + 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
-        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
-        x = (x ^ x >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
-        x ^= x >> 31
-    return x
-
-
-def seed_streams(seed: int) -> None:
-    """Seeds the CPU's global streams from 64 bits. Not by torch.manual_seed(), which is slow and seeds CUDA, too.
-
-    torch and numpy use 32 bits of a seed and the same algorithm: the same bits would give them the same numbers.
-    """
-    random.seed(seed)
-    torch.default_generator.manual_seed(seed & 0xFFFFFFFF)
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed(seed >> 32)
-
-
-@contextmanager
-def streams_restored() -> Iterator[None]:
-    """Restores the CPU's global random streams at the end. Does nothing in a worker, where they have no other use."""
-    if get_worker_info() is not None:
-        yield
-        return
-    before = streams()
-    try:
-        yield
-    finally:
-        set_streams(before)
-
-
-def streams() -> tuple[Any, torch.Tensor, Any]:
-    """The states of the CPU's global streams: Python's, torch's, and numpy's if it is loaded."""
-    numpy = sys.modules.get("numpy")
-    theirs = numpy.random.get_state(legacy=False) if numpy else None
-    return random.getstate(), torch.default_generator.get_state(), theirs
-
-
-def set_streams(taken: tuple[Any, torch.Tensor, Any]) -> None:
-    """Sets what streams() has returned."""
-    python, ours, theirs = taken
-    random.setstate(python)
-    torch.default_generator.set_state(ours)
-    if theirs is not None:
-        sys.modules["numpy"].random.set_state(theirs)
 
 
 def _index(key: Key) -> int:

@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from clusterdp.errors import ConfigError
-from clusterdp.train.data.seeded import mixed_seed, seed_streams, streams_restored
+from clusterdp.train.data.streams import mixed_seed, scratch_streams, seed_streams
 
 Place = tuple[int, int]  # the file, counted as they are read; and samples of it that are done
 START: Place = (0, 0)
@@ -114,7 +114,7 @@ class Shards(IterableDataset[Any]):
     def _decoded(self, sample: Any, seed: int) -> Any:
         if self.decode is None:
             return sample
-        with streams_restored():
+        with scratch_streams():
             seed_streams(seed)
             return self.decode(sample)
 

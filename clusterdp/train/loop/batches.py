@@ -25,10 +25,10 @@ from clusterdp.train.data.batch_mark import LastBatch, mark_of
 from clusterdp.train.data.dealt_out import of_batch, of_data_set
 from clusterdp.train.data.loader_defaults import end_workers
 from clusterdp.train.data.loader_identity import batch_size_of, changes, length_of, same_place, why_not_exact
-from clusterdp.train.data.loader_rng import OwnStreams
 from clusterdp.train.data.prefetch import Prefetcher
 from clusterdp.train.data.resumable_loader import batches_left, our_sampler
 from clusterdp.train.data.seeded import SeededDataset
+from clusterdp.train.data.streams import OwnStreams
 from clusterdp.train.data.tensor_loader import TensorLoader
 from clusterdp.train.loop.position import EpochRng, LoaderState, Position, counts_samples
 from clusterdp.train.output.say import say
@@ -37,6 +37,27 @@ from clusterdp.wording import counted
 
 Batch = TypeVar("Batch")
 END: Any = object()
+
+
+class Epoch(Generic[Batch]):
+    """One pass over the data, or what is left of it. Iterate over it once.
+
+    done: its batches that were done before: `for i, batch in enumerate(epoch, epoch.done)`.
+    """
+
+    def __init__(self, index: int, batches: Callable[[], Iterator[Batch]], done: int = 0):
+        self.index, self.done = index, done
+        self._batches = batches
+
+    def __repr__(self) -> str:
+        """The number, for an epoch may be printed as if it were one."""
+        return str(self.index)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.index, spec)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._batches()
 
 
 class Batches(Generic[Batch]):
@@ -320,6 +341,20 @@ class Batches(Generic[Batch]):
         for part in (loader, *(getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset"))):
             if callable(set_epoch := getattr(part, "set_epoch", None)):
                 set_epoch(self.position.epoch)
+
+    def note_where_left(self, done: int, early: bool) -> None:
+        """Reports an epoch, begun in its middle, that the program has left at another batch than it would have.
+        early: by a break."""
+        place = self.position
+        left = place.batch if (early or not place.ended) and self.left != 0 else None
+        before = place.left
+        place.left = left
+        if done and left != before and (before is not None or place.epoch == 0) and self.rank.is_first:
+            where = "read to its end" if left is None else f"left after batch {left}"
+            say(
+                f"clusterdp: epoch {place.epoch} was {where}, and this attempt began it after batch {done}. A program "
+                "that leaves an epoch after so many batches counts them from there: enumerate(epoch, epoch.done)."
+            )
 
     def _skip(self, iterator: Iterator[Batch], batches: int) -> None:
         if not batches:

@@ -19,7 +19,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.checkpoint.state import rng
 from clusterdp.checkpoint.state.parameter_names import check_held
@@ -28,12 +27,12 @@ from clusterdp.train.data.even_batches import same_number
 from clusterdp.train.data.loader_defaults import check_can_be_read
 from clusterdp.train.hang import page
 from clusterdp.train.hang.page import FIRST, PROGRAM, RESTORE, STEP
-from clusterdp.train.loop.batches import Batches
+from clusterdp.train.loop.batches import Batches, Epoch
 from clusterdp.train.loop.graph_watch import GraphWatch
 from clusterdp.train.loop.save_schedule import SaveSchedule
 from clusterdp.train.optim.open_window import OpenWindow
 from clusterdp.train.output.say import say
-from clusterdp.train.parallel.ddp import check_exchanged, check_finished, check_never_skips, is_unused, settle_buckets
+from clusterdp.train.parallel.ddp import DdpModels, check_never_skips
 from clusterdp.train.profile.stopwatch import report_times
 from clusterdp.train.ranks.shared_flags import Agreed
 from clusterdp.train.ranks.stop import Stopped
@@ -45,27 +44,6 @@ if TYPE_CHECKING:
 
 Batch = TypeVar("Batch")
 Item = TypeVar("Item")
-
-
-class Epoch(Generic[Batch]):
-    """One pass over the data, or what is left of it. Iterate over it once.
-
-    done: its batches that were done before: `for i, batch in enumerate(epoch, epoch.done)`.
-    """
-
-    def __init__(self, index: int, batches: Callable[[], Iterator[Batch]], done: int = 0):
-        self.index, self.done = index, done
-        self._batches = batches
-
-    def __repr__(self) -> str:
-        """The number, for an epoch may be printed as if it were one."""
-        return str(self.index)
-
-    def __format__(self, spec: str) -> str:
-        return format(self.index, spec)
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self._batches()
 
 
 class Loop(Generic[Batch]):
@@ -121,8 +99,7 @@ class Loop(Generic[Batch]):
         check_held(state)
         self.accumulate = accumulate
         self.window = accumulate  # batches of the window at hand
-        modules = (module for part in state.values() if isinstance(part, torch.nn.Module) for module in part.modules())
-        self._models = [module for module in modules if isinstance(module, DistributedDataParallel)]
+        self._models = DdpModels(state)
         hooks = {f"comm_hook.{name}": getattr(part, "comm_hook_state", None) for name, part in state.items()}
         hooks = {name: hook for name, hook in hooks.items() if hook is not None}
         self.state = self.batches.with_state({**state, **hooks})
@@ -130,8 +107,6 @@ class Loop(Generic[Batch]):
         self.saves = SaveSchedule(phases.rank, phases.record, phases.saving, checkpointer, self._meta, *every)
         self._open = False  # the user's code is at work on a batch
         self._in_window = 0  # batches of the window that are done
-        self._first_window = True
-        self._unused: list[DistributedDataParallel] = []  # models that have not been called
         self._enough = False  # this rank has called end()
         self._rng_pending = False
         self._left = False  # the program has left the epoch before its end
@@ -141,7 +116,6 @@ class Loop(Generic[Batch]):
         self._open_window = OpenWindow(state if accumulate == 1 else {})
         self._stopping: str | None = None  # why; at the end of the window
         self._due = False  # a periodic save
-        self._told = False
         self.total_steps: int | None = None  # of the whole loop; known once it has begun
         self.restored: Restored | None = None  # what it goes on from, and whether that is exact, by its loader too
         phases.name(name, continues)  # last: a loop that is refused for another reason takes no name
@@ -189,7 +163,7 @@ class Loop(Generic[Batch]):
         with page.during(RESTORE):
             self._phases.begin(self)
             self._restore()
-        self._unused = [model for model in self._models if self._rank.world_size > 1 and is_unused(model)]
+        self._models.begin(self._rank.world_size)
         if self.continues is None and not self.position.finished:
             self.batches.say_share(str(self) if self.name else "")
         self._count_steps()
@@ -209,26 +183,13 @@ class Loop(Generic[Batch]):
             self._close_step()
             page.enter(PROGRAM)
             if not over:
-                self._note_where_left(done)
+                self.batches.note_where_left(done, self._left)
             self._left = False
             self.position.next_epoch()
             self._in_window = 0  # the epoch was left before its end
             if self._rank.group.agree(self._enough)[0]:
                 self.position.last = self.epoch
         self._finish()
-
-    def _note_where_left(self, done: int) -> None:
-        """Reports an epoch, begun in its middle, that the program has left at another batch than it would have."""
-        place = self.position
-        left = place.batch if (self._left or not place.ended) and self.batches.left != 0 else None
-        before = place.left
-        place.left = left
-        if done and left != before and (before is not None or place.epoch == 0) and self._rank.is_first:
-            where = "read to its end" if left is None else f"left after batch {left}"
-            say(
-                f"clusterdp: epoch {place.epoch} was {where}, and this attempt began it after batch {done}. A program "
-                "that leaves an epoch after so many batches counts them from there: enumerate(epoch, epoch.done)."
-            )
 
     def log(self, **values: Any) -> None:
         """Numbers of this step. Rank 0's are kept; tensors stay on their device, without their graphs."""
@@ -270,8 +231,8 @@ class Loop(Generic[Batch]):
         if self._phases.loop is not self:
             raise StateError(f"loop.save(): {self} is not at work. Save between its first batch and the next loop.")
         self._between_windows("save")
-        self._check_exchanged()
-        self._tell_of_gradients()
+        self._models.check_exchanged(self._rank.group)
+        self._open_window.warn_of_save(self._rank, self.step)
         with self._as_repeated():
             self.saves.now(self.step)
 
@@ -287,8 +248,7 @@ class Loop(Generic[Batch]):
         return {"epoch": self.epoch, "total": self.total_steps}
 
     def _restore(self) -> None:
-        for model in self._models:
-            settle_buckets(model)
+        self._models.settle()
         phases = self._phases
         if self.saves.checkpointer is None:
             if self.continues is not None:
@@ -402,11 +362,7 @@ class Loop(Generic[Batch]):
         if self._in_window < self.window:
             return
         self._in_window = 0
-        for model in self._models:
-            check_finished(model)
-        if self._first_window:
-            self._first_window = False
-            self._check_exchanged()
+        self._models.check_window(self._rank.group)
         self.saves.ask_if_due()
         if self._phases.steps is not None and watch.steps >= self._phases.steps:
             self._end_profile()
@@ -421,8 +377,8 @@ class Loop(Generic[Batch]):
             if self._stopping:
                 self._stop(self._stopping)
             self._due = False
-            self._check_exchanged()
-            self._tell_of_gradients()
+            self._models.check_exchanged(self._rank.group)
+            self._open_window.warn_of_save(self._rank, self.step)
             self.saves.in_background(position.step)
             if agreed is not None and agreed["save"]:  # by the clock, and so rarely: who is slow is in `status`
                 report_times(watch, self._rank, record, self.batches.loader, aloud=False)
@@ -443,22 +399,6 @@ class Loop(Generic[Batch]):
     def _no_more_steps(self) -> None:
         """All ranks know. What follows the epoch is still done."""
         self.position.last, self.total_steps = self.epoch + 1, self.step
-
-    def _check_exchanged(self) -> None:
-        """Collective: after the first window, and before a save, while a model has not been called."""
-        if self._unused:
-            check_exchanged(self._unused, self._rank.group)
-
-    def _tell_of_gradients(self) -> None:
-        """Warns, once, of a save that cannot be exact."""
-        if self._open_window.wait and not self._told and self._rank.is_first:
-            self._told = True
-            say(
-                f"clusterdp: step {self.step} is saved with gradients that no optimizer has used yet, and those are in "
-                "no checkpoint: a run that goes on from there is not exact. Where you accumulate, let the loop know: "
-                "job.loop(accumulate=...), loop.window_ends.",
-                error=True,
-            )
 
     @contextmanager
     def _as_repeated(self) -> Iterator[None]:
@@ -497,7 +437,7 @@ class Loop(Generic[Batch]):
 
     def _finish(self) -> None:
         self._restore_rng()
-        self._check_exchanged()
+        self._models.check_exchanged(self._rank.group)
         self._rank.flags.drain()
         self._rank.flags.set("enough", False)
         self._record.time.turn("evaluation")

@@ -25,8 +25,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from clusterdp.train.output.say import say
+
 if TYPE_CHECKING:
     from clusterdp.train.ranks.group import Group
+    from clusterdp.train.ranks.rank import Rank
 
 LONGEST = 32  # batches to wait at most where no window has ended yet: a stop must come all the same
 SHORTEST = 8  # batches to wait at least: a step that is skipped for a loss that is not finite ends no window
@@ -59,6 +62,7 @@ class OpenWindow:
         self._longest = 0  # window that has been seen
         self._put_off = 0  # how many batches, by now
         self.wait = False  # on this rank, after the last batch
+        self._warned = False
         if self._windows:
             _listen()
             _open.add(self)
@@ -89,6 +93,17 @@ class OpenWindow:
             return False
         self._put_off += 1
         return True
+
+    def warn_of_save(self, rank: Rank, step: int) -> None:
+        """Warns, once, of a save that cannot be exact."""
+        if self.wait and not self._warned and rank.is_first:
+            self._warned = True
+            say(
+                f"clusterdp: step {step} is saved with gradients that no optimizer has used yet, and those are in no "
+                "checkpoint: a run that goes on from there is not exact. Where you accumulate, let the loop know: "
+                "job.loop(accumulate=...), loop.window_ends.",
+                error=True,
+            )
 
     def _note_step(self, optimizer: Any) -> None:
         if optimizer not in self._steppers:

@@ -79,6 +79,37 @@ def cannot_skip(what: str) -> ConfigError:
     )
 
 
+class DdpModels:
+    """The models in the state of a loop for which DistributedDataParallel exchanges gradients."""
+
+    def __init__(self, state: Mapping[str, Any]):
+        modules = (module for part in state.values() if isinstance(part, torch.nn.Module) for module in part.modules())
+        self._models = [module for module in modules if isinstance(module, DistributedDataParallel)]
+        self._unused: list[DistributedDataParallel] = []  # models that have not been called
+        self._is_first_window = True
+
+    def settle(self) -> None:
+        """Before anything is restored."""
+        for model in self._models:
+            settle_buckets(model)
+
+    def begin(self, world_size: int) -> None:
+        self._unused = [model for model in self._models if world_size > 1 and is_unused(model)]
+
+    def check_window(self, group: Group) -> None:
+        """At the end of each window. Collective after the first one."""
+        for model in self._models:
+            check_finished(model)
+        if self._is_first_window:
+            self._is_first_window = False
+            self.check_exchanged(group)
+
+    def check_exchanged(self, group: Group) -> None:
+        """Collective: before a save, while a model has not been called."""
+        if self._unused:
+            check_exchanged(self._unused, group)
+
+
 def check_finished(model: DistributedDataParallel) -> None:
     """Raises, right after a backward pass, the error of DDP's next forward pass: until then, other ranks, which did use
     those parameters, would wait for this one in an all-reduce. Costs a microsecond."""

@@ -23,7 +23,7 @@ from clusterdp.errors import ConfigError
 from clusterdp.train.data.datasets import size_of
 from clusterdp.train.data.loader_defaults import cpus_of_rank, end_workers
 from clusterdp.train.data.sampler import ResumableSampler
-from clusterdp.train.data.seeded import streams_restored
+from clusterdp.train.data.streams import streams_restored
 from clusterdp.train.data.tensor_loader import TensorLoader
 from clusterdp.train.ranks.stop import StopSignal
 

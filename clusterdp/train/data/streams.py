@@ -1,0 +1,245 @@
+"""The CPU's global random streams (Python's, torch's, and numpy's if it is loaded): seeded, put aside and put back."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.utils.data import get_worker_info
+
+APART = 1  # a loader's first number is not the training's
+
+
+def mixed_seed(*numbers: int) -> int:
+    """Mixes the numbers into 64 bits (splitmix64): neighbouring seeds, epochs or indices give unrelated ones."""
+    x = 0
+    for number in numbers:
+        x = x + number + 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+        x = (x ^ x >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+        x ^= x >> 31
+    return x
+
+
+def seed_streams(seed: int) -> None:
+    """Seeds the streams from 64 bits. Not by torch.manual_seed(), which is slow and seeds CUDA, too.
+
+    torch and numpy use 32 bits of a seed and the same algorithm: the same bits would give them the same numbers.
+    """
+    random.seed(seed)
+    torch.default_generator.manual_seed(seed & 0xFFFFFFFF)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed >> 32)
+
+
+@contextmanager
+def streams_restored() -> Iterator[None]:
+    """Restores the streams at the end. Does nothing in a worker, where they have no other use."""
+    if get_worker_info() is not None:
+        yield
+        return
+    python, ours, numpy = random.getstate(), torch.default_generator.get_state(), sys.modules.get("numpy")
+    theirs = numpy.random.get_state(legacy=False) if numpy else None
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        torch.default_generator.set_state(ours)
+        if numpy is not None:
+            numpy.random.set_state(theirs)
+
+
+_scratch: list[Streams] = []  # that nobody draws from at the moment
+
+
+@contextmanager
+def scratch_streams() -> Iterator[None]:
+    """Other streams in place of the global ones, for what begins with seed_streams(): 9 µs, where streams_restored()
+    takes 80. In a worker the global ones, which have no other use there."""
+    if get_worker_info() is not None:
+        yield
+        return
+    streams = _scratch.pop() if _scratch else Streams()
+    with streams:
+        yield
+    _scratch.append(streams)
+
+
+class OwnStreams:
+    """Separate streams for what a loader draws in the training process. Until begin(), `with` does nothing.
+
+        streams.begin()                 # once the iterator exists
+        with streams:
+            batch = next(iterator)      # a shuffle buffer, a sampler that draws as it goes
+
+    A loader that does not keep its position is read again on resume. If it shared a stream with dropout, its numbers
+    would differ then: of 80 samples, 6 came twice and 6 not at all.
+    """
+
+    def __init__(self) -> None:
+        self._streams: Streams | None = None
+
+    def begin(self) -> None:
+        """Seeds them from the global streams, which do not change."""
+        before = torch.default_generator.get_state()
+        number = int(torch.empty((), dtype=torch.int64).random_())
+        torch.default_generator.set_state(before)
+        self._streams = Streams()
+        with self._streams:
+            seed_streams(mixed_seed(number, APART))
+
+    def end(self) -> None:
+        self._streams = None
+
+    def __enter__(self) -> None:
+        if self._streams is not None:
+            self._streams.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._streams is not None:
+            self._streams.__exit__(kind, error, at)
+
+
+class Streams:
+    """Streams that take the place of the global ones within a `with`, and go on from there in the next. They are to be
+    seeded first."""
+
+    def __init__(self) -> None:
+        self._global, self._these = StreamState(), StreamState()
+        self._these.take()
+        self._these.part()
+
+    def __enter__(self) -> None:
+        self._global.take()
+        self._these.put()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._these.take()
+        self._global.put()
+
+
+class StreamState:
+    """A state of the streams: take() notes the present one, put() sets it.
+
+    random.getstate() and numpy's get_state() make 625 integers each, which takes 80 µs for a change there and back.
+    These take 9: Python's words are copied in memory, and numpy.random gets another bit generator. That drops its spare
+    normal number, the second of a pair, which is read and set while _NO_BITS is in the generator's place.
+    """
+
+    def __init__(self) -> None:
+        self._twister = _twister()
+        self._python: Any = ctypes.create_string_buffer(self._twister[1]) if self._twister is not None else None
+        self._gauss: float | None = None  # the spare number of random.gauss()
+        self._torch: Any = None
+        self._numpy: Any = sys.modules.get("numpy")  # from the beginning, because torch loads it
+        self._switches = self._numpy is not None and _can_switch()
+        self._bits: Any = None  # or all that numpy's get_state() returns
+        self._spare: dict[str, Any] = {}
+
+    def take(self) -> None:
+        if self._twister is not None:
+            ctypes.memmove(self._python, *self._twister)
+            self._gauss = _SHARED.gauss_next
+        else:
+            self._python = random.getstate()
+        self._torch = torch.default_generator.get_state()
+        if self._switches:
+            shared = self._numpy.random.mtrand._rand
+            self._bits, self._spare = shared._bit_generator, _spare_of(shared)
+        elif self._numpy is not None:
+            self._bits = self._numpy.random.get_state(legacy=False)
+
+    def put(self) -> None:
+        if self._twister is not None:
+            ctypes.memmove(self._twister[0], self._python, self._twister[1])
+            _SHARED.gauss_next = self._gauss
+        else:
+            random.setstate(self._python)
+        torch.default_generator.set_state(self._torch)
+        if self._switches:
+            self._numpy.random.set_bit_generator(self._bits)
+            if self._spare["has_gauss"]:
+                _set_spare(self._numpy.random.mtrand._rand, self._spare)
+        elif self._numpy is not None:
+            self._numpy.random.set_state(self._bits)
+
+    def part(self) -> None:
+        """Gives the state that was taken a bit generator of its own, not seeded."""
+        if self._switches:
+            self._bits = self._numpy.random.MT19937()
+
+
+_SHARED: Any = random.random.__self__  # type: ignore[attr-defined]  # what the functions of random draw from
+
+
+@cache
+def _twister() -> tuple[int, int] | None:
+    """Address and bytes of what is drawn from, an int and 624 words in CPython's _random.Random; None if they are not
+    there."""
+    if sys.implementation.name != "cpython":
+        return None
+    *words, index = _SHARED.getstate()[1]
+    wanted = struct.pack(f"=i{len(words)}I", index, *words)
+    at = ctypes.string_at(id(_SHARED), type(_SHARED).__basicsize__).find(wanted)
+    return (id(_SHARED) + at, len(wanted)) if at > 0 else None
+
+
+class _NoBits:
+    """Stands in for numpy's bit generator, so that get_state() and set_state() are about the spare number alone."""
+
+    state = property(lambda self: {"bit_generator": "MT19937", "state": None}, lambda self, value: None)
+
+
+_NO_BITS = _NoBits()
+
+
+def _spare_of(shared: Any) -> dict[str, Any]:
+    bits = shared._bit_generator
+    try:
+        shared._bit_generator = _NO_BITS
+        spare: dict[str, Any] = shared.get_state(legacy=False)
+        return spare
+    finally:
+        shared._bit_generator = bits
+
+
+def _set_spare(shared: Any, spare: dict[str, Any]) -> None:
+    bits = shared._bit_generator
+    try:
+        shared._bit_generator = _NO_BITS
+        shared.set_state(spare)
+    finally:
+        shared._bit_generator = bits
+
+
+@cache
+def _can_switch() -> bool:
+    """Whether this numpy has set_bit_generator() (since 1.24), and reads and sets the spare number through _NoBits."""
+    import numpy
+
+    if not hasattr(numpy.random, "set_bit_generator"):
+        return False
+    shared: Any = numpy.random.mtrand._rand
+    before, bits = numpy.random.get_state(legacy=False), shared._bit_generator
+    try:
+        numpy.random.seed(1)
+        expected = numpy.random.standard_normal(2)[1]
+        numpy.random.seed(1)
+        numpy.random.standard_normal()
+        spare = _spare_of(shared)
+        numpy.random.set_bit_generator(bits)  # drops it
+        _set_spare(shared, spare)
+        return bool(numpy.random.standard_normal() == expected)
+    except Exception:
+        return False
+    finally:
+        numpy.random.set_bit_generator(bits)
+        numpy.random.set_state(before)
