@@ -196,7 +196,8 @@ class Loop(Generic[Batch]):
         if self._rank.is_first:
             for name, value in values.items():
                 self._graphs.look(name, value)
-                self._logged[name] = value.detach() if isinstance(value, torch.Tensor) else value
+                has_graph = isinstance(value, torch.Tensor) and value.requires_grad
+                self._logged[name] = value.detach() if has_graph else value
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
         """Iterates over anything but training batches, on all ranks, and reads the shared flags meanwhile.
