@@ -78,6 +78,9 @@ TORCH_FREE = ("checkpoint/format/", "checkpoint/errors.py")  # what login nodes 
 STDLIB_ONLY = ("batch/", "slurm/", "fakeslurm/")
 
 
+LARGEST, AVERAGE = 450, 130  # lines of a module
+TABLES = {"operate/why/signatures.py"}  # data, which may be longer
+
 PARTS = {path.stem for path in PACKAGE.iterdir() if path.suffix in ("", ".py")}
 
 
@@ -180,6 +183,13 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
     packages = {dotted(file).partition(".")[2] for file in modules() if file.endswith("__init__.py")}
     assert sorted(name for name in arrows() if name not in packages and name in beyond(name)) == []
+
+
+def test_modules_are_neither_crumbs_nor_heaps() -> None:
+    """Each module costs its reader a header and a place to remember: 15 % of all lines were headers once."""
+    lines = {file: len((PACKAGE / file).read_text().splitlines()) for file in modules()}
+    assert [file for file, count in lines.items() if count > LARGEST and file not in TABLES] == []
+    assert sum(lines.values()) / len(lines) >= AVERAGE, "a small module belongs to its only reader in the same folder"
 
 
 @pytest.mark.parametrize("library", OWNERS)
