@@ -10,7 +10,7 @@ from .attempts import Attempt, last_notice_before, read_attempts
 from .check_nodes import check_nodes
 from .children import Children
 from .decisions import Decision, End, Leave, Requeue, Start
-from .end import ASKS_AGAIN, Ended, by_fault, by_slurm, by_the_ranks
+from .end import ASKS_AGAIN, Ended, by_fault, by_launch, by_slurm, by_the_ranks
 from .ending import Ending, wait_for_room
 from .evidence import (
     END,
@@ -149,7 +149,7 @@ class ThisAttempt:
             self.ending.over(again)
         look = self.ending.look()
         if look.state in (slurm.PREEMPTED, slurm.TIME_LIMIT):
-            self._follow(by_slurm(Ended(1, 0), look.state, self.ending.history, self.rules, [])[0], look, 1)
+            self._follow(by_slurm(Ended(1, 0), look.state, self.ending.history, self.rules)[0], look, 1)
         if look.state != slurm.RUNNING:
             self.ending.leave(look.state, 1)
 
@@ -243,12 +243,12 @@ class ThisAttempt:
             raise SystemExit(0)
         ending.over_if_marked()  # a program of the user's may end with 0 when it has saved
         look = ending.look()
-        unlaunched = not_launched(said)
-        decisions = by_slurm(ended, look.state, ending.history, self.rules, unlaunched)
-        for decision in decisions:
-            if isinstance(decision, Requeue) and decision.cause == "node-lost":
-                ending.avoid("node-lost", unlaunched)
+        for decision in by_slurm(ended, look.state, ending.history, self.rules):
             self._follow(decision, look, code)
+        unlaunched = not_launched(said)
+        if unlaunched:
+            ending.avoid("node-lost", unlaunched)
+            self._follow(by_launch(unlaunched, ended, ending.history, self.rules), look, code)
         self._follow(self._failed(ended, said), look, code)
 
     def _ended(self, code: int) -> Ended:

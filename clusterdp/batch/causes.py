@@ -36,7 +36,6 @@ FAULTS = frozenset(["crash", "start", "memory", "hung", "disk"])
 NOTICE = re.compile(r"\*\*\* JOB \S+ ON \S+ CANCELLED AT (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d) ?([^*,\n]*)")
 OF_NOTICE = {
     "": "cancelled",
-    "DUE to SIGNAL Terminated": "cancelled",  # the same in newer releases
     "DUE TO PREEMPTION": "preempted",
     "DUE TO JOB REQUEUE": "requeued",
     "DUE TO TIME LIMIT": "timeout",
@@ -61,7 +60,12 @@ class Notice(NamedTuple):
 
 def notices(text: str) -> List[Notice]:
     """Those in a job's output, in the order in which they were written."""
-    return [Notice(stamp, OF_NOTICE.get(why.strip(), "")) for stamp, why in NOTICE.findall(text)]
+    return [Notice(stamp, _cause_of(why.strip())) for stamp, why in NOTICE.findall(text)]
+
+
+def _cause_of(why: str) -> str:
+    """26.05 names the signal of a scancel: `DUE to SIGNAL Terminated`."""
+    return OF_NOTICE.get("" if why.startswith("DUE to SIGNAL") else why, "")
 
 
 def last_notice(text: str) -> Optional[Notice]:

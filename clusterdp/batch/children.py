@@ -69,9 +69,16 @@ class Children:
         err = subprocess.STDOUT if out is not None else None
         return subprocess.Popen(list(words), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self.environ, **more)
 
-    def run(self, words: Sequence[str], err: bool = True, environ: Optional[Mapping[bytes, bytes]] = None) -> Answer:
+    def run(
+        self,
+        words: Sequence[str],
+        err: bool = True,
+        environ: Optional[Mapping[bytes, bytes]] = None,
+        limit_s: Optional[float] = None,
+    ) -> Answer:
         """Runs a command to its end, whatever signal comes. err: its errors are part of what it said; else they are
-        dropped. environ: in place of that of the batch script."""
+        dropped. environ: in place of that of the batch script. limit_s: it is ended after so long, with exit code
+        137."""
         with term_blocked():
             try:
                 child = subprocess.Popen(
@@ -83,8 +90,12 @@ class Children:
                 )
             except OSError as error:
                 return Answer(127, "{}: {}".format(words[0], error.strerror) if err else "")
-        said, _ = child.communicate()
-        return Answer(child.returncode, os.fsdecode(said).rstrip("\n"))
+        try:
+            said, _ = child.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            said, _ = child.communicate()
+        return Answer(exit_code(child), os.fsdecode(said).rstrip("\n"))
 
     def sleep(self, seconds: float, or_if: Callable[[], bool] = lambda: False) -> bool:
         """Waits so long, or until a TERM comes, or or_if() is true, which is asked every few seconds; whether the time

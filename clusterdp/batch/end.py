@@ -48,9 +48,9 @@ def by_the_ranks(ended: Ended) -> Tuple[End, ...]:
     return ()
 
 
-def by_slurm(ended: Ended, now: str, history: History, rules: Rules, unlaunched: Sequence[str]) -> Tuple[Decision, ...]:
-    """What Slurm's word on the job, the ranks' and the exit code decide; nothing if the program has failed. now: of
-    slurm.Look."""
+def by_slurm(ended: Ended, now: str, history: History, rules: Rules) -> Tuple[Decision, ...]:
+    """What Slurm's word on the job, the ranks' and the exit code decide; nothing if the program or a node has failed.
+    now: of slurm.Look."""
     if now in (slurm.ENDING, slurm.REQUEUED):
         return (Leave(ended.code),)
     if now == slurm.UNKNOWN:
@@ -68,10 +68,13 @@ def by_slurm(ended: Ended, now: str, history: History, rules: Rules, unlaunched:
         return (End("done", "finished", 0),)
     if rules.kind != "entry" and ended.code == ASKS_AGAIN:
         return (_asked(ended, history, rules),)
-    if unlaunched:
-        said = "srun could not launch tasks on {}: that node has failed, not the program.".format(" ".join(unlaunched))
-        return (requeued("node-lost", ended, history, rules, said),)
     return ()
+
+
+def by_launch(unlaunched: Sequence[str], ended: Ended, history: History, rules: Rules) -> Decision:
+    """srun could not launch the tasks of these nodes."""
+    said = "srun could not launch tasks on {}: that node has failed, not the program.".format(" ".join(unlaunched))
+    return requeued("node-lost", ended, history, rules, said)
 
 
 def _asked(ended: Ended, history: History, rules: Rules) -> Decision:
@@ -86,13 +89,15 @@ def _asked(ended: Ended, history: History, rules: Rules) -> Decision:
 def requeued(cause: str, ended: Ended, history: History, rules: Rules, said: str = "") -> Decision:
     after = history.with_end(cause, ended.cost_s, ended.saved)
     why = exhausted(after, cause, rules)
-    return End.gave_up(why, why + "; giving up. " + GOES_ON) if why else Requeue(cause, said)
+    if not why:
+        return Requeue(cause, said)
+    return End.gave_up(why, " ".join(filter(None, [said, why + "; giving up.", GOES_ON])))
 
 
 def by_fault(
     ended: Ended, fault: Fault, failure: Failure, history: History, rules: Rules, is_repeated: Callable[[], bool]
 ) -> Decision:
-    """The program has failed. is_repeated: called only if nothing else forbids another attempt."""
+    """The program has failed. is_repeated: whether with the same error as before; not called of a missing program."""
     after = history.with_end(fault.cause, ended.cost_s, ended.saved)
     error = one_line(failure.error or failure.reported)
     details = {"exit": ended.code, **({"error": error} if error else {})}

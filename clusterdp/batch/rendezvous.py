@@ -9,6 +9,7 @@ from .slurm import Slurm
 
 RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 LOWEST, USUAL = 10000, 32768
+QUEUE_S = 10
 
 
 def first_host(nodes: str) -> str:
@@ -69,7 +70,8 @@ def times_of(job: Job, slurm: Slurm, end: str, now: float) -> Tuple[Optional[int
     """When Slurm will end the job, when it queued, and when it began; None where that is not known. end: as Slurm has
     said it in the environment (22.05 does not). Asked here, once: a container may have no squeue."""
     words = ["squeue", "--noheader", "--jobs=" + job.id, "--format=%L %V %S"]
-    said = slurm.ask(words, err=False).said
+    # The times of the queue alone are not worth a longer wait.
+    said = slurm.ask(words, err=False, limit_s=QUEUE_S if end.isdigit() else None).said
     left, queued, began = ([*said.split(), "", "", ""])[:3]
     seconds = seconds_of(left)
     # The time left is counted from `now`, when squeue was asked.

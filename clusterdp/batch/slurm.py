@@ -8,7 +8,7 @@ that double to a minute, for half an hour: one that fails over takes ten minutes
 import os
 import re
 import time
-from typing import Dict, List, Mapping, NamedTuple, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from .children import Answer, Children
 from .job import Job
@@ -26,7 +26,7 @@ FOR_PEOPLE = (b"SQUEUE_", b"SINFO_", b"SLURM_TIME_FORMAT")
 
 
 class Look(NamedTuple):
-    """The state of this job: one of the words above. excluded: ExcNodeList. code: what went wrong, if it is unknown."""
+    """The state of this job: one of the words above. excluded: ExcNodeList."""
 
     state: str
     excluded: str = ""
@@ -55,13 +55,13 @@ class Slurm:
         self.children = children
         self.job = job
 
-    def ask(self, words: List[str], err: bool = True) -> Answer:
+    def ask(self, words: List[str], err: bool = True, limit_s: Optional[float] = None) -> Answer:
         """Without what the submitter has set for its own eyes: SLURM_TIME_FORMAT changes what a time looks like."""
         ours = self.children.environ.items()
         environ = {name: value for name, value in ours if not name.startswith(FOR_PEOPLE)}
         if words[0] == "squeue":
             environ[b"SLURM_TIME_FORMAT"] = b"%s"  # seconds since 1970
-        return self.children.run(words, err, environ)
+        return self.children.run(words, err, environ, limit_s)
 
     def look(self) -> Look:
         """The state of this job. An answer from before a TERM may be out of date, so the controller is asked again."""

@@ -44,6 +44,11 @@ def test_condition_ends_a_wait() -> None:
     assert said("print(children.sleep(0))") == "True\n"
 
 
+def test_command_is_ended_at_its_limit() -> None:
+    lines = "print(children.run(['sh', '-c', 'echo begun; exec sleep 100'], limit_s=0.5))"
+    assert said(lines) == "Answer(code=137, said='begun')\n"
+
+
 def test_missing_command_is_127_like_in_a_shell() -> None:
     assert "Answer(code=127, said='/nope: No such file or directory')" in said("print(children.run(['/nope']))")
     assert "Answer(code=127, said='')" in said("print(children.run(['/nope'], err=False))")

@@ -8,7 +8,7 @@ from clusterdp.batch import slurm
 from clusterdp.batch.causes import of_outcome
 from clusterdp.batch.check_nodes import first_dead, result_of
 from clusterdp.batch.decisions import Decision, End, Leave, Requeue
-from clusterdp.batch.end import Ended, by_fault, by_slurm, by_the_ranks
+from clusterdp.batch.end import Ended, by_fault, by_launch, by_slurm, by_the_ranks
 from clusterdp.batch.evidence import Failure, Fault, failure_of, fault_of, is_repeated, mistake_of
 from clusterdp.batch.history import History
 from clusterdp.batch.policy import avoided, not_launched
@@ -62,24 +62,27 @@ def test_word_of_the_ranks_ends_the_run_or_leaves_it_open(word: str, reason: str
     ],
 )
 def test_word_of_slurm_decides_before_the_exit_code(now: str, ended: Ended, rules: Rules, expected: str) -> None:
-    assert " ".join(map(named, by_slurm(ended, now, History(), rules, []))) == expected
+    assert " ".join(map(named, by_slurm(ended, now, History(), rules))) == expected
 
 
-def test_node_without_launched_tasks_is_lost_unless_slurm_knows_more() -> None:
-    for now, expected in ((slurm.RUNNING, "Requeue node-lost"), (slurm.PREEMPTED, "Requeue preempted")):
-        assert [named(each) for each in by_slurm(Ended(233, 1), now, History(), ENTRY, ["n2"])] == [expected]
+def test_node_without_launched_tasks_is_lost_and_named() -> None:
+    rules = ENTRY._replace(policies={"node-lost": Policy(limit=1)})
+    for ended, expected in (((), "Requeue node-lost"), (("node-lost",), "End gave-up")):
+        found = by_launch(["n2"], Ended(233, 1), History(ended=ended), rules)
+        assert named(found) == expected
+        assert "tasks on n2: that node has failed" in found.said
 
 
 def test_program_that_asks_at_once_each_time_ends() -> None:
     short = History(short=1)
-    assert [named(each) for each in by_slurm(Ended(75, 59), slurm.RUNNING, short, COMMAND, [])] == ["End gave-up"]
-    assert [named(each) for each in by_slurm(Ended(75, 60), slurm.RUNNING, short, COMMAND, [])] == ["Requeue asked"]
+    assert [named(each) for each in by_slurm(Ended(75, 59), slurm.RUNNING, short, COMMAND)] == ["End gave-up"]
+    assert [named(each) for each in by_slurm(Ended(75, 60), slurm.RUNNING, short, COMMAND)] == ["Requeue asked"]
 
 
 def test_limit_that_this_end_reaches_ends_the_run() -> None:
     rules = ENTRY._replace(policies={"preempted": Policy(limit=1)})
     for ended, expected in (((), "Requeue preempted"), (("preempted",), "End gave-up")):
-        found = by_slurm(Ended(0, 5), slurm.PREEMPTED, History(ended=ended), rules, [])
+        found = by_slurm(Ended(0, 5), slurm.PREEMPTED, History(ended=ended), rules)
         assert [named(each) for each in found] == [expected]
 
 
@@ -271,4 +274,4 @@ def test_preflight_blames_nodes_but_never_all_for_its_own_fault(
 
 
 def test_leave_is_for_another_attempt_to_record() -> None:
-    assert by_slurm(Ended(9, 5), slurm.ENDING, History(), ENTRY, []) == (Leave(9),)
+    assert by_slurm(Ended(9, 5), slurm.ENDING, History(), ENTRY) == (Leave(9),)

@@ -28,8 +28,10 @@ class Site:
     def __init__(self, left: str = "") -> None:
         self.left = left
         self.children = self
+        self.limit_s: float | None = None
 
-    def ask(self, words: list[str], err: bool = True) -> Answer:
+    def ask(self, words: list[str], err: bool = True, limit_s: float | None = None) -> Answer:
+        self.limit_s = limit_s
         return Answer(0, self.left)
 
     def run(self, words: list[str], err: bool = True) -> Answer:
@@ -87,3 +89,10 @@ def test_time_left_is_counted_from_the_question(left: str, seconds: int | None) 
 def test_times_of_the_queue_are_known_together_or_not_at_all() -> None:
     assert times_of(job(), site("5:00 10 20"), "99", 0) == (99, 10, 20)
     assert times_of(job(), site("5:00 N/A 20"), "", 0) == (300, None, None)
+
+
+@pytest.mark.parametrize(("end", "limit_s"), [("99", 10), ("", None)])
+def test_squeue_has_a_limit_where_slurm_has_named_the_end(end: str, limit_s: float | None) -> None:
+    slurm = Site("5:00 10 20")
+    times_of(job(), cast(Slurm, slurm), end, 0)
+    assert slurm.limit_s == limit_s

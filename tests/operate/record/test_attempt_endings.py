@@ -113,7 +113,7 @@ def test_the_order_is_the_same_in_a_copy_whose_folders_are_new(builder: RunBuild
 # -- on whose behalf Slurm ended it --
 
 
-@pytest.mark.parametrize("words", ["", "DUE to SIGNAL Terminated"])
+@pytest.mark.parametrize("words", ["", "DUE to SIGNAL Terminated", "DUE to SIGNAL Killed"])
 def test_a_cancelled_attempt_is_not_called_preempted(builder: RunBuilder, queue: FakeQueue, words: str) -> None:
     attempt = builder.submitted().attempt().trained(1, 119)
     builder.notice(words)
