@@ -18,7 +18,7 @@ class Policy(NamedTuple):
 
 class Rules(NamedTuple):
     """By the names of the config's keys, if it has them. exclude, nodelist: of resources, as they are written there.
-    log: of an array's element slurm-%A_%a.out. from_step: resume from this checkpoint until the run has one of its own.
+    from_step: resume from this checkpoint until the run has one of its own.
     """
 
     kind: str = "command"

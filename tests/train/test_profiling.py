@@ -10,8 +10,8 @@ import pytest
 
 from clusterdp.config.tree import ProfileConfig
 from clusterdp.errors import ConfigError
-from clusterdp.operate.record.event_text import event_line
 from clusterdp.operate.record.run_history import read_history
+from clusterdp.operate.status.watch import event_line
 from clusterdp.train import JobHandle
 from clusterdp.train.process.batch_size_search import find_batch_size
 from clusterdp.train.profile import worker_finder

@@ -11,6 +11,7 @@ from clusterdp.operate.output.formatting import shown_path
 from clusterdp.operate.queue.moved_folder import copied_from, moved_from
 from clusterdp.operate.queue.pending_reasons import reason_text
 from clusterdp.operate.queue.run_cluster import is_gone, is_here
+from clusterdp.operate.record.ending import ended_as
 from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.operate.record.run_state import RunState
 
@@ -19,22 +20,6 @@ if TYPE_CHECKING:
 
 WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT", "EXPEDITING"})
 NO_CLUSTER = "its records do not say on which cluster its job is"
-# What ended a job that left no word itself, by the state that Slurm gives it.
-ENDED_AS = {
-    "CANCELLED": (RunState.CANCELLED, "by scancel, outside clusterdp"),
-    "COMPLETED": (RunState.FAILED, "its script ended without a record"),
-    "FAILED": (RunState.FAILED, "its script failed before it could say why"),
-    "TIMEOUT": (RunState.FAILED, "killed at its time limit, not requeued"),
-    "NODE_FAIL": (RunState.FAILED, "a node failed, and Slurm did not requeue it"),
-    "PREEMPTED": (RunState.FAILED, "preempted, and Slurm did not requeue it"),
-    "OUT_OF_MEMORY": (RunState.FAILED, "out of memory: see resources.mem"),
-    "DEADLINE": (RunState.FAILED, "its deadline has passed"),
-    "BOOT_FAIL": (RunState.FAILED, "its nodes did not boot"),
-}
-OF_A_SIGNAL = (
-    "JobLaunchFailure",
-    "RaisedSignal",
-)  # reasons of a job whose script a signal ended; until 23.02, and since
 
 
 @dataclass(frozen=True)
@@ -153,7 +138,7 @@ def combine(history: RunHistory, rows: Mapping[str, SqueueRow]) -> RunStatus:
         return RunStatus(RunState.STOPPED, "clusterdp stop", row)
     last = history.last
     if row is None and last is not None and last.job == history.job and last.cause == "cancelled":
-        return RunStatus(*ENDED_AS["CANCELLED"])
+        return RunStatus(*ended_as("CANCELLED"))
     if row is None:
         who = "its cluster is gone" if is_gone(history.cluster) else "Slurm no longer knows the job"
         return RunStatus(RunState.VANISHED, f"no ending on record, and {who}")
@@ -161,8 +146,5 @@ def combine(history: RunHistory, rows: Mapping[str, SqueueRow]) -> RunStatus:
         return RunStatus(RunState.WAITING, reason_text(row.reason), row)
     if alive(row):
         return RunStatus(RunState.RUNNING, "" if row.state == "RUNNING" else row.state.lower(), row)
-    state, why = ENDED_AS.get(row.state, (RunState.FAILED, f"Slurm ended it as {row.state}"))
     began = last is not None and last.job == history.job and last.ran
-    if row.state == "FAILED" and began and row.reason.startswith(OF_A_SIGNAL):
-        why = "its batch script was killed, and Slurm has ended the ranks"
-    return RunStatus(state, why, row)
+    return RunStatus(*ended_as(row.state, row.reason, began=began), row)

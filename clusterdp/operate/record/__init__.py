@@ -8,6 +8,6 @@ event_order        the events of a run in the order in which they happened
 log_files          where the logs of ranks, agents and the batch script are
 note               `clusterdp note`
 run_state          the states of a run, and their exit codes
-event_text         one line for each event
+ending             how an attempt or a job ended, in words
 next_command       what to type next
 """

@@ -14,13 +14,13 @@ from typing import Any
 from clusterdp.errors import RunError
 from clusterdp.operate.output.formatting import shown_path
 from clusterdp.operate.record.attempt_history import AttemptHistory, read_attempt
+from clusterdp.operate.record.ending import with_reasons
 from clusterdp.operate.record.run_state import RunState
 from clusterdp.operate.record.slurmstepd_notice import with_notices
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import Record, modified, read_ledger, time_of, words
 from clusterdp.rundir.names import names_in
 from clusterdp.slurm.jobid import JOB_ID
-from clusterdp.wording import counted
 
 ATTEMPT = re.compile(rf"({JOB_ID})\.([0-9]{{1,9}})")  # job, or element of an array, and restart count
 
@@ -195,22 +195,7 @@ def _read_attempts(
         attempts.insert(0, attempt)
         if not all_metrics and attempt.last_step is not None and attempt.total is not None and attempt.metrics:
             metrics = False
-    return _with_reasons(with_owners(run, with_notices(run, attempts, cancelled)))
-
-
-def _with_reasons(attempts: tuple[AttemptHistory, ...]) -> tuple[AttemptHistory, ...]:
-    """The attempts, with more words on endings that the batch script did not explain."""
-    told = list(attempts)
-    for i, attempt in enumerate(attempts):
-        if attempt.cause == "gave-up" and not attempt.why:
-            idle = len(list(itertools.takewhile(lambda a: a.saved is None, reversed(attempts[:i]))))
-            told[i] = replace(attempt, why=f"{counted(idle, 'attempt')} in a row without a new checkpoint")
-        if attempt.cause == "unknown":
-            all_saved = attempt.saved is not None and attempt.saved == attempt.last_step
-            safe = "nothing is lost" if all_saved else "what was saved is safe"
-            why = f"Slurm's controller did not answer at the stop; {safe}; `clusterdp resume` goes on"
-            told[i] = replace(attempt, why=why)
-    return tuple(told)
+    return with_reasons(with_owners(run, with_notices(run, attempts, cancelled)))
 
 
 def _count_losses(attempts: Sequence[AttemptHistory], events: Sequence[Record]) -> tuple[AttemptHistory, ...]:

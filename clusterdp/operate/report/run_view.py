@@ -18,7 +18,7 @@ from clusterdp.operate.compare.curves import RunCurves
 from clusterdp.operate.compare.diff import abbreviated, commit_of, source_record
 from clusterdp.operate.html_page.bars import Axis, Bar, Mark, meaning_of, seconds_by_kind
 from clusterdp.operate.output.formatting import clock, measured, number, size
-from clusterdp.operate.record.event_text import ending_text
+from clusterdp.operate.record.ending import ending_text
 from clusterdp.operate.record.run_history import RunHistory, newest
 from clusterdp.operate.record.run_state import RunState
 from clusterdp.operate.record.slurmstepd_notice import ended_by_slurm

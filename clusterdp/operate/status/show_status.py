@@ -14,7 +14,7 @@ from clusterdp.operate.output.terminal import ENDLESS, filled, width_of
 from clusterdp.operate.queue.pending_reasons import reason_text
 from clusterdp.operate.queue.run_status import RunStatus, current_status
 from clusterdp.operate.record.attempt_history import AttemptHistory
-from clusterdp.operate.record.event_text import ending_text
+from clusterdp.operate.record.ending import ending_text
 from clusterdp.operate.record.next_command import next_command_lines
 from clusterdp.operate.record.note import read_note
 from clusterdp.operate.record.run_history import RunHistory, newest, read_history

@@ -17,7 +17,7 @@ from clusterdp.operate.output.formatting import Colour, ago, clock, shown_path
 from clusterdp.operate.output.terminal import ENDLESS, filled, width_of
 from clusterdp.operate.queue.pending_reasons import explain
 from clusterdp.operate.queue.run_status import WAITS, RunStatus, current_status
-from clusterdp.operate.record.event_text import STOPPED_BY, ending_text
+from clusterdp.operate.record.ending import STOPPED_BY, ending_text
 from clusterdp.operate.record.next_command import next_command_lines
 from clusterdp.operate.record.run_history import RunHistory, newest, read_history
 from clusterdp.operate.record.run_state import NOT_DONE, RunState

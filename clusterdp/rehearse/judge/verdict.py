@@ -16,7 +16,7 @@ from typing import Any
 from clusterdp.operate.account.run_account import AttemptAccount, account_of
 from clusterdp.operate.html_page.bars import seconds_by_kind
 from clusterdp.operate.record.attempt_history import AttemptHistory
-from clusterdp.operate.record.event_text import ending_text
+from clusterdp.operate.record.ending import ending_text
 from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.operate.record.slurmstepd_notice import ended_by_slurm
 

@@ -12,7 +12,7 @@ from clusterdp.operate.change.resume_check import uncancelled
 from clusterdp.operate.change.stop import stop
 from clusterdp.operate.output.formatting import Colour
 from clusterdp.operate.queue.run_status import current_status
-from clusterdp.operate.record.event_text import ending_text
+from clusterdp.operate.record.ending import ending_text
 from clusterdp.operate.record.run_history import read_history
 from clusterdp.operate.record.run_state import RunState
 from clusterdp.operate.status.watch import summary

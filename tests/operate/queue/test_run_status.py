@@ -9,7 +9,8 @@ import pytest
 from clusterdp.cli import main
 from clusterdp.errors import SlurmError
 from clusterdp.operate.change.resume_check import check_resumable
-from clusterdp.operate.queue.run_status import ENDED_AS, alive, current_status
+from clusterdp.operate.queue.run_status import alive, current_status
+from clusterdp.operate.record.ending import ENDED_AS
 from clusterdp.operate.record.run_history import read_history
 from clusterdp.operate.record.run_state import RunState
 from clusterdp.slurm.commands import SqueueRow

@@ -11,10 +11,11 @@ import pytest
 from clusterdp.errors import RunError
 from clusterdp.operate.change.resume_check import check_resumable
 from clusterdp.operate.queue.run_status import current_status
-from clusterdp.operate.record.event_text import ending_text, event_line
+from clusterdp.operate.record.ending import ending_text
 from clusterdp.operate.record.run_history import read_history
 from clusterdp.operate.record.run_state import RunState
 from clusterdp.operate.status.show_status import show_status
+from clusterdp.operate.status.watch import event_line
 from clusterdp.operate.why.first_failure import find_failure
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from clusterdp.operate.record.event_text import event_line
 from clusterdp.operate.record.run_history import read_history
 from clusterdp.operate.status.show_status import show_status
+from clusterdp.operate.status.watch import event_line
 from tests.operate.builder import AttemptBuilder, RunBuilder
 from tests.operate.conftest import FakeQueue
 

@@ -1,0 +1,87 @@
+"""How an attempt or a job ended, in words."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+from clusterdp.batch.causes import CAUSES, FAULTS
+from clusterdp.operate.record.attempt_history import AttemptHistory
+from clusterdp.operate.record.run_state import RunState
+from clusterdp.wording import counted
+
+STOPPED_BY = {
+    "claim": "another attempt has taken over the run folder",
+    "entry": "it cannot run as it is: a mistake in its config, its code or what is installed",
+}
+# Of these the step at which they came is said.
+AT_A_STEP = FAULTS | {"preempted", "timeout", "signal", "asked", "cancelled", "requeued", "node-lost"}
+
+# With this srun ends when it has ended the other ranks because of one. That one's own code is in the log: `why` has it.
+ENDED_BY_SRUN = 143
+# What ended a job that left no word itself, by the state that Slurm gives it.
+ENDED_AS = {
+    "CANCELLED": (RunState.CANCELLED, "by scancel, outside clusterdp"),
+    "COMPLETED": (RunState.FAILED, "its script ended without a record"),
+    "FAILED": (RunState.FAILED, "its script failed before it could say why"),
+    "TIMEOUT": (RunState.FAILED, "killed at its time limit, not requeued"),
+    "NODE_FAIL": (RunState.FAILED, "a node failed, and Slurm did not requeue it"),
+    "PREEMPTED": (RunState.FAILED, "preempted, and Slurm did not requeue it"),
+    "OUT_OF_MEMORY": (RunState.FAILED, "out of memory: see resources.mem"),
+    "DEADLINE": (RunState.FAILED, "its deadline has passed"),
+    "BOOT_FAIL": (RunState.FAILED, "its nodes did not boot"),
+}
+# Reasons of a job whose script a signal ended; until 23.02, and since.
+OF_A_SIGNAL = ("JobLaunchFailure", "RaisedSignal")
+
+
+def ending_text(attempt: AttemptHistory) -> str:
+    """How an attempt ended: `preempted at step 120, saved`, `crashed (exit 1), 12 steps lost`."""
+    if not attempt.heard:
+        return "nothing on record: see the job's output"
+    if not attempt.cause:
+        return ""
+    if attempt.cause == "done" and not attempt.ran:
+        return "found the run done"
+    if (attempt.cause in FAULTS or attempt.cause == "gave-up") and not attempt.ran:
+        return "found the run over"
+    words = CAUSES.get(attempt.cause, attempt.cause)
+    if attempt.stopped_by_user:
+        words = f"stopped by {attempt.why}"
+    elif attempt.cause in ("stopped", "gave-up") and attempt.why:
+        words += f": {STOPPED_BY.get(attempt.why, attempt.why)}"
+    if attempt.cause == "overtaken":
+        words += f" {attempt.why}"
+    if attempt.exit not in (None, ENDED_BY_SRUN) and attempt.cause in FAULTS:
+        words += f" (exit {attempt.exit})"
+    if attempt.last_step is not None and (attempt.cause in AT_A_STEP or attempt.stopped_by_user):
+        words += f" at step {attempt.last_step}"
+        if attempt.saved == attempt.last_step:
+            words += ", saved"
+    if attempt.lost:
+        words += f", {counted(attempt.lost, 'step')} lost"
+    return words
+
+
+def with_reasons(attempts: tuple[AttemptHistory, ...]) -> tuple[AttemptHistory, ...]:
+    """The attempts, with more words on endings that the batch script did not explain."""
+    told = list(attempts)
+    for i, attempt in enumerate(attempts):
+        if attempt.cause == "gave-up" and not attempt.why:
+            idle = len(list(itertools.takewhile(lambda a: a.saved is None, reversed(attempts[:i]))))
+            told[i] = replace(attempt, why=f"{counted(idle, 'attempt')} in a row without a new checkpoint")
+        if attempt.cause == "unknown":
+            all_saved = attempt.saved is not None and attempt.saved == attempt.last_step
+            safe = "nothing is lost" if all_saved else "what was saved is safe"
+            why = f"Slurm's controller did not answer at the stop; {safe}; `clusterdp resume` goes on"
+            told[i] = replace(attempt, why=why)
+    return tuple(told)
+
+
+def ended_as(state: str, reason: str = "", *, began: bool = False) -> tuple[RunState, str]:
+    """What a run is whose job left no word itself, by the final state and the reason that Slurm gives the job, and why.
+    began: its program had begun."""
+    found, why = ENDED_AS.get(state, (RunState.FAILED, f"Slurm ended it as {state}"))
+    if state == "FAILED" and began and reason.startswith(OF_A_SIGNAL):
+        why = "its batch script was killed, and Slurm has ended the ranks"
+    return found, why
