@@ -116,7 +116,7 @@ def _list(sub: CliParser) -> None:
     sub.add_argument("--state", metavar="STATES", help="e.g. running,failed")
     sub.add_argument("--name", metavar="GLOB", help="e.g. 'digits-*'")
     sub.add_argument("--tag", metavar="WORD", help="that is in its note")
-    sub.add_argument("--since", metavar="WHEN", help="submitted since: 12h, 3d, 2w or 2026-01-31")
+    sub.add_argument("--since", metavar="WHEN", help="submitted since: 12h, 3d, 2w, 14:30 or 2026-01-31")
     sub.add_argument("-n", type=int, dest="limit", metavar="N", help="default: 20 on a terminal, else all; 0: all")
 
 

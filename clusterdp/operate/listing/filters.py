@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from clusterdp.errors import ConfigError
+from clusterdp.operate.find.since import read_since
 from clusterdp.operate.record.run_state import RunState
 from clusterdp.wording import did_you_mean
 
 ALIASES = {"pending": "waiting"}  # as Slurm calls it
-AGE = re.compile(r"([0-9]{1,6})([mhdw])")
-UNITS_S = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-DATES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class Filters:
 
 def make_filters(state: str | None, name: str | None, tag: str | None, since: str | None, now: float) -> Filters:
     """From what was typed. ConfigError if it means nothing."""
-    return Filters(_states(state), name or "", tag or "", _since(since, now))
+    return Filters(_states(state), name or "", tag or "", 0.0 if since is None else read_since(since, now))
 
 
 def _states(words: str | None) -> frozenset[str]:
@@ -65,16 +62,3 @@ def _states(words: str | None) -> frozenset[str]:
 
 def _any_of(words: list[str]) -> str:
     return f"{', '.join(words[:-1])} or {words[-1]}"
-
-
-def _since(word: str | None, now: float) -> float:
-    if word is None:
-        return 0.0
-    if age := AGE.fullmatch(word):
-        return now - int(age[1]) * UNITS_S[age[2]]
-    for form in DATES:
-        try:
-            return time.mktime(time.strptime(word, form))
-        except (ValueError, OverflowError):
-            continue
-    raise ConfigError(f"--since {word}: is no age and no date. Write e.g. 12h, 3d, 2w or 2026-01-31.")

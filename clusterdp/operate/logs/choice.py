@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from clusterdp.errors import ConfigError
+from clusterdp.operate.find.since import read_since
 
-UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-AGO = re.compile(r"(\d{1,9}(?:\.\d+)?) ?(s|m|min|h|d)")
-CLOCK = re.compile(r"(\d\d?):(\d\d)(?::(\d\d))?")
-DATE = re.compile(r"(\d{4})-(\d\d?)-(\d\d?)(?:[T ](\d\d?):(\d\d)(?::(\d\d))?)?")
 ON_A_TERMINAL = 1000  # lines, unless more or fewer are asked for
 
 
@@ -107,7 +103,7 @@ class Choice:
         unasked = terminal and last is None and since is None and not errors
         if unasked:
             count = ON_A_TERMINAL
-        return cls(ranks, attempt, _since(since, now), count, errors, follow, unasked)
+        return cls(ranks, attempt, None if since is None else read_since(since, now), count, errors, follow, unasked)
 
     @property
     def labelled(self) -> bool:
@@ -123,31 +119,3 @@ def _count(word: str | None) -> int | None:
     if not re.fullmatch(r"\d{1,9}", word, re.ASCII):
         raise ConfigError(f"-n: {word!r} is no number of lines. Write e.g. 100, or all.")
     return int(word)
-
-
-def _since(word: str | None, now: float | None) -> float | None:
-    if word is None:
-        return None
-    now = time.time() if now is None else now
-    try:
-        if found := AGO.fullmatch(word):
-            return now - float(found[1]) * UNITS[found[2]]
-        if found := CLOCK.fullmatch(word):
-            today = time.localtime(now)[:3]
-            parts = [int(part or 0) for part in found.groups()]
-            at = time.mktime((*today, *_clock(*parts), 0, 0, -1))
-            year, month, day = today
-            return at if at <= now else time.mktime((year, month, day - 1, *_clock(*parts), 0, 0, -1))
-        if found := DATE.fullmatch(word):
-            year, month, day, *parts = [int(part or 0) for part in found.groups()]
-            if 1 <= month <= 12 and 1 <= day <= 31:
-                return time.mktime((year, month, day, *_clock(*parts), 0, 0, -1))
-    except (ValueError, OverflowError):
-        pass
-    raise ConfigError(f"--since: {word!r} is no time. Write e.g. 10m, 2h, 14:30 or 2026-11-23T14:30.")
-
-
-def _clock(hour: int, minute: int, second: int) -> tuple[int, int, int]:
-    if hour > 23 or minute > 59 or second > 59:
-        raise ValueError
-    return hour, minute, second

@@ -45,27 +45,5 @@ def test_a_tag_is_a_word_of_the_note(tag: str, taken: bool) -> None:
     assert takes(make_filters(None, None, tag, None, NOW), note="Baseline, lr 0.1") == taken
 
 
-@pytest.mark.parametrize(
-    ("word", "ago_s"),
-    [
-        ("30m", 1800),
-        ("12h", 43200),
-        ("3d", 3 * 86400),
-        ("2w", 14 * 86400),
-        ("2026-01-31", 43200),
-        ("2026-01-31T11:00", 3600),
-        ("2026-01-31T11:59:30", 30),
-    ],
-)
-def test_since_is_an_age_or_a_date(word: str, ago_s: int) -> None:
-    assert make_filters(None, None, None, word, NOW).since == NOW - ago_s
-
-
-@pytest.mark.parametrize("word", ["", "yesterday", "3", "3x", "-3d", "2026-02-31", "9" * 30 + "d", "٣d"])
-def test_since_that_means_nothing_is_refused(word: str) -> None:
-    with pytest.raises(ConfigError, match=r"Write e\.g\. 12h, 3d, 2w or 2026-01-31"):
-        make_filters(None, None, None, word, NOW)
-
-
 def test_pending_is_what_slurm_calls_waiting() -> None:
     assert make_filters("pending,running", None, None, None, 0.0).states == {"waiting", "running"}

@@ -49,7 +49,7 @@ def test_the_options_of_the_command_line(builder: RunBuilder, capsys: pytest.Cap
     assert main(["logs", run, "--errors", "--attempt", "all", "--tail", "all", "--since", "2h"]) == 0
     assert "ranks 0-2: ERROR x\n" in capsys.readouterr().out
     assert main(["logs", run, "--since", "soon"]) == 2
-    assert capsys.readouterr().err.startswith("clusterdp: --since: 'soon' is no time.")
+    assert capsys.readouterr().err.startswith("clusterdp: --since: 'soon' is not a time.")
 
 
 def test_each_line_of_all_ranks_has_its_rank(builder: RunBuilder) -> None:
