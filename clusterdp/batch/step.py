@@ -99,7 +99,7 @@ class Step:
         if self.rules.kind == "entry":
             found.append(Watch(self.children, LINGERING_S, lambda: self._end_lingering(child)))
         if self.rules.silence_s:
-            silence = Silence(self.rules, self.job.logs, self.children)
+            silence = LogSilence(self.rules, self.job.logs, self.children)
             found.append(Watch(self.children, silence.pause_s, lambda: self._look_at_silence(silence, child)))
         if "hang" in self.rules.notify:
             found.append(Watch(self.children, HANG_S, self._look_for_hang))
@@ -131,7 +131,7 @@ class Step:
         child.terminate()
         return False
 
-    def _look_at_silence(self, silence: "Silence", child: "subprocess.Popen[bytes]") -> bool:
+    def _look_at_silence(self, silence: "LogSilence", child: "subprocess.Popen[bytes]") -> bool:
         found = silence.look()
         if found is None:
             return True
@@ -163,7 +163,7 @@ class Step:
         return os.path.exists(self.job.file("hang.txt"))
 
 
-class Finding(NamedTuple):
+class HangFinding(NamedTuple):
     """The program hangs; or it goes on, after it was found to hang. ends: the step is to be ended."""
 
     hangs: bool
@@ -172,7 +172,7 @@ class Finding(NamedTuple):
     ends: bool = False
 
 
-class Silence:
+class LogSilence:
     """restart.hang_after_s: the program hangs when no log has grown for so long, and none of its processes has used CPU
     time in the second half of that. A program that waits for NCCL keeps a core busy, and is not found so.
 
@@ -192,7 +192,7 @@ class Silence:
         self._before = ""
         self._reason = ""
 
-    def look(self) -> Optional[Finding]:
+    def look(self) -> Optional[HangFinding]:
         """What has changed since the last look; None: nothing."""
         self._silent_s += self.pause_s
         sizes = _sizes(self.logs)
@@ -206,11 +206,11 @@ class Silence:
         self._before, self._since_s = now, self._silent_s
         return found
 
-    def _goes_on(self) -> Optional[Finding]:
+    def _goes_on(self) -> Optional[HangFinding]:
         told, self._reason = self._reason, ""
-        return Finding(False) if told else None
+        return HangFinding(False) if told else None
 
-    def _compare(self, now: str) -> Optional[Finding]:
+    def _compare(self, now: str) -> Optional[HangFinding]:
         idle_s = self._silent_s - self._since_s
         if not is_idle(self._before, now, idle_s):
             return self._goes_on()
@@ -220,7 +220,7 @@ class Silence:
             return None
         words = "no output for {} s, and no process has used CPU time in the last {} s"
         fresh, self._reason = not self._reason, self._reason or words.format(self._silent_s, idle_s)
-        return Finding(True, self._reason if fresh else "", now, ends)
+        return HangFinding(True, self._reason if fresh else "", now, ends)
 
     def _processes(self) -> str:
         nodes = str(self.rules.nodes)

@@ -20,7 +20,7 @@ from clusterdp.slurm.nodes import GPUS
 from clusterdp.slurm.quantities import megabytes_of, seconds_of
 
 if TYPE_CHECKING:  # `submit` looks at the room alone
-    from clusterdp.check.program import Place, ProgramText
+    from clusterdp.check.program import CodePlace, ProgramText
 
 MOST_NOTED, MOST = 2000, 20  # runs that are asked for their names, and that are looked at
 
@@ -44,7 +44,7 @@ class Subject:
     def ranks(self) -> int:
         return self.config.resources.nodes * self.spec.ranks_per_node
 
-    def where(self, place: Place) -> str:
+    def where(self, place: CodePlace) -> str:
         """`pkg/train.py:7`, from the submit directory."""
         file, folder = place.file, self.spec.submit_dir
         return f"{file.relative_to(folder) if file.is_relative_to(folder) else file}:{place.line}"

@@ -19,7 +19,7 @@ from clusterdp.wording import did_you_mean
 
 
 @dataclass(frozen=True)
-class Explanation:
+class KeyExplanation:
     """What is known of one key. `example` is YAML."""
 
     key: str
@@ -53,7 +53,7 @@ def key_named(name: str) -> str:
     return next((one.key for one in explanations() if one.key.rpartition(".")[2] == name), "")
 
 
-def explanations(tree: Any = None, above: str = "") -> Iterator[Explanation]:
+def explanations(tree: Any = None, above: str = "") -> Iterator[KeyExplanation]:
     """Those of all keys. tree: a section with its defaults; all of them by default."""
     tree = Config() if tree is None else tree
     comments = _comments(type(tree))
@@ -64,7 +64,7 @@ def explanations(tree: Any = None, above: str = "") -> Iterator[Explanation]:
             continue
         meaning, _, example = comments.get(field.name, "").partition("; e.g. ")
         example = str(not default).lower() if isinstance(default, bool) else example.strip().strip("`")
-        yield Explanation(key, str(field.type), default, meaning, example, unit_of(field.name))
+        yield KeyExplanation(key, str(field.type), default, meaning, example, unit_of(field.name))
 
 
 def _comments(tree: type) -> dict[str, str]:

@@ -15,7 +15,7 @@ _log = logging.getLogger("clusterdp.storage")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
 
 
-class Fault(NamedTuple):
+class StorageFault(NamedTuple):
     """What an exception of a client library means here. `transient`: the same request may succeed later."""
 
     error: OSError
@@ -32,7 +32,7 @@ class RetryPolicy:
     timeout_s: float = 60.0
     retry_s: float = 120.0
 
-    def call(self, ask: Callable[[], T], judge: Callable[[Exception], Fault]) -> T:
+    def call(self, ask: Callable[[], T], judge: Callable[[Exception], StorageFault]) -> T:
         """Returns what `ask` returns in the end. `ask` must be safe to repeat: an answer may be lost though the work
         was done."""
         end = time.monotonic() + self.retry_s

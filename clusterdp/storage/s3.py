@@ -19,7 +19,7 @@ from typing import Any
 from clusterdp.errors import ConfigError
 from clusterdp.storage.address import masked
 from clusterdp.storage.base import already_there, checked
-from clusterdp.storage.retry import Fault, RetryPolicy
+from clusterdp.storage.retry import RetryPolicy, StorageFault
 from clusterdp.storage.url import UrlStorage
 
 _BUSY = {
@@ -71,35 +71,37 @@ class S3Storage(UrlStorage):
         answer: dict[str, Any] = self._ask(name, ask, operation, nbytes=nbytes, Bucket=self.bucket, **arguments)
         return answer
 
-    def judge(self, error: Exception, name: str) -> Fault:
+    def judge(self, error: Exception, name: str) -> StorageFault:
         from botocore import exceptions as botocore
 
         url = f"{self.url}/{name}" if name else self.url
         code, status = _answer(error)
         if code in _BUSY or status in (408, 429, 500, 502, 503, 504):
-            return Fault(OSError(errno.EAGAIN, f"the server is not ready ({code})", url), transient=True)
+            return StorageFault(OSError(errno.EAGAIN, f"the server is not ready ({code})", url), transient=True)
         if code == "NoSuchBucket":
             # Not ENOENT: a file that is not there means that there is no checkpoint yet, or a damaged one.
             why = f"there is no bucket {self.bucket!r}. Create it, or name another in checkpoint.url"
-            return Fault(OSError(errno.ENXIO, why, url), transient=False)
+            return StorageFault(OSError(errno.ENXIO, why, url), transient=False)
         if isinstance(error, botocore.NoCredentialsError):
             why = "no S3 credentials were found. Put them in ~/.aws/credentials, or in AWS_ACCESS_KEY_ID and its like"
-            return Fault(OSError(errno.EACCES, why, url), transient=False)
+            return StorageFault(OSError(errno.EACCES, why, url), transient=False)
         if code in _DENIED:
             why = f"access denied ({code}). Check the credentials for checkpoint.url; they must allow {_RIGHTS}"
-            return Fault(OSError(errno.EACCES, why, url), transient=False)
+            return StorageFault(OSError(errno.EACCES, why, url), transient=False)
         if code in ("PreconditionFailed", "412"):
-            return Fault(already_there(url), transient=False)
+            return StorageFault(already_there(url), transient=False)
         if code in ("NoSuchKey", "404", "NoSuchUpload"):
-            return Fault(OSError(errno.ENOENT, "not there", url), transient=False)
+            return StorageFault(OSError(errno.ENOENT, "not there", url), transient=False)
         lost = isinstance(error, (botocore.ConnectionError, botocore.HTTPClientError))
         if lost and not isinstance(error, botocore.SSLError):
-            return Fault(OSError(errno.ECONNRESET, f"no answer ({type(error).__name__})", url), transient=True)
+            return StorageFault(OSError(errno.ECONNRESET, f"no answer ({type(error).__name__})", url), transient=True)
         if _is_torn(error):
-            return Fault(OSError(errno.ECONNRESET, f"a cut answer ({type(error).__name__})", url), transient=True)
+            return StorageFault(
+                OSError(errno.ECONNRESET, f"a cut answer ({type(error).__name__})", url), transient=True
+            )
         if code or isinstance(error, botocore.BotoCoreError):
             why = f"{type(error).__name__}: {error}. See AWS_ENDPOINT_URL_S3, AWS_REGION and checkpoint.url"
-            return Fault(OSError(errno.EIO, why, url), transient=False)
+            return StorageFault(OSError(errno.EIO, why, url), transient=False)
         return super().judge(error, name)
 
     def _pages(self, **arguments: Any) -> Iterator[dict[str, Any]]:

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 from clusterdp.errors import ConfigError
 from clusterdp.storage.address import masked
 from clusterdp.storage.base import RangeReader, Readable, Storage, already_there, checked, temporary_name
-from clusterdp.storage.retry import Fault, RetryPolicy
+from clusterdp.storage.retry import RetryPolicy, StorageFault
 
 T = TypeVar("T")
 _PIECE = 1 << 20
@@ -48,29 +48,29 @@ class SftpStorage(Storage):
 
         return self.retry_policy.call(once, lambda error: self._judge(error, name))
 
-    def _judge(self, error: Exception, name: str) -> Fault:
+    def _judge(self, error: Exception, name: str) -> StorageFault:
         import paramiko
 
         url = f"{self.url}/{name}" if name else self.url
         text = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
         if isinstance(error, (paramiko.AuthenticationException, paramiko.PasswordRequiredException)):
             why = "the server does not let this user in. Check that `ssh` to it works from this node without a question"
-            return Fault(OSError(errno.EACCES, f"{why} (checkpoint.url)", url), transient=False)
+            return StorageFault(OSError(errno.EACCES, f"{why} (checkpoint.url)", url), transient=False)
         if isinstance(error, paramiko.BadHostKeyException) or "not found in known_hosts" in text:
             why = "its host key is not the one in ~/.ssh/known_hosts. Connect with `ssh` once, and look at the key"
-            return Fault(OSError(errno.EACCES, f"{why} (checkpoint.url)", url), transient=False)
+            return StorageFault(OSError(errno.EACCES, f"{why} (checkpoint.url)", url), transient=False)
         if isinstance(error, TimeoutError):
-            return Fault(OSError(errno.ETIMEDOUT, "the server does not answer", url), transient=True)
+            return StorageFault(OSError(errno.ETIMEDOUT, "the server does not answer", url), transient=True)
         if isinstance(error, OSError) and "Name or service not known" in text:
-            return Fault(OSError(errno.EIO, f"{text}. Check the host in checkpoint.url", url), transient=False)
+            return StorageFault(OSError(errno.EIO, f"{text}. Check the host in checkpoint.url", url), transient=False)
         lost = (paramiko.SSHException, paramiko.ssh_exception.NoValidConnectionsError, EOFError, ConnectionError)
         if isinstance(error, lost) or text == "Socket is closed":
-            return Fault(OSError(errno.ECONNRESET, f"no connection ({text})", url), transient=True)
+            return StorageFault(OSError(errno.ECONNRESET, f"no connection ({text})", url), transient=True)
         if isinstance(error, OSError):
             if error.errno is None:  # SFTP has one code for all other errors
                 text = f"the server says {text!r}, which may be a full disk or quota"
-            return Fault(OSError(error.errno or errno.EIO, error.strerror or text, url), transient=False)
-        return Fault(OSError(errno.EIO, f"{type(error).__name__}: {text}", url), transient=False)
+            return StorageFault(OSError(error.errno or errno.EIO, error.strerror or text, url), transient=False)
+        return StorageFault(OSError(errno.EIO, f"{type(error).__name__}: {text}", url), transient=False)
 
     def list(self, folder: str = "") -> list[str]:
         path = self._path(folder)

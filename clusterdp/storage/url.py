@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from clusterdp.errors import ConfigError
 from clusterdp.storage.address import masked
 from clusterdp.storage.base import RangeReader, Readable, Storage, already_there, checked
-from clusterdp.storage.retry import Fault, RetryPolicy
+from clusterdp.storage.retry import RetryPolicy, StorageFault
 
 T = TypeVar("T")
 _SLOWEST = 1 << 20  # bytes a second: a slower server counts as silent
@@ -42,17 +42,19 @@ class UrlStorage(Storage):
     def limit_s(self, nbytes: int) -> float:
         return self.retry_policy.timeout_s + nbytes / _SLOWEST
 
-    def judge(self, error: Exception, name: str) -> Fault:
+    def judge(self, error: Exception, name: str) -> StorageFault:
         import asyncio  # imported here: it takes 40 ms, and a plain path does not need it
 
         url = f"{self.url}/{name}" if name else self.url
         if isinstance(error, RuntimeError) and "fork-safe" in str(error):
             what = "this process was forked from the one that opened it. Open it anew here"
-            return Fault(OSError(errno.EINVAL, what, url), transient=False)
+            return StorageFault(OSError(errno.EINVAL, what, url), transient=False)
         if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
-            return Fault(OSError(errno.ETIMEDOUT, "the server does not answer", url), transient=True)
+            return StorageFault(OSError(errno.ETIMEDOUT, "the server does not answer", url), transient=True)
         if isinstance(error, ConnectionError):
-            return Fault(OSError(error.errno or errno.ECONNRESET, "the connection was lost", url), transient=True)
+            return StorageFault(
+                OSError(error.errno or errno.ECONNRESET, "the connection was lost", url), transient=True
+            )
         # A library may repeat the URL that it was given.
         text = type(error).__name__ if self._had_password else f"{type(error).__name__}: {error}"
         number = error.errno if isinstance(error, OSError) else None
@@ -61,7 +63,7 @@ class UrlStorage(Storage):
                 number, text = natural, "not there" if natural == errno.ENOENT else "already there"
         if isinstance(error, PermissionError):
             number, text = errno.EACCES, f"access denied ({text}). Check the credentials for checkpoint.url"
-        return Fault(OSError(number or errno.EIO, text, url), transient=False)
+        return StorageFault(OSError(number or errno.EIO, text, url), transient=False)
 
     def list(self, folder: str = "") -> list[str]:
         try:

@@ -16,7 +16,7 @@ from clusterdp.train.output.say import say
 from clusterdp.train.ranks.stop import STOPPED_EXIT, StopSignal
 
 if TYPE_CHECKING:
-    from clusterdp.train.process.attempt import Ending
+    from clusterdp.train.process.attempt import Outcome
 
 
 def main(argv: Sequence[str]) -> int:
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
         stop.ignore()
 
 
-def run_in_submitit(run_dir: str) -> Ending:
+def run_in_submitit(run_dir: str) -> Outcome:
     """Runs in a task of submitit, and puts its signal handlers back. Does not return from a crash."""
     with StopSignal() as stop:
         from clusterdp.train.process import attempt

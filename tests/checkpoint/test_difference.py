@@ -8,27 +8,27 @@ import pytest
 import torch
 
 from clusterdp.checkpoint.load import difference
-from clusterdp.checkpoint.load.difference import Difference, measure
+from clusterdp.checkpoint.load.difference import TensorDifference, measure
 from clusterdp.checkpoint.state.tree import DTYPES, as_bytes, dtype_name, memory_of
 
 
-def between(a: torch.Tensor, b: torch.Tensor) -> Difference:
+def between(a: torch.Tensor, b: torch.Tensor) -> TensorDifference:
     return measure(bytearray(memory_of(as_bytes(a))), bytearray(memory_of(as_bytes(b))), dtype_name(a))
 
 
 def test_count_max_and_mean() -> None:
     a, b = torch.zeros(4, 5), torch.zeros(4, 5)
     b[1, 1], b[2, 2] = 3.0, -1.0
-    assert between(a, b) == Difference(2, 3.0, 0.2)
+    assert between(a, b) == TensorDifference(2, 3.0, 0.2)
 
 
 def test_what_is_the_same_in_value_and_not_in_bits_counts() -> None:
-    assert between(torch.tensor([0.0, 1.0]), torch.tensor([-0.0, 1.0])) == Difference(1, 0.0, 0.0)
+    assert between(torch.tensor([0.0, 1.0]), torch.tensor([-0.0, 1.0])) == TensorDifference(1, 0.0, 0.0)
 
 
 def test_infinities_on_both_sides_are_no_difference_and_nan_is_not_hidden() -> None:
     inf, nan = math.inf, math.nan
-    assert between(torch.tensor([inf, nan, 1.0]), torch.tensor([inf, nan, 3.0])) == Difference(1, 2.0, 2 / 3)
+    assert between(torch.tensor([inf, nan, 1.0]), torch.tensor([inf, nan, 3.0])) == TensorDifference(1, 2.0, 2 / 3)
     assert math.isnan(between(torch.tensor([1.0, 1.0]), torch.tensor([nan, 5.0])).max)
     assert between(torch.tensor([1.0]), torch.tensor([inf])).max == inf
 
@@ -50,4 +50,4 @@ def test_it_is_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_dtype_can_be_measured(name: str) -> None:
     a = torch.tensor([1, 1, 1]).to(DTYPES[name])
     b = torch.tensor([1, 0 if name != "float8_e8m0fnu" else 2, 1]).to(DTYPES[name])
-    assert between(a, b) == Difference(1, 1.0, pytest.approx(1 / 3))
+    assert between(a, b) == TensorDifference(1, 1.0, pytest.approx(1 / 3))

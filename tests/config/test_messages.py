@@ -13,7 +13,7 @@ import yaml
 from clusterdp import config
 from clusterdp.cli import main
 from clusterdp.config import Config
-from clusterdp.config.explain import Explanation, explain, explanations
+from clusterdp.config.explain import KeyExplanation, explain, explanations
 from clusterdp.config.value_types import misfits
 from clusterdp.errors import ConfigError
 
@@ -75,7 +75,7 @@ WRONG_VALUES = {
 NO_TYPE = {"command", "script", "launch.setup", "train.amp.loss_scale", "train.compile"}  # of several
 
 
-def kind_of(one: Explanation) -> str:
+def kind_of(one: KeyExplanation) -> str:
     return re.split(r"[\[ ]", one.kind)[0]
 
 

@@ -21,7 +21,7 @@ from clusterdp.train.output import best_effort
 from clusterdp.train.output.metric_log import MetricLog
 from clusterdp.train.output.sinks import TensorBoard
 from clusterdp.train.process import attempt
-from clusterdp.train.process.attempt import Ending
+from clusterdp.train.process.attempt import Outcome
 from clusterdp.train.ranks.claim import Claim
 from tests.small_disk import fill, small_disk
 from tests.train import programs
@@ -178,7 +178,7 @@ def test_claim_and_outcome_wait_for_room(disk: Disk, monkeypatch: pytest.MonkeyP
     claim = Claim.take(disk.path / "claims", "1.0", "aaaa")
     assert claim.is_newest()
     disk.fill()
-    attempt.write_outcome(disk.path / "attempt" / "outcome", Ending("done", "finished", 7))
+    attempt.write_outcome(disk.path / "attempt" / "outcome", Outcome("done", "finished", 7))
     assert (disk.path / "attempt" / "outcome").read_text() == "done finished 7\n"
 
 
@@ -186,7 +186,7 @@ def test_claim_and_outcome_wait_for_room(disk: Disk, monkeypatch: pytest.MonkeyP
 def test_an_outcome_that_finds_no_room_is_said_in_one_line(disk: Disk, capsys: pytest.CaptureFixture[str]) -> None:
     disk.fill()
     with pytest.raises(RunError, match=r"outcome: cannot be written: No space left on device.*'done' at step 7"):
-        attempt.write_outcome(disk.path / "attempt" / "outcome", Ending("done", "finished", 7), 0.05)
+        attempt.write_outcome(disk.path / "attempt" / "outcome", Outcome("done", "finished", 7), 0.05)
     assert capsys.readouterr().err.count("waits up to 0 s for room") == 1
 
 

@@ -12,10 +12,10 @@ from clusterdp.train.hang import page as phases
 from clusterdp.train.hang.note import Note
 from clusterdp.train.hang.page import BACKWARD, DATA, EVALUATION, FIRST, PHASE, SAVE, SIGNS, STEP, STEP_BODY
 from clusterdp.train.hang.silence import Silence
-from clusterdp.train.hang.watched_rank import Task
+from clusterdp.train.hang.watched_rank import WatchOrder
 from clusterdp.train.hang.watcher import Watcher
 
-TASK = Task(
+TASK = WatchOrder(
     run_dir="",
     attempt="7.0",
     rank=0,

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from clusterdp.train.preflight import meeting, own_checks
-from clusterdp.train.preflight.meeting import Place
-from clusterdp.train.preflight.own_checks import Finding
+from clusterdp.train.preflight.meeting import MeetingPlace
+from clusterdp.train.preflight.own_checks import NodeFinding
 from tests.train.preflights import preflight
 from tests.train.ranks import free_port, running, wait_until
 
@@ -49,7 +49,7 @@ def test_a_slow_disk_is_said_and_a_dead_one_fails(
     times = iter([0.0, took])
     monkeypatch.setattr(own_checks.time, "monotonic", lambda: next(times))
     [found] = own_checks.run_folder(tmp_path, "n1")
-    assert found == Finding(f"4 KiB took {took} s to reach the run folder", fatal)
+    assert found == NodeFinding(f"4 KiB took {took} s to reach the run folder", fatal)
 
 
 def test_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,11 +69,11 @@ def test_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None:
     ("off", "found"),
     [
         (0.1, None),
-        (-5.0, Finding("its clock is 5 s behind the first node's", fatal=False)),
-        (90.0, Finding("its clock is 90 s ahead of the first node's")),
+        (-5.0, NodeFinding("its clock is 5 s behind the first node's", fatal=False)),
+        (90.0, NodeFinding("its clock is 90 s ahead of the first node's")),
     ],
 )
-def test_a_skewed_clock(off: float, found: Finding | None) -> None:
+def test_a_skewed_clock(off: float, found: NodeFinding | None) -> None:
     assert list(meeting.clock(1e9, 1e9 + off)) == ([found] if found else [])
 
 
@@ -90,7 +90,7 @@ def test_an_unreachable_master_address(monkeypatch: pytest.MonkeyPatch, error: E
         raise error
 
     monkeypatch.setattr(socket, "create_connection", refuse)
-    assert texts(meeting.reach(Place(["n1", "n2"], 1, "m", 1))) == found
+    assert texts(meeting.reach(MeetingPlace(["n1", "n2"], 1, "m", 1))) == found
 
 
 def test_a_node_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_some_of_the_gpus_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_GPUS_ON_NODE", "8")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 7)
     monkeypatch.setattr(own_checks, "_device", lambda *_: ())
-    assert list(own_checks.devices()) == [Finding("torch sees 7 of 8 GPUs")]
+    assert list(own_checks.devices()) == [NodeFinding("torch sees 7 of 8 GPUs")]
 
 
 @pytest.mark.slow
@@ -139,7 +139,7 @@ def meet(*names: str, absent: Sequence[str] = ()) -> list[str]:
     port, nodes = free_port(), [*names, *absent]
 
     def node(rank: int) -> None:
-        place = Place(nodes, rank, "127.0.0.1", port)
+        place = MeetingPlace(nodes, rank, "127.0.0.1", port)
         found.extend(finding.line(nodes[rank]) for finding in meeting.meet(place, failed=False))
 
     threads = [threading.Thread(target=node, args=(rank,), name=name) for rank, name in enumerate(names)]

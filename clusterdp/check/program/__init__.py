@@ -10,6 +10,6 @@ fixed_facts    ports, devices and loader workers that are hard-coded
 """
 
 from clusterdp.check.program.look_at import look_at, look_at_file, look_at_script
-from clusterdp.check.program.source import PathUse, Place, ProgramText
+from clusterdp.check.program.source import CodePlace, PathUse, ProgramText
 
-__all__ = ["PathUse", "Place", "ProgramText", "look_at", "look_at_file", "look_at_script"]
+__all__ = ["CodePlace", "PathUse", "ProgramText", "look_at", "look_at_file", "look_at_script"]

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from clusterdp.check.program.source import Place, ProgramText, Source, argument, last_name
+from clusterdp.check.program.source import CodePlace, ProgramText, Source, argument, last_name
 from clusterdp.check.program.sources import Sources
 
 TCP = re.compile(r"tcp://[^/\s]+:[0-9]{2,5}")
@@ -43,7 +43,7 @@ def add_fixed_facts(text: ProgramText, sources: Sources) -> None:
                 text.workers += [(place, number) for place, number in _number(node.value, source)]
 
 
-def _number(node: ast.expr, source: Source) -> Iterator[tuple[Place, int]]:
+def _number(node: ast.expr, source: Source) -> Iterator[tuple[CodePlace, int]]:
     """Written out, or of a name that stands for one, or the default of an option."""
     value = _stands_for(node, source)
     if isinstance(value, ast.Constant) and type(value.value) is int:

@@ -13,8 +13,8 @@ from clusterdp.check.program.fixed_facts import add_fixed_facts
 from clusterdp.check.program.opened_paths import add_opened_paths, opens
 from clusterdp.check.program.shell_lines import commands_of, fixed_ports, has_trap
 from clusterdp.check.program.source import (
+    CodePlace,
     Function,
-    Place,
     ProgramText,
     ShellCall,
     Source,
@@ -118,7 +118,7 @@ def _look_at_shell(text: str, folder: Path, file: Path, hops: int, traps: bool =
             shells.append(ShellCall(file, command.line, command.text, is_last))
     if not found:
         return None
-    ports = [Place(file, line, words) for line, words in fixed_ports(text)]
+    ports = [CodePlace(file, line, words) for line, words in fixed_ports(text)]
     whole = ProgramText(fixed_ports=ports, shells=shells)
     for each in found:
         _add(whole, each)
@@ -151,7 +151,7 @@ def _each_once(text: ProgramText) -> ProgramText:
 def add_rank_facts(text: ProgramText, sources: Sources) -> None:
     for source in sources.each:
         for number, line in enumerate(source.lines, 1):
-            place = Place(source.file, number, line.strip())
+            place = CodePlace(source.file, number, line.strip())
             if TRAINS.search(line):
                 text.trains.append(place)
             if KNOWS_RANKS.search(line):

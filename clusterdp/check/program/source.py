@@ -85,9 +85,9 @@ class Source:
             for name in names:
                 self.options.setdefault(name.lstrip("-").replace("-", "_"), []).append(default)
 
-    def place(self, node: ast.AST) -> Place:
+    def place(self, node: ast.AST) -> CodePlace:
         line = getattr(node, "lineno", 1)
-        return Place(self.file, line, self.lines[line - 1].strip() if line <= len(self.lines) else "")
+        return CodePlace(self.file, line, self.lines[line - 1].strip() if line <= len(self.lines) else "")
 
     def name(self, node: ast.AST) -> str:
         """The full name of what is called: `torch.distributed.barrier` for `dist.barrier`; `?.save` of a value."""
@@ -161,7 +161,7 @@ def default_of(function: Definition, name: str) -> ast.expr | None:
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class CodePlace:
     """`line` counts from 1; `text` is that line, stripped."""
 
     file: Path
@@ -170,7 +170,7 @@ class Place:
 
 
 @dataclass(frozen=True, order=True)
-class PathUse(Place):
+class PathUse(CodePlace):
     """A file or folder that is opened by a name that stands in the program. `path`: as much of it as is written out;
     `whole` if that is all of it. `named`: it is only named, by Path(), and may be opened elsewhere."""
 
@@ -180,8 +180,8 @@ class PathUse(Place):
     named: bool = False
 
     @property
-    def place(self) -> Place:
-        return Place(self.file, self.line, self.text)
+    def place(self) -> CodePlace:
+        return CodePlace(self.file, self.line, self.text)
 
     @property
     def is_absolute(self) -> bool:
@@ -189,7 +189,7 @@ class PathUse(Place):
 
 
 @dataclass(frozen=True, order=True)
-class ShellCall(Place):
+class ShellCall(CodePlace):
     """Where a shell starts the program; `is_last`: it does nothing after it, and could become it by exec."""
 
     is_last: bool = True
@@ -206,34 +206,38 @@ class ProgramText:
     files: list[Path] = field(default_factory=list)
     # Of them, those that it may do without: imported in a function, below `try:` or `if`.
     optional: set[Path] = field(default_factory=set)
-    unparsed: list[Place] = field(default_factory=list)  # not valid Python; `text` is the error
+    unparsed: list[CodePlace] = field(default_factory=list)  # not valid Python; `text` is the error
     complete: bool = True
     libraries: set[str] = field(default_factory=set)  # the top names of all that is imported from elsewhere
 
-    handled: dict[str, list[Place]] = field(default_factory=dict)  # `SIGTERM` -> where a handler is set
-    collective_in_handler: list[Place] = field(default_factory=list)
-    exits_zero_in_handler: list[Place] = field(default_factory=list)
+    handled: dict[str, list[CodePlace]] = field(default_factory=dict)  # `SIGTERM` -> where a handler is set
+    collective_in_handler: list[CodePlace] = field(default_factory=list)
+    exits_zero_in_handler: list[CodePlace] = field(default_factory=list)
 
     shells: list[ShellCall] = field(default_factory=list)  # of shell scripts without an exec and a trap
 
-    trains: list[Place] = field(default_factory=list)  # a backward pass of torch
+    trains: list[CodePlace] = field(default_factory=list)  # a backward pass of torch
     # A process group, or a look at what tells the ranks apart: RANK, WORLD_SIZE, SLURM_PROCID, --local_rank.
-    knows_ranks: list[Place] = field(default_factory=list)
+    knows_ranks: list[CodePlace] = field(default_factory=list)
 
-    saves: list[Place] = field(default_factory=list)
-    saves_in_place: list[Place] = field(default_factory=list)  # under the final name, without a rename
-    trains_anew: list[Place] = field(default_factory=list)  # Hugging Face's Trainer, without a checkpoint
-    resumes: list[Place] = field(default_factory=list)  # loads a state
+    saves: list[CodePlace] = field(default_factory=list)
+    saves_in_place: list[CodePlace] = field(default_factory=list)  # under the final name, without a rename
+    trains_anew: list[CodePlace] = field(default_factory=list)  # Hugging Face's Trainer, without a checkpoint
+    resumes: list[CodePlace] = field(default_factory=list)  # loads a state
 
     opened: list[PathUse] = field(default_factory=list)
-    fixed_ports: list[Place] = field(default_factory=list)
-    fixed_devices: list[Place] = field(default_factory=list)
-    first_gpus: list[Place] = field(default_factory=list)  # `.cuda()` in a program that does not know its local rank
+    fixed_ports: list[CodePlace] = field(default_factory=list)
+    fixed_devices: list[CodePlace] = field(default_factory=list)
+    first_gpus: list[CodePlace] = field(
+        default_factory=list
+    )  # `.cuda()` in a program that does not know its local rank
     copies_files: bool = False  # a file may be taken elsewhere once it is written
-    workers: list[tuple[Place, int]] = field(default_factory=list)  # num_workers=N of loaders, where N is written out
+    workers: list[tuple[CodePlace, int]] = field(
+        default_factory=list
+    )  # num_workers=N of loaders, where N is written out
 
     @property
-    def handles_term(self) -> list[Place]:
+    def handles_term(self) -> list[CodePlace]:
         return self.handled.get("SIGTERM", [])
 
     @property

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from clusterdp.check.program.command_words import module_file
-from clusterdp.check.program.source import Definition, Place, Source, last_name
+from clusterdp.check.program.source import CodePlace, Definition, Source, last_name
 from clusterdp.plainfile import read_plain
 
 MOST_FILES, MOST_BYTES = 80, 800_000  # to parse that much takes about half a second
@@ -51,7 +51,7 @@ class Sources:
     complete: bool = True
     libraries: set[str] = field(default_factory=set)
     needed: set[Path] = field(default_factory=set)  # the first, and what it imports without an `if` or a `try`
-    unparsed: list[Place] = field(default_factory=list)
+    unparsed: list[CodePlace] = field(default_factory=list)
     _steps: int = 0
 
     def functions(self, name: str, near: Source) -> list[tuple[Source, Definition]]:
@@ -109,7 +109,7 @@ def sources_from(first: Path, folder: Path) -> Sources:
         except NOT_READ as error:
             found.complete = False
             if isinstance(error, SyntaxError):
-                found.unparsed.append(Place(path, error.lineno or 1, error.msg))
+                found.unparsed.append(CodePlace(path, error.lineno or 1, error.msg))
             continue
         found.each.append(source)
         found.complete &= not any(source.name(call.func).endswith("import_module") for call in source.calls)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from clusterdp.check.finding import Finding
-from clusterdp.check.program import Place, ProgramText
+from clusterdp.check.program import CodePlace, ProgramText
 from clusterdp.check.program.command_words import missing_program
 from clusterdp.check.program.shell_lines import fixed_ports
 from clusterdp.check.subject import Subject
@@ -54,7 +54,7 @@ def program_findings(subject: Subject) -> Iterator[Finding]:
     yield from _of_paths(subject)
 
 
-def _kinds(subject: Subject, program: ProgramText) -> tuple[tuple[Sequence[Place], str, str, str], ...]:
+def _kinds(subject: Subject, program: ProgramText) -> tuple[tuple[Sequence[CodePlace], str, str, str], ...]:
     """(places, what, why, remedy) of each kind."""
     kind = subject.spec.kind
     return (
@@ -97,7 +97,7 @@ def _kinds(subject: Subject, program: ProgramText) -> tuple[tuple[Sequence[Place
     )
 
 
-def is_given(place: Place, command: Sequence[str]) -> bool:
+def is_given(place: CodePlace, command: Sequence[str]) -> bool:
     """Whether it is the default of an option that the command sets."""
     options = {f"--{name}" for name in re.findall(r"--([\w-]+)", place.text)} if "add_argument" in place.text else set()
     return any(word.partition("=")[0] in options for word in command)
@@ -141,7 +141,7 @@ def _sees_several_gpus(subject: Subject) -> bool:
     return min(subject.spec.ranks_per_node, subject.gpus_per_node) > 1 and not apart
 
 
-def _hint(subject: Subject, places: Sequence[Place], what: str, why: str, remedy: str) -> Iterator[Finding]:
+def _hint(subject: Subject, places: Sequence[CodePlace], what: str, why: str, remedy: str) -> Iterator[Finding]:
     """One for all places of a kind."""
     if not places:
         return

@@ -12,7 +12,7 @@ TENSORS = ("$tensor", "$array", "$scalar")
 
 
 @dataclass(frozen=True)
-class Reference:
+class TensorReference:
     """A tensor's place in the tree. Tied weights have several places and one name."""
 
     name: str
@@ -34,7 +34,7 @@ def plain(skeleton: Any) -> Any:
         return skeleton
     content = skeleton[tag]
     if tag in TENSORS:
-        return Reference(content)
+        return TensorReference(content)
     if tag == "$float":
         return float(content)
     return int(content, 16) if tag == "$int" else content
@@ -46,7 +46,7 @@ def check(skeleton: Any, tensors: Collection[str]) -> None:
         if len(path) > DEEPEST:
             raise ValueError(f"its state is nested deeper than {DEEPEST}")
         hash(path)  # its keys must be able to be keys
-        if isinstance(leaf, Reference) and leaf.name not in tensors:
+        if isinstance(leaf, TensorReference) and leaf.name not in tensors:
             raise ValueError(f"its state refers to the tensor {leaf.name!r:.80}, which is not in its index")
 
 

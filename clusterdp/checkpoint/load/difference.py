@@ -13,7 +13,7 @@ _ELEMENTS = 1 << 20  # at a time: their doubles are all the memory that is neede
 
 
 @dataclass(frozen=True)
-class Difference:
+class TensorDifference:
     """`count`: elements whose bits differ. `mean` is over all elements. NaN against a number makes both NaN."""
 
     count: int
@@ -21,7 +21,7 @@ class Difference:
     mean: float
 
 
-def measure(a: bytearray, b: bytearray, dtype: str) -> Difference:
+def measure(a: bytearray, b: bytearray, dtype: str) -> TensorDifference:
     """The difference of two tensors of the same dtype and number of elements, given as their bytes."""
     kind = DTYPES[dtype]
     left, right = torch.frombuffer(a, dtype=kind), torch.frombuffer(b, dtype=kind)
@@ -37,7 +37,7 @@ def measure(a: bytearray, b: bytearray, dtype: str) -> Difference:
         found = distance.max().item()  # torch's max() of a NaN is NaN
         most = found if math.isnan(found) or found > most else most
         total += distance.sum().item()
-    return Difference(count, most, total / max(1, left.numel()))
+    return TensorDifference(count, most, total / max(1, left.numel()))
 
 
 def _wide(values: torch.Tensor) -> torch.Tensor:

@@ -8,13 +8,13 @@ from typing import Any, BinaryIO
 import torch
 
 from clusterdp.checkpoint.format.payload import Payload
-from clusterdp.checkpoint.format.skeleton import TENSORS, Reference, leaves, tag_of
+from clusterdp.checkpoint.format.skeleton import TENSORS, TensorReference, leaves, tag_of
 from clusterdp.checkpoint.state.tree import from_bytes, memory_of, unflatten
 
 
 def write(file: BinaryIO, state: Any, payload: Payload, advance: Callable[[int], None]) -> None:
     """`state` is a skeleton. All of its tensors are in memory at once, as they are when the file is loaded."""
-    wanted = {leaf.name for _, leaf in leaves(state) if isinstance(leaf, Reference)}
+    wanted = {leaf.name for _, leaf in leaves(state) if isinstance(leaf, TensorReference)}
     tensors: dict[str, torch.Tensor] = {}
     for entry in payload.entries:
         if entry.name in wanted:

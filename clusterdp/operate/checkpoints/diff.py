@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, TextIO
 from clusterdp.checkpoint.format.layout import TensorEntry
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, Manifest
 from clusterdp.checkpoint.format.payload import Payload, own_payload, shared_payload, whole
-from clusterdp.checkpoint.format.skeleton import Reference, leaves
+from clusterdp.checkpoint.format.skeleton import TensorReference, leaves
 from clusterdp.checkpoint.format.verified_reads import read_manifest
 from clusterdp.errors import CheckpointError
-from clusterdp.operate.checkpoints.place import Place
+from clusterdp.operate.checkpoints.place import CheckpointPlace
 from clusterdp.operate.output.formatting import Colour, number
 from clusterdp.storage import Storage
 
 if TYPE_CHECKING:
-    from clusterdp.checkpoint.load.difference import Difference
+    from clusterdp.checkpoint.load.difference import TensorDifference
 
 MANY = 20  # differing values: those of a loader's state can be thousands
 
 
 # Two tensors' bytes and their dtype -> by how much they differ. It needs torch, which is loaded when the first is met.
-Measure = Callable[[bytearray, bytearray, str], "Difference"]
+Measure = Callable[[bytearray, bytearray, str], "TensorDifference"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ class Side:
     manifest: Manifest
 
 
-def show_diff(left: Place, right: Place, out: TextIO, measure: Measure, only: str | None = None) -> int:
+def show_diff(
+    left: CheckpointPlace, right: CheckpointPlace, out: TextIO, measure: Measure, only: str | None = None
+) -> int:
     """The exit code: 0 if they are the same to the last bit, else 1. `only`: one object's state."""
     colour = Colour(out)
     a, b = _side(left, only), _side(right, only)
@@ -64,7 +66,7 @@ def show_diff(left: Place, right: Place, out: TextIO, measure: Measure, only: st
     return 1
 
 
-def _side(place: Place, only: str | None) -> Side:
+def _side(place: CheckpointPlace, only: str | None) -> Side:
     info = place.newest()
     manifest = read_manifest(place.storage, info)
     if only is not None and only not in manifest.state:
@@ -125,7 +127,7 @@ def _differing(a: Any, b: Any, *path: Any) -> Iterator[str]:
         old, new = left.get(keys, Absent), right.get(keys, Absent)
         if (type(old), _spelled(old)) != (type(new), _spelled(new)):
             told = True
-            if not (Absent in (old, new) and Reference in (type(old), type(new))):
+            if not (Absent in (old, new) and TensorReference in (type(old), type(new))):
                 yield f"{_key(keys)}: {_said(old)} -> {_said(new)}"
     if not told:
         yield f"{_key(path) or 'state'}: the same values in other containers"
@@ -147,7 +149,7 @@ class Absent:
 def _said(value: Any) -> str:
     if value is Absent:
         return "absent"
-    return f"the tensor {value.name}" if isinstance(value, Reference) else f"{number(value):.60}"
+    return f"the tensor {value.name}" if isinstance(value, TensorReference) else f"{number(value):.60}"
 
 
 def _per_rank(a: Side, b: Side, only: str | None) -> Iterator[str]:

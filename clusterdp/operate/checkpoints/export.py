@@ -13,10 +13,10 @@ from clusterdp.checkpoint.format.layout import ALIGN, SAFETENSORS
 from clusterdp.checkpoint.format.manifest import Manifest
 from clusterdp.checkpoint.format.payload import Payload, shared_payload
 from clusterdp.checkpoint.format.skeleton import Path as KeyPath
-from clusterdp.checkpoint.format.skeleton import Reference, leaves
+from clusterdp.checkpoint.format.skeleton import TensorReference, leaves
 from clusterdp.checkpoint.format.verified_reads import read_manifest
 from clusterdp.errors import CheckpointError, ConfigError, DamagedError, StateError
-from clusterdp.operate.checkpoints.place import Place
+from clusterdp.operate.checkpoints.place import CheckpointPlace
 from clusterdp.operate.checkpoints.read_progress import read_progress
 from clusterdp.operate.output.formatting import shown_path, size
 from clusterdp.operate.output.output_file import is_plain
@@ -28,7 +28,12 @@ WriteTorch = Callable[[BinaryIO, Any, Payload, Callable[[int], None]], None]
 
 
 def export(
-    place: Place, target: Path, out: TextIO, write_torch: WriteTorch, only: str | None = None, force: bool = False
+    place: CheckpointPlace,
+    target: Path,
+    out: TextIO,
+    write_torch: WriteTorch,
+    only: str | None = None,
+    force: bool = False,
 ) -> None:
     """The newest checkpoint, or the one that the user named. `only`: the state of one object, under its own keys."""
     check_target(target, force)
@@ -36,7 +41,7 @@ def export(
     try:
         manifest = read_manifest(place.storage, info)
         state = manifest.state if only is None else _object(manifest, only)
-        places = [(path, leaf.name) for path, leaf in leaves(state) if isinstance(leaf, Reference)]
+        places = [(path, leaf.name) for path, leaf in leaves(state) if isinstance(leaf, TensorReference)]
         wanted = {name for _, name in places}
         total = sum(entry.nbytes for entry in manifest.layout.entries if entry.name in wanted)
         with (

@@ -9,12 +9,12 @@ from dataclasses import asdict
 from typing import Any, TextIO
 
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, Damage
-from clusterdp.operate.checkpoints.place import Place, look
+from clusterdp.operate.checkpoints.place import CheckpointPlace, look
 from clusterdp.operate.output.formatting import Colour, ago, clock, size
 from clusterdp.wording import counted, table
 
 
-def show_list(place: Place, out: TextIO, as_json: bool = False, now: float | None = None) -> None:
+def show_list(place: CheckpointPlace, out: TextIO, as_json: bool = False, now: float | None = None) -> None:
     if as_json:
         json.dump(as_data(place, *look(place)), out, indent=2)
         out.write("\n")
@@ -24,7 +24,7 @@ def show_list(place: Place, out: TextIO, as_json: bool = False, now: float | Non
 
 
 def as_text(
-    place: Place, commits: Sequence[CheckpointInfo], damaged: Sequence[Damage], now: float, colour: Colour
+    place: CheckpointPlace, commits: Sequence[CheckpointInfo], damaged: Sequence[Damage], now: float, colour: Colour
 ) -> list[str]:
     wanted = place.of_which(list(commits))
     total = sum({info.data: info.bytes for info in wanted}.values())
@@ -49,7 +49,7 @@ def why_of(damage: Damage) -> str:
     return damage.why if damage.name in damage.why else f"{damage.name}: {damage.why}"
 
 
-def as_data(place: Place, commits: Sequence[CheckpointInfo], damaged: Sequence[Damage]) -> dict[str, Any]:
+def as_data(place: CheckpointPlace, commits: Sequence[CheckpointInfo], damaged: Sequence[Damage]) -> dict[str, Any]:
     """As in json.schema.json. Checkpoints from newest to oldest commit."""
     wanted = place.of_which(list(commits))
     return {

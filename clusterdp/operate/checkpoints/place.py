@@ -22,7 +22,7 @@ from clusterdp.wording import some_of
 
 
 @dataclass(frozen=True)
-class Place:
+class CheckpointPlace:
     """Where checkpoints lie. `which`: the step or token that the user named; `run`: whose they are, if known."""
 
     name: str  # as the user would type it
@@ -63,7 +63,7 @@ class Place:
         return found[-1]
 
 
-def locate(word: str | None, which: str | None = None) -> Place:
+def locate(word: str | None, which: str | None = None) -> CheckpointPlace:
     """RunError or CheckpointError if there is no such place. `which` wins over what follows an @."""
     if word is not None and not Path(word).exists():
         head, at, tail = word.rpartition("@")
@@ -77,7 +77,7 @@ def _is_step(word: str) -> bool:
     return re.fullmatch("[0-9]{1,18}", word) is not None
 
 
-def look(place: Place) -> tuple[list[CheckpointInfo], list[Damage]]:
+def look(place: CheckpointPlace) -> tuple[list[CheckpointInfo], list[Damage]]:
     """The same as Place.commits(), and none is no mistake."""
     try:
         return scan(place.storage)
@@ -85,10 +85,10 @@ def look(place: Place) -> tuple[list[CheckpointInfo], list[Damage]]:
         raise CheckpointError(f"{place.name}: cannot be listed: {error.strerror or error}.") from None
 
 
-def _place(word: str | None) -> Place:
+def _place(word: str | None) -> CheckpointPlace:
     if word is not None and "://" in word:
         storage = open_storage(word)
-        return Place(storage.url, storage)  # there may be a password in the word
+        return CheckpointPlace(storage.url, storage)  # there may be a password in the word
     path = Path(word).expanduser() if word is not None else None
     if path is not None and path.is_dir():
         if layout.step_of(path.name) is not None:
@@ -106,11 +106,11 @@ def _place(word: str | None) -> Place:
             "Name one of these."
         ) from None
     name = shown_path(run.path)
-    return Place(name, open_storage(url_of(run)), run)
+    return CheckpointPlace(name, open_storage(url_of(run)), run)
 
 
-def _folder(path: Path) -> Place:
-    return Place(shown_path(path), open_storage(path), _owner(path))
+def _folder(path: Path) -> CheckpointPlace:
+    return CheckpointPlace(shown_path(path), open_storage(path), _owner(path))
 
 
 def _owner(path: Path) -> RunDir | None:

@@ -9,7 +9,7 @@ from typing import TextIO
 from clusterdp.checkpoint.format import retention
 from clusterdp.checkpoint.format.manifest import CheckpointInfo
 from clusterdp.errors import CheckpointError, ConfigError, RunError, SlurmError
-from clusterdp.operate.checkpoints.place import Place
+from clusterdp.operate.checkpoints.place import CheckpointPlace
 from clusterdp.operate.checkpoints.read_progress import read_progress
 from clusterdp.operate.checkpoints.verify import check
 from clusterdp.operate.output.formatting import Colour, shown_path, size
@@ -49,7 +49,7 @@ class Pruning:
         return sum({info.data: info.bytes for info in self.victims if info.data not in used}.values())
 
 
-def plan_pruning(place: Place, rule: Rule, out: TextIO) -> Pruning:
+def plan_pruning(place: CheckpointPlace, rule: Rule, out: TextIO) -> Pruning:
     """Plan what to delete. CheckpointError if there is no good checkpoint to keep: then nothing is deleted."""
     commits, _ = place.commits()
     skipped: list[str] = []
@@ -88,7 +88,7 @@ def refuse_if_alive(run: RunDir) -> None:
         )
 
 
-def show_plan(place: Place, pruning: Pruning, out: TextIO) -> None:
+def show_plan(place: CheckpointPlace, pruning: Pruning, out: TextIO) -> None:
     colour = Colour(out)
     for line in pruning.skipped:
         out.write(f"{colour('red', 'not good')}  {line}\n")
@@ -104,7 +104,7 @@ def show_plan(place: Place, pruning: Pruning, out: TextIO) -> None:
         out.write(f"{place.name}: {count} would go, and free {size(pruning.freed)}\n")
 
 
-def prune(place: Place, pruning: Pruning, out: TextIO) -> None:
+def prune(place: CheckpointPlace, pruning: Pruning, out: TextIO) -> None:
     """Delete them, each manifest first: wherever this ends, every checkpoint is complete or gone. CheckpointError, once
     the others are gone, if some could not be."""
     remaining = list(pruning.commits)

@@ -20,7 +20,7 @@ from clusterdp.checkpoint.format.verified_reads import (
 )
 from clusterdp.errors import DamagedError
 from clusterdp.operate.checkpoints.ls import why_of
-from clusterdp.operate.checkpoints.place import Place
+from clusterdp.operate.checkpoints.place import CheckpointPlace
 from clusterdp.operate.checkpoints.read_progress import read_progress
 from clusterdp.operate.output.formatting import Colour, size
 from clusterdp.storage import Storage
@@ -30,7 +30,7 @@ Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckpointDamage:
     """What is wrong with a checkpoint. `damage`: a line for each damaged file. `unread`: what could not be read now."""
 
     damage: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Finding:
         return "good" if self.good else "bad" if self.damage else "unread"
 
 
-def show_findings(place: Place, out: TextIO) -> int:
+def show_findings(place: CheckpointPlace, out: TextIO) -> int:
     """Verify all checkpoints, or those that the user named. Returns the exit code: 1 if not all are good."""
     commits, damaged = place.commits()
     if place.which is not None:
@@ -74,9 +74,9 @@ def show_findings(place: Place, out: TextIO) -> int:
 
 def findings(
     storage: Storage, commits: Sequence[CheckpointInfo], begin: Callable[[str], None], advance: Advance
-) -> Iterator[tuple[CheckpointInfo, Finding]]:
+) -> Iterator[tuple[CheckpointInfo, CheckpointDamage]]:
     """The findings, newest first. Files that two manifests share, as after `resume --from`, are read once."""
-    known: dict[str, Finding] = {}
+    known: dict[str, CheckpointDamage] = {}
     for info in reversed(commits):
         begin(f"step {info.step}")
         if info.data not in known or not known[info.data].good:
@@ -87,7 +87,7 @@ def findings(
         yield info, finding
 
 
-def check(storage: Storage, info: CheckpointInfo, advance: Advance) -> Finding:
+def check(storage: Storage, info: CheckpointInfo, advance: Advance) -> CheckpointDamage:
     """Check the manifest and all files, several at a time, also if one is damaged."""
     try:
         manifest = read_manifest(storage, info)
@@ -127,15 +127,15 @@ def check(storage: Storage, info: CheckpointInfo, advance: Advance) -> Finding:
     return _finding(wrong)
 
 
-def check_manifest(storage: Storage, info: CheckpointInfo) -> Finding:
+def check_manifest(storage: Storage, info: CheckpointInfo) -> CheckpointDamage:
     try:
         read_manifest(storage, info)
     except (DamagedError, OSError) as error:
         return _finding({info.name: error})
-    return Finding()
+    return CheckpointDamage()
 
 
-def _finding(wrong: dict[str, Exception]) -> Finding:
+def _finding(wrong: dict[str, Exception]) -> CheckpointDamage:
     damage = [str(error) for error in wrong.values() if isinstance(error, DamagedError)]
     unread = [f"{name}: {error}" for name, error in wrong.items() if not isinstance(error, DamagedError)]
-    return Finding(tuple(damage), tuple(unread))
+    return CheckpointDamage(tuple(damage), tuple(unread))

@@ -23,7 +23,7 @@ WIDEST = 40  # characters of a value
 
 
 @dataclass(frozen=True)
-class Difference:
+class RunDifference:
     """Each with the values of both runs; None where one has no such key."""
 
     config: dict[str, tuple[Any, Any]]
@@ -44,12 +44,12 @@ def show_diff(first: RunDir, second: RunDir, out: TextIO, as_json: bool = False)
         out.write("\n".join(as_text(histories, found, Colour(out))) + "\n")
 
 
-def difference(first: RunHistory, second: RunHistory) -> Difference:
+def difference(first: RunHistory, second: RunHistory) -> RunDifference:
     runs = first.run, second.run
     records = [source_record(run) for run in runs]
     changed, only = _code(*runs)
     packages = [record.get("packages") or {} for record in records]
-    return Difference(
+    return RunDifference(
         config={k: v for k, v in _differing(*map(config_of, runs)).items() if k not in OWN},
         commit=(commit_of(records[0]), commit_of(records[1])),
         changed=changed,
@@ -59,7 +59,7 @@ def difference(first: RunHistory, second: RunHistory) -> Difference:
     )
 
 
-def as_text(histories: tuple[RunHistory, RunHistory], found: Difference, colour: Colour) -> list[str]:
+def as_text(histories: tuple[RunHistory, RunHistory], found: RunDifference, colour: Colour) -> list[str]:
     rows = [("", *(shown_path(history.run.path) for history in histories))]
     for title, values in (("config", found.config), ("packages", found.packages), ("ended", found.ended)):
         if values:

@@ -19,7 +19,7 @@ from clusterdp.operate.find.find_run import RUNS, is_run
 from clusterdp.operate.find.run_index import NotedRun, noted_runs
 from clusterdp.operate.listing.columns import table
 from clusterdp.operate.listing.filters import Filters
-from clusterdp.operate.listing.look import Look, Summaries, keep, look_at, summaries_path, summary_of
+from clusterdp.operate.listing.look import RunLook, Summaries, keep, look_at, summaries_path, summary_of
 from clusterdp.operate.output.formatting import Colour, shown_path
 from clusterdp.operate.output.terminal import width_of
 from clusterdp.operate.queue.run_cluster import commands_of, is_gone, is_here
@@ -113,7 +113,7 @@ class Reading:
         """`limit`: how many runs are wanted at most; 0: all. No more of them are read than that takes."""
         filters = self.wanted.filters
         paths = [run.path for run in find_all(self.wanted.everywhere) if run.time >= filters.since]
-        looks: dict[str, Look] = {}
+        looks: dict[str, RunLook] = {}
         while paths and (not limit or len(looks) < limit or filters.look_inside):
             few = limit and not filters.look_inside and not self.silent  # to wait is enough once
             count = limit - len(looks) if few else len(paths)
@@ -129,7 +129,7 @@ class Reading:
         if self.unread:
             self.complaints.append(f"left out: {some_of(self.unread, 2)}.")
 
-    def _look(self, paths: Sequence[str]) -> dict[str, Look]:
+    def _look(self, paths: Sequence[str]) -> dict[str, RunLook]:
         """Those where there is a run."""
         if len(paths) > MANY and self.err.isatty():
             new = sum(path not in self.kept for path in paths)
@@ -143,7 +143,7 @@ class Reading:
             self.unread += [f"{where}: {each.unread}" for where, each in [(path, look), *parts] if each.unread]
         return {path: looks[path] for path in paths if path in looks and (looks[path].text or looks[path].history)}
 
-    def _summaries(self, looks: Mapping[str, Look]) -> list[str]:
+    def _summaries(self, looks: Mapping[str, RunLook]) -> list[str]:
         """One squeue for all that may not be over."""
         live = [history for look in looks.values() for history in look.open]
         statuses, complaints = ask_squeue(live)
@@ -255,7 +255,7 @@ OF_A_SWEEP += [RunState.STOPPED, RunState.CANCELLED]
 Answers = Mapping[str, tuple[RunStatus, bool]]
 
 
-def row_of(look: Look, answers: Answers, kept: Summaries, now: float) -> str:
+def row_of(look: RunLook, answers: Answers, kept: Summaries, now: float) -> str:
     """The summary as JSON. answers: of each run folder that was asked about, its status, and whether that is only what
     was last recorded."""
     if look.elements is not None:
@@ -266,7 +266,7 @@ def row_of(look: Look, answers: Answers, kept: Summaries, now: float) -> str:
     return keep(look, status, kept, now, as_recorded=as_recorded)
 
 
-def _row_of_sweep(sweep: Look, answers: Answers, kept: Summaries, now: float) -> str:
+def _row_of_sweep(sweep: RunLook, answers: Answers, kept: Summaries, now: float) -> str:
     """Its state is that of what is not over, else the worst; `why` has counts."""
     assert sweep.history is not None and sweep.elements is not None
     looks = [each for each in sweep.elements.values() if each.text or each.history]

@@ -33,13 +33,13 @@ HEADER = f"clusterdp {__version__}, summaries 3".encode()
 
 
 @dataclass(frozen=True)
-class Look:
+class RunLook:
     """One of these: the summary as JSON, of a run that is over; the history, of one of which Slurm may know more, or of
     a sweep, with the looks at its elements; or why the folder cannot be read. Nothing, if there is no run."""
 
     text: str = ""
     history: RunHistory | None = None
-    elements: Mapping[int, Look] | None = None  # None: it is no sweep
+    elements: Mapping[int, RunLook] | None = None  # None: it is no sweep
     unread: str = ""
     stamp: str = ""
     changed: float = 0.0  # when the folder last did
@@ -52,36 +52,36 @@ class Look:
         return [self.history] if self.history else []
 
 
-def look_at(run: str, kept: Summaries, now: float) -> Look:
+def look_at(run: str, kept: Summaries, now: float) -> RunLook:
     try:
         stamp, changed = stamp_of(run)
         if text := kept.get(run, stamp):
-            return Look(text=text)
+            return RunLook(text=text)
         os.listdir(run)  # PermissionError
         path = Path(run)
         if not is_run(path):
             kept.drop(run)
-            return Look()
+            return RunLook()
         if is_sweep(path):
             return _look_at_sweep(SweepDir(path), kept, now)
         history = read_history(RunDir(path))
         forget(history.run)
     except (FileNotFoundError, NotADirectoryError):
         kept.drop(run)
-        return Look()
+        return RunLook()
     except OSError as error:
-        return Look(unread=error.strerror or str(error))
-    found = Look(history=history, stamp=stamp, changed=changed)
+        return RunLook(unread=error.strerror or str(error))
+    found = RunLook(history=history, stamp=stamp, changed=changed)
     if is_open(history):
         return found
-    return Look(text=keep(found, RunStatus(history.state, history.why), kept, now))
+    return RunLook(text=keep(found, RunStatus(history.state, history.why), kept, now))
 
 
-def _look_at_sweep(sweep: SweepDir, kept: Summaries, now: float) -> Look:
+def _look_at_sweep(sweep: SweepDir, kept: Summaries, now: float) -> RunLook:
     try:
         name, rows = sweep.read_table()
     except RunError as error:
-        return Look(unread=str(error).removeprefix(f"{sweep.path}/"))
+        return RunLook(unread=str(error).removeprefix(f"{sweep.path}/"))
     arrays = arrays_of(sweep)
     looks = {}
     for number in (number for number in sweep.numbers() if number in rows):
@@ -91,10 +91,10 @@ def _look_at_sweep(sweep: SweepDir, kept: Summaries, now: float) -> Look:
         looks[number] = look
     history = read_history(sweep.files)
     forget(sweep.files)
-    return Look(history=replace(history, name=name), elements=looks)
+    return RunLook(history=replace(history, name=name), elements=looks)
 
 
-def keep(found: Look, status: RunStatus, kept: Summaries, now: float, as_recorded: bool = False) -> str:
+def keep(found: RunLook, status: RunStatus, kept: Summaries, now: float, as_recorded: bool = False) -> str:
     """The summary of the run as JSON. It is kept if nothing will change any more. `as_recorded`: Slurm has not said."""
     history = found.history
     assert history is not None

@@ -37,7 +37,7 @@ PACKAGES = ("torch", "numpy", "clusterdp")
 
 
 @dataclass(frozen=True)
-class Table:
+class TableView:
     head: list[str]
     rows: list[list[str]]
 
@@ -53,13 +53,13 @@ class RunView:
     why: str
     facts: list[tuple[str, str]]
     timeline: Timeline | None
-    metrics: Table
-    account: Table
-    causes: Table
+    metrics: TableView
+    account: TableView
+    causes: TableView
     ranks: RankTimes | None
     checkpoints: SavedCheckpoints
     config: str
-    source: Source
+    source: SourceView
 
 
 def view_of(history: RunHistory, curves: RunCurves, now: float) -> RunView:
@@ -113,7 +113,7 @@ def _facts(history: RunHistory, account: RunAccount, now: float) -> list[tuple[s
     return facts
 
 
-def _metrics(curves: RunCurves) -> Table:
+def _metrics(curves: RunCurves) -> TableView:
     rows = []
     for name, curve in curves.metrics.items():
         line = curve.kept
@@ -127,13 +127,13 @@ def _metrics(curves: RunCurves) -> Table:
     head = ["metric", "last", "least", "largest", "NaN or infinite"]
     if not any(row[-1] for row in rows):
         head, rows = head[:-1], [row[:-1] for row in rows]
-    return Table(head, rows)
+    return TableView(head, rows)
 
 
-def _account(account: RunAccount) -> Table:
+def _account(account: RunAccount) -> TableView:
     attempts = [attempt for attempt in account.attempts if attempt.parts.allocated >= 0.05]
     if not attempts:
-        return Table([], [])
+        return TableView([], [])
     shown = [name for name in NAMES if round(getattr(account.total, name), 1)]
 
     def cells(parts: Parts) -> list[str]:
@@ -152,12 +152,12 @@ def _account(account: RunAccount) -> Table:
     whole = account.total.allocated
     rows.append(["all", brief(account.queue_s), *cells(account.total), "", ""])
     rows.append(["%", "", *(f"{100 * getattr(account.total, name) / whole:.1f}" for name in shown), "", ""])
-    return Table(["attempt", "queue", *(HEADS.get(name, name) for name in shown), "ended", "nodes"], rows)
+    return TableView(["attempt", "queue", *(HEADS.get(name, name) for name in shown), "ended", "nodes"], rows)
 
 
-def _causes(account: RunAccount) -> Table:
+def _causes(account: RunAccount) -> TableView:
     if not account.unit or not any(each.cause for each in account.by_cause):
-        return Table([], [])
+        return TableView([], [])
     rows = [
         [
             CAUSES.get(each.cause, each.cause) or "not ended",
@@ -167,7 +167,7 @@ def _causes(account: RunAccount) -> Table:
         ]
         for each in account.by_cause
     ]
-    return Table(["ended", "attempts", f"{account.unit}-hours", "lost"], rows)
+    return TableView(["ended", "attempts", f"{account.unit}-hours", "lost"], rows)
 
 
 def _config(history: RunHistory) -> str:
@@ -319,7 +319,7 @@ def _there(history: RunHistory) -> tuple[set[tuple[int, str]] | None, str]:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceView:
     """facts: (what, value). Empty for a run of an older version, which has no record."""
 
     facts: list[tuple[str, str]]
@@ -328,7 +328,7 @@ class Source:
     cut: bool  # there is more of the difference
 
 
-def source_of(run: RunDir) -> Source:
+def source_of(run: RunDir) -> SourceView:
     record = source_record(run)
     told = record.get("git")
     git = told if isinstance(told, dict) else {}
@@ -348,4 +348,4 @@ def source_of(run: RunDir) -> Source:
     except OSError:
         diff = b""
     names = [str(name) for name in untracked] if isinstance(untracked, list) else []
-    return Source(facts, names, diff[:MOST_OF_DIFF].decode(errors="replace"), len(diff) > MOST_OF_DIFF)
+    return SourceView(facts, names, diff[:MOST_OF_DIFF].decode(errors="replace"), len(diff) > MOST_OF_DIFF)

@@ -21,7 +21,7 @@ from clusterdp.operate.record.run_state import INTERRUPTED, NOT_DONE, RunState
 from clusterdp.operate.status.follow import Pace, RunUpdate, follow
 from clusterdp.operate.status.show_status import attempts_table
 from clusterdp.operate.why.failure_words import exit_words, remedy, whose
-from clusterdp.operate.why.first_failure import Failure, recorded_failure
+from clusterdp.operate.why.first_failure import FirstFailure, recorded_failure
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import Record
 from clusterdp.wording import counted, duration
@@ -247,7 +247,7 @@ def summary(
     return [*lines, "", "next:", *next_command_lines(history, status.state, colour, columns)]
 
 
-def failure_lines(history: RunHistory, failure: Failure, colour: Colour) -> list[str]:
+def failure_lines(history: RunHistory, failure: FirstFailure, colour: Colour) -> list[str]:
     """Which rank, what its log says, how to see the rest, and what to do."""
     if failure.log is None:
         return [f"No log was written. `scontrol show job {history.job}` may know more."]
@@ -265,7 +265,7 @@ def failure_lines(history: RunHistory, failure: Failure, colour: Colour) -> list
     return lines
 
 
-def _headline(history: RunHistory, status: RunStatus, failure: Failure | None, colour: Colour, now: float) -> str:
+def _headline(history: RunHistory, status: RunStatus, failure: FirstFailure | None, colour: Colour, now: float) -> str:
     state = colour(status.state.colour, status.state.value)
     words = f"{colour('bold', history.name)}  {state}"
     if history.step is not None:
@@ -280,7 +280,7 @@ def _headline(history: RunHistory, status: RunStatus, failure: Failure | None, c
     return f"{words}: {why}" if why else words
 
 
-def _why(history: RunHistory, status: RunStatus, failure: Failure | None) -> str:
+def _why(history: RunHistory, status: RunStatus, failure: FirstFailure | None) -> str:
     if status.why:
         return STOPPED_BY.get(status.why, status.why)
     cause = history.last.cause if history.last else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clusterdp.operate.output.terminal import printable
 from clusterdp.operate.record.run_history import RunHistory
-from clusterdp.operate.why.first_failure import Failure
+from clusterdp.operate.why.first_failure import FirstFailure
 from clusterdp.plainfile import read_plain
 
 LONGEST = 300  # characters of an error's line
@@ -25,7 +25,7 @@ BY = {
 NOT_FOUND = re.compile(r"No such file or directory: '([^']+)'|([^\s:'\"]+)['\"]?: No such file or directory")
 
 
-def whose(failure: Failure) -> str:
+def whose(failure: FirstFailure) -> str:
     """`rank 2 on n2`, `the batch script`."""
     if failure.evidence == "setup":
         return f"launch.setup on {failure.node}"
@@ -34,20 +34,20 @@ def whose(failure: Failure) -> str:
     return f"rank {failure.rank}" + (f" on {failure.node}" if failure.node else "")
 
 
-def cause_line(failure: Failure) -> str:
+def cause_line(failure: FirstFailure) -> str:
     """`the GPU's memory is full (rank 2 on n2)`; empty if nothing is known."""
     cause = failure.known.cause if failure.known else shortened(failure.error)
     return f"{cause} ({whose(failure)})" if cause else ""
 
 
-def remedy(history: RunHistory, failure: Failure) -> str:
+def remedy(history: RunHistory, failure: FirstFailure) -> str:
     """What to do; empty if the failure is not known."""
     if missed := left_out(history, failure):
         return missed
     return failure.known.remedy.replace("JOB", history.job or "JOB") if failure.known else ""
 
 
-def exit_words(code: int, failure: Failure | None) -> str:
+def exit_words(code: int, failure: FirstFailure | None) -> str:
     """`exit 1`; `rank 1: exit 3` where the code is another, of the ranks that srun ended because of that one."""
     own = re.search(r"exit code ([0-9]+)", failure.said) if failure else None
     if failure and own and failure.rank is not None and int(own[1]) != code:
@@ -55,7 +55,7 @@ def exit_words(code: int, failure: Failure | None) -> str:
     return f"exit {code}"
 
 
-def facts(history: RunHistory, failure: Failure) -> list[tuple[str, str]]:
+def facts(history: RunHistory, failure: FirstFailure) -> list[tuple[str, str]]:
     """(key, words), without the log."""
     found = []
     if failure.rank is not None:
@@ -82,7 +82,7 @@ def facts(history: RunHistory, failure: Failure) -> list[tuple[str, str]]:
     return found
 
 
-def _failed_setup(history: RunHistory, failure: Failure) -> list[str]:
+def _failed_setup(history: RunHistory, failure: FirstFailure) -> list[str]:
     """Lines of launch.setup that failed before the program was started."""
     try:
         return read_plain(history.run.attempt(failure.attempt).setup, 64 * 1024).decode(errors="replace").splitlines()
@@ -107,7 +107,7 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {words}" + (", ..." if len(runs) > 8 else "")
 
 
-def left_out(history: RunHistory, failure: Failure) -> str | None:
+def left_out(history: RunHistory, failure: FirstFailure) -> str | None:
     """What to do, in one line; None if no such file is the cause."""
     submit_dir = next((str(event["dir"]) for event in history.events if event.get("dir")), "")
     code = history.run.code.absolute()

@@ -61,7 +61,7 @@ KILLED = ("killed", "loader-worker-died", "exit-code")  # what the kernel's out-
 
 
 @dataclass(frozen=True)
-class Failure:
+class FirstFailure:
     """`log`: the file that says most. `rank`: whose log it is; None for the batch script's or an agent's. `said`:
     srun's message of the rank. `error`: one line. `followed`: ranks that only report that another is gone. `unread`: of
     how many ranks the log was not looked at."""
@@ -82,7 +82,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Note:
+class ErrorNote:
     """attempts/*/error: of the rank that failed first, as it saw it."""
 
     node: str = ""
@@ -91,7 +91,7 @@ class Note:
     rank: int | None = None
 
     @classmethod
-    def read(cls, attempt: Attempt) -> Note:
+    def read(cls, attempt: Attempt) -> ErrorNote:
         try:
             lines = read_plain(attempt.error, 64 * 1024).decode(errors="replace").split("\n")
         except OSError:
@@ -106,7 +106,7 @@ class Note:
         return bool(self.error) and not (found is not None and found.consequence)
 
 
-def find_failure(history: RunHistory) -> Failure:
+def find_failure(history: RunHistory) -> FirstFailure:
     """The failure of the newest attempt that ran anything; that of the batch script if none did."""
     last = _last_that_failed(history)
     batch = batch_log(history.run, history.job)
@@ -118,7 +118,7 @@ def find_failure(history: RunHistory) -> Failure:
     part = part_of_attempt(batch, last.name)
     agents = agent_logs(attempt.logs)
     said = [] if agents else list(task_messages(part))  # under torchrun srun knows the agents alone
-    note = Note.read(attempt)
+    note = ErrorNote.read(attempt)
     ranks = paths = rank_logs(attempt.logs)
     if note.usable and any(rank == note.rank for rank, _ in ranks):
         paths = sorted(ranks, key=lambda each: each[0] != note.rank)[:FEW]
@@ -148,7 +148,7 @@ def find_failure(history: RunHistory) -> Failure:
     )
 
 
-def recorded_failure(history: RunHistory) -> Failure | None:
+def recorded_failure(history: RunHistory) -> FirstFailure | None:
     """The failure; None if the cause on record is Slurm's doing, the user's or a node's, and not a rank's."""
     last = _last_that_failed(history)
     if last is not None and last.cause in BLAMELESS and _ran(history.run, last):
@@ -174,7 +174,7 @@ def _ran(run: RunDir, attempt: AttemptHistory) -> bool:
     return bool(rank_logs(logs) or agent_logs(logs))
 
 
-def _of_hang(attempt: Attempt, hang: Record) -> Failure:
+def _of_hang(attempt: Attempt, hang: Record) -> FirstFailure:
     """Of the rank that was behind. What srun says of the ranks is only how they were ended."""
     ranks = [rank for each in _listed(hang.get("ranks")) if (rank := integer(each)) is not None and rank >= 0]
     try:
@@ -182,7 +182,7 @@ def _of_hang(attempt: Attempt, hang: Record) -> Failure:
             lines = file.read(4096).decode(errors="replace").splitlines()[:MOST_LINES]
     except OSError:
         lines = []
-    return Failure(
+    return FirstFailure(
         rank=ranks[0] if ranks else None,
         log=attempt.hang,
         lines=lines,
@@ -200,7 +200,7 @@ def _listed(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _named(logs: Sequence[RankLog], note: Note) -> Failure | None:
+def _named(logs: Sequence[RankLog], note: ErrorNote) -> FirstFailure | None:
     """By the ranks of clusterdp. A note of what followed from another's death names nobody."""
     by_rank = {log.rank: log for log in logs}
     if note.usable and note.rank in by_rank:
@@ -215,13 +215,13 @@ def _named(logs: Sequence[RankLog], note: Note) -> Failure | None:
     return None
 
 
-def _recorded(logs: Sequence[RankLog], attempt: AttemptHistory) -> Failure | None:
+def _recorded(logs: Sequence[RankLog], attempt: AttemptHistory) -> FirstFailure | None:
     log = next((log for log in logs if log.rank == attempt.failed_rank), None)
     by = "srun" if attempt.failed_error.startswith("srun: ") else "record"
     return _of_log(log, by, attempt.failed_error) if log is not None else None
 
 
-def _by_srun(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> Failure | None:
+def _by_srun(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> FirstFailure | None:
     """srun's first message is of a rank whose log has no word of it: it was killed, crashed in C, or just left. One
     that just left may have done so because another has failed: an error in any log says more."""
     if not said:
@@ -234,7 +234,7 @@ def _by_srun(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> Failure | 
     return replace(_of_log(silent, "srun", first.line), said=first.said)
 
 
-def _by_log(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> Failure | None:
+def _by_log(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> FirstFailure | None:
     """The earliest of those that have an error of their own. If there is none, further back in the logs that end in
     consequences, in srun's order."""
     order = {rank: at for at, message in reversed(list(enumerate(said))) for rank in message.ranks}
@@ -250,7 +250,7 @@ def _by_log(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> Failure | N
     return _of_log(min(own, key=place), "log") if own else None
 
 
-def _by_agent(paths: Sequence[tuple[int, Path]], logs: Sequence[RankLog]) -> Failure | None:
+def _by_agent(paths: Sequence[tuple[int, Path]], logs: Sequence[RankLog]) -> FirstFailure | None:
     """What torchrun's agents say of their ranks."""
     agents = [read_log(node, log, 64 * 1024) for node, log in paths]
     by_rank = {log.rank: log for log in logs}
@@ -262,7 +262,7 @@ def _by_agent(paths: Sequence[tuple[int, Path]], logs: Sequence[RankLog]) -> Fai
     return replace(_of_log(min(own, key=lambda each: each.written), "agent"), rank=None) if own else None
 
 
-def _by_echo(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> Failure | None:
+def _by_echo(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> FirstFailure | None:
     """Each rank reports that another is gone, save one that a signal has ended; or none reports anything."""
     if echoes := [log for log in logs if log.echoes]:
         by_signal = (each for each in said if not each.said.startswith("Exited"))
@@ -275,7 +275,7 @@ def _by_echo(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> Failure | 
     return _of_log(log, "srun", said[0].line) if log is not None else None
 
 
-def _of_log(log: RankLog, evidence: str, told: str = "") -> Failure:
+def _of_log(log: RankLog, evidence: str, told: str = "") -> FirstFailure:
     """`told`: the error, as another than this log has it."""
     own = log.own
     if own is None and evidence == "echo":
@@ -286,23 +286,23 @@ def _of_log(log: RankLog, evidence: str, told: str = "") -> Failure:
         signature = known(told)
     if own is not None and own.known is None and signature is None and evidence == "named":
         error = told or error
-    return Failure(log.rank, log.path, log.excerpt(), error=error, known=signature, evidence=evidence)
+    return FirstFailure(log.rank, log.path, log.excerpt(), error=error, known=signature, evidence=evidence)
 
 
-def _of_setup(batch: Path, note: Note) -> Failure | None:
+def _of_setup(batch: Path, note: ErrorNote) -> FirstFailure | None:
     """A line of launch.setup that ended the attempt: no rank was started."""
     signature = known(note.error)
     if signature is not BY_NAME["setup"]:
         return None
-    return Failure(
+    return FirstFailure(
         None, batch, last_lines(batch, MOST_LINES), node=note.node, error=note.error, known=signature, evidence="setup"
     )
 
 
-def _of_batch(batch: Path, part: str, attempt: str) -> Failure:
+def _of_batch(batch: Path, part: str, attempt: str) -> FirstFailure:
     error = next((each for each in errors(part.rstrip().encode(), SLURMS_HINTS) if not each.consequence), None)
     shown = last_lines(batch, MOST_LINES)
-    return Failure(
+    return FirstFailure(
         None,
         batch if batch.exists() else None,
         shown,
@@ -312,7 +312,7 @@ def _of_batch(batch: Path, part: str, attempt: str) -> Failure:
     )
 
 
-def _with_memory(found: Failure, part: str) -> Failure:
+def _with_memory(found: FirstFailure, part: str) -> FirstFailure:
     """Where the kernel has killed for want of memory, a rank that was killed, or lost a worker, died of that."""
     notice = OUT_OF_MEMORY.search(part)
     if notice is None or not (found.known is None or found.known.consequence or found.known.name in KILLED):
@@ -324,7 +324,7 @@ def _said_of(rank: int | None, said: Sequence[TaskMessage]) -> str:
     return next((message.said for message in said if rank in message.ranks), "")
 
 
-def _node_of(rank: int, note: Note, said: Sequence[TaskMessage]) -> str:
+def _node_of(rank: int, note: ErrorNote, said: Sequence[TaskMessage]) -> str:
     if note.usable and note.rank == rank and note.node:
         return note.node
     return next((each.nodes for each in said if rank in each.ranks and not set("[,") & set(each.nodes)), "")
@@ -344,7 +344,7 @@ def _by_blocks(history: RunHistory, attempt: AttemptHistory, rank: int, ranks: i
     return nodes[rank * len(nodes) // ranks]
 
 
-def _behind(found: Failure, logs: Sequence[RankLog]) -> tuple[int, ...]:
+def _behind(found: FirstFailure, logs: Sequence[RankLog]) -> tuple[int, ...]:
     if found.known is None or found.known.name != "collective-timeout":
         return ()
     return tuple(log.rank for log in logs if log.silent)

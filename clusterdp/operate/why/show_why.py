@@ -23,7 +23,7 @@ from clusterdp.operate.record.run_history import RunHistory, newest, read_histor
 from clusterdp.operate.record.run_state import NOT_DONE, RunState
 from clusterdp.operate.record.standstill import hang_of, stragglers_of, stragglers_text
 from clusterdp.operate.why import failure_words
-from clusterdp.operate.why.first_failure import Failure, find_failure, recorded_failure
+from clusterdp.operate.why.first_failure import FirstFailure, find_failure, recorded_failure
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import time_of
 from clusterdp.slurm.quantities import megabytes_of
@@ -67,7 +67,7 @@ def _logs_of(history: RunHistory, rank: int) -> str:
     return f"clusterdp logs {shown_path(history.run.path)} --rank {rank}"
 
 
-def _log_lines(failure: Failure, colour: Colour) -> list[str]:
+def _log_lines(failure: FirstFailure, colour: Colour) -> list[str]:
     """The lines of the log that say most."""
     if failure.log is None:
         return ["No log was written."]
@@ -130,7 +130,7 @@ class Explanation:
     history: RunHistory
     status: RunStatus
     facts: list[tuple[str, str]] = field(default_factory=list)
-    failure: Failure | None = None
+    failure: FirstFailure | None = None
     request: Request | None = None
     smaller: str = ""
 
@@ -207,7 +207,7 @@ def _of_running(history: RunHistory, status: RunStatus, now: float) -> list[tupl
 
 
 def _of_an_end(
-    history: RunHistory, status: RunStatus, now: float, failure: Failure | None = None
+    history: RunHistory, status: RunStatus, now: float, failure: FirstFailure | None = None
 ) -> list[tuple[str, str]]:
     facts = [("ended", words)] if (words := _how_it_ended(history, status, now, failure)) else []
     if (faults := sum(attempt.cause in FAULTS for attempt in history.ran)) > 1:
@@ -218,7 +218,7 @@ def _of_an_end(
     return facts
 
 
-def _how_it_ended(history: RunHistory, status: RunStatus, now: float, failure: Failure | None) -> str:
+def _how_it_ended(history: RunHistory, status: RunStatus, now: float, failure: FirstFailure | None) -> str:
     last, words = history.last, STOPPED_BY.get(status.why, status.why)
     cause = CAUSES.get(last.cause, last.cause) if last is not None else ""
     if status.state is RunState.DONE:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from clusterdp.errors import CheckpointError
 from clusterdp.operate.record.attempt_history import AttemptHistory
 from clusterdp.operate.record.run_history import RunHistory
-from clusterdp.rehearse.judge.reference import Reference, Save, read_saves
+from clusterdp.rehearse.judge.reference import KnownSave, Reference, read_saves
 from clusterdp.rehearse.judge.resumed_from import resumes
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_use import series_of
@@ -33,7 +33,7 @@ class AfterFault:
 
     attempt: int
     began: float
-    resumed: Sequence[Save] = ()
+    resumed: Sequence[KnownSave] = ()
     first: FirstDifference | None = None
     printed: PrintedDifference | None = None
 
@@ -43,10 +43,10 @@ class FirstDifference:
     """save, expected: the two checkpoints. before: the last one after the fault that was the same, if there was one.
     beside: what differs in that one, and is no state of the training: a score, the options of the program."""
 
-    save: Save
-    expected: Save
+    save: KnownSave
+    expected: KnownSave
     differences: Sequence[Difference]
-    before: Save | None = None
+    before: KnownSave | None = None
     beside: Sequence[Difference] = ()
 
     @property
@@ -73,7 +73,9 @@ def after_fault(reference: Reference, run: RunDir, history: RunHistory, result: 
     )
 
 
-def _resumed(reference: Reference, history: RunHistory, result: RunResult, attempt: AttemptHistory) -> Sequence[Save]:
+def _resumed(
+    reference: Reference, history: RunHistory, result: RunResult, attempt: AttemptHistory
+) -> Sequence[KnownSave]:
     """By the kernel's account of what it read, or else the newest of each series."""
     found = resumes(history, result.files, reference.facts.files)
     read = next((each.read for each in found if each.number == attempt.number), ())
@@ -88,7 +90,7 @@ def first_difference(reference: Reference, run: RunDir, since: float) -> FirstDi
     goes before one with other options alone: a program that saves as soon as it has resumed has an option more than the
     undisturbed one. since: seconds since 1970."""
     expected, again = _by_step(reference.saves), _by_step(reference.saves_again)
-    before: Save | None = None
+    before: KnownSave | None = None
     beside: Sequence[Difference] = ()
     first: FirstDifference | None = None
     for save in read_saves(read_versions(run.path), reference.kinds, since):
@@ -105,9 +107,9 @@ def first_difference(reference: Reference, run: RunDir, since: float) -> FirstDi
     return first
 
 
-def _by_step(saves: Sequence[Save]) -> Mapping[object, Save]:
+def _by_step(saves: Sequence[KnownSave]) -> Mapping[object, KnownSave]:
     """Without those of which a run has made several, each other than the one before: which of them would be meant?"""
-    alike: dict[object, list[Save]] = {}
+    alike: dict[object, list[KnownSave]] = {}
     for save in saves:
         alike.setdefault(save.step, []).append(save)
     return {

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 
-from clusterdp.check.program import Place
+from clusterdp.check.program import CodePlace
 from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.rehearse.judge.case import Case
@@ -249,7 +249,7 @@ def _error(case: Case) -> str:
     return _short(words.replace(f"{case.history.run.code}/", ""))
 
 
-def _place(places: Sequence[Place]) -> str:
+def _place(places: Sequence[CodePlace]) -> str:
     return f" ({at(places[0])})" if places else ""
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from clusterdp.check.program import Place, ProgramText
+from clusterdp.check.program import CodePlace, ProgramText
 from clusterdp.plainfile import read_plain
 from clusterdp.rehearse.judge.after_fault import AfterFault
 from clusterdp.rehearse.observe.file_use import is_best, series_of
@@ -41,7 +41,7 @@ class Kept:
     """What a checkpoint keeps. made: parts_made(). complete: their text shows all that there is."""
 
     state: EndState
-    made: Mapping[str, Place]
+    made: Mapping[str, CodePlace]
     complete: bool = False
 
 
@@ -206,9 +206,9 @@ def _counters(after: AfterFault) -> Iterator[_Counter]:
             yield _Counter(each.key, each.part, stood, each.expected, each.got)
 
 
-def parts_made(text: ProgramText | None) -> Mapping[str, Place]:
+def parts_made(text: ProgramText | None) -> Mapping[str, CodePlace]:
     """By part, the first line that makes it: `optimizer` (one that has a state), `scaler`, `scheduler`."""
-    found: dict[str, Place] = {}
+    found: dict[str, CodePlace] = {}
     for place, code in _lines(text):
         for part, expression in _MAKES.items():
             if part not in found and expression.search(code):
@@ -216,13 +216,13 @@ def parts_made(text: ProgramText | None) -> Mapping[str, Place]:
     return found
 
 
-def _lines(text: ProgramText | None) -> Iterator[tuple[Place, str]]:
+def _lines(text: ProgramText | None) -> Iterator[tuple[CodePlace, str]]:
     for file in text.files if text else []:
         with suppress(OSError):
             for number, line in enumerate(read_plain(file).decode("utf-8", "replace").splitlines(), 1):
-                yield Place(file, number, line.strip()), line.partition("#")[0]
+                yield CodePlace(file, number, line.strip()), line.partition("#")[0]
 
 
-def at(place: Place) -> str:
+def at(place: CodePlace) -> str:
     """`train.py:31`."""
     return f"{place.file.name}:{place.line}"

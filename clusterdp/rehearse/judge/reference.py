@@ -24,7 +24,7 @@ from clusterdp.rundir import RunDir
 
 
 @dataclass(frozen=True)
-class Save:
+class KnownSave:
     """A file of a checkpoint, as it was when it was saved. step: what stands for the step, the same in each run: what
     the file itself counts, or else its name, or else what rank 0 had printed by then; with the series of its name."""
 
@@ -34,7 +34,7 @@ class Save:
     state: EndState
 
 
-def read_saves(versions: Iterable[Version], kinds: Collection[str], since: float = 0.0) -> Iterator[Save]:
+def read_saves(versions: Iterable[Version], kinds: Collection[str], since: float = 0.0) -> Iterator[KnownSave]:
     """Those of these series that were copied whole, in their order. since: seconds since 1970."""
     for version in versions:
         series = series_of(version.name)
@@ -45,7 +45,7 @@ def read_saves(versions: Iterable[Version], kinds: Collection[str], since: float
                 yield _save(version)
 
 
-def _save(version: Version) -> Save:
+def _save(version: Version) -> KnownSave:
     state = EndState(read_file(Path(version.copy), version.name), version.name)
     counted = {key: number_of(leaf) for key, leaf in state.values.items() if leaf.part == "step"}
     counts = tuple((key, number) for key, number in counted.items() if number is not None)
@@ -54,10 +54,10 @@ def _save(version: Version) -> Save:
         key, number = min(
             counts, key=lambda each: (not _STEP.fullmatch(each[0]), each[0].count("."), "epoch" in each[0])
         )
-        return Save(version, (series, counts), f"{version.name} of {key} {number:g}", state)
+        return KnownSave(version, (series, counts), f"{version.name} of {key} {number:g}", state)
     if series != version.name:
-        return Save(version, (series, version.name), version.name, state)
-    return Save(version, (series, version.step), f"{version.name} of step {version.step}", state)
+        return KnownSave(version, (series, version.name), version.name, state)
+    return KnownSave(version, (series, version.step), f"{version.name} of step {version.step}", state)
 
 
 _STEP = re.compile(r"(?:global_?)?(?:steps?|iter(?:ation)?s?|iter_num)")  # and not `eval_steps`, which is a setting
@@ -108,11 +108,11 @@ class Reference:
         return {*kinds_to_resume_from(self.facts.files), *map(series_of, self.patterns)}
 
     @cached_property
-    def saves(self) -> list[Save]:
+    def saves(self) -> list[KnownSave]:
         return [*read_saves(read_versions(self.folder), self.kinds)]
 
     @cached_property
-    def saves_again(self) -> list[Save]:
+    def saves_again(self) -> list[KnownSave]:
         return [*read_saves(read_versions(self.again), self.kinds)] if self.again else []
 
     @property

@@ -33,7 +33,7 @@ Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class RunView:
+class RunBars:
     """A drill, or an undisturbed run. told: as the outcome has it."""
 
     told: Json
@@ -42,7 +42,7 @@ class RunView:
 
 
 @dataclass(frozen=True)
-class DrillView(RunView):
+class DrillView(RunBars):
     """word, tone: of the verdict. why: it has failed, or is not applicable. state: how the end states compare.
     commands: that tell more."""
 
@@ -58,7 +58,7 @@ def page_of(outcome: Json) -> bytes:
     usual = median(map(_length, outcome["undisturbed"]))
     lengths = [_length(each) for each in (*outcome["undisturbed"], *outcome["drills"])]
     common = max([length for length in lengths if length <= LONG * usual], default=0.0)
-    undisturbed = [RunView(each, *_bars(each, common)) for each in outcome["undisturbed"]]
+    undisturbed = [RunBars(each, *_bars(each, common)) for each in outcome["undisturbed"]]
     drills = [_drill(each, outcome, common) for each in outcome["drills"]]
     styles = [base_style() + (HERE / "page.css").read_text(encoding="utf-8")]
     page: str = template(HERE).render(

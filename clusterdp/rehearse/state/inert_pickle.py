@@ -62,7 +62,7 @@ class Inert:
         self.items[key] = item
 
 
-class Storage:
+class InertStorage:
     """A persistent id: in files of torch.save() that is ("storage", type, key, location, number of elements)."""
 
     def __init__(self, about: Any):
@@ -82,8 +82,8 @@ class _Unpickler(pickle.Unpickler):
             self._made[path] = type("Inert", (Inert,), {"path": path})
         return self._made[path]
 
-    def persistent_load(self, pid: Any) -> Storage:
-        return Storage(pid)
+    def persistent_load(self, pid: Any) -> InertStorage:
+        return InertStorage(pid)
 
 
 def load(data: bytes) -> Any:
@@ -104,7 +104,7 @@ class PlainValues:
 
     def of(self, value: Any) -> Any:
         """Raises ValueError, or what else Python makes of it, where the arguments are not those of its class."""
-        if isinstance(value, Storage):
+        if isinstance(value, InertStorage):
             return self._tensor(value, 0, None, None)
         if isinstance(value, type) and issubclass(value, Inert):
             return value.path
@@ -132,7 +132,7 @@ class PlainValues:
             return args[0]
         return ":".join(map(str, args)) if name == "device" else value
 
-    def _tensor(self, storage: Storage, start: int, shape: Any, strides: Any, dtype: str | None = None) -> Stored:
+    def _tensor(self, storage: InertStorage, start: int, shape: Any, strides: Any, dtype: str | None = None) -> Stored:
         if self._storages is None:
             raise ValueError("it holds tensors whose bytes are elsewhere")
         _, kind, key, _, _ = storage.about

@@ -22,7 +22,7 @@ import clusterdp
 from clusterdp.config.tree import RestartConfig
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train.hang import page
-from clusterdp.train.hang.watched_rank import Task
+from clusterdp.train.hang.watched_rank import WatchOrder
 from clusterdp.train.output.say import say
 
 # Not one that anybody uses: NCCL takes USR1, Slurm's time limit USR2. On macOS the default action is none.
@@ -64,7 +64,7 @@ def _start(run_dir: Path, attempt: str, restart: RestartConfig, timeout_s: float
     stacks = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process: faulthandler keeps its number
     _keep.append(stacks)
     faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
-    task = Task(
+    task = WatchOrder(
         run_dir=str(run_dir),
         attempt=attempt,
         rank=slurm.rank,

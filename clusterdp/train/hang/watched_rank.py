@@ -18,7 +18,7 @@ MACOS = sys.platform == "darwin"  # no /proc; its signal for the stacks is ignor
 ANSWER_S, CHILD_S = 1.0, 0.1  # how long a process may take to write its stacks
 
 
-class Task(NamedTuple):
+class WatchOrder(NamedTuple):
     """What to watch, as the rank says it. stacks_signal: makes the rank write its stacks to stacks_fd; 0: none does.
     hang_after_s: None if it follows from the steps."""
 
@@ -41,7 +41,7 @@ class Task(NamedTuple):
 class WatchedRank:
     """The process that is watched, from the outside."""
 
-    def __init__(self, task: Task):
+    def __init__(self, task: WatchOrder):
         self.task = task
         self._page = memoryview(mmap.mmap(task.page_fd, BYTES)).cast("q")
 

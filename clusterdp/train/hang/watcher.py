@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from clusterdp.train.hang.page import FIRST, LONG, PHASE, STEP, phase_name
-from clusterdp.train.hang.watched_rank import Task, WatchedRank
+from clusterdp.train.hang.watched_rank import WatchedRank, WatchOrder
 
 if TYPE_CHECKING:
     from clusterdp.train.hang.silence import Silence
@@ -37,7 +37,7 @@ IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.
 class Watcher:
     """look() is called again and again. clock: in seconds."""
 
-    def __init__(self, task: Task, rank: WatchedRank, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, task: WatchOrder, rank: WatchedRank, clock: Callable[[], float] = time.monotonic):
         self.task, self.rank, self.clock = task, rank, clock
         self.longest = 0.0  # step so far
         self.now = self._looked = self._last_sign = self._last_step = clock()
@@ -134,7 +134,7 @@ class Watcher:
 def main(words: list[str]) -> None:
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    task = Task(**json.loads(words[0]))
+    task = WatchOrder(**json.loads(words[0]))
     watcher = Watcher(task, WatchedRank(task))
     while os.getppid() == task.pid and not watcher.has_killed:
         if select.select([0], [], [], watcher.tick_s)[0]:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from clusterdp.slurm import hostlist
 from clusterdp.train.preflight import meeting, own_checks
-from clusterdp.train.preflight.meeting import Place
-from clusterdp.train.preflight.own_checks import Finding, tell
+from clusterdp.train.preflight.meeting import MeetingPlace
+from clusterdp.train.preflight.own_checks import NodeFinding, tell
 
 TOTAL_S = 420.0  # more than all waits of a meeting together; a hang of a device or a disk ends here
 
@@ -33,8 +33,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     return 0
 
 
-def check(run_dir: Path, node: str, environ: Mapping[str, str]) -> Iterator[Finding]:
-    place = Place(
+def check(run_dir: Path, node: str, environ: Mapping[str, str]) -> Iterator[NodeFinding]:
+    place = MeetingPlace(
         nodes=hostlist.expand(environ["SLURM_JOB_NODELIST"]),
         rank=int(environ["RANK"]),
         address=environ["MASTER_ADDR"],
@@ -52,7 +52,7 @@ def check(run_dir: Path, node: str, environ: Mapping[str, str]) -> Iterator[Find
 
 
 def _give_up(node: str) -> None:
-    tell(Finding(f"its checks did not end within {TOTAL_S:.0f} s").line(node))
+    tell(NodeFinding(f"its checks did not end within {TOTAL_S:.0f} s").line(node))
     os._exit(0)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from clusterdp.train.preflight.own_checks import Finding, tell
+from clusterdp.train.preflight.own_checks import NodeFinding, tell
 
 CONNECT_S = 20.0  # TCP repeats a lost SYN after 1, 3, 7 and 15 s
 ARRIVAL_S = 120.0  # torch loads from a cold NFS in a minute on one node, and at once on another
@@ -26,7 +26,7 @@ NUMBERS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Place:
+class MeetingPlace:
     nodes: Sequence[str]  # by rank
     rank: int
     address: str
@@ -37,31 +37,31 @@ class Place:
         return range(1, len(self.nodes))
 
 
-def reach(place: Place) -> Iterator[Finding]:
+def reach(place: MeetingPlace) -> Iterator[NodeFinding]:
     try:
         socket.create_connection((place.address, place.port), CONNECT_S).close()
     except ConnectionRefusedError:
         pass  # that host answers; rank 0 does not listen yet
     except OSError as error:
         reason = error.strerror or str(error)
-        yield Finding(f"cannot reach MASTER_ADDR {place.address}:{place.port}: {reason}")
+        yield NodeFinding(f"cannot reach MASTER_ADDR {place.address}:{place.port}: {reason}")
 
 
-def clock(told: float, now: float) -> Iterator[Finding]:
+def clock(told: float, now: float) -> Iterator[NodeFinding]:
     """told: the time on the first node, from which it came in milliseconds."""
     off = now - told
     if abs(off) > SLOW_CLOCK_S:
         direction = "ahead of" if off > 0 else "behind"
-        yield Finding(f"its clock is {abs(off):.0f} s {direction} the first node's", fatal=abs(off) > DEAD_CLOCK_S)
+        yield NodeFinding(f"its clock is {abs(off):.0f} s {direction} the first node's", fatal=abs(off) > DEAD_CLOCK_S)
 
 
-def meet(place: Place, failed: bool) -> Iterator[Finding]:
+def meet(place: MeetingPlace, failed: bool) -> Iterator[NodeFinding]:
     """failed: this node has failed already. It comes so that nobody waits for it, but no all-reduce follows."""
     try:
         store = _open_store(place)
     except RuntimeError as error:
         said = str(error).splitlines()[0]
-        yield Finding(f"nobody serves MASTER_ADDR {place.address}:{place.port}: {said}", node=place.nodes[0])
+        yield NodeFinding(f"nobody serves MASTER_ADDR {place.address}:{place.port}: {said}", node=place.nodes[0])
         return
     store.set(f"arrived/{place.rank}", f"{'failed' if failed else 'ok'} {_gpus()}")
     if place.rank == 0:
@@ -69,7 +69,7 @@ def meet(place: Place, failed: bool) -> Iterator[Finding]:
     try:
         told, go = store.get("go").decode().split()
     except RuntimeError:
-        yield Finding(f"has not let the others begin within {2 * ARRIVAL_S:.0f} s", node=place.nodes[0])
+        yield NodeFinding(f"has not let the others begin within {2 * ARRIVAL_S:.0f} s", node=place.nodes[0])
         return
     yield from clock(float(told), time.time())
     if go == "yes":
@@ -79,7 +79,7 @@ def meet(place: Place, failed: bool) -> Iterator[Finding]:
         store.set(f"heard/{place.rank}", "")
 
 
-def _open_store(place: Place) -> Any:
+def _open_store(place: MeetingPlace) -> Any:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     store = TCPStore(
@@ -94,18 +94,18 @@ def _open_store(place: Place) -> Any:
     return store
 
 
-def _receive(store: Any, place: Place) -> Iterator[Finding]:
+def _receive(store: Any, place: MeetingPlace) -> Iterator[NodeFinding]:
     missing = _await(store, place.others, "arrived", ARRIVAL_S)
     if len(missing) == len(place.others) > 1:
-        yield Finding(f"no other node has reached it within {ARRIVAL_S:.0f} s")
+        yield NodeFinding(f"no other node has reached it within {ARRIVAL_S:.0f} s")
     for rank in missing:
-        yield Finding(f"did not come to the all-reduce within {ARRIVAL_S:.0f} s", node=place.nodes[rank])
+        yield NodeFinding(f"did not come to the all-reduce within {ARRIVAL_S:.0f} s", node=place.nodes[rank])
     ranks = [rank for rank in range(len(place.nodes)) if rank not in missing]
     words = {rank: store.get(f"arrived/{rank}").decode().split() for rank in ranks}
     blind = [rank for rank, (_, gpus) in words.items() if gpus == "0"]
     blind = blind if len(blind) < len(ranks) else []  # a training on CPUs
     for rank in blind:
-        yield Finding("torch sees no GPU there, but on other nodes it does", node=place.nodes[rank])
+        yield NodeFinding("torch sees no GPU there, but on other nodes it does", node=place.nodes[rank])
     well = not missing and not blind and all(word == "ok" for word, _ in words.values())
     store.set("go", f"{time.time()} {'yes' if well else 'no'}")
     if not well:
@@ -130,7 +130,7 @@ def _await(store: Any, ranks: Sequence[int], word: str, seconds: float) -> list[
     return missing
 
 
-def _all_reduce(store: Any, place: Place) -> Iterator[Finding]:
+def _all_reduce(store: Any, place: MeetingPlace) -> Iterator[NodeFinding]:
     import torch
     import torch.distributed as dist
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
@@ -154,22 +154,22 @@ def _all_reduce(store: Any, place: Place) -> Iterator[Finding]:
         rate = 4 * NUMBERS / 1e6 / (time.monotonic() - began)
     except RuntimeError as error:
         store.set("broken", "")
-        yield Finding(f"the all-reduce failed: {str(error).splitlines()[0]}", fatal=False)
+        yield NodeFinding(f"the all-reduce failed: {str(error).splitlines()[0]}", fatal=False)
         return
     if not right:
-        yield Finding("the all-reduce gave a wrong sum", node="-")
+        yield NodeFinding("the all-reduce gave a wrong sum", node="-")
     if rate < SLOW_MB_PER_S:
-        yield Finding(f"the all-reduce of 4 MB ran at {rate:.1f} MB/s", fatal=False)
+        yield NodeFinding(f"the all-reduce of 4 MB ran at {rate:.1f} MB/s", fatal=False)
     tell(f"{place.nodes[place.rank]}: all-reduce of 4 MB: {rate:.0f} MB/s")
 
 
-def _leave(store: Any, place: Place) -> Iterator[Finding]:
+def _leave(store: Any, place: MeetingPlace) -> Iterator[NodeFinding]:
     """Rank 0, which serves the store, leaves last, and names those that are stuck."""
     if place.rank != 0:
         store.set(f"left/{place.rank}", "")
         return
     stuck = _await(store, place.others, "left", LEAVE_S)
     for rank in stuck:
-        yield Finding("did not come out of the all-reduce", node=place.nodes[rank])
+        yield NodeFinding("did not come out of the all-reduce", node=place.nodes[rank])
     if not stuck and store.check(["broken"]):
-        yield Finding("the all-reduce failed, and on which node is not known", node="-")
+        yield NodeFinding("the all-reduce failed, and on which node is not known", node="-")

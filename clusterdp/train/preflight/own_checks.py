@@ -17,17 +17,17 @@ DEAD_WRITE_S = 30.0  # a file system that fails over takes so long: each save wo
 SIZE = 256  # of the matrices: done in a millisecond, and all sums of small integers are exact in float32 and TF32
 
 
-def free_host_memory(meminfo: Path = Path("/proc/meminfo")) -> Iterator[Finding]:
+def free_host_memory(meminfo: Path = Path("/proc/meminfo")) -> Iterator[NodeFinding]:
     try:
         lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
         free = int(lines["MemAvailable"].split()[0]) // 1024
     except (OSError, KeyError, ValueError):
         return  # not Linux
     if free < LEAST_HOST_MB:
-        yield Finding(f"{free} MB of memory are free, fewer than {LEAST_HOST_MB}")
+        yield NodeFinding(f"{free} MB of memory are free, fewer than {LEAST_HOST_MB}")
 
 
-def run_folder(folder: Path, node: str) -> Iterator[Finding]:
+def run_folder(folder: Path, node: str) -> Iterator[NodeFinding]:
     """Free space, and a small file that is written to the disk and removed again."""
     probe = folder / f"preflight-{node}-{os.getpid()}"
     began = time.monotonic()
@@ -42,16 +42,16 @@ def run_folder(folder: Path, node: str) -> Iterator[Finding]:
         finally:
             probe.unlink(missing_ok=True)
     except OSError as error:
-        yield Finding(f"cannot write to the run folder: {error.strerror}")
+        yield NodeFinding(f"cannot write to the run folder: {error.strerror}")
         return
     if free < LEAST_DISK_MB:
-        yield Finding(f"the run folder has {free} MB of free space, fewer than {LEAST_DISK_MB}")
+        yield NodeFinding(f"the run folder has {free} MB of free space, fewer than {LEAST_DISK_MB}")
     took = time.monotonic() - began
     if took > SLOW_WRITE_S:
-        yield Finding(f"4 KiB took {took:.1f} s to reach the run folder", fatal=took > DEAD_WRITE_S)
+        yield NodeFinding(f"4 KiB took {took:.1f} s to reach the run folder", fatal=took > DEAD_WRITE_S)
 
 
-def devices() -> Iterator[Finding]:
+def devices() -> Iterator[NodeFinding]:
     """Each GPU that this node's task sees; without any, the CPU."""
     import torch
 
@@ -60,28 +60,30 @@ def devices() -> Iterator[Finding]:
         try:
             yield from _device(torch.device(name), f"GPU {name[5:]}" if count else "the CPU")
         except RuntimeError as error:
-            yield Finding(f"GPU {name[5:]} does not compute: {str(error).splitlines()[0]}")
+            yield NodeFinding(f"GPU {name[5:]} does not compute: {str(error).splitlines()[0]}")
     wanted = os.environ.get("SLURM_GPUS_ON_NODE", "")
     if wanted.isdigit() and count < int(wanted):  # none at all: this may be a rehearsal without GPUs
-        yield Finding(f"torch sees {count} of {wanted} GPUs", fatal=count > 0)
+        yield NodeFinding(f"torch sees {count} of {wanted} GPUs", fatal=count > 0)
 
 
-def _device(device: object, name: str) -> Iterator[Finding]:
+def _device(device: object, name: str) -> Iterator[NodeFinding]:
     import torch
 
     assert isinstance(device, torch.device)
     numbers = torch.arange(SIZE * SIZE).reshape(SIZE, SIZE) % 7
     product = numbers.float().to(device) @ numbers.float().to(device)
     if not torch.equal(product.cpu().double(), numbers.double() @ numbers.double()):
-        yield Finding(f"{name} gives a wrong product")
+        yield NodeFinding(f"{name} gives a wrong product")
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         if free < LEAST_DEVICE_SHARE * total:
-            yield Finding(f"{name} has {free // MB} of {total // MB} MB free: is a process left behind?", fatal=False)
+            yield NodeFinding(
+                f"{name} has {free // MB} of {total // MB} MB free: is a process left behind?", fatal=False
+            )
 
 
 @dataclass(frozen=True)
-class Finding:
+class NodeFinding:
     """fatal: the ranks must not start on this node. node: if it is another one; `-` is none in particular."""
 
     text: str

@@ -75,7 +75,7 @@ WAIT_FOR_RANK_0_S = 3.0  # in mid-run, where it may well have met no mistake
 
 
 @dataclass(frozen=True)
-class Ending:
+class Outcome:
     """`outcome` is done, requeue, stop or overtaken; `reason` is finished, term, time, user, cancelled, entry or claim.
 
     overtaken: another attempt owns the run folder, so this one decides nothing about the run.
@@ -88,7 +88,7 @@ class Ending:
     exit_code: int = 0
 
 
-def run_folder(run_dir: Path, stop: StopSignal) -> Ending:
+def run_folder(run_dir: Path, stop: StopSignal) -> Outcome:
     """The attempt of a run folder that the environment names. Does not return from a crash."""
     try:
         with _without_garbage_collection():
@@ -116,10 +116,10 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _refuse(run_dir: Path, peers: PeerWatch | None = None) -> Ending:
+def _refuse(run_dir: Path, peers: PeerWatch | None = None) -> Outcome:
     """Ends the run for a mistake that another attempt would repeat. Each rank finds it itself; rank 0 writes the
     outcome."""
-    ending = Ending("stop", "entry", exit_code=ENTRY_EXIT)
+    ending = Outcome("stop", "entry", exit_code=ENTRY_EXIT)
     slurm = SlurmEnv.read()
     attempt = WorkerSettings.bare({}).attempt
     if attempt is None:
@@ -149,7 +149,7 @@ def refuse(error: ClusterdpError, run_dir: Path | None, peers: PeerWatch | None 
     return error.exit_code
 
 
-def run_function(function: Callable[..., Any], settings: WorkerSettings, stop: StopSignal) -> Ending:
+def run_function(function: Callable[..., Any], settings: WorkerSettings, stop: StopSignal) -> Outcome:
     """Collective from the rendezvous to the end. Does not return from a crash."""
     watch = start_hang_watch(settings)
     group, peers, attempt = start_group(settings, stop)
@@ -231,7 +231,7 @@ def _run_in_group(
     group: Group,
     attempt: str,
     peers: PeerWatch,
-) -> Ending:
+) -> Outcome:
     from clusterdp.train.job import JobHandle
     from clusterdp.train.ranks.claim import Claim
     from clusterdp.train.ranks.shared_flags import agree_on_stop
@@ -241,7 +241,7 @@ def _run_in_group(
 
     job, claim = None, None
     if any(group.agree(first and run is not None and run.cancelled.exists())):
-        ending = Ending("stop", "cancelled")
+        ending = Outcome("stop", "cancelled")
     elif reason := agree_on_stop(group, stop):  # asked while torch was loading: nothing has been done yet
         ending = ending_of(Stopped(reason, 0))
     else:
@@ -263,9 +263,9 @@ def _run_in_group(
     return ending
 
 
-def ending_of(stopped: Stopped) -> Ending:
+def ending_of(stopped: Stopped) -> Outcome:
     """A run that its user stops is not requeued."""
-    return Ending("stop" if stopped.reason == "user" else "requeue", stopped.reason, stopped.step)
+    return Outcome("stop" if stopped.reason == "user" else "requeue", stopped.reason, stopped.step)
 
 
 def _is_lost(claim: Claim | None) -> bool:
@@ -277,7 +277,7 @@ def _is_lost(claim: Claim | None) -> bool:
         return False
 
 
-def _call(function: Callable[..., Any], job: JobHandle) -> Ending:
+def _call(function: Callable[..., Any], job: JobHandle) -> Outcome:
     from clusterdp.checkpoint.errors import ClaimLost
     from clusterdp.train.process.batch_size_search import find_batch_size
     from clusterdp.train.profile.profiling import Profiled
@@ -286,9 +286,9 @@ def _call(function: Callable[..., Any], job: JobHandle) -> Ending:
         if job.profile.find == "batch-size":
             function = partial(find_batch_size, function)
         result = function(job, **job.params)
-        ending = Ending("done", "finished", job.step, result)
+        ending = Outcome("done", "finished", job.step, result)
     except Profiled:
-        ending = Ending("done", "finished", job.step)
+        ending = Outcome("done", "finished", job.step)
     except Stopped as stopped:
         ending = ending_of(stopped)
     except RuntimeError as error:
@@ -297,11 +297,11 @@ def _call(function: Callable[..., Any], job: JobHandle) -> Ending:
         raise said from None
     except ClaimLost as error:
         say(f"clusterdp: {error}", error=True)
-        ending = Ending("overtaken", "claim", job.step)
+        ending = Outcome("overtaken", "claim", job.step)
     except SystemExit as leaving:  # some scripts end in sys.exit()
         if leaving.code not in (None, 0):
             raise
-        ending = Ending("done", "finished", job.step)
+        ending = Outcome("done", "finished", job.step)
     job.flags.drain()
     job.metrics.close()
     return ending
@@ -319,7 +319,7 @@ def explained(error: RuntimeError, job: JobHandle) -> ClusterdpError | None:
     return next(filter(None, found), None)
 
 
-def _agree_on_ending(group: Group, ending: Ending) -> None:
+def _agree_on_ending(group: Group, ending: Outcome) -> None:
     """Collective: no rank exits, and no outcome is written, before all have ended in the same way."""
     code = ("done", "requeue", "stop", "overtaken").index(ending.outcome)
     most, least = group.agree(code, -code)
@@ -330,7 +330,7 @@ def _agree_on_ending(group: Group, ending: Ending) -> None:
         )
 
 
-def write_outcome(path: Path, ending: Ending, seconds: float = WAIT_FOR_OUTCOME_S) -> None:
+def write_outcome(path: Path, ending: Outcome, seconds: float = WAIT_FOR_OUTCOME_S) -> None:
     """Writes the outcome file; on a full disk, when there is room again. RunError if that takes longer than
     `seconds`."""
 

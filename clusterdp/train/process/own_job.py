@@ -22,7 +22,7 @@ from clusterdp.train.hang.page import END, PROGRAM
 from clusterdp.train.job import JobHandle
 from clusterdp.train.output.say import say
 from clusterdp.train.process.attempt import (
-    Ending,
+    Outcome,
     ending_of,
     explained,
     fail,
@@ -62,7 +62,7 @@ def own_job() -> JobHandle:
         if job and isinstance(error, RuntimeError):
             error = explained(error, job) or error
         if job and isinstance(error, ClaimLost) and settings.run_dir is not None and rank == 0:
-            write_outcome(RunDir(settings.run_dir).attempt(attempt).outcome, Ending("overtaken", "claim", job.step))
+            write_outcome(RunDir(settings.run_dir).attempt(attempt).outcome, Outcome("overtaken", "claim", job.step))
         if world_size > 1:
             fail(error, peers, settings.run_dir)
         if isinstance(error, ClusterdpError):

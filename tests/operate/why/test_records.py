@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from clusterdp.operate.record.run_history import read_history
-from clusterdp.operate.why.first_failure import Failure, find_failure
+from clusterdp.operate.why.first_failure import FirstFailure, find_failure
 from clusterdp.rundir import RunDir
 from tests.operate.why.make_records import EXPECTED, restore
 
 
-def check(name: str, run: RunDir) -> Failure:
+def check(name: str, run: RunDir) -> FirstFailure:
     ranks, signature = EXPECTED[name]
     found = find_failure(read_history(run))
     assert found.rank in ranks, found

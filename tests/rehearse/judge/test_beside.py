@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clusterdp.check.program import Place, ProgramText, look_at_file
+from clusterdp.check.program import CodePlace, ProgramText, look_at_file
 from clusterdp.rehearse.judge.beside import (
     beside_another,
     left_outside,
@@ -46,7 +46,7 @@ def test_what_two_runs_do_not_share_is_nothing_and_scratch_files_are_none() -> N
 def test_ranks_that_write_one_file_are_named() -> None:
     path = "checkpoints/step_1.pt"
     ranks = Facts(files={path: FileUse(by=[0, 3]), f"{path}.tmp": FileUse(by=[0])})
-    found = shared_files(ranks, ProgramText(saves=[Place(Path("/p/train.py"), 7, "")]))
+    found = shared_files(ranks, ProgramText(saves=[CodePlace(Path("/p/train.py"), 7, "")]))
     assert found and found.diagnosis.startswith(
         "several ranks write one file (train.py:7): ranks 0, 3 had checkpoints/step_1.pt open for writing"
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterdp.check.program import Place, ProgramText
+from clusterdp.check.program import CodePlace, ProgramText
 from clusterdp.operate.record.attempt_history import AttemptHistory
 from clusterdp.operate.record.log_files import batch_log
 from clusterdp.operate.record.run_history import RunHistory
@@ -24,7 +24,7 @@ BEGAN, HIT, GRACE = 100.0, 110.0, 5.0
 FIRST = AttemptHistory("7.0", 1, cause="preempted", started=BEGAN, ended=112.0)
 SECOND = AttemptHistory("7.1", 2, cause="done", started=120.0, ended=150.0)
 IN_PLACE = {"step_4.pt": FileUse(written=[1.0])}
-LINE = Place(Path("/home/me/train.py"), 12, "dist.barrier()")
+LINE = CodePlace(Path("/home/me/train.py"), 12, "dist.barrier()")
 
 
 def stop(handlers: dict[str, str], **more: Any) -> Hit:

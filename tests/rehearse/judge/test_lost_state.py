@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.check.program import Place, look_at_file
+from clusterdp.check.program import CodePlace, look_at_file
 from clusterdp.rehearse.judge.lost_state import Kept, Shown, name_the_loss, parts_made
 from clusterdp.rehearse.state import Difference, EndState, Leaf, describe
 from clusterdp.rehearse.state.end_state import Part
@@ -16,13 +16,13 @@ MODEL = Difference("model.weight", "differs in 8 of 8 elements", None, "model", 
 RATE = Difference("optimizer.param_groups.0.lr", "0.1 against 0.2", None, "scheduler", 0.5, 0.1, 0.2)
 BEST = Difference("best.pt:weight", "differs in 8 of 8 elements", None, "model", 0.1)
 SCORE = Difference("last.pt:best_loss", "0.1 against 0.2", None, "metrics", 0.5, 0.1, 0.2)
-OPTIMIZER = {"optimizer": Place(Path("/p/train.py"), 2, "")}
-SCALER = {"scaler": Place(Path("/p/train.py"), 3, "")}
-SCHEDULER = {"scheduler": Place(Path("/p/train.py"), 4, "")}
+OPTIMIZER = {"optimizer": CodePlace(Path("/p/train.py"), 2, "")}
+SCALER = {"scaler": CodePlace(Path("/p/train.py"), 3, "")}
+SCHEDULER = {"scheduler": CodePlace(Path("/p/train.py"), 4, "")}
 ANEW = "is in no checkpoint, and starts anew after a resume"
 
 
-def kept(made: dict[str, Place], *keys: str, part: Part = "other", complete: bool = True) -> Kept:
+def kept(made: dict[str, CodePlace], *keys: str, part: Part = "other", complete: bool = True) -> Kept:
     """A checkpoint with these keys."""
     return Kept(EndState({key: Leaf("number", "int", (), 0, part) for key in keys}, "last.pt"), made, complete)
 
