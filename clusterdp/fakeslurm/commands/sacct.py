@@ -111,10 +111,17 @@ def _rows(options: dict[str, str], names: list[SelectedStep], daemon: Daemon) ->
             whole = {row.het_id for row in found} - {None}
             found = [row for row in rows if row in found or row.het_id in whole]
         rows = found
+    return _filtered(options, rows, now, bool(names), daemon)
+
+
+def _filtered(
+    options: dict[str, str], rows: list[AccountingJob], now: float, named: bool, daemon: Daemon
+) -> list[AccountingJob]:
+    """named: jobs were named, which no time leaves out by default."""
     if "duplicates" not in options:
         last = {(row.job, row.array_id, row.index): row for row in rows if row.state != "RESIZING"}
         rows = [row for row in rows if row.state == "RESIZING" or last[row.job, row.array_id, row.index] is row]
-    rows = _within(options, rows, now, bool(names))
+    rows = _within(options, rows, now, named)
     if "state" in options:
         states = [_state(word) for word in options["state"].split(",")]
         # Held jobs are not found by their state, for they are not eligible yet.
@@ -217,23 +224,7 @@ def _lines(
 
 
 def _print(client: Connection, options: dict[str, str], lines: list[SacctLine], all_fields: list[str]) -> None:
-    text = options.get("format") or (BRIEF if "brief" in options else LONG if "long" in options else "")
-    text = text or client.environ.get("SACCT_FORMAT") or DEFAULT
-    if text.upper() == "ALL":
-        text = ",".join(all_fields)
-    widths: dict[str, int] = {}
-    fields: list[str] = []
-    for part in text.split(","):
-        name, percent, width = part.partition("%")
-        known = next((field for field in all_fields if field.lower() == name.lower()), None)
-        known = known or next(
-            (field for field in all_fields if len(name) > 2 and field.lower().startswith(name.lower())), None
-        )
-        if not known:
-            raise Refusal(f'sacct: error: Invalid field requested: "{name}"')
-        fields.append(known)
-        if percent and re.fullmatch(r"-?\d+", width):
-            widths[known] = int(width)
+    fields, widths = _fields_of(client, options, all_fields)
     header = "noheader" not in options
     values = [FIELDS[field].value for field in fields]
     rows = [tuple([value(line) for value in values]) for line in lines]
@@ -256,6 +247,28 @@ def _print(client: Connection, options: dict[str, str], lines: list[SacctLine], 
             texts.append("".join("-" * abs(size) + " " for size in sizes))
         texts += aligned(rows, sizes)
     client.write("".join([text + "\n" for text in texts]))
+
+
+def _fields_of(client: Connection, options: dict[str, str], all_fields: list[str]) -> tuple[list[str], dict[str, int]]:
+    """The columns, and the widths that the user has given some of them."""
+    text = options.get("format") or (BRIEF if "brief" in options else LONG if "long" in options else "")
+    text = text or client.environ.get("SACCT_FORMAT") or DEFAULT
+    if text.upper() == "ALL":
+        text = ",".join(all_fields)
+    widths: dict[str, int] = {}
+    fields: list[str] = []
+    for part in text.split(","):
+        name, percent, width = part.partition("%")
+        known = next((field for field in all_fields if field.lower() == name.lower()), None)
+        known = known or next(
+            (field for field in all_fields if len(name) > 2 and field.lower().startswith(name.lower())), None
+        )
+        if not known:
+            raise Refusal(f'sacct: error: Invalid field requested: "{name}"')
+        fields.append(known)
+        if percent and re.fullmatch(r"-?\d+", width):
+            widths[known] = int(width)
+    return fields, widths
 
 
 def aligned(rows: list[tuple[str, ...]], sizes: list[int]) -> Iterator[str]:

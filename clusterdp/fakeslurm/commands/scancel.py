@@ -86,6 +86,22 @@ def _name(text: str) -> SelectedStep:
 def _one(client: Connection, daemon: Daemon, options: dict[str, str], name: SelectedStep, number: int | None) -> int:
     jobs = [job for job in find(daemon.model, name) if _meant(daemon, options, job)]
     live = [job for job in jobs if not job.over]
+    if code := _refusal(client, options, name, number, jobs):
+        return code
+    for job in live:
+        if name.indexes is not None and job.array and not job.array.split:
+            for index in [index for index in name.indexes if index in job.array.indexes]:
+                _drop_element(daemon, job, index)
+            continue
+        _end(daemon, options, job, name.step, number)
+    return 0
+
+
+def _refusal(
+    client: Connection, options: dict[str, str], name: SelectedStep, number: int | None, jobs: list[JobRecord]
+) -> int:
+    """The exit code of what cannot be ended, and the words for it; 0 if it can."""
+    live = [job for job in jobs if not job.over]
     shown = f"{name.job}" + ("" if name.step is None else f".{name.step}")
     if "verbose" in options:
         what = "step" if name.step is not None else "full job" if "full" in options else "job"
@@ -104,12 +120,6 @@ def _one(client: Connection, daemon: Daemon, options: dict[str, str], name: Sele
     if not live and number not in (None, KILL):
         client.error(f"scancel: error: Kill job error on job id {name.job}: {error_texts.INVALID_JOB_ID}")
         return 1
-    for job in live:
-        if name.indexes is not None and job.array and not job.array.split:
-            for index in [index for index in name.indexes if index in job.array.indexes]:
-                _drop_element(daemon, job, index)
-            continue
-        _end(daemon, options, job, name.step, number)
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from clusterdp.fakeslurm.core import error_texts
@@ -175,40 +175,19 @@ def layout(request: StepRequest, job: JobRecord, step_id: str, now: float, relea
         free = {share.node: share.cpus for share in candidates}
     gpus = _free_gpus(request, job)
     candidates = [share for share in candidates if len(gpus[share.node]) >= _gpus_wanted(request, job, share, 1)]
-    if not request.exact:
-        candidates_free = [share for share in candidates if free[share.node] >= share.cpus]
-    else:
-        candidates_free = [share for share in candidates if free[share.node] >= request.cpus_per_task]
-    order = {share.node: i for i, share in enumerate(job.shares)}
-    roomiest = sorted(candidates_free, key=lambda share: (-free[share.node], order[share.node]))
-    if request.relative is not None or request.nodelist:
-        roomiest = candidates_free
-    if not request.exact:
-        roomiest = sorted(candidates_free, key=lambda share: order[share.node])
-    chosen = sorted(roomiest[: request.nodes], key=lambda share: order[share.node])
-    if len(chosen) < request.nodes:
-        raise StepBusy
+    chosen = _chosen(request, job, candidates, free)
     room = [free[share.node] // request.cpus_per_task for share in chosen]
     if not request.overcommit and sum(room) < request.tasks:
         raise StepBusy
     room = [max(min(each, request.tasks_per_node or each), 1) for each in room]
     counts = deal(request.tasks, room, (request.distribution or "").startswith("cyclic"))
     given = _gpus(request, job, chosen, counts, gpus)
-    for_gpus = {node: len(numbers) * request.cpus_per_gpu for node, numbers in given.items()}
-    cpus = {
-        share.node: min(max(count * request.cpus_per_task, for_gpus[share.node]), share.cpus)
-        if request.exact
-        else share.cpus
-        for share, count in zip(chosen, counts, strict=True)
-    }
-    if request.overlap and not request.exact:
-        cpus = {share.node: share.cpus for share in chosen}
     step = Step(
         id=step_id,
         name=request.name,
         nodes=[share.node for share in chosen],
         tasks_per_node=counts,
-        cpus=cpus,
+        cpus=_cpus(request, chosen, counts, given),
         gpus=given,
         start=now,
         restart=job.restarts,
@@ -220,6 +199,35 @@ def layout(request: StepRequest, job: JobRecord, step_id: str, now: float, relea
     step.cyclic = (request.distribution or "").startswith("cyclic") or one_each
     _say_tres(step, request, job, release)
     return step
+
+
+def _chosen(
+    request: StepRequest, job: JobRecord, candidates: Sequence[Share], free: Mapping[str, int]
+) -> list[Share]:
+    """The nodes of the step, in the job's order. free: CPUs, by node. Raises StepBusy if too few have room."""
+    order = {share.node: i for i, share in enumerate(job.shares)}
+    needed = {share.node: request.cpus_per_task if request.exact else share.cpus for share in candidates}
+    ready = [share for share in candidates if free[share.node] >= needed[share.node]]
+    if not request.exact:
+        ready.sort(key=lambda share: order[share.node])
+    elif request.relative is None and not request.nodelist:
+        ready.sort(key=lambda share: (-free[share.node], order[share.node]))
+    if len(ready) < (request.nodes or 0):
+        raise StepBusy
+    return sorted(ready[: request.nodes], key=lambda share: order[share.node])
+
+
+def _cpus(
+    request: StepRequest, chosen: Sequence[Share], counts: Sequence[int], gpus: Mapping[str, Sequence[int]]
+) -> dict[str, int]:
+    """By node: all of the job's there; with --exact those of its tasks, or of its GPUs."""
+    if not request.exact:
+        return {share.node: share.cpus for share in chosen}
+    for_gpus = {node: len(numbers) * request.cpus_per_gpu for node, numbers in gpus.items()}
+    return {
+        share.node: min(max(count * request.cpus_per_task, for_gpus[share.node]), share.cpus)
+        for share, count in zip(chosen, counts, strict=True)
+    }
 
 
 def _say_tres(step: Step, request: StepRequest, job: JobRecord, release: Release) -> None:

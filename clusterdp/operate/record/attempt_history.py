@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,39 +84,23 @@ def read_attempt(
     by_kind: dict[str, Record] = {str(event.get("event")): event for event in events}  # the last of each kind
     own = [event for event in events if event.get("attempt") == attempt.name]
     endings = [event for event in events if event.get("event") in ENDINGS]
-    outcome = words(attempt.outcome)
-    written = "".join(words(attempt.cause)[:1])
-    cause = written or _cause(endings, outcome)
+    outcome, written = words(attempt.outcome), "".join(words(attempt.cause)[:1])
     measured = run.path / f"metrics/{attempt.name}.jsonl"
     first, records = ends_of(measured) if metrics else ({}, ())  # of steps, and of results that belong to none
-    saved_file = integer("".join(words(attempt.saved)[:1]))
-    saved_event = integer(by_kind.get("saved", {}).get("step"))
-    trained = _last_of_steps(records)
-    steps = [integer(record.get("step")) for record in [*trained[-1:], *events]]
-    failed, started = by_kind.get("failed", {}), by_kind.get("started", {})
-    settled = any(event in endings and event.get("cause") for event in own)
-    why = str(failed.get("reason") or "")
-    if cause == "stopped" and why == "cancelled":  # the ranks saw the marker before they began
-        cause, why = "cancelled", ""
-    if cause == "stopped" and "user" in (why, *outcome[1:2]):
-        agreed = own if "user" in outcome[1:2] else []  # else the ranks had ended for another reason
-        why = next((str(e["name"]) for e in agreed if e.get("event") == "signal" and "step" in e), "clusterdp stop")
-    if cause == "lost" and settled:  # Slurm did not answer whether it may go on
-        cause = "unknown"
+    failed, exited = by_kind.get("failed", {}), "exited" in by_kind
+    ending = _read_ending(own, endings, outcome, written, str(failed.get("reason") or ""))
     return AttemptHistory(
         name=attempt.name,
         number=number,
-        cause=cause,
         closed=bool(written),
-        settled=settled,
         heard=bool(own or written or outcome or records),
         ran="started" in by_kind or bool(outcome or records),
         signalled=any(e.get("event") == "signal" and e.get("name") in SIGNALS and "step" not in e for e in own),
-        exited="exited" in by_kind,
+        exited=exited,
         outcome="".join(outcome[:1]),
         started=time_of(own[0]) if own else modified(attempt.path),
-        ended=_ended(attempt, cause, own, endings, records),
-        nodes=str(started.get("nodes") or ""),
+        ended=_ended(attempt, ending["cause"], own, endings, records),
+        nodes=str(by_kind.get("started", {}).get("nodes") or ""),
         avoid=tuple(words(attempt.avoid)),
         # A crash that is tried again is on record as failed first; the cause is written once all is decided.
         failed=bool(written) and "failed" in by_kind and "requeued" not in by_kind,
@@ -124,20 +108,49 @@ def read_attempt(
         exit=integer(failed.get("exit")),
         failed_rank=integer(failed.get("rank")),
         failed_error=str(failed.get("error") or ""),
-        why=why,
-        first_step=integer(first.get("step")),
-        last_step=max((step for step in [*steps, saved_file] if step is not None), default=None),
-        restored=integer(by_kind.get("restored", {}).get("step")),
-        saved=saved_event if saved_event is not None else saved_file,
-        saved_at=time_of(by_kind["saved"]) if "saved" in by_kind else modified(attempt.saved),
-        measured_at=time_of(records[-1]) if records else None,
         heard_at=max((time_of(record) for record in [*own[-1:], *records[-1:]]), default=None),
-        printed_at=modified(attempt.rank_log(0)) if "exited" not in by_kind else None,
-        rate=_rate(trained),
-        total=next((t for record in reversed(records) if (t := integer(record.get("total"))) is not None), None),
-        phase=str(records[-1].get("phase") or "") if records else "",
-        metrics=_latest(records),
+        printed_at=None if exited else modified(attempt.rank_log(0)),
+        **ending,
+        **_read_progress(attempt, events, by_kind, first, records),
     )
+
+
+def _read_ending(
+    own: Sequence[Record], endings: Sequence[Record], outcome: list[str], written: str, reason: str
+) -> dict[str, Any]:
+    """cause, settled and why. written: in the attempt's `cause`. reason: of the `failed` event."""
+    cause, why = written or _cause(endings, outcome), reason
+    settled = any(event in endings and event.get("cause") for event in own)
+    if cause == "stopped" and why == "cancelled":  # the ranks saw the marker before they began
+        cause, why = "cancelled", ""
+    if cause == "stopped" and "user" in (why, *outcome[1:2]):
+        agreed = own if "user" in outcome[1:2] else []  # else the ranks had ended for another reason
+        why = next((str(e["name"]) for e in agreed if e.get("event") == "signal" and "step" in e), "clusterdp stop")
+    if cause == "lost" and settled:  # Slurm did not answer whether it may go on
+        cause = "unknown"
+    return {"cause": cause, "settled": settled, "why": why}
+
+
+def _read_progress(
+    attempt: Attempt, events: Sequence[Record], by_kind: Mapping[str, Record], first: Record, records: Sequence[Record]
+) -> dict[str, Any]:
+    """Steps, saves, and what was measured. first, records: of its metrics."""
+    saved_file = integer("".join(words(attempt.saved)[:1]))
+    saved_event = integer(by_kind.get("saved", {}).get("step"))
+    trained = _last_of_steps(records)
+    steps = [integer(record.get("step")) for record in [*trained[-1:], *events]]
+    return {
+        "first_step": integer(first.get("step")),
+        "last_step": max((step for step in [*steps, saved_file] if step is not None), default=None),
+        "restored": integer(by_kind.get("restored", {}).get("step")),
+        "saved": saved_event if saved_event is not None else saved_file,
+        "saved_at": time_of(by_kind["saved"]) if "saved" in by_kind else modified(attempt.saved),
+        "measured_at": time_of(records[-1]) if records else None,
+        "rate": _rate(trained),
+        "total": next((t for record in reversed(records) if (t := integer(record.get("total"))) is not None), None),
+        "phase": str(records[-1].get("phase") or "") if records else "",
+        "metrics": _latest(records),
+    }
 
 
 def _cause(endings: Sequence[Record], outcome: list[str]) -> str:
