@@ -51,7 +51,10 @@ def check(config: Config, sources: Mapping[str, str], sections: Collection[str] 
     """Raises ConfigError for the first mistake, with its place. sections: secrets are known not to be in the others."""
     for key, problem, remedy in (
         *secrets(config, sections),
-        *_misfits(config),
+        *_bad_program(config),
+        *_bad_choices(config),
+        *_bad_submitit(config),
+        *_bad_combinations(config),
         *_bad_values(config),
         *_bad_secrets(config),
         *_bad_saving(config),
@@ -64,7 +67,7 @@ def check(config: Config, sources: Mapping[str, str], sections: Collection[str] 
         raise ConfigError(f"{place}{key}: {problem}. {remedy}.")
 
 
-def _misfits(c: Config) -> Iterator[tuple[str, str, str]]:
+def _bad_program(c: Config) -> Iterator[tuple[str, str, str]]:
     kinds = [kind for kind in ("entry", "command", "script") if getattr(c, kind) not in (None, "", [])]
     if len(kinds) != 1:
         got = " and ".join(kinds) or "none"
@@ -76,6 +79,9 @@ def _misfits(c: Config) -> Iterator[tuple[str, str, str]]:
         yield "entry", f"{c.entry!r} names a file", f"Name the module: {name}:{function or 'main'}"
     if c.entry and not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", c.entry):
         yield "entry", f"{c.entry!r} is not package.module:function", "Write e.g. train:main for main() in train.py"
+
+
+def _bad_choices(c: Config) -> Iterator[tuple[str, str, str]]:
     choices = {
         "backend": (c.backend, ("sbatch", "submitit")),
         "launch.launcher": (c.launch.launcher, ("srun", "torchrun")),
@@ -95,25 +101,29 @@ def _misfits(c: Config) -> Iterator[tuple[str, str, str]]:
             names = [name for name in allowed if name]
             close = closest(str(value), names)
             yield key, f"{value!r} is none of {', '.join(names)}", f"Write {close or 'one of these'}"
-    if c.backend == "submitit":
-        if not c.entry:
-            yield "backend", "submitit runs Python functions", "Use entry:, or backend: sbatch"
-        for key, used in {
-            "launch.launcher": c.launch.launcher == "torchrun",
-            "launch.container": c.launch.container.image,
-            "launch.template": c.launch.template,
-            "launch.preflight": c.launch.preflight,
-        }.items():
-            if used:
-                yield key, "submitit writes its own script, which has no place for this", "Use backend: sbatch"
+
+
+def _bad_submitit(c: Config) -> Iterator[tuple[str, str, str]]:
+    if c.backend != "submitit":
+        return
+    if not c.entry:
+        yield "backend", "submitit runs Python functions", "Use entry:, or backend: sbatch"
+    for key, used in {
+        "launch.launcher": c.launch.launcher == "torchrun",
+        "launch.container": c.launch.container.image,
+        "launch.template": c.launch.template,
+        "launch.preflight": c.launch.preflight,
+    }.items():
+        if used:
+            yield key, "submitit writes its own script, which has no place for this", "Use backend: sbatch"
+
+
+def _bad_combinations(c: Config) -> Iterator[tuple[str, str, str]]:
     if c.launch.preflight and not c.entry:
         yield "launch.preflight", "needs clusterdp on the nodes, as entry jobs have it", "Use entry:, or leave it out"
     if c.restart.chain and (c.restart.how != "resubmit" or not c.restart.requeue):
-        yield (
-            "restart.chain",
-            "has no effect without restart.how: resubmit",
-            "Set that as well, and restart.requeue: true",
-        )
+        remedy = "Set that as well, and restart.requeue: true"
+        yield "restart.chain", "has no effect without restart.how: resubmit", remedy
     if c.resources.gpus_per_task and c.launch.launcher == "torchrun":
         yield "resources.gpus_per_task", "torchrun's agent is one task for all ranks of a node", "Use gpus_per_node"
 

@@ -258,13 +258,7 @@ def _mapping(
     textual = {f.name for f in dataclasses.fields(schema) if f.metadata.get("text")} if schema else set()
     result: dict[str, Any] = {}
     for key_node, value_node in node.value:
-        if not isinstance(key_node, yaml.ScalarNode):
-            raise ConfigError(
-                f"{place(key_node)}: {'.'.join(at) or 'a key'}: a key there is a list or a mapping. Write a word."
-            )
-        key = str(key_node.value)
-        if key_node.tag.endswith(":merge"):
-            raise ConfigError(f"{place(key_node)}: {'.'.join((*at, key))}: merge keys are not read. Write them out.")
+        key = _key(key_node, at, place)
         path = (*at, key)
         dotted = ".".join(path)
         if schema and key not in hints:
@@ -297,6 +291,16 @@ def _mapping(
         if schema:
             _check_type(result[key], hint, dotted, place(value_node), sources)
     return result
+
+
+def _key(node: Any, at: tuple[str, ...], place: Any) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        where = ".".join(at) or "a key"
+        raise ConfigError(f"{place(node)}: {where}: a key there is a list or a mapping. Write a word.")
+    if node.tag.endswith(":merge"):
+        dotted = ".".join((*at, str(node.value)))
+        raise ConfigError(f"{place(node)}: {dotted}: merge keys are not read. Write them out.")
+    return str(node.value)
 
 
 def _check_type(value: Any, hint: Any, dotted: str, place: str, sources: Mapping[str, str]) -> None:

@@ -170,22 +170,30 @@ def _chosen(options: dict[str, str], client: Connection, daemon: Daemon, rest: l
         wanted = options.get(option) or variables.get(variable)
         if wanted:
             jobs = [job for job in jobs if of(job) in wanted.split(",")]
-    if "nobody" in options.get("user", "").split(",") and not daemon.shape.settings.release.nobody_is_a_user:
-        client.error("squeue: error: Invalid user: nobody\n")
-    if "notme" in options:
-        return []  # there is one user
-    if "user" in options and daemon.controller.user.name not in options["user"].split(","):
-        import pwd
-
-        for user in options["user"].split(","):
-            try:
-                pwd.getpwnam(user)
-            except KeyError:
-                client.error(f"squeue: error: Invalid user: {user}\n")
+    if not _is_of_user(options, client, daemon):
         return []
     if "node" in options:
         jobs = _on_nodes(jobs, options["node"], daemon)
     return jobs
+
+
+def _is_of_user(options: dict[str, str], client: Connection, daemon: Daemon) -> bool:
+    """Whether the one user of this cluster is meant."""
+    users = options.get("user", "").split(",")
+    if "nobody" in users and not daemon.shape.settings.release.nobody_is_a_user:
+        client.error("squeue: error: Invalid user: nobody\n")
+    if "notme" in options:
+        return False
+    if "user" not in options or daemon.controller.user.name in users:
+        return True
+    import pwd
+
+    for user in users:
+        try:
+            pwd.getpwnam(user)
+        except KeyError:
+            client.error(f"squeue: error: Invalid user: {user}\n")
+    return False
 
 
 def _listed(text: str, daemon: Daemon, must_be: bool) -> list[JobRecord]:

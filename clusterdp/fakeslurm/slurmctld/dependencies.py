@@ -102,11 +102,7 @@ def _targets(model: Model, term: Dependency) -> list[JobRecord]:
 
 def _verdict(model: Model, job: JobRecord, term: Dependency, now: float) -> str:
     if term.kind == "singleton":
-        mine = (job.array.id if job.array else job.id, job.desc.name)
-        for other in model.live_jobs():
-            if other.desc.name == mine[1] and (other.array.id if other.array else other.id) < mine[0]:
-                return "unfulfilled"
-        return "fulfilled"
+        return "unfulfilled" if _has_elder(model, job) else "fulfilled"
     targets = _targets(model, term)
     if term.kind == "aftercorr" and job.array and job.array.split:
         targets = [t for t in targets if t.array and job.array.indexes[0] in t.array.indexes] or targets
@@ -124,6 +120,15 @@ def _verdict(model: Model, job: JobRecord, term: Dependency, now: float) -> str:
     if term.kind == "afternotok" and targets and all(t.state is JobState.COMPLETED for t in targets):
         return "failed"
     return "fulfilled"
+
+
+def _has_elder(model: Model, job: JobRecord) -> bool:
+    """Whether a job of the same name that was submitted before is not over."""
+
+    def number(one: JobRecord) -> int:
+        return one.array.id if one.array else one.id
+
+    return any(other.desc.name == job.desc.name and number(other) < number(job) for other in model.live_jobs())
 
 
 def _is_counted_as_waiting(job: JobRecord) -> bool:

@@ -201,9 +201,7 @@ def layout(request: StepRequest, job: JobRecord, step_id: str, now: float, relea
     return step
 
 
-def _chosen(
-    request: StepRequest, job: JobRecord, candidates: Sequence[Share], free: Mapping[str, int]
-) -> list[Share]:
+def _chosen(request: StepRequest, job: JobRecord, candidates: Sequence[Share], free: Mapping[str, int]) -> list[Share]:
     """The nodes of the step, in the job's order. free: CPUs, by node. Raises StepBusy if too few have room."""
     order = {share.node: i for i, share in enumerate(job.shares)}
     needed = {share.node: request.cpus_per_task if request.exact else share.cpus for share in candidates}

@@ -71,23 +71,26 @@ def _check_configuration(model: Model, desc: JobDesc) -> None:
         raise _numbered(error_texts.NODE_CONFIG)
     if max(desc.mem_per_node or 0, desc.mem_per_cpu or 0) > max(node.memory_mb for node in nodes):
         raise _numbered(error_texts.NODE_CONFIG, "Memory specification can not be satisfied")
-    if desc.features:
-        fitting = [
-            sum(constraints.has(node.features, wanted) for node in nodes)
-            for wanted in constraints.alternatives(desc.features)
-        ]
-        if max(fitting) < desc.min_nodes:
-            raise _numbered(error_texts.NODE_CONFIG)
-    gpus = desc.gpus
-    if gpus.kind:
-        nodes = [node for node in nodes if node.gpu_type == gpus.kind]
-    most = max((node.gpus for node in nodes), default=0)
-    too_many = (gpus.per_node or 0) > most or (gpus.per_task or 0) > most
-    if too_many or (gpus.per_job or 0) > sum(node.gpus for node in nodes):
+    if desc.features and not _has_features(desc, nodes):
+        raise _numbered(error_texts.NODE_CONFIG)
+    if not _has_gpus(desc, nodes):
         raise _numbered(error_texts.NODE_CONFIG)
     everything = all_free(model)
-    if not place(desc, [everything[node.name] for node in nodes], model.settings.release):
+    fitting = [node for node in nodes if not desc.gpus.kind or node.gpu_type == desc.gpus.kind]
+    if not place(desc, [everything[node.name] for node in fitting], model.settings.release):
         raise _numbered(error_texts.NODE_CONFIG)
+
+
+def _has_features(desc: JobDesc, nodes: list[Node]) -> bool:
+    wanted = constraints.alternatives(desc.features)
+    return max(sum(constraints.has(node.features, each) for node in nodes) for each in wanted) >= desc.min_nodes
+
+
+def _has_gpus(desc: JobDesc, nodes: list[Node]) -> bool:
+    gpus = desc.gpus
+    held = [node.gpus for node in nodes if not gpus.kind or node.gpu_type == gpus.kind]
+    most = max(held, default=0)
+    return max(gpus.per_node or 0, gpus.per_task or 0) <= most and (gpus.per_job or 0) <= sum(held)
 
 
 def _has_layout(desc: JobDesc, nodes: list[Node]) -> bool:

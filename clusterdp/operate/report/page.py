@@ -114,18 +114,17 @@ def chart_data(runs: Sequence[RunCurves]) -> Charts:
     found = {name: found[name] for name in list(found)[:MOST_CHARTS]}
     if any(len(run.speed.kept) for run in runs):
         found[SPEED] = [run.speed for run in runs]
-    lengths = [
-        len(line)
-        for curves in found.values()
-        for curve in curves
-        if curve
-        for line in (curve.kept, *(each for _, each in curve.again[-MOST_AGAIN:]))
-    ]
-    parts = next((n for n in PARTS if sum(min(each, 2 * n) for each in lengths) <= MOST_POINTS), PARTS[-1])
+    parts = _parts([curve for curves in found.values() for curve in curves if curve])
     charts = [{"name": name, "lines": _lines(curves, parts)} for name, curves in found.items()]
     data = {"charts": charts, "resumed": [[list(each) for each in run.resumed[-MOST_MARKS:]] for run in runs]}
     most = max((len(curve.kept) for curves in found.values() for curve in curves if curve), default=0)
     return Charts(data, list(found), _notes(runs, parts, most, left_out))
+
+
+def _parts(curves: Sequence[Curve]) -> int:
+    """In how many parts a line is thinned, so that the page has no more points than MOST_POINTS."""
+    lines = [line for curve in curves for line in (curve.kept, *(each for _, each in curve.again[-MOST_AGAIN:]))]
+    return next((n for n in PARTS if sum(min(len(each), 2 * n) for each in lines) <= MOST_POINTS), PARTS[-1])
 
 
 def _lines(curves: Sequence[Curve | None], parts: int) -> list[dict[str, Any]]:
