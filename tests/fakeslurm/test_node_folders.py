@@ -48,6 +48,14 @@ def test_a_shared_folder_below_tmp_stays_visible(desk: Desk) -> None:
     assert desk.say(f"srun --nodes=2 --ntasks=2 cat {desk.folder}/data") == "for allfor all"
 
 
+def test_a_checkout_below_tmp_stays_visible(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The commands of the fake run from it, and its interpreter may lie elsewhere."""
+    module = "/tmp/checkout/clusterdp/fakeslurm/core/node_folders.py"
+    monkeypatch.setattr(node_folders, "__file__", module)
+    assert node_folders.path_of(tmp_path, "n1", [], Path(module)) == Path(module)
+    assert node_folders.path_of(tmp_path, "n1", [], Path("/tmp/note")) != Path("/tmp/note")
+
+
 def test_sbcast_copies_to_each_node(desk: Desk) -> None:
     (desk.folder / "data").write_text("for all")
     job = desk.submit("--nodes=2", script="sbcast data /tmp/data; srun --ntasks=2 cat /tmp/data")

@@ -1,8 +1,8 @@
 """The node-local folders of pretend nodes: each node has a /tmp, /var/tmp, /dev/shm and TMPDIR of its own, if
 SlurmConf.node_local is set. A task enters those of its node in a mount namespace (mounts.py).
 
-Folders that all nodes share stay visible where they lie below these: SlurmConf.shared, the cluster's own folder, and
-the interpreter's.
+Folders that all nodes share stay visible where they lie below these: SlurmConf.shared, the cluster's own folder, the
+interpreter's, and that of this package.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def path_of(cluster: Path, node: str, shared: Iterable[str], path: Path) -> Path
 
 
 def _kept(cluster: Path, shared: Iterable[str]) -> list[Path]:
-    return _outermost([*map(Path, shared), cluster, private_place(), Path(sys.prefix), Path(sys.base_prefix)])
+    package = Path(__file__).resolve().parents[2]  # in a checkout it is not below the interpreter's
+    python = [Path(sys.prefix), Path(sys.base_prefix), package]
+    return _outermost([*map(Path, shared), cluster, private_place(), *python])
 
 
 def own_places(shared: Iterable[Path], tmpdir: str = "") -> list[Path]:
