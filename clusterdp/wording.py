@@ -48,3 +48,14 @@ def table(rows: Sequence[Sequence[str]], adjust: Callable[[str, int], str] = str
     """Lines with aligned columns, without trailing spaces."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(adjust, row, widths)).rstrip() for row in rows]
+
+
+def ranges(numbers: Iterable[int]) -> list[str]:
+    """`1-3` and `7`, of numbers in any order."""
+    found: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return [f"{first}-{last}" if last > first else f"{first}" for first, last in found]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterdp.wording import counted, did_you_mean, duration, some_of, table
+from clusterdp.wording import counted, did_you_mean, duration, ranges, some_of, table
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,8 @@ def test_one_is_not_in_the_plural() -> None:
 def test_a_name_that_is_close_is_offered() -> None:
     assert did_you_mean("epoch", ["epochs", "lr"], prefix="params.") == "Did you mean params.epochs?"
     assert did_you_mean("zzz", ["epochs"], "There are: epochs.") == "There are: epochs."
+
+
+def test_ranges_join_numbers_that_follow_each_other() -> None:
+    assert ranges([7, 0, 1, 2, 5, 8, 8]) == ["0-2", "5", "7-8"]
+    assert ranges([]) == []

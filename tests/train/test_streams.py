@@ -62,7 +62,7 @@ def test_streams_of_training_and_loader_are_apart() -> None:
     assert not set(map(tuple, loader)) & set(map(tuple, alone))
 
 
-def test_own_streams_draw_the_same_numbers_by_memory_and_by_get_and_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_ways_to_switch_streams_draw_equal_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     def drawn() -> list[list[float]]:
         seed(1)
         apart, found = own(), []

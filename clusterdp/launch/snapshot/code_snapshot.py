@@ -241,11 +241,11 @@ def _look_at(source: Path, name: str, budget: Iterator[int]) -> Ignored | None:
         return Ignored(name, size) if size >= LARGE or path.suffix in SUFFIXES else None
     if is_clutter(path) or is_run(path):
         return None
-    size, is_data, more = _git_ignored_walk(path, budget)
+    size, is_data, more = _weighed(path, budget)
     return Ignored(name, size, more) if size >= LARGE or is_data or path.is_symlink() else None
 
 
-def _git_ignored_walk(top: Path, budget: Iterator[int]) -> tuple[int, bool, bool]:
+def _weighed(top: Path, budget: Iterator[int]) -> tuple[int, bool, bool]:
     """(bytes, whether there is data among them, whether the budget ended before the files did)"""
     size, is_data, todo = 0, False, [top]
     while todo:

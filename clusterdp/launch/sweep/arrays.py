@@ -17,6 +17,7 @@ from clusterdp.launch.send.lock import RunLock
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import Ledger, RunDir, SweepDir, mark_cancelled, mark_told, read_events
 from clusterdp.slurm import commands
+from clusterdp.wording import ranges
 
 if TYPE_CHECKING:
     from clusterdp.launch.sweep.plan import SweepPlan
@@ -129,10 +130,10 @@ def submit_again(folder: SweepDir, numbers: Sequence[int], lock: RunLock) -> Ite
         offset = max(each for each in offsets if each <= number)
         by_offset.setdefault(offset, []).append(number)
     for offset, members in by_offset.items():
-        about = _again_about(folder.element(members[0]))
+        about = _as_submitted(folder.element(members[0]))
         script = folder.script(offset)
         limit = re.search(rb"^#SBATCH --array=[0-9,-]+(%[0-9]+)$", read_plain(script), re.MULTILINE)
-        indices = ranges([number - offset for number in members]) + (limit[1].decode() if limit else "")
+        indices = ",".join(ranges(number - offset for number in members)) + (limit[1].decode() if limit else "")
         known = known_jobs(folder.files)
         lock.check()
         try:
@@ -142,19 +143,8 @@ def submit_again(folder: SweepDir, numbers: Sequence[int], lock: RunLock) -> Ite
         yield from note_submitted(folder, array, members, offset, about)
 
 
-def _again_about(run: RunDir) -> dict[str, Any]:
+def _as_submitted(run: RunDir) -> dict[str, Any]:
     """What was noted at the first submission, for the cluster that is here now."""
     told = [event for event in read_events(run) if event.get("event") == "submitted" and event.get("dir")]
     about = {name: told[-1].get(name) for name in ABOUT} if told else {"name": run.path.parent.name, "dir": os.getcwd()}
     return {**about, "cluster": os.environ.get("SLURM_CONF", ""), "from_step": None}
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """`1-3,7`, of numbers in order."""
-    pairs: list[list[int]] = []
-    for number in numbers:
-        if pairs and number == pairs[-1][1] + 1:
-            pairs[-1][1] = number
-        else:
-            pairs.append([number, number])
-    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in pairs)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from clusterdp.errors import ConfigError
 from clusterdp.operate.find.since import read_since
+from clusterdp.wording import ranges
 
 ON_A_TERMINAL = 1000  # lines, unless more or fewer are asked for
 
@@ -52,13 +53,7 @@ RANK_0 = Ranks(((0, 0),))
 
 def in_words(ranks: Iterable[int]) -> str:
     """`0-3,7`."""
-    ranges: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if ranges and rank == ranges[-1][1] + 1:
-            ranges[-1][1] = rank
-        else:
-            ranges.append([rank, rank])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
+    return ",".join(ranges(ranks))
 
 
 def named(ranks: Iterable[int]) -> str:

@@ -11,6 +11,7 @@ from clusterdp.operate.output.terminal import printable
 from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.operate.why.first_failure import FirstFailure
 from clusterdp.plainfile import read_plain
+from clusterdp.wording import ranges
 
 LONGEST = 300  # characters of an error's line
 BY = {
@@ -97,14 +98,8 @@ def shortened(text: str) -> str:
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
     """`rank 3`, `ranks 0-2, 5`."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    words = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs[:8])
-    return f"rank{'s' if len(ranks) > 1 else ''} {words}" + (", ..." if len(runs) > 8 else "")
+    runs = ranges(ranks)
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(runs[:8])}" + (", ..." if len(runs) > 8 else "")
 
 
 def left_out(history: RunHistory, failure: FirstFailure) -> str | None:

@@ -18,7 +18,7 @@ from clusterdp.config.elements import Element
 from clusterdp.errors import ClusterdpError, ConfigError, SubmitError, SubmitInDoubt
 from clusterdp.launch.resume import plan_again
 from clusterdp.launch.send import answers
-from clusterdp.launch.sweep.arrays import SentSweep, ranges
+from clusterdp.launch.sweep.arrays import SentSweep
 from clusterdp.launch.sweep.plan import make_sweep_plan
 from clusterdp.rundir import RunDir, SweepDir, read_events
 from tests.launch.conftest import HOSTILE, Stubs
@@ -279,11 +279,6 @@ def test_an_element_is_requeued_and_resubmitted_by_itself(work: Path, stubs: Stu
         f"--parsable --dependency=afterany:4321_0 --array=0 {work}/s/job.sbatch CLUSTERDP_CHAIN=4321_0"
     )
     assert "4321_0" in [event.get("job") for event in read_events(sent.jobs[0].run) if event["event"] == "submitted"]
-
-
-def test_ranges_of_indices_are_written_as_slurm_reads_them() -> None:
-    assert ranges([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
-    assert ranges([3]) == "3"
 
 
 def test_an_element_says_which_it_is(work: Path) -> None:
