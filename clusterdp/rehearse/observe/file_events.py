@@ -92,6 +92,8 @@ class FileEvents:
         self.heard: Callable[[FileEvent], None] = lambda event: None  # in this object's thread, before the call goes on
         self.held: Held | None = None
         self._wanted: Callable[[FileEvent], bool] | None = None
+        # Guards held and _wanted: a late notice of a dead rank was held for the next hold() (seen under load).
+        self._holding = threading.Lock()
         self._writing: dict[int, FileEvent] = {}  # by rank, the file whose bytes come now
         self._ranks: dict[int, int] = {}  # by thread
         self._listeners: dict[int, int] = {}  # by descriptor, the rank of its task
@@ -113,12 +115,14 @@ class FileEvents:
 
     def hold(self, wanted: Callable[[FileEvent], bool]) -> None:
         """Hold the next event that is wanted; `held` has it then."""
-        self.held, self._wanted = None, wanted
+        with self._holding:
+            self.held, self._wanted = None, wanted
 
     def release(self) -> None:
         """Let the call that is held go on, and hold nothing more."""
-        self._wanted = None
-        held, self.held = self.held, None
+        with self._holding:
+            self._wanted = None
+            held, self.held = self.held, None
         if held:
             _let_go(held.listener, held.notice)
 
@@ -206,7 +210,7 @@ class FileEvents:
             event = None
             with suppress(OSError):
                 event = self._event(pid, call, arguments, self._listeners[listener])
-            with suppress(OSError):
+            with suppress(OSError), self._holding:
                 # The thread of a call that is over may be another's by now, and so may the paths.
                 fcntl.ioctl(listener, file_traps.IS_VALID, notice.to_bytes(8, "little"))
                 if event and self._is_held(event):

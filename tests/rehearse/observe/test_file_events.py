@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from clusterdp.fakeslurm.core import file_traps
-from clusterdp.rehearse.observe.file_events import FileEvents, _text
+from clusterdp.rehearse.observe.file_events import FileEvent, FileEvents, _text
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(not file_traps.possible(), reason="this kernel has no file traps")
@@ -91,6 +92,28 @@ def test_process_killed_in_a_held_call_never_does_it(events: FileEvents, tmp_pat
     assert process.wait() == -signal.SIGKILL
     events.release()
     assert os.listdir(tmp_path / "work") == ["a"]
+
+
+def test_call_of_a_dead_process_is_not_held(events: FileEvents, tmp_path: Path) -> None:
+    """Its notice was still being read at the next hold(): that drill killed ranks before they had begun."""
+    in_hand, go_on = threading.Event(), threading.Event()
+
+    def heard(event: FileEvent) -> None:
+        in_hand.set()
+        assert go_on.wait(10)
+
+    events.heard = heard
+    process = started(events, tmp_path, "open('a', 'w').close()")
+    assert in_hand.wait(10)
+    process.kill()
+    process.wait()
+    hold = threading.Thread(target=events.hold, args=[lambda event: True])
+    hold.start()
+    hold.join(0.1)  # returns at once if hold() does not wait for the notice
+    go_on.set()
+    hold.join()
+    wait_for("the end of the notice", lambda: events.events or events.held, 10, every_s=0.01)
+    assert events.held is None
 
 
 def test_handled_signal_does_not_interrupt_a_held_call(events: FileEvents, tmp_path: Path) -> None:
