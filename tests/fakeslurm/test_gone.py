@@ -123,34 +123,38 @@ def test_what_is_ordered_before_a_supervisor_has_found_the_new_daemon_is_done(mo
     mortal.until_said(late, "task 0: Killed")
 
 
-@pytest.mark.parametrize("look", ["recover", "end_missing"])
-def test_of_a_dead_supervisor_only_a_step_that_had_begun_is_lost(look: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One whose daemon was killed when its pid was in the journal was not yet told to begin. Its job was requeued as
-    after the loss of a node, and the script ran twice."""
+def test_of_a_dead_supervisor_only_a_step_that_had_begun_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by a new daemon at once, or when it did not connect. One that was not told to begin is none: its job was
+    requeued as after the loss of a node, and the script ran twice. The daemon's own are handled by serve()."""
     killed, lost, never = list[int](), list[str](), list[str]()
     monkeypatch.setattr(processes, "send", lambda pids, number: killed.extend(pids))
     monkeypatch.setattr(requeue, "lose_node", lambda controller, job, node: lost.append(node))
     monkeypatch.setattr(job_end, "step_never_started", lambda controller, job, step: never.append(step.id))
+    monkeypatch.setattr(job_end, "end_mirrors", lambda *_: None)
     with subprocess.Popen(["sleep", "300"]) as stranger:
         job = JobRecord(1, JobDesc("job", "main"), 1, 0)
         about: Any = ([1], {}, {})
         gone: Any = {"stepd_pid": stranger.pid, "stepd_start_time": "long ago"}
         lives: Any = {"stepd_pid": stranger.pid, "stepd_start_time": processes.start_time(stranger.pid)}
-        job.steps = [Step("0", "dead", ["n1"], *about, **gone, begun=True), Step("1", "waited", ["n2"], *about, **gone)]
-        # After a while that is one that the daemon is about to have forked; it kills who lives and does not connect.
-        job.steps += [Step("2", "begins", ["n3"], *about)] * (look == "end_missing")
-        job.steps += [Step("3", "lives", ["n4"], *about, **lives, begun=True)] * (look == "recover")
+        job.steps = [
+            Step("0", "dead", ["n1"], *about, **gone, begun=True),
+            Step("1", "waited", ["n2"], *about, **gone),
+            Step("2", "dies", ["n3"], *about, **lives, begun=True),
+        ]
         daemon: Any = SimpleNamespace(
-            model=SimpleNamespace(live_jobs=lambda: [job]), paths=SimpleNamespace(folder=Path("/")),
+            model=SimpleNamespace(live_jobs=lambda: [job], jobs={1: job}), paths=SimpleNamespace(folder=Path("/")),
             controller=SimpleNamespace(settle=list, wake=list, clock=time.time, model=SimpleNamespace(jobs={})),
         )  # fmt: skip
         forkserver: Any = None
-        monkeypatch.setattr(job_end, "end_mirrors", lambda *_: None)
+        stepds = Stepds(daemon, forkserver)
         try:
-            getattr(Stepds(daemon, forkserver), look)()
+            stepds.recover()
+            assert (killed, lost, never) == ([], ["n1"], ["1"])
         finally:
             stranger.kill()
-    assert (killed, lost, never) == ([], ["n1"], ["1"])
+    job.steps.append(Step("3", "of this daemon", ["n4"], *about, **gone, begun=True))
+    stepds.end_missing()
+    assert (killed, lost, never) == ([], ["n1", "n3"], ["1"])
 
 
 def test_a_batch_script_that_is_cancelled_as_it_ends_keeps_its_output(tmp_path: Path) -> None:

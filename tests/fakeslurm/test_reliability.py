@@ -149,10 +149,41 @@ def test_a_killed_supervisor_takes_its_tasks_along_and_the_job_is_accounted_for(
     job, pids = busy_job(desk)
     stepds = {os.getsid(pid) for pid in pids}
     parents = {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in stepds}
-    for parent in parents:
-        os.kill(parent, signal.SIGKILL)
+    processes.send(parents, signal.SIGKILL)  # the second may have ended because of the first
     desk.until(lambda: desk.cluster.run("squeue", "-h", "-j", job) == "", "the job's end")
     desk.until(lambda: not any(map(processes.alive, pids)), "the tasks' end")
+
+
+RELAY = """
+import os, time
+end = time.monotonic() + 20
+while time.monotonic() < end:
+    if os.fork():
+        os._exit(0)
+    print(os.getpid(), flush=True)
+"""
+
+
+@pytest.mark.skipif(not processes.LINUX, reason="needs a process that adopts orphans")
+def test_orphans_of_a_killed_supervisor_leave_no_children(desk: Desk) -> None:
+    """A child whose parent ended between two looks survived, and with it the job."""
+    program = desk.folder / "relay.py"
+    program.write_text(RELAY)
+    job = desk.submit(script=f"echo $PPID; for i in 1 2 3 4 5 6 7 8; do {sys.executable} {program} & done; sleep 300")
+    stepd = pids_said(desk, job, 20)[0]
+    os.kill(stepd, signal.SIGKILL)
+    desk.until(lambda: desk.cluster.run("squeue", "-h", "-j", job) == "", "the job's end")
+    forkserver = forkserver_pid(desk.cluster)
+    desk.until(lambda: not processes.children(forkserver), "the orphans' end", within_s=10)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="looks into /proc")
+def test_programs_inherit_standard_streams_only(desk: Desk) -> None:
+    """A program that held the connection of its killed supervisor kept the job running."""
+    look = "bash -c 'ls /proc/$$/fd; exit'"
+    job = desk.submit(script=f"{look}; srun {look}")
+    desk.cluster.wait(job, JobState.COMPLETED)
+    assert desk.output(job).split() == ["0", "1", "2"] * 2
 
 
 def forkserver_pid(cluster: FakeCluster) -> int:

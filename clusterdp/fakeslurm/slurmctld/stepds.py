@@ -38,6 +38,7 @@ class Stepds:
     def __init__(self, daemon: Daemon, forkserver: ForkServer):
         self._daemon, self._forkserver = daemon, forkserver
         self._connections: dict[Key, socket.socket] = {}
+        self._missing: set[Key] = set()  # of the daemon before this one, not connected yet
         self._starting: dict[Key, asyncio.Event] = {}  # requested from the fork server
         self._forked: list[Key] = []  # forked, but not yet told to begin
         self._acks: dict[str, asyncio.Event] = {}
@@ -59,7 +60,8 @@ class Stepds:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         key = job.id, step.id
-        self._connections[key], self._starting[key] = ours, asyncio.Event()
+        self._connected(key, ours)
+        self._starting[key] = asyncio.Event()
         try:
             self._forkserver.fork_stepd(plan, theirs, srun)
         except OSError:
@@ -121,7 +123,7 @@ class Stepds:
                 opening = None
                 if self._find(sender)[1]:  # a stranger of the same job id must not get the orders of this one
                     key = (sender.job, sender.step)
-                    self._connections[key] = connection.socket
+                    self._connected(key, connection.socket)
                 self._receive(connection, sender, report)
         except (ConnectionLost, OSError):
             if key and self._connections.get(key) is connection.socket:
@@ -129,6 +131,10 @@ class Stepds:
                 self._daemon.loop.call_later(LAST_REPORTS_S, self._disconnected, *key)
         finally:
             connection.close()
+
+    def _connected(self, key: Key, connection: socket.socket) -> None:
+        self._connections[key] = connection
+        self._missing.discard(key)
 
     def _find(self, sender: reports.Sender) -> tuple[JobRecord | None, Step | None]:
         """The job and step of a sender. No step if the sender belongs to another attempt, or to an earlier cluster."""
@@ -266,7 +272,9 @@ class Stepds:
             for step in list(job.steps):
                 if step.runs_in or not (step.live or step.lingers):
                     continue
-                if not _stepd_lives(step):
+                if _stepd_lives(step):
+                    self._missing.add((job.id, step.id))
+                else:
                     self._dead(job, step)
         self._daemon.controller.wake()
         self._daemon.controller.settle()
@@ -274,18 +282,19 @@ class Stepds:
     def end_missing(self) -> None:
         """Give up slurmstepds that did not connect to a new daemon."""
         folder = str(self._daemon.paths.folder)
-        for job in list(self._daemon.model.live_jobs()):
-            for step in list(job.steps):
-                present = (job.id, step.id) in self._connections or not step.stepd_pid  # no pid: not yet forked
-                if present or step.runs_in or not (step.live or step.lingers):
-                    continue
-                if _stepd_lives(step):
-                    # this daemon itself may have been started from there
-                    below = processes.descendants(step.stepd_pid, lambda pid: is_daemon(pid, folder))
-                    processes.send([*below, step.stepd_pid], signal.SIGKILL)
-                    self._lost(job, step)
-                else:
-                    self._dead(job, step)
+        missing, self._missing = self._missing, set()
+        for job_id, step_id in sorted(missing):
+            job = self._daemon.model.jobs.get(job_id)
+            step = job.step(step_id) if job else None
+            if not job or not step or not (step.live or step.lingers):
+                continue
+            if _stepd_lives(step):
+                # this daemon itself may have been started from there
+                below = processes.descendants(step.stepd_pid, lambda pid: is_daemon(pid, folder))
+                processes.send([*below, step.stepd_pid], signal.SIGKILL)
+                self._lost(job, step)
+            else:
+                self._dead(job, step)
         self._daemon.controller.settle()
 
     def _dead(self, job: JobRecord, step: Step) -> None:

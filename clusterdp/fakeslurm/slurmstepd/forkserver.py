@@ -111,10 +111,11 @@ class _ForkServerProcess:
                 self._read_requests()
 
     def _reap(self) -> None:
-        for pid, _, _ in processes.ended(self._wakeup):
-            if pid in self._mine:
-                self._mine.remove(pid)
-                end_orphans(self._mine, self._folder)
+        """Each orphan that ends may leave orphans of its own."""
+        ended = {pid for pid, _, _ in processes.ended(self._wakeup)}
+        self._mine -= ended
+        if ended:
+            end_orphans(self._mine, self._folder)
 
     def _read_requests(self) -> None:
         space = socket.CMSG_SPACE(HANDED * array("i").itemsize)
@@ -128,6 +129,8 @@ class _ForkServerProcess:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 numbers = array("i")
                 numbers.frombytes(content[: len(content) - len(content) % numbers.itemsize])
+                for number in numbers:
+                    os.set_inheritable(number, False)  # a program that has it keeps a dead slurmstepd connected
                 self._handed += numbers
         for _, payload in self._frames.feed(data):
             self._fork_stepd(plan_from(json.loads(payload)))
