@@ -97,6 +97,8 @@ def failure_of(note: Sequence[str], said: str, logs: Dict[int, str], by_agents: 
                 rank = each
                 node = next((at for at, task, _ in ended if task == each and task in of_tasks), node)
                 break
+    if not error and ended and not by_itself:
+        return Failure(reported=reported)  # each rank ended because of another: the first to exit is not to blame
     return Failure(error, node, "", reported, rank)
 
 

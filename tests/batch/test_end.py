@@ -197,6 +197,12 @@ GONE = "RuntimeError: Connection reset by peer"
             {1: "ValueError: y", 0: "step 1"},
             Failure("ValueError: y", "n2", "", "srun: n1: task 0: Exited with exit code 1", 1),
         ),
+        (
+            [],
+            "srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: task 1: Exited with exit code 1",
+            {1: GONE, 0: GONE},
+            Failure(reported="srun: n1: task 0: Exited with exit code 1"),
+        ),
     ],
 )
 def test_rank_that_failed_first_is_to_blame(

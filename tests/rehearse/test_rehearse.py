@@ -89,7 +89,7 @@ def test_one_that_counts_anew_is_found_out(project: Path) -> None:
     (project / "count.py").write_text(COUNTS.replace("state = json.load", "json.load"))
     code, told = rehearse(project, "--only", "preempted")
     [drill] = told["drills"]
-    assert (code, drill["verdict"]) == (1, "failed"), told
+    assert (code, drill["verdict"]) == (1, "lost work"), told
     assert drill["lost"] and drill["diagnosis"], told
 
 

@@ -131,8 +131,10 @@ def _suspects(text: bytes, hints: Sequence[bytes]) -> set[int]:
 
 def _error_at(lines: Sequence[bytes], at: int) -> LogError | None:
     if TRACEBACK.match(lines[at]):  # of an exception whose name does not say so
-        after = range(at + 1, len(lines))
-        at = next((i for i in after if lines[i].strip() and not INDENTED.match(lines[i])), len(lines) - 1)
+        after = (i for i in range(at + 1, len(lines)) if lines[i].strip() and not INDENTED.match(lines[i]))
+        if (last := next(after, None)) is None:
+            return None  # the rank was ended as it printed this
+        at = last
         line, signature = _bare(lines[at]), known(_with_rest(lines, at))
     else:
         line, signature = _bare(lines[at]), known(_with_rest(lines, at))

@@ -52,6 +52,11 @@ def test_an_echo_that_others_name_is_no_cause(builder: RunBuilder) -> None:
     assert find_failure(read_history(builder.run)).rank == 2
 
 
+def test_traceback_cut_off_is_not_an_error(builder: RunBuilder) -> None:
+    crashed(builder, {0: "step 1\nTraceback (most recent call last):\n  File x", 1: CAUSE})
+    assert find_failure(read_history(builder.run)).rank == 1
+
+
 def test_of_several_causes_the_earliest_counts(builder: RunBuilder) -> None:
     crashed(builder, {3: CAUSE, 0: CAUSE, 1: CAUSE})
     assert find_failure(read_history(builder.run)).rank == 3
