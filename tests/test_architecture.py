@@ -21,6 +21,7 @@ LOGIN_NODE = {"batch", "wording", "plainfile", "slurm", "config", "rundir", "sto
 MAY_IMPORT = {
     "errors": set(),
     "plainfile": set(),
+    "procfs": set(),
     "wording": set(),
     "batch": set(),  # it is copied into run folders, and runs there with any Python
     "rundir": {"errors", "plainfile", "slurm.jobid"},
@@ -31,11 +32,11 @@ MAY_IMPORT = {
     "operate": LOGIN_NODE | {"checkpoint.format", "checkpoint.errors"},
     "check": LOGIN_NODE | {"launch", "checkpoint.format", "operate.find.run_index", "operate.output.formatting"},
     "checkpoint": {"storage", "rundir", "errors", "wording"},
-    "train": {"checkpoint", *LOGIN_NODE},
+    "train": {"checkpoint", "procfs", *LOGIN_NODE},
     "recipes": {"train", "checkpoint", "errors"},
     # What it compares of checkpoints is read without torch: on a laptop the job alone pays for loading that.
-    "rehearse": LOGIN_NODE | {"launch", "operate", "check", "fakeslurm", "checkpoint.format"},
-    "fakeslurm": {"slurm.hostlist", "slurm.state"},  # so that it could leave as a package of its own
+    "rehearse": LOGIN_NODE | {"procfs", "launch", "operate", "check", "fakeslurm", "checkpoint.format"},
+    "fakeslurm": {"procfs", "slurm.hostlist", "slurm.state"},  # so that it could leave as a package of its own
     "pytest_plugin": {"fakeslurm"},
 }
 # The rooms of a part from the ground up: each may import those below it, also for type checkers alone. Modules beside

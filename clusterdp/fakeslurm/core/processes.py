@@ -14,6 +14,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 
+from clusterdp import procfs
+
 LINUX = sys.platform.startswith("linux")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 MANY = 4096  # file descriptors
@@ -48,38 +50,20 @@ def limit_descriptors() -> None:
 
 
 def children(pid: int) -> list[int]:
-    try:
-        found = []
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children") as file:
-                found += [int(word) for word in file.read().split()]
-        return found
-    except OSError:
-        if os.path.isdir("/proc/self") and not os.path.exists(f"/proc/{pid}"):
-            return []
-        return [child for child, parent in _parents().items() if parent == pid]
+    if _lists_children():
+        return procfs.children(pid)
+    return [child for child, parent in _parents().items() if parent == pid]
 
 
 def descendants(pid: int, but: Callable[[int], bool] = lambda pid: False) -> list[int]:
     """All processes below `pid`, parents before children; without those for which `but` is true, and what is below
     them.
     """
-    if not os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):
-        return _descendants_by_table(pid, but)
-    found, at = [child for child in children(pid) if not but(child)], 0
-    while at < len(found):
-        found += [child for child in children(found[at]) if not but(child)]
-        at += 1
-    return found
+    return procfs.descendants(pid, but) if _lists_children() else _descendants_by_table(pid, but)
 
 
-def words_of(pid: int) -> list[bytes]:
-    """The command line of a process; [] where it cannot be known."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read().split(b"\0")
-    except OSError:
-        return []
+def _lists_children() -> bool:
+    return os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
 
 
 def _descendants_by_table(pid: int, but: Callable[[int], bool]) -> list[int]:
@@ -108,12 +92,8 @@ def sizes(pids: Iterable[int]) -> dict[int, tuple[int, int]]:
         return {int(pid): (int(rss) * 1024, int(vsz) * 1024) for pid, rss, vsz in rows if int(pid) in wanted}
     page, found = os.sysconf("SC_PAGE_SIZE"), {}
     for pid in wanted:
-        try:
-            with open(f"/proc/{pid}/statm") as file:
-                virtual, resident = file.read().split()[:2]
-            found[pid] = int(resident) * page, int(virtual) * page
-        except (OSError, ValueError):
-            pass
+        if words := procfs.read(pid, "statm").split():
+            found[pid] = int(words[1]) * page, int(words[0]) * page
     return found
 
 
@@ -128,11 +108,7 @@ def cpu_seconds(pids: Iterable[int]) -> float:
                 used += int(minutes) * 60 + float(seconds)
         return used
     for pid in wanted:
-        try:
-            with open(f"/proc/{pid}/stat") as file:  # utime, stime, cutime, cstime: proc_pid_stat(5)
-                used += sum(map(int, file.read().rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")
-        except OSError:
-            pass
+        used += sum(map(int, procfs.stat(pid)[11:15])) / os.sysconf("SC_CLK_TCK")  # utime, stime, cutime, cstime
     return used
 
 
@@ -144,11 +120,8 @@ def alive(pid: int) -> bool:
         return False
     except PermissionError:
         return True
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return not LINUX or os.path.exists(f"/proc/{pid}")
+    state = procfs.state(pid)
+    return state != "Z" if state else not LINUX or os.path.exists(f"/proc/{pid}")
 
 
 def start_time(pid: int) -> str:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from clusterdp import procfs
 from clusterdp.fakeslurm.core import orders, processes, reports, wire
 from clusterdp.fakeslurm.core.paths import DAEMON_PROGRAM
 from clusterdp.fakeslurm.core.step_plan import StepPlan
@@ -108,7 +109,7 @@ class ControllerConnection:
 
 def is_daemon(pid: int, folder: str) -> bool:
     """Whether this process is a daemon of that cluster, or a slurmstepd, which is forked from one."""
-    return processes.words_of(pid)[-3:-1] == [os.fsencode(DAEMON_PROGRAM), os.fsencode(folder)]
+    return procfs.command(pid)[-3:-1] == [os.fsencode(DAEMON_PROGRAM), os.fsencode(folder)]
 
 
 def start_daemon_process(folder: str) -> int:

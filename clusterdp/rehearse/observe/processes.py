@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from clusterdp import procfs
 from clusterdp.fakeslurm.core import processes
 
 PAGE = "/memfd:clusterdp-page"  # the page of clusterdp.train.hang
@@ -42,7 +43,7 @@ def ranks_of(run: Path) -> dict[int, list[int]]:
     """By rank, its processes, from the top down."""
     found: dict[int, list[int]] = {}
     for pid in processes.marked(f"CLUSTERDP_RUN_DIR={run}"):
-        rank = _rank(_environ(pid))
+        rank = _rank(procfs.environ(pid))
         if rank.isdigit():
             found.setdefault(int(rank), []).append(pid)
     return {rank: sorted(found[rank]) for rank in sorted(found)}
@@ -61,15 +62,7 @@ def _rank(environ: Mapping[str, str]) -> str:
 
 def variable(pid: int, name: str) -> str:
     """The value of a variable that a process was started with; empty if there is none."""
-    return _environ(pid).get(name, "")
-
-
-def _environ(pid: int) -> dict[str, str]:
-    try:
-        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return {}
-    return dict(word.decode("utf-8", "replace").split("=", 1) for word in words if b"=" in word)
+    return procfs.environ(pid).get(name, "")
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> None:
@@ -78,14 +71,7 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
 
 def are_dead(pids: Iterable[int]) -> bool:
     """With all their threads: a process is a zombie when its first one has ended."""
-    return not any(processes.alive(pid) or len(_threads(pid)) > 1 for pid in pids)
-
-
-def _threads(pid: int) -> list[str]:
-    try:
-        return os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
+    return not any(processes.alive(pid) or len(procfs.threads(pid)) > 1 for pid in pids)
 
 
 def page_of(pids: Iterable[int]) -> Page | None:
@@ -95,7 +81,9 @@ def page_of(pids: Iterable[int]) -> Page | None:
 
 def page_file(pids: Iterable[int]) -> str:
     """Where that page can be read again and again: to find it, all their descriptors are looked at. Empty: none."""
-    found = (f"/proc/{pid}/fd/{number}" for pid in pids for number, target in _descriptors(pid) if _is_page(target))
+    found = (
+        f"/proc/{pid}/fd/{number}" for pid in pids for number, target in procfs.descriptors(pid) if _is_page(target)
+    )
     return next(found, "")
 
 
@@ -117,7 +105,7 @@ def written_files(pids: Iterable[int]) -> list[OpenFile]:
     """Regular files that they have open for writing, without the logs that Slurm has opened for them."""
     found = {}
     for pid in pids:
-        for number, target in _descriptors(pid):
+        for number, target in procfs.descriptors(pid):
             if number > 2 and target.startswith("/") and not target.startswith(("/dev/", "/memfd:", "/proc/")):
                 with suppress(OSError, ValueError):
                     if _writes(pid, number):
@@ -131,54 +119,28 @@ def _writes(pid: int, number: int) -> bool:
     return bool(int(flags, 8) & (os.O_WRONLY | os.O_RDWR))
 
 
-def _descriptors(pid: int) -> list[tuple[int, str]]:
-    found = []
-    with suppress(OSError):
-        for number in os.listdir(f"/proc/{pid}/fd"):
-            with suppress(OSError):
-                found.append((int(number), os.readlink(f"/proc/{pid}/fd/{number}")))
-    return found
-
-
 def on_signal(pids: Iterable[int], number: signal.Signals = signal.SIGTERM) -> str:
     """What this signal does to the program among these processes of one rank: `handled`, `ignored`, `blocked`, or
     `default`, which is death. It is the topmost that is no shell. Empty where it cannot be known."""
-    words = [(_name(pid) in SHELLS, _on_signal(pid, number)) for pid in pids]
+    words = [(procfs.name(pid) in SHELLS, procfs.disposition(pid, number)) for pid in pids]
     return next((word for shell, word in words if word and not shell), next((word for _, word in words if word), ""))
 
 
 def dies_above(pids: Iterable[int], number: signal.Signals = signal.SIGTERM) -> str:
     """The name of the process that this signal kills, though a process below it, of the same rank, handles it."""
-    words = [(pid, _on_signal(pid, number)) for pid in pids]
+    words = [(pid, procfs.disposition(pid, number)) for pid in pids]
     handling = [pid for pid, word in words if word == "handled"]
     for pid, word in words:
         if word == "default" and any(pid in _above(other) for other in handling):
-            return _name(pid)
-    return ""
-
-
-def _name(pid: int) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    return ""
-
-
-def _on_signal(pid: int, number: signal.Signals) -> str:
-    with suppress(OSError, ValueError):
-        lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-        bit = 1 << (number - 1)
-        masks = (("SigCgt", "handled"), ("SigIgn", "ignored"), ("SigBlk", "blocked"))
-        return next((word for mask, word in masks if int(lines[mask], 16) & bit), "default")
+            return procfs.name(pid)
     return ""
 
 
 def _above(pid: int) -> list[int]:
     """Its parents, up to the first that is gone."""
     found: list[int] = []
-    with suppress(OSError, ValueError, IndexError):
-        while pid > 1 and len(found) < 20:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-            found.append(pid)
+    while pid > 1 and len(found) < 20 and (fields := procfs.stat(pid)):
+        found.append(pid := int(fields[1]))
     return found
 
 
@@ -196,4 +158,4 @@ def listening_ports(pids: Iterable[int]) -> set[int]:
                 words = line.split()
                 if words[3] == LISTENS:
                     sockets[f"socket:[{words[9]}]"] = int(words[1].rpartition(":")[2], 16)
-    return {sockets[target] for pid in pids for _, target in _descriptors(pid) if target in sockets}
+    return {sockets[target] for pid in pids for _, target in procfs.descriptors(pid) if target in sockets}

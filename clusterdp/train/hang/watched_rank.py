@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
-from clusterdp.train.hang import proc
+from clusterdp import procfs
 from clusterdp.train.hang.page import BYTES
 
 MOST_CHILDREN = 8  # of which the stacks are asked for
@@ -49,29 +49,37 @@ class WatchedRank:
         return tuple(self._page)
 
     def state(self) -> str:
-        return proc.state(self.task.pid)
+        return procfs.state(self.task.pid)
 
     def is_stopped(self) -> bool:
         return self.state() in ("T", "t")
 
     def wchan(self) -> str:
-        return proc.wchan(self.task.pid)
+        return procfs.wchan(self.task.pid)
 
     def cpu_s(self) -> float | None:
-        return proc.cpu_s(self.task.pid)
+        """Of all its threads."""
+        fields = procfs.stat(self.task.pid)
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") if len(fields) > 13 else None
 
     def stacks(self) -> tuple[str, str]:
         """Of its threads, and of the processes that it has started. Empty where there is no answer."""
         stack = self._stack(self.task.pid)
         told = []
-        for pid in [each for each in proc.children(self.task.pid) if each != os.getpid()][:MOST_CHILDREN]:
-            told.append(f"its process {pid} ({proc.name(pid)}, state {proc.state(pid)}, {proc.wchan(pid) or '-'})")
+        for pid in [each for each in procfs.children(self.task.pid) if each != os.getpid()][:MOST_CHILDREN]:
+            told.append(
+                f"its process {pid} ({procfs.name(pid)}, state {procfs.state(pid)}, {procfs.wchan(pid) or '-'})"
+            )
             told.append(self._stack(pid, CHILD_S).rstrip())
         return stack, "\n".join(filter(None, told))
 
     def _stack(self, pid: int, answer_s: float = ANSWER_S) -> str:
         number, fd = self.task.stacks_signal, self.task.stacks_fd
-        if not number or proc.state(pid) in ("T", "t", "Z", "X") or not (MACOS or proc.heeds(pid, number)):
+        if (
+            not number
+            or procfs.state(pid) in ("T", "t", "Z", "X")
+            or not (MACOS or procfs.disposition(pid, number) == "handled")
+        ):
             return ""
         begin = os.fstat(fd).st_size
         os.kill(pid, number)
@@ -84,7 +92,7 @@ class WatchedRank:
         return os.pread(fd, size - begin, begin).decode(errors="replace")
 
     def kill(self) -> None:
-        others = [pid for pid in proc.descendants(self.task.pid) if pid != os.getpid()]
+        others = [pid for pid in procfs.descendants(self.task.pid) if pid != os.getpid()]
         for pid in (self.task.pid, *others):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,86 @@
+"""Procfs: reads what Linux's /proc has of a process (proc_pid(5)).
+
+Nothing is raised: of a process that is gone, and on macOS, "" or an empty collection is returned.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+
+
+def stat(pid: int) -> list[str]:
+    """The fields after the name, which may have blanks and brackets of its own: the state's letter, the parent, ..."""
+    return read(pid, "stat").rpartition(")")[2].split()
+
+
+def state(pid: int) -> str:
+    """The state's letter, such as S, R, T (stopped), Z (zombie) or D (waits in the kernel)."""
+    return "".join(stat(pid)[:1])
+
+
+def name(pid: int) -> str:
+    return read(pid, "comm").strip()
+
+
+def wchan(pid: int) -> str:
+    """The kernel's function that the main thread waits in."""
+    found = read(pid, "wchan").strip()
+    return "" if found == "0" else found
+
+
+def command(pid: int) -> list[bytes]:
+    """The command line."""
+    return read(pid, "cmdline").encode(errors="surrogateescape").split(b"\0")
+
+
+def environ(pid: int) -> dict[str, str]:
+    """The variables that the process was started with."""
+    return dict(word.split("=", 1) for word in read(pid, "environ").split("\0") if "=" in word)
+
+
+def disposition(pid: int, number: int) -> str:
+    """What a signal does to the process: `handled`, `ignored`, `blocked`, or `default`."""
+    masks = dict(line.split(":", 1) for line in read(pid, "status").splitlines() if line.startswith("Sig"))
+    words = (("SigCgt", "handled"), ("SigIgn", "ignored"), ("SigBlk", "blocked"))
+    has = (word for mask, word in words if int(masks.get(mask, "0"), 16) >> (number - 1) & 1)
+    return next(has, "default") if masks else ""
+
+
+def threads(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for thread in threads(pid) for word in read(pid, f"task/{thread}/children").split()]
+
+
+def descendants(pid: int, but: Callable[[int], bool] = lambda pid: False) -> list[int]:
+    """All processes below `pid`, parents before children; without those for which `but` is true, and what is below
+    them."""
+    found = [child for child in children(pid) if not but(child)]
+    for parent in found:  # grows
+        found += [child for child in children(parent) if not but(child)]
+    return found
+
+
+def descriptors(pid: int) -> list[tuple[int, str]]:
+    """Number and target of each open file."""
+    found = []
+    with suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):  # closed meanwhile
+                found.append((int(number), os.readlink(f"/proc/{pid}/fd/{number}")))
+    return found
+
+
+def read(pid: int, file: str) -> str:
+    try:
+        with open(f"/proc/{pid}/{file}", encoding="utf-8", errors="surrogateescape", newline="") as text:
+            return text.read()
+    except OSError:
+        return ""

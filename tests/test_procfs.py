@@ -1,0 +1,44 @@
+"""What /proc has of a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from clusterdp import procfs
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+def test_process_is_known_by_its_files() -> None:
+    pid = os.getpid()
+    with subprocess.Popen(["sleep", "300"], env={"WORD": "a=b\r", "OTHER": ""}) as child:
+        try:
+            while procfs.name(child.pid) != "sleep":  # before exec it has our name
+                pass
+            assert child.pid in procfs.children(pid) and child.pid in procfs.descendants(pid)
+            assert child.pid not in procfs.descendants(pid, lambda each: each == child.pid)
+            assert procfs.stat(child.pid)[1] == str(pid)
+            assert procfs.environ(child.pid) == {"WORD": "a=b\r", "OTHER": ""}
+            assert procfs.command(child.pid)[:2] == [b"sleep", b"300"]
+            assert (0, os.readlink("/proc/self/fd/0")) in procfs.descriptors(child.pid)
+            child.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+            assert procfs.state(child.pid) == "T"
+        finally:
+            child.kill()
+
+
+def test_process_that_is_gone_is_unknown() -> None:
+    child = subprocess.Popen(["true"])
+    child.wait()
+    found = [
+        look(child.pid)
+        for look in (procfs.stat, procfs.state, procfs.name, procfs.wchan, procfs.environ, procfs.threads)
+    ]
+    assert not any([*found, procfs.children(child.pid), procfs.descriptors(child.pid)])
+    assert procfs.disposition(child.pid, signal.SIGTERM) == ""
