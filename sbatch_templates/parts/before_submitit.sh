@@ -3,8 +3,7 @@
 # The program in the run folder, batch/, decides whether this attempt may start: it prints what the ranks get, or `exit`.
 {% include "parts/interpreter.sh" %}
 {% if setup %}
-export CLUSTERDP_SETUP_FAILED=$setup_failed CLUSTERDP_SETUP_CODE=$setup_code CLUSTERDP_SETUP_ERRORS=$setup_errors
-[ -z "$setup_failed" ] || srun() { return "$setup_code"; }
+[ -z "$CLUSTERDP_SETUP_FAILED" ] || srun() { return "$CLUSTERDP_SETUP_CODE"; }
 {% endif %}
 # Without a trap this shell dies of TERM, and nothing requeues the job at its time limit.
 term=''

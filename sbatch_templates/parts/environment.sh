@@ -38,26 +38,7 @@ export {{ name }}
 export LOCAL_WORLD_SIZE={{ ranks_per_node }}
 export PYTHONPATH={{ work_dir }}${PYTHONPATH:+:$PYTHONPATH}
 {% if setup %}
-setup_failed='' setup_errors='' setup_code=0
-# shellcheck disable=SC2329 # by the trap
-setup_error() { # setup_error CODE COMMAND LINE DEPTH   a line of launch.setup has failed; false: no other one is run
-  local said="line $3 ended with exit code $1: ${2%%$'\n'*}" ends={% if setup_errors == "stop" %}yes{% else %}no{% endif %}
-
-  case $-:$4 in
-    *e*:2) ends=yes ;; # setup asks for that itself
-    *:2) ;;
-    *) set +e; return 0 ;; # within a file that setup sources, or the last line once more
-  esac
-  set +e
-  case $1:$2 in
-    *:'source '* | *:'. '*) (eval "set -- $2"; [ -r "$2" ] || type -P "$2") >/dev/null 2>&1 || ends=yes ;;
-    12[67]:* | *:'cd '*) ends=yes ;;
-  esac
-  case $'\n'$setup_errors in *$'\n'"$said"$'\n'*) ;; *) setup_errors=$setup_errors$said$'\n' ;; esac
-  [ "$ends" = no ] || setup_failed="launch.setup: $said" setup_code=$1
-  [ "$ends" = no ]
-}
-trap 'setup_error $? "$BASH_COMMAND" $LINENO ${#BASH_SOURCE[@]} || return' ERR
+. {{ batch }}/setup.bash{% if setup_errors == "stop" %} stop{% endif %} || exit 4 # records the lines that fail
 # launch.setup:
 source /dev/stdin <<'{{ setup_delimiter }}'
 {{ setup }}

@@ -6,7 +6,6 @@
 # A trap of setup's on EXIT would go with this shell. It waits in a child for the program to close descriptor 9.
 at_exit=$(trap -p EXIT)
 [ -z "$at_exit" ] || exec 9> >(trap '' TERM; eval "$at_exit"; cat >/dev/null)
-export CLUSTERDP_SETUP_FAILED=$setup_failed CLUSTERDP_SETUP_CODE=$setup_code CLUSTERDP_SETUP_ERRORS=$setup_errors
 {% endif %}
 [ -z "$posix" ] || export POSIXLY_CORRECT=$posix # the ranks have it as it was
 exec "$supervisor" -I -S -B {{ batch }} run {{ run_dir }} \

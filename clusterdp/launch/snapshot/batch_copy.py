@@ -16,7 +16,7 @@ from clusterdp.launch.snapshot.copied_files import copy_files, find_earlier
 from clusterdp.rundir import write_durably
 
 PROGRAM = Path(__file__).resolve().parents[2] / "batch"
-MAIN = "__main__.py"
+TOP = ("__main__.py", "setup.bash")
 
 
 def write_batch(folder: Path, rules: dict[str, Any]) -> None:
@@ -27,10 +27,10 @@ def write_batch(folder: Path, rules: dict[str, Any]) -> None:
     for leftover in (new, old):
         shutil.rmtree(leftover, ignore_errors=True)
     new.mkdir()
-    modules = [path for path in sorted(PROGRAM.glob("*.py")) if path.name != MAIN]
+    modules = [path for path in sorted(PROGRAM.glob("*.py")) if path.name not in TOP]
     files = [*modules, *_compiled(modules)]
     copy_files(PROGRAM.parent, new, {f"{path.relative_to(PROGRAM.parent)}": path.lstat() for path in files}, earlier)
-    copy_files(PROGRAM, new, {MAIN: (PROGRAM / MAIN).lstat()}, earlier)
+    copy_files(PROGRAM, new, {name: (PROGRAM / name).lstat() for name in TOP}, earlier)
     write_durably(new / "rules.json", json.dumps(rules, indent=1) + "\n", mode=0o600)
     if folder.exists():
         folder.rename(old)
