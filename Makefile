@@ -37,7 +37,9 @@ test-all: lint
 	$(bin)/python -m pytest -n 3 --dist worksteal -m "not slurm"
 	$(bin)/python -m pytest -m slurm
 
+bench: export CLUSTERDP_BENCH_FIGURES = build/figures.jsonl
 bench: $(stamp)
+	@mkdir -p build && rm -f $$CLUSTERDP_BENCH_FIGURES
 	$(bin)/python -m tests.benchmarks.startup
 	$(bin)/python -m tests.benchmarks.first_allreduce
 	$(bin)/python -m tests.benchmarks.batch_program
@@ -52,10 +54,11 @@ bench: $(stamp)
 	$(bin)/python -m tests.benchmarks.list_runs
 	$(bin)/python -m tests.benchmarks.checkpoint_ls
 	$(bin)/python -m tests.benchmarks.logs
-	$(bin)/python -m tests.benchmarks.checkpoint_speed
+	$(bin)/python -m tests.benchmarks.checkpoint_speed --mb 1000 --ranks 1 2
 	$(bin)/python -m tests.benchmarks.report
 	$(bin)/python -m tests.benchmarks.fake_speed
 	$(bin)/python -m tests.benchmarks.sweep_submit
+	@$(bin)/python -m tests.benchmarks.readme $$CLUSTERDP_BENCH_FIGURES
 
 rehearsals: $(stamp)
 	$(bin)/python -m tests.rehearse.rehearsals

@@ -1,10 +1,11 @@
-"""What the README says of releases of Slurm: each test that it names is there."""
+"""README: the tests that it names are there, and its figures are those that `make bench` compares."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from tests.benchmarks.readme import CLAIMS, worse
 from tests.slurm.release import SUITES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,3 +20,18 @@ def test_each_test_in_the_table_of_releases_is_there() -> None:
         assert f"def {row[1].strip('`')}(" in tests
         assert len(row) == len(head), row
         assert all(re.fullmatch(r"passed|not run|no: .+", cell) for cell in row[2:]), row
+
+
+def test_each_compared_figure_stands_in_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for words, claimed, _ in CLAIMS:
+        assert words in readme and f"{claimed:g}" in words.replace(",", "")
+
+
+def test_figure_is_worse_a_tenth_above_readme_or_unmeasured(tmp_path: Path) -> None:
+    _, first, name = CLAIMS[0]
+    _, second, other = CLAIMS[1]
+    (tmp_path / "figures").write_text(f'["{name}", {first * 1.2}]\n["{other}", {second * 1.05}]\n')
+    rows = [*worse(tmp_path / "figures")]
+    assert len(rows) == len(CLAIMS) - 1
+    assert name in rows[0] and not any(other in row for row in rows)

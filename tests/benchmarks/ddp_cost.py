@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.train import JobHandle, StopSignal
 from clusterdp.train.settings import WorkerSettings
-from tests.benchmarks.table import machine
+from tests.benchmarks.table import keep, machine
 from tests.train.programs import start
 from tests.train.ranks import running
 
@@ -50,6 +50,7 @@ def main() -> None:
             ):
                 found[kind] = max(started.answers, key=lambda answer: float(answer["ratio"]))
         rows.append(found)
+        keep(f"DDP: {width}", found["ours"]["ratio"])
         ratios = "   ".join("{ratio:.3f} ± {error:.3f}".format(**found[kind]) for kind in found)
         print(f"{found['ours']['size']:10d} {found['ours']['bare']:15.2f}   {ratios}")
     if chosen.json:

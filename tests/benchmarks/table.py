@@ -47,6 +47,13 @@ def take_turns(measures: Mapping[str, Measure], rounds: int, beside: Mapping[str
     return [Row(name, taken, beside.get(name)) for name, taken in seconds.items()]
 
 
+def keep(name: str, value: float) -> None:
+    """For the comparison with README that ends `make bench`."""
+    if file := os.environ.get("CLUSTERDP_BENCH_FIGURES"):
+        with open(file, "a") as figures:
+            figures.write(json.dumps([name, value]) + "\n")
+
+
 def show(title: str, rows: Sequence[Row], json_file: Path | None = None) -> None:
     medians = {row.name: row.median_ms for row in rows}
     print(f"{title}\n{machine()}; medians of {len(rows[0].seconds)}, taken in turns\n")
@@ -55,6 +62,8 @@ def show(title: str, rows: Sequence[Row], json_file: Path | None = None) -> None
         low, high = row.quartiles_ms
         ratio = f"{row.median_ms / medians[row.beside]:.2f} x {row.beside}" if row.beside else ""
         print(f"{row.name:44}{row.median_ms:>7.0f} ms  {f'{low:.0f} to {high:.0f} ms':>20}   {ratio}")
+        keep(f"{title}: {row.name}, ms", row.median_ms)
+        keep(f"{title}: {row.name}, ratio", row.median_ms / medians[row.beside] if row.beside else 1)
     if json_file:
         found = [
             {"name": r.name, "median_ms": r.median_ms, "ratio": r.median_ms / medians[r.beside] if r.beside else None}

@@ -30,7 +30,7 @@ from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train import Group, JobHandle, Meters, Rendezvous, StopSignal, Trainer
 from clusterdp.train.profile.stopwatch import Stopwatch
 from clusterdp.train.settings import WorkerSettings
-from tests.benchmarks.table import machine
+from tests.benchmarks.table import keep, machine
 
 Run = Callable[["Batches"], Any]  # trains on them
 BLOCK = 16  # steps of one kind in a row
@@ -335,6 +335,7 @@ def main() -> None:
     for name, turns in found.items():
         more = sorted(1e6 * seconds for _, seconds in turns)
         rows.append({"name": name, "more_us": statistics.median(more), "rounds_us": more})
+        keep(f"A step: {name}", statistics.median(more))
         print(f"{name:42}{statistics.median(more):>+8.1f} µs   rounds: {', '.join(f'{value:+.0f}' for value in more)}")
     if chosen.json:
         record = {"title": "A step of Trainer", "machine": machine(), "step_us": 1e6 * step, "rows": rows}
