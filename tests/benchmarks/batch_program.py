@@ -3,7 +3,6 @@ end to the script's. Of a first attempt, and after 1,000 earlier ones with 10 GB
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -17,7 +16,7 @@ from clusterdp import config
 from clusterdp.launch.render.script import render
 from clusterdp.launch.render.script_spec import make_spec
 from clusterdp.launch.snapshot.batch_copy import write_batch
-from tests.benchmarks.table import Measure, show, take_turns
+from tests.benchmarks.table import Measure, rounds_of, show, take_turns
 
 SRUN = """\
 #!/bin/bash
@@ -36,10 +35,7 @@ FIRST, LATER = "first attempt", f"after {MANY:,} attempts, {OUTPUT_BYTES >> 30} 
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--rounds", type=int, default=20)
-    options.add_argument("--json", type=Path)
-    chosen = options.parse_args()
+    rounds = rounds_of(__doc__, 20)
     with tempfile.TemporaryDirectory(prefix="clusterdp-bench-") as name:
         folder = Path(name)
         for command, text in {"srun": SRUN, "scontrol": SCONTROL, "squeue": SILENT, "sinfo": SILENT}.items():
@@ -53,7 +49,7 @@ def main() -> None:
             for kind, run, restart in ((FIRST, new_run(folder / "first"), 0), (LATER, old_run(folder / "later"), MANY)):
                 measures[f"{part}: {kind}"] = timed(run, folder, restart, part)
                 beside[f"{part}: {kind}"] = hand
-        show("The batch program", take_turns(measures, chosen.rounds, beside), chosen.json)
+        show("The batch program", take_turns(measures, rounds, beside))
 
 
 def by_hand(folder: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -11,22 +10,19 @@ from clusterdp.checkpoint.format import layout
 from clusterdp.checkpoint.format.layout import HEADER, FlatLayout
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, FileRecord, Manifest
 from tests.benchmarks.startup import BARE, clusterdp, timed
-from tests.benchmarks.table import show, take_turns
+from tests.benchmarks.table import rounds_of, show, take_turns
 
 COUNT = 1000
 LS = f"clusterdp checkpoint ls, {COUNT} checkpoints"
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--rounds", type=int, default=20)
-    options.add_argument("--json", type=Path)
-    chosen = options.parse_args()
+    rounds = rounds_of(__doc__, 20)
     with tempfile.TemporaryDirectory(prefix="clusterdp-bench-") as name:
         make_manifests(Path(name), COUNT)
         measures = {BARE: timed([sys.executable, "-c", "pass"]), LS: timed(clusterdp("checkpoint", "ls", name))}
-        rows = take_turns(measures, chosen.rounds, {LS: BARE})
-    show("Listing checkpoints", rows, chosen.json)
+        rows = take_turns(measures, rounds, {LS: BARE})
+    show("Listing checkpoints", rows)
 
 
 def make_manifests(folder: Path, count: int, tensors: int = 200) -> None:

@@ -74,7 +74,6 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--only", choices=("save", "stall", "load", "step"), nargs="+")
     options.add_argument("--folder", type=Path, help="on the disk to be measured")
-    options.add_argument("--json", type=Path, help="a folder for the figures")
     chosen = options.parse_args()
     for ranks in chosen.ranks:
         with (
@@ -86,8 +85,7 @@ def main() -> None:
                 there = {label: timed(ask, m) for m, label in NAMES.items() if m.split()[0] == name and ask("has", m)}
                 beside = {label: NAMES[limit] for label in there if label != NAMES[limit]}
                 rows = take_turns(there, chosen.rounds, beside)
-                json = chosen.json / f"{name}-{ranks}x{chosen.mb}.json" if chosen.json else None
-                show(f"{title}: {chosen.mb} MB, {ranks} rank(s)", rows, json)
+                show(f"{title}: {chosen.mb} MB, {ranks} rank(s)", rows)
                 print(flush=True)
 
 

@@ -9,7 +9,6 @@ time goes; nothing is saved.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -36,11 +35,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     options.add_argument("--blocks", type=int, default=400, help=f"of {BLOCK} steps, of each kind")
     options.add_argument("--ranks", type=int, default=2)
-    options.add_argument("--json", type=Path)
     chosen = options.parse_args()
     print(f"DDP over {chosen.ranks} gloo ranks\n{machine()}\n")
     print("parameters   bare step, ms   ours / bare   bare / bare")
-    rows = []
     for width in WIDTHS:
         found = {}
         for kind in ("ours", "bare"):
@@ -49,13 +46,9 @@ def main() -> None:
                 running(Path(folder), measure, kind, chosen.blocks, width, size=chosen.ranks) as started,
             ):
                 found[kind] = max(started.answers, key=lambda answer: float(answer["ratio"]))
-        rows.append(found)
         keep(f"DDP: {width}", found["ours"]["ratio"])
         ratios = "   ".join("{ratio:.3f} ± {error:.3f}".format(**found[kind]) for kind in found)
         print(f"{found['ours']['size']:10d} {found['ours']['bare']:15.2f}   {ratios}")
-    if chosen.json:
-        record = {"title": "DDP", "machine": machine(), "ranks": chosen.ranks, "rows": rows}
-        chosen.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def net_of(width: int) -> nn.Module:

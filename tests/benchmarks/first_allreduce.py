@@ -62,7 +62,6 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--cluster", choices=("fake", "slurm", "both"), default="both")
     options.add_argument("--rounds", type=int, default=7)
-    options.add_argument("--json", type=Path, help="a folder: fake.json and slurm.json go there")
     chosen = options.parse_args()
     for name, boot in (("fake", fake), ("slurm", real)):
         if chosen.cluster not in (name, "both"):
@@ -73,7 +72,7 @@ def main() -> None:
         with boot() as cluster, tempfile.TemporaryDirectory(prefix="clusterdp-bench-") as folder:
             rows = take_turns(measures(cluster, Path(folder)), chosen.rounds, {COMMAND: BY_HAND, ENTRY: BY_HAND})
         title = f"From submit to the first all-reduce over 4 ranks, {name} cluster"
-        show(title, rows, chosen.json / f"{name}.json" if chosen.json else None)
+        show(title, rows)
         print()
 
 

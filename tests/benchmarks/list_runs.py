@@ -3,7 +3,6 @@ ends, and beside a read of all their ledgers."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -14,7 +13,7 @@ import time
 from pathlib import Path
 
 from tests.benchmarks.startup import BARE, clusterdp, timed
-from tests.benchmarks.table import show, take_turns
+from tests.benchmarks.table import rounds_of, show, take_turns
 from tests.operate.builder import RunBuilder
 
 OVER, LIVE = 10_000, 100
@@ -29,10 +28,7 @@ for path in glob.iglob("runs/*/events/*.jsonl"):
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--json", type=Path)
-    chosen = options.parse_args()
+    rounds = rounds_of(__doc__, 5)
     with tempfile.TemporaryDirectory(prefix="clusterdp-bench-") as name:
         folder = Path(name)
         make_runs(folder, OVER, LIVE)
@@ -46,8 +42,8 @@ def main() -> None:
         words = ("", "-n 20", "--state failed", "--json")
         verbs = {" ".join(["clusterdp list", each]).strip(): each.split() for each in words}
         measures |= {name: timed(clusterdp("list", *each)) for name, each in verbs.items()}
-        rows = take_turns(measures, chosen.rounds, dict.fromkeys(verbs, BY_HAND))
-    show(f"Listing {OVER:,} runs that are over and {LIVE} that run", rows, chosen.json)
+        rows = take_turns(measures, rounds, dict.fromkeys(verbs, BY_HAND))
+    show(f"Listing {OVER:,} runs that are over and {LIVE} that run", rows)
     print(f"\nThe first time of all, when no summary is kept yet: {first:.1f} s")
 
 

@@ -3,7 +3,6 @@ logs: the share of a core, and memory. The long log is a sparse file, which take
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import signal
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from clusterdp.rundir import Attempt, Ledger, RunDir
 from tests.benchmarks.startup import ARGPARSE, clusterdp, timed
-from tests.benchmarks.table import machine, show, take_turns
+from tests.benchmarks.table import machine, rounds_of, show, take_turns
 
 RANKS = 1024
 TAIL = "tail -n 1000"
@@ -25,10 +24,7 @@ SHORT_S, LONG_S = 5.0, 25.0  # two runs, so that the start does not count
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--rounds", type=int, default=20)
-    options.add_argument("--json", type=Path)
-    chosen = options.parse_args()
+    rounds = rounds_of(__doc__, 20)
     with tempfile.TemporaryDirectory(prefix="clusterdp-bench-") as name:
         long, short = run_in(Path(name) / "long"), run_in(Path(name) / "short")
         log = long.rank_log(0)
@@ -43,8 +39,8 @@ def main() -> None:
             WHOLE_START: timed(clusterdp("logs", str(Path(name) / "short"), "-n", "1000")),
             LOGS: timed(clusterdp("logs", str(Path(name) / "long"), "-n", "1000")),
         }
-        rows = take_turns(measures, chosen.rounds, {LOGS: WHOLE_START, WHOLE_START: ARGPARSE})
-        show("The end of a log of 10 GB", rows, chosen.json)
+        rows = take_turns(measures, rounds, {LOGS: WHOLE_START, WHOLE_START: ARGPARSE})
+        show("The end of a log of 10 GB", rows)
         print(f"\nFollowing the logs of {RANKS} ranks, of which 100 print a line each second\n{machine()}\n")
         attempt = run_in(Path(name) / "many")
         for rank in range(RANKS):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import time
@@ -11,22 +10,19 @@ from pathlib import Path
 
 from clusterdp.operate.report.page import page_of
 from clusterdp.rundir import RunDir
-from tests.benchmarks.table import Measure, show, take_turns
+from tests.benchmarks.table import Measure, rounds_of, show, take_turns
 
 RECORDS = 1_000_000
 PARSE, REPORT = "json.loads of each line", "report"
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--json", type=Path)
-    chosen = options.parse_args()
+    rounds = rounds_of(__doc__, 5)
     with tempfile.TemporaryDirectory(prefix="clusterdp-bench-") as name:
         run = made(Path(name) / "run")
-        rows = take_turns(measures(run), chosen.rounds, {REPORT: PARSE})
+        rows = take_turns(measures(run), rounds, {REPORT: PARSE})
         size = len(page_of([run], time.time()))
-    show(f"A report of {RECORDS:,} records; its page has {size / 1e6:.2f} MB", rows, chosen.json)
+    show(f"A report of {RECORDS:,} records; its page has {size / 1e6:.2f} MB", rows)
 
 
 def made(path: Path) -> RunDir:

@@ -8,7 +8,6 @@ tick() does not.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -30,7 +29,6 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     options.add_argument("--rounds", type=int, default=12)
     options.add_argument("--ranks", type=int, default=4)
-    options.add_argument("--json", type=Path)
     chosen = options.parse_args()
     print(f"Shared flags over {chosen.ranks} ranks, µs a step of the slowest rank\n{machine()}\n")
     print("pause of a step   without flags    more with them  in tick()   of it CPU   shared every k steps")
@@ -39,9 +37,6 @@ def main() -> None:
         row = slowest(chosen.ranks, chosen.rounds, pause_s)
         found.append(row)
         print("{pause:12.0f} ms {step:16.0f} {difference:15.1f} {tick:11.1f} {cpu:11.1f} {every:22.0f}".format(**row))
-    if chosen.json:
-        record = {"title": "Shared flags", "machine": machine(), "ranks": chosen.ranks, "rows": found}
-        chosen.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def slowest(ranks: int, rounds: int, pause_s: float) -> dict[str, float]:

@@ -7,7 +7,6 @@ thousands of them it looks for a free one 20 times as long (recently_deleted() i
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import subprocess
@@ -18,20 +17,17 @@ from pathlib import Path
 
 from clusterdp.config.tree import SnapshotConfig
 from clusterdp.launch.snapshot.code_snapshot import take
-from tests.benchmarks.table import Measure, show, take_turns
+from tests.benchmarks.table import Measure, rounds_of, show, take_turns
 
 COUNT = 10_000
 COPY, LINK, FIRST, UNCHANGED = "cp -a", "cp -al", "snapshot, the first", "snapshot, unchanged"
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--rounds", type=int, default=7)
-    options.add_argument("--json", type=Path)
-    chosen = options.parse_args()
+    rounds = rounds_of(__doc__, 7)
     with tempfile.TemporaryDirectory(prefix="clusterdp-bench-") as name:
-        rows = take_turns(measures(Path(name)), chosen.rounds, {FIRST: COPY, UNCHANGED: LINK})
-    show(f"A snapshot of {COUNT} files", rows, chosen.json)
+        rows = take_turns(measures(Path(name)), rounds, {FIRST: COPY, UNCHANGED: LINK})
+    show(f"A snapshot of {COUNT} files", rows)
 
 
 def measures(folder: Path) -> dict[str, Measure]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import subprocess
@@ -20,7 +19,7 @@ from clusterdp.launch.plan import make_plan
 from clusterdp.launch.render import script
 from clusterdp.launch.render.shipped_files import shipped_folder
 from clusterdp.rundir import Ledger, RunDir
-from tests.benchmarks.table import Measure, show, take_turns
+from tests.benchmarks.table import Measure, rounds_of, show, take_turns
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "digits.yaml"
@@ -30,14 +29,11 @@ BY_HAND = "ten lines: omegaconf, jinja2, same template"
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--rounds", type=int, default=30)
-    options.add_argument("--json", type=Path)
-    chosen = options.parse_args()
+    rounds = rounds_of(__doc__, 30)
     os.chdir(ROOT)
     with tempfile.TemporaryDirectory(prefix="clusterdp-bench-") as name:
-        rows = take_turns(measures(Path(name)), chosen.rounds, beside())
-    show("Start-up of the command line", rows, chosen.json)
+        rows = take_turns(measures(Path(name)), rounds, beside())
+    show("Start-up of the command line", rows)
 
 
 def measures(folder: Path) -> dict[str, Measure]:

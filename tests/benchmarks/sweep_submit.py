@@ -47,7 +47,6 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--elements", type=int, default=1000)
     options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--json", type=Path)
     chosen = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="clusterdp-bench-") as name, FakeCluster() as cluster:
         os.environ.update(cluster.environ())
@@ -56,7 +55,7 @@ def main() -> None:
         found = measures(Path(name), chosen.elements)
         beside = {other: OURS for other in (LOOP, MAP_ARRAY, HYDRA) if other in found}
         rows = take_turns(found, chosen.rounds, beside)
-    show(f"Submitting {chosen.elements} runs", rows, chosen.json)
+    show(f"Submitting {chosen.elements} runs", rows)
     if HYDRA not in found:
         print("Without Hydra: pip install hydra-core hydra-submitit-launcher")
 

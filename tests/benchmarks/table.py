@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -9,7 +10,6 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 Measure = Callable[[], float]  # one measurement, in seconds
 
@@ -30,6 +30,13 @@ class Row:
     def quartiles_ms(self) -> tuple[float, float]:
         low, _, high = statistics.quantiles(self.seconds, n=4)
         return 1000 * low, 1000 * high
+
+
+def rounds_of(about: str | None, rounds: int) -> int:
+    """--rounds of a benchmark."""
+    options = argparse.ArgumentParser(description=about)
+    options.add_argument("--rounds", type=int, default=rounds)
+    return int(options.parse_args().rounds)
 
 
 def take_turns(measures: Mapping[str, Measure], rounds: int, beside: Mapping[str, str]) -> list[Row]:
@@ -54,7 +61,7 @@ def keep(name: str, value: float) -> None:
             figures.write(json.dumps([name, value]) + "\n")
 
 
-def show(title: str, rows: Sequence[Row], json_file: Path | None = None) -> None:
+def show(title: str, rows: Sequence[Row]) -> None:
     medians = {row.name: row.median_ms for row in rows}
     print(f"{title}\n{machine()}; medians of {len(rows[0].seconds)}, taken in turns\n")
     print(f"{'':44}{'median':>10}  {'half lies within':>20}   beside")
@@ -64,14 +71,6 @@ def show(title: str, rows: Sequence[Row], json_file: Path | None = None) -> None
         print(f"{row.name:44}{row.median_ms:>7.0f} ms  {f'{low:.0f} to {high:.0f} ms':>20}   {ratio}")
         keep(f"{title}: {row.name}, ms", row.median_ms)
         keep(f"{title}: {row.name}, ratio", row.median_ms / medians[row.beside] if row.beside else 1)
-    if json_file:
-        found = [
-            {"name": r.name, "median_ms": r.median_ms, "ratio": r.median_ms / medians[r.beside] if r.beside else None}
-            | {"beside": r.beside, "seconds": list(r.seconds)}
-            for r in rows
-        ]
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps({"title": title, "machine": machine(), "rows": found}, indent=1) + "\n")
 
 
 def machine() -> str:

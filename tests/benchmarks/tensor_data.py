@@ -5,12 +5,10 @@ One process, one thread, a linear model; CPU time. The hand's loop draws an orde
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +18,7 @@ from torch.utils.data import TensorDataset
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train import Group, JobHandle, Rendezvous, StopSignal, Trainer
 from clusterdp.train.settings import WorkerSettings
-from tests.benchmarks.table import Measure, show, take_turns
+from tests.benchmarks.table import Measure, rounds_of, show, take_turns
 
 SAMPLES = 200_000
 X = torch.randn(SAMPLES, 2, generator=torch.Generator().manual_seed(0))
@@ -110,10 +108,7 @@ def name_of(way: Callable[[JobHandle, int, int], None], size: int) -> str:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    options.add_argument("--rounds", type=int, default=9)
-    options.add_argument("--json", type=Path)
-    chosen = options.parse_args()
+    rounds = rounds_of(__doc__, 9)
     torch.set_num_threads(1)
     group = Group.start(Rendezvous.find(SlurmEnv("single"), {}))
     with StopSignal() as stop:
@@ -131,9 +126,9 @@ def main() -> None:
 
         measures = {name_of(way, size): measure(way, size) for size in SIZES for way in BESIDE}
         beside = {name_of(way, size): name_of(hand, size) for size in SIZES for way, hand in BESIDE.items() if hand}
-        rows = take_turns(measures, chosen.rounds, beside)
+        rows = take_turns(measures, rounds, beside)
     group.close()
-    show("An epoch over 200,000 x 2 floats in tensors", rows, chosen.json)
+    show("An epoch over 200,000 x 2 floats in tensors", rows)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ Peers that are not installed are left out: pip install lightning accelerate tran
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import statistics
@@ -295,7 +294,6 @@ def main() -> None:
     options.add_argument("--blocks", type=int, default=120, help=f"of {BLOCK} steps, in each round")
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--no-peers", action="store_true")
-    options.add_argument("--json", type=Path)
     chosen = options.parse_args()
     warnings.simplefilter("ignore")
     for name in ("lightning.pytorch", "lightning.fabric", "transformers"):
@@ -331,15 +329,10 @@ def main() -> None:
         measure(peers())
     step = statistics.median(plain for turns in found.values() for plain, _ in turns)
     print(f"\nMore than a bare step of {1e6 * step:.0f} µs\n{machine()}; medians of {chosen.rounds} rounds\n")
-    rows = []
     for name, turns in found.items():
         more = sorted(1e6 * seconds for _, seconds in turns)
-        rows.append({"name": name, "more_us": statistics.median(more), "rounds_us": more})
         keep(f"A step: {name}", statistics.median(more))
         print(f"{name:42}{statistics.median(more):>+8.1f} µs   rounds: {', '.join(f'{value:+.0f}' for value in more)}")
-    if chosen.json:
-        record = {"title": "A step of Trainer", "machine": machine(), "step_us": 1e6 * step, "rows": rows}
-        chosen.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":
