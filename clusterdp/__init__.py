@@ -26,6 +26,7 @@ The public names are loaded when they are first used: importing clusterdp costs 
     errors         the exception tree, with exit codes
     wording        what several messages say: durations, long lists, what was probably meant
     plainfile      opening files in which others may have put anything
+    procfs         what /proc has of a process
     pytest_plugin  the fixture fake_slurm
 """
 

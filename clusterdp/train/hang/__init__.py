@@ -6,7 +6,6 @@
     watched_rank  that rank as the watcher sees it
     silence       what the watcher does when its rank is silent
     note          what a watcher knows of its silent rank
-    proc          what /proc tells of a process
 
 All but page and hang_watch run in the watcher: one small process for each rank, without torch. It sees a rank that is
 stopped, or that holds the interpreter's lock in C for ever, as no thread of that rank could. While all
