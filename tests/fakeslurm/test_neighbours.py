@@ -47,7 +47,8 @@ def place() -> Iterator[Path]:
     home = Path(clusterdp.__file__).parent
     for part in ("slurm", "fakeslurm"):
         shutil.copytree(home / part, folder / "clusterdp" / part, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(home / "__init__.py", folder / "clusterdp")
+    for module in ("__init__.py", "procfs.py"):
+        shutil.copy(home / module, folder / "clusterdp")
     subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
     yield folder
     shutil.rmtree(folder)

@@ -174,7 +174,7 @@ def test_a_path_that_nobody_foresaw_is_one_line(elsewhere: Path, capsys: pytest.
 def test_a_number_in_a_log_that_is_no_rank_is_no_rank(builder: RunBuilder, queue: FakeQueue) -> None:
     from clusterdp.operate.why.first_failure import find_failure
 
-    attempt = builder.submitted().attempt().failed(exit=1).printed("Traceback (most recent call last):\n", 0)
+    attempt = builder.submitted().attempt().failed(exit=1).printed("ValueError: x\n", 0)
     builder.batch_log(f"srun: error: n1: task {'9' * 5000}: Killed\n")
     attempt.printed(f"clusterdp: another failed: rank {'9' * 5000}: x\n", 1)
     assert find_failure(read_history(RunDir(builder.run.path))).rank == 0
