@@ -14,7 +14,7 @@ from clusterdp.check.cluster.cluster_facts import TIMEOUT_S, ClusterFacts, ask_c
 from clusterdp.check.cluster.limits import limit_findings
 from clusterdp.check.cluster.nodes import states_away
 from clusterdp.check.finding import LEVELS, Finding, place_of
-from clusterdp.check.program import ProgramText, look_at, look_at_file, look_at_script
+from clusterdp.check.program import ProgramText, read_program, read_python_file, read_script
 from clusterdp.check.program.command_words import module_file
 from clusterdp.check.program.sources import OURS
 from clusterdp.check.subject import Subject, last_run
@@ -110,14 +110,14 @@ def program_of(spec: ScriptSpec, sources: Mapping[str, str], config_file: Path) 
     """The text of what the config runs; None if it does not lie in the submit directory."""
     folder = spec.submit_dir
     if spec.kind == "command":
-        return look_at(spec.command, folder)
+        return read_program(spec.command, folder)
     if spec.kind == "script":
         key = sources.get("script", "").rpartition(":")[2]  # its lines stand below
         before = int(key) if key.isdecimal() else 0
-        return look_at_script(lines_of(spec.config.script, "script"), folder, config_file, before)
+        return read_script(lines_of(spec.config.script, "script"), folder, config_file, before)
     module = (spec.config.entry or "").partition(":")[0]
     file = module_file(module, [folder]) if module.split(".")[0] != OURS else None
-    return look_at_file(file, folder) if file else None
+    return read_python_file(file, folder) if file else None
 
 
 def all_findings(subject: Subject, cluster: ClusterFacts, hosts: set[str]) -> Iterator[Finding]:

@@ -35,7 +35,7 @@ from clusterdp.rehearse.observe.file_watch import FileWatch
 from clusterdp.rehearse.observe.live_run import LiveRun
 from clusterdp.rehearse.observe.observer import Observer
 from clusterdp.rehearse.observe.save_shape import is_state, pointed_at
-from clusterdp.rehearse.run_spec import Inapplicable, Missed, RunResult, RunSpec, committed
+from clusterdp.rehearse.run_spec import Missed, NotPossibleHere, RunResult, RunSpec, committed
 from clusterdp.rundir import RunDir
 
 PACE = Pace(poll_s=0.2, ask_s=1, late_s=0.2, settle_s=2, close_s=5)
@@ -117,7 +117,7 @@ def _cluster(spec: RunSpec, config: Config, ranks_per_node: int) -> DrillCluster
 def _disturb(scene: Scene, name: str) -> RunResult:
     try:
         drill_of(name).do(scene)
-    except Inapplicable as why:
+    except NotPossibleHere as why:
         return RunResult("", inapplicable=str(why))
     except Missed as why:
         return RunResult("", missed=str(why), hits=tuple(scene.hits))

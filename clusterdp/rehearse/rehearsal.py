@@ -19,7 +19,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from clusterdp.check.program import ProgramText, look_at, look_at_script
+from clusterdp.check.program import ProgramText, read_program, read_script
 from clusterdp.checkpoint.format.manifest import list_checkpoints
 from clusterdp.config import Config
 from clusterdp.errors import CheckpointError, ConfigError, RunError
@@ -30,17 +30,17 @@ from clusterdp.rehearse import shortening
 from clusterdp.rehearse.drills.table import DRILLS, Drill
 from clusterdp.rehearse.experiments import START, Experiments, MakeRun
 from clusterdp.rehearse.judge.after_fault import AfterFault
-from clusterdp.rehearse.judge.beside import (
+from clusterdp.rehearse.judge.diagnosis import words_of_failure
+from clusterdp.rehearse.judge.judge import attempts_of, differ, judge, why_missed
+from clusterdp.rehearse.judge.lost_state import NOTHING, Shown, is_explained
+from clusterdp.rehearse.judge.reference import Reference, end_state
+from clusterdp.rehearse.judge.second_run import (
     beside_another,
     left_outside,
     not_apart,
     shared_files,
     went_on,
 )
-from clusterdp.rehearse.judge.diagnosis import words_of_failure
-from clusterdp.rehearse.judge.judge import attempts_of, differ, judge, why_missed
-from clusterdp.rehearse.judge.lost_state import NOTHING, Shown, is_explained
-from clusterdp.rehearse.judge.reference import Reference, end_state
 from clusterdp.rehearse.judge.verdict import BAD, AttemptRow, Verdict
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_use import is_checkpoint
@@ -201,9 +201,9 @@ class Rehearsal:
 
     def _text(self, run: RunDir) -> ProgramText | None:
         if lines := lines_of(self.config.script, "script"):
-            return look_at_script(lines, run.code, run.script)
+            return read_script(lines, run.code, run.script)
         words = words_of(self.config.command, "command")
-        return look_at(words, run.code) if words else None
+        return read_program(words, run.code) if words else None
 
     def _undisturbed_ended(self, name: str, said: str, result: RunResult) -> None:
         self.screen.ended(name, "", said, result.took_s)

@@ -1,4 +1,4 @@
-"""What one run of a rehearsal is told, and what it tells: both travel between two processes as JSON."""
+"""RunSpec and RunResult: the order and the outcome of one run of a rehearsal, which two processes exchange as JSON."""
 
 from __future__ import annotations
 
@@ -14,23 +14,21 @@ AFTER_KILL_S = 1.0  # the kernel closes the files of a killed rank a little late
 
 @dataclass(frozen=True)
 class RunSpec:
-    """values: a config, resolved. overrides: of it. cluster: `local` or `slurm`. code_of: a run whose snapshot is
-    taken over. thorough: as in Scene. steps_for_s: end the run when it has made steps for so long. limit_s: it
-    is given up after so long."""
+    """One run of a rehearsal, for the process that makes it."""
 
     name: str
-    values: dict[str, Any]
+    values: dict[str, Any]  # of the config, resolved
     overrides: list[str]
     folder: str
     submit_dir: str
-    cluster: str = "local"
+    cluster: str = "local"  # or "slurm"
     drill: str = ""
-    code_of: str = ""
+    code_of: str = ""  # a run whose snapshot is used again
     seed: int = 0
     grace_s: float = 20.0
-    steps_for_s: float | None = None
-    limit_s: float = 600.0
-    thorough: bool = False
+    steps_for_s: float | None = None  # the run is ended once it has made steps for that long
+    limit_s: float = 600.0  # the run is ended, and an error, after that long
+    thorough: bool = False  # every event of a save is struck
     facts: Facts = field(default_factory=Facts)
 
     @classmethod
@@ -40,42 +38,36 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class Hit:
-    """What a drill did to one attempt. evidence: in words, that it was there. causes: of the attempt's end, of which
-    one must be on record; none if the attempt is to go on. signal: of the warning; by rank, handlers: what it does to
-    that; shells: what it kills above a program that handles it. file: that was half written then, or damaged.
-    since: when the save began that it has struck; None: none that was not over.
-    moment: of that save, in words."""
+    """The fault of a drill in one attempt."""
 
     attempt: str
-    evidence: str
+    evidence: str  # that the fault was there, in words
     step: int | None
     at: float
-    causes: tuple[str, ...] = ()
-    handlers: dict[str, str] = field(default_factory=dict)
-    shells: dict[str, str] = field(default_factory=dict)
+    causes: tuple[str, ...] = ()  # one of them must be on record for the attempt's end; none if the attempt goes on
+    handlers: dict[str, str] = field(default_factory=dict)  # by rank, what it does to the warning signal
+    shells: dict[str, str] = field(default_factory=dict)  # those that the signal kills above a program that handles it
     grace_s: float | None = None
-    signal: str = "SIGTERM"
-    file: str = ""
-    since: float | None = None
-    moment: str = ""
+    signal: str = "SIGTERM"  # of the warning
+    file: str = ""  # half written at that moment, or damaged
+    since: float | None = None  # when the save began that was struck; None if no save was going on
+    moment: str = ""  # of that save, in words
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """state: a RunState's value, or `cut-short` after steps_for_s. missed: why the fault did not land. inapplicable:
-    why it cannot. unmade: what of it was not done, and why. files: as in Facts. first_steps: by attempt, when a
-    printed step was first seen, in seconds since 1970."""
+    """The outcome of one run of a rehearsal."""
 
-    state: str
+    state: str  # a RunState's value, or `cut-short` after steps_for_s
     folder: str = ""
     why: str = ""
     took_s: float = 0.0
     hits: tuple[Hit, ...] = ()
-    missed: str = ""
-    inapplicable: str = ""
-    unmade: str = ""
+    missed: str = ""  # why the fault did not land
+    inapplicable: str = ""  # why it cannot
+    unmade: str = ""  # the part of the drill that was not made, and why
     facts: Facts = field(default_factory=Facts)
-    files: dict[str, FileUse] = field(default_factory=dict)
+    files: dict[str, FileUse] = field(default_factory=dict)  # as in Facts
     first_steps: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -101,5 +93,5 @@ class Missed(Exception):
     """The fault has not landed: the run was over first, or what it waits for did not come."""
 
 
-class Inapplicable(Exception):
+class NotPossibleHere(Exception):
     """The fault cannot happen to this job, or cannot be made on this machine. Its text is the reason."""

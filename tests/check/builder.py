@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterdp import config
 from clusterdp.check.cluster.cluster_facts import ClusterFacts
-from clusterdp.check.program import look_at_file
+from clusterdp.check.program import read_python_file
 from clusterdp.check.subject import LastRun, Subject
 from clusterdp.launch.render.script_spec import make_spec
 from clusterdp.slurm.nodes import read_sinfo
@@ -66,7 +66,7 @@ def subject(folder: Path, values: Mapping[str, Any], last: LastRun | None = None
     program = None
     if text is not None:
         (folder / "train.py").write_text(text)
-        program = look_at_file(folder / "train.py", folder)
+        program = read_python_file(folder / "train.py", folder)
     spec = make_spec(config.from_mapping(values), folder / "runs" / "x", folder, "python")
     sources = {f"{section}.{key}": "cfg.yaml:1" for section, of in values.items() if isinstance(of, dict) for key in of}
     return Subject(spec, sources, script, elements, last, program)

@@ -13,7 +13,7 @@ import pytest
 
 from clusterdp.check.check import all_findings
 from clusterdp.check.cluster.cluster_facts import ClusterFacts
-from clusterdp.check.program import ProgramText, look_at_file
+from clusterdp.check.program import ProgramText, read_python_file
 from clusterdp.check.subject import Subject
 from clusterdp.config import from_mapping
 from clusterdp.launch.render.script_spec import ScriptSpec, make_spec
@@ -80,7 +80,7 @@ def look(data: bytes, spec: ScriptSpec) -> ProgramText:
     file = spec.submit_dir / "train.py"
     file.write_bytes(data)
     began = time.process_time()
-    program = look_at_file(file, spec.submit_dir)
+    program = read_python_file(file, spec.submit_dir)
     assert all(each.what for each in all_findings(Subject(spec, {}, program=program), ClusterFacts(), set()))
     assert time.process_time() - began < MOST_S
     return program

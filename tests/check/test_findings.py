@@ -15,7 +15,7 @@ import pytest
 from clusterdp.check.check import KNOWN, all_findings
 from clusterdp.check.cluster.cluster_facts import ClusterFacts
 from clusterdp.check.finding import Finding
-from clusterdp.check.program import look_at, look_at_script
+from clusterdp.check.program import read_program, read_script
 from clusterdp.check.subject import LastRun
 from clusterdp.fakeslurm.commands.options import ever
 from clusterdp.slurm.commands import Association
@@ -744,12 +744,12 @@ def test_a_shell_between_slurm_and_the_program(lines: str, remedy: str, tmp_path
     (tmp_path / "train.py").write_text("")
     (tmp_path / "prepare.py").write_text("")
     (tmp_path / "run.sh").write_text(f"#!/bin/bash\nsource env.sh\n{lines}\n")
-    program = look_at(["bash", "run.sh"], tmp_path)
+    program = read_program(["bash", "run.sh"], tmp_path)
     of = replace(subject(tmp_path, {"command": "bash run.sh"}), program=program)
     made = matching([*all_findings(of, cluster(), set())], "neither exec nor a trap")
     assert [each.where for each in made] == ["run.sh:3"] * bool(remedy)
     assert all(each.remedy.startswith(remedy) for each in made)
-    script = look_at_script(lines, tmp_path, tmp_path / "cfg.yaml")  # its shell has a trap of clusterdp's
+    script = read_script(lines, tmp_path, tmp_path / "cfg.yaml")  # its shell has a trap of clusterdp's
     assert script and not script.shells
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.check.program import ProgramText, look_at, look_at_script
+from clusterdp.check.program import ProgramText, read_program, read_script
 from clusterdp.check.program.command_words import missing_program
 
 HANDLER = "import signal, sys, torch\ndef stop(number, frame):\n    {}\nsignal.signal(signal.SIGTERM, stop)\n"
@@ -161,7 +161,7 @@ LACKS = [(fact, text) for fact, (_, texts) in FACTS.items() for text in texts]
 
 def facts_of(folder: Path, text: str) -> ProgramText:
     (folder / "train.py").write_text(text)
-    found = look_at(["python", "train.py"], folder)
+    found = read_program(["python", "train.py"], folder)
     assert found and found.complete
     return found
 
@@ -244,7 +244,7 @@ LONG_CHAIN = "\n".join(f"def f{i}(x):\n    torch.save(x, x)\n    f{i + 1}(x)" fo
 def test_long_program_takes_under_five_seconds(text: str, complete: bool, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(text)
     began = time.process_time()
-    found = look_at(["python", "train.py"], tmp_path)
+    found = read_program(["python", "train.py"], tmp_path)
     assert found and found.complete is complete
     assert time.process_time() - began < 5, "it took 22 s for 100 classes with a save()"
 
@@ -276,26 +276,26 @@ def test_command_runs_these_files(words: str, files: set[str], tmp_path: Path) -
     (package / "deep.py").write_text("from . import other\nfrom .other import x\n")
     (package / "other.py").write_text("x = 1\n")
     (tmp_path / "run.sh").write_text("#!/bin/bash\nset -e\nif true; then FOO=1 exec python \\\n  pkg/other.py; fi\n")
-    found = look_at(words.split(), tmp_path)
+    found = read_program(words.split(), tmp_path)
     assert found and files <= {str(file.relative_to(tmp_path)) for file in found.files} <= files | {"pkg/__init__.py"}
 
 
 @pytest.mark.parametrize("words", [f"{each} {LONG}" for each in ("python", "python -m", "bash", "torchrun", "")])
 def test_command_of_a_long_word_has_no_program_text(words: str, tmp_path: Path) -> None:
-    assert look_at(words.split(), tmp_path) is None
+    assert read_program(words.split(), tmp_path) is None
     assert missing_program(words.split(), tmp_path) in ("", LONG)
 
 
 @pytest.mark.parametrize("words", ["./train", "python -c pass", "python nowhere.py", "bash -c train.py", "python", ""])
 def test_other_command_has_no_program_text(words: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
-    assert look_at(words.split(), tmp_path) is None
+    assert read_program(words.split(), tmp_path) is None
 
 
 @pytest.mark.parametrize("text", ["x = (", "import importlib\nimportlib.import_module(name)", "\0"])
 def test_unreadable_program_is_not_complete(text: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(text)
-    found = look_at(["python", "train.py"], tmp_path)
+    found = read_program(["python", "train.py"], tmp_path)
     assert found and not found.complete
 
 
@@ -303,7 +303,7 @@ def test_a_port_in_a_shell_script_is_found_and_a_default_is_not(tmp_path: Path) 
     (tmp_path / "train.py").write_text("")
     text = "export MASTER_PORT=${MASTER_PORT:-29500}\n# MASTER_PORT=1234\n{}python train.py --port 29500\n"
     place = tmp_path / "cfg.yaml"
-    free = look_at_script(text.replace("{}", ""), tmp_path, place)
-    fixed = look_at_script(text.replace("{}", "export MASTER_PORT=29501\n"), tmp_path, place)
+    free = read_script(text.replace("{}", ""), tmp_path, place)
+    fixed = read_script(text.replace("{}", "export MASTER_PORT=29501\n"), tmp_path, place)
     assert free and not free.fixed_ports
     assert fixed and [(each.line, each.text) for each in fixed.fixed_ports] == [(3, "export MASTER_PORT=29501")]

@@ -13,8 +13,8 @@ import pytest
 
 import clusterdp.fakeslurm
 from clusterdp.fakeslurm import FakeCluster
+from clusterdp.fakeslurm.core.per_release import PerRelease
 from clusterdp.fakeslurm.core.release import Release
-from clusterdp.fakeslurm.core.since import Since
 from clusterdp.slurm.state import JobState
 
 from .conftest import Desk, impatient
@@ -149,7 +149,7 @@ def test_states_alone_and_a_user(as_release: As, release: str, says: str) -> Non
     assert bool(says) == bool(refused)
 
 
-@pytest.mark.parametrize("name", [name for name, rule in vars(Release).items() if isinstance(rule, Since)])
+@pytest.mark.parametrize("name", [name for name, rule in vars(Release).items() if isinstance(rule, PerRelease)])
 def test_every_rule_of_the_table_is_asked_for(name: str) -> None:
     package = Path(clusterdp.fakeslurm.__file__).parent
     texts = [path.read_text() for path in package.rglob("*.py") if path.name != "release.py"]

@@ -19,7 +19,7 @@ from clusterdp.rehearse.drills.strikes import killed_while_saving
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_events import FileEvent, FileEvents
 from clusterdp.rehearse.observe.save_shape import SaveShape, learn
-from clusterdp.rehearse.run_spec import Inapplicable, Missed
+from clusterdp.rehearse.run_spec import Missed, NotPossibleHere
 from clusterdp.rundir import RunDir
 
 TRAPPED = "from clusterdp.fakeslurm.core import file_traps; file_traps.install({socket!r}, 0, 'n1'); import os, time\n"
@@ -160,5 +160,5 @@ def test_run_without_any_moment_is_missed(job: Job) -> None:
 )
 def test_strikes_are_inapplicable_without_notices_or_saves(file_events: object, why: str) -> None:
     cluster = SimpleNamespace(file_events=file_events)
-    with pytest.raises(Inapplicable, match=why):
+    with pytest.raises(NotPossibleHere, match=why):
         killed_while_saving(cast(Scene, SimpleNamespace(cluster=cluster, facts=Facts(), thorough=False)))

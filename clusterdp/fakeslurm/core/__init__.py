@@ -12,7 +12,7 @@ shape              what a cluster looks like: its nodes, partitions and slurm.co
 paths              the files of a cluster, and its socket
 faults             what is wrong with the controller on purpose
 release            what differs between the releases of Slurm
-since              the rows of that table
+per_release        the rows of that table
 error_texts        how commands refuse: Slurm's texts and exit statuses
 constraints        --constraint
 task_usage         what tasks have used

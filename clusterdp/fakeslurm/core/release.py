@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clusterdp.fakeslurm.core import error_texts
-from clusterdp.fakeslurm.core.since import Added, Since
+from clusterdp.fakeslurm.core.per_release import Added, PerRelease
 from clusterdp.fakeslurm.errors import FakeSlurmError
 
 # The releases, each with the version that its commands show.
@@ -52,83 +52,83 @@ class Release:
 
     # -- environment --
     # SLURM_JOB_START_TIME, SLURM_JOB_END_TIME (release notes of 23.02)
-    times_in_environ = Since({"22.05": False, "23.02": True})
+    times_in_environ = PerRelease({"22.05": False, "23.02": True})
     # SLURM_NODE_ALIASES, SLURM_WORKING_CLUSTER, SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0 of tasks (recorded)
-    has_old_variables = Since({"22.05": True, "24.11": False})
+    has_old_variables = PerRelease({"22.05": True, "24.11": False})
     # what mpirun and its like are to tell the srun that they start (source: set_env_from_opts in env.c, 23.11)
-    tells_launchers = Since({"22.05": False, "23.11": True})
+    tells_launchers = PerRelease({"22.05": False, "23.11": True})
     # SLURM_OOM_KILL_STEP=0 in jobs, SLURMD_DEBUG=2 in tasks (recorded)
-    has_debug_variables = Since({"22.05": False, "24.11": True})
+    has_debug_variables = PerRelease({"22.05": False, "24.11": True})
     # --cpus-per-task and --gpus-per-task as SLURM_TRES_PER_TASK (recorded); srun inherits it, so cpus-per-task too
-    tres_per_task = Since({"22.05": False, "24.11": True})
+    tres_per_task = PerRelease({"22.05": False, "24.11": True})
     # in SLURMD_TRES_BIND and, where tres_per_task holds, SLURM_TRES_BIND (recorded)
-    gpu_in_bind = Since({"22.05": "gpu", "24.11": "gres/gpu"})
+    gpu_in_bind = PerRelease({"22.05": "gpu", "24.11": "gres/gpu"})
     # SLURM_GPUS_PER_NODE of an srun outside of jobs (recorded)
-    own_gpus_per_node = Since({"22.05": False, "24.11": True})
+    own_gpus_per_node = PerRelease({"22.05": False, "24.11": True})
     # the tasks that have SLURM_JOB_GROUP: none, those of an srun outside of jobs, all (recorded)
-    tasks_with_group = Since({"22.05": "none", "24.11": "own", "26.05": "all"})
+    tasks_with_group = PerRelease({"22.05": "none", "24.11": "own", "26.05": "all"})
     # SLURM_JOB_SLUID, SLURM_JOB_EXCLUSIVE, SLURM_JOB_OVERSUBSCRIBE; SLURM_STEP_ID=-5 of a batch script (recorded)
-    has_sluid = Since({"22.05": False, "26.05": True})
+    has_sluid = PerRelease({"22.05": False, "26.05": True})
 
     # -- jobs --
     # a job in its grace time that ends by itself is requeued, or PREEMPTED (commit a689104d15, first in 24.05)
-    requeues_after_grace = Since({"22.05": False, "24.05": True})
+    requeues_after_grace = PerRelease({"22.05": False, "24.05": True})
     # so is the next attempt of a job that was requeued in its grace time another way (recorded; by source to 25.11)
-    remembers_grace = Since({"22.05": False, "24.05": True, "26.05": False})
+    remembers_grace = PerRelease({"22.05": False, "24.05": True, "26.05": False})
     # the reason of a job whose script was killed: RaisedSignal:9(Killed) (commit c1185c6d20, first in 23.02)
-    signal_in_reason = Since({"22.05": False, "23.02": True})
+    signal_in_reason = PerRelease({"22.05": False, "23.02": True})
     # DerivedExitCode counts steps that end after their job, or with their srun (recorded)
-    derived_counts_all = Since({"22.05": False, "24.11": True})
+    derived_counts_all = PerRelease({"22.05": False, "24.11": True})
     # the wait status of a job that is over because a node failed; None: that of its script (recorded)
-    status_of_node_fail = Since[int | None]({"22.05": None, "24.11": 1})
+    status_of_node_fail = PerRelease[int | None]({"22.05": None, "24.11": 1})
     # sacct has a row of the attempt that waits after a failed node (recorded)
-    accounts_after_node_fail = Since({"22.05": False, "24.11": True})
+    accounts_after_node_fail = PerRelease({"22.05": False, "24.11": True})
     # a step ends as the last task of a node did, not as the worst (recorded)
-    last_task_counts = Since({"22.05": True, "24.11": False})
+    last_task_counts = PerRelease({"22.05": True, "24.11": False})
     # a job that asks for more than its partition has: refused, or PartitionConfig (recorded)
-    refuses_oversized = Since({"22.05": False, "24.11": True, "26.05": False})
+    refuses_oversized = PerRelease({"22.05": False, "24.11": True, "26.05": False})
     # --dependency on a job that is not there is refused (recorded)
-    refuses_unknown_dependency = Since({"22.05": False, "24.11": True})
+    refuses_unknown_dependency = PerRelease({"22.05": False, "24.11": True})
     # of the nodes that a job names, UnavailableNodes: has the drained ones too, not only those that are down (recorded)
-    drained_is_unavailable = Since({"22.05": True, "24.11": False})
+    drained_is_unavailable = PerRelease({"22.05": True, "24.11": False})
     # scontrol shows nodes on which the scheduler has planned a job as MIXED+PLANNED (recorded)
-    shows_planned = Since({"22.05": False, "24.11": True})
+    shows_planned = PerRelease({"22.05": False, "24.11": True})
     # the exit code of an srun whose step lost a node, while the job goes on (recorded)
-    srun_code_of_node_fail = Since[int | None]({"22.05": None, "24.11": 1})
+    srun_code_of_node_fail = PerRelease[int | None]({"22.05": None, "24.11": 1})
     # a node that is down keeps the CPUs of a --no-kill job, and so is MIXED, until that job ends (recorded)
-    no_kill_keeps_node = Since({"22.05": False, "24.11": True})
+    no_kill_keeps_node = PerRelease({"22.05": False, "24.11": True})
 
     # an attempt that is requeued while it ends by scancel or at its limit is REQUEUED in sacct (recorded)
-    requeue_renames_attempt = Since({"22.05": True, "26.05": False})
+    requeue_renames_attempt = PerRelease({"22.05": True, "26.05": False})
     # sacct shows exit codes without their highest bit: 137 as 9 (recorded)
-    sacct_cuts_codes = Since({"22.05": True, "26.05": False})
+    sacct_cuts_codes = PerRelease({"22.05": True, "26.05": False})
     # the steps of a part of a job that lost a node are RESIZING too, not what they came to (recorded)
-    steps_resize = Since({"22.05": True, "26.05": False})
+    steps_resize = PerRelease({"22.05": True, "26.05": False})
     # PreemptParameters in scontrol show config (recorded)
-    has_preempt_parameters = Since({"22.05": False, "24.11": True})
+    has_preempt_parameters = PerRelease({"22.05": False, "24.11": True})
 
     # -- srun and slurmstepd --
     # how warnings of srun begin (23.02 has warning() for them)
-    warning = Since({"22.05": "Warning", "23.02": "warning"})
+    warning = PerRelease({"22.05": "Warning", "23.02": "warning"})
     # srun may ignore the job's number of tasks, and keeps --ntasks-per-node if there are fewer (24.05, src/srun/opt.c)
-    tasks_follow_nodes = Since({"22.05": False, "24.05": True})
+    tasks_follow_nodes = PerRelease({"22.05": False, "24.05": True})
     # tasks whose number follows from --cpus-per-task are said to be laid out in blocks, even one a node (recorded)
-    tasks_by_cpus_are_block = Since({"22.05": False, "24.11": True})
+    tasks_by_cpus_are_block = PerRelease({"22.05": False, "24.11": True})
     # slurmstepd says why a job ends although its script has ended already (recorded)
-    says_late_why = Since({"22.05": False, "24.11": True})
+    says_late_why = PerRelease({"22.05": False, "24.11": True})
     # before `Terminating StepId=` (23.02 has no launch plugin any more)
-    step_signal = Since({"22.05": "launch/slurm: _step_signal: ", "23.02": ""})
+    step_signal = PerRelease({"22.05": "launch/slurm: _step_signal: ", "23.02": ""})
     # what slurmstepd says about the end of a job or step: DUE to SIGNAL Terminated, DUE TO TASK FAILURE (recorded)
-    says_signal = Since({"22.05": False, "26.05": True})
+    says_signal = PerRelease({"22.05": False, "26.05": True})
     # slurmstepd's lines in the output begin with [2026-11-23T01:05:04.722], not with its name (recorded)
-    stepd_says_time = Since({"22.05": False, "26.05": True})
+    stepd_says_time = PerRelease({"22.05": False, "26.05": True})
     # `srun --gres=none` is allowed in a job with --gpus-per-node (recorded)
-    gres_none_always = Since({"22.05": False, "24.11": True})
+    gres_none_always = PerRelease({"22.05": False, "24.11": True})
     # --export=NIL loads the login environment, as every list of names does (recorded)
-    nil_gets_user_env = Since({"22.05": True, "24.11": False})
+    nil_gets_user_env = PerRelease({"22.05": True, "24.11": False})
 
     # the states that squeue knows (recorded)
-    job_states = Since(
+    job_states = PerRelease(
         {
             "22.05": STATES,
             "24.11": STATES.lower(),
@@ -136,41 +136,43 @@ class Release:
         }
     )
     # what follows `slurm_suspend error:` of scontrol hold (recorded)
-    after_suspend_error = Since({"22.05": " ", "26.05": ""})
+    after_suspend_error = PerRelease({"22.05": " ", "26.05": ""})
     # the number of a step that waits (recorded)
-    waiting_step = Since({"22.05": "TDB", "26.05": "TBD"})
+    waiting_step = PerRelease({"22.05": "TDB", "26.05": "TBD"})
     # --test-only spreads tasks over nodes, one each as far as there are some, as no job is (recorded)
-    test_only_spreads = Since({"22.05": False, "26.05": True})
+    test_only_spreads = PerRelease({"22.05": False, "26.05": True})
     # before `using` in what --test-only says (26.05, src/api/allocate.c)
-    before_using = Since({"22.05": "", "26.05": "a "})
+    before_using = PerRelease({"22.05": "", "26.05": "a "})
 
     # State=RESUME of a node that is well (recorded)
-    resume_of_well_node = Since({"22.05": "Invalid node state specified", "26.05": "Invalid node state transition"})
+    resume_of_well_node = PerRelease(
+        {"22.05": "Invalid node state specified", "26.05": "Invalid node state transition"}
+    )
     # squeue and sinfo of an unknown SLURM_CLUSTERS speak of --cluster, and end as fatal (recorded)
-    clusters_are_fatal = Since({"22.05": False, "24.11": True})
+    clusters_are_fatal = PerRelease({"22.05": False, "24.11": True})
 
     # -- commands --
     # scontrol --json (release notes of 23.02)
-    scontrol_has_json = Since({"22.05": False, "23.02": True})
+    scontrol_has_json = PerRelease({"22.05": False, "23.02": True})
     # scontrol show hostnames without an argument takes this one
-    nodes_variable = Since({"22.05": "SLURM_NODELIST", "23.02": "SLURM_JOB_NODELIST"})
+    nodes_variable = PerRelease({"22.05": "SLURM_NODELIST", "23.02": "SLURM_JOB_NODELIST"})
     # scontrol show step JOB.batch finds the batch step; 22.05 reads a number there (recorded)
-    finds_batch_step = Since({"22.05": False, "24.11": True})
+    finds_batch_step = PerRelease({"22.05": False, "24.11": True})
     # --gpus-per-task where the number of tasks is unknown (recorded)
-    per_task_alone = Since(
+    per_task_alone = PerRelease(
         {
             "22.05": "--gpus-per-task used without either --gpus or -n/--ntasks is not allowed.",
             "24.11": "--gpus-per-task or --tres-per-task used without either --gpus or -n/--ntasks is not allowed.",
         }
     )
     # --cpus-per-gpu without GPUs; -B that no node has, of a job that need not have a node at once (recorded)
-    refuses_cpus_per_no_gpu = Since({"22.05": False, "24.11": True})
+    refuses_cpus_per_no_gpu = PerRelease({"22.05": False, "24.11": True})
     # --gpu-bind in jobs: SLURM_GPU_BIND, or as --tres-bind (recorded)
-    bind_is_tres = Since({"22.05": False, "24.11": True})
+    bind_is_tres = PerRelease({"22.05": False, "24.11": True})
     # srun --gpu-bind=none hides the GPUs from the tasks (recorded)
-    bind_none_hides = Since({"22.05": True, "24.11": False})
+    bind_none_hides = PerRelease({"22.05": True, "24.11": False})
     # srun sets SLURM_GPUS as its own --gpus (recorded)
-    step_sets_gpus = Since({"22.05": False, "24.11": True})
+    step_sets_gpus = PerRelease({"22.05": False, "24.11": True})
     # options that came and went (source: slurm_opt.c and the opts.c of each command), as in options.py
     job_options_added = Added(
         {
@@ -193,7 +195,7 @@ class Release:
     salloc_options_added = Added({})
     job_options_gone = Added({"24.05": "power"})
     # how sbatch and srun refuse a value, where that is not as in option_values.py (recorded)
-    complaints = Since(
+    complaints = PerRelease(
         {
             "22.05": dict[str, str](),
             "24.11": {
@@ -203,53 +205,55 @@ class Release:
         }
     )
     # --batch that is no part of --constraint (recorded)
-    batch_refused = Since(
+    batch_refused = PerRelease(
         {
             "22.05": "Job --batch option is invalid or not a subset of --constraints",
             "24.11": "Job --batch option is invalid or not a subset of --constraint",
         }
     )
     # --nodelist and --exclude that cannot be read: sbatch says so itself (recorded)
-    bad_nodelist_is_fatal = Since({"22.05": False, "24.11": True})
+    bad_nodelist_is_fatal = PerRelease({"22.05": False, "24.11": True})
     # the schema may be named: --json=v0.0.42 (source: 23.11)
-    json_options = Since({"22.05": "json yaml", "23.11": "json? yaml?"})
+    json_options = PerRelease({"22.05": "json yaml", "23.11": "json? yaml?"})
     # scontrol show job of an element that is not there says so on stderr (recorded)
-    missing_element_on_stderr = Since({"22.05": False, "26.05": True})
+    missing_element_on_stderr = PerRelease({"22.05": False, "26.05": True})
     # scontrol update MinMemoryNode of a job that runs (recorded)
-    memory_is_fixed = Since({"22.05": error_texts.NOT_PENDING, "26.05": "Requested operation requires extern step"})
+    memory_is_fixed = PerRelease(
+        {"22.05": error_texts.NOT_PENDING, "26.05": "Requested operation requires extern step"}
+    )
     # options of squeue (source: squeue/opts.c)
     squeue_options_added = Added({"23.11": "only-job-state", "24.05": "helpstate notme"})
     # squeue --only-job-state goes with few other options, not with all but --steps (source: squeue/opts.c, 25.05)
-    only_job_state_is_alone = Since({"22.05": False, "25.05": True})
+    only_job_state_is_alone = PerRelease({"22.05": False, "25.05": True})
     # squeue --user=nobody (recorded)
-    nobody_is_a_user = Since({"22.05": True, "26.05": False})
+    nobody_is_a_user = PerRelease({"22.05": True, "26.05": False})
     # scontrol show topology where there is none (recorded)
-    says_no_topology = Since({"22.05": True, "24.11": False})
+    says_no_topology = PerRelease({"22.05": True, "24.11": False})
     # scontrol update ArrayTaskThrottle of a job that is no array (recorded)
-    throttles_plain_jobs = Since({"22.05": True, "24.11": False})
+    throttles_plain_jobs = PerRelease({"22.05": True, "24.11": False})
     # sacct --array (release notes of 23.02)
-    sacct_has_array = Since({"22.05": False, "23.02": True})
+    sacct_has_array = PerRelease({"22.05": False, "23.02": True})
     # srun --hint says that the cluster lacks support for CPU binding, where it does (recorded)
-    hint_needs_binding = Since({"22.05": True, "24.11": False})
+    hint_needs_binding = PerRelease({"22.05": True, "24.11": False})
     # #SBATCH --comment=two\\ words is one word (source: get_argument in sbatch/opt.c, 24.05)
-    backslash_keeps_space = Since({"22.05": False, "24.05": True})
+    backslash_keeps_space = PerRelease({"22.05": False, "24.05": True})
     # --nodelist may name more nodes than --nodes allows: the job gets some of them (recorded)
-    nodelist_may_be_longer = Since({"22.05": False, "24.11": True})
+    nodelist_may_be_longer = PerRelease({"22.05": False, "24.11": True})
     # a job gets CPUs of a node for whole tasks only, not as many as are left over too (recorded)
-    cpus_of_whole_tasks = Since({"22.05": False, "24.11": True})
+    cpus_of_whole_tasks = PerRelease({"22.05": False, "24.11": True})
     # --ntasks is dealt out among the nodes also where there is --ntasks-per-node, not filled up
     # (source: _get_task_count in dist_tasks.c, 24.11; 26.05 recorded)
-    deals_asked_tasks = Since({"22.05": False, "24.11": True, "26.05": False})
+    deals_asked_tasks = PerRelease({"22.05": False, "24.11": True, "26.05": False})
     # --gpus with --ntasks, where one is a multiple of the other, says how many tasks a node gets (recorded)
-    gpus_share_tasks_out = Since({"22.05": False, "24.11": True})
+    gpus_share_tasks_out = PerRelease({"22.05": False, "24.11": True})
     # a job with GPUs may have no more tasks on a node than on all of them (source: eval_nodes.c, 25.11)
-    tasks_limit_each_node = Since({"22.05": False, "25.11": True})
+    tasks_limit_each_node = PerRelease({"22.05": False, "25.11": True})
     # --spread-job gives each node as many tasks (recorded)
-    spread_job_is_even = Since({"22.05": False, "26.05": True})
+    spread_job_is_even = PerRelease({"22.05": False, "26.05": True})
     # a --constraint or --prefer that is refused takes a job id (recorded)
-    bad_feature_takes_id = Since({"22.05": True, "24.11": False})
+    bad_feature_takes_id = PerRelease({"22.05": True, "24.11": False})
     # --constraint=a*2&b*1 is refused: as not available, or as no feature (recorded)
-    counted_features = Since({"22.05": error_texts.NODE_CONFIG, "24.11": error_texts.INVALID_FEATURE})
+    counted_features = PerRelease({"22.05": error_texts.NODE_CONFIG, "24.11": error_texts.INVALID_FEATURE})
 
     # -- output --
     # fields of sacct (source: fields[] in sacct.c)
@@ -264,37 +268,37 @@ class Release:
     )
     sacct_fields_gone = Added({"23.02": "Reserved ResvCPU ResvCPURAW"})
     # sacct shows a job that never ran with the CPUs that it asked for (recorded)
-    sacct_counts_asked_cpus = Since({"22.05": True, "24.11": False})
+    sacct_counts_asked_cpus = PerRelease({"22.05": True, "24.11": False})
     # when a cancelled job that never ran began, in sacct; None: when it ended (recorded)
-    start_of_never_ran = Since[str | None]({"22.05": None, "24.11": "None"})
+    start_of_never_ran = PerRelease[str | None]({"22.05": None, "24.11": "None"})
     # sacct has a row of a held job at once, and of a held array, under the name that it has now (recorded)
-    accounts_held_jobs = Since({"22.05": False, "24.11": True})
+    accounts_held_jobs = PerRelease({"22.05": False, "24.11": True})
     # after what sacct -B prints (recorded)
-    after_script = Since({"22.05": "\n", "24.11": ""})
+    after_script = PerRelease({"22.05": "\n", "24.11": ""})
     # sinfo -O all complains, and shows all nevertheless (recorded)
-    all_is_no_field = Since({"22.05": False, "24.11": True})
+    all_is_no_field = PerRelease({"22.05": False, "24.11": True})
     # fields of squeue -O (source: squeue/opts.c)
     squeue_fields_added = Added({"24.05": "excnodes"})
     squeue_fields_gone = Added({"23.02": "selectjobinfo"})
     # squeue -O ExitCode: the wait status, or CODE:SIGNAL (source: print.c, 23.02)
-    squeue_exit_words = Since({"22.05": False, "23.02": True})
+    squeue_exit_words = PerRelease({"22.05": False, "23.02": True})
     # StdErr of a job without --error; None: its output (recorded)
-    stderr_in_squeue = Since[str | None]({"22.05": None, "24.11": "(null)"})
-    stderr_in_scontrol = Since[str | None]({"22.05": None, "26.05": ""})
+    stderr_in_squeue = PerRelease[str | None]({"22.05": None, "24.11": "(null)"})
+    stderr_in_scontrol = PerRelease[str | None]({"22.05": None, "26.05": ""})
     # how scontrol show job and squeue say whether a job shares its nodes (recorded)
-    oversubscribe_words = Since({"22.05": ("OK", "YES", "NO"), "26.05": ("NO", "YES", "NO")})
-    sharing = Since(
+    oversubscribe_words = PerRelease({"22.05": ("OK", "YES", "NO"), "26.05": ("NO", "YES", "NO")})
+    sharing = PerRelease(
         {
             "22.05": "OverSubscribe={0} Contiguous=0 Licenses=(null) Network=(null)",
             "26.05": "OverSubscribe={0} Exclusive={1} Contiguous=0 Licenses=(null) LicensesAlloc=(null) Network=(null)",
         }
     )
     # scontrol show job: SubmitLine= (source: info_job.c, 25.11)
-    has_submit_line = Since({"22.05": False, "25.11": True})
+    has_submit_line = PerRelease({"22.05": False, "25.11": True})
     # the command of an salloc, in squeue -o %o (recorded)
-    salloc_has_command = Since({"22.05": False, "24.11": True})
+    salloc_has_command = PerRelease({"22.05": False, "24.11": True})
     # sinfo --long (source: 23.02)
-    sinfo_long = Since(
+    sinfo_long = PerRelease(
         {
             "22.05": "%9P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %N",
             "23.02": "%9P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %.11i %N",
@@ -302,9 +306,9 @@ class Release:
     )
     sinfo_letters_added = Added({"23.02": "i"})
     # sinfo -o %b of nodes without features (recorded)
-    no_active_features = Since({"22.05": "", "24.11": "(null)"})
+    no_active_features = PerRelease({"22.05": "", "24.11": "(null)"})
     # what sinfo --states knows, as it lists them (recorded)
-    node_states = Since(
+    node_states = PerRelease(
         {
             "22.05": (
                 "unknown down idle allocated ? mixed future drain drained draining no_respond reserved perfctrs cloud "
@@ -322,39 +326,39 @@ class Release:
         }
     )
     # output files in a folder that is missing: it is made (release notes of 23.02)
-    makes_output_folders = Since({"22.05": False, "23.02": True})
+    makes_output_folders = PerRelease({"22.05": False, "23.02": True})
     # %a in the name of a step's output file, outside of arrays (recorded)
-    no_array_index = Since({"22.05": 4294967294, "26.05": 0})
+    no_array_index = PerRelease({"22.05": 4294967294, "26.05": 0})
     # %N in it: the node's name, not the machine's, which are the same but in tests (recorded)
-    node_in_file_names = Since({"22.05": False, "26.05": True})
+    node_in_file_names = PerRelease({"22.05": False, "26.05": True})
     # %b in the name of an output file: the index in the array modulo 10 (release notes of 24.11)
-    has_index_digit = Since({"22.05": False, "24.11": True})
+    has_index_digit = PerRelease({"22.05": False, "24.11": True})
     # StdOut and StdErr as shown have numbers of the width that %8j asks for, and % for %% (source: job_info.c, 23.02)
-    shows_widths = Since({"22.05": False, "23.02": True})
+    shows_widths = PerRelease({"22.05": False, "23.02": True})
     # in TresPerTask of a step (recorded)
-    gpu_of_task = Since({"22.05": "gres:gpu:", "23.11": "gres/gpu="})
+    gpu_of_task = PerRelease({"22.05": "gres:gpu:", "23.11": "gres/gpu="})
     # in TresPerNode, TresPerJob and their like (source: xfmt_tres in slurm_opt.c, 23.11)
-    gpu_prefix = Since({"22.05": "gres:gpu:", "23.11": "gres/gpu:"})
+    gpu_prefix = PerRelease({"22.05": "gres:gpu:", "23.11": "gres/gpu:"})
     # scontrol show job: what it asked for and what it has (source: 23.02)
-    tres_lines = Since({"22.05": ("TRES",), "23.02": ("ReqTRES", "AllocTRES")})
+    tres_lines = PerRelease({"22.05": ("TRES",), "23.02": ("ReqTRES", "AllocTRES")})
     # what follows Comment= in scontrol show job (source: info_job.c, 25.11)
-    after_comment = Since({"22.05": " ", "25.11": ""})
+    after_comment = PerRelease({"22.05": " ", "25.11": ""})
     # what follows a job in scontrol show job (recorded)
-    after_job = Since({"22.05": "\n\n", "26.05": "\n"})
+    after_job = PerRelease({"22.05": "\n\n", "26.05": "\n"})
     # --ntasks-per-node with --ntasks: NumTasks= counts full nodes (recorded)
-    tasks_fill_nodes = Since({"22.05": True, "24.11": False})
+    tasks_fill_nodes = PerRelease({"22.05": True, "24.11": False})
     # scontrol show job: the line of power management (source: gone in 24.05)
-    power_line = Since({"22.05": ("Power=",), "24.05": ()})
+    power_line = PerRelease({"22.05": ("Power=",), "24.05": ()})
     # scontrol show job: Command= has the arguments (recorded)
-    command_has_arguments = Since({"22.05": True, "24.11": False})
+    command_has_arguments = PerRelease({"22.05": True, "24.11": False})
     # scontrol show job of one that was never tried: NumNodes=1-1 (source: _pack_pending_job_details, 23.11); without
     # --nodes the most nodes are as many as tasks (source: job_mgr.c, 26.05)
-    most_nodes_shown = Since({"22.05": "", "23.11": "nodes", "26.05": "tasks"})
+    most_nodes_shown = PerRelease({"22.05": "", "23.11": "nodes", "26.05": "tasks"})
     # the lines at the end of scontrol show node (source: 23.02 and 24.05; the last recorded)
-    resume_after = Since(
+    resume_after = PerRelease(
         {"22.05": "", "23.02": " ResumeAfterTime=None", "26.05": " ResumeAfterTime=None SuspendTime=INFINITE"}
     )
-    power_of_node = Since(
+    power_of_node = PerRelease(
         {
             "22.05": (
                 "CapWatts=n/a",
@@ -366,22 +370,22 @@ class Release:
         }
     )
     # scontrol show partition (source: 23.02, 24.05, 26.05)
-    exclusive_of_partition = Since(
+    exclusive_of_partition = PerRelease(
         {
             "22.05": "ExclusiveUser=NO",
             "24.05": "ExclusiveUser=NO ExclusiveTopo=NO",
             "26.05": "Exclusive=NO",
         }
     )
-    most_cpus_of_partition = Since(
+    most_cpus_of_partition = PerRelease(
         {
             "22.05": "MaxCPUsPerNode=UNLIMITED",
             "23.02": "MaxCPUsPerNode=UNLIMITED MaxCPUsPerSocket=UNLIMITED",
         }
     )
-    node_sets_line = Since({"22.05": (), "24.11": ("NodeSets=ALL",)})  # recorded
+    node_sets_line = PerRelease({"22.05": (), "24.11": ("NodeSets=ALL",)})  # recorded
     # the schema that JSON names (source: src/plugins/data_parser)
-    data_parser = Since(
+    data_parser = PerRelease(
         {
             "22.05": "v0.0.38",
             "23.11": "v0.0.40",
@@ -393,6 +397,6 @@ class Release:
         }
     )
     # JSON has more names, and some fewer (recorded)
-    json_of_26_05 = Since({"22.05": False, "26.05": True})
+    json_of_26_05 = PerRelease({"22.05": False, "26.05": True})
     # JSON: {"set": ..., "number": ...}, states as lists (release notes of 23.11)
-    json_numbers_are_objects = Since({"22.05": False, "23.11": True})
+    json_numbers_are_objects = PerRelease({"22.05": False, "23.11": True})

@@ -10,7 +10,7 @@ from clusterdp.rehearse.observe.file_events import FileEvents
 
 
 class DrillCluster(Protocol):
-    """A fault that cannot be made there raises Inapplicable. What was done is in history() once the cluster has
+    """A fault that cannot be made there raises NotPossibleHere. What was done is in history() once the cluster has
     accepted it."""
 
     ranks_are_here: bool  # so that they can be looked at, stopped and killed

@@ -12,7 +12,7 @@ from typing import Any
 
 from clusterdp.errors import SlurmError
 from clusterdp.rehearse.observe.file_events import FileEvents
-from clusterdp.rehearse.run_spec import Inapplicable
+from clusterdp.rehearse.run_spec import NotPossibleHere
 from clusterdp.slurm import commands
 
 WAIT_S = 5.0  # between two requests that a requeued job may start, which else waits for two minutes
@@ -63,7 +63,7 @@ class SlurmCluster:
         elif self.saves_at_term:
             commands.terminate_steps(job)
         else:
-            raise Inapplicable("on a real cluster Slurm alone preempts with a grace time")
+            raise NotPossibleHere("on a real cluster Slurm alone preempts with a grace time")
         self._note("preempt")
 
     def advance(self, seconds: float) -> None:
@@ -80,7 +80,7 @@ class SlurmCluster:
         self._note("kill-rank")
 
     def fail(self, node: str) -> None:
-        raise Inapplicable("on a real cluster only an administrator can take a node away")
+        raise NotPossibleHere("on a real cluster only an administrator can take a node away")
 
     def run(self, *words: str) -> str:
         """A command's output. SlurmError if it fails."""

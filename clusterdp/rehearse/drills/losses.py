@@ -6,7 +6,7 @@ import signal
 
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.observe import processes
-from clusterdp.rehearse.run_spec import Inapplicable, Missed
+from clusterdp.rehearse.run_spec import Missed, NotPossibleHere
 
 CRASHES = ("crash", "start", "memory")
 
@@ -28,7 +28,7 @@ def rank_killed(scene: Scene) -> None:
 def node_lost(scene: Scene) -> None:
     """Its power fails, and what was in its own folders is lost. There is another node."""
     if local := scene.cluster.wrongly_shared(scene.facts.written):
-        raise Inapplicable(f"the program writes {local[0]}, and nodes have no /tmp of their own on this machine")
+        raise NotPossibleHere(f"the program writes {local[0]}, and nodes have no /tmp of their own on this machine")
     scene.wait_moment()
     attempt = scene.newest()
     names = scene.cluster.run("squeue", "-h", "-j", scene.job, "-o", "%N").strip()
@@ -40,7 +40,7 @@ def node_lost(scene: Scene) -> None:
 def rank_hung(scene: Scene) -> None:
     """It stops where it is, and is not dead."""
     if not _can_see_hangs(scene):
-        raise Inapplicable("restart.hang_after_s is not set: nobody looks whether a program of its own hangs")
+        raise NotPossibleHere("restart.hang_after_s is not set: nobody looks whether a program of its own hangs")
     scene.wait_moment()
     rank, attempt = _a_rank(scene), scene.newest()
     pids = scene.live.ranks()[rank]
@@ -53,7 +53,7 @@ def rank_hung(scene: Scene) -> None:
 def _a_rank(scene: Scene) -> int:
     ranks = sorted(scene.live.ranks(fresh=True))
     if not ranks and not scene.cluster.ranks_are_here:
-        raise Inapplicable("the ranks run on other machines")
+        raise NotPossibleHere("the ranks run on other machines")
     if not ranks:
         raise Missed("no rank runs")
     return scene.dice.choice(ranks)

@@ -18,7 +18,7 @@ from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.observe.file_events import FileEvent, FileEvents
 from clusterdp.rehearse.observe.file_use import ONE_SAVE_S, is_checkpoint, series_of
 from clusterdp.rehearse.observe.save_shape import own_name
-from clusterdp.rehearse.run_spec import Inapplicable, Missed
+from clusterdp.rehearse.run_spec import Missed, NotPossibleHere
 from clusterdp.rundir import read_events
 from clusterdp.wording import counted
 
@@ -61,11 +61,11 @@ def _damage_theirs(scene: Scene) -> None:
         return len(_checkpoints_of(scene)) > 1
 
     if not any(map(is_checkpoint, scene.facts.written)) and not scene.facts.files:
-        raise Inapplicable("no checkpoint of this program is known")
+        raise NotPossibleHere("no checkpoint of this program is known")
     try:
         scene.wait("two checkpoints", two, scene.facts.took_s * 2)
     except Missed:
-        raise Inapplicable("the program keeps one checkpoint, so there is no older one to go back to") from None
+        raise NotPossibleHere("the program keeps one checkpoint, so there is no older one to go back to") from None
     attempt, pids = scene.newest(), frozen(scene)
     newest = _checkpoints_of(scene)[-1][-1]
     size = newest.stat().st_size

@@ -41,22 +41,20 @@ MOMENTS = (
 
 @dataclass
 class Scene:
-    """files: what the run does with its checkpoints. facts: of the undisturbed run. grace_s: of a preemption. tell:
-    shows where the run is. watches_silence: the batch script looks whether the program hangs. thorough: at every
-    moment of a save. unmade: what of the drill was not done, and why."""
+    """The run that a drill strikes."""
 
     live: LiveRun
-    files: FileWatch | None
+    files: FileWatch | None  # watches what the run does with its checkpoints
     cluster: DrillCluster
     job: str
-    facts: Facts
-    grace_s: float
+    facts: Facts  # of the undisturbed run
+    grace_s: float  # between the notice of a preemption and its kill
     dice: random.Random
-    tell: Callable[[int | None, str], None]
-    watches_silence: bool = False
-    thorough: bool = False
+    tell: Callable[[int | None, str], None]  # reports the run's step and what it does
+    watches_silence: bool = False  # whether the batch program ends a silent step
+    thorough: bool = False  # strike at every event of a save
     hits: list[Hit] = field(default_factory=list)
-    unmade: str = ""
+    unmade: str = ""  # the part of the drill that was not made, and why
     doing: str = ""
     _moment: str = ""
     _asked: float = 0.0

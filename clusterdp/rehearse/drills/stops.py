@@ -11,7 +11,7 @@ from typing import Any
 
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.observe import processes
-from clusterdp.rehearse.run_spec import Inapplicable, Missed
+from clusterdp.rehearse.run_spec import Missed, NotPossibleHere
 from clusterdp.rundir import Attempt
 
 SLURMS_MINUTE_S = 150.0  # and limits are looked at every 30 s
@@ -54,7 +54,7 @@ def preempted_in_warm_up(scene: Scene) -> None:
     """In the middle of it, by its steps."""
     end = scene.facts.warm_up
     if not end:
-        raise Inapplicable("no warm-up is known: no metric lr rises at first, and no argument is named warm-up")
+        raise NotPossibleHere("no warm-up is known: no metric lr rises at first, and no argument is named warm-up")
     half = max(1, end // 2)
     what = f"the warm-up, which ends at step {end}"
     preempt_in(scene, what, lambda: half <= (scene.live.step() or 0) < end, PREEMPTED)
@@ -62,14 +62,14 @@ def preempted_in_warm_up(scene: Scene) -> None:
 
 def preempted_in_evaluation(scene: Scene) -> None:
     if not scene.facts.evaluates:
-        raise Inapplicable("the undisturbed run had no evaluation that loop.watch() or Trainer has told of")
+        raise NotPossibleHere("the undisturbed run had no evaluation that loop.watch() or Trainer has told of")
     preempt_in(scene, "an evaluation", lambda: scene.live.phase() == processes.EVALUATION, PREEMPTED, "done")
 
 
 def preempted_at_the_last_step(scene: Scene) -> None:
     last = scene.facts.steps
     if not last:
-        raise Inapplicable("the program does not tell its steps")
+        raise NotPossibleHere("the program does not tell its steps")
     preempt_in(scene, f"step {last - 1}", lambda: (scene.live.step() or 0) >= last - 1, PREEMPTED, "done")
 
 
@@ -93,7 +93,7 @@ def preempt_in(scene: Scene, what: str, is_there: Callable[[], bool], *causes: s
     scene.wait(what, is_there, scene.patience_s, GLANCE_S)
     while True:
         if not scene.freeze() and not scene.cluster.ranks_are_here:
-            raise Inapplicable("the ranks run on other machines: where they are, at that moment, is not known here")
+            raise NotPossibleHere("the ranks run on other machines: where they are, at that moment, is not known here")
         if is_there():
             break
         scene.thaw(scene.live.pids())
@@ -121,7 +121,9 @@ def run_out_of_time(scene: Scene) -> Attempt:
     to the end of its time."""
     if not scene.cluster.ranks_are_here and scene.facts.took_s < SLURMS_MINUTE_S:
         took = f"{scene.facts.took_s:.0f} s"
-        raise Inapplicable(f"a real time limit is a whole minute, and the run is over after {took}; set rehearse.steps")
+        raise NotPossibleHere(
+            f"a real time limit is a whole minute, and the run is over after {took}; set rehearse.steps"
+        )
     attempt = scene.newest()
     left = _seconds(scene.cluster.run("squeue", "-h", "-j", scene.job, "-o", "%L").strip())
     asked = ASKED.search(scene.run.script.read_text())

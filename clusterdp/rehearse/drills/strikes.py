@@ -13,7 +13,7 @@ from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.observe.file_events import FileEvent, FileEvents
 from clusterdp.rehearse.observe.save_shape import AFTER, BEFORE, FIRST_BYTES, MIDDLE, Strike, named, save_until
-from clusterdp.rehearse.run_spec import Inapplicable, Missed
+from clusterdp.rehearse.run_spec import Missed, NotPossibleHere
 from clusterdp.rundir import Attempt
 from clusterdp.wording import counted
 
@@ -38,7 +38,7 @@ def killed_while_saving(scene: Scene) -> None:
     shape = scene.facts.saves
     chosen = shape.strikes if scene.thorough else shape.few()
     if not chosen:
-        raise Inapplicable("the undisturbed run has changed no file at a save")
+        raise NotPossibleHere("the undisturbed run has changed no file at a save")
     left = [*chosen]
     scene.wait_progress(EARLY)
     try:
@@ -56,7 +56,9 @@ def killed_while_saving(scene: Scene) -> None:
 
 def events_of(scene: Scene) -> FileEvents:
     if scene.cluster.file_events is None:
-        raise Inapplicable("this system gives no notice of what a program does to its files (Linux 5.5 or later does)")
+        raise NotPossibleHere(
+            "this system gives no notice of what a program does to its files (Linux 5.5 or later does)"
+        )
     return scene.cluster.file_events
 
 
@@ -120,7 +122,7 @@ def _kill_at(scene: Scene, events: FileEvents, strike: Strike, caught: Caught) -
 def frozen(scene: Scene) -> list[int]:
     pids = scene.freeze()
     if not pids and not scene.cluster.ranks_are_here:
-        raise Inapplicable("the ranks run on other machines, where they cannot be stopped")
+        raise NotPossibleHere("the ranks run on other machines, where they cannot be stopped")
     return pids
 
 

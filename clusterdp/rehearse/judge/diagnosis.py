@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from clusterdp.check.program import CodePlace
 from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.operate.why.first_failure import find_failure
-from clusterdp.rehearse.judge.case import Case
+from clusterdp.rehearse.judge.failed_drill import FailedDrill
 from clusterdp.rehearse.judge.lost_state import NOT_KEPT, at, name_the_loss
 from clusterdp.rehearse.judge.lost_work import SLACK, counts_anew, lost_work, printed, read_steps_of
 from clusterdp.rehearse.judge.resumed_from import Resume, resumes, unread_save
@@ -31,7 +31,7 @@ TORN = re.compile(
 PORT = re.compile(r"(?i)EADDRINUSE|address already in use")
 
 
-def diagnose(case: Case, differences: Sequence[Difference] = ()) -> str:
+def diagnose(case: FailedDrill, differences: Sequence[Difference] = ()) -> str:
     """Empty if nothing more than the failure itself can be said."""
     not_back = _of_port(case) or _of_requeue(case) or _of_ranks(case) or _of_torn(case)
     if not_back:
@@ -52,7 +52,7 @@ def diagnose(case: Case, differences: Sequence[Difference] = ()) -> str:
     return ". Besides, ".join(filter(None, [found[0], "; ".join(found[1:])])) if found else ""
 
 
-def _of_requeue(case: Case) -> str:
+def _of_requeue(case: FailedDrill) -> str:
     """It ended in order, and nobody brought it back."""
     last = case.history.last
     hit = next((hit for hit in reversed(case.result.hits) if last and hit.attempt == last.name and hit.causes), None)
@@ -68,7 +68,7 @@ def _of_requeue(case: Case) -> str:
     return ""
 
 
-def _of_ranks(case: Case) -> str:
+def _of_ranks(case: FailedDrill) -> str:
     """Ranks that began at the same step at first, and do not after a fault."""
     for number, attempt in enumerate(case.history.attempts, 1):
         first = _first_steps(case, attempt.name)
@@ -82,25 +82,25 @@ def _of_ranks(case: Case) -> str:
     return ""
 
 
-def _began_anew(case: Case, number: int) -> bool:
+def _began_anew(case: FailedDrill, number: int) -> bool:
     """Whether nothing that this attempt printed is against it: it may have read what the kernel did not report."""
     names = {each.number: each.name for each in case.history.attempts}
     first, here = (min(_first_steps(case, names[each]).values(), default=0) for each in (min(names), number))
     return here <= first + SLACK
 
 
-def _first_steps(case: Case, name: str) -> dict[int, int]:
+def _first_steps(case: FailedDrill, name: str) -> dict[int, int]:
     """By rank, the first step that it printed in this attempt."""
     logs = (case.history.run.attempt(name).rank_log(rank) for rank in itertools.count())
     steps = (read_steps(log, case.facts.counter) for log in itertools.takewhile(Path.exists, logs))
     return {rank: told[0] for rank, told in enumerate(steps) if told}
 
 
-def _is_early(case: Case, step: int | None) -> bool:
+def _is_early(case: FailedDrill, step: int | None) -> bool:
     return step is not None and case.facts.steps is not None and step < case.facts.steps
 
 
-def _of_torn(case: Case) -> str:
+def _of_torn(case: FailedDrill) -> str:
     """It went on from a file that was half written, or damaged, and died of it."""
     hit = case.result.hits[-1] if case.result.hits else None
     if hit is None or not hit.file or case.result.state == "done":
@@ -127,12 +127,12 @@ def _of_torn(case: Case) -> str:
     return f"it resumes from a file that is half written: {read}, the newest file, but no whole checkpoint{error}"
 
 
-def _is_in_place(case: Case, path: str) -> bool:
+def _is_in_place(case: FailedDrill, path: str) -> bool:
     """By the undisturbed run: a file whose writer was killed was not renamed either."""
     return any(use.in_place for each, use in case.facts.files.items() if series_of(each) == series_of(path))
 
 
-def _of_resume(case: Case) -> str:
+def _of_resume(case: FailedDrill) -> str:
     for each in resumes(case.history, case.result.files, case.facts.files):
         if not each.newer:
             continue
@@ -145,7 +145,7 @@ def _of_resume(case: Case) -> str:
     return next(filter(None, (_of_unread(case, hit) for hit in case.result.hits if hit.grace_s)), "")
 
 
-def _of_unread(case: Case, hit: Hit) -> str:
+def _of_unread(case: FailedDrill, hit: Hit) -> str:
     found = unread_save(case.history, case.result.files, case.facts.files, hit) if case.lost else None
     if found is None:
         return ""
@@ -154,7 +154,7 @@ def _of_unread(case: Case, hit: Hit) -> str:
     return f"{path} was saved after the warning, but attempt {after.number} resumed from {read}, which is older"
 
 
-def begun_anew(case: Case) -> str:
+def begun_anew(case: FailedDrill) -> str:
     """It has read nothing, though a whole checkpoint was there, and counts its steps from the beginning again."""
     torn = {hit.file for hit in case.result.hits}
     for each, step in _from_the_beginning(case):
@@ -163,7 +163,7 @@ def begun_anew(case: Case) -> str:
     return ""
 
 
-def _of_count(case: Case) -> str:
+def _of_count(case: FailedDrill) -> str:
     """It has read a checkpoint, and does steps again that were in it: from the very first, or from an epoch's."""
     saved = read_steps_of(case.history, case.result.files, case.facts.files)
     for each, steps, first in _began(case):
@@ -176,12 +176,12 @@ def _of_count(case: Case) -> str:
     return ""
 
 
-def _from_the_beginning(case: Case) -> Iterator[tuple[Resume, int]]:
+def _from_the_beginning(case: FailedDrill) -> Iterator[tuple[Resume, int]]:
     """Attempts that began at the step at which the first one began."""
     yield from ((each, steps[0]) for each, steps, first in _began(case) if steps[0] <= first)
 
 
-def _began(case: Case) -> Iterator[tuple[Resume, Sequence[int], int]]:
+def _began(case: FailedDrill) -> Iterator[tuple[Resume, Sequence[int], int]]:
     """Each attempt that came after one that had got further than its first step: its steps, and the first step of all.
     None where each attempt counts its own steps alone."""
     told = [] if case.facts.ours else printed(case.history, case.history.run, case.facts)
@@ -196,7 +196,7 @@ def _began(case: Case) -> Iterator[tuple[Resume, Sequence[int], int]]:
             yield each, steps, before[0][0]
 
 
-def _of_port(case: Case) -> str:
+def _of_port(case: FailedDrill) -> str:
     said = _error(case)
     if not said or not PORT.search(said):
         return ""
@@ -206,7 +206,7 @@ def _of_port(case: Case) -> str:
     return f"a port that it wants was taken: {_short(said)}"
 
 
-def _of_later(case: Case) -> str:
+def _of_later(case: FailedDrill) -> str:
     """It came back, and then failed by itself, of something else than what was done to it."""
     hits = [hit.attempt for hit in case.result.hits]
     last = case.history.last
@@ -216,14 +216,14 @@ def _of_later(case: Case) -> str:
     return f"attempt {last.number} failed by itself: {error}" if error else ""
 
 
-def _of_strike(case: Case) -> str:
+def _of_strike(case: FailedDrill) -> str:
     """It was killed in a save, and failed by itself of what that has left."""
     hit = case.result.hits[-1] if case.result.hits else None
     failed = _of_later(case) if hit and hit.moment else ""
     return f"killed {hit.moment}, it did not come back: {failed}" if hit and failed else ""
 
 
-def _of_error(case: Case) -> str:
+def _of_error(case: FailedDrill) -> str:
     if not case.history.attempts:
         return ""
     failure = find_failure(case.history)
@@ -241,7 +241,7 @@ def words_of_failure(history: RunHistory) -> str:
     return failure.error or "".join(printed[-1:])
 
 
-def _error(case: Case) -> str:
+def _error(case: FailedDrill) -> str:
     if case.result.state == "done" or not case.history.attempts:
         return ""
     failure = find_failure(case.history)

@@ -15,9 +15,9 @@ from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.rehearse.drills.losses import CRASHES
 from clusterdp.rehearse.drills.table import Drill
 from clusterdp.rehearse.judge.after_fault import AfterFault, after_fault
-from clusterdp.rehearse.judge.case import Case
 from clusterdp.rehearse.judge.compared import compared_with
 from clusterdp.rehearse.judge.diagnosis import begun_anew, diagnose
+from clusterdp.rehearse.judge.failed_drill import FailedDrill
 from clusterdp.rehearse.judge.lost_state import NOTHING, Kept, Shown, parts_made
 from clusterdp.rehearse.judge.lost_work import lost_work, printed, steps_lost
 from clusterdp.rehearse.judge.reference import Reference
@@ -102,7 +102,7 @@ def judge(
         return Verdict(verdict=NOT_LANDED, said=f"the fault did not land: {missed}", **told)  # type: ignore[arg-type]
     kept = Kept(reference.all_kept(), parts_made(reference.text), _is_whole(reference.text))
     last_steps = _last_steps(history, reference.facts)
-    case = Case(
+    case = FailedDrill(
         drill.name,
         result,
         history,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from clusterdp.operate.record.run_history import RunHistory
-from clusterdp.rehearse.judge.case import Case
+from clusterdp.rehearse.judge.failed_drill import FailedDrill
 from clusterdp.rehearse.judge.resumed_from import kinds_to_resume_from, resumes
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_use import FileUse, is_best, series_of
@@ -48,7 +48,7 @@ class LostWork:
         )
 
 
-def lost_work(case: Case) -> LostWork | None:
+def lost_work(case: FailedDrill) -> LostWork | None:
     """The largest loss of the run; None if none is beyond the interval of saves, or if steps or saves are not known."""
     told = [] if case.facts.ours else printed(case.history, case.history.run, case.facts)
     if counts_anew(told, case.facts):

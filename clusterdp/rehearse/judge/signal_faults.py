@@ -3,7 +3,7 @@ them, and by what it wrote afterwards. Of one that was killed in its handler, th
 
 from __future__ import annotations
 
-from clusterdp.rehearse.judge.case import Case
+from clusterdp.rehearse.judge.failed_drill import FailedDrill
 from clusterdp.rehearse.judge.lost_state import at
 from clusterdp.rehearse.observe.file_use import FileUse
 from clusterdp.rehearse.run_spec import Hit
@@ -13,7 +13,7 @@ JUST_NOW, JUST_NOW_S = 0.25, 1.0  # since a save, in its interval, or in seconds
 SLACK_S = 0.5  # between a kill and what the kernel then closes, or what is on record
 
 
-def of_signal(case: Case) -> str:
+def of_signal(case: FailedDrill) -> str:
     """Of the first stop with a warning; empty if the warning was used, or if nothing is known of it."""
     hit = next((hit for hit in case.result.hits if hit.grace_s and hit.handlers), None)
     if hit is None:
@@ -24,12 +24,12 @@ def of_signal(case: Case) -> str:
     return f"{said}; {counted(case.lost, 'step')} had to be done again" if said and case.lost else said
 
 
-def outlived(case: Case) -> bool:
+def outlived(case: FailedDrill) -> bool:
     """Whether ranks that were warned ran to the end of their grace time, and were killed."""
     return any(_outlived(case, hit) for hit in case.result.hits if hit.grace_s)
 
 
-def unsaved(case: Case, may_lose: int) -> str:
+def unsaved(case: FailedDrill, may_lose: int) -> str:
     """What is wrong with a program that was warned, and did not save; empty if nothing is, or the user accepts it. The
     step in which a warning comes may be done again by a program that stops at once in its handler."""
     warned = [hit for hit in case.result.hits if hit.grace_s and hit.causes]
@@ -47,7 +47,7 @@ def unsaved(case: Case, may_lose: int) -> str:
     return ""
 
 
-def _is_stale(case: Case, hit: Hit) -> bool:
+def _is_stale(case: FailedDrill, hit: Hit) -> bool:
     """It had saved before, though not just now, and did not save when it was warned."""
     times = [time for use in case.result.files.values() for time in (*use.written, *use.named) if time < hit.at]
     if not times or _saved(case, hit):
@@ -62,7 +62,7 @@ def is_deaf(hit: Hit) -> bool:
     return "default" in words or words == {"ignored"} or bool(hit.shells)
 
 
-def _of_handlers(case: Case, hit: Hit) -> str:
+def _of_handlers(case: FailedDrill, hit: Hit) -> str:
     ranks: dict[str, list[str]] = {}
     for rank, word in hit.handlers.items():
         ranks.setdefault(word, []).append(rank)
@@ -93,7 +93,7 @@ def _of_shells(hit: Hit) -> str:
     )
 
 
-def _of_time(case: Case, hit: Hit) -> str:
+def _of_time(case: FailedDrill, hit: Hit) -> str:
     """The ranks were killed when their time was over."""
     if not _outlived(case, hit):
         return ""
@@ -111,13 +111,13 @@ def _of_time(case: Case, hit: Hit) -> str:
     return f"it hangs in its handler, or its save takes longer than the warning: {when} it had not saved"
 
 
-def _usual_steps(case: Case, hit: Hit) -> float:
+def _usual_steps(case: FailedDrill, hit: Hit) -> float:
     """Those that the undisturbed run makes in the time of the warning; 0 if that is not known."""
     trained_s = case.facts.took_s - case.facts.start_s
     return (case.facts.steps or 0) * (hit.grace_s or 0) / trained_s if trained_s > 0 else 0.0
 
 
-def _is_cut(case: Case, hit: Hit, use: FileUse) -> bool:
+def _is_cut(case: FailedDrill, hit: Hit, use: FileUse) -> bool:
     """It was open for writing until the ranks were killed. That may be later than the end that is on record: a batch
     script ends at once, and Slurm waits for its KillWait before it kills the step."""
     killed = hit.at + (hit.grace_s or 0) - SLACK_S
@@ -127,14 +127,14 @@ def _is_cut(case: Case, hit: Hit, use: FileUse) -> bool:
     return not moved and any(killed <= each < until for each in use.written)
 
 
-def _of_end(case: Case, hit: Hit) -> str:
+def _of_end(case: FailedDrill, hit: Hit) -> str:
     """All ranks handle it, and ended in time."""
     if not case.result.files or _saved(case, hit):
         return ""
     return f"it handles {hit.signal}, and ends without a save"
 
 
-def _saved(case: Case, hit: Hit) -> bool:
+def _saved(case: FailedDrill, hit: Hit) -> bool:
     """Whether a file was written, or got its name, between the warning and the attempt's end."""
     until = _ended(case, hit) + 1
     return any(
@@ -143,12 +143,12 @@ def _saved(case: Case, hit: Hit) -> bool:
     )
 
 
-def _outlived(case: Case, hit: Hit) -> bool:
+def _outlived(case: FailedDrill, hit: Hit) -> bool:
     """Whether the ranks ran to the end of their grace time, and were killed."""
     return hit.grace_s is not None and _ended(case, hit) - hit.at >= hit.grace_s - SLACK_S
 
 
-def _ended(case: Case, hit: Hit) -> float:
+def _ended(case: FailedDrill, hit: Hit) -> float:
     return next((each.ended or hit.at for each in case.history.attempts if each.name == hit.attempt), hit.at)
 
 

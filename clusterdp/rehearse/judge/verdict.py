@@ -41,27 +41,24 @@ class HitRow:
 
 @dataclass(frozen=True)
 class Verdict:
-    """said: in a sentence. diagnosis: of a failure, what is wrong with the job. state: how the end states compare.
-    differences: the first ones, of so many as `differing` says. evidence: of the fault, in words for each of hits.
-    lost: steps that were done twice; None if the program does not tell its steps. settings: of the config, for this
-    drill alone. tries: until the fault landed."""
+    """The outcome of one drill."""
 
     drill: str
     about: str
     verdict: str
-    said: str
-    diagnosis: str = ""
-    evidence: tuple[str, ...] = ()
-    state: str = ""
-    differences: tuple[str, ...] = ()
-    differing: int = 0
-    lost: int | None = None
+    said: str  # the verdict in a sentence
+    diagnosis: str = ""  # of a failure: the job's fault
+    evidence: tuple[str, ...] = ()  # of the fault that the drill made, in words for each of hits
+    state: str = ""  # how the end states compare
+    differences: tuple[str, ...] = ()  # the first ones
+    differing: int = 0  # the number of all
+    lost: int | None = None  # steps that were done twice; None if the program prints no steps
     hits: tuple[HitRow, ...] = ()
     attempts: tuple[AttemptRow, ...] = ()
-    settings: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()  # of the config, in this drill alone
     took_s: float = 0.0
     folder: str = ""
-    tries: int = 1
+    tries: int = 1  # until the fault landed
     compared: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 

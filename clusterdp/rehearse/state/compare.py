@@ -199,22 +199,20 @@ def _bytes(key: str, leaf: Leaf) -> Bytes:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """`count`: elements with other bits; two NaNs are equal. `most`: the largest distance, None where the dtype is none
-    that numpy computes with. `relative`: the L2 norm of the distances in that of the larger tensor, or the share of the
-    elements that differ."""
+class Distance:
+    """The distance of two tensors."""
 
-    count: int
+    count: int  # of elements with other bits; two NaNs are equal
     total: int
-    most: float | None
-    relative: float
+    most: float | None  # the largest distance of an element; None if numpy does not compute with the dtype
+    relative: float  # L2 norm of the distances, divided by that of the larger tensor; or the share of count
 
 
 def is_float(dtype: str) -> bool:
     return dtype.startswith(("float", "bfloat", "complex"))
 
 
-def measure(a: Bytes, b: Bytes, dtype: str) -> Measured:
+def measure(a: Bytes, b: Bytes, dtype: str) -> Distance:
     """Of their bytes."""
     item = ITEM_SIZES.get(dtype, 1)
     total = len(a) // item
@@ -238,9 +236,9 @@ def measure(a: Bytes, b: Bytes, dtype: str) -> Measured:
         most = max(most, float(np.abs(distance).max()))
         squares, left, right = squares + _square(distance), left + _square(u), right + _square(v)
     if not known:
-        return Measured(count, total, None, count / max(1, total))
+        return Distance(count, total, None, count / max(1, total))
     norm = max(left, right)
-    return Measured(count, total, most, math.sqrt(squares / norm) if norm else math.inf if squares else 0.0)
+    return Distance(count, total, most, math.sqrt(squares / norm) if norm else math.inf if squares else 0.0)
 
 
 def number_of(leaf: Leaf) -> float | None:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clusterdp.check.program import CodePlace, ProgramText, look_at_file
-from clusterdp.rehearse.judge.beside import (
+from clusterdp.check.program import CodePlace, ProgramText, read_python_file
+from clusterdp.rehearse.judge.second_run import (
     beside_another,
     left_outside,
     not_apart,
@@ -22,7 +22,7 @@ def test_a_port_and_a_path_that_two_runs_share_are_named_with_their_lines(tmp_pa
     kept.parent.mkdir()
     kept.write_bytes(b"x")
     program.write_text(f'import os, torch\nos.environ["MASTER_PORT"] = "29500"\ntorch.save({{}}, "{kept}")\n')
-    text = look_at_file(program, tmp_path)
+    text = read_python_file(program, tmp_path)
     found = beside_another(Facts(ports=[29500]), Facts(ports=[29500, 1]), FOLDER, text, 0.0)
     assert found and found.diagnosis.startswith("a port is hard-coded: 29500 (train.py:2).")
     found = beside_another(Facts(), Facts(), FOLDER, text, 0.0)

@@ -13,7 +13,7 @@ from clusterdp.operate.record.attempt_history import AttemptHistory
 from clusterdp.operate.record.log_files import batch_log
 from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.operate.record.run_state import RunState
-from clusterdp.rehearse.judge.diagnosis import Case, begun_anew, diagnose, words_of_failure
+from clusterdp.rehearse.judge.diagnosis import FailedDrill, begun_anew, diagnose, words_of_failure
 from clusterdp.rehearse.judge.judge import why_missed
 from clusterdp.rehearse.judge.signal_faults import unsaved
 from clusterdp.rehearse.observe.file_use import FileUse
@@ -31,7 +31,7 @@ def stop(handlers: dict[str, str], **more: Any) -> Hit:
     return Hit("7.0", "preempted", 10, HIT, ("preempted",), handlers, grace_s=GRACE, **more)
 
 
-def case(tmp_path: Path, hit: Hit, *attempts: AttemptHistory, **more: Any) -> Case:
+def case(tmp_path: Path, hit: Hit, *attempts: AttemptHistory, **more: Any) -> FailedDrill:
     run = RunDir(tmp_path)
     files = more.pop("files", {})
     result = RunResult(more.pop("state", "done"), hits=(hit,), files=files, facts=Facts(steps=24, took_s=50.0))
@@ -39,7 +39,7 @@ def case(tmp_path: Path, hit: Hit, *attempts: AttemptHistory, **more: Any) -> Ca
         run, "job", "", RunState.DONE, "", ("7",), "", "", 1.0, attempts or (FIRST, SECOND), (), False, False
     )
     facts = Facts(steps=24, files=more.pop("undisturbed", IN_PLACE))
-    return Case(more.pop("drill", "preempted"), result, history, facts, more.pop("lost", 6), **more)
+    return FailedDrill(more.pop("drill", "preempted"), result, history, facts, more.pop("lost", 6), **more)
 
 
 @pytest.mark.parametrize(

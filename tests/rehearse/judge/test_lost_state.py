@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.check.program import CodePlace, look_at_file
+from clusterdp.check.program import CodePlace, read_python_file
 from clusterdp.rehearse.judge.lost_state import Kept, Shown, name_the_loss, parts_made
 from clusterdp.rehearse.state import Difference, EndState, Leaf, describe
 from clusterdp.rehearse.state.end_state import Part
@@ -85,7 +85,7 @@ def test_metrics_alone_name_no_part() -> None:
 def test_a_part_made_by_the_program_is_found_with_its_line(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("import torch\n# GradScaler() is for later\nscaler = torch.amp.GradScaler()\n")
-    made = parts_made(look_at_file(program, tmp_path))
+    made = parts_made(read_python_file(program, tmp_path))
     assert {part: place.line for part, place in made.items()} == {"scaler": 3}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.rehearse.judge.case import Case
+from clusterdp.rehearse.judge.failed_drill import FailedDrill
 from clusterdp.rehearse.judge.lost_work import lost_work
 from clusterdp.rehearse.observe.file_use import FileUse
 from clusterdp.rehearse.run_spec import Hit, committed
@@ -17,7 +17,7 @@ from tests.rehearse.judge.test_diagnosis import HIT, case, printed
 USUAL = {"a.pt": FileUse(written=[1.0, 2.0, 3.0], steps=[5, 10, 15])}
 
 
-def case_of(folder: Path, use: FileUse, began: int, file: str = "") -> Case:
+def case_of(folder: Path, use: FileUse, began: int, file: str = "") -> FailedDrill:
     """A run that was killed after step 17, and began again at this step."""
     printed(folder, "7.0", *range(1, 18))
     printed(folder, "7.1", *range(began, 25))

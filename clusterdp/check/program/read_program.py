@@ -1,4 +1,4 @@
-"""look_at: the facts of the program that a command runs."""
+"""read_program: the facts of the program that a command runs."""
 
 from __future__ import annotations
 
@@ -61,20 +61,20 @@ TEMPORARY = re.compile(r"(?<![a-z/])te?mp|partial|bytesio|buffer", re.I)  # but 
 MOST_TEXTS = 200  # that a name may stand for, one by another
 
 
-def look_at(words: Sequence[str], folder: Path) -> ProgramText | None:
+def read_program(words: Sequence[str], folder: Path) -> ProgramText | None:
     """What is written in the Python files that these words run, in `folder`. None if no such file is found: another
     program, or one that is installed. Through shell scripts, the files of all their commands together."""
     file = program_of(words, folder)
-    return None if file is None else _look_at_any(file, folder, MOST_SCRIPTS)
+    return None if file is None else _read_any(file, folder, MOST_SCRIPTS)
 
 
-def look_at_script(text: str, folder: Path, file: Path, before: int = 0) -> ProgramText | None:
+def read_script(text: str, folder: Path, file: Path, before: int = 0) -> ProgramText | None:
     """The same of `script:`, whose shell lives on at a signal. `file`: where the lines
     stand, below `before` others."""
-    return _look_at_shell("\n" * before + text, folder, file, MOST_SCRIPTS, traps=True)
+    return _read_shell("\n" * before + text, folder, file, MOST_SCRIPTS, traps=True)
 
 
-def look_at_file(file: Path, folder: Path) -> ProgramText:
+def read_python_file(file: Path, folder: Path) -> ProgramText:
     """The same of a Python file, and of those of the folder that it imports."""
     sources = sources_from(file, folder)
     text = ProgramText([source.file for source in sources.each], complete=sources.complete, libraries=sources.libraries)
@@ -89,26 +89,26 @@ def look_at_file(file: Path, folder: Path) -> ProgramText:
     return _each_once(text)
 
 
-def _look_at_any(file: Path, folder: Path, hops: int) -> ProgramText | None:
+def _read_any(file: Path, folder: Path, hops: int) -> ProgramText | None:
     if file.suffix == ".py":
-        return look_at_file(file, folder)
+        return read_python_file(file, folder)
     try:
         data = read_plain(file).decode()
     except (OSError, ValueError):
         return None
     if data.startswith("#!") and "python" in data.splitlines()[0]:
-        return look_at_file(file, folder)
-    return _look_at_shell(data, folder, file, hops)
+        return read_python_file(file, folder)
+    return _read_shell(data, folder, file, hops)
 
 
-def _look_at_shell(text: str, folder: Path, file: Path, hops: int, traps: bool = False) -> ProgramText | None:
+def _read_shell(text: str, folder: Path, file: Path, hops: int, traps: bool = False) -> ProgramText | None:
     found, shells = [], []
     traps = traps or has_trap(text)
     commands = [*commands_of(text)]
     for at, command in enumerate(commands):
         rest = commands[at + 1 :]
         program = program_of(command.words, folder) if hops else None
-        each = _look_at_any(program, folder, hops - 1) if program else None
+        each = _read_any(program, folder, hops - 1) if program else None
         if each is None:
             continue
         found.append(each)

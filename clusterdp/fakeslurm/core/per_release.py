@@ -12,23 +12,23 @@ class HasVersion(Protocol):
     def version(self) -> str: ...
 
 
-class Since(Generic[T]):
+class PerRelease(Generic[T]):
     """A rule that changed: its value from each of these releases on. The first must be 22.05."""
 
     def __init__(self, values: dict[str, T]):
         self._values = list(values.items())
 
     @overload
-    def __get__(self, release: None, owner: Any) -> Since[T]: ...
+    def __get__(self, release: None, owner: Any) -> PerRelease[T]: ...
     @overload
     def __get__(self, release: HasVersion, owner: Any) -> T: ...
-    def __get__(self, release: HasVersion | None, owner: Any) -> Since[T] | T:
+    def __get__(self, release: HasVersion | None, owner: Any) -> PerRelease[T] | T:
         if release is None:
             return self
         return [value for since, value in self._values if since <= release.version][-1]
 
 
-class Added(Since[str]):
+class Added(PerRelease[str]):
     """Words that releases added: all that there are in one of them."""
 
     @overload

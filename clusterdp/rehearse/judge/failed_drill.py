@@ -1,4 +1,4 @@
-"""Case: a drill that is over, and what is known of the job: what the diagnosis is made from."""
+"""FailedDrill: a drill that is over, and the facts of its job, from which the diagnosis is made."""
 
 from __future__ import annotations
 
@@ -14,18 +14,15 @@ from clusterdp.rehearse.run_spec import RunResult
 
 
 @dataclass(frozen=True)
-class Case:
-    """lost: steps that were done twice. requeue: restart.requeue. text: the program's, as far as it can be read. shown:
-    by experiments."""
-
+class FailedDrill:
     drill: str
     result: RunResult
     history: RunHistory
     facts: Facts
-    lost: int | None
-    requeue: bool = True
-    text: ProgramText | None = None
+    lost: int | None  # steps that were done twice
+    requeue: bool = True  # restart.requeue
+    text: ProgramText | None = None  # of the program, as far as it can be read
     kept: Kept | None = None
     after: AfterFault | None = None
-    shown: Shown = NOTHING
+    shown: Shown = NOTHING  # by experiments
     last_steps: Mapping[str, int] = field(default_factory=dict)  # by attempt, as rank 0 has printed them
