@@ -58,9 +58,10 @@ def test_cancelling_the_leader_ends_all_components_and_their_tasks(hasty: Desk) 
 
 
 def test_one_component_that_fails_to_fit_keeps_all_waiting(shared_desk: Desk) -> None:
-    blocker = shared_desk.say("sbatch --parsable --output=/dev/null --exclusive --nodes=4 --wrap='sleep 100'")
+    blocker = shared_desk.say("sbatch --parsable --output=/dev/null --exclusive --nodes=3 --wrap='sleep 100'")
     shared_desk.until(lambda: shared_desk.field(blocker, "JobState") == "RUNNING")
     job = submit(shared_desk, "true")
+    shared_desk.until(lambda: shared_desk.field(str(job), "Reason") != "None", "a look at the queue")
     assert shared_desk.say(f"squeue -h -S i -j {job} -o %T").split() == ["PENDING", "PENDING"]
     refused = shared_desk.run("scancel", f"{job}+1")
     assert refused.returncode == 60

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,8 @@ def test_a_requeued_job_waits_for_two_minutes_unless_it_is_hurried(tmp_path_fact
         desk.until_said(job, "up")
         desk.say(f"scontrol requeue {job}")
         desk.until(lambda: desk.say(f"squeue -h -j {job} -o '%T %r'") == "PENDING BeginTime", "the reason BeginTime")
+        begins = datetime.fromisoformat(desk.field(job, "StartTime"))
+        assert 100 < (begins - datetime.now()).total_seconds() <= 121
         desk.say(f"scontrol update JobId={job} StartTime=now")
         cluster.wait(job, JobState.RUNNING)
         assert desk.field(job, "Restarts") == "1"

@@ -150,8 +150,8 @@ def test_a_killed_supervisor_takes_its_tasks_along_and_the_job_is_accounted_for(
     stepds = {os.getsid(pid) for pid in pids}
     parents = {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in stepds}
     processes.send(parents, signal.SIGKILL)  # the second may have ended because of the first
-    desk.until(lambda: desk.cluster.run("squeue", "-h", "-j", job) == "", "the job's end")
     desk.until(lambda: not any(map(processes.alive, pids)), "the tasks' end")
+    desk.until(lambda: desk.say(f"squeue -h -t all -j {job} -o %T") == "FAILED", "its record")
 
 
 RELAY = """

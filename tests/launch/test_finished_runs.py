@@ -58,8 +58,9 @@ def test_a_program_that_was_missing_twice_is_not_looked_for_again(run_script: Ru
 
 
 def test_a_program_that_was_stopped_is_stopped_by_its_user_still(run_script: RunScript, tmp_path: Path) -> None:
-    stopped = {"command": ["touch", str(tmp_path / "run/stop")]}
+    stopped = {"command": ["bash", "-c", f"echo x >>{tmp_path}/ran; touch {tmp_path}/run/stop"]}
     assert [run_script(stopped, restart=restart).returncode for restart in range(2)] == [75, 75]
+    assert runs(tmp_path) == 1
     assert last_event(tmp_path, "7.1")["reason"] == last_event(tmp_path, "7.0")["reason"] == "user"
 
 

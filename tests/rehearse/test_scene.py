@@ -55,8 +55,11 @@ def test_a_program_without_steps_is_disturbed_in_the_middle_between_two_saves(
             given.wait_progress(0.4)
 
 
-def test_a_program_without_saves_is_disturbed_by_its_time(tmp_path: Path) -> None:
+def test_a_program_without_saves_is_disturbed_by_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scene(tmp_path / "run", Facts(took_s=40.0)).wait_progress(0.4)
+    monkeypatch.setattr(Scene, "patience_s", 0.05)
+    with pytest.raises(Missed, match="40 % of its time did not come"):
+        scene(tmp_path / "other", Facts(took_s=400.0)).wait_progress(0.4)
 
 
 def test_a_program_with_steps_is_disturbed_in_the_middle_between_two_saves(tmp_path: Path) -> None:

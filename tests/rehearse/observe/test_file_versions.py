@@ -14,6 +14,7 @@ from clusterdp.rehearse.observe import file_versions
 from clusterdp.rehearse.observe.file_versions import FileVersions, files_at, folder_of_versions, read_versions
 from clusterdp.rehearse.observe.live_run import LiveRun
 from clusterdp.rundir import RunDir
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has inotify")
 
@@ -35,13 +36,15 @@ def contents(run: Path) -> list[tuple[str, str | None]]:
 
 def test_each_version_of_a_file_is_kept(watched: tuple[FileVersions, Path], tmp_path: Path) -> None:
     versions, code = watched
+    (code / "a.pt").write_text("0")
+    wait_for("the first version", lambda: contents(tmp_path / "run") == [("a.pt", "0")], 5)
     (code / "a.pt").write_text("1")
     versions.close()
     later = FileVersions(versions._live, tmp_path / "other-versions")
     (code / "a.pt").write_text("2")
     (code / "b.tmp").write_text("3")
     later.close()
-    assert contents(tmp_path / "run") == [("a.pt", "1")]
+    assert contents(tmp_path / "run") == [("a.pt", "0"), ("a.pt", "1")]
     assert contents(tmp_path / "other") == [("a.pt", "2"), ("b.tmp", "3")]
     assert [each.step for each in read_versions(tmp_path / "other")] == [7, 7]
 

@@ -31,13 +31,15 @@ def watched(tmp_path: Path) -> tuple[FileWatch, Path]:
 def test_it_tells_saves_in_place_from_renamed_ones_and_what_was_read(tmp_path: Path) -> None:
     watch, folder = watched(tmp_path)
     (folder / "in_place.pt").write_bytes(b"x")
+    (folder / "kept.pt").write_bytes(b"x")
     (folder / "whole.pt.tmp").write_bytes(b"x")
     (folder / "whole.pt.tmp").rename(folder / "whole.pt")
     (folder / "whole.pt").read_bytes()
     (folder / "notes.txt").write_text("no checkpoint")
     (folder / "in_place.pt").unlink()
     uses = watch.uses()
-    assert sorted(uses) == [f"out/{name}" for name in ("in_place.pt", "whole.pt", "whole.pt.tmp")]
+    assert sorted(uses) == [f"out/{name}" for name in ("in_place.pt", "kept.pt", "whole.pt", "whole.pt.tmp")]
+    assert uses["out/kept.pt"].in_place
     assert not uses["out/whole.pt"].in_place and not uses["out/whole.pt.tmp"].in_place
     assert uses["out/whole.pt.tmp"].steps == uses["out/whole.pt"].steps == [7]
     assert uses["out/whole.pt.tmp"].size == uses["out/whole.pt"].size == 1
