@@ -1,7 +1,8 @@
 """The tests that belong to a part of the package: `python -m tests.part clusterdp/checkpoint` prints their paths.
 
-A folder has those of its mirror under tests/. A module has the file that is named after it; without one, those of the
-mirror's files that import it; without any, the whole mirror.
+A folder has those of its mirror under tests/. A module has the file that is named after it, and those of the mirror's
+files that import it or, if its package exports it, the package; without any, the whole mirror. sbatch_templates has
+those of launch. The tests that cut across all parts are always among them.
 """
 
 from __future__ import annotations
@@ -16,52 +17,57 @@ ROOT = Path(__file__).resolve().parents[1]
 MIRRORS = {
     "slurm": ["slurm_types"],
     "fakeslurm": ["fakeslurm", "slurm_facts"],
-    "errors": ["test_maps.py"],  # compares their tree with the pages
-    "rundir": [
-        "operate/test_odd_files.py",
-        "operate/test_logs.py",
-        "operate/test_run_history.py",
-        "launch/test_lock.py",
-    ],
+    "__main__": ["cli"],
+    "errors": [],
+    "plainfile": ["operate/test_odd_files.py"],
+    "procfs": ["test_procfs.py"],
+    "pytest_plugin": ["fakeslurm/test_plugin.py"],
+    "rundir": ["operate/test_odd_files.py", "operate/logs", "operate/record", "launch/test_lock.py"],
+    "wording": ["test_wording.py"],
 }
+ACROSS = [ROOT / "tests" / name for name in ("test_maps.py", "test_architecture.py")]
 
 
 def paths_for(part: str) -> list[Path]:
     path = Path(part.removesuffix("/"))
     if path.is_absolute():
         path = path.relative_to(ROOT)
-    if path.parts[:1] != ("clusterdp",) or not (ROOT / path).exists():
+    if path.parts[:1] not in (("clusterdp",), ("sbatch_templates",)) or not (ROOT / path).exists():
         raise SystemExit(
-            f"P={part}: is no part of the package. Give a folder or a file, such as P=clusterdp/checkpoint."
+            f"P={part}: not a part of the package. Give a folder or a file, such as P=clusterdp/checkpoint."
         )
-    if path == Path("clusterdp"):
+    if path in (Path("clusterdp"), Path("clusterdp/__init__.py")):
         return [ROOT / "tests"]
-    mirror = _mirror(Path(path.parts[1]).stem)
-    if mirror and len(path.parts) == 2:
+    return sorted({*_own(path), *ACROSS})
+
+
+def _own(path: Path) -> set[Path]:
+    if path.parts[0] == "sbatch_templates":
+        return {ROOT / "tests/launch"}
+    name = Path(path.parts[1]).stem
+    mirror = {ROOT / "tests" / each for each in MIRRORS.get(name, [name])}
+    if len(path.parts) == 2:
         return mirror
-    files = _test_files(mirror or [ROOT / "tests"])
+    files = sorted(file for each in mirror for file in ([each] if each.is_file() else each.rglob("test_*.py")))
     modules = [path] if path.suffix else [each.relative_to(ROOT) for each in (ROOT / path).rglob("*.py")]
-    return sorted({file for module in modules for file in _of_module(module, files)}) or mirror or [ROOT / "tests"]
-
-
-def _mirror(name: str) -> list[Path]:
-    folders = [ROOT / "tests" / each for each in MIRRORS.get(name, [name])]
-    return [folder for folder in folders if folder.exists()]
-
-
-def _test_files(places: list[Path]) -> list[Path]:
-    return sorted(file for each in places for file in ([each] if each.is_file() else each.rglob("test_*.py")))
+    return {file for module in modules for file in _of_module(module, files)} or mirror
 
 
 def _of_module(module: Path, files: list[Path]) -> set[Path]:
-    name = ".".join(module.with_suffix("").parts).removesuffix(".__init__")
-    named = {file for file in files if file.stem == f"test_{module.stem}"}
-    return named or {file for file in files if name in _imports(file)}
+    names = {_dotted(module)}
+    package = module.parent / "__init__.py"
+    if module.name != "__init__.py" and names & _imports(ROOT / package):
+        names.add(_dotted(package))
+    return {file for file in files if file.stem == f"test_{module.stem}" or names & _imports(file)}
+
+
+def _dotted(module: Path) -> str:
+    return ".".join(module.with_suffix("").parts).removesuffix(".__init__")
 
 
 @cache
 def _imports(file: Path) -> set[str]:
-    """The modules that a test imports, or names as `package.module`."""
+    """The modules that a file imports, or names as `package.module`."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
