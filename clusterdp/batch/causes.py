@@ -9,11 +9,11 @@ CAUSES = {
     "preempted": "preempted",
     "timeout": "out of time",
     "requeued": "requeued by the program or an administrator",
-    "node-lost": "ended, for its node failed",  # also: srun could launch nothing there
+    "node-lost": "ended because its node failed",  # also: srun could launch nothing there
     "signal": "stopped by a signal",
     "asked": "asked to be requeued",
-    "bad-node": "did not start, for it had a node that the run avoids",
-    "preflight": "did not start, for a node failed the preflight",
+    "bad-node": "did not start: one of its nodes is on the run's avoid list",
+    "preflight": "did not start because a node failed the preflight",
     "lost": "lost without a record (a node failed, or it was killed)",
     "crash": "crashed",
     "start": "crashed at its start",
@@ -26,7 +26,7 @@ CAUSES = {
     "stopped": "stopped for good",
     "gave-up": "gave up",
     "overtaken": "superseded",
-    "unknown": "not requeued, for Slurm's controller did not answer",
+    "unknown": "not requeued: Slurm's controller did not answer",
 }
 # Faults have restart.max_crashes as a common limit, besides their own.
 FAULTS = frozenset(["crash", "start", "memory", "hung", "disk"])

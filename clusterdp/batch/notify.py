@@ -149,7 +149,7 @@ class Notify:
                 if timer is not None and timer.poll() is not None:
                     os.killpg(child.pid, signal.SIGKILL)
                     child.communicate()
-                    warn("notify: ended, for it took longer than {} s.".format(MOST_S))
+                    warn("notify: ended, because it took longer than {} s.".format(MOST_S))
                     return None
         if timer is not None:
             end(timer)

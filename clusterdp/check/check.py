@@ -244,7 +244,7 @@ def _of_gpus(subject: Subject) -> Iterator[Finding]:
     of_extra = int(asked) // resources.nodes if asked.isdecimal() else 0
     key = "resources.gres" if of_gres else "resources.extra.gpus"
     if (each := of_gres or of_extra) > 1:
-        what = f"one rank on each node, for its {each} GPUs: only gpus_per_node makes a rank for each"
+        what = f"one rank on each node with {each} GPUs: only gpus_per_node makes a rank for each"
         why = "the others are idle, unless the program uses several"
         remedy = f"Write resources.gpus_per_node: {each} instead, or say how many ranks: tasks_per_node."
         yield Finding("warning", key, what, why, remedy)

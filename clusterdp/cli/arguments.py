@@ -64,8 +64,8 @@ def read_options(words: Sequence[str]) -> argparse.Namespace:
 
 
 def parser(words: Sequence[str] | None = None) -> CliParser:
-    """The parser of any words, or of these alone: if they begin with a verb, the others are left out, for all of them
-    take some milliseconds."""
+    """The parser of any words, or of these alone: if they begin with a verb, the other verbs are left out, because all
+    of them take some milliseconds."""
     top = CliParser(
         prog="clusterdp",
         description="One YAML file in; a multi-node PyTorch training out, on any Slurm cluster, that cannot lose work.",

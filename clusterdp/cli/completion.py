@@ -119,7 +119,7 @@ def _config_files(prefix: str, **more: Any) -> list[str]:
 
 
 def _keys(prefix: str, **_: Any) -> list[str]:
-    """The keys of a section, once its name is complete; before that sections, for there are two hundred keys."""
+    """The keys of a section, once its name is complete; before that sections, because there are two hundred keys."""
     from clusterdp.config.explain import explanations
 
     keys = [one.key for one in explanations() if one.key.startswith(prefix)]

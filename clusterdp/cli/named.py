@@ -31,7 +31,7 @@ def known_run(word: str | None, sweeps: bool = False) -> RunDir:
 
 
 def named_run(verb: str, word: str | None, others: Sequence[str] = (), sweeps: bool = False) -> RunDir:
-    """The run, for a verb that cannot be undone: it must be named, for the latest may not be the one that is meant.
+    """The run, for a verb that cannot be undone: it must be named, because the latest may not be the one that is meant.
     ConfigError if it is not. `others`: the words after it."""
     missing = word is None or ("=" in word and not os.path.exists(word))
     if not missing:

@@ -90,8 +90,8 @@ def again(options: argparse.Namespace) -> int:
 
 
 def send_plan(plan: Plan, options: argparse.Namespace, lock: RunLock | None = None) -> int:
-    """Submit, say what was submitted, and follow if asked. --cluster local always follows, for the cluster ends with
-    this process.
+    """Submit, print the job, and follow it if asked. --cluster local always follows, because the cluster ends with this
+    process.
 
     `lock`: of the run that is to be resumed, and released as soon as its job is submitted.
     """

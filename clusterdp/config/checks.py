@@ -155,7 +155,7 @@ def _bad_measuring(c: Config) -> Iterator[tuple[str, str, str]]:
     if profile.find and (profile.steps is None or profile.steps < LEAST_STEPS):
         yield "profile.steps", f"{profile.steps} are too few to find anything", f"Write {LEAST_STEPS} or more"
     if trace.start is not None and trace.start < 3:
-        yield "profile.trace.start", f"{trace.start} is too early, for it takes a step to begin", "Write 3 or more"
+        yield "profile.trace.start", f"{trace.start} is too early, because it takes a step to begin", "Write 3 or more"
     known = ("tensorboard", "wandb", "mlflow")
     for name in c.metrics.to:
         if name not in known:

@@ -102,7 +102,7 @@ def holds_secret(text: str, strict: bool = False) -> bool:
 
 
 def _leaves(values: Any, key: str = "", name: str = "") -> Iterator[tuple[str, str, Any]]:
-    """Dotted key, last name and value of each scalar; words of a list are one text, for an option may be two words."""
+    """Dotted key, last name and value of each scalar. A list is one text, because an option may be two words."""
     if isinstance(values, Mapping):
         for own, value in values.items():
             yield from _leaves(value, f"{key}.{own}" if key else str(own), str(own))

@@ -41,7 +41,7 @@ class Plan:
 
     def carry_out(self) -> tuple[Job, CodeSnapshot | None]:
         """Make the run folder and submit. If that fails, or sbatch refuses, the folder is removed again. If it is in
-        doubt whether sbatch has accepted the job, the folder stays, for there may be a job that needs it."""
+        doubt whether sbatch has accepted the job, the folder stays, because there may be a job that needs it."""
         from clusterdp.launch.send.new_folder import new_folder
 
         with new_folder(self.run, named=bool(self.spec.config.run_dir)) as lock:
@@ -111,7 +111,7 @@ class Plan:
         return taken
 
     def write_config(self) -> None:
-        """Each file is complete at any time, for a job of the run may start just now. Only the owner can read them,
+        """Each file is complete at any time, because a job of the run may start just now. Only the owner can read them,
         whatever the umask, which is the user's and goes with the job."""
         from clusterdp.launch.snapshot.batch_copy import write_batch
 

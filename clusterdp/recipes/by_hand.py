@@ -73,7 +73,7 @@ def main(
 
 
 def replicate(model: nn.Module) -> None:
-    """Gives every rank rank 0's weights, for each has drawn its own. Buffers too, such as BatchNorm's statistics."""
+    """Copies rank 0's weights to every rank, because each has drawn its own, and buffers (BatchNorm's statistics)."""
     for tensor in model.state_dict().values():
         dist.broadcast(tensor, src=0)
 

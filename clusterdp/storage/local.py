@@ -96,7 +96,7 @@ class LocalStorage(Storage):
     @contextmanager
     def _inside(self, folder: str) -> Iterator[int]:
         """A descriptor of a folder in which something is to be deleted. OSError if a link leads there: what lies behind
-        one may be another run's. The root itself may be a link, for it was named by the user."""
+        one may be another run's. The root itself may be a link, because it was named by the user."""
         fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for part in filter(None, folder.split("/")):

@@ -50,7 +50,7 @@ def test_a_run_goes_on_elsewhere_when_a_node_fails(cluster: Cluster, project: Pa
     first, second = run.events("preflight")
     assert first["failures"] == ["n2: cannot write to the run folder: File too large"], run.account()
     assert second["failures"] == [], run.account()
-    assert "for a node failed the preflight" in clusterdp(cluster, project, "status", "run").stdout
+    assert "because a node failed the preflight" in clusterdp(cluster, project, "status", "run").stdout
 
 
 def test_preflight_ends_as_soon_as_a_task_dies(cluster: Cluster, project: Path) -> None:

@@ -99,7 +99,7 @@ def test_the_address_is_given_to_curl_alone(
         ("exit 127", "there is no curl on"),
         ("exit 6", "was not reached from"),
         ("unreadable", "notify.webhook_file: cannot be read on"),
-        ("hangs", "ended, for it took longer than 10 s"),
+        ("hangs", "ended, because it took longer than 10 s"),
     ],
 )
 def test_what_goes_wrong_is_one_line_and_the_job_ends_as_it_would(

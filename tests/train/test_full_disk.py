@@ -115,7 +115,7 @@ def test_two_ranks_whose_logs_lie_on_the_full_disk_train_on_and_end_in_order(dis
     assert run.outcome("1.0") == "done finished 24"
     assert run.saved("1.0") == 24
     assert run.last("step") == 24
-    assert "lines were lost here, for this log could not be written." in log
+    assert "lines were lost here because this log could not be written." in log
     assert "records were lost" in log
 
 

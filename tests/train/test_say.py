@@ -29,7 +29,7 @@ def test_lines_that_find_no_room_are_lost_and_counted_where_the_log_goes_on(monk
     log.full = False
     say("four")
     say("five")
-    lost = "clusterdp: 2 lines were lost here, for this log could not be written.\n"
+    lost = "clusterdp: 2 lines were lost here because this log could not be written.\n"
     assert log.getvalue() == f"one\n{lost}four\nfive\n"
 
 

@@ -97,7 +97,7 @@ class Mirror:
                 self._catch_up(newest)
             except (OSError, CheckpointError) as error:
                 if newest and newest != self._newest():
-                    continue  # retention has removed it under our hands, for a newer one
+                    continue  # retention has removed it meanwhile, because of a newer one
                 if pause == 0.0:
                     _log.warning("%s: %s. Checkpoints stay in %s meanwhile.", self.far.url, error, self.near.url)
                 pause = min(LONGEST_PAUSE_S, max(1.0, 2 * pause))

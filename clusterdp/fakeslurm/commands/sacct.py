@@ -124,7 +124,7 @@ def _filtered(
     rows = _within(options, rows, now, named)
     if "state" in options:
         states = [_state(word) for word in options["state"].split(",")]
-        # Held jobs are not found by their state, for they are not eligible yet.
+        # Held jobs are not found by their state, because they are not eligible yet.
         rows = [row for row in rows if row.state in states and (row.state != "PENDING" or row.eligible is not None)]
     checks: list[tuple[str, Callable[[AccountingJob], str]]] = [
         ("name", lambda row: row.name),

@@ -65,7 +65,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
 
 
 def _variables(daemon: Daemon, job: JobRecord, environ: dict[str, str]) -> dict[str, str]:
-    """The variables that the command gets: fewer than a batch script, for it runs on no node."""
+    """The variables that the command gets: fewer than a batch script, because it runs on no node."""
     controller = daemon.controller
     found = job_environ.of_job(job, controller.user, daemon.shape, str(controller.conf_path()))
     found = {name: value for name, value in found.items() if name not in job_environ.ON_NODES_ONLY}

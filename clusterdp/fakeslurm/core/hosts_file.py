@@ -16,7 +16,7 @@ ADDRESS = "127.0.0.1"
 
 
 def unknown(names: Iterable[str]) -> list[str]:
-    """The names that the machine's own /etc/hosts does not have. DNS is not asked, for it may take long."""
+    """The names that the machine's own /etc/hosts does not have. DNS is not asked, because it may take long."""
     known: set[str] = set()
     try:
         for line in HOSTS.read_text(errors="replace").splitlines():

@@ -29,7 +29,7 @@ class TaskUsage(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """The usage of a step. A tuple, for the journal and accounting have one for each step that ever ran."""
+    """The usage of a step. A tuple, because the journal and accounting have one for each step that ever ran."""
 
     user_s: float
     system_s: float

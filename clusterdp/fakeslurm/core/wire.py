@@ -1,7 +1,7 @@
 """What commands, slurmctld and slurmstepds send each other over the cluster's unix socket.
 
 A message is a frame: one letter for its kind, four bytes of length (big endian), that many bytes.
-Commands import this file and little else, for they must start within milliseconds.
+Commands import this file and little else, because they must start within milliseconds.
 
     from a command                                to a command
     C  words of the command line                  o e   text for stdout, stderr

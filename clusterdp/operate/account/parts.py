@@ -218,7 +218,7 @@ def allocations(history: RunHistory, now: float | None, ended: Mapping[str, floa
 def _queued(own: Sequence[Record]) -> tuple[float, float]:
     """Since when the attempt was in the queue, and until when, by Slurm; 0 if that is not on record.
 
-    A controller's clock may be ahead of the node's: then both are put back, for no script starts before its job."""
+    A controller's clock may be ahead of the node's: then both are put back, because no script starts before its job."""
     queued, awake = last_of(own, "queued"), time_of({"time": last_of(own, "started").get("awake")})
     since, until = (time_of({"time": queued.get(key)}) for key in ("since", "until"))
     ahead = max(0.0, until - awake) if awake else 0.0

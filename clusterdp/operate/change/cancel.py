@@ -50,7 +50,7 @@ def _cancel_jobs(run: RunDir, was_over: bool) -> tuple[list[str], str]:
 
     told: list[str] = []
     silent = ""
-    # Twice, for a batch script that had not seen the marker yet may have put a new job into the queue meanwhile.
+    # Twice, because a batch program that has not seen the marker yet may have put a new job into the queue meanwhile.
     for _ in range(2):
         history = read_history(run)
         try:

@@ -30,7 +30,7 @@ def cancel_sweep(folder: SweepDir) -> str:
     for each in going:
         mark_cancelled(each.history.run, each.history.job, durably=False)
     told: list[str] = []
-    # Twice, for a batch script that had not seen its mark may have put a new job into the queue meanwhile.
+    # Twice, because a batch program that has not seen its mark may have put a new job into the queue meanwhile.
     silent = ""
     for _ in range(2):
         try:

@@ -153,7 +153,7 @@ def _said(value: Any) -> str:
 
 
 def _per_rank(a: Side, b: Side, only: str | None) -> Iterator[str]:
-    """The differences of each rank's own state. Random numbers are one line, for their values tell nothing."""
+    """The differences of each rank's own state. Random numbers are one line, because their values mean nothing."""
     if a.info.world_size != b.info.world_size:
         if only is None:
             yield f"ranks: {a.info.world_size} -> {b.info.world_size}; what each had for itself is not compared"

@@ -35,7 +35,9 @@ def find_run(word: str | os.PathLike[str] | None = None) -> RunDir:
             return RunDir(path.absolute())
         if whole := whole_name(path):
             raise RunError(f"{word}: is left of a run that was removed. `clusterdp rm {whole}` removes it, too.")
-        raise RunError(f"{word}: not a run folder, for it has no config.yaml and no events. Name the run's own folder.")
+        raise RunError(
+            f"{word}: not a run folder, because it has no config.yaml and no events. Name the run's own folder."
+        )
     name = os.fspath(word)
     if is_job_id(name):
         return _with_job(name)

@@ -124,7 +124,7 @@ class Reading:
         there, _ = read_in_time(paths, os.path.isdir, PATIENCE_S / 10)
         self.more = len(found) - len(self.found) + sum(there.get(path, True) for path in paths)
         if self.silent:
-            said = f"left out, for they did not answer within {PATIENCE_S:.0f} s: {some_of(self.silent, 2)}."
+            said = f"left out because they did not answer within {PATIENCE_S:.0f} s: {some_of(self.silent, 2)}."
             self.complaints.append(said)
         if self.unread:
             self.complaints.append(f"left out: {some_of(self.unread, 2)}.")

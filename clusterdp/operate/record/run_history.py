@@ -156,7 +156,7 @@ def state_of(
     in_queue: bool = False,
 ) -> tuple[RunState, str]:
     """The state, and more words on it. `job` is the current one; `cancelled`, `asked_to_stop`: no attempt may start.
-    in_queue: all the same, the job may still wait in the queue, for Slurm was not told."""
+    in_queue: all the same, the job may still wait in the queue, because Slurm does not know."""
     ended = RunState.CANCELLED if cancelled else RunState.STOPPED if asked_to_stop else None
     last = newest([a for a in attempts if a.cause != "overtaken"] or attempts)
     if last is None or (job is not None and last.job != job):

@@ -202,7 +202,7 @@ def left_words(update: RunUpdate) -> str:
 
 
 def _state(update: RunUpdate) -> str:
-    """`attempt 2 running`, `attempt 2 waiting (Priority)`: short, for it stands before the bar."""
+    """`attempt 2 running`, `attempt 2 waiting (Priority)`: short, because it stands before the bar."""
     status, last = update.status, update.history.last
     count = len(update.history.attempts)
     if status.state is RunState.RUNNING:

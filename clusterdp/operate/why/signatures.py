@@ -34,7 +34,7 @@ SIGNATURES = (
         "step-cancelled",
         r"\*\*\* (?:STEP|JOB) \S+ ON \S+ (?:CANCELLED AT \S+(?: DUE TO TASK FAILURE| DUE to SIGNAL \w+)?|"
         r"FAILED \(non-zero exit code[^*]*) \*\*\*",
-        "Slurm ended the rank, for another had failed or the job was cancelled",
+        "Slurm ended the rank because another had failed or the job was cancelled",
         "See the other ranks.",
         "slurmstepd-n1: error: *** STEP 89533.0 ON n1 CANCELLED AT 2026-11-23T08:14:33 ***",
         consequence=True,
@@ -63,7 +63,7 @@ SIGNATURES = (
     Signature(
         "nccl-aborted",
         r"NCCL communicator was aborted",
-        "NCCL's communicator was ended, for another rank had failed",
+        "NCCL's communicator was ended because another rank had failed",
         "See the other ranks.",
         "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 3. Original reason for failure was: "
         "NCCL error: unhandled system error",

@@ -50,7 +50,7 @@ class Epoch(Generic[Batch]):
         self._batches = batches
 
     def __repr__(self) -> str:
-        """The number, for an epoch may be printed as if it were one."""
+        """The number, because an epoch may be printed as if it were one."""
         return str(self.index)
 
     def __format__(self, spec: str) -> str:
@@ -213,7 +213,7 @@ class Batches(Generic[Batch]):
     def open(self) -> Iterator[Batch]:
         """The rest of the epoch. When it returns, the loader's iterator exists and has found its place.
 
-        The caller restores the random numbers then, for all of that draws from them.
+        The caller restores the random numbers then, because all of that draws from them.
         """
         self.left = self.rest()
         if self.position.ended:

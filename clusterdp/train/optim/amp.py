@@ -144,7 +144,7 @@ class Amp:
     ) -> torch.Tensor | None:
         """Unscale, clip (if asked), step, adapt the scale. Returns the norm before clipping, if it was computed.
 
-        An overflow skips the step and halves the scale; under DDP it does so on every rank, for all see the same sums.
+        An overflow skips the step and halves the scale; under DDP on every rank, because all see the same sums.
         nan_guard: checks the gradients, and decides about a loss that is not finite. parameters: those to clip;
         default: the optimizer's.
         """

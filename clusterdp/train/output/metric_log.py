@@ -81,7 +81,7 @@ class MetricLog:
 
     def _hand(self, sink: Sink, record: dict[str, Any]) -> None:
         """Gives a record to a sink. If it fails, the training goes on, and the record is in the file. A full disk gets
-        records again when it has room. A server that failed gets no more, for each try may take minutes."""
+        records again when it has room. A server that failed gets no more, because each try may take minutes."""
         try:
             with self._full.setdefault(id(sink), BestEffortFile(type(sink).__name__, FULL)):
                 sink(record)

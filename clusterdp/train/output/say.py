@@ -13,7 +13,7 @@ def say(text: str, *, error: bool = False) -> None:
     stream = sys.stderr if error else sys.stdout
     try:
         if _lost:
-            print(f"clusterdp: {_lost} lines were lost here, for this log could not be written.", file=stream)
+            print(f"clusterdp: {_lost} lines were lost here because this log could not be written.", file=stream)
         print(text, file=stream, flush=True)
         _lost = 0
     except OSError:

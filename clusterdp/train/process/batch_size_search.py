@@ -22,8 +22,8 @@ PARAMETER = "batch_size"
 def find_batch_size(function: Callable[..., Any], job: JobHandle, **params: Any) -> None:
     """Collective. Each size is a training from its beginning; the search ends where a larger one is of no use.
 
-    A rank that runs out of memory ends the search by ending the attempt, for the others may be waiting for it in the
-    middle of a step: it leaves table and outcome behind, and they go as they do when a rank fails.
+    A rank that runs out of memory ends the search by ending the attempt, because the others may be waiting for it in
+    the middle of a step. It leaves table and outcome, and the others end as they do when a rank fails.
     """
     size = _first_size(function, params)
     table = BatchSizeTable(job.world_size, on_gpu=job.device.type == "cuda")

@@ -335,7 +335,7 @@ def test_a_folder_that_never_answers_is_named_and_the_others_are_listed(
         for thread in set(threading.enumerate()) - before:
             thread.join()
     assert text.splitlines()[1].startswith("b ")
-    assert text.splitlines()[2] == (f"clusterdp: left out, for they did not answer within 5 s: {elsewhere}/runs/a.")
+    assert text.splitlines()[2] == (f"clusterdp: left out because they did not answer within 5 s: {elsewhere}/runs/a.")
 
 
 def test_a_file_system_that_hangs_is_waited_for_twice_at_most(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:

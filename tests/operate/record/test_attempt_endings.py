@@ -168,7 +168,7 @@ def test_ranks_that_saw_the_mark_before_they_began_were_cancelled(builder: RunBu
         ("DUE TO PREEMPTION", False, "preempted"),  # killed before its shell could note the TERM
         (None, True, "preempted"),  # Slurm told it to end, and brought it back
         ("DUE TO JOB REQUEUE", True, "requeued by the program or an administrator"),
-        ("DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS", False, "ended, for its node failed"),
+        ("DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS", False, "ended because its node failed"),
         (None, False, "lost without a record (a node failed, or it was killed)"),
     ],
 )
@@ -270,7 +270,7 @@ def test_giving_up_says_why_in_its_own_words_or_by_counting(builder: RunBuilder)
 @pytest.mark.parametrize("cause", ["unknown", "lost"])
 def test_a_controller_that_was_silent_at_the_stop_is_not_a_failed_node(builder: RunBuilder, cause: str) -> None:
     attempt = builder.submitted().attempt().trained(1, 39).stopped(40).failed(cause, exit=75)
-    assert endings(builder) == ["not requeued, for Slurm's controller did not answer"]
+    assert endings(builder) == ["not requeued: Slurm's controller did not answer"]
     line = headline(builder)
     assert line.startswith("digits  failed (Slurm's controller did not answer at the stop; nothing is lost;")
     attempt.trained(41, 42)  # a crash, then
