@@ -12,7 +12,7 @@ from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 BEGIN = """
-import os, signal, sys, time
+import os, signal, subprocess, sys, time
 from clusterdp.batch import children
 children.POLL_S = 0.05
 children = children.Children(os.environb)
@@ -35,8 +35,10 @@ os.kill(os.getpid(), signal.SIGTERM)
 print(children.run(["bash", "-c", "kill -TERM $$; echo lives"]))
 os.kill(os.getpid(), signal.SIGTERM)
 print(children.terms, children.take_news(), children.take_news())
+subprocess.Popen(["sh", "-c", "sleep 0.2; kill -TERM $PPID"])
+print(children.sleep(60), children.terms)
 """
-    assert said(lines).splitlines() == ["Answer(code=0, said='lives')", "2 True False"]
+    assert said(lines).splitlines() == ["Answer(code=0, said='lives')", "2 True False", "False 3"]
 
 
 def test_condition_ends_a_wait() -> None:
@@ -62,7 +64,10 @@ def waits(pid: int) -> bool:
 
 
 def test_suspended_time_counts_for_no_wait() -> None:
-    child = program("print('begun', flush=True); print(children.sleep(1), children.suspended_s > 0.5)")
+    child = program(
+        "print('begun', flush=True); began = time.monotonic(); slept = children.sleep(1)\n"
+        "print(slept, children.suspended_s > 0.5, time.monotonic() - began > 2)"
+    )
     assert child.stdout
     assert child.stdout.readline() == "begun\n"
     wait_for("its wait", lambda: waits(child.pid), 30)
@@ -71,4 +76,4 @@ def test_suspended_time_counts_for_no_wait() -> None:
     subprocess.run(["sleep", "1.2"], check=True)  # the time in which it stands still
     os.kill(child.pid, signal.SIGCONT)
     out, _ = child.communicate(timeout=60)
-    assert out == "True True\n"
+    assert out == "True True True\n"

@@ -176,10 +176,11 @@ def test_what_does_not_fit_is_named(tmp_path: Path, there: Here, what: str) -> N
 
 
 def test_only_takes_a_part_and_leaves_the_rest(tmp_path: Path, there: Here) -> None:
-    model, *_ = states(there)
-    torch.save({"model": model, "ema": model}, tmp_path / "x.pt")
+    model, optimizer, *_ = states(there)
+    torch.save({"model": model, "optimizer": optimizer, "ema": model}, tmp_path / "x.pt")
     here = Here()
     restore(here, tmp_path / "x.pt", tmp_path, only=["model"])
+    assert not here.training.optimizer.state
     assert torch.equal(here.training.model.first.weight, there.training.model.first.weight)
     with pytest.raises(StateError, match="only: there is no ema"):
         restore(here, tmp_path / "x.pt", tmp_path, only=["ema"])

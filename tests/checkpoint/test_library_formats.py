@@ -158,5 +158,6 @@ def test_a_folder_that_is_not_right_is_one_line(tmp_path: Path, what: str) -> No
     where = tmp_path / "there"
     where.mkdir()
     (where / name).write_bytes(content)
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=message) as raised:
         restore(where, tmp_path, trained(2))
+    assert "\n" not in str(raised.value)

@@ -178,5 +178,7 @@ def save_on(rank: int, size: int, near: str, far: str) -> bool:
 
 
 def test_rank_0_uploads_what_all_ranks_have_written(tmp_path: Path) -> None:
-    assert on_ranks(3, save_on, str(tmp_path / "near"), str(tmp_path / "far")) == [True] * 3
-    assert steps(tmp_path / "far") == [1]
+    near, far = tmp_path / "near", tmp_path / "far"
+    assert on_ranks(3, save_on, str(near), str(far)) == [True] * 3
+    assert steps(far) == [1]
+    assert {path.name for path in far.rglob("*-r000?*")} == {path.name for path in near.rglob("*-r000?*")}
