@@ -10,12 +10,11 @@ from clusterdp.operate.why.signature import Signature
 
 GPU_HARDWARE = (
     "It is the node, not the program. Tell your site. `restart.crash.avoid_node=true` makes the next attempts avoid "
-    "it, "
-    "and launch.preflight looks at each node before the start."
+    "it, and launch.preflight looks at each node before the start."
 )
 MORE_MEMORY = (
-    "Ask for more with resources.mem, or use less: fewer num_workers, smaller prefetch_factor, data that is not copied "
-    "into each worker."
+    "Ask for more with resources.mem, or use less: fewer num_workers, smaller prefetch_factor, data that is not "
+    "copied into each worker."
 )
 # Who says so: bash by its own name, or by that of the text that the script has a rank run.
 SHELL = r"(?:bash|sh|task|agent|worker|/\S+)"
@@ -65,8 +64,8 @@ SIGNATURES = (
         r"NCCL communicator was aborted",
         "NCCL's communicator was ended because another rank had failed",
         "See the other ranks.",
-        "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 3. Original reason for failure was: "
-        "NCCL error: unhandled system error",
+        "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 3. Original reason for failure "
+        "was: NCCL error: unhandled system error",
         consequence=True,
     ),
     Signature(
@@ -75,8 +74,8 @@ SIGNATURES = (
         r"failed)",
         "the process of rank 0, which holds the store, is gone",
         "See rank 0 and the rank that failed first.",
-        "torch.distributed.DistNetworkError: failed to recv, got 0 bytes. Connection was likely closed. Did the remote "
-        "server shutdown or crash? recvValue failed",
+        "torch.distributed.DistNetworkError: failed to recv, got 0 bytes. Connection was likely closed. Did the "
+        "remote server shutdown or crash? recvValue failed",
         consequence=True,
     ),
     Signature(
@@ -94,9 +93,8 @@ SIGNATURES = (
         "the GPU's memory is full",
         "Use a smaller batch and train.accumulate, train.amp.level=bf16, train.recompute or train.strategy=fsdp. "
         "`clusterdp profile CFG --find batch-size` tries sizes.",
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 22.78 GiB. GPU 0 has a total capacity of "
-        "31.47 GiB "
-        "of which 12.73 GiB is free.",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 22.78 GiB. GPU 0 has a total capacity of 31.47 "
+        "GiB of which 12.73 GiB is free.",
     ),
     Signature(
         "shared-memory",
@@ -123,8 +121,7 @@ SIGNATURES = (
         "the program asked for more memory than the node gives it",
         MORE_MEMORY,
         "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "
-        "tried "
-        "to allocate 4503599627370496 bytes. Error code 12 (Cannot allocate memory)",
+        "tried to allocate 4503599627370496 bytes. Error code 12 (Cannot allocate memory)",
     ),
     # --- GPUs
     Signature(
@@ -174,8 +171,9 @@ SIGNATURES = (
         r"No CUDA GPUs are available|no CUDA-capable device is detected|Found no NVIDIA driver|invalid device ordinal|"
         r"ProcessGroupNCCL is only supported with GPUs|Torch not compiled with CUDA enabled",
         "the rank has no GPU, or fewer than it looks for",
-        "Ask for them with resources.gpus_per_node, and use job.device or LOCAL_RANK modulo torch.cuda.device_count(). "
-        "`python -c 'import torch; print(torch.version.cuda)'` prints None where torch has no CUDA.",
+        "Ask for them with resources.gpus_per_node, and use job.device or LOCAL_RANK modulo "
+        "torch.cuda.device_count(). `python -c 'import torch; print(torch.version.cuda)'` prints None where torch has "
+        "no CUDA.",
         "RuntimeError: No CUDA GPUs are available",
     ),
     # --- NCCL and the network
@@ -183,8 +181,8 @@ SIGNATURES = (
         "nccl-duplicate-gpu",
         r"Duplicate GPU detected",
         "two ranks of a node use the same GPU",
-        "Call torch.cuda.set_device(LOCAL_RANK % torch.cuda.device_count()) before the first collective; job.device is "
-        "right by itself. resources.tasks_per_node must not exceed the GPUs.",
+        "Call torch.cuda.set_device(LOCAL_RANK % torch.cuda.device_count()) before the first collective; job.device "
+        "is right by itself. resources.tasks_per_node must not exceed the GPUs.",
         "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, "
         "invalid usage "
         "(run with NCCL_DEBUG=WARN for details), NCCL version 2.20.5\n"
@@ -209,13 +207,10 @@ SIGNATURES = (
         r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for|collective operation timeout",
         "a collective timed out: another rank did not come to it in time",
         "Look at the rank that has not said so. Uneven batches, an `if rank == 0:` around a collective and slow "
-        "storage are "
-        "the usual causes. train.timeout_s is the limit; hang.txt, where there is one, has the stacks.",
+        "storage are the usual causes. train.timeout_s is the limit; hang.txt, where there is one, has the stacks.",
         "[rank0]:[E1206 18:44:12.715298746 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation "
-        "timeout: "
-        "WorkNCCL(SeqNum=7753, OpType=_REDUCE_SCATTER_BASE, NumelIn=544997376, NumelOut=68124672, "
-        "Timeout(ms)=600000) ran "
-        "for 600061 milliseconds before timing out.",
+        "timeout: WorkNCCL(SeqNum=7753, OpType=_REDUCE_SCATTER_BASE, NumelIn=544997376, NumelOut=68124672, "
+        "Timeout(ms)=600000) ran for 600061 milliseconds before timing out.",
         precedes=True,
     ),
     Signature(
@@ -230,8 +225,8 @@ SIGNATURES = (
         "nccl-system-error",
         r"ncclSystemError:",
         "NCCL could not reach another rank, or a call of the system failed",
-        "`Last error` says which. NCCL_DEBUG=INFO in launch.env says more. Two nodes that cannot reach each other need "
-        "NCCL_SOCKET_IFNAME with the interface between them.",
+        "`Last error` says which. NCCL_DEBUG=INFO in launch.env says more. Two nodes that cannot reach each other "
+        "need NCCL_SOCKET_IFNAME with the interface between them.",
         "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1333, "
         "unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.18.6\n"
         "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. \n"
@@ -256,16 +251,15 @@ SIGNATURES = (
         "Use MASTER_PORT as the job sets it, not a fixed port: two jobs on a node would meet. Bind other servers to "
         "port 0.",
         "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
-        "port: "
-        "29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+        "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
     ),
     Signature(
         "rendezvous-timeout",
         r"waiting for clients\. \d+/\d+ clients joined|client socket has (?:timed out|failed)|wait timeout after \d+ms|"
         r"connectFullMesh failed|RendezvousTimeoutError|RendezvousConnectionError",
         "the ranks did not find each other",
-        "Look for a rank that ended or hung before. Else MASTER_ADDR cannot be reached from a node: see its network in "
-        "CLUSTERS.md; launch.preflight=true tries the way.",
+        "Look for a rank that ended or hung before. Else MASTER_ADDR cannot be reached from a node: see its network "
+        "in CLUSTERS.md; launch.preflight=true tries the way.",
         "torch.distributed.DistStoreError: Timed out after 2 seconds waiting for clients. 1/2 clients joined.",
     ),
     # --- files
@@ -275,25 +269,23 @@ SIGNATURES = (
         "the limit of open files is reached",
         "Write `ulimit -n $(ulimit -Hn)` in launch.setup, or call "
         "torch.multiprocessing.set_sharing_strategy('file_system').",
-        "RuntimeError: Too many open files. Communication with the workers is no longer possible. Please increase "
-        "the limit "
-        "using `ulimit -n` in the shell or change the sharing strategy",
+        "RuntimeError: Too many open files. Communication with the workers is no longer possible. Please increase the "
+        "limit using `ulimit -n` in the shell or change the sharing strategy",
     ),
     Signature(
         "disk-full",
         r"No space left on device|ENOSPC",
         "a disk is full",
-        "`df -h` and `df -i` say which. TMPDIR on a node may be small; checkpoint.keep_last and `clusterdp "
-        "checkpoint prune` "
-        "free some.",
+        "`df -h` and `df -i` say which. TMPDIR on a node may be small; checkpoint.keep_last and `clusterdp checkpoint "
+        "prune` free some.",
         "OSError: [Errno 28] No space left on device",
     ),
     Signature(
         "quota",
         r"Disk quota exceeded|EDQUOT",
         "your quota is used up",
-        "`quota -s`, or `lfs quota` on Lustre, says which. checkpoint.keep_last and `clusterdp checkpoint prune` "
-        "free some.",
+        "`quota -s`, or `lfs quota` on Lustre, says which. checkpoint.keep_last and `clusterdp checkpoint prune` free "
+        "some.",
         "OSError: [Errno 122] Disk quota exceeded: 'model.pt'",
     ),
     Signature(
@@ -364,9 +356,8 @@ SIGNATURES = (
         "Hugging Face's hub cannot be reached from the node, or does not give the file",
         "Compute nodes often have no internet. Download it on the login node (`hf download`), and set HF_HOME and "
         "HF_HUB_OFFLINE=1 in launch.env. A gated model needs HF_TOKEN in launch.secrets.",
-        "huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to locate the file on the "
-        "Hub and we "
-        "cannot find the requested files in the local cache.",
+        "huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to locate the file on the Hub "
+        "and we cannot find the requested files in the local cache.",
     ),
     # --- Python, and what is installed
     Signature(
@@ -388,8 +379,7 @@ SIGNATURES = (
         r"ModuleNotFoundError|No module named",
         "a Python module is not installed there, or not in the snapshot",
         "Activate the right environment in launch.setup, or name its Python in launch.python. A module of your own "
-        "must not "
-        "be ignored by git.",
+        "must not be ignored by git.",
         "ModuleNotFoundError: No module named 'timm'",
     ),
     Signature(
@@ -397,8 +387,7 @@ SIGNATURES = (
         r"FileNotFoundError|No such file or directory|NotADirectoryError",
         "a file or folder is not there on the node",
         "Paths are relative to the snapshot, which has what git does not ignore: snapshot.link takes data in. A path "
-        "such as "
-        "/tmp is another one on each node.",
+        "such as /tmp is another one on each node.",
         "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.bin'",
     ),
     Signature(
@@ -459,16 +448,14 @@ SIGNATURES = (
         "parameters of the model had no part in the loss, which DDP does not allow",
         "Remove them, or set train.ddp={find_unused_parameters: true}. TORCH_DISTRIBUTED_DEBUG=DETAIL names them.",
         "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This "
-        "error "
-        "indicates that your module has parameters that were not used in producing loss.",
+        "error indicates that your module has parameters that were not used in producing loss.",
     ),
     Signature(
         "not-finite",
         r"returned nan values|loss is (?:nan|inf|not finite)|[Nn]on-finite loss|train\.on_nan",
         "the loss or a gradient is not a finite number",
         "Use a lower learning rate, warm-up or train.clip_norm; train.on_nan=skip leaves such steps out. Look at the "
-        "data "
-        "of that step.",
+        "data of that step.",
         "RuntimeError: Function 'SqrtBackward0' returned nan values in its 0th output.",
     ),
     Signature(
