@@ -8,6 +8,7 @@
 #   make bench       what things cost, beside what one would write by hand
 #   make rehearsals  mutants, correct programs and programs of others under the drills (hours), and REHEARSED.md
 #   make lint        ruff and mypy;  make format mends what ruff can mend
+#   make release V=0.2.0  version, changelog, test of the wheel, commit and tag; nothing is pushed
 #   make clean       remove .venv, caches and builds (not runs/)
 
 venv := .venv
@@ -73,6 +74,16 @@ format: $(stamp)
 	$(bin)/ruff check --fix .
 	$(bin)/ruff format .
 
+# CHANGELOG.md has a heading "## V (unreleased)" for it.
+release: lint
+	@test -n "$(V)" || { echo 'make release V=0.2.0: which version?' >&2; exit 2; }
+	@test -z "$$(git status --porcelain)" || { echo 'make release: commit your changes first' >&2; exit 2; }
+	@grep -q '^## $(V) (unreleased)$$' CHANGELOG.md || { echo 'CHANGELOG.md: no heading "## $(V) (unreleased)"' >&2; exit 2; }
+	sed -i.old 's/^__version__ = .*/__version__ = "$(V)"/' clusterdp/__init__.py && rm clusterdp/__init__.py.old
+	sed -i.old "s/^## $(V) (unreleased)$$/## $(V) ($$(date +%Y-%m-%d))/" CHANGELOG.md && rm CHANGELOG.md.old
+	$(bin)/python -m pytest tests/test_wheel.py
+	git commit -am 'Release $(V)' && git tag -a v$(V) -m 'clusterdp $(V)'
+
 clean:
 	rm -rf $(venv) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -86,4 +97,4 @@ $(stamp): pyproject.toml .ci/constraints.txt .ci/find-python
 	@$(pip) --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-.PHONY: demo test test-part test-slurm test-all bench rehearsals lint format clean
+.PHONY: demo test test-part test-slurm test-all bench rehearsals lint format release clean
