@@ -170,7 +170,7 @@ def _saves(job: Job, rules: Rules) -> Dict[str, int]:
 def _manifests(folder: str) -> Iterator[Tuple[int, str]]:
     try:
         steps = [name for name in os.listdir(folder) if re.fullmatch(r"step_[0-9]+", name)]
-    except OSError:  # there is none, or it is no folder of this machine
+    except OSError:  # there is none, or it is not a folder of this machine
         return
     for name in steps:
         try:

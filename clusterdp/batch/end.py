@@ -32,7 +32,7 @@ class Ended(NamedTuple):
 
 
 def by_the_ranks(ended: Ended) -> Tuple[End, ...]:
-    """What the ranks have agreed on; nothing if that is no end of the run."""
+    """What the ranks have agreed on; nothing if that is not an end of the run."""
     word, reason = ended.word, ended.reason
     if word == "done":
         return (End("done", "finished", 0, {"step": ended.step}),)

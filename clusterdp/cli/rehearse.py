@@ -40,7 +40,7 @@ def rehearse(options: argparse.Namespace) -> int:
         print("\n".join(f"{drill.name:{width}}  {drill.about}" for drill in DRILLS))
         return 0
     if options.jobs is not None and options.jobs < 1:
-        raise ConfigError(f"--jobs: {options.jobs} is no number of drills. Write 1 or more.")
+        raise ConfigError(f"--jobs: {options.jobs} is not a number of drills. Write 1 or more.")
     from clusterdp import config
     from clusterdp.launch.plan import make_plan, new_name
     from clusterdp.launch.send.new_folder import make_parent
@@ -91,7 +91,7 @@ def _chosen(only: list[str], config: Config) -> list[Drill]:
         for name in names:
             if name not in NAMES:
                 remedy = did_you_mean(name, NAMES, "`clusterdp rehearse --list` names them.")
-                raise ConfigError(f"{key}: {name!r} is no drill. {remedy}")
+                raise ConfigError(f"{key}: {name!r} is not a drill. {remedy}")
     if only:
         return [drill_of(name) for name in NAMES if name in only]
     return [drill for drill in DRILLS if drill.name not in config.rehearse.skip]

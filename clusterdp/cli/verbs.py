@@ -225,7 +225,7 @@ def sweep(options: argparse.Namespace) -> int:
     if options.overrides and not options.resume:
         raise ConfigError(f"{options.overrides[0]}: is for elements that go on. Write it with --top 3 --resume.")
     if options.top is not None and options.top < 1:
-        raise ConfigError(f"--top {options.top}: is no number of elements. Write 1 or more.")
+        raise ConfigError(f"--top {options.top}: is not a number of elements. Write 1 or more.")
     if options.retry and (options.top is not None or options.by):
         other = f"--by {options.by}" if options.top is None else f"--top {options.top}"
         raise ConfigError(f"{other}: does not go with --retry, which takes all elements in a state. Leave it out.")

@@ -101,7 +101,7 @@ def _file(path: Path, schema: type, above: tuple[Path, ...]) -> Layer:
     for word in named:
         if not word.strip() or "${" in word:
             raise ConfigError(
-                f"{place}: defaults: {word!r} is no path. Nothing is filled in there: write a file's name."
+                f"{place}: defaults: {word!r} is not a path. Nothing is filled in there: write a file's name."
             )
         below = Path(os.path.normpath(path.parent / Path(word).expanduser()))
         if below.resolve() in [each.resolve() for each in (*above, path)]:

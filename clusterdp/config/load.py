@@ -29,7 +29,7 @@ BLOCKS = ("grid", "zip", "points", "random")  # of `sweep:`, each of which makes
 
 @dataclass(frozen=True)
 class Loaded:
-    """A config, and where each value that is no default came from: dotted key -> `cfg.yaml:7`."""
+    """A config, and where each value that is not a default came from: dotted key -> `cfg.yaml:7`."""
 
     config: Config
     sources: Mapping[str, str]
@@ -196,7 +196,7 @@ def explain(error: Exception, sources: Mapping[str, str]) -> ConfigError:
             f"{name}}} to fill it in at submit, or \\${{{name}}} to leave it to the shell (script:, launch.setup:)."
         )
     if "Grammar" in type(error).__name__ or re.search(r"Interpolation key '[^']*[^\w.'][^']*' not found", said):
-        return ConfigError(f"{place}{key}: has a ${{...}} that is no interpolation. For a shell, write \\${{...}}.")
+        return ConfigError(f"{place}{key}: has a ${{...}} that is not an interpolation. For a shell, write \\${{...}}.")
     return ConfigError(f"{place}{key}: {said.rstrip('.')}. Correct the value.")
 
 
@@ -242,7 +242,7 @@ def from_plain(kind: type[Kind], values: Mapping[str, Any], unknown: list[str] |
 
     A key that is missing has its default; so has a section that is null. The dotted name of a key that `kind` does not
     have is appended to `unknown`. at: the dotted name of the section itself, with a dot at its end.
-    ConfigError for a section that is no mapping.
+    ConfigError for a section that is not a mapping.
     """
     given: dict[str, Any] = {}
     kinds = {each.name: each.default_factory for each in dataclasses.fields(kind)}

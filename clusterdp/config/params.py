@@ -37,7 +37,7 @@ def check_value(name: str, value: Any, annotation: str | None, default: Any, ent
         several = ""
         if isinstance(value, str) and "," in value:
             several = f" A list is written [a, b]; a run for each value: --sweep params.{name}={value}."
-        raise EntryError(f"params.{name}: {value!r} is no {wanted}, {said}.{several}")
+        raise EntryError(f"params.{name}: {value!r} is not of type {wanted}, {said}.{several}")
 
 
 def check_names(taken: Mapping[str, bool], entry: str, params: Mapping[str, Any], any_name: bool = False) -> None:

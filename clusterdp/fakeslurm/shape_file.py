@@ -34,7 +34,7 @@ class ShapeEntry:
 
     def __init__(self, data: Any, path: str = "", what: str = "the shape"):
         if not isinstance(data, Mapping):
-            raise FakeSlurmError(f"{path or what}: {data!r} is no mapping. Write `key: value` lines.")
+            raise FakeSlurmError(f"{path or what}: {data!r} is not a mapping. Write `key: value` lines.")
         self._rest, self._path = dict(data), path
         self._known: list[str] = []
 
@@ -52,7 +52,7 @@ class ShapeEntry:
     def text(self, key: str, default: str | None = None) -> str:
         value = self.take(key, default)
         if not isinstance(value, (str, int)) or value == "":
-            raise self.refuse(key, value, "is no name. Give it one.")
+            raise self.refuse(key, value, "is not a name. Give it one.")
         return str(value)
 
     def number(self, key: str, default: float, least: float = 0, *, whole: bool = False) -> Any:
@@ -62,7 +62,7 @@ class ShapeEntry:
                 raise ValueError
             found = int(str(value)) if whole else float(str(value))
         except ValueError:
-            raise self.refuse(key, value, f"is no {'whole ' if whole else ''}number. Write one.") from None
+            raise self.refuse(key, value, f"is not a {'whole ' if whole else ''}number. Write one.") from None
         if not least <= found < float("inf"):
             raise self.refuse(key, value, f"is out of range. Write {least:g} or more.")
         return found
@@ -78,7 +78,7 @@ class ShapeEntry:
         try:
             return expand(",".join(map(str, value)) if isinstance(value, list) else str(value))
         except HostlistError:
-            raise self.refuse(key, value, "is no list of hosts. Write one such as n[1-4] or a1,a2.") from None
+            raise self.refuse(key, value, "is not a list of hosts. Write one such as n[1-4] or a1,a2.") from None
 
     def words(self, key: str) -> tuple[str, ...]:
         value = self.take(key, [])
@@ -87,7 +87,7 @@ class ShapeEntry:
     def entries(self, key: str) -> list[ShapeEntry]:
         value = self.take(key, [])
         if not isinstance(value, list):
-            raise self.refuse(key, value, "is no list. Begin each entry with a dash.")
+            raise self.refuse(key, value, "is not a list. Begin each entry with a dash.")
         return [ShapeEntry(each, f"{self._key(key)}[{i}]") for i, each in enumerate(value)]
 
     def done(self) -> None:
@@ -146,7 +146,7 @@ def _partition(entry: ShapeEntry, known: list[str]) -> PartitionShape:
     try:
         minutes = times.minutes(str(limit))
     except times.BadTime:
-        raise entry.refuse("max_time", limit, 'is no time. Write it as sbatch does: 90, "2:00:00", 1-0.') from None
+        raise entry.refuse("max_time", limit, 'is not a time. Write it as sbatch does: 90, "2:00:00", 1-0.') from None
     part = PartitionShape(
         name,
         default=entry.flag("default"),

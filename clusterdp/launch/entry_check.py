@@ -25,7 +25,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def check_entry(entry: str, params: Mapping[str, Any], submit_dir: Path, elsewhere: bool = False) -> None:
     """EntryError if the module is nowhere, the function is not in it, or does not take such params.
 
-    `elsewhere`: the job may find modules that are not to be found here, so that a missing one is no error.
+    `elsewhere`: the job may find modules that are not to be found here, so that a missing one is not an error.
     """
     if function := find_function(entry, submit_dir, elsewhere):
         check_params(entry, function, params)
@@ -110,7 +110,7 @@ def check_params(entry: str, function: Function, params: Mapping[str, Any]) -> N
 
 
 REQUIRED = object()
-UNKNOWN = object()  # a default that is no plain value
+UNKNOWN = object()  # a default that is not a plain value
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class NewFile:
 def plan(folder: Path) -> list[NewFile]:
     """The files, those that are there already too. RunError if there is no such folder."""
     if not folder.is_dir():
-        raise RunError(f"{folder}: is no folder. Make it first, or name another.")
+        raise RunError(f"{folder}: is not a folder. Make it first, or name another.")
     site = look_at_site()
     profile = config_module.site_profile()
     source = Path(__file__).parents[1] / "recipes" / "first.py"

@@ -264,7 +264,7 @@ class Rehearsal:
         experiment = partial(self._experiment, drill, result)
         judged = partial(judge, drill, result, Path(result.folder), reference, self.config, experiment)
         verdict = judged()
-        if verdict.differing and reference.spread is not None:  # the spread of two runs is no bound for a third
+        if verdict.differing and reference.spread is not None:  # the spread of two runs is not a bound for a third
             self._measure_noise(drill.name, reference)
             verdict = judged()
         verdict = replace(verdict, tries=turn)

@@ -74,7 +74,7 @@ class SbatchAnswer:
     @property
     def may_wait(self) -> bool:
         """Whether sbatch may accept what was refused. The controller checks the request as for sbatch, and then looks
-        for nodes among those that are up: what it says of these is no refusal as long as others are down
+        for nodes among those that are up: what it says of these is not a refusal as long as others are down
         (job_start_data in src/slurmctld/job_scheduler.c)."""
         return bool(re.search(MAY_WAIT, self.said))
 
@@ -271,7 +271,7 @@ def node_hosts(partition: str, timeout_s: float = ANSWER_TIMEOUT_S) -> set[str]:
 
 
 def cancel(*jobs: str) -> None:
-    """`scancel`; a job that is over is no error, as for Slurm."""
+    """`scancel`; a job that is over is not an error, as for Slurm."""
     _scancel(jobs)
 
 
@@ -307,7 +307,7 @@ def _scancel(jobs: Sequence[str], *options: str) -> None:
 
 
 def requeue(job: str) -> None:
-    """`scontrol requeue`. A job that Slurm has requeued already (`Job is pending execution`) is no error."""
+    """`scontrol requeue`. A job that Slurm has requeued already (`Job is pending execution`) is not an error."""
     done = _call(["scontrol", "requeue", _checked(job)])
     if done.returncode != 0 and "pending execution" not in done.stderr:
         raise SlurmError(f"scontrol: cannot requeue job {job}. It says: {_said(done)}")
@@ -316,7 +316,7 @@ def requeue(job: str) -> None:
 def _checked(job: str) -> str:
     """Refuse anything but a job id: scancel would take `--me` as well."""
     if not is_job_id(job):
-        raise SlurmError(f"{job!r:.80}: is no job id. Look at what the run folder has in events/.")
+        raise SlurmError(f"{job!r:.80}: is not a job id. Look at what the run folder has in events/.")
     return job
 
 

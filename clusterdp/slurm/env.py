@@ -36,7 +36,7 @@ COLUMNS: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
     "srun": (
-        # Not SLURM_PROCID nor SLURM_STEP_ID: a batch script has these too (the latter is -5 on 26.05), and is no task.
+        # Not SLURM_PROCID nor SLURM_STEP_ID: a batch script, not a task, has these too (the latter is -5 on 26.05).
         "SLURM_STEP_NUM_TASKS",
         {
             "rank": "SLURM_PROCID",
@@ -115,7 +115,7 @@ def _place(launcher: str, environ: Mapping[str, str]) -> dict[str, int]:
     if not 0 <= place.get("rank", 0) < place.get("world_size", 1):
         names = COLUMNS[launcher][1]
         raise SlurmError(
-            f"{names['rank']}: {place.get('rank', 0)} is no rank among {place.get('world_size', 1)} "
+            f"{names['rank']}: {place.get('rank', 0)} is not a rank among {place.get('world_size', 1)} "
             f"({names['world_size']}). Set both, or neither."
         )
     return place

@@ -13,7 +13,7 @@ MAX_HOSTS = 65_536  # in all, as in one range of Slurm's: a typing error must no
 
 
 class HostlistError(ValueError):
-    """The text is no host list expression."""
+    """The text is not a host list expression."""
 
 
 def expand(expression: str, *, strict: bool = False) -> list[str]:

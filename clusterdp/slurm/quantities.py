@@ -9,7 +9,7 @@ MEGABYTES = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1.0}
 
 def seconds_of(text: str) -> float | None:
     """`90` (minutes), `1:30` (minutes and seconds), `1:00:00`, `1-12`, `1-12:00:00`, `30 sec`; None for no limit, and
-    for what is no time."""
+    for what is not a time."""
     if match := re.fullmatch(r"(\d{1,9}) (?:sec|s)", text):
         return float(match[1])
     match = re.fullmatch(r"(?:(\d{1,5})-)?(\d{1,9})(?::(\d{1,2}))?(?::(\d{1,2}))?", text)
@@ -31,6 +31,6 @@ def clock_of(seconds: float) -> str:
 
 
 def megabytes_of(text: str) -> float | None:
-    """`64G`, `4000` (megabytes), `62.50G`; None for what is no amount, such as UNLIMITED."""
+    """`64G`, `4000` (megabytes), `62.50G`; None for what is not an amount, such as UNLIMITED."""
     match = re.fullmatch(r"(?i)([0-9.]{1,12})([KMGT]?)B?", text)
     return float(match[1]) * MEGABYTES[match[2].upper()] if match else None

@@ -103,7 +103,7 @@ def test_probe_writes_and_leaves_nothing(project: Path, capsys: pytest.CaptureFi
 
 def test_submit_says_the_errors_that_need_no_slurm(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "cfg.yaml", "--dry-run", "checkpoint.url=/dev/null/x", "run_dir=r"]) == 0
-    assert "checkpoint.url: /dev/null is no folder" in capsys.readouterr().err
+    assert "checkpoint.url: /dev/null is not a folder" in capsys.readouterr().err
     assert main(["submit", "cfg.yaml", "--dry-run", "launch.signal=USR2@20", "run_dir=r"]) == 0
     assert capsys.readouterr().err == ""
 

@@ -284,7 +284,7 @@ def test_what_this_attempt_came_from_stays_until_a_newer_one_has_been_read_back(
         patch.setattr(LocalStorage, "write", rot)
         with pytest.raises(CheckpointError, match="checksum"):
             checkpointer.save(3)
-    assert steps(tmp_path) == [1, 2], "what does not read back is no checkpoint, and costs none"
+    assert steps(tmp_path) == [1, 2], "what does not read back is not a checkpoint, and costs none"
     checkpointer.save(4)
     assert steps(tmp_path) == [4]
 

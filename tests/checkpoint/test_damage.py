@@ -50,7 +50,7 @@ def change_bytes(path: Path, rng: random.Random, length: int, new: Callable[[byt
         file.seek(start)
         old = file.read(length)
         changed = new(old)
-        if changed == old:  # a hole in zeros is no damage
+        if changed == old:  # a hole in zeros is not damage
             changed = bytes([old[0] ^ 255]) + old[1:]
         file.seek(start)
         file.write(changed)

@@ -141,7 +141,7 @@ def test_a_safetensors_file_is_a_state_dict(tmp_path: Path) -> None:
 BAD = {
     "index outside": ("model.safetensors.index.json", b'{"weight_map": {"a": "../x.safetensors"}}', "of this folder"),
     "index of nothing": ("model.safetensors.index.json", b"{}", "of this folder"),
-    "index no JSON": ("model.safetensors.index.json", b"{", "it is no JSON"),
+    "index no JSON": ("model.safetensors.index.json", b"{", "it is not JSON"),
     "index a list": ("model.safetensors.index.json", b"[]", "it holds a list"),
     "a part that is not there": (
         "model.safetensors.index.json",

@@ -76,8 +76,11 @@ def test_one_file_may_come_in_by_two_ways(folder: Path) -> None:
         ("defaults: [link.yaml]", r"^run.yaml:1: defaults: link.yaml leads back to link.yaml. Remove"),
         ("defaults: base.yaml", r"^run.yaml:1: defaults: 'base.yaml' is not a list. Write defaults: \[base.yaml\]."),
         ("defaults: [bad.yaml]", r"^bad.yaml:1: resources.node: there is no such key. Did you mean resources.nodes\?"),
-        ('defaults: [""]', r"^run.yaml:1: defaults: '' is no path. Nothing is filled in there: write a file's name."),
-        ('defaults: ["${oc.env:HOME}/x.yaml"]', r"^run.yaml:1: defaults: '\$.*/x.yaml' is no path. Nothing is"),
+        (
+            'defaults: [""]',
+            r"^run.yaml:1: defaults: '' is not a path. Nothing is filled in there: write a file's name.",
+        ),
+        ('defaults: ["${oc.env:HOME}/x.yaml"]', r"^run.yaml:1: defaults: '\$.*/x.yaml' is not a path. Nothing is"),
         ("defaults: [site]", r"^run.yaml:1: defaults: there is no file site."),
     ],
 )

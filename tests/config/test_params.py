@@ -119,14 +119,14 @@ def test_what_cannot_be_right_is_refused(check: Check, future: str) -> None:
         for value in values:
             with pytest.raises(EntryError) as caught:
                 check(f"{future}{IMPORTS}def main(job, *, {parameter}): ...\n", {"x": value})
-            assert str(caught.value).startswith(f"params.x: {value!r} is no "), parameter
+            assert str(caught.value).startswith(f"params.x: {value!r} is not of type "), parameter
 
 
 def test_a_refusal_names_key_value_and_what_is_wanted(check: Check) -> None:
-    with pytest.raises(EntryError, match=r"params\.lr: 'abc' is no float, which \S+ takes\. Correct it") as caught:
+    with pytest.raises(EntryError, match=r"params\.lr: 'abc' is not of type float, which \S+ takes") as caught:
         check("def main(job, lr: float = 0.1): ...\n", {"lr": "abc"})
     assert "\n" not in str(caught.value)
-    said = r"is no float, like its default 0\.1 in .*annotate lr.*A list is .*--sweep params\.lr=0\.1,0\.01\."
+    said = r"is not of type float, like its default 0\.1 in .*annotate lr.*A list is .*--sweep params\.lr=0\.1,0\.01\."
     with pytest.raises(EntryError, match=said):
         check("def main(job, lr=0.1): ...\n", {"lr": "0.1,0.01"})
 

@@ -107,5 +107,5 @@ def test_what_does_not_answer_is_left_out(slurm: Path, monkeypatch: pytest.Monke
 
 
 def test_a_folder_that_is_not_there_is_named(slurm: Path) -> None:
-    with pytest.raises(RunError, match=r"^nowhere: is no folder\. Make it first"):
+    with pytest.raises(RunError, match=r"^nowhere: is not a folder\. Make it first"):
         plan(Path("nowhere"))

@@ -190,7 +190,7 @@ def test_a_resume_keeps_the_config_but_for_what_is_asked(sbatch: Path) -> None:
 def test_a_resume_with_params_of_another_kind_is_refused(sbatch: Path) -> None:
     Path("train.py").write_text("def main(job, lr: float): ...\n")
     job = clusterdp.submit({"entry": "train:main", "run_dir": "run", "params": {"lr": 1}})
-    with pytest.raises(ConfigError, match=r"params\.lr: 'abc' is no float"):
+    with pytest.raises(ConfigError, match=r"params\.lr: 'abc' is not of type float"):
         plan_again(job.run, None, ["params.lr=abc"])
 
 

@@ -104,7 +104,7 @@ def a_value(path: Path, dice: Random) -> None:
         at = dice.randrange(len(lines))
         record = json.loads(lines[at])
         record.keys()
-    except (ValueError, AttributeError):  # it is damaged already, or the JSON is no lines
+    except (ValueError, AttributeError):  # it is damaged already, or the JSON has no lines
         more_bytes(path, dice)
         return
     record[dice.choice([*record, "new", ESCAPES])] = dice.choice(VALUES)

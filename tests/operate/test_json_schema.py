@@ -30,7 +30,7 @@ OF_A_RUN = ("status", "why", "goodput", "checkpoint ls")
 
 
 def strictly(constant: str) -> float:
-    raise AssertionError(f"{constant} is no JSON")
+    raise AssertionError(f"{constant} is not JSON")
 
 
 def check(verb: str, words: str, capsys: pytest.CaptureFixture[str]) -> Any:

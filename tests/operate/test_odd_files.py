@@ -102,7 +102,7 @@ def test_what_is_no_job_id_is_no_job(job: object, builder: RunBuilder, queue: Fa
 
 @pytest.mark.parametrize("call", [commands.cancel, commands.requeue, commands.show_job, lambda job: job_states([job])])
 def test_nothing_but_a_job_id_reaches_a_command(call: Callable[[str], Any], queue: FakeQueue) -> None:
-    with pytest.raises(SlurmError, match="'--me': is no job id"):
+    with pytest.raises(SlurmError, match="'--me': is not a job id"):
         call("--me")
     assert queue.asked == []
 

@@ -96,7 +96,10 @@ def test_one_that_counts_anew_is_found_out(project: Path) -> None:
 def test_a_drill_that_is_none_is_named_and_the_drills_are_listed(project: Path) -> None:
     command = [sys.executable, "-m", "clusterdp", "rehearse", "count.yaml", "--only", "preemted"]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (2, "clusterdp: --only: 'preemted' is no drill. Did you mean preempted?\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "clusterdp: --only: 'preemted' is not a drill. Did you mean preempted?\n",
+    )
     listed = subprocess.run([*command[:4], "--list"], cwd=project, capture_output=True, text=True)
     assert listed.stdout.startswith("preempted ") and "node-lost" in listed.stdout
 

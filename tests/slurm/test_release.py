@@ -51,7 +51,7 @@ def stories_hold_on(name: str, *words: str) -> None:
     print(done.stdout)
     assert done.returncode == 0, done.stderr
     skipped = re.findall(r"^SKIPPED .*", done.stdout, re.MULTILINE)
-    if skipped:  # and a skip is no pass
+    if skipped:  # and a skip is not a pass
         pytest.skip("; ".join(skipped))
 
 

@@ -158,7 +158,7 @@ def site_of(cluster: Cluster, account: str, qos: str, patience: int) -> Site:
         "PARTITION": partition, "ACCOUNT": account, "QOS": qos, "RESERVATION": cluster.reservation,
     }.items():  # fmt: skip
         environ |= {f"{command}_{name}": value for command in ("SBATCH", "SALLOC", "SLURM") if value}
-    # squeue without ids lists everybody's jobs. (SCANCEL_USER is no help: a bare scancel would end all jobs.)
+    # squeue without ids lists everybody's jobs. (SCANCEL_USER does not help: a bare scancel would end all jobs.)
     environ["SQUEUE_USERS"] = USER
     return Site(
         nodes=[node.name for node in cluster.chosen],

@@ -90,7 +90,7 @@ def rank(workers: int | None = 0, cpus: int = 1, **ms: float) -> dict[str, Any]:
         ),
         (
             [rank(None, data=5, forward=5)],
-            "rank 0 waits 50 % of the time for data: its loader is no DataLoader; make that one faster.",
+            "rank 0 waits 50 % of the time for data: its loader is not a DataLoader; make that one faster.",
         ),
         (
             [rank(data=1, copy=4, forward=5)],

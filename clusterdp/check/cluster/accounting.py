@@ -138,7 +138,7 @@ def _of_size(subject: Subject, limits: Limits) -> Iterator[Finding]:
 
 
 def _count(said: str) -> float:
-    """Of memory in megabytes. What is no number limits nothing: it is compared with as NaN."""
+    """Of memory in megabytes. What is not a number limits nothing: it is compared with as NaN."""
     amount = megabytes_of(said)
     return math.nan if amount is None else amount
 

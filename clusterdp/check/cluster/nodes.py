@@ -66,7 +66,7 @@ def states_away(subject: Subject, cluster: ClusterFacts) -> str:
 
 
 def hosts_of(expression: str) -> set[str]:
-    """Empty for a file, and for what is no host list."""
+    """Empty for a file, and for what is not a host list."""
     try:
         return set(expand(expression)) if expression != "(null)" and "/" not in expression else set()
     except HostlistError:

@@ -130,7 +130,7 @@ def _not_in_snapshot(folder: Path, names: Sequence[str]) -> list[str]:
 
 
 def _is_excluded(folder: Path, name: str) -> bool:
-    """By a snapshot of what is no git work tree."""
+    """By a snapshot of what is not a git work tree."""
     folders = [folder / above for above in PurePath(name).parents if str(above) != "."]
     folders += [folder / name] if (folder / name).is_dir() else []
     return any(is_clutter(each) for each in folders) or _in_a_run(folder, name)

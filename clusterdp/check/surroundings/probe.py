@@ -108,7 +108,7 @@ def host_python_findings(subject: Subject) -> Iterator[Finding]:
     try:
         words = [python, "-I", "-S", "-c", IS_RECENT]
         done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=START_S)
-        problem = "is no Python of 3.6 or later here" if done.returncode else ""
+        problem = "is not Python 3.6 or later here" if done.returncode else ""
     except (OSError, subprocess.TimeoutExpired) as error:
         problem = f"cannot be run here ({getattr(error, 'strerror', None) or 'it does not end'})"
     if problem:

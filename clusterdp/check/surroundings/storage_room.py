@@ -49,7 +49,7 @@ def checkpoint_folder(subject: Subject) -> Path | None:
 
 def _of_writing(folder: Path, key: str) -> Iterator[Finding]:
     if not folder.is_dir():
-        yield Finding("error", key, f"{folder} is no folder", "the run folder cannot be made", "Name another.")
+        yield Finding("error", key, f"{folder} is not a folder", "the run folder cannot be made", "Name another.")
     elif not os.access(folder, os.W_OK | os.X_OK):
         why = "nothing can be written there" if not _is_read_only(folder) else "it is mounted read-only"
         yield Finding("error", key, f"{folder} cannot be written", why, "Name another, or change its permissions.")

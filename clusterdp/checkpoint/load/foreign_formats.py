@@ -268,7 +268,7 @@ def _json(file: Path) -> dict[str, Any]:
     try:
         found = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file}: it is no JSON: {error}. Download it again.") from error
+        raise CheckpointError(f"{file}: it is not JSON: {error}. Download it again.") from error
     if not isinstance(found, dict):
         raise CheckpointError(f"{file}: it holds a {type(found).__name__} and no object. Download it again.")
     return found

@@ -93,7 +93,7 @@ async def _change(client: Connection, daemon: Daemon, verb: str, words: list[str
 
 
 def _job(client: Connection, daemon: Daemon, words: list[str], verb: str, least: int) -> JobRecord | None:
-    """The job that the first word means; None, with a complaint, if that is no id."""
+    """The job that the first word means; None, with a complaint, if that is not an id."""
     if len(words) < least:
         raise Refusal(f"too few arguments for keyword:{verb}")
     name = parse(words[0])

@@ -82,7 +82,7 @@ class JobDesc:
     alloc_pid: int = 0
     batch: bool = True
     is_allocation: bool = False  # salloc: the job does not end with its last step
-    token: str = ""  # of the request: the same request made again is no second job
+    token: str = ""  # of the request: the same request made again is not a second job
     shown: dict[str, str] = field(default_factory=dict)  # options without effect here, which scontrol shows
 
     @property

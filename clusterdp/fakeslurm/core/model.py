@@ -181,7 +181,7 @@ class JobRecord:
     in_grace: bool = False  # a grace time began; newer releases of Slurm forget that late
     batch_flag: int = 1  # one more for each requeue that Slurm did because of the grace time
     warned: bool = False
-    minutes: int | None = None  # the limit in force; None is no limit
+    minutes: int | None = None  # the limit in force; None is not a limit
     cancelled_by: int | None = None
     outcome: JobState | None = None  # its state once all its processes are gone
     requeue_hold: str | None = None  # after the requeue: stay held, with this reason

@@ -204,7 +204,7 @@ class Release:
             },
         }
     )
-    # --batch that is no part of --constraint (recorded)
+    # --batch that is not part of --constraint (recorded)
     batch_refused = PerRelease(
         {
             "22.05": "Job --batch option is invalid or not a subset of --constraints",
@@ -229,7 +229,7 @@ class Release:
     nobody_is_a_user = PerRelease({"22.05": True, "26.05": False})
     # scontrol show topology where there is none (recorded)
     says_no_topology = PerRelease({"22.05": True, "24.11": False})
-    # scontrol update ArrayTaskThrottle of a job that is no array (recorded)
+    # scontrol update ArrayTaskThrottle of a job that is not an array (recorded)
     throttles_plain_jobs = PerRelease({"22.05": True, "24.11": False})
     # sacct --array (release notes of 23.02)
     sacct_has_array = PerRelease({"22.05": False, "23.02": True})

@@ -14,7 +14,7 @@ class BadTime(ValueError):
 
 
 def minutes(text: str) -> int:
-    """A limit: `5`, `1:30`, `1:00:00`, `1-0`, `1-2:03:04`, `UNLIMITED`; in whole minutes, rounded up; 0 is no limit."""
+    """A limit: `5`, `1:30`, `1:00:00`, `1-0`, `1-2:03:04`, `UNLIMITED`; in whole minutes, rounded up. 0: no limit."""
     if text.lower() in NO_LIMIT_WORDS:
         return UNLIMITED
     return -(-seconds(text) // 60)

@@ -74,7 +74,7 @@ class Journal:
 
 def restore(path: Path, model: Model, accounting: Accounting) -> None:
     """Read the journal into the model and accounting; it is rewritten if most of it is outdated."""
-    gc.disable()  # a long history is no garbage; without this the collector would go through it again and again
+    gc.disable()  # a long history is not garbage; without this the collector would go through it again and again
     lines = _restore(path, model, accounting)
     gc.freeze()
     gc.enable()

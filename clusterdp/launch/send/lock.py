@@ -52,7 +52,7 @@ class RunLock:
             raise self._refusal(newest)
 
     def release(self) -> None:
-        """Release the lock. It is no error to call it twice, nor if the run folder is gone or cannot be written."""
+        """Release the lock. It is not an error to call it twice, nor if the run folder is gone or cannot be written."""
         file, self.number = self._file(self.number), 0
         if file.exists():
             with suppress(OSError):

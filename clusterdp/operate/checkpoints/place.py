@@ -78,7 +78,7 @@ def _is_step(word: str) -> bool:
 
 
 def look(place: CheckpointPlace) -> tuple[list[CheckpointInfo], list[Damage]]:
-    """The same as Place.commits(), and none is no mistake."""
+    """The same as Place.commits(), and none is not a mistake."""
     try:
         return scan(place.storage)
     except OSError as error:

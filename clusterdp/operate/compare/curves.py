@@ -25,7 +25,7 @@ PLACE = frozenset({"time", "step", "total", "phase", "epoch"})  # of a record: w
 NOT_FINITE = frozenset({"nan", "inf", "-inf"})  # as the metric log writes them, for JSON has no such numbers
 MOST_NAMES = 2000  # metrics of a run
 CHUNK = 8 << 20  # bytes that are parsed at once
-LARGEST_STEP = 1 << 53  # a larger one is no whole number in a browser
+LARGEST_STEP = 1 << 53  # a larger one is not a whole number in a browser
 WINDOWS = 200  # of an attempt, over each of which the speed is taken
 
 

@@ -54,7 +54,7 @@ def _chosen(history: RunHistory, curves: RunCurves, names: Sequence[str], most: 
             guess = did_you_mean(name, measured)
             there = f"There are: {some_of(list(measured), 20)}."
             raise ConfigError(f"{name}: the run has no such metric. {guess + ' ' * bool(guess)}{there}")
-    several = [name for name in measured if len(measured[name].kept) > 1]  # one value is no curve
+    several = [name for name in measured if len(measured[name].kept) > 1]  # one value is not a curve
     return {name: measured[name] for name in names or (several or list(measured))[:most]}
 
 

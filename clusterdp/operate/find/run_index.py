@@ -38,7 +38,7 @@ class NotedRun(NamedTuple):
 
 
 def remember(run: RunDir, jobs: Sequence[str] = ()) -> None:
-    """Note a run that was submitted, and as which jobs. It is no error if the file cannot be written (no home, no
+    """Note a run that was submitted, and as which jobs. It is not an error if the file cannot be written (no home, no
     quota)."""
     try:
         record = {"time": time.time(), "run": str(run.path.absolute()), "dir": os.getcwd(), "jobs": list(jobs)}

@@ -15,7 +15,7 @@ DATE = re.compile(r"(\d{4})-(\d\d?)-(\d\d?)(?:[T ](\d\d?):(\d\d)(?::(\d\d))?)?",
 
 
 def read_since(word: str, now: float | None = None) -> float:
-    """In seconds since 1970. A time of day is the last one. ConfigError if the word is no time."""
+    """In seconds since 1970. A time of day is the last one. ConfigError if the word is not a time."""
     now = time.time() if now is None else now
     try:
         if found := AGO.fullmatch(word):

@@ -1,4 +1,4 @@
-"""The table of `clusterdp list`. It is no wider than the terminal: the most important columns are shown."""
+"""The table of `clusterdp list`. It is at most as wide as the terminal: the most important columns are shown."""
 
 from __future__ import annotations
 

@@ -56,7 +56,9 @@ def _states(words: str | None) -> frozenset[str]:
     named = [word.strip().lower() for word in words.split(",") if word.strip()]
     for word in named or [words]:
         if word not in known and word not in ALIASES:
-            raise ConfigError(f"--state {word}: is no state. {did_you_mean(word, known, f'Write {_any_of(known)}.')}")
+            raise ConfigError(
+                f"--state {word}: is not a state. {did_you_mean(word, known, f'Write {_any_of(known)}.')}"
+            )
     return frozenset(ALIASES.get(word, word) for word in named)
 
 

@@ -39,7 +39,7 @@ class RunLook:
 
     text: str = ""
     history: RunHistory | None = None
-    elements: Mapping[int, RunLook] | None = None  # None: it is no sweep
+    elements: Mapping[int, RunLook] | None = None  # None: it is not a sweep
     unread: str = ""
     stamp: str = ""
     changed: float = 0.0  # when the folder last did
@@ -166,7 +166,7 @@ class Summaries:
         self.changed |= self._lines.pop(_key(run), None) is not None
 
     def save(self) -> None:
-        """If anything has changed. It is no error if the file cannot be written."""
+        """If anything has changed. It is not an error if the file cannot be written."""
         if not self.changed:
             return
         lines = [b"\t".join(line) for line in list(self._lines.items()) if all(line)]

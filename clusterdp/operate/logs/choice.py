@@ -25,7 +25,7 @@ class Ranks:
         for part in word.split(","):
             found = re.fullmatch(r" *(\d{1,9})(?:-(\d{1,9}))? *", part, re.ASCII)
             if not found or int(found[2] or found[1]) < int(found[1]):
-                raise ConfigError(f"--rank: {word!r} is no list of ranks. Write e.g. 3 or 0,3,8-15.")
+                raise ConfigError(f"--rank: {word!r} is not a list of ranks. Write e.g. 3 or 0,3,8-15.")
             ranges.append((int(found[1]), int(found[2] or found[1])))
         return cls(tuple(ranges))
 
@@ -112,5 +112,5 @@ def _count(word: str | None) -> int | None:
     if word is None or word == "all":
         return None
     if not re.fullmatch(r"\d{1,9}", word, re.ASCII):
-        raise ConfigError(f"-n: {word!r} is no number of lines. Write e.g. 100, or all.")
+        raise ConfigError(f"-n: {word!r} is not a number of lines. Write e.g. 100, or all.")
     return int(word)

@@ -24,7 +24,7 @@ def attempts_of(history: RunHistory, choice: Choice) -> tuple[AttemptHistory, ..
 
 
 def attempt_of(history: RunHistory, wanted: str | None, patient: bool = False) -> AttemptHistory | None:
-    """`patient`: the attempt that may come next is no mistake."""
+    """`patient`: the attempt that may come next is not a mistake."""
     if wanted is None:
         return history.last
     for attempt in history.attempts:

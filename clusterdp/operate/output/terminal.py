@@ -94,7 +94,7 @@ def underlying(out: TextIO) -> TextIO:
 
 
 def width_of(out: TextIO) -> int:
-    """In columns; ENDLESS if it is no terminal."""
+    """In columns; ENDLESS if it is not a terminal."""
     return shutil.get_terminal_size().columns if out is sys.stdout and out.isatty() else ENDLESS
 
 

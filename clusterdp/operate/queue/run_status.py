@@ -33,7 +33,7 @@ class RunStatus:
 
 def current_status(history: RunHistory) -> RunStatus:
     """How the run stands: by its records, and by one squeue if they have no ending. If squeue does not answer, `why`
-    says so; it is no error."""
+    says so; it is not an error."""
     if not is_open(history):
         return RunStatus(history.state, history.why)
     try:

@@ -193,7 +193,7 @@ def differences(histories: Sequence[RunHistory]) -> list[DifferenceRow]:
 def _config(history: RunHistory) -> dict[str, Any]:
     try:
         return config_of(history.run)
-    except ClusterdpError:  # it is no config any more
+    except ClusterdpError:  # it is not a config any more
         return {}
 
 

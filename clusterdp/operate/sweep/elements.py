@@ -56,7 +56,7 @@ def sweep_meant(run: RunDir) -> SweepDir:
 
 
 def read_sweep(folder: SweepDir, ended: Mapping[int, ElementStatus] | None = None) -> SweepStatus:
-    """RunError if it is no sweep. `ended`: elements that need not be read again."""
+    """RunError if it is not a sweep. `ended`: elements that need not be read again."""
     ended = ended or {}
     name, rows = folder.read_table()
     there = set(folder.numbers())  # some may have been removed

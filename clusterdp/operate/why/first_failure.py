@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 NAMED = re.compile(rb"^clusterdp: .*another(?: rank's failure| failed): rank (\d{1,9}): ", re.MULTILINE)
 FEW = 64  # ranks whose logs are read, though it is known which of them was first
 FLOODS = 8  # logs that are read further back: 4 MiB at most
-# Of these no rank is to blame: it was ended, and what srun and slurmstepd write of that is no error.
+# Of these no rank is to blame: it was ended, and what srun and slurmstepd write of that is not an error.
 BLAMELESS = CAUSES.keys() - FAULTS - {"lost", "stopped", "unknown"}
 KILLED = ("killed", "loader-worker-died", "exit-code")  # what the kernel's out-of-memory killer looks like to others
 
@@ -210,7 +210,7 @@ def _named(logs: Sequence[RankLog], note: ErrorNote) -> FirstFailure | None:
     for rank in sorted(named & by_rank.keys()):
         log = by_rank[rank]
         if not log.echoes or log.own is not None:
-            # It may have said why in one line, which is no traceback.
+            # It may have said why in one line, which is not a traceback.
             return _of_log(log, "named", note.error if note.usable else "".join(log.excerpt()[-1:]))
     return None
 

@@ -41,7 +41,7 @@ class AfterFault:
 @dataclass(frozen=True)
 class FirstDifference:
     """save, expected: the two checkpoints. before: the last one after the fault that was the same, if there was one.
-    beside: what differs in that one, and is no state of the training: a score, the options of the program."""
+    beside: what differs in that one, and is not a state of the training: a score, the options of the program."""
 
     save: KnownSave
     expected: KnownSave

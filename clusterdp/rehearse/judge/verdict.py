@@ -122,7 +122,7 @@ def _ending(attempt: AttemptHistory, printed: Sequence[int], is_silent: bool) ->
 
 
 def _spent(told: AttemptAccount, first_at: float | None) -> Mapping[str, float]:
-    """What was before the first printed step is no training."""
+    """What was before the first printed step is not a training."""
     spent = seconds_by_kind(told)
     if first_at is not None:
         more = min(spent["training"], max(0.0, first_at - told.place.begin - spent["starting"]))

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_END = r"(?!\d|\.\d)"  # `35.4` is no step
+_END = r"(?!\d|\.\d)"  # `35.4` is not a step
 _STEP = re.compile(
     rf"(?i)\b(?:\w+_)?(?:step|iter|iteration|batch|update|it)s?\b(?:\W{{0,3}}|\s*)(?P<step>\d+){_END}"  # `iter 12:`
     r"|\b(?P<done>\d+)/ *(?P<all>\d+) *(?:\[|\b(?:batch|step|iter)\w*)"  # `12/60 [` of a bar, `12/ 60 batches`

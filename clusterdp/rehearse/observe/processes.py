@@ -121,7 +121,7 @@ def _writes(pid: int, number: int) -> bool:
 
 def on_signal(pids: Iterable[int], number: signal.Signals = signal.SIGTERM) -> str:
     """What this signal does to the program among these processes of one rank: `handled`, `ignored`, `blocked`, or
-    `default`, which is death. It is the topmost that is no shell. Empty where it cannot be known."""
+    `default`, which is death. It is the topmost that is not a shell. Empty where it cannot be known."""
     words = [(procfs.name(pid) in SHELLS, procfs.disposition(pid, number)) for pid in pids]
     return next((word for shell, word in words if word and not shell), next((word for _, word in words if word), ""))
 

@@ -120,7 +120,7 @@ def _files(folder: Path, pattern: str) -> Iterator[Path]:
     try:
         paths = sorted(base.glob(str(parts)))
     except (ValueError, NotImplementedError, IndexError) as error:
-        raise ConfigError(f"rehearse.compare: {pattern!r} is no pattern of files: {error}. Write out/*.pt") from None
+        raise ConfigError(f"rehearse.compare: {pattern!r} is not a pattern of files: {error}. Write out/*.pt") from None
     files = [file for path in paths for file in (_within(path) if path.is_dir() else [path])]
     if pattern.startswith(NEWEST):
         files = sorted(files, key=lambda file: file.stat().st_mtime_ns)[-1:]
@@ -169,7 +169,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(_bytes(path))
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: it is no JSON: {error}. Save it again, or compare another file.") from None
+        raise CheckpointError(f"{path}: it is not JSON: {error}. Save it again, or compare another file.") from None
 
 
 def read_json_lines(path: Path) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def read_json_lines(path: Path) -> dict[str, Any]:
 
 
 def read_text(path: Path) -> Any:
-    """By the number of each line; all bytes as one value where it is no text. Raises CheckpointError."""
+    """By the number of each line; all bytes as one value where it is not text. Raises CheckpointError."""
     data = _bytes(path)
     try:
         if b"\0" in data:

@@ -42,7 +42,7 @@ _TEXT = re.compile(
     r"|\b(?:host|hostname|node|pid|job|job_?id)[=: ]+[\w.-]+",
     re.IGNORECASE,
 )
-# A word like `time` in a key of these is no clock's.
+# A word like `time` in a key of these is not a clock's.
 _NEVER = ("model", "optimizer", "scheduler", "scaler", "rng", "sampler", "step")
 
 

@@ -159,7 +159,7 @@ class PlainValues:
     def _dtype(self, value: Any) -> np.dtype[Any]:
         word = value if isinstance(value, str) else value.args[0]
         if not _NUMPY_DTYPE.fullmatch(word):
-            raise ValueError(f"{word!r:.80} is no dtype of numpy")
+            raise ValueError(f"{word!r:.80} is not a dtype of numpy")
         order = value.state[1] if isinstance(value, Inert) and value.state else "="
         found: np.dtype[Any] = np.dtype(word)
         return found.newbyteorder(">") if order == ">" else found
@@ -168,7 +168,7 @@ class PlainValues:
 def _numbers(value: Any) -> tuple[int, ...]:
     found = tuple(value)
     if not all(type(number) is int and 0 <= number < 1 << 63 for number in found):
-        raise ValueError(f"{value!r:.80} is no shape")
+        raise ValueError(f"{value!r:.80} is not a shape")
     return found
 
 

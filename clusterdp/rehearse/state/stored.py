@@ -72,7 +72,9 @@ def strided(
     sizes = [1 if stride == 0 else size for size, stride in zip(shape, strides, strict=True)]
     count = math.prod(sizes)
     if min([start, *shape, *strides, room]) < 0 or count > room:
-        raise ValueError(f"a tensor of shape {list(shape)} and strides {list(strides)} is no view of {room} elements")
+        raise ValueError(
+            f"a tensor of shape {list(shape)} and strides {list(strides)} is not a view of {room} elements"
+        )
     if count == 0:
         return lambda: np.empty(0, np.uint8)
     span = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))

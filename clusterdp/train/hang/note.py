@@ -86,7 +86,7 @@ class Note:
 
 
 def read_notes(folder: Path) -> list[Note]:
-    """Those of all ranks, in their order. What is no note of ours is left out."""
+    """Those of all ranks, in their order. What is not a note of ours is left out."""
     return sorted(filter(None, map(_read, sorted(folder.glob("rank-*.json")))), key=lambda note: note.rank)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-GAIN = 1.05  # a doubled batch that is not at least this much faster is no gain
+GAIN = 1.05  # a doubled batch that is not at least this much faster is not a gain
 IN_A_ROW = 2  # doublings without a gain end the search: one may be noise
 NEARLY = 0.95  # the smallest batch with this part of the best speed is the best choice
 MOST_ON_CPU = 4096  # of one rank: to run out of host memory would harm the machine

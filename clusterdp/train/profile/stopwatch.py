@@ -136,7 +136,7 @@ def _data(ranks: Sequence[RankTimes]) -> list[tuple[float, str]]:
     workers, cpus = ranks[number].get("workers"), ranks[number].get("cpus")
     said = f"rank {number} waits {100 * share:.0f} % of the time for data"
     if workers is None:
-        return [(share, f"{said}: its loader is no DataLoader; make that one faster.")]
+        return [(share, f"{said}: its loader is not a DataLoader; make that one faster.")]
     said += f": {workers} workers on {cpus} cpus"
     if cpus and workers < cpus - 1:
         return [(share, f"{said}; try num_workers: {cpus - 1}.")]

@@ -113,7 +113,7 @@ def test_what_the_worker_reads_may_differ(work: Path, word: str) -> None:
 
 
 def test_a_value_that_the_entry_does_not_take_is_refused_with_its_element(work: Path, stubs: Stubs) -> None:
-    with pytest.raises(ConfigError, match=r"element 2 \(params\.lr=x\): params\.lr: 'x' is no float"):
+    with pytest.raises(ConfigError, match=r"element 2 \(params\.lr=x\): params\.lr: 'x' is not of type float"):
         submit("params.lr=0.1,0.2,x")
     with pytest.raises(ConfigError, match=r"element 1 \(entry=train:othr\): .*Did you mean train:other\?"):
         submit("entry=train:main,train:othr")

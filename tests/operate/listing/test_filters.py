@@ -26,7 +26,7 @@ def test_states_are_those_of_runs_and_a_mistake_is_explained() -> None:
         ("x", "Write waiting, running, .* or cancelled"),
         ("", "Write"),
     ):
-        with pytest.raises(ConfigError, match=f"--state {word}: is no state.*{said}"):
+        with pytest.raises(ConfigError, match=f"--state {word}: is not a state.*{said}"):
             make_filters(word, None, None, None, NOW)
 
 

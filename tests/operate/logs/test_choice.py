@@ -9,7 +9,7 @@ from clusterdp.operate.logs.choice import Choice
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"rank": "3-1"}, r"--rank: '3-1' is no list of ranks. Write e.g. 3 or 0,3,8-15."),
+        ({"rank": "3-1"}, r"--rank: '3-1' is not a list of ranks. Write e.g. 3 or 0,3,8-15."),
         ({"rank": "-1"}, "--rank: '-1'"),
         ({"rank": "0", "every": True}, "--rank and --all"),
         ({"last": "ten"}, "-n: 'ten'"),

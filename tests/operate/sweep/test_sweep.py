@@ -370,7 +370,7 @@ def test_the_best_go_on_with_other_values_once_all_of_them_are_over(
     [
         (["--resume"], "--resume: say how many of the best"),
         (["params.epochs=3"], r"params.epochs=3: is for elements that go on"),
-        (["--top", "0"], "--top 0: is no number of elements. Write 1 or more."),
+        (["--top", "0"], "--top 0: is not a number of elements. Write 1 or more."),
         (["--retry", "failed", "--top", "2"], "--top 2: does not go with --retry"),
         (["--retry", "failed", "--by", "loss"], "--by loss: does not go with --retry"),
         (["--dry-run"], "--dry-run: is for --retry and --resume."),

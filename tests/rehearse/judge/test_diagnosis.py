@@ -112,7 +112,7 @@ def test_a_program_that_tells_no_steps_has_saved_if_a_file_has_come(tmp_path: Pa
     before = FileUse(written=[HIT - 3])
     assert said(a=before) == "it was warned, and ended without a save (rehearse.may_lose is 0)"
     assert "ends without a save" in diagnose(case(tmp_path, stop(HANDLED), files={"a": before}, lost=None))
-    assert said(a=before, b=FileUse(named=[HIT + 1])) == "", "it came under its name, which is no writing"
+    assert said(a=before, b=FileUse(named=[HIT + 1])) == "", "a rename is not a write"
     assert said(a=FileUse(written=[HIT - 0.5])) == "", "it has saved just before"
     assert said() == "", "nothing is known of its files"
     each_second = {"a": FileUse(written=[1.0, 2.0, 3.0])}

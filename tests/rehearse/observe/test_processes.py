@@ -95,7 +95,7 @@ page.enter(EVALUATION)
         assert processes.page_of([process.pid]) == processes.Page(17, processes.EVALUATION)
         file = processes.page_file([os.getpid(), process.pid])
         assert processes.read_page(file) == processes.Page(17, processes.EVALUATION)
-        assert processes.read_page(f"/proc/{process.pid}/fd/0") is None, "a file that is no page"
+        assert processes.read_page(f"/proc/{process.pid}/fd/0") is None, "a file that is not a page"
     assert processes.read_page(file) is None, "its process is gone"
     assert processes.page_of([os.getpid()]) is None
 

@@ -190,7 +190,7 @@ def rewritten(path: Path, old: bytes, new: bytes) -> None:
     ("old", "new", "why"),
     [
         (b"K\x01", b"K\x03", "reaches out of its storage of 4"),
-        (b"K\x02", b"K\x09", "is no view of 4 elements"),
+        (b"K\x02", b"K\x09", "is not a view of 4 elements"),
         (b"FloatStorage", b"NoSuchStorag", "NoSuchStorag"),
     ],
 )
