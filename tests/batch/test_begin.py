@@ -40,18 +40,18 @@ def history(*causes: str, **more: object) -> History:
         (End("done", "finished", 0), (True, True), "done"),
     ],
 )
-def test_attempt_starts_unless_a_mark_or_a_limit_forbids_it(
+def test_may_start_refuses_only_finished_cancelled_stopped_or_exhausted_runs(
     earlier: History | End, marks: tuple[bool, bool], expected: Start | str
 ) -> None:
     decision = may_start(earlier, RULES, *marks, now=1000)
     assert (decision.cause if isinstance(decision, End) else decision) == expected
 
 
-def test_a_command_may_save_nothing_for_ever() -> None:
+def test_command_job_starts_after_99_attempts_without_a_checkpoint() -> None:
     assert may_start(history("asked", idle=99), RULES._replace(kind="command"), False, False, 0) == Start()
 
 
-def test_start_names_the_pause_that_is_left() -> None:
+def test_start_after_a_preemption_waits_for_the_rest_of_the_pause() -> None:
     decision = may_start(history("preempted", over_at=950), RULES, False, False, now=1000)
     assert decision == Start(50, "restart.preempted.wait_s: this attempt begins in 50 s.")
 
@@ -66,11 +66,11 @@ def test_start_names_the_pause_that_is_left() -> None:
         ((), 0),
     ],
 )
-def test_pause_doubles_with_each_such_end_in_a_row(row: tuple[str, ...], pause: int) -> None:
+def test_restart_pause_doubles_with_consecutive_preemptions_up_to_one_hour(row: tuple[str, ...], pause: int) -> None:
     assert pause_s(History(row=row, over_at=1000), "preempted", RULES, now=1000) == pause
 
 
-def test_past_pause_takes_no_seconds() -> None:
+def test_restart_pause_is_zero_after_its_time_has_passed() -> None:
     assert pause_s(History(row=("preempted",), over_at=1000), "preempted", RULES, now=1101) == 0
 
 
@@ -86,7 +86,7 @@ def test_past_pause_takes_no_seconds() -> None:
         (history("timeout", spent_s=7200), 0, "max_hours"),
     ],
 )
-def test_limits_count_the_ends_of_the_history_and_more(earlier: History, more: int, limit: str) -> None:
+def test_exhausted_restart_limit_is_named_only_if_no_attempt_is_left(earlier: History, more: int, limit: str) -> None:
     rules = RULES._replace(max_attempts=3, max_hours=2.0)
     why = exhausted(earlier, earlier.ended[-1], rules, more)
     assert limit in why and bool(why) == bool(limit)
@@ -113,13 +113,13 @@ FAILED = json.dumps({"time": 1, "event": "failed", "attempt": "7.0", "cause": "c
         (attempt("crash", last_event=FAILED), "crash", 1),
     ],
 )
-def test_end_of_the_run_stays_its_end(last: Attempt, cause: str, code: int) -> None:
+def test_attempt_history_keeps_a_final_end_with_its_cause_and_exit_code(last: Attempt, cause: str, code: int) -> None:
     over = history_of([attempt("timeout"), last], "7")
     assert isinstance(over, End)
     assert (over.cause, over.code) == (cause, code)
 
 
-def test_notification_after_a_failure_leaves_it_the_last_event() -> None:
+def test_last_event_ignores_a_notification_after_the_failure() -> None:
     told = json.dumps({"time": 2, "event": "told", "attempt": "7.0"}, separators=(",", ":"))
     assert last_event(f"{FAILED}\n{told}\n") == FAILED
     assert last_event(f"{told}\n") == ""
@@ -140,11 +140,11 @@ def test_notification_after_a_failure_leaves_it_the_last_event() -> None:
         attempt("bad-node"),
     ],
 )
-def test_other_ends_leave_the_run_open(last: Attempt) -> None:
+def test_attempt_history_leaves_the_run_open_after_a_nonfinal_attempt(last: Attempt) -> None:
     assert isinstance(history_of([last], "7"), History)
 
 
-def test_history_counts_rows_by_their_own_rules() -> None:
+def test_attempt_history_counts_faults_idle_attempts_seconds_bad_nodes_and_chained_jobs() -> None:
     asked = attempt("asked", code="75", took=5)
     found = history_of(
         [
@@ -162,13 +162,13 @@ def test_history_counts_rows_by_their_own_rules() -> None:
     assert (found.since, found.bad, found.over_at, found.links) == (("7.0",) * 3 + ("8.0",), ("n1", "n2"), 99, 3)
 
 
-def test_checkpoint_ends_the_row_and_the_hours() -> None:
+def test_saved_checkpoint_resets_consecutive_ends_spent_time_and_idle_attempts() -> None:
     found = history_of([attempt("timeout", took=9), attempt("timeout", took=9, saved=True)], "7")
     assert isinstance(found, History)
     assert (found.row, found.spent_s, found.idle) == (("timeout",), 0, 0)
 
 
-def test_job_goes_back_for_a_bad_node_but_once() -> None:
+def test_excluded_node_is_reported_only_before_the_first_requeue() -> None:
     assert has_bad_node(["n1", "n2"], "m9,n2", History())
     assert not has_bad_node(["n1", "n2"], "m9", History())
     assert not has_bad_node(["n1", "n2"], "m9,n2", History(moved=1))

@@ -29,7 +29,7 @@ def said(lines: str) -> str:
     return out
 
 
-def test_term_ends_a_wait_and_no_command() -> None:
+def test_sigterm_is_counted_by_the_batch_program_but_blocked_in_its_commands() -> None:
     lines = """
 os.kill(os.getpid(), signal.SIGTERM)
 print(children.run(["bash", "-c", "kill -TERM $$; echo lives"]))
@@ -41,17 +41,17 @@ print(children.sleep(60), children.terms)
     assert said(lines).splitlines() == ["Answer(code=0, said='lives')", "2 True False", "False 3"]
 
 
-def test_condition_ends_a_wait() -> None:
+def test_sleep_returns_early_when_its_condition_holds() -> None:
     assert said("print(children.sleep(60, lambda: True))") == "False\n"
     assert said("print(children.sleep(0))") == "True\n"
 
 
-def test_command_is_ended_at_its_limit() -> None:
+def test_command_is_killed_at_its_time_limit_with_exit_code_137() -> None:
     lines = "print(children.run(['sh', '-c', 'echo begun; exec sleep 100'], limit_s=0.5))"
     assert said(lines) == "Answer(code=137, said='begun')\n"
 
 
-def test_missing_command_is_127_like_in_a_shell() -> None:
+def test_missing_command_has_exit_code_127() -> None:
     assert "Answer(code=127, said='/nope: No such file or directory')" in said("print(children.run(['/nope']))")
     assert "Answer(code=127, said='')" in said("print(children.run(['/nope'], err=False))")
 
@@ -63,7 +63,7 @@ def waits(pid: int) -> bool:
     return started and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 
-def test_suspended_time_counts_for_no_wait() -> None:
+def test_suspension_time_of_the_batch_program_is_measured_during_sleep() -> None:
     child = program(
         "print('begun', flush=True); began = time.monotonic(); slept = children.sleep(1)\n"
         "print(slept, children.suspended_s > 0.5, time.monotonic() - began > 2)"

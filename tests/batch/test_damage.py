@@ -67,7 +67,7 @@ def damaged(folder: Path, seed: int) -> Job:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_damaged_folder_has_a_history(tmp_path: Path, seed: int) -> None:
+def test_attempt_history_is_read_from_a_damaged_run_folder(tmp_path: Path, seed: int) -> None:
     ours = damaged(tmp_path, seed)
     attempts = read_attempts(ours, Rules(), Record(ours), cast(Slurm, Site()))
     assert isinstance(history_of(attempts, ours.id), (History, End))

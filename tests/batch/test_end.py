@@ -38,7 +38,7 @@ def named(decision: Decision) -> str:
         ("", "", ""),
     ],
 )
-def test_word_of_the_ranks_ends_the_run_or_leaves_it_open(word: str, reason: str, expected: str) -> None:
+def test_rank_outcome_ends_the_run_unless_it_is_requeue_or_missing(word: str, reason: str, expected: str) -> None:
     found = by_the_ranks(Ended(0, 5, word, reason))
     assert " ".join(f"{named(end)} {end.code}" for end in found) == expected
 
@@ -61,11 +61,13 @@ def test_word_of_the_ranks_ends_the_run_or_leaves_it_open(word: str, reason: str
         (slurm.RUNNING, Ended(9, 5), COMMAND, ""),
     ],
 )
-def test_word_of_slurm_decides_before_the_exit_code(now: str, ended: Ended, rules: Rules, expected: str) -> None:
+def test_job_state_in_slurm_decides_before_the_exit_code_of_the_step(
+    now: str, ended: Ended, rules: Rules, expected: str
+) -> None:
     assert " ".join(map(named, by_slurm(ended, now, History(), rules))) == expected
 
 
-def test_node_without_launched_tasks_is_lost_and_named() -> None:
+def test_node_with_failed_task_launch_is_named_and_counted_as_node_lost() -> None:
     rules = ENTRY._replace(policies={"node-lost": Policy(limit=1)})
     for ended, expected in (((), "Requeue node-lost"), (("node-lost",), "End gave-up")):
         found = by_launch(["n2"], Ended(233, 1), History(ended=ended), rules)
@@ -73,13 +75,13 @@ def test_node_without_launched_tasks_is_lost_and_named() -> None:
         assert "tasks on n2: that node has failed" in found.said
 
 
-def test_program_that_asks_at_once_each_time_ends() -> None:
+def test_repeated_exit_75_within_a_minute_ends_the_run() -> None:
     short = History(short=1)
     assert [named(each) for each in by_slurm(Ended(75, 59), slurm.RUNNING, short, COMMAND)] == ["End gave-up"]
     assert [named(each) for each in by_slurm(Ended(75, 60), slurm.RUNNING, short, COMMAND)] == ["Requeue asked"]
 
 
-def test_limit_that_this_end_reaches_ends_the_run() -> None:
+def test_second_preemption_ends_the_run_if_its_limit_is_one() -> None:
     rules = ENTRY._replace(policies={"preempted": Policy(limit=1)})
     for ended, expected in (((), "Requeue preempted"), (("preempted",), "End gave-up")):
         found = by_slurm(Ended(0, 5), slurm.PREEMPTED, History(ended=ended), rules)
@@ -103,7 +105,9 @@ CRASH = Fault("crash", "crashed")
         (Ended(0, 5), History(), True, "End crash"),
     ],
 )
-def test_fault_is_tried_again_within_its_limits(ended: Ended, earlier: History, repeated: bool, expected: str) -> None:
+def test_failed_attempt_is_requeued_unless_its_error_repeats_or_limit_is_exceeded(
+    ended: Ended, earlier: History, repeated: bool, expected: str
+) -> None:
     decision = by_fault(ended, CRASH, Failure("ValueError: x"), earlier, ENTRY, lambda: repeated)
     assert named(decision) == expected
     if isinstance(decision, End):
@@ -125,7 +129,7 @@ def test_fault_is_tried_again_within_its_limits(ended: Ended, earlier: History, 
         ("JobName=JobState=RUNNING JobState=CANCELLED Restarts=2 Comment=a JobState=RUNNING", slurm.ENDING),
     ],
 )
-def test_state_of_the_job_is_one_word(fields: str, expected: str) -> None:
+def test_job_state_is_derived_from_the_scontrol_fields(fields: str, expected: str) -> None:
     assert state_of(slurm.fields_of(fields), 2) == expected
 
 
@@ -142,7 +146,7 @@ def test_state_of_the_job_is_one_word(fields: str, expected: str) -> None:
         (" ", ""),
     ],
 )
-def test_outcome_of_the_ranks_has_a_cause(outcome: str, expected: str) -> None:
+def test_cause_of_an_attempt_is_derived_from_its_rank_outcome(outcome: str, expected: str) -> None:
     assert of_outcome(*outcome.split(" ")) == expected
 
 
@@ -157,11 +161,11 @@ def test_outcome_of_the_ranks_has_a_cause(outcome: str, expected: str) -> None:
         ("a checkpoint was not saved (1 in a row): No space left on device", "", "crash"),
     ],
 )
-def test_fault_is_in_the_last_line_that_names_one(end: str, said: str, expected: str) -> None:
+def test_memory_or_disk_fault_is_taken_from_the_last_matching_log_line(end: str, said: str, expected: str) -> None:
     assert fault_of([end], said, False, 61, True).cause == expected
 
 
-def test_fault_without_a_name_is_a_crash_at_the_start_or_later() -> None:
+def test_crash_is_classified_as_start_only_within_a_minute_and_without_progress() -> None:
     ended = ((59, False), (59, True), (60, False))
     causes = [fault_of([], "", False, took, started).cause for took, started in ended]
     assert causes == ["start", "crash", "crash"]
@@ -205,25 +209,25 @@ GONE = "RuntimeError: Connection reset by peer"
         ),
     ],
 )
-def test_rank_that_failed_first_is_to_blame(
+def test_first_failed_rank_is_blamed_for_the_failure(
     note: list[str], said: str, logs: dict[int, str], expected: Failure
 ) -> None:
     assert failure_of(note, said, logs) == expected
 
 
-def test_torchrun_agents_are_not_taken_for_ranks() -> None:
+def test_torchrun_task_ids_are_not_taken_for_ranks() -> None:
     said = "srun: error: n2: task 1: Exited with exit code 1"
     found = failure_of([], said, {3: "ValueError: y", 1: "ValueError: z"}, by_agents=True)
     assert (found.error, found.node, found.rank) == ("ValueError: y", "n2", 3)
 
 
-def test_rank_that_failed_first_is_in_the_ledger() -> None:
+def test_requeue_details_record_the_failed_rank_if_it_is_known() -> None:
     for rank, expected in ((3, {"exit": 3, "error": "x", "rank": 3}), (None, {"exit": 3, "error": "x"})):
         decision = by_fault(Ended(3, 5), CRASH, Failure("x", rank=rank), History(), ENTRY, lambda: False)
         assert isinstance(decision, Requeue) and decision.details == expected
 
 
-def test_same_mistake_is_compared_without_what_changes() -> None:
+def test_same_error_on_another_node_counts_as_repeated_despite_different_addresses() -> None:
     failures = [
         Failure(f"RuntimeError: no device at 0x{n}f on n{n}, 10.0.0.{n}:{n}234{n} rank {n}", f"n{n}") for n in (1, 2)
     ]
@@ -249,13 +253,13 @@ def test_same_mistake_is_compared_without_what_changes() -> None:
         (["n1"], ["n1", "n2", "n3"], 2, "", ["n1"], ""),
     ],
 )
-def test_nodes_are_avoided_while_enough_are_left(
+def test_bad_nodes_are_excluded_while_enough_remain_for_the_job(
     wanted: list[str], usable: list[str], needed: int, always: str, must: list[str], expected: str
 ) -> None:
     assert avoided(wanted, usable, needed, always, must) == expected
 
 
-def test_nodes_without_launched_tasks_are_named_once() -> None:
+def test_nodes_with_failed_task_launch_are_listed_once() -> None:
     line = "srun: error: Task launch for StepId=7.0 failed on node {}: Communication connection failure\n"
     assert not_launched(line.format("n2") + line.format("n1") + line.format("n2")) == ["n1", "n2"]
 
@@ -271,7 +275,7 @@ def test_nodes_without_launched_tasks_are_named_once() -> None:
         ("preflight n1 ok\npreflight n2 ok\npreflight - failed y\n", [], {"-": "y"}),
     ],
 )
-def test_preflight_blames_nodes_but_never_all_for_its_own_fault(
+def test_preflight_marks_failed_or_silent_nodes_bad_unless_all_are_silent(
     output: str, bad: list[str], failures: dict[str, str]
 ) -> None:
     dead = [node for node in first_dead(output).split(",") if node]
@@ -279,5 +283,5 @@ def test_preflight_blames_nodes_but_never_all_for_its_own_fault(
     assert (result.bad, result.failures) == (bad, failures)
 
 
-def test_leave_is_for_another_attempt_to_record() -> None:
+def test_ending_job_is_left_to_slurm_with_its_exit_code() -> None:
     assert by_slurm(Ended(9, 5), slurm.ENDING, History(), ENTRY) == (Leave(9),)

@@ -46,7 +46,7 @@ def site(left: str = "") -> Slurm:
 
 
 @pytest.mark.parametrize("nodes", WRITTEN_BY_SLURM)
-def test_first_host_of_a_list_is_the_one_expanded_first(nodes: str) -> None:
+def test_first_host_returns_the_first_host_of_the_expanded_hostlist(nodes: str) -> None:
     assert first_host(nodes) == expand(nodes)[0]
 
 
@@ -55,11 +55,11 @@ def test_first_host_of_a_list_is_the_one_expanded_first(nodes: str) -> None:
     [("localhost", "localhost"), ("near1", "127.0.0.1"), ("unknown1", "127.0.0.1")],
     ids=["leads here from outside", "leads to the loopback", "does not resolve"],
 )
-def test_address_of_the_node_replaces_a_name_unusable_elsewhere(host: str, address: str) -> None:
+def test_rendezvous_uses_the_slurm_address_for_loopback_and_unresolvable_hostnames(host: str, address: str) -> None:
     assert address_of(host, site()) == address
 
 
-def test_port_with_a_listener_is_left_to_it() -> None:
+def test_rendezvous_skips_a_port_with_a_listener() -> None:
     with socket.socket() as busy:
         for number in range(7, 107):  # until there is one whose port is free
             first = Ports(job(number=number), "127.0.0.1").next()
@@ -72,7 +72,7 @@ def test_port_with_a_listener_is_left_to_it() -> None:
         assert Ports(job(number=number), "127.0.0.1").next() == first + 1
 
 
-def test_attempts_of_a_job_meet_at_different_ports() -> None:
+def test_rendezvous_ports_differ_between_attempts_of_a_job() -> None:
     assert len({Ports(job(restart=restart), "127.0.0.1").next() for restart in range(3)}) == 3
 
 
@@ -80,19 +80,19 @@ def test_attempts_of_a_job_meet_at_different_ports() -> None:
     ("left", "seconds"),
     [("5:00", 300), ("08:09", 489), ("1:00:00", 3600), ("2-03:04:05", 183845), ("UNLIMITED", None), ("", None)],
 )
-def test_time_left_is_counted_from_the_question(left: str, seconds: int | None) -> None:
+def test_job_end_time_is_computed_from_the_time_left_in_squeue(left: str, seconds: int | None) -> None:
     assert seconds_of(left) == seconds
     expected = None if seconds is None else 1000 + seconds
     assert times_of(job(), site(f"{left} N/A N/A"), "", 1000.5)[0] == expected
 
 
-def test_times_of_the_queue_are_known_together_or_not_at_all() -> None:
+def test_queue_and_start_times_are_dropped_if_either_is_unknown() -> None:
     assert times_of(job(), site("5:00 10 20"), "99", 0) == (99, 10, 20)
     assert times_of(job(), site("5:00 N/A 20"), "", 0) == (300, None, None)
 
 
 @pytest.mark.parametrize(("end", "limit_s"), [("99", 10), ("", None)])
-def test_squeue_has_a_limit_where_slurm_has_named_the_end(end: str, limit_s: float | None) -> None:
+def test_squeue_timeout_is_set_only_if_the_end_time_is_known(end: str, limit_s: float | None) -> None:
     slurm = Site("5:00 10 20")
     times_of(job(), cast(Slurm, slurm), end, 0)
     assert slurm.limit_s == limit_s

@@ -98,23 +98,23 @@ def without_git(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("data", ODDITIES.values(), ids=ODDITIES)
-def test_oddity_of_a_python_file_is_looked_at(data: bytes, spec: ScriptSpec) -> None:
+def test_check_accepts_an_unusual_python_file_within_20_cpu_seconds(data: bytes, spec: ScriptSpec) -> None:
     look(data, spec)
 
 
 @pytest.mark.parametrize("oddity", ["byte order mark", "latin-1", "invalid escapes", "new syntax"])
-def test_file_of_the_interpreter_is_complete(oddity: str, spec: ScriptSpec) -> None:
+def test_unusual_but_valid_python_file_is_read_completely(oddity: str, spec: ScriptSpec) -> None:
     assert look(ODDITIES[oddity], spec).complete
 
 
 @pytest.mark.parametrize("oddity", ["carriage returns", "form feeds"])
-def test_line_of_a_fact_is_that_of_the_interpreter(oddity: str, spec: ScriptSpec) -> None:
+def test_torch_save_line_is_found_after_carriage_returns_or_form_feeds(oddity: str, spec: ScriptSpec) -> None:
     [place] = look(ODDITIES[oddity], spec).saves
     assert place.text == "torch.save(x, 'a.pt')"
 
 
 @pytest.mark.usefixtures("without_git")
-def test_hundred_files_of_the_standard_library_are_looked_at(spec: ScriptSpec) -> None:
+def test_check_accepts_100_files_of_the_standard_library(spec: ScriptSpec) -> None:
     small = [each for each in sorted(STDLIB.glob("*.py")) if each.stat().st_size < 20_000]
     for file in small[:100]:
         look(file.read_bytes(), spec)
@@ -122,7 +122,7 @@ def test_hundred_files_of_the_standard_library_are_looked_at(spec: ScriptSpec) -
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_git")
-def test_five_thousand_files_of_the_environment_are_looked_at(spec: ScriptSpec) -> None:
+def test_check_accepts_5000_files_of_standard_library_and_site_packages(spec: ScriptSpec) -> None:
     files = sorted({*STDLIB.rglob("*.py"), *Path(sysconfig.get_path("purelib")).rglob("*.py")})
     failed = []
     for file in random.Random(1).sample(files, 5000):
@@ -152,7 +152,7 @@ def _mutated(text: str, others: list[ast.expr], at: random.Random) -> str:
 
 
 @pytest.mark.usefixtures("without_git")
-def test_mutated_programs_are_looked_at(spec: ScriptSpec) -> None:
+def test_check_accepts_mutated_and_truncated_programs(spec: ScriptSpec) -> None:
     at = random.Random(0)
     texts = [text for program in PROGRAMS for text in (program.text, *program.files.values()) if "torch" in text]
     texts = [text for text in texts if not text.startswith(("#!", "exec", "export"))]

@@ -34,9 +34,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_good_config_is_told_in_a_line_and_nothing_is_written(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_passes_a_good_config_and_writes_no_file(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "cfg.yaml"]) == 0
     assert capsys.readouterr().out == (
         "No scheduler was asked (there is no sbatch here): limits of partition, QOS and\n  nodes were not looked at.\n"
@@ -45,7 +43,9 @@ def test_a_good_config_is_told_in_a_line_and_nothing_is_written(
     assert sorted(path.name for path in project.iterdir()) == ["cfg.yaml", "train.py"]
 
 
-def test_errors_come_first_with_their_lines_and_end_with_1(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_errors_first_with_config_lines_and_exits_1(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (project / "cfg.yaml").write_text(CONFIG + "checkpoint: {every_s: null}\nlaunch:\n  signal: USR1@90\n")
     assert main(["check", "cfg.yaml"]) == 1
     assert capsys.readouterr().out.splitlines() == [
@@ -67,27 +67,29 @@ def test_errors_come_first_with_their_lines_and_end_with_1(project: Path, capsys
     ]
 
 
-def test_json_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_json_reports_name_failure_and_findings(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "cfg.yaml", "launch.signal=USR1@90", "--json"]) == 1
     said = json.loads(capsys.readouterr().out)
     assert (said["name"], said["fails"], said["asked_slurm"]) == ("small", True, False)
     assert [(each["level"], each["key"]) for each in said["findings"]] == [("error", "launch.signal")]
 
 
-def test_a_sweep_is_checked_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_accepts_a_sweep_but_refuses_an_unknown_sweep_parameter(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "cfg.yaml", "--sweep", "params.lr=0.1,0.2"]) == 0
     assert main(["check", "cfg.yaml", "--sweep", "params.rl=0.1,0.2"]) == 2  # as submit says it
     assert "rl" in capsys.readouterr().err
 
 
-def test_lines_of_a_script_are_counted_in_the_config(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finding_in_a_script_names_the_line_of_the_config(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = "script: |\n  cd $SCRATCH\n  export MASTER_PORT=29500\n  python train.py\n"
     (project / "cfg.yaml").write_text(CONFIG.replace("entry: train:main\n", script))
     assert main(["check", "cfg.yaml"]) == 0
     assert "  cfg.yaml:4: script: the port is hard-coded: export MASTER_PORT=29500.\n" in capsys.readouterr().out
 
 
-def test_probe_writes_and_leaves_nothing(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_probe_leaves_no_file_and_reports_an_unwritable_checkpoint_url(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     import fsspec
 
     store = ["checkpoint.url=memory://check-probe/x"]
@@ -101,14 +103,14 @@ def test_probe_writes_and_leaves_nothing(project: Path, capsys: pytest.CaptureFi
     assert "a file cannot be put there" in " ".join(capsys.readouterr().out.split())
 
 
-def test_submit_says_the_errors_that_need_no_slurm(capsys: pytest.CaptureFixture[str]) -> None:
+def test_submit_dry_run_prints_errors_found_without_slurm(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "cfg.yaml", "--dry-run", "checkpoint.url=/dev/null/x", "run_dir=r"]) == 0
     assert "checkpoint.url: /dev/null is not a folder" in capsys.readouterr().err
     assert main(["submit", "cfg.yaml", "--dry-run", "launch.signal=USR2@20", "run_dir=r"]) == 0
     assert capsys.readouterr().err == ""
 
 
-def test_the_last_run_of_the_name_says_what_a_checkpoint_takes(project: Path) -> None:
+def test_last_run_takes_checkpoint_size_from_the_newest_run_with_equal_name(project: Path) -> None:
     for name, event in (
         ("small-1", {"bytes": 10, "seconds": 1.5}),
         ("small-2", {"bytes": 30, "seconds": 0.5}),

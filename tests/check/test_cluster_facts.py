@@ -56,7 +56,7 @@ def notes() -> str:
     return " ".join(check(read("cfg.yaml"), Path("cfg.yaml")).notes)
 
 
-def test_what_answers_is_asked_once_and_not_for_long(slurm: dict[str, str]) -> None:
+def test_check_asks_each_slurm_command_once_with_a_10_s_timeout(slurm: dict[str, str]) -> None:
     assert "No " not in notes()
     assert slurm["asked"].split() == [f"{key}:10" for key in ("partition", "sinfo", "config", "hosts", "sbatch")]
 
@@ -81,7 +81,7 @@ def test_what_answers_is_asked_once_and_not_for_long(slurm: dict[str, str]) -> N
         ),
     ],
 )
-def test_what_does_not_answer_is_named_and_not_asked_again(
+def test_check_names_a_slurm_command_without_a_readable_answer(
     key: str, answer: str, note: str, slurm: dict[str, str]
 ) -> None:
     slurm[key] = answer
@@ -104,7 +104,7 @@ CONFIG_UNAVAILABLE = "allocation failure: Requested node configuration is not av
         ("sbatch: error: Unable to contact slurm controller (connect failure)", "idle", ""),
     ],
 )
-def test_refusals_of_sbatch_are_errors_unless_nodes_are_away(
+def test_sbatch_refusal_is_an_error_unless_nodes_or_controller_are_unavailable(
     refused: str, idle: str, level: str, slurm: dict[str, str]
 ) -> None:
     slurm["refused"] = refused
@@ -126,7 +126,7 @@ def test_refused_memory_is_an_error_only_under_cr_core_memory(
 
 
 @pytest.mark.parametrize(("partition", "level"), [("main,low", "warning"), ("main", "error")])
-def test_nodes_refused_by_test_only_are_a_warning_with_several_partitions(
+def test_sbatch_test_only_refusal_of_nodes_is_a_warning_with_several_partitions(
     partition: str, level: str, slurm: dict[str, str]
 ) -> None:
     slurm["refused"] = CONFIG_UNAVAILABLE
@@ -135,7 +135,7 @@ def test_nodes_refused_by_test_only_are_a_warning_with_several_partitions(
 
 
 @pytest.mark.parametrize(("reservation", "level"), [("course", "warning"), (None, "error")])
-def test_a_reservation_of_a_later_time_is_waited_for(
+def test_refused_time_is_only_a_warning_for_a_job_with_a_reservation(
     reservation: str | None, level: str, slurm: dict[str, str]
 ) -> None:
     slurm["refused"] = "allocation failure: Invalid time specified"
@@ -152,7 +152,7 @@ def test_a_reservation_of_a_later_time_is_waited_for(
         ("SLURM_VERSION = 24.11.5\nSchedulerParameters = requeue_delay=5", "2 min here"),
     ],
 )
-def test_requeues_cost_the_delay_of_the_release(settings: str, waits: str, slurm: dict[str, str]) -> None:
+def test_check_reports_the_requeue_delay_of_the_slurm_release(settings: str, waits: str, slurm: dict[str, str]) -> None:
     slurm["config"] += f"\n{settings}"
     assert f"Each requeue waits {waits}" in notes()
     for restart in ({"requeue": False}, {"how": "resubmit"}):
@@ -160,7 +160,9 @@ def test_requeues_cost_the_delay_of_the_release(settings: str, waits: str, slurm
         assert "Each requeue" not in " ".join(checked.notes)
 
 
-def test_another_cluster_is_not_judged_by_this_one(slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_asks_no_slurm_command_for_a_job_on_another_cluster(
+    slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for key in ("clusters", "cluster"):
         assert ask_cluster(ResourcesConfig(extra={key: "other"})).other == f"resources.extra.{key}: other"
     monkeypatch.setenv("SLURM_CLUSTERS", "other")
@@ -168,7 +170,7 @@ def test_another_cluster_is_not_judged_by_this_one(slurm: dict[str, str], monkey
     assert slurm["asked"] == ""
 
 
-def test_accounting_is_asked_where_it_is_enforced(slurm: dict[str, str]) -> None:
+def test_ask_cluster_reads_the_users_associations_if_accounting_is_enforced(slurm: dict[str, str]) -> None:
     slurm["config"] += "\nAccountingStorageEnforce = associations\nClusterName = east"
     slurm["sacctmgr user"] = (
         "vision||short,long|short|nlp||cpu=8||||||\nnlp|gpu|long||nlp|1:00||||3|node=2||\n\ntorn|x\n"
@@ -191,7 +193,7 @@ def test_accounting_is_asked_where_it_is_enforced(slurm: dict[str, str]) -> None
 GROUPS = {"vision": "cpu=8", "lab": "", "root": ""}
 
 
-def test_accounts_above_that_of_the_job_are_asked_for_what_limits_them(slurm: dict[str, str]) -> None:
+def test_ask_cluster_reads_the_limits_of_all_parent_accounts(slurm: dict[str, str]) -> None:
     slurm["config"] += "\nAccountingStorageEnforce = limits"
     slurm["sacctmgr user"] = "vision||||vision||||||||\n"
     slurm["sacctmgr associations account=vision"] = "cpu=8|||lab\n"

@@ -318,7 +318,7 @@ def matching(findings: list[Finding], said: str) -> list[Finding]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.said)
-def test_a_finding_is_made_where_it_holds_and_nowhere_else(case: Case, tmp_path: Path) -> None:
+def test_check_reports_a_finding_only_for_its_faulty_config_or_cluster(case: Case, tmp_path: Path) -> None:
     values = {"resources": case.resources, **case.values}
     made = found(tmp_path, values, cluster(case.of_cluster))
     assert [each.level for each in matching(made, case.said)] == [case.level]
@@ -333,12 +333,12 @@ def test_a_finding_is_made_where_it_holds_and_nowhere_else(case: Case, tmp_path:
     assert not matching(found(tmp_path, silent, but), case.said)
 
 
-def test_a_plain_config_has_no_finding(tmp_path: Path) -> None:
+def test_plain_config_has_no_finding(tmp_path: Path) -> None:
     values = {"resources": {"nodes": 2, "gpus_per_node": 2, "cpus_per_task": 4, "time": "4:00:00"}}
     assert found(tmp_path, values, cluster()) == found(tmp_path, values, ClusterFacts()) == []
 
 
-def test_of_several_partitions_one_that_fits_is_enough(tmp_path: Path) -> None:
+def test_job_with_several_partitions_passes_if_any_partition_fits(tmp_path: Path) -> None:
     def errors(names: str) -> list[str]:
         values = {"resources": {"partition": names, "nodes": 4}}
         return [each.what for each in found(tmp_path, values, cluster()) if each.level == "error"]
@@ -357,7 +357,7 @@ def test_of_several_partitions_one_that_fits_is_enough(tmp_path: Path) -> None:
         ("NO", 4, "gpu,main", False),
     ],
 )
-def test_each_partition_must_take_the_job_where_part_limits_are_all(
+def test_every_partition_must_accept_the_job_under_enforcepartlimits_all(
     limits: str, nodes: int, names: str, refused: bool, tmp_path: Path
 ) -> None:
     values = {"resources": {"partition": names, "nodes": nodes}}
@@ -369,7 +369,7 @@ def test_each_partition_must_take_the_job_where_part_limits_are_all(
 
 
 @pytest.mark.parametrize("limits", ["ALL", "ANY", "NO"])
-def test_qos_of_a_partition_counts_for_nothing_without_accounting(limits: str, tmp_path: Path) -> None:
+def test_partition_allowqos_is_ignored_without_accounting(limits: str, tmp_path: Path) -> None:
     of = cluster({**NO_ACCOUNTING, "EnforcePartLimits": limits})
     said = found(tmp_path, {"resources": {"partition": "main", "qos": "vip"}}, of)
     assert not [each for each in said if "AllowQos" in each.what]
@@ -379,7 +379,9 @@ def test_qos_of_a_partition_counts_for_nothing_without_accounting(limits: str, t
     ("limits", "admits"),
     [("AllowAccounts=vision", False), ("AllowQos=vip", False), ("DenyAccounts=vision", True), ("DenyQos=vip", True)],
 )
-def test_user_without_associations_is_admitted_where_all_are(limits: str, admits: bool, tmp_path: Path) -> None:
+def test_user_without_associations_is_checked_against_partition_allow_and_deny_lists(
+    limits: str, admits: bool, tmp_path: Path
+) -> None:
     changes = {f"{limits.partition('=')[0]}=ALL": limits} if "Allow" in limits else {"State=UP": f"State=UP {limits}"}
     values = {"resources": {"partition": "main", "account": "vision", "qos": "vip"}}
     for part_limits in ("NO", "ANY"):
@@ -389,7 +391,7 @@ def test_user_without_associations_is_admitted_where_all_are(limits: str, admits
 
 
 @pytest.mark.parametrize("setting", ["MaxJobs", "GrpJobs", "MaxJobsPU", "MaxJobsPA"])
-def test_an_account_or_qos_of_no_job_is_an_error(setting: str, tmp_path: Path) -> None:
+def test_association_or_qos_with_a_job_limit_of_zero_is_an_error(setting: str, tmp_path: Path) -> None:
     def errors(most: str) -> list[Finding]:
         limits = {setting: most}
         of_user = Association("vision", ("mine",), "mine", limits=limits if setting in ("MaxJobs", "GrpJobs") else {})
@@ -412,7 +414,7 @@ def test_an_account_or_qos_of_no_job_is_an_error(setting: str, tmp_path: Path) -
         ("GrpTRESMins=0", "1", "limits", False),
     ],
 )
-def test_a_job_beyond_a_budget_of_minutes_is_an_error(
+def test_job_over_a_qos_limit_of_cpu_minutes_is_an_error(
     setting: str, time: str, enforced: str, fits: bool, tmp_path: Path
 ) -> None:
     name, minutes = setting.split("=")
@@ -431,7 +433,7 @@ def test_a_job_beyond_a_budget_of_minutes_is_an_error(
         ({}, {}, None),
     ],
 )
-def test_job_alone_on_its_nodes_takes_all_their_cpus(
+def test_exclusive_job_is_counted_with_all_cpus_of_its_nodes(
     resources: Mapping[str, Any], of_cluster: Mapping[str, str], key: str | None, tmp_path: Path
 ) -> None:
     facts = {"associations": [Association("vision", ("mine",), "mine")], "accounts": {"vision": {"GrpTRES": "cpu=6"}}}
@@ -468,7 +470,7 @@ ENFORCED = {"AccountingStorageEnforce": "associations,limits,qos"}
         ("account: visoin is none of your accounts", {"account": "visoin"}),
     ],
 )  # fmt: skip
-def test_limits_of_accounting_hold_where_they_are_enforced(said: str, resources: Any, tmp_path: Path) -> None:
+def test_accounting_limits_are_errors_only_if_enforced(said: str, resources: Any, tmp_path: Path) -> None:
     facts = {"qos": QOS, "associations": [Association("vision", tuple(QOS), "short")]}
     values = {"resources": {"account": "vision", **resources}}
     enforced = cluster(ENFORCED, **facts)
@@ -512,7 +514,9 @@ ACCOUNTS = {
         ("account: you may use nlp in low alone, and not in main", {"account": "nlp"}, {"partition": "low"}),
     ],
 )
-def test_limits_of_accounts_hold_where_no_qos_has_them(said: str, resources: Any, but: Any, tmp_path: Path) -> None:
+def test_job_outside_an_account_or_qos_limit_is_an_error_unless_overridden(
+    said: str, resources: Any, but: Any, tmp_path: Path
+) -> None:
     def made(more: Any) -> list[Finding]:
         values = {"resources": {"account": "vision", **resources, **more}}
         return found(tmp_path, values, cluster(ENFORCED, **ACCOUNTS))
@@ -530,7 +534,7 @@ def test_limits_of_accounts_hold_where_no_qos_has_them(said: str, resources: Any
         ("roomy", 51, "the QOS roomy allows"),
     ],
 )
-def test_a_sweep_may_have_as_many_jobs_as_accounting_allows(
+def test_sweep_with_too_many_jobs_for_its_account_or_qos_is_reported(
     qos: str | None, elements: int, by: str, tmp_path: Path
 ) -> None:
     values = {"resources": {"account": "vision", "qos": qos}}
@@ -552,14 +556,16 @@ def test_a_sweep_may_have_as_many_jobs_as_accounting_allows(
         ("lifts", "long", 72, ""),
     ],
 )
-def test_of_two_qos_one_decides_each_limit(of_partition: str, qos: str, hours: int, by: str, tmp_path: Path) -> None:
+def test_qos_of_the_partition_overrides_the_qos_of_the_job_unless_overpartqos(
+    of_partition: str, qos: str, hours: int, by: str, tmp_path: Path
+) -> None:
     of = cluster(ENFORCED | {"QoS=N/A": f"QoS={of_partition}"}, qos=QOS)
     values = {"resources": {"partition": "gpu", "qos": qos, "time": f"{hours}:00:00"}}
     made = [each for each in found(tmp_path, values, of) if each.level == "error"]
     assert len(made) == bool(by) and all(by in each.what for each in made)
 
 
-def test_a_qos_lifts_the_number_of_nodes_of_the_partition(tmp_path: Path) -> None:
+def test_qos_flags_lift_the_node_limits_of_the_partition(tmp_path: Path) -> None:
     of = cluster({"MinNodes=0": "MinNodes=4", "|3|32|": "|9|32|"}, qos=QOS)
     for nodes in (2, 9):
         values = {"resources": {"partition": "gpu", "nodes": nodes}}
@@ -568,7 +574,7 @@ def test_a_qos_lifts_the_number_of_nodes_of_the_partition(tmp_path: Path) -> Non
         assert not matching(found(tmp_path, values, of), "resources.nodes: ")
 
 
-def test_preemption_by_qos_is_that_of_the_qos_and_not_of_the_partition(tmp_path: Path) -> None:
+def test_check_judges_preemption_by_qos_not_partition_under_preempt_qos(tmp_path: Path) -> None:
     def preempted(qos: str) -> bool:
         of = cluster({"PreemptType": "preempt/qos"}, qos=QOS)
         values = {"resources": {"qos": qos, "partition": "low"}, "restart": {"requeue": False}}
@@ -586,14 +592,14 @@ def test_preemption_by_qos_is_that_of_the_qos_and_not_of_the_partition(tmp_path:
     ("partition", "save_s", "lost"),
     [("low", 11.0, True), ("low", 9.0, False), ("low0", 6.0, True), ("low0", 4.0, False), ("main", 99.0, False)],
 )
-def test_a_save_that_does_not_fit_between_term_and_kill(
+def test_save_too_slow_to_finish_between_sigterm_and_sigkill_is_reported(
     partition: str, save_s: float, lost: bool, tmp_path: Path
 ) -> None:
     of = subject(tmp_path, {"resources": {"partition": partition}}, LastRun(Path("runs/a-1"), 1, save_s))
     assert bool(matching([*all_findings(of, cluster(), set())], "lost at each preemption")) is lost
 
 
-def test_room_for_the_checkpoints_that_are_kept(tmp_path: Path) -> None:
+def test_too_little_disk_space_for_the_kept_checkpoints_is_an_error(tmp_path: Path) -> None:
     status = os.statvfs(tmp_path)
     free = status.f_bavail * status.f_frsize
 
@@ -606,7 +612,7 @@ def test_room_for_the_checkpoints_that_are_kept(tmp_path: Path) -> None:
     assert errors(free // 9, elements=3)
 
 
-def test_room_for_the_copies_of_what_goes_to_a_store(tmp_path: Path) -> None:
+def test_too_little_disk_space_for_keep_local_checkpoint_copies_is_reported(tmp_path: Path) -> None:
     status = os.statvfs(tmp_path)
     last = LastRun(Path("runs/a-1"), status.f_bavail * status.f_frsize // 2, None)
     for keep_local, keys in ((0, []), (3, ["checkpoint.keep_local"])):
@@ -614,14 +620,14 @@ def test_room_for_the_copies_of_what_goes_to_a_store(tmp_path: Path) -> None:
         assert [each.key for each in matching([*all_findings(of, cluster(), set())], "4 checkpoints of")] == keys
 
 
-def test_more_elements_than_the_cluster_holds(tmp_path: Path) -> None:
+def test_sweep_larger_than_maxjobcount_is_reported(tmp_path: Path) -> None:
     def errors(elements: int) -> list[Finding]:
         return matching([*all_findings(subject(tmp_path, {}, elements=elements), cluster(), set())], "MaxJobCount")
 
     assert errors(10_001) and not errors(10_000)
 
 
-def test_a_folder_of_this_machine_is_named_where_the_nodes_are_others(
+def test_run_folder_on_a_local_filesystem_is_reported_if_nodes_are_remote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clusterdp.check.surroundings.storage_room.mount_of", lambda folder: ("/", "ext4"))
@@ -645,7 +651,7 @@ def test_a_folder_of_this_machine_is_named_where_the_nodes_are_others(
         ("SLURM_JOB_ID", "7", {}, False),
     ],
 )
-def test_variables_that_go_with_the_job(
+def test_harmful_environment_variable_passed_to_the_job_is_reported_unless_overridden(
     name: str, value: str, resources: Any, leaks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, value)
@@ -655,7 +661,7 @@ def test_variables_that_go_with_the_job(
 
 
 @pytest.mark.parametrize("git", [True, False])
-def test_files_that_the_snapshot_leaves_out(git: bool, tmp_path: Path) -> None:
+def test_input_file_left_out_of_the_snapshot_is_reported(git: bool, tmp_path: Path) -> None:
     names = ["data/a.npy", ".hidden/b.npy", "kept.npy", "made.npy", "out/c.txt"]
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -696,7 +702,9 @@ def test_files_that_the_snapshot_leaves_out(git: bool, tmp_path: Path) -> None:
         ("other.yaml", {"command": "python train.py --config conf.yaml"}, ""),
     ],
 )
-def test_a_program_that_git_ignores(ignored: str, values: Mapping[str, Any], level: str, tmp_path: Path) -> None:
+def test_program_module_or_config_file_ignored_by_git_is_reported(
+    ignored: str, values: Mapping[str, Any], level: str, tmp_path: Path
+) -> None:
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     for name in (".gitignore", "model.py", "maybe.py", "conf.yaml"):
         (tmp_path / name).write_text(ignored if name == ".gitignore" else "")
@@ -721,7 +729,9 @@ def test_a_program_that_git_ignores(ignored: str, values: Mapping[str, Any], lev
         ("python trian.py", {"launch": {"container": {"image": "x.sqsh"}}}, False),
     ],
 )
-def test_a_program_that_is_not_there(command: str, values: Mapping[str, Any], missing: bool, tmp_path: Path) -> None:
+def test_missing_program_file_in_the_command_is_a_warning(
+    command: str, values: Mapping[str, Any], missing: bool, tmp_path: Path
+) -> None:
     (tmp_path / "train.py").write_text("")
     made = matching(found(tmp_path, {"command": command, **values}, cluster()), "command: there is no")
     assert [each.level for each in made] == ["warning"] * missing
@@ -740,7 +750,7 @@ def test_a_program_that_is_not_there(command: str, values: Mapping[str, Any], mi
         ("trap : TERM\npython train.py &\nwait", ""),
     ],
 )
-def test_a_shell_between_slurm_and_the_program(lines: str, remedy: str, tmp_path: Path) -> None:
+def test_shell_wrapper_without_exec_or_trap_is_reported(lines: str, remedy: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     (tmp_path / "prepare.py").write_text("")
     (tmp_path / "run.sh").write_text(f"#!/bin/bash\nsource env.sh\n{lines}\n")
@@ -753,5 +763,5 @@ def test_a_shell_between_slurm_and_the_program(lines: str, remedy: str, tmp_path
     assert script and not script.shells
 
 
-def test_options_that_sbatch_has_in_any_release_are_known() -> None:
+def test_check_knows_sbatch_options_of_every_release() -> None:
     assert {option.name for option in ever("sbatch")} <= KNOWN

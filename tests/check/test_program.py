@@ -167,14 +167,16 @@ def facts_of(folder: Path, text: str) -> ProgramText:
 
 
 @pytest.mark.parametrize(("fact", "line", "text"), HAS)
-def test_a_fact_is_found_at_its_line(fact: str, line: int, text: str, tmp_path: Path) -> None:
+def test_check_finds_signal_save_port_and_device_code_at_its_line(
+    fact: str, line: int, text: str, tmp_path: Path
+) -> None:
     places = getattr(facts_of(tmp_path, text), fact)
     assert [(each.file, each.line) for each in places] == [(tmp_path / "train.py", line)]
     assert places[0].text == text.splitlines()[line - 1].strip()
 
 
 @pytest.mark.parametrize(("fact", "text"), LACKS)
-def test_fact_is_absent_from_other_texts(fact: str, text: str, tmp_path: Path) -> None:
+def test_similar_code_is_not_reported(fact: str, text: str, tmp_path: Path) -> None:
     assert not getattr(facts_of(tmp_path, text), fact)
 
 
@@ -201,13 +203,15 @@ OF_A_CLASS = (
         (OF_A_CLASS + "Trainer(model, where='data/s.pt')", "data/s.pt", True, True),
     ],
 )  # fmt: skip
-def test_path_is_read_as_far_as_it_is_literal(text: str, path: str, written: bool, whole: bool, tmp_path: Path) -> None:
+def test_opened_path_is_read_up_to_its_first_computed_part(
+    text: str, path: str, written: bool, whole: bool, tmp_path: Path
+) -> None:
     uses = facts_of(tmp_path, text).opened
     assert (path, written, whole) in [(use.path, use.written, use.whole) for use in uses]
     assert [use.path for use in facts_of(tmp_path, text).absolute_paths] == [p.path for p in uses if p.path[0] == "/"]
 
 
-def test_object_of_a_method_is_not_the_last_argument(tmp_path: Path) -> None:
+def test_self_in_a_method_is_not_taken_for_its_argument(tmp_path: Path) -> None:
     text = "class A(str):\n    def read(self, x): open(self)\nA(name).read('data/a.csv')"
     assert not facts_of(tmp_path, text).opened
 
@@ -221,7 +225,7 @@ def test_object_of_a_method_is_not_the_last_argument(tmp_path: Path) -> None:
         OF_A_CLASS + "Trainer(model, '/abs/a.pt').where = name",
     ],
 )
-def test_default_is_ignored_if_a_caller_passes_another(text: str, tmp_path: Path) -> None:
+def test_path_parameter_with_an_ambiguous_value_is_ignored(text: str, tmp_path: Path) -> None:
     assert not facts_of(tmp_path, text).opened
 
 
@@ -241,7 +245,7 @@ LONG_CHAIN = "\n".join(f"def f{i}(x):\n    torch.save(x, x)\n    f{i + 1}(x)" fo
     ],
     ids=["many saves", "many saves of values", "a long text", "a long expression", "a long chain"],
 )  # fmt: skip
-def test_long_program_takes_under_five_seconds(text: str, complete: bool, tmp_path: Path) -> None:
+def test_read_program_reads_a_long_program_in_under_five_cpu_seconds(text: str, complete: bool, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(text)
     began = time.process_time()
     found = read_program(["python", "train.py"], tmp_path)
@@ -267,7 +271,7 @@ def test_computed_path_is_not_guessed(tmp_path: Path) -> None:
         ("numactl --localalloc python pkg/other.py", {"pkg/other.py"}),
     ],
 )
-def test_command_runs_these_files(words: str, files: set[str], tmp_path: Path) -> None:
+def test_read_program_finds_the_python_files_run_by_a_command(words: str, files: set[str], tmp_path: Path) -> None:
     package = tmp_path / "pkg"
     package.mkdir()
     (tmp_path / "train.py").write_text("import torch, pkg.deep\n")
@@ -281,25 +285,25 @@ def test_command_runs_these_files(words: str, files: set[str], tmp_path: Path) -
 
 
 @pytest.mark.parametrize("words", [f"{each} {LONG}" for each in ("python", "python -m", "bash", "torchrun", "")])
-def test_command_of_a_long_word_has_no_program_text(words: str, tmp_path: Path) -> None:
+def test_read_program_finds_no_program_under_an_overlong_file_name(words: str, tmp_path: Path) -> None:
     assert read_program(words.split(), tmp_path) is None
     assert missing_program(words.split(), tmp_path) in ("", LONG)
 
 
 @pytest.mark.parametrize("words", ["./train", "python -c pass", "python nowhere.py", "bash -c train.py", "python", ""])
-def test_other_command_has_no_program_text(words: str, tmp_path: Path) -> None:
+def test_read_program_finds_no_program_in_a_command_without_a_script_file(words: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     assert read_program(words.split(), tmp_path) is None
 
 
 @pytest.mark.parametrize("text", ["x = (", "import importlib\nimportlib.import_module(name)", "\0"])
-def test_unreadable_program_is_not_complete(text: str, tmp_path: Path) -> None:
+def test_program_with_invalid_syntax_or_dynamic_import_is_marked_incomplete(text: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(text)
     found = read_program(["python", "train.py"], tmp_path)
     assert found and not found.complete
 
 
-def test_a_port_in_a_shell_script_is_found_and_a_default_is_not(tmp_path: Path) -> None:
+def test_master_port_in_a_script_is_reported_unless_it_is_a_default(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     text = "export MASTER_PORT=${MASTER_PORT:-29500}\n# MASTER_PORT=1234\n{}python train.py --port 29500\n"
     place = tmp_path / "cfg.yaml"

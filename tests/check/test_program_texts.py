@@ -29,5 +29,5 @@ def hints_on(program: Program, folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
-def test_hints_on_a_text_are_those_of_its_faults(program: Program, tmp_path: Path) -> None:
+def test_check_hints_match_the_known_faults_of_each_program(program: Program, tmp_path: Path) -> None:
     assert hints_on(program, tmp_path) == program.hints

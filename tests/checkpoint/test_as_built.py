@@ -36,7 +36,7 @@ def tensors_in(folder: Path) -> set[str]:
     return {entry.name for entry in decode(path.read_bytes(), str(path.relative_to(folder))).layout.entries}
 
 
-def test_buffers_that_are_not_persistent_are_saved_once_training_has_changed_them(tmp_path: Path) -> None:
+def test_nonpersistent_buffer_is_saved_and_restored_only_if_training_changed_it(tmp_path: Path) -> None:
     model = Net()
     checkpointer = Checkpointer(tmp_path, {"model": model})
     model.frequencies.data.mul_(2)  # type: ignore[operator]
@@ -53,7 +53,7 @@ def test_buffers_that_are_not_persistent_are_saved_once_training_has_changed_the
     assert torch.equal(third.cache, model.cache), "what was restored has been changed, too"
 
 
-def test_a_program_that_builds_another_buffer_keeps_its_own_and_the_log_says_so(
+def test_restore_keeps_a_buffer_with_a_new_initial_value_and_warns(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = Net()
@@ -71,7 +71,7 @@ def test_a_program_that_builds_another_buffer_keeps_its_own_and_the_log_says_so(
 
 
 @pytest.mark.parametrize("frozen", ["body", ""])
-def test_what_was_frozen_in_mid_run_is_frozen_again_and_what_the_program_freezes_now_stays_so(
+def test_restore_freezes_parameters_frozen_during_training_and_keeps_newly_frozen_ones_frozen(
     tmp_path: Path, frozen: str
 ) -> None:
     model = Net()
@@ -86,7 +86,7 @@ def test_what_was_frozen_in_mid_run_is_frozen_again_and_what_the_program_freezes
     assert other.body.weight.requires_grad is not (frozen == "body")
 
 
-def test_buffers_that_were_resized_or_made_in_mid_run_come_back(tmp_path: Path) -> None:
+def test_buffers_resized_or_created_during_training_are_restored(tmp_path: Path) -> None:
     model = Net()
     checkpointer = Checkpointer(tmp_path, {"model": model})
     model.queue = torch.arange(9.0)
@@ -100,7 +100,7 @@ def test_buffers_that_were_resized_or_made_in_mid_run_come_back(tmp_path: Path) 
         restore(tmp_path, model=Net(queue=5))
 
 
-def test_a_buffer_that_has_another_size_in_another_program_is_refused(tmp_path: Path) -> None:
+def test_restore_fails_if_the_program_builds_a_buffer_of_different_size(tmp_path: Path) -> None:
     Checkpointer(tmp_path, {"model": Net()}).save(1)
     with pytest.raises(StateError, match="of another shape: queue"):
         restore(tmp_path, model=Net(queue=5))
@@ -121,7 +121,7 @@ class Extra(torch.nn.Module):
         self.kept = state
 
 
-def test_extra_state_may_have_any_length_and_be_kept_as_it_is_given(tmp_path: Path) -> None:
+def test_module_extra_state_of_different_length_is_restored_into_its_own_memory(tmp_path: Path) -> None:
     model, other = torch.nn.Sequential(Extra()), torch.nn.Sequential(Extra())
     model[0].kept = torch.arange(100, dtype=torch.uint8).repeat(100)
     Checkpointer(tmp_path, {"model": model}).save(1)
@@ -154,9 +154,7 @@ def train(state: dict[str, Any], first: int, last: int, *, named: bool = False) 
 
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("at", [2, 3])
-def test_a_group_that_an_optimizer_got_in_mid_run_is_there_when_the_same_script_resumes(
-    tmp_path: Path, at: int, named: bool
-) -> None:
+def test_param_group_added_during_training_is_restored_by_the_same_script(tmp_path: Path, at: int, named: bool) -> None:
     whole = training(named=named)
     checkpointer = Checkpointer(tmp_path, whole)
     train(whole, 0, at, named=named)
@@ -174,7 +172,7 @@ def test_a_group_that_an_optimizer_got_in_mid_run_is_there_when_the_same_script_
     assert groups[0] == groups[1]
 
 
-def test_a_group_of_parameters_that_nobody_can_find_again_is_told_when_it_is_saved(
+def test_save_warns_once_about_an_added_param_group_outside_all_modules(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = training()
@@ -210,12 +208,12 @@ def grow(rank: int, size: int, folder: str) -> list[Any]:
     return answers
 
 
-def test_caches_are_each_ranks_own(tmp_path: Path) -> None:
+def test_each_rank_restores_its_own_values_of_a_changed_buffer(tmp_path: Path) -> None:
     answers = on_ranks(2, grow, str(tmp_path))
     assert answers == [[[0.0, 1.0, 2.0], [*map(float, range(6))]], [[1.0, 2.0, 3.0, 4.0], [*map(float, range(1, 7))]]]
 
 
-def test_observer_keeping_its_given_tensors_goes_on_after_a_restore(tmp_path: Path) -> None:
+def test_histogram_observer_continues_identically_after_a_restore(tmp_path: Path) -> None:
     from torch.ao.quantization.observer import HistogramObserver
 
     observer, again = HistogramObserver(), HistogramObserver()

@@ -70,7 +70,7 @@ def until_committed(checkpointer: Checkpointer) -> Commit:
     raise AssertionError("it was never committed")
 
 
-def test_what_is_saved_is_the_state_of_the_call_and_not_of_the_steps_after_it(tmp_path: Path) -> None:
+def test_async_save_stores_the_state_at_the_call_not_later_changes(tmp_path: Path) -> None:
     storage, x = Gate(tmp_path), counter(1.0)
     x.per_rank = False
     checkpointer = Checkpointer(storage, {"x": x})
@@ -86,7 +86,7 @@ def test_what_is_saved_is_the_state_of_the_call_and_not_of_the_steps_after_it(tm
     assert fresh.state["tensor"].unique().tolist() == [1.0]
 
 
-def test_what_one_rank_has_for_itself_is_copied_too(tmp_path: Path) -> None:
+def test_async_save_copies_per_rank_state_before_later_changes(tmp_path: Path) -> None:
     storage, x = Gate(tmp_path), counter(1.0)
     x.per_rank = True
     checkpointer = Checkpointer(storage, {"x": x})
@@ -100,7 +100,7 @@ def test_what_one_rank_has_for_itself_is_copied_too(tmp_path: Path) -> None:
     assert fresh.state["tensor"].unique().tolist() == [1.0]
 
 
-def test_one_that_is_due_too_early_is_skipped_and_counted(tmp_path: Path) -> None:
+def test_async_save_is_skipped_and_counted_during_an_unfinished_save(tmp_path: Path) -> None:
     storage = Gate(tmp_path)
     checkpointer = Checkpointer(storage, {"x": counter(1.0)})
     assert checkpointer.async_save(1)
@@ -116,7 +116,7 @@ def test_one_that_is_due_too_early_is_skipped_and_counted(tmp_path: Path) -> Non
     assert steps(tmp_path) == [1, 4]
 
 
-def test_a_save_that_waits_lets_the_one_before_it_come_to_its_end(tmp_path: Path) -> None:
+def test_save_waits_for_the_commit_of_a_running_async_save(tmp_path: Path) -> None:
     storage = Gate(tmp_path)
     checkpointer = Checkpointer(storage, {"x": counter(1.0)})
     checkpointer.async_save(1)
@@ -125,7 +125,7 @@ def test_a_save_that_waits_lets_the_one_before_it_come_to_its_end(tmp_path: Path
     assert steps(tmp_path) == [1, 2]
 
 
-def test_a_failed_one_is_raised_by_step_and_the_next_one_may_be_good(tmp_path: Path) -> None:
+def test_failed_async_save_is_raised_by_step_and_the_next_save_commits(tmp_path: Path) -> None:
     storage = Gate(tmp_path)
     storage.gate.set()
     checkpointer = Checkpointer(storage, {"x": counter(1.0)})
@@ -162,7 +162,7 @@ def commit_at_the_same_call(rank: int, size: int, folder: str) -> list[int]:
     return calls
 
 
-def test_all_ranks_commit_at_the_same_step(tmp_path: Path) -> None:
+def test_all_ranks_report_an_async_commit_in_the_same_step_call(tmp_path: Path) -> None:
     calls = on_ranks(3, commit_at_the_same_call, str(tmp_path))
     assert calls[0] == calls[1] == calls[2]
     assert calls[0][0] > 5, "nobody commits before all have written"
@@ -189,7 +189,7 @@ def fail_on_one(rank: int, size: int, folder: str) -> tuple[str, int]:
     return said, called
 
 
-def test_what_fails_on_one_rank_fails_on_all_at_the_same_step_and_training_goes_on(tmp_path: Path) -> None:
+def test_async_error_on_one_rank_fails_all_ranks_in_the_same_step(tmp_path: Path) -> None:
     answers = on_ranks(3, fail_on_one, str(tmp_path))
     assert answers[0] == answers[1] == answers[2]
     assert answers[0][0].startswith("rank 2: ")
@@ -197,7 +197,7 @@ def test_what_fails_on_one_rank_fails_on_all_at_the_same_step_and_training_goes_
     assert steps(tmp_path) == [1, 3]
 
 
-def test_a_rank_that_has_lost_the_others_waits_for_nothing_more(
+def test_advance_to_raises_lostcontact_without_waiting_for_the_remaining_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it would wait for may be waiting for a rank that waits for this one's end."""
@@ -237,7 +237,7 @@ def drift(rank: int, size: int, folder: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_replicas_that_differ_fail_the_save_with_the_names_of_their_tensors(tmp_path: Path, size: int) -> None:
+def test_save_fails_with_the_tensor_names_if_replicas_differ(tmp_path: Path, size: int) -> None:
     answers = on_ranks(size, drift, str(tmp_path))
     assert len({repr(answer) for answer in answers}) == 1
     first, again = answers[0]
@@ -266,7 +266,7 @@ def drift_far_away(rank: int, size: int, folder: str) -> list[Any]:
     return [str(caught.value)]
 
 
-def test_the_save_of_a_stop_compares_everything_on_all_ranks(tmp_path: Path) -> None:
+def test_save_with_compare_all_finds_a_different_replica_on_any_rank(tmp_path: Path) -> None:
     answers = on_ranks(4, drift_far_away, str(tmp_path))
     assert answers == answers[:1] * 4
     assert "no longer the same, and only one of them could be saved: model/a.weight (rank 2 beside" in answers[0][0]
@@ -274,7 +274,7 @@ def test_the_save_of_a_stop_compares_everything_on_all_ranks(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no thread has a priority of its own here")
-def test_writing_gives_way_to_the_training_but_not_where_all_wait_for_it(tmp_path: Path) -> None:
+def test_async_save_writes_at_low_priority_but_save_does_not(tmp_path: Path) -> None:
     storage = Nice(tmp_path)
     checkpointer = Checkpointer(storage, {"x": counter(1.0)})
     before = os.getpriority(os.PRIO_PROCESS, 0)

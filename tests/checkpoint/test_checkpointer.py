@@ -46,7 +46,7 @@ def steps(url: object) -> list[int]:
 
 @pytest.mark.parametrize("adam", [False, True], ids=["momentum", "adam"])
 @pytest.mark.parametrize("at", [1, 4])
-def test_a_resumed_run_ends_bit_for_bit_where_the_uninterrupted_one_ends(tmp_path: Path, adam: bool, at: int) -> None:
+def test_resumed_training_ends_bit_identical_to_uninterrupted_training(tmp_path: Path, adam: bool, at: int) -> None:
     training = Training(seed=1, adam=adam)
     checkpointer = Checkpointer(tmp_path, training.state)
     for step in range(1, 9):
@@ -79,7 +79,7 @@ SCHEDULERS: list[Callable[[Any], Any]] = [
 
 
 @pytest.mark.parametrize("make", SCHEDULERS)
-def test_every_scheduler_goes_on_with_the_same_rates(tmp_path: Path, make: Callable[[Any], Any]) -> None:
+def test_lr_scheduler_continues_with_identical_rates_after_restore(tmp_path: Path, make: Callable[[Any], Any]) -> None:
     def run(start: int, stop: int, parts: dict[str, Any]) -> list[float]:
         rates = []
         for _ in range(start, stop):
@@ -103,7 +103,7 @@ def test_every_scheduler_goes_on_with_the_same_rates(tmp_path: Path, make: Calla
     assert run(3, 12, second) == run(3, 12, first)
 
 
-def test_nothing_there_is_a_start_from_the_beginning(tmp_path: Path) -> None:
+def test_restore_of_a_missing_folder_returns_none_and_creates_no_folder(tmp_path: Path) -> None:
     checkpointer = Checkpointer(tmp_path / "none", {"x": numbers()})
     before = torch.get_rng_state()
     assert checkpointer.restore() is None
@@ -112,7 +112,7 @@ def test_nothing_there_is_a_start_from_the_beginning(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_meta_comes_back_and_is_refused_if_it_is_more_than_values(tmp_path: Path) -> None:
+def test_checkpoint_restores_meta_values_but_save_refuses_objects_and_invalid_steps(tmp_path: Path) -> None:
     checkpointer = Checkpointer(tmp_path, {"x": numbers()}, attempt="77.1")
     meta = {"epoch": 3, "loss": float("nan"), 5: [1, (2, None)]}
     commit = checkpointer.save(1, meta)
@@ -133,7 +133,7 @@ def test_meta_comes_back_and_is_refused_if_it_is_more_than_values(tmp_path: Path
     assert steps(tmp_path) == [1]
 
 
-def test_any_safetensors_reader_opens_the_files_and_finds_the_bytes(tmp_path: Path) -> None:
+def test_safetensors_library_reads_checkpoint_files_with_identical_tensors(tmp_path: Path) -> None:
     model = torch.nn.Linear(30, 20)
     commit = Checkpointer(tmp_path, {"model": model}).save(5)
     folder = tmp_path / "step_00000005"
@@ -148,7 +148,7 @@ def test_any_safetensors_reader_opens_the_files_and_finds_the_bytes(tmp_path: Pa
         assert load_file(path)["slice"].numel() > 5000, "torch's random numbers are in it"
 
 
-def test_every_byte_and_every_folder_is_durable_before_the_manifest_appears(
+def test_all_files_and_folders_are_fsynced_before_the_manifest_is_linked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[int | str] = []
@@ -180,7 +180,9 @@ def test_every_byte_and_every_folder_is_durable_before_the_manifest_appears(
     assert after == [folder.stat().st_ino], "and then the manifest's name"
 
 
-def test_a_manifest_whose_durability_is_in_doubt_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_manifest_is_removed_if_publish_raises_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpointer = Checkpointer(tmp_path, {"x": numbers(1)})
     checkpointer.save(1)
     published = LocalStorage.publish
@@ -196,7 +198,7 @@ def test_a_manifest_whose_durability_is_in_doubt_is_taken_back(tmp_path: Path, m
     assert steps(tmp_path) == [1], "all were told that it failed, and so it must have"
 
 
-def test_newest_is_by_order_of_commit_and_never_by_step(tmp_path: Path) -> None:
+def test_restore_takes_the_last_committed_checkpoint_not_the_highest_step(tmp_path: Path) -> None:
     for step in (10, 30, 20):
         Checkpointer(tmp_path, {"x": numbers(step)}).save(step)
     x = numbers()
@@ -205,7 +207,7 @@ def test_newest_is_by_order_of_commit_and_never_by_step(tmp_path: Path) -> None:
     assert (restored.step, x.state["value"]) == (20, 20)
 
 
-def test_one_step_may_be_saved_twice_and_the_later_one_counts(tmp_path: Path) -> None:
+def test_restore_takes_the_later_commit_of_a_twice_saved_step(tmp_path: Path) -> None:
     first = Checkpointer(tmp_path, {"x": numbers(1)}).save(10)
     second = Checkpointer(tmp_path, {"x": numbers(2)}).save(10)
     assert first.token != second.token
@@ -215,7 +217,7 @@ def test_one_step_may_be_saved_twice_and_the_later_one_counts(tmp_path: Path) ->
     assert (restored.token, x.state["value"]) == (second.token, 2)
 
 
-def test_going_on_from_an_older_step_retires_the_later_ones(tmp_path: Path) -> None:
+def test_restore_with_retire_later_makes_an_older_step_the_newest(tmp_path: Path) -> None:
     writer = Checkpointer(tmp_path, {"x": (x := numbers())})
     for step in (1, 2, 3):
         x.state["value"] = step
@@ -237,7 +239,7 @@ def test_going_on_from_an_older_step_retires_the_later_ones(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["step_00000005"]
 
 
-def test_the_files_of_a_commit_stay_as_long_as_another_one_uses_them(tmp_path: Path) -> None:
+def test_checkpoint_files_are_kept_while_another_commit_uses_them(tmp_path: Path) -> None:
     x = numbers(7)
     Checkpointer(tmp_path, {"x": x}).save(1)
     Checkpointer(tmp_path, {"x": numbers(8)}).save(2)
@@ -250,13 +252,13 @@ def test_the_files_of_a_commit_stay_as_long_as_another_one_uses_them(tmp_path: P
     assert x.state["value"] == 7
 
 
-def test_a_step_that_is_not_there_is_an_error_that_names_those_that_are(tmp_path: Path) -> None:
+def test_missing_step_is_an_error_with_the_existing_steps(tmp_path: Path) -> None:
     Checkpointer(tmp_path, {"x": numbers()}).save(10)
     with pytest.raises(CheckpointError, match=r"no checkpoint of step 11\. Those that exist: 10"):
         Checkpointer(tmp_path, {"x": numbers()}).restore(11)
 
 
-def test_retention_keeps_the_newest_and_every_mth(tmp_path: Path) -> None:
+def test_retention_keeps_the_newest_checkpoints_and_every_multiple_of_keep_every(tmp_path: Path) -> None:
     checkpointer = Checkpointer(tmp_path, {"x": numbers()}, keep_last=2, keep_every=3)
     for step in range(10, 18):
         checkpointer.save(step)
@@ -264,7 +266,7 @@ def test_retention_keeps_the_newest_and_every_mth(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"step_000000{n}" for n in (12, 15, 16, 17)]
 
 
-def test_what_this_attempt_came_from_stays_until_a_newer_one_has_been_read_back(
+def test_restored_checkpoint_is_kept_until_a_new_one_passes_verification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Checkpointer(tmp_path, {"x": numbers(1)}).save(1)
@@ -289,7 +291,7 @@ def test_what_this_attempt_came_from_stays_until_a_newer_one_has_been_read_back(
     assert steps(tmp_path) == [4]
 
 
-def test_a_lost_claim_stops_commits_and_deletions(tmp_path: Path) -> None:
+def test_lost_run_claim_stops_commits_and_deletions(tmp_path: Path) -> None:
     claim = [True]
     checkpointer = Checkpointer(tmp_path, {"x": numbers()}, keep_last=1, may_commit=lambda: claim[0])
     checkpointer.save(1)
@@ -305,7 +307,7 @@ def test_a_lost_claim_stops_commits_and_deletions(tmp_path: Path) -> None:
     assert steps(tmp_path) == [1, 3], "it was committed under the claim, and deletes nothing without it"
 
 
-def test_the_commit_hook_runs_after_the_commit_and_its_error_is_raised(tmp_path: Path) -> None:
+def test_commit_hook_runs_after_the_commit_and_its_error_is_raised(tmp_path: Path) -> None:
     seen: list[tuple[Commit, list[int]]] = []
     checkpointer = Checkpointer(
         tmp_path, {"x": numbers()}, on_commit=lambda commit: seen.append((commit, steps(tmp_path)))
@@ -321,7 +323,7 @@ def test_the_commit_hook_runs_after_the_commit_and_its_error_is_raised(tmp_path:
     assert steps(tmp_path) == [1, 2]
 
 
-def test_files_of_dead_saves_are_cleaned_up_but_never_young_or_foreign_ones(tmp_path: Path) -> None:
+def test_save_deletes_files_of_interrupted_saves_unless_recent_or_foreign(tmp_path: Path) -> None:
     Checkpointer(tmp_path, {"x": numbers()}).save(1)
     old, young, notes, used = (
         tmp_path / "step_00000002" / "aaaaaaaaaaaa-0001-r0000-of-0001.safetensors",
@@ -342,7 +344,7 @@ def test_files_of_dead_saves_are_cleaned_up_but_never_young_or_foreign_ones(tmp_
     assert steps(tmp_path) == [1, 5]
 
 
-def test_objects_without_state_are_refused_at_once(tmp_path: Path) -> None:
+def test_checkpointer_refuses_objects_without_state_and_invalid_keep_last(tmp_path: Path) -> None:
     for thing in (3, torch.nn.Linear, None):
         with pytest.raises(StateError, match="x: "):
             Checkpointer(tmp_path, {"x": thing})
@@ -371,7 +373,7 @@ def linear(size: int = 3, **more: torch.nn.Module) -> torch.nn.Module:
         ),
     ],
 )
-def test_what_does_not_fit_is_an_error_with_the_keys_and_never_an_older_checkpoint(
+def test_restore_fails_on_incompatible_state_instead_of_using_an_older_checkpoint(
     tmp_path: Path, saved: dict[str, Any], live: dict[str, Any], message: str
 ) -> None:
     Checkpointer(tmp_path, live).save(1)
@@ -380,7 +382,7 @@ def test_what_does_not_fit_is_an_error_with_the_keys_and_never_an_older_checkpoi
         Checkpointer(tmp_path, live).restore()
 
 
-def test_moments_of_another_dtype_than_their_weight_keep_their_bits(tmp_path: Path) -> None:
+def test_optimizer_moment_with_a_dtype_unlike_its_parameter_is_restored_unchanged(tmp_path: Path) -> None:
     def build() -> torch.optim.Optimizer:
         return torch.optim.SGD([torch.nn.Parameter(torch.zeros(50, dtype=torch.bfloat16))], momentum=0.9)
 
@@ -396,7 +398,7 @@ def test_moments_of_another_dtype_than_their_weight_keep_their_bits(tmp_path: Pa
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_state_in_lists_and_dicts_keeps_its_bits_types_and_ties(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_nested_optimizer_state_keeps_its_values_types_and_shared_tensors(tmp_path: Path, dtype: torch.dtype) -> None:
     """As Shampoo and SOAP have it: preconditioners in a list, and counters beside them."""
 
     def build() -> torch.optim.Optimizer:
@@ -416,7 +418,7 @@ def test_state_in_lists_and_dicts_keeps_its_bits_types_and_ties(tmp_path: Path, 
     assert type(loaded["deep"]) is OrderedDict
 
 
-def test_loaded_state_does_not_hold_on_to_the_buffer_of_the_whole_checkpoint(tmp_path: Path) -> None:
+def test_restored_tensor_does_not_keep_the_whole_checkpoint_buffer_in_memory(tmp_path: Path) -> None:
     big, small = numbers(), numbers()
     big.state["tensor"] = torch.zeros(1_000_000)
     Checkpointer(tmp_path, {"big": big, "small": small}).save(1)
@@ -424,7 +426,7 @@ def test_loaded_state_does_not_hold_on_to_the_buffer_of_the_whole_checkpoint(tmp
     assert small.state["tensor"].untyped_storage().nbytes() == 400
 
 
-def test_wrappers_leave_no_trace_in_the_names(tmp_path: Path) -> None:
+def test_dataparallel_checkpoint_is_restored_into_an_unwrapped_model(tmp_path: Path) -> None:
     model = torch.nn.Linear(3, 2)
     wrapped = torch.nn.DataParallel(model)
     Checkpointer(tmp_path, {"model": wrapped}).save(1)
@@ -433,7 +435,7 @@ def test_wrappers_leave_no_trace_in_the_names(tmp_path: Path) -> None:
     assert digest(other.state_dict()) == digest(model.state_dict())
 
 
-def test_a_bad_one_is_reported_and_the_previous_good_one_is_used(
+def test_restore_reports_a_damaged_checkpoint_and_takes_the_previous_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     x = numbers(1)
@@ -455,7 +457,7 @@ def test_a_bad_one_is_reported_and_the_previous_good_one_is_used(
     assert steps(tmp_path) == [3], "a bad one counts for nothing, and goes with those that are older than it"
 
 
-def test_if_none_is_good_it_fails_with_each_ones_reason_and_never_starts_from_the_beginning(tmp_path: Path) -> None:
+def test_restore_fails_with_every_reason_if_no_checkpoint_is_good(tmp_path: Path) -> None:
     for step in (1, 2):
         Checkpointer(tmp_path, {"x": numbers()}).save(step)
     for path in tmp_path.rglob("*-of-0001.safetensors"):
@@ -468,9 +470,7 @@ def test_if_none_is_good_it_fails_with_each_ones_reason_and_never_starts_from_th
         Checkpointer(tmp_path, {"x": numbers()}).restore()
 
 
-def test_a_read_error_skips_a_checkpoint_for_now_but_does_not_condemn_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_skipped_after_a_read_error_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in (1, 2):
         Checkpointer(tmp_path, {"x": numbers(step)}).save(step)
     opened = LocalStorage.open
@@ -492,7 +492,7 @@ def test_a_read_error_skips_a_checkpoint_for_now_but_does_not_condemn_it(
 
 
 @pytest.mark.parametrize("method", ["open", "read", "size"])
-def test_a_read_error_that_passes_costs_no_checkpoint(
+def test_restore_retries_a_checkpoint_after_temporary_read_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     for step in (1, 2):
@@ -511,7 +511,9 @@ def test_a_read_error_that_passes_costs_no_checkpoint(
     assert (restored.step, restored.skipped, failures) == (2, (), [])
 
 
-def test_one_wrong_read_is_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restore_rereads_a_file_after_one_corrupted_read_or_wrong_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Checkpointer(tmp_path, {"x": numbers(1)}).save(1)
     opened, sized = LocalStorage.open, LocalStorage.size
     lies = {"open": 1, "size": 1}
@@ -552,7 +554,7 @@ def test_one_wrong_read_is_not_damage(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (restored.skipped, x.state["value"]) == ((), 1)
 
 
-def test_a_full_disk_fails_the_save_keeps_the_old_checkpoint_and_gives_the_space_back(tmp_path: Path) -> None:
+def test_full_disk_fails_the_save_frees_its_space_and_keeps_old_checkpoints(tmp_path: Path) -> None:
     mounted = os.geteuid() == 0 and not os.system(f"mount -t tmpfs -o size=1m tmpfs {tmp_path} 2>/dev/null")
     if not mounted:
         pytest.skip("to mount a small disk takes root")
@@ -574,7 +576,7 @@ def test_a_full_disk_fails_the_save_keeps_the_old_checkpoint_and_gives_the_space
         os.system(f"umount {tmp_path}")
 
 
-def test_it_works_in_an_object_store_too() -> None:
+def test_checkpointer_saves_and_restores_in_an_object_store() -> None:
     url = "memory://checkpointer/run"
     x = numbers(1)
     checkpointer = Checkpointer(url, {"x": x}, keep_last=2)

@@ -20,7 +20,7 @@ GOOD: dict[str, Any] = {
 }
 
 
-def test_what_was_written_reads_back() -> None:
+def test_chunk_list_is_unchanged_after_a_json_round_trip() -> None:
     found = chunks.from_json(GOOD, PLAN, SIZES)
     assert chunks.to_json(found) == GOOD
     assert chunks.from_json(json.loads(json.dumps(chunks.to_json(found))), PLAN, SIZES) == found
@@ -50,17 +50,17 @@ BAD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_what_does_not_make_whole_tensors_is_refused(what: str) -> None:
+def test_chunk_list_with_gaps_overlaps_or_invalid_values_is_refused(what: str) -> None:
     with pytest.raises((ValueError, TypeError, KeyError)):  # what a manifest calls damage
         chunks.from_json({**GOOD, **BAD[what]}, PLAN, SIZES)
 
 
-def test_a_missing_tensor_is_refused() -> None:
+def test_chunk_list_with_a_missing_tensor_is_refused() -> None:
     with pytest.raises(ValueError, match="not those of the tensors in its index"):
         chunks.from_json({"w": GOOD["w"]}, PLAN, SIZES)
 
 
-def test_the_pieces_follow_each_other_without_gaps_and_aligned() -> None:
+def test_chunks_header_places_pieces_aligned_and_without_gaps() -> None:
     pieces = {"a": ("bool", (3,)), "b": ("float64", (2, 2)), "c": ("complex128", (1,)), "d": ("bfloat16", (5,))}
     head, starts = chunks.header(pieces, {"token": "x" * 5000})
     assert len(head) % HEADER == 0

@@ -142,19 +142,21 @@ def two_good_ones(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_no_random_damage_is_loaded_and_each_is_named(two_good_ones: Path, tmp_path: Path) -> None:
+def test_randomly_damaged_checkpoint_is_never_loaded_and_its_damaged_file_is_named(
+    two_good_ones: Path, tmp_path: Path
+) -> None:
     for seed in range(120):
         damage_and_restore(two_good_ones, seed, tmp_path / "scratch")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_none_of_two_thousand_random_damages_is_loaded(two_good_ones: Path, tmp_path: Path) -> None:
+def test_2000_randomly_damaged_checkpoints_are_never_loaded(two_good_ones: Path, tmp_path: Path) -> None:
     for seed in range(1000, 3000):
         damage_and_restore(two_good_ones, seed, tmp_path / "scratch")
 
 
-def test_no_byte_of_any_file_can_change_unnoticed(tmp_path: Path) -> None:
+def test_every_changed_byte_of_a_checkpoint_data_file_changes_its_checksum(tmp_path: Path) -> None:
     live = state(1.0)
     live["shared"].state |= {"big": torch.arange(50.0)}
     commit = Checkpointer(tmp_path, live).save(1)
@@ -190,7 +192,7 @@ def load_as_gang(rank: int, size: int, folder: str) -> tuple[int, float]:
     return restored.step, float(live["shared"].state["big"].sum()) + float(live["own"].state["mine"].sum())
 
 
-def test_damage_that_one_rank_alone_can_see_makes_all_ranks_use_the_previous_one(tmp_path: Path) -> None:
+def test_damage_seen_by_one_rank_makes_all_ranks_restore_the_previous_checkpoint(tmp_path: Path) -> None:
     on_ranks(3, save_as_gang, str(tmp_path))
     (path,) = (tmp_path / "step_00000002").glob("*r0002.json")
     with path.open("r+b") as file:

@@ -16,24 +16,24 @@ def between(a: torch.Tensor, b: torch.Tensor) -> TensorDifference:
     return measure(bytearray(memory_of(as_bytes(a))), bytearray(memory_of(as_bytes(b))), dtype_name(a))
 
 
-def test_count_max_and_mean() -> None:
+def test_measure_returns_count_maximum_and_mean_of_the_differences() -> None:
     a, b = torch.zeros(4, 5), torch.zeros(4, 5)
     b[1, 1], b[2, 2] = 3.0, -1.0
     assert between(a, b) == TensorDifference(2, 3.0, 0.2)
 
 
-def test_what_is_the_same_in_value_and_not_in_bits_counts() -> None:
+def test_measure_counts_equal_values_with_different_bits() -> None:
     assert between(torch.tensor([0.0, 1.0]), torch.tensor([-0.0, 1.0])) == TensorDifference(1, 0.0, 0.0)
 
 
-def test_infinities_on_both_sides_are_no_difference_and_nan_is_not_hidden() -> None:
+def test_measure_ignores_equal_infinities_and_reports_nan_on_one_side() -> None:
     inf, nan = math.inf, math.nan
     assert between(torch.tensor([inf, nan, 1.0]), torch.tensor([inf, nan, 3.0])) == TensorDifference(1, 2.0, 2 / 3)
     assert math.isnan(between(torch.tensor([1.0, 1.0]), torch.tensor([nan, 5.0])).max)
     assert between(torch.tensor([1.0]), torch.tensor([inf])).max == inf
 
 
-def test_it_is_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_difference_measured_in_pieces_equals_difference_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = torch.rand(1000), torch.rand(1000)
     b[100:300] = a[100:300]
     at_once = between(a, b)
@@ -47,7 +47,7 @@ def test_it_is_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
 @pytest.mark.parametrize("name", sorted(DTYPES))
-def test_every_dtype_can_be_measured(name: str) -> None:
+def test_measure_supports_every_dtype_of_checkpoints(name: str) -> None:
     a = torch.tensor([1, 1, 1]).to(DTYPES[name])
     b = torch.tensor([1, 0 if name != "float8_e8m0fnu" else 2, 1]).to(DTYPES[name])
     assert between(a, b) == TensorDifference(1, 1.0, pytest.approx(1 / 3))

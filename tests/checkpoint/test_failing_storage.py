@@ -139,13 +139,13 @@ def judge(seen: set[str]) -> None:
     assert "remove+" in seen
 
 
-def test_any_error_of_the_storage_on_any_rank_fails_the_save_on_all_and_leaves_nothing(folder: Path) -> None:
+def test_storage_error_on_any_rank_fails_the_save_on_all_without_leftovers(folder: Path) -> None:
     judge(bad_days(folder, [1], 36))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_many_bad_days(folder: Path) -> None:
+def test_long_series_of_storage_errors_fails_saves_on_all_ranks_without_leftovers(folder: Path) -> None:
     judge(bad_days(folder, range(100, 120), 100))
 
 
@@ -188,12 +188,12 @@ def _wait(hangs: threading.Event, released: threading.Event) -> None:
     assert released.wait(100)
 
 
-def test_a_storage_that_hangs_on_one_rank_holds_up_no_training_and_commits_when_it_is_back(folder: Path) -> None:
+def test_hanging_storage_on_one_rank_delays_the_commit_but_not_training(folder: Path) -> None:
     calls = on_ranks(SIZE, hang, str(folder), 1)
     assert calls[0] == calls[1] == calls[2], "all hear of a commit in the same call"
 
 
-def test_a_step_that_is_saved_again_while_its_failed_save_is_cleaned_up_finds_its_folder(folder: Path) -> None:
+def test_step_saved_again_during_cleanup_of_its_failed_save_is_committed(folder: Path) -> None:
     cleaning, gone = threading.Event(), threading.Event()
 
     class Slow(Faulty):
@@ -216,7 +216,7 @@ def test_a_step_that_is_saved_again_while_its_failed_save_is_cleaned_up_finds_it
     assert checkpointer.wait() is not None
 
 
-def test_a_manifest_that_cannot_be_taken_back_is_a_checkpoint_and_keeps_its_files(folder: Path) -> None:
+def test_unremovable_manifest_of_a_failed_save_is_a_complete_checkpoint(folder: Path) -> None:
     storage, live = Faulty(folder), state(1.0)
     checkpointer = Checkpointer(storage, live)
     checkpointer.save(1)
@@ -230,7 +230,7 @@ def test_a_manifest_that_cannot_be_taken_back_is_a_checkpoint_and_keeps_its_file
 
 
 @pytest.mark.parametrize("fails", ["write", "publish"])
-def test_a_file_that_cannot_be_deleted_does_not_keep_the_others(folder: Path, fails: str) -> None:
+def test_undeletable_file_of_a_failed_save_does_not_stop_the_cleanup(folder: Path, fails: str) -> None:
     class Stuck(Faulty):
         def remove(self, name: str) -> None:
             if "-of-0001" in name:
@@ -245,7 +245,7 @@ def test_a_file_that_cannot_be_deleted_does_not_keep_the_others(folder: Path, fa
     assert "-of-0001" in left.name
 
 
-def test_the_save_after_a_restore_is_read_back_from_the_disk_and_not_from_a_cache(folder: Path) -> None:
+def test_save_after_a_restore_is_verified_from_disk_not_from_cache(folder: Path) -> None:
     class Noted(LocalStorage):
         forgotten: ClassVar[list[str]] = []
 

@@ -53,7 +53,9 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(values(one), values(other), strict=True))
 
 
-def test_a_restore_reads_into_the_live_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restore_reads_into_the_existing_tensors_without_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved, live = trained(wide()), trained(wide(), seed=1)
     assert sum(tensor.nbytes for tensor in values(saved)) > 7 * BLOCK
     Checkpointer(tmp_path, saved).save(1)
@@ -67,7 +69,7 @@ def test_a_restore_reads_into_the_live_tensors(tmp_path: Path, monkeypatch: pyte
     assert not read[0].any(), "nothing was read into memory of its own"
 
 
-def test_what_the_optimizer_does_not_have_yet_is_read_apart(tmp_path: Path) -> None:
+def test_restore_creates_missing_optimizer_moments_and_keeps_model_tensors_in_place(tmp_path: Path) -> None:
     saved = trained(wide())
     Checkpointer(tmp_path, saved).save(1)
     model = wide()
@@ -78,7 +80,7 @@ def test_what_the_optimizer_does_not_have_yet_is_read_apart(tmp_path: Path) -> N
     assert [tensor.data_ptr() for tensor in model.state_dict().values()] == before
 
 
-def test_a_checkpoint_that_is_not_good_leaves_all_as_it_was(tmp_path: Path) -> None:
+def test_restore_of_a_damaged_checkpoint_changes_no_tensor(tmp_path: Path) -> None:
     Checkpointer(tmp_path, trained(wide())).save(1)
     (path,) = tmp_path.glob("*/*-of-0001.safetensors")
     data = bytearray(path.read_bytes())
@@ -90,7 +92,7 @@ def test_a_checkpoint_that_is_not_good_leaves_all_as_it_was(tmp_path: Path) -> N
     assert same(live, twin)
 
 
-def test_a_checkpoint_that_does_not_fit_leaves_all_as_it_was(tmp_path: Path) -> None:
+def test_restore_of_an_incompatible_checkpoint_changes_no_tensor(tmp_path: Path) -> None:
     saved = trained(wide())
     Checkpointer(tmp_path, {**saved, "second": nn.Linear(2, 3)}).save(1)
     live, twin = trained(wide(), seed=1), trained(wide(), seed=1)
@@ -99,9 +101,7 @@ def test_a_checkpoint_that_does_not_fit_leaves_all_as_it_was(tmp_path: Path) -> 
     assert same(live, twin)
 
 
-def test_a_file_that_changes_between_the_two_readings_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restore_detects_a_file_changed_between_its_two_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Checkpointer(tmp_path, trained(wide())).save(1)
     fill = flat_reader.FlatReader.fill
 
@@ -158,7 +158,7 @@ class Doubles(nn.Linear):
     ],
     ids=["tied later", "no longer tied", "renames", "own loading", "strided", "wider", "narrower"],
 )
-def test_it_ends_as_torchs_own_loading_does(saved: nn.Module, live: nn.Module, tmp_path: Path) -> None:
+def test_restore_and_load_state_dict_end_with_equal_weights(saved: nn.Module, live: nn.Module, tmp_path: Path) -> None:
     trained(saved)
     twin = copy.deepcopy(trained(live, seed=1)["model"])
     Checkpointer(tmp_path, {"model": saved}).save(1)
@@ -168,7 +168,7 @@ def test_it_ends_as_torchs_own_loading_does(saved: nn.Module, live: nn.Module, t
     assert all(torch.equal(tensor, expected[key]) for key, tensor in live.state_dict().items())
 
 
-def test_views_of_the_same_memory_are_not_both_read_into(tmp_path: Path) -> None:
+def test_restore_into_overlapping_parameters_keeps_the_last_loaded_value(tmp_path: Path) -> None:
     """As in a model whose parameters somebody has laid over each other. The order of names is not that of loading."""
     saved, live = nn.Module(), nn.Module()
     memory = torch.zeros(50)
@@ -179,7 +179,9 @@ def test_views_of_the_same_memory_are_not_both_read_into(tmp_path: Path) -> None
     assert torch.equal(live.a, saved.a), "it was loaded last"
 
 
-def test_where_reading_twice_is_dear_everything_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restore_skips_the_second_read_if_storage_rereads_is_false(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved, live = trained(wide()), trained(wide(), seed=1)
     Checkpointer(tmp_path, saved).save(1)
     monkeypatch.setattr(LocalStorage, "rereads", False)
@@ -192,7 +194,7 @@ def test_where_reading_twice_is_dear_everything_is_read_once(tmp_path: Path, mon
     gaps=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), min_size=1, max_size=8),
     cuts=st.sets(st.integers(1, 60)),
 )
-def test_pieces_get_their_bytes_however_the_data_is_cut(gaps: list[tuple[int, int]], cuts: set[int]) -> None:
+def test_scattertarget_fills_all_pieces_at_any_cut_of_the_data(gaps: list[tuple[int, int]], cuts: set[int]) -> None:
     data = bytes(range(1, 101))
     pieces, at = [], 0
     for gap, length in gaps:
@@ -220,7 +222,7 @@ class Holder:
         self.tensor = state["tensor"]
 
 
-def test_what_shares_a_parameter_gets_a_plain_copy_of_it(tmp_path: Path) -> None:
+def test_object_sharing_a_model_parameter_gets_a_separate_tensor_without_grad(tmp_path: Path) -> None:
     model = nn.Linear(3, 2)
     Checkpointer(tmp_path, {"model": model, "holder": Holder(model.weight)}).save(1)
     live = nn.Linear(3, 2)

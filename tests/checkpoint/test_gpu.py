@@ -13,7 +13,7 @@ from tests.checkpoint.training import digest
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")]
 
 
-def test_a_run_on_a_gpu_resumes_bit_for_bit_with_its_random_numbers(tmp_path: Path) -> None:
+def test_gpu_training_resumes_bit_identical_with_its_random_numbers(tmp_path: Path) -> None:
     def build(seed: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(seed)
         model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 1)).cuda()

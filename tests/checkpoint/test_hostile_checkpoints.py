@@ -282,7 +282,7 @@ def survive(rank: int, size: int, folder: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_somebody_made_up_is_refused_by_name_and_the_one_before_is_used(tmp_path: Path) -> None:
+def test_forged_checkpoint_is_named_and_the_previous_one_is_restored(tmp_path: Path) -> None:
     for value in (1.0, 2.0):
         Checkpointer(tmp_path / "good", state(value)).save(int(value))
     with Gang(1, survive, str(tmp_path)) as gang:
@@ -290,7 +290,7 @@ def test_what_somebody_made_up_is_refused_by_name_and_the_one_before_is_used(tmp
     assert wrong == {}, "\n".join(f"{name}: {'; '.join(said)[:600]}" for name, said in wrong.items())
 
 
-def test_a_forged_manifest_is_as_good_as_any_if_nothing_is_wrong_with_it(tmp_path: Path) -> None:
+def test_forged_manifest_with_valid_content_is_accepted(tmp_path: Path) -> None:
     for value in (1.0, 2.0):
         Checkpointer(tmp_path, state(value)).save(int(value))
     step = tmp_path / "step_00000002"
@@ -306,7 +306,9 @@ def test_a_forged_manifest_is_as_good_as_any_if_nothing_is_wrong_with_it(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["MANIFEST.*.json", slice_name("*", 0, 1)])
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_restore_does_not_retry_a_checkpoint_file_replaced_by_a_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     for value in (1.0, 2.0):
         Checkpointer(tmp_path, state(value)).save(int(value))
     (file,) = (tmp_path / "step_00000002").glob(name)

@@ -91,7 +91,7 @@ FILES: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_files_of_torch_save_as_people_write_them(tmp_path: Path, there: Here, kind: str) -> None:
+def test_restore_from_reads_common_torch_save_layouts(tmp_path: Path, there: Here, kind: str) -> None:
     torch.save(FILES[kind](*states(there)), tmp_path / "x.pt")
     here = Here()
     restored = restore(here, tmp_path / "x.pt", tmp_path)
@@ -101,14 +101,14 @@ def test_files_of_torch_save_as_people_write_them(tmp_path: Path, there: Here, k
     assert here.position.state == {"consumed": 0}, "nobody else has saved that"
 
 
-def test_the_old_format_that_is_no_zip_archive(tmp_path: Path, there: Here) -> None:
+def test_restore_from_reads_the_old_nonzip_torch_save_format(tmp_path: Path, there: Here) -> None:
     torch.save(FILES["scaler"](*states(there)), tmp_path / "x.pt", _use_new_zipfile_serialization=False)
     here = Here()
     restore(here, tmp_path / "x.pt", tmp_path)
     assert here.digest() == there.digest()
 
 
-def test_a_url_and_what_is_kept_of_a_file_is_not_the_file(tmp_path: Path, there: Here) -> None:
+def test_restore_from_a_path_or_url_does_not_keep_the_file_mapped(tmp_path: Path, there: Here) -> None:
     path = tmp_path / "x.pt"
     torch.save(FILES["scaler"](*states(there)), path)
     for where in (path, f"file://{path}", "memory://migration/x.pt"):
@@ -125,7 +125,7 @@ def test_a_url_and_what_is_kept_of_a_file_is_not_the_file(tmp_path: Path, there:
         assert not maps.exists() or str(path) not in maps.read_text(), "the file is mapped no longer"
 
 
-def test_a_file_of_weights_alone(tmp_path: Path, there: Here) -> None:
+def test_restore_from_a_weights_file_fails_unless_option_only_selects_the_model(tmp_path: Path, there: Here) -> None:
     torch.save(there.training.model.state_dict(), tmp_path / "x.pt")
     here = Here()
     with pytest.raises(
@@ -167,7 +167,7 @@ BAD: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_what_does_not_fit_is_named(tmp_path: Path, there: Here, what: str) -> None:
+def test_restore_from_names_the_mismatch_of_an_incompatible_file(tmp_path: Path, there: Here, what: str) -> None:
     make, message = BAD[what]
     torch.save(make(*states(there)), tmp_path / "x.pt")
     with pytest.raises(StateError, match=message) as caught:
@@ -175,7 +175,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path, there: Here, what: str) -> N
     assert str(tmp_path / "x.pt") in str(caught.value)
 
 
-def test_only_takes_a_part_and_leaves_the_rest(tmp_path: Path, there: Here) -> None:
+def test_restore_from_option_only_ignores_unselected_objects_in_the_file(tmp_path: Path, there: Here) -> None:
     model, optimizer, *_ = states(there)
     torch.save({"model": model, "optimizer": optimizer, "ema": model}, tmp_path / "x.pt")
     here = Here()
@@ -186,7 +186,7 @@ def test_only_takes_a_part_and_leaves_the_rest(tmp_path: Path, there: Here) -> N
         restore(here, tmp_path / "x.pt", tmp_path, only=["ema"])
 
 
-def test_a_missing_file_and_one_of_something_else(tmp_path: Path) -> None:
+def test_restore_from_reports_a_missing_file_invalid_file_or_folder_without_metadata(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"x\.pt: cannot be read: No such file"):
         restore(Here(), tmp_path / "x.pt", tmp_path)
     (tmp_path / "y.pt").write_bytes(b"these are not the bytes of a checkpoint" * 9)
@@ -204,7 +204,7 @@ class Hostile:
         return os.mkdir, (str(self.path),)
 
 
-def test_a_pickle_that_would_run_code_is_refused_and_does_not_run(tmp_path: Path, there: Here) -> None:
+def test_restore_from_refuses_a_pickle_without_running_its_code(tmp_path: Path, there: Here) -> None:
     made = tmp_path / "made"
     path = tmp_path / "x.pt"
     content = FILES["scaler"](*states(there))
@@ -232,7 +232,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_does_not_run(tmp_path: Path
 @pytest.mark.parametrize(
     "what", ["pathlib PosixPath", "torch.distributed.checkpoint.metadata Metadata", "torch float32"]
 )
-def test_a_metadata_that_changes_a_class_is_refused_and_changes_nothing(tmp_path: Path, what: str) -> None:
+def test_restore_from_refuses_a_dcp_metadata_pickle_modifying_a_class(tmp_path: Path, what: str) -> None:
     module, name = what.split()
     state = pickle.dumps({"is_dir": 7}, protocol=2)[2:-1]
     hostile = b"\x80\x02c" + f"{module}\n{name}\n".encode() + b"N" + state + b"\x86b."  # BUILD with slots
@@ -242,7 +242,7 @@ def test_a_metadata_that_changes_a_class_is_refused_and_changes_nothing(tmp_path
     assert tmp_path.is_dir()
 
 
-def test_a_metadata_of_more_than_there_is_memory_is_one_line(tmp_path: Path, there: Here) -> None:
+def test_tensor_larger_than_memory_in_dcp_metadata_is_a_one_line_error(tmp_path: Path, there: Here) -> None:
     dcp.save({"model": {"w": torch.ones(3)}}, checkpoint_id=tmp_path)
     path = tmp_path / ".metadata"
     about = pickle.loads(path.read_bytes())
@@ -253,13 +253,13 @@ def test_a_metadata_of_more_than_there_is_memory_is_one_line(tmp_path: Path, the
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_harmless_but_no_weights_says_how_to_convert_it(tmp_path: Path, there: Here) -> None:
+def test_restore_from_refuses_nontensor_objects_and_prints_how_to_convert_the_file(tmp_path: Path, there: Here) -> None:
     torch.save({**FILES["scaler"](*states(there)), "args": argparse.Namespace(lr=1)}, tmp_path / "x.pt")
     with pytest.raises(StateError, match=r"a argparse\.Namespace, and only .* convert it once: d = torch\.load"):
         restore(Here(), tmp_path / "x.pt", tmp_path)
 
 
-def test_a_folder_of_torch_distributed_checkpoint(tmp_path: Path, there: Here) -> None:
+def test_restore_from_reads_a_torch_distributed_checkpoint_folder(tmp_path: Path, there: Here) -> None:
     model, optimizer, scaler = states(there)
     dcp.save({"model": model, "optimizer": optimizer, "scaler": scaler, "step": 7}, checkpoint_id=tmp_path / "dcp")
     here = Here()
@@ -267,7 +267,7 @@ def test_a_folder_of_torch_distributed_checkpoint(tmp_path: Path, there: Here) -
     assert here.digest() == there.digest()
 
 
-def test_one_whose_optimizer_counts_by_names(tmp_path: Path, there: Here) -> None:
+def test_restore_from_reads_a_dcp_optimizer_state_keyed_by_parameter_name(tmp_path: Path, there: Here) -> None:
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
     model, optimizer = get_state_dict(there.training.model, there.training.optimizer)
@@ -278,7 +278,7 @@ def test_one_whose_optimizer_counts_by_names(tmp_path: Path, there: Here) -> Non
     assert here.digest() == there.digest()
 
 
-def test_weights_for_two_modules_must_say_whose_they_are(tmp_path: Path) -> None:
+def test_weights_file_for_two_modules_is_refused_unless_option_only_selects_one(tmp_path: Path) -> None:
     model = nn.Linear(2, 2)
     torch.save(model.state_dict(), tmp_path / "x.pt")
     generator, critic = nn.Linear(2, 2), nn.Linear(2, 2)
@@ -314,7 +314,7 @@ def into_shards(rank: int, size: int, folder: str) -> list[bool]:
     return [*found, other.everywhere() == sharded.everywhere(), whole.everywhere() != sharded.everywhere()]
 
 
-def test_into_fsdp2(tmp_path: Path) -> None:
+def test_restore_from_loads_files_and_dcp_folders_into_fsdp2(tmp_path: Path) -> None:
     assert on_ranks(2, into_shards, str(tmp_path)) == [[True] * 4] * 2
 
 
@@ -332,7 +332,7 @@ def fails_on_one(rank: int, size: int, folder: str) -> tuple[str, bool]:
     return "", False
 
 
-def test_what_fails_on_one_rank_changes_nothing_on_any(tmp_path: Path) -> None:
+def test_restore_from_failing_on_one_rank_changes_no_state_on_any_rank(tmp_path: Path) -> None:
     answers = on_ranks(2, fails_on_one, str(tmp_path))
     assert answers[0] == answers[1]
     assert answers[0][1]

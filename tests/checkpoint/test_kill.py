@@ -92,13 +92,13 @@ def storm(folder: Path, trials: range) -> set[str]:
     return torn
 
 
-def test_a_kill_at_any_instant_never_loses_a_commit(tmp_path: Path) -> None:
+def test_sigkill_at_a_random_instant_never_loses_a_committed_checkpoint(tmp_path: Path) -> None:
     assert storm(tmp_path, range(10)), "no kill has hit a save"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_five_hundred_kills_never_lose_a_commit(tmp_path: Path) -> None:
+def test_500_sigkills_at_random_instants_never_lose_a_committed_checkpoint(tmp_path: Path) -> None:
     assert len(storm(tmp_path, range(100, 600))) > 50, "too few kills have hit a save"
 
 
@@ -112,7 +112,7 @@ def outlive(rank: int, size: int, folder: str) -> None:
         checkpointer.save(2)
 
 
-def test_survivors_of_a_dead_rank_are_told_and_do_not_hang(tmp_path: Path) -> None:
+def test_save_raises_lostcontact_instead_of_hanging_if_another_rank_was_killed(tmp_path: Path) -> None:
     with Gang(2, outlive, str(tmp_path)) as gang, pytest.raises(AssertionError) as caught:
         gang.results()
     assert str(caught.value).startswith("rank 1: it died"), "and rank 0 was told"
@@ -139,7 +139,7 @@ def save_once_more(rank: int, size: int, folder: str) -> None:
     told.touch()
 
 
-def test_a_rank_that_has_lost_contact_does_not_wait_for_the_others_again(tmp_path: Path) -> None:
+def test_second_save_after_lostcontact_fails_without_waiting_for_any_rank(tmp_path: Path) -> None:
     with Gang(3, save_once_more, str(tmp_path)) as gang, pytest.raises(AssertionError) as caught:
         gang.results(timeout=30)
     assert str(caught.value) == "rank 0: it died without an answer"

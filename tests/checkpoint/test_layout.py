@@ -33,7 +33,7 @@ tensors = st.dictionaries(
 
 
 @given(tensors, st.integers(1, 70))
-def test_the_slices_of_all_ranks_are_the_buffer_without_gap_or_overlap(specs: dict[str, tuple], size: int) -> None:
+def test_rank_slices_cover_the_buffer_without_gap_or_overlap(specs: dict[str, tuple], size: int) -> None:
     layout = FlatLayout.of(specs)
     spans = [layout.span(rank, size) for rank in range(size)]
     assert spans[0][0] == 0
@@ -46,7 +46,7 @@ def test_the_slices_of_all_ranks_are_the_buffer_without_gap_or_overlap(specs: di
 
 
 @given(tensors)
-def test_tensors_are_sorted_aligned_and_apart_and_the_index_reads_back(specs: dict[str, tuple]) -> None:
+def test_flatlayout_sorts_and_aligns_tensors_and_reads_back_from_json(specs: dict[str, tuple]) -> None:
     layout = FlatLayout.of(dict(reversed(specs.items())))
     assert [entry.name for entry in layout.entries] == sorted(specs)
     end = 0
@@ -72,12 +72,12 @@ def test_tensors_are_sorted_aligned_and_apart_and_the_index_reads_back(specs: di
         {"a": [0, 4, "float32", [1]], "b": [0, 4, "float32", [1]]},
     ],
 )
-def test_an_index_that_no_writer_makes_is_refused(index: object) -> None:
+def test_flatlayout_from_json_refuses_an_invalid_index(index: object) -> None:
     with pytest.raises(ValueError, match="index"):
         FlatLayout.from_json(index)
 
 
-def test_a_slice_file_is_valid_safetensors() -> None:
+def test_slice_file_header_is_valid_safetensors() -> None:
     data = bytes(range(256)) * 3
     ((name, content),) = deserialize(safetensors_header(len(data), {"token": "x"}) + data)
     assert (name, content["dtype"], content["shape"], bytes(content["data"])) == ("slice", "U8", [len(data)], data)
@@ -87,13 +87,13 @@ def test_a_slice_file_is_valid_safetensors() -> None:
 
 
 @given(st.binary(max_size=100), st.integers(0, 3))
-def test_checksums_have_one_value_a_block_and_can_be_packed(tail: bytes, blocks: int) -> None:
+def test_checksums_have_one_value_per_block_and_unpack_unchanged(tail: bytes, blocks: int) -> None:
     values = checksums(memoryview(bytes(blocks * BLOCK) + tail))
     assert len(values) == blocks + bool(tail)
     assert unpack_checksums(pack_checksums(values)) == values
 
 
-def test_names_read_back_and_others_do_not() -> None:
+def test_step_and_token_are_parsed_from_valid_file_names_only() -> None:
     assert step_of(step_folder(12)) == 12
     assert step_of(step_folder(10**9)) == 10**9
     assert step_of("step_12") is None
@@ -106,6 +106,6 @@ def test_names_read_back_and_others_do_not() -> None:
 
 
 @given(st.binary(max_size=3000), st.lists(st.integers(0, 3000)))
-def test_a_checksum_of_pieces_is_that_of_the_whole(data: bytes, cuts: list[int]) -> None:
+def test_checksum_of_pieces_equals_checksum_of_the_whole(data: bytes, cuts: list[int]) -> None:
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     assert checksum(*(data[a:b] for a, b in pairwise(places))) == checksum(data)

@@ -73,7 +73,7 @@ def restore(where: Path, folder: Path, state: dict[str, Any], **how: Any) -> Any
 
 
 @pytest.mark.parametrize("write", [one_file, parts, one_pickle, pickles])
-def test_a_folder_of_hugging_face_has_the_weights_alone_and_that_must_be_said(tmp_path: Path, write: Any) -> None:
+def test_huggingface_weights_folder_is_refused_unless_option_only_selects_the_model(tmp_path: Path, write: Any) -> None:
     there, here = trained(1), trained(2)
     where = tmp_path / "there"
     where.mkdir()
@@ -86,7 +86,7 @@ def test_a_folder_of_hugging_face_has_the_weights_alone_and_that_must_be_said(tm
 
 
 @pytest.mark.parametrize("library", ["accelerate", "transformers"])
-def test_a_folder_of_accelerate_and_of_the_trainer_has_everything(
+def test_accelerate_or_trainer_folder_restores_model_optimizer_and_scheduler(
     tmp_path: Path, library: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     there, here = trained(1), trained(2)
@@ -108,7 +108,9 @@ def test_a_folder_of_accelerate_and_of_the_trainer_has_everything(
 
 
 @pytest.mark.parametrize("prefix", ["model.", "net.inner.", ""])
-def test_a_checkpoint_of_lightning_has_its_optimizer_in_a_list(tmp_path: Path, prefix: str) -> None:
+def test_lightning_checkpoint_restores_model_optimizer_and_scheduler_under_any_prefix(
+    tmp_path: Path, prefix: str
+) -> None:
     there, here = trained(1), trained(2)
     tree = states(there)
     torch.save(
@@ -129,7 +131,7 @@ def test_a_checkpoint_of_lightning_has_its_optimizer_in_a_list(tmp_path: Path, p
     assert digest(states(here)) == digest(states(there))
 
 
-def test_a_safetensors_file_is_a_state_dict(tmp_path: Path) -> None:
+def test_safetensors_file_restores_the_model_if_option_only_selects_it(tmp_path: Path) -> None:
     there, here = trained(1), trained(2)
     one_file(tmp_path, states(there))
     with pytest.raises(StateError, match=r"nothing for optimizer, scheduler\. It holds: body\.bias"):
@@ -153,7 +155,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_a_folder_that_is_not_right_is_one_line(tmp_path: Path, what: str) -> None:
+def test_huggingface_folder_with_an_invalid_index_or_file_is_an_error(tmp_path: Path, what: str) -> None:
     name, content, message = BAD[what]
     where = tmp_path / "there"
     where.mkdir()

@@ -43,7 +43,7 @@ def write(folder: Path, one: Manifest) -> Path:
     return path
 
 
-def test_a_manifest_reads_back_as_it_was_and_is_plain_json() -> None:
+def test_manifest_encodes_to_plain_json_and_decodes_unchanged() -> None:
     one = manifest()
     assert decode(one.encode(), one.info.name) == one
     assert decode_head(one.encode()[:1000], one.info.name) == one.info
@@ -52,7 +52,7 @@ def test_a_manifest_reads_back_as_it_was_and_is_plain_json() -> None:
     assert decode(named.encode(), named.info.name) == named
 
 
-def test_no_byte_of_a_manifest_can_change_unnoticed() -> None:
+def test_manifest_with_any_changed_byte_is_refused() -> None:
     one = manifest()
     data = one.encode()
     for position in range(len(data)):
@@ -63,7 +63,7 @@ def test_no_byte_of_a_manifest_can_change_unnoticed() -> None:
                 decode(bytes(damaged), one.info.name)
 
 
-def test_a_manifest_cannot_lose_or_gain_bytes_unnoticed() -> None:
+def test_truncated_or_extended_manifest_is_refused() -> None:
     one = manifest()
     data = one.encode()
     for length in range(len(data)):
@@ -73,7 +73,7 @@ def test_a_manifest_cannot_lose_or_gain_bytes_unnoticed() -> None:
         decode(data + b"\n", one.info.name)
 
 
-def test_a_manifest_under_another_name_is_not_believed() -> None:
+def test_manifest_under_a_wrong_file_name_is_refused() -> None:
     one = manifest()
     for name in (f"step_00000004/MANIFEST.{TOKEN}.json", "step_00000003/MANIFEST.0123456789ab-0002.json"):
         with pytest.raises(DamagedError, match="it is the manifest of step_00000003"):
@@ -95,13 +95,13 @@ def test_a_manifest_under_another_name_is_not_believed() -> None:
         lambda one: replace(one, info=replace(one.info, phase=3)),
     ],
 )
-def test_a_manifest_that_is_whole_but_impossible_is_refused(change) -> None:
+def test_intact_manifest_with_impossible_content_is_refused(change) -> None:
     one = change(manifest())
     with pytest.raises(DamagedError):
         decode(one.encode(), one.info.name)
 
 
-def test_checkpoints_are_listed_by_order_of_commit_and_what_is_damaged_is_said(tmp_path: Path) -> None:
+def test_scan_lists_checkpoints_in_commit_order_and_names_damaged_manifests(tmp_path: Path) -> None:
     write(tmp_path, manifest(step=30, token="aaaaaaaaaaaa-0001", order=1))
     write(tmp_path, manifest(step=10, token="bbbbbbbbbbbb-0001", order=2))
     write(tmp_path, manifest(step=10, token="bbbbbbbbbbbb-0002", order=3))
@@ -116,5 +116,5 @@ def test_checkpoints_are_listed_by_order_of_commit_and_what_is_damaged_is_said(t
     assert list_checkpoints(tmp_path) == good
 
 
-def test_a_folder_that_is_not_there_has_no_checkpoints(tmp_path: Path) -> None:
+def test_list_checkpoints_of_a_missing_folder_is_empty(tmp_path: Path) -> None:
     assert list_checkpoints(tmp_path / "none") == []

@@ -44,7 +44,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
     return checkpointer
 
 
-def test_commits_go_to_the_folder_nearby_and_follow_to_the_store(make: Any, tmp_path: Path) -> None:
+def test_upload_copies_local_checkpoints_to_the_store_with_separate_retention(make: Any, tmp_path: Path) -> None:
     checkpointer, _ = make(counter(1.0), keep_local=2, keep_last=3)
     for step in range(1, 6):
         checkpointer.save(step)
@@ -59,7 +59,7 @@ def test_commits_go_to_the_folder_nearby_and_follow_to_the_store(make: Any, tmp_
     assert (restored.skipped, fresh.state["value"]) == ((), 1.0)
 
 
-def test_a_store_that_is_away_holds_up_nothing_and_gets_the_newest_when_it_is_back(
+def test_unreachable_store_delays_no_save_and_later_gets_the_newest_checkpoint(
     make: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpointer, store = make(counter(1.0), keep_local=2)
@@ -76,7 +76,7 @@ def test_a_store_that_is_away_holds_up_nothing_and_gets_the_newest_when_it_is_ba
     assert caplog.text.count("Connection timed out") == 1
 
 
-def test_a_store_that_was_away_gets_the_newest_of_each_phase(make: Any, tmp_path: Path) -> None:
+def test_unreachable_store_later_gets_the_newest_checkpoint_of_each_phase(make: Any, tmp_path: Path) -> None:
     checkpointer, store = make(counter(1.0), keep_local=1)
     store.away = True
     checkpointer.save(1)
@@ -87,7 +87,7 @@ def test_a_store_that_was_away_gets_the_newest_of_each_phase(make: Any, tmp_path
     assert steps(tmp_path / "far") == [1, 2]
 
 
-def test_it_resumes_from_nearby_while_the_store_is_away(make: Any, tmp_path: Path) -> None:
+def test_restore_uses_the_local_folder_while_the_store_is_unreachable(make: Any, tmp_path: Path) -> None:
     checkpointer, store = make(counter(1.0))
     checkpointer.save(1)
     checkpointer.upload(60)
@@ -103,7 +103,7 @@ def test_it_resumes_from_nearby_while_the_store_is_away(make: Any, tmp_path: Pat
         checkpointer.restore()
 
 
-def test_a_folder_that_was_emptied_gets_its_checkpoint_back_from_the_store(make: Any, tmp_path: Path) -> None:
+def test_emptied_local_folder_restores_its_checkpoint_from_the_store(make: Any, tmp_path: Path) -> None:
     checkpointer, _ = make(counter(1.0))
     checkpointer.save(7)
     assert checkpointer.upload(60)
@@ -122,9 +122,7 @@ def flip(folder: Path, step: int, pattern: str) -> None:
     file.write_bytes(data)
 
 
-def test_of_what_the_store_has_the_newest_good_one_comes_back_and_none_is_never_a_start_from_nothing(
-    make: Any, tmp_path: Path
-) -> None:
+def test_restore_takes_the_newest_good_checkpoint_in_the_store_or_fails(make: Any, tmp_path: Path) -> None:
     checkpointer, _ = make(counter(1.0))
     for step in (1, 2):
         checkpointer.save(step)
@@ -138,7 +136,7 @@ def test_of_what_the_store_has_the_newest_good_one_comes_back_and_none_is_never_
         make(counter(0.0))[0].restore()
 
 
-def test_what_the_attempt_before_had_no_time_to_upload_is_uploaded_by_the_next(make: Any, tmp_path: Path) -> None:
+def test_checkpoint_not_uploaded_by_one_attempt_is_uploaded_by_the_next(make: Any, tmp_path: Path) -> None:
     checkpointer, store = make(counter(1.0))
     store.away = True
     checkpointer.save(1)
@@ -148,7 +146,7 @@ def test_what_the_attempt_before_had_no_time_to_upload_is_uploaded_by_the_next(m
     assert steps(tmp_path / "far") == [1]
 
 
-def test_a_copy_nearby_that_is_damaged_is_read_from_the_store(make: Any, tmp_path: Path) -> None:
+def test_restore_reads_a_damaged_local_checkpoint_from_the_store_instead(make: Any, tmp_path: Path) -> None:
     checkpointer, _ = make(counter(1.0))
     checkpointer.save(1)
     checkpointer.save(2)
@@ -159,7 +157,7 @@ def test_a_copy_nearby_that_is_damaged_is_read_from_the_store(make: Any, tmp_pat
     assert (restored.step, len(restored.skipped), fresh.state["value"]) == (2, 1, 1.0)
 
 
-def test_a_step_that_only_the_store_has_can_be_gone_back_to(make: Any, tmp_path: Path) -> None:
+def test_step_deleted_locally_can_be_restored_from_the_store(make: Any, tmp_path: Path) -> None:
     checkpointer, _ = make(counter(1.0), keep_local=1)
     for step in (1, 2, 3):
         checkpointer.save(step)
@@ -177,7 +175,7 @@ def save_on(rank: int, size: int, near: str, far: str) -> bool:
     return checkpointer.upload(60)
 
 
-def test_rank_0_uploads_what_all_ranks_have_written(tmp_path: Path) -> None:
+def test_upload_of_a_checkpoint_by_three_ranks_reaches_the_store(tmp_path: Path) -> None:
     near, far = tmp_path / "near", tmp_path / "far"
     assert on_ranks(3, save_on, str(near), str(far)) == [True] * 3
     assert steps(far) == [1]

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 
-def test_the_package_names_are_lazy_and_complete() -> None:
+def test_checkpoint_package_imports_torch_lazily_and_resolves_all_names() -> None:
     program = """
 import sys
 import clusterdp.checkpoint as package

@@ -49,7 +49,9 @@ def saved(folder: Path, *orders: Sequence[str], **build: Any) -> tuple[nn.Module
     return net, optimizer
 
 
-def test_moments_follow_their_parameters_into_another_order(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_optimizer_moments_follow_parameter_names_into_a_different_order(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     net, optimizer = saved(tmp_path, STRAIGHT)
     other, again = built(CROSSED)
     with caplog.at_level(logging.WARNING):
@@ -62,7 +64,9 @@ def test_moments_follow_their_parameters_into_another_order(tmp_path: Path, capl
     assert "net/c was net/a" in caplog.text
 
 
-def test_an_order_that_stays_is_not_worth_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_restore_logs_no_warning_if_the_parameter_order_is_unchanged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     saved(tmp_path, CROSSED)
     net, optimizer = built(CROSSED)
     with caplog.at_level(logging.WARNING):
@@ -72,14 +76,14 @@ def test_an_order_that_stays_is_not_worth_a_word(tmp_path: Path, caplog: pytest.
     assert not caplog.records
 
 
-def test_a_parameter_in_another_group_is_refused_by_name(tmp_path: Path) -> None:
+def test_parameter_moved_to_a_different_group_is_refused_with_its_name(tmp_path: Path) -> None:
     saved(tmp_path, ["a"], ["b", "c"])
     net, optimizer = built(["b"], ["a", "c"])
     with pytest.raises(StateError, match=r"optimizer: its group 0 has other parameters .* net/a, net/b\. Make"):
         Checkpointer(tmp_path, {"net": net, "optimizer": optimizer}).restore()
 
 
-def test_lbfgs_in_another_order_is_refused_by_name(tmp_path: Path) -> None:
+def test_lbfgs_with_a_different_parameter_order_is_refused(tmp_path: Path) -> None:
     net, optimizer = built(STRAIGHT, kind=torch.optim.LBFGS)
     optimizer.step(lambda: (optimizer.zero_grad(), loss := net(torch.ones(2, 4)), loss.backward())[1])
     Checkpointer(tmp_path, {"net": net, "optimizer": optimizer}).save(1)
@@ -101,7 +105,7 @@ class Foreign:
         pass
 
 
-def test_an_optimizer_of_another_library_is_refused_in_another_order(tmp_path: Path) -> None:
+def test_third_party_optimizer_with_a_different_parameter_order_is_refused(tmp_path: Path) -> None:
     net, optimizer = built(STRAIGHT, kind=Foreign)
     Checkpointer(tmp_path, {"net": net, "optimizer": optimizer}).save(1)
     other, again = built(CROSSED, kind=Foreign)
@@ -109,7 +113,9 @@ def test_an_optimizer_of_another_library_is_refused_in_another_order(tmp_path: P
         Checkpointer(tmp_path, {"net": other, "optimizer": again}).restore()
 
 
-def test_a_checkpoint_without_names_is_restored_by_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_without_parameter_names_is_restored_by_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("clusterdp.checkpoint.state.parameter_names.recorded", lambda state: {})
         net, optimizer = saved(tmp_path, STRAIGHT)
@@ -118,7 +124,7 @@ def test_a_checkpoint_without_names_is_restored_by_number(tmp_path: Path, monkey
     assert torch.equal(again.state[other.c]["exp_avg"], optimizer.state[net.c]["exp_avg"])
 
 
-def test_parameters_with_new_names_keep_their_places(tmp_path: Path) -> None:
+def test_renamed_parameter_keeps_its_optimizer_state_by_position(tmp_path: Path) -> None:
     net, optimizer = saved(tmp_path, STRAIGHT)
     other, again = built(STRAIGHT)
     other.register_load_state_dict_pre_hook(lambda module, state, prefix, *_: state.update(d=state.pop("c")))
@@ -135,7 +141,7 @@ def in_orders_of_their_own(rank: int, size: int, folder: str) -> str:
     return str(caught.value)
 
 
-def test_ranks_with_other_orders_fail_the_save_with_the_name(tmp_path: Path) -> None:
+def test_save_fails_if_ranks_have_different_parameter_orders(tmp_path: Path) -> None:
     for said in on_ranks(2, in_orders_of_their_own, str(tmp_path)):
         assert "optimizer/names/0/0: its parameters come in another order here than on rank 0" in said
 
@@ -155,18 +161,18 @@ def sharded(rank: int, size: int, folder: str) -> None:
         assert torch.equal(value.full_tensor(), crossed.state_dict()[key].full_tensor()), key
 
 
-def test_sharded_moments_follow_their_parameters_into_another_order(tmp_path: Path) -> None:
+def test_sharded_optimizer_moments_follow_parameter_names_into_a_different_order(tmp_path: Path) -> None:
     on_ranks(2, sharded, str(tmp_path))
 
 
-def test_an_optimizer_of_another_model_is_refused() -> None:
+def test_optimizer_of_a_different_model_is_refused() -> None:
     net, _ = built(STRAIGHT)
     _, foreign = built(STRAIGHT)
     with pytest.raises(StateError, match=r"sgd: none of its 3 parameters belongs to net, so it would not train that\."):
         check_held({"net": net, "sgd": foreign})
 
 
-def test_an_optimizer_of_copies_or_beside_a_frozen_model_is_accepted() -> None:
+def test_optimizer_of_parameter_copies_or_beside_a_frozen_model_is_accepted() -> None:
     net, _ = built(STRAIGHT)
     net_again, own = built(STRAIGHT)
     copies = torch.optim.SGD([parameter.detach().double() for parameter in net.parameters()])

@@ -72,7 +72,7 @@ def tensor(payload: Payload, name: str) -> torch.Tensor:
     return torch.frombuffer(data, dtype=torch.float32) if data else torch.empty(0)
 
 
-def test_each_tensor_has_its_bytes_in_whatever_order_they_are_asked_for(folder: Path) -> None:
+def test_payload_returns_each_tensor_in_any_order_of_access(folder: Path) -> None:
     storage = LocalStorage(folder)
     manifest = verified_reads.read_manifest(storage, list_checkpoints(folder)[0])
     expected = state()
@@ -84,7 +84,7 @@ def test_each_tensor_has_its_bytes_in_whatever_order_they_are_asked_for(folder: 
                 assert torch.equal(tensor(payload, f"x/{name}"), expected[name].flatten()), name
 
 
-def test_what_belongs_to_a_rank_is_read_too(folder: Path) -> None:
+def test_own_payload_reads_the_tensors_of_each_rank(folder: Path) -> None:
     storage = LocalStorage(folder)
     manifest = verified_reads.read_manifest(storage, list_checkpoints(folder)[0])
     for rank in range(3):
@@ -93,7 +93,9 @@ def test_what_belongs_to_a_rank_is_read_too(folder: Path) -> None:
             assert tensor(payload, "objects/own/mine").tolist() == [rank] * 3
 
 
-def test_bytes_are_read_once_in_the_payloads_own_order(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_payload_reads_each_block_range_only_once_in_entry_order(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage = LocalStorage(folder)
     manifest = verified_reads.read_manifest(storage, list_checkpoints(folder)[0])
     seen: list[tuple[str, int]] = []
@@ -111,7 +113,7 @@ def test_bytes_are_read_once_in_the_payloads_own_order(folder: Path, monkeypatch
     assert len(seen) == len(set(seen))
 
 
-def test_a_flipped_bit_never_gets_out(folder: Path, tmp_path: Path) -> None:
+def test_payload_raises_damagederror_instead_of_returning_flipped_bits(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "copy")
     storage = LocalStorage(tmp_path / "copy")
     manifest = verified_reads.read_manifest(storage, list_checkpoints(storage.root)[0])
@@ -125,7 +127,7 @@ def test_a_flipped_bit_never_gets_out(folder: Path, tmp_path: Path) -> None:
             tensor(payload, "x/large")
 
 
-def test_sharded_tensors_are_put_together_from_their_pieces(tmp_path: Path) -> None:
+def test_sharded_tensors_are_assembled_from_chunks_cut_in_any_dimension(tmp_path: Path) -> None:
     """Cut by rows, by columns, in both ways, in the middle, and not at all."""
     token, whole_ones = "0123456789ab-0001", {}
     cuts: dict[str, list[tuple[int, ...]]] = {  # (first, last) of each dimension

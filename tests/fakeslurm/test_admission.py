@@ -39,20 +39,20 @@ WAITS = {  # reason, CPUs, nodes, as squeue shows them
 
 
 @pytest.mark.parametrize("options", REFUSALS)
-def test_too_much_for_its_nodes_is_refused(shared_desk: Desk, options: str) -> None:
+def test_job_too_large_for_its_nodes_is_refused(shared_desk: Desk, options: str) -> None:
     done = shared_desk.run("sbatch", *shlex.split(options), "--wrap=true")
     assert (done.returncode, done.stderr) == (1, REFUSALS[options])
 
 
 @pytest.mark.parametrize("options", WAITS)
-def test_too_much_for_the_partition_is_refused(shared_desk: Desk, options: str) -> None:
+def test_job_too_large_for_the_partition_is_refused(shared_desk: Desk, options: str) -> None:
     done = shared_desk.run("sbatch", *shlex.split(options), "--wrap=true")
     assert done.returncode == 1
     assert done.stderr.endswith(REFUSED)
 
 
 @pytest.mark.parametrize("options", WAITS)
-def test_on_22_05_too_much_for_the_partition_waits(desk_22_05: Desk, options: str) -> None:
+def test_job_too_large_for_the_partition_stays_pending_on_slurm_22_05(desk_22_05: Desk, options: str) -> None:
     job = desk_22_05.submit(*shlex.split(options), script="true")
     line = f"squeue -h -j {job} -t PENDING -o '%r %C %D'"
     desk_22_05.until(lambda: not desk_22_05.say(line).startswith("None "), "a reason")

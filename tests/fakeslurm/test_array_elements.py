@@ -9,7 +9,7 @@ from tests.fakeslurm.conftest import Desk
 DEAF = "trap '' TERM\ntouch deaf\nsleep 100 & wait\nsleep 100 & wait\n"
 
 
-def test_an_element_that_is_ending_makes_room_for_the_next(desk: Desk) -> None:
+def test_array_throttle_starts_the_next_element_while_a_cancelled_one_is_completing(desk: Desk) -> None:
     job = desk.submit("--array=0-2%1", script=DEAF)
     desk.until((desk.folder / "deaf").exists, "the first element")
     desk.say(f"scancel {job}_0")
@@ -19,7 +19,7 @@ def test_an_element_that_is_ending_makes_room_for_the_next(desk: Desk) -> None:
     desk.say(f"scancel --full -s KILL {job}")
 
 
-def test_the_books_of_22_05_keep_the_name_under_which_they_first_heard_of_a_held_array(desk_22_05: Desk) -> None:
+def test_sacct_keeps_the_first_name_of_held_arrays_on_slurm_22_05(desk_22_05: Desk) -> None:
     job = desk_22_05.submit("--hold", "--array=0-2%1", script="true")
     rows = f"sacct -n -P -j {job} -o JobID,State"
     desk_22_05.say(f"scancel {job}_0")
@@ -32,14 +32,14 @@ def test_the_books_of_22_05_keep_the_name_under_which_they_first_heard_of_a_held
     assert desk_22_05.say(f"squeue -h -r -t all -j {job} -o %i") == job
 
 
-def test_a_job_cancelled_before_it_ran_has_no_reason_where_nodes_stand(desk: Desk) -> None:
+def test_squeue_R_is_empty_for_an_array_cancelled_while_held(desk: Desk) -> None:
     job = desk.submit("--hold", "--array=0-2%1", script="true")
     desk.say(f"scancel {job}")
     assert desk.say(f"squeue -h -t all -j {job} -o '%i|%R'") == f"{job}_[0-2%1]|"
     assert desk.say(f"squeue -h -r -t all -j {job} -o '%i|%R'").split() == [f"{job}_{i}|" for i in range(3)]
 
 
-def test_a_killed_srun_takes_its_job_with_it_as_cancelled(desk: Desk) -> None:
+def test_job_of_a_killed_srun_is_accounted_as_cancelled(desk: Desk) -> None:
     srun = subprocess.Popen(["srun", "sleep", "100"], env=desk.cluster.environ(), cwd=desk.folder)
     desk.until(lambda: desk.say("squeue -h -o %t") == "R")
     job = desk.say("squeue -h -o %i")
@@ -53,7 +53,7 @@ def test_a_killed_srun_takes_its_job_with_it_as_cancelled(desk: Desk) -> None:
     assert step[2] == "0:9"
 
 
-def test_after_waits_for_ever_for_an_array_that_was_cancelled_while_it_waited(desk: Desk) -> None:
+def test_dependency_after_stays_unfulfilled_for_an_array_cancelled_while_held(desk: Desk) -> None:
     """As on 22.05.8 and 24.11.5, which go on counting those elements as waiting."""
     held = [desk.submit("--hold", *array, script="true") for array in (["--array=4"], ["--array=1-3"], [])]
     behind = {job: desk.submit(f"--dependency=after:{job}", script="true") for job in held}

@@ -26,7 +26,7 @@ def desk(breakable: FakeCluster, tmp_path: Path) -> Desk:
     return Desk(breakable, tmp_path)
 
 
-def test_a_killed_rank_is_dead_and_the_others_live(desk: Desk) -> None:
+def test_kill_rank_leaves_the_remaining_ranks_running(desk: Desk) -> None:
     task = "[ $SLURM_PROCID = 1 ] && exec sleep 60; echo up; until [ -e go ]; do sleep 0.05; done; echo I live"
     job = desk.submit("-n2", script=f"srun bash -c '{task}'; echo srun $?")
     desk.until_said(job, "up")
@@ -39,7 +39,7 @@ def test_a_killed_rank_is_dead_and_the_others_live(desk: Desk) -> None:
     assert {"job": job, "rank": "1"}.items() <= history(desk, "kill-rank")[-1].items()
 
 
-def test_a_rank_that_is_not_there_cannot_be_killed(desk: Desk) -> None:
+def test_kill_rank_of_a_missing_rank_is_an_error(desk: Desk) -> None:
     job = desk.submit("-n2", script=SLEEP)
     desk.until_said(job, "rank 1")
     with pytest.raises(FakeSlurmError, match="no step runs there that has a rank 2"):
@@ -47,7 +47,7 @@ def test_a_rank_that_is_not_there_cannot_be_killed(desk: Desk) -> None:
     desk.say(f"scancel {job}")
 
 
-def test_a_drained_node_ends_what_it_runs_and_takes_no_more_until_it_is_resumed(desk: Desk) -> None:
+def test_drained_node_finishes_its_job_and_starts_another_only_after_resume(desk: Desk) -> None:
     job = desk.submit("--nodelist=n1", script="until [ -e go ]; do sleep 0.05; done")
     desk.cluster.wait(job, "RUNNING")
     desk.cluster.drain("n1")
@@ -60,7 +60,7 @@ def test_a_drained_node_ends_what_it_runs_and_takes_no_more_until_it_is_resumed(
     desk.cluster.wait(waiting, "COMPLETED")
 
 
-def test_srun_launches_nothing_on_a_node_without_slurmd_until_it_is_resumed(desk: Desk) -> None:
+def test_srun_fails_on_a_node_without_slurmd_until_the_node_is_resumed(desk: Desk) -> None:
     """As a Slurm 22.05 and a 24.11 did whose slurmd was killed."""
     desk.cluster.kill_slurmd("n2")
     try:
@@ -79,7 +79,7 @@ def test_srun_launches_nothing_on_a_node_without_slurmd_until_it_is_resumed(desk
     desk.cluster.wait(desk.submit("-N2", "--nodelist=n[1-2]", script="srun true"), "COMPLETED")
 
 
-def test_while_the_controller_is_away_commands_fail_as_slurm_s_do(desk: Desk) -> None:
+def test_commands_fail_with_slurms_messages_while_the_controller_is_unreachable(desk: Desk) -> None:
     held = desk.submit("--hold", script="true")
     desk.cluster.unreachable(60)
     lost = "Unable to contact slurm controller (connect failure)"
@@ -103,12 +103,12 @@ def test_while_the_controller_is_away_commands_fail_as_slurm_s_do(desk: Desk) ->
     desk.say(f"scancel {held}")
 
 
-def test_a_controller_that_comes_back_in_time_is_waited_for(desk: Desk) -> None:
+def test_squeue_waits_for_a_briefly_unreachable_controller(desk: Desk) -> None:
     desk.cluster.unreachable(0.1)
     assert desk.say("squeue -h -t RUNNING") == ""
 
 
-def test_an_answer_that_comes_too_late_is_a_failure_of_what_was_done_all_the_same(desk: Desk) -> None:
+def test_sbatch_times_out_on_a_slow_controller_but_its_job_is_submitted(desk: Desk) -> None:
     (desk.folder / "late.sh").write_text("#!/bin/sh\ntrue\n")
     desk.cluster.slow(by_s=9)
     done = desk.run("sbatch", "--job-name=late", "late.sh")
@@ -118,7 +118,7 @@ def test_an_answer_that_comes_too_late_is_a_failure_of_what_was_done_all_the_sam
     assert desk.say("squeue -h -t all -n late -o %j") == "late"
 
 
-def test_of_flaky_submissions_the_same_ones_fail_for_the_same_seed(desk: Desk) -> None:
+def test_flaky_cluster_fails_the_same_submissions_for_the_same_seed(desk: Desk) -> None:
     def codes() -> list[int]:
         desk.cluster.flaky(0.5, seed=7)
         return [desk.run("sbatch", "--hold", "--job-name=flaky", "--wrap=true").returncode for _ in range(8)]
@@ -132,7 +132,7 @@ def test_of_flaky_submissions_the_same_ones_fail_for_the_same_seed(desk: Desk) -
     desk.say("scancel --name=flaky")
 
 
-def test_the_history_tells_what_became_of_a_job_and_who_pushed_it(desk: Desk) -> None:
+def test_history_records_the_preemption_and_each_state_of_a_job(desk: Desk) -> None:
     job = desk.submit(script="[ $SLURM_RESTART_COUNT ] || sleep 60")
     desk.cluster.wait(job, "RUNNING")
     desk.cluster.preempt(job, grace_s=0)
@@ -144,7 +144,7 @@ def test_the_history_tells_what_became_of_a_job_and_who_pushed_it(desk: Desk) ->
     assert mine[1]["nodes"] == "n1"
 
 
-def test_waiting_for_a_word_that_is_no_state_says_so(desk: Desk) -> None:
+def test_waiting_for_an_unknown_job_state_is_an_error(desk: Desk) -> None:
     with pytest.raises(FakeSlurmError, match="not a Slurm job state"):
         desk.cluster.wait(1, "FINISHED")
 
@@ -152,7 +152,7 @@ def test_waiting_for_a_word_that_is_no_state_says_so(desk: Desk) -> None:
 # -- the clock --
 
 
-def test_a_time_limit_is_passed_by_moving_the_clock_and_not_before(desk: Desk) -> None:
+def test_job_times_out_only_after_the_clock_is_advanced_past_its_limit(desk: Desk) -> None:
     job = desk.submit("--time=60", script="trap 'echo told; exit 0' TERM\necho up\nsleep 100 & wait")
     desk.until_said(job, "up")
     desk.cluster.advance(59 * 60)
@@ -163,7 +163,7 @@ def test_a_time_limit_is_passed_by_moving_the_clock_and_not_before(desk: Desk) -
     assert "told" in desk.output(job)
 
 
-def test_on_the_way_to_a_limit_the_warning_comes(desk: Desk) -> None:
+def test_advanced_clock_sends_the_warning_signal_before_a_time_limit(desk: Desk) -> None:
     job = desk.submit("--time=60", "--signal=B:USR1@600", script="trap 'echo warned' USR1\necho up\n"
                       "until [ -e go ]; do sleep 0.05; done")  # fmt: skip
     desk.until_said(job, "up")
@@ -173,14 +173,14 @@ def test_on_the_way_to_a_limit_the_warning_comes(desk: Desk) -> None:
     assert desk.cluster.wait(job) is JobState.COMPLETED
 
 
-def test_a_begin_time_and_the_delay_of_a_requeue_are_passed_too(desk: Desk) -> None:
+def test_advanced_clock_starts_a_job_at_its_begin_time(desk: Desk) -> None:
     job = desk.submit("--begin=now+2hours", script="true")
     desk.until(lambda: desk.field(job, "Reason") == "BeginTime", "the reason why it waits")
     desk.cluster.advance(2 * 3600)
     desk.cluster.wait(job, "COMPLETED")
 
 
-def test_times_of_a_job_are_those_of_the_clock_that_was_moved(desk: Desk) -> None:
+def test_begin_and_deadline_times_follow_the_advanced_clock(desk: Desk) -> None:
     desk.cluster.advance(3 * 3600)
     job = desk.submit("--begin=now+1hours", "--deadline=now+2hours", script="true")
     desk.until(lambda: desk.field(job, "Reason") == "BeginTime", "the reason why it waits")
@@ -193,7 +193,7 @@ def test_times_of_a_job_are_those_of_the_clock_that_was_moved(desk: Desk) -> Non
     desk.cluster.wait(job, "DEADLINE")
 
 
-def test_a_limit_does_not_run_while_a_job_is_suspended(desk: Desk) -> None:
+def test_time_limit_excludes_the_time_a_job_is_suspended(desk: Desk) -> None:
     job = desk.submit("--time=60", script="echo up; until [ -e go ]; do sleep 0.05; done")
     desk.until_said(job, "up")
     desk.say(f"scontrol suspend {job}")
@@ -205,7 +205,7 @@ def test_a_limit_does_not_run_while_a_job_is_suspended(desk: Desk) -> None:
     desk.cluster.wait(job, "TIMEOUT")
 
 
-def test_the_clock_stays_where_it_was_put_when_the_daemon_is_killed(desk: Desk) -> None:
+def test_advanced_clock_survives_a_killed_daemon(desk: Desk) -> None:
     import os
     import signal
 
@@ -218,7 +218,7 @@ def test_the_clock_stays_where_it_was_put_when_the_daemon_is_killed(desk: Desk) 
     desk.say(f"scancel {job}")
 
 
-def test_a_time_scale_shortens_limits_and_grace_and_delays_but_not_kill_wait(tmp_path: Path) -> None:
+def test_time_scale_shortens_a_time_limit_but_not_kill_wait(tmp_path: Path) -> None:
     with FakeCluster(time_scale=60) as cluster:
         desk = Desk(cluster, tmp_path)
         settings = {

@@ -47,13 +47,13 @@ def test_submitit_gets_the_results_of_all_ranks(executor: object) -> None:
     assert job.results() == [(0, "n1"), (10, "n1"), (20, "n2"), (30, "n2")]
 
 
-def test_submitit_s_arrays_work(executor: object) -> None:
+def test_submitit_map_array_returns_the_result_of_each_element(executor: object) -> None:
     executor.update_parameters(slurm_array_parallelism=2)  # type: ignore[attr-defined]
     jobs = executor.map_array(abs, [-1, -2, -3])  # type: ignore[attr-defined]
     assert [job.result() for job in jobs] == [1, 2, 3]
 
 
-def test_submitit_checkpoints_and_requeues_a_job_that_is_interrupted(executor: object, tmp_path: Path) -> None:
+def test_submitit_checkpoints_and_requeues_an_interrupted_job(executor: object, tmp_path: Path) -> None:
     job = executor.submit(Resumable())  # type: ignore[attr-defined]
     deadline = time.monotonic() + 60
     while not (tmp_path / "first-life").exists():

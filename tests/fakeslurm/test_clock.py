@@ -39,7 +39,7 @@ def set_forward(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: true() + DAY_S)
 
 
-def test_a_job_keeps_its_time_when_the_machine_s_clock_is_set(
+def test_job_keeps_its_time_limit_when_the_machine_clock_jumps_forward(
     controller: Controller, request: pytest.FixtureRequest
 ) -> None:
     before = controller.clock()
@@ -51,7 +51,7 @@ def test_a_job_keeps_its_time_when_the_machine_s_clock_is_set(
     assert controller.clock() - before < DAY_S / 2
 
 
-def test_a_cluster_at_rest_takes_the_machine_s_time_and_the_next_daemon_knows(
+def test_idle_cluster_adopts_a_changed_machine_clock_and_journals_it(
     controller: Controller, request: pytest.FixtureRequest
 ) -> None:
     before = controller.clock()

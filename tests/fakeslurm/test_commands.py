@@ -27,14 +27,16 @@ from .conftest import Desk
     ],
     ids=" ".join,
 )
-def test_what_is_not_supported_is_refused_aloud(shared_desk: Desk, words: list[str]) -> None:
+def test_invalid_or_unsupported_arguments_are_refused_with_an_error_message(
+    shared_desk: Desk, words: list[str]
+) -> None:
     done = shared_desk.run(*words)
     assert done.returncode != 0
     assert done.stderr.strip()
     assert not done.stdout
 
 
-def test_a_deadline_ends_what_runs_and_what_waits(hasty: Desk) -> None:
+def test_deadline_ends_running_and_pending_jobs(hasty: Desk) -> None:
     runs = hasty.submit("--deadline=now+5seconds", script="sleep 100")
     waits = hasty.submit("--deadline=now+5seconds", "--begin=now+1hour", script="true")
     other = hasty.submit("--deadline=now+1hour", script="true")
@@ -44,26 +46,26 @@ def test_a_deadline_ends_what_runs_and_what_waits(hasty: Desk) -> None:
     assert hasty.field(other, "JobState") == "COMPLETED"
 
 
-def test_export_file_sets_variables(shared_desk: Desk) -> None:
+def test_sbatch_export_file_sets_environment_variables(shared_desk: Desk) -> None:
     (shared_desk.folder / "vars").write_text("ONE=1\0TWO=a b\0")
     job = shared_desk.submit("--export-file=vars", script='echo "$ONE $TWO"')
     shared_desk.cluster.wait(job)
     assert shared_desk.output(job) == "1 a b\n"
 
 
-def test_an_unknown_option_is_refused_in_slurm_s_words(shared_desk: Desk) -> None:
+def test_unknown_sbatch_option_is_refused_with_slurms_message(shared_desk: Desk) -> None:
     done = shared_desk.run("sbatch", "--bogus", "--wrap=true")
     assert done.returncode == 255
     assert done.stderr == "sbatch: unrecognized option '--bogus'\nTry \"sbatch --help\" for more information\n"
 
 
-def test_a_refused_job_leaves_no_trace(shared_desk: Desk) -> None:
+def test_refused_submission_adds_no_job_to_squeue(shared_desk: Desk) -> None:
     before = shared_desk.say("squeue -h -t all -o %A")
     assert shared_desk.run("sbatch", "-p", "nosuch", "--wrap=true").returncode == 1
     assert shared_desk.say("squeue -h -t all -o %A") == before
 
 
-def test_the_script_is_kept_as_it_was_at_submission(shared_desk: Desk) -> None:
+def test_sbatch_keeps_the_submitted_script_if_its_file_changes(shared_desk: Desk) -> None:
     path = shared_desk.folder / "job.sh"
     path.write_text("#!/bin/bash\necho first\n")
     job = shared_desk.say("sbatch --parsable --hold --output=out job.sh")
@@ -73,14 +75,14 @@ def test_the_script_is_kept_as_it_was_at_submission(shared_desk: Desk) -> None:
     assert (shared_desk.folder / "out").read_text() == "first\n"
 
 
-def test_a_script_on_stdin_works_as_one_in_a_file(shared_desk: Desk) -> None:
+def test_sbatch_reads_a_script_and_its_directives_from_stdin(shared_desk: Desk) -> None:
     done = shared_desk.run("sbatch", "--parsable", stdin="#!/bin/bash\n#SBATCH --output=from-stdin\necho hello\n")
     shared_desk.cluster.wait(done.stdout.strip())
     assert (shared_desk.folder / "from-stdin").read_text() == "hello\n"
 
 
 @pytest.mark.parametrize("name", ["it's", 'a "b"', "$(touch hacked)", "new\nline", "-x", "sp ace"])
-def test_hostile_words_reach_the_program_unchanged(shared_desk: Desk, name: str) -> None:
+def test_special_characters_in_script_arguments_reach_the_tasks_unchanged(shared_desk: Desk, name: str) -> None:
     script = shared_desk.folder / "named.sh"
     script.write_text("#!/bin/bash\nprintf '%s|' \"$1\" > got; srun printf '%s' \"$1\" >> got\n")
     done = shared_desk.run("sbatch", "--parsable", "--output=/dev/null", str(script), name)
@@ -89,7 +91,7 @@ def test_hostile_words_reach_the_program_unchanged(shared_desk: Desk, name: str)
     assert not (shared_desk.folder / "hacked").exists()
 
 
-def test_the_command_line_wins_over_the_environment_and_that_over_the_script(shared_desk: Desk) -> None:
+def test_sbatch_prefers_command_line_over_environment_over_script_directives(shared_desk: Desk) -> None:
     path = shared_desk.folder / "job.sh"
     path.write_text("#!/bin/bash\n#SBATCH --time=3 --job-name=script --comment=script\ntrue\n")
     environ = {"SBATCH_TIMELIMIT": "8", "SBATCH_JOB_NAME": "environ"}
@@ -99,7 +101,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_script(sha
     assert fields == ["00:07:00", "environ", "script"]
 
 
-def test_commands_find_their_cluster_without_any_slurm_variable(shared_desk: Desk) -> None:
+def test_commands_find_their_cluster_without_slurm_environment_variables(shared_desk: Desk) -> None:
     variables = {name: value for name, value in shared_desk.cluster.environ().items() if not name.startswith("SLURM")}
     import subprocess
 
@@ -107,12 +109,12 @@ def test_commands_find_their_cluster_without_any_slurm_variable(shared_desk: Des
     assert done.stdout.split() == ["main*", "low", "short"]
 
 
-def test_preempting_a_job_that_does_not_run_says_so(shared_cluster: FakeCluster) -> None:
+def test_cluster_preempt_of_a_missing_job_is_an_error(shared_cluster: FakeCluster) -> None:
     with pytest.raises(FakeSlurmError, match="no such job is running"):
         shared_cluster.preempt(99)
 
 
-def test_failing_a_node_that_is_not_there_names_those_that_are(shared_cluster: FakeCluster) -> None:
+def test_cluster_fail_of_an_unknown_node_names_the_existing_nodes(shared_cluster: FakeCluster) -> None:
     with pytest.raises(FakeSlurmError, match=r"n\[1-4\]"):
         shared_cluster.fail("n9")
 
@@ -121,12 +123,12 @@ def test_failing_a_node_that_is_not_there_names_those_that_are(shared_cluster: F
     ("text", "expected"),
     [("5", 5), ("0:05", 1), ("1:30", 2), ("1:00:00", 60), ("1-0", 1440), ("1-2:03:04", 1564), ("UNLIMITED", 0)],
 )
-def test_limits_are_whole_minutes_rounded_up(text: str, expected: int) -> None:
+def test_time_limits_are_rounded_up_to_whole_minutes(text: str, expected: int) -> None:
     assert minutes(text) == expected
 
 
 @pytest.mark.parametrize("text", ["5m", "1.5", "1:2:3:4", "soon", ""])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_invalid_time_limit_is_refused(text: str) -> None:
     with pytest.raises(BadTime):
         minutes(text)
 
@@ -146,7 +148,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         (" --time=4 \\", ["--time=4"]),
     ],
 )
-def test_directives_are_split_as_sbatch_splits_them(line: str, expected: list[str]) -> None:
+def test_sbatch_directive_is_split_into_words_like_a_real_sbatch_does(line: str, expected: list[str]) -> None:
     assert directive_words(line) == expected
 
 
@@ -154,7 +156,7 @@ def test_directives_are_split_as_sbatch_splits_them(line: str, expected: list[st
     ("pattern", "expected"),
     [("%j", "12"), ("%8j", "00000012"), ("%%j", "%j"), (r"\%j", "%j"), ("%y-%x", "%y-name"), ("%2t", "03")],
 )
-def test_file_name_patterns(pattern: str, expected: str) -> None:
+def test_percent_patterns_in_output_file_names_are_expanded(pattern: str, expected: str) -> None:
     assert expand(pattern, {"j": 12, "x": "name", "t": 3}) == expected
 
 
@@ -171,14 +173,14 @@ IN_USE = """
 
 
 @pytest.mark.parametrize("option", IN_USE)
-def test_every_option_that_well_known_clients_use_is_taken(shared_desk: Desk, option: str) -> None:
+def test_sbatch_accepts_every_option_used_by_well_known_clients(shared_desk: Desk, option: str) -> None:
     of_gpus = {"--cpus-per-gpu=1": "--gpus=1", "--gpus-per-task=1": "--ntasks=1"}.get(option, "--parsable")
     done = shared_desk.run("sbatch", "--hold", "--output=/dev/null", of_gpus, option, "--wrap=true")
     assert done.returncode == 0, done.stderr
     shared_desk.say(f"scancel {done.stdout.split()[-1]}")
 
 
-def test_sstat_and_sacctmgr_answer_those_who_look(shared_desk: Desk) -> None:
+def test_sstat_lists_running_steps_and_sacctmgr_lists_user_and_qos(shared_desk: Desk) -> None:
     job = shared_desk.submit("--ntasks=2", script="srun bash -c 'touch $SLURM_PROCID.up; sleep 100'")
     shared_desk.until(lambda: len(list(shared_desk.folder.glob("*.up"))) == 2)
     assert shared_desk.say(f"sstat -n -P -a -j {job} -o JobID,NTasks").split() == [f"{job}.batch|1", f"{job}.0|2"]

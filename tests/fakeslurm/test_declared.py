@@ -33,7 +33,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_cluster_is_as_it_was_declared(file: Path, tmp_path: Path) -> None:
+def test_cluster_has_the_nodes_and_partitions_declared_in_its_file(file: Path, tmp_path: Path) -> None:
     with FakeCluster(shape=read_shape(str(file), quick=True)) as cluster:
         desk = Desk(cluster, tmp_path)
         rows = desk.say("sinfo -h -o %P|%D|%l|%N --all").splitlines()
@@ -54,7 +54,7 @@ def test_the_cluster_is_as_it_was_declared(file: Path, tmp_path: Path) -> None:
         assert desk.run("sbatch", "--gpus-per-node=9", "--wrap=true").returncode == 1
 
 
-def test_gpus_have_the_type_that_was_declared(file: Path, tmp_path: Path) -> None:
+def test_gpus_have_the_declared_type_and_another_type_is_refused(file: Path, tmp_path: Path) -> None:
     with FakeCluster(shape=read_shape(str(file), quick=True)) as cluster:
         desk = Desk(cluster, tmp_path)
         script = "srun --gpus-per-task=a100:2 bash -c 'echo $CUDA_VISIBLE_DEVICES $SLURM_GPUS_PER_NODE'"
@@ -70,7 +70,7 @@ def test_gpus_have_the_type_that_was_declared(file: Path, tmp_path: Path) -> Non
         cluster.wait(bad, "FAILED")
 
 
-def test_where_preemption_cancels_a_job_is_not_requeued(file: Path, tmp_path: Path) -> None:
+def test_preempted_job_is_not_requeued_in_a_partition_with_preempt_mode_cancel(file: Path, tmp_path: Path) -> None:
     with FakeCluster(shape=read_shape(str(file), quick=True)) as cluster:
         desk = Desk(cluster, tmp_path)
         script = "echo up; sleep 60"
@@ -80,7 +80,7 @@ def test_where_preemption_cancels_a_job_is_not_requeued(file: Path, tmp_path: Pa
         assert cluster.wait(scrap).value == "PREEMPTED"
 
 
-def test_what_stands_in_a_file_is_read_as_it_stands(file: Path) -> None:
+def test_yaml_does_not_convert_max_time_or_preempt_mode_off(file: Path) -> None:
     """YAML itself takes 2:00:00 for 7200, and OFF for a truth value."""
     shape = read_shape(str(file))
     assert [(part.name, part.max_minutes, part.preempt) for part in shape.partitions] == [
@@ -91,12 +91,12 @@ def test_what_stands_in_a_file_is_read_as_it_stands(file: Path) -> None:
     ]
 
 
-def test_a_time_scale_shortens_what_was_declared_in_the_cluster_s_seconds(file: Path) -> None:
+def test_time_scale_shortens_declared_cluster_times_but_not_kill_wait(file: Path) -> None:
     settings = read_shape(str(file), time_scale=60).settings
     assert (settings.minute_s, settings.lasting(120), settings.kill_wait_s) == (1, 2, 1)
 
 
-def test_settings_that_are_no_numbers_are_read_too() -> None:
+def test_cluster_file_settings_accept_a_boolean_and_a_slurm_version() -> None:
     settings = shape_from({"nodes": [NODE], "settings": {"enforce_memory": "yes", "slurm_version": "23.02"}}).settings
     assert (settings.enforce_memory, settings.slurm_version) == (True, "23.02.7")
 
@@ -127,12 +127,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("declared", "text"), WRONG)
-def test_a_mistake_is_named_with_key_value_and_remedy(declared: dict[str, object], text: str) -> None:
+def test_invalid_cluster_declaration_is_an_error_with_its_cause(declared: dict[str, object], text: str) -> None:
     with pytest.raises(FakeSlurmError, match=text):
         shape_from(declared)
 
 
-def test_a_file_that_is_no_yaml_or_is_not_there_says_so(tmp_path: Path) -> None:
+def test_missing_or_unparsable_cluster_file_is_an_error_with_its_cause(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("nodes: [")
     with pytest.raises(FakeError, match=r"bad.yaml: no YAML: .*line 1"):
         read_shape(str(tmp_path / "bad.yaml"))
@@ -140,7 +140,7 @@ def test_a_file_that_is_no_yaml_or_is_not_there_says_so(tmp_path: Path) -> None:
         read_shape(str(tmp_path / "none.yaml"))
 
 
-def test_a_job_goes_to_the_nodes_that_have_its_type_of_gpus(tmp_path: Path) -> None:
+def test_job_runs_on_the_node_with_the_requested_gpu_type(tmp_path: Path) -> None:
     nodes = [{"name": name, "gpus": 2, "gpu_type": kind} for name, kind in (("a1", "a100"), ("h1", "h100"))]
     with FakeCluster(shape=shape_from({"nodes": nodes}, quick=True)) as cluster:
         desk = Desk(cluster, tmp_path)

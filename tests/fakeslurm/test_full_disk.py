@@ -22,9 +22,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
-def test_jobs_are_refused_with_the_reason_and_those_that_are_known_go_on_when_there_is_room(
-    disk: Path, tmp_path: Path
-) -> None:
+def test_full_disk_refuses_new_jobs_with_a_reason_but_keeps_earlier_ones(disk: Path, tmp_path: Path) -> None:
     cluster = FakeCluster(disk / "cluster", quick=True).up()
     desk = Desk(cluster, tmp_path)
     try:
@@ -57,7 +55,7 @@ def test_jobs_are_refused_with_the_reason_and_those_that_are_known_go_on_when_th
         cluster.down()
 
 
-def test_a_cluster_does_not_start_on_a_full_disk_and_says_why(disk: Path) -> None:
+def test_fake_up_on_a_full_disk_fails_with_the_cause(disk: Path) -> None:
     fill(disk / "filler")
     environ = {**os.environ, "PYTHONPATH": os.getcwd()}
     words = [sys.executable, "-m", "clusterdp", "fake", "up", "--dir", str(disk / "cluster")]

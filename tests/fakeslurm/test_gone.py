@@ -43,7 +43,7 @@ def srun_that_is_dead(desk: Desk, *words: str, **environ: str) -> None:
     os.kill(daemon_pid(desk), signal.SIGCONT)
 
 
-def test_a_job_whose_srun_died_before_its_step_began_ends(shared_desk: Desk) -> None:
+def test_job_completes_if_its_srun_died_before_the_step_began(shared_desk: Desk) -> None:
     desk = shared_desk
     job = desk.submit(script="echo up; until [ -e go ]; do sleep 0.05; done")
     desk.until_said(job, "up")
@@ -53,18 +53,18 @@ def test_a_job_whose_srun_died_before_its_step_began_ends(shared_desk: Desk) -> 
     desk.cluster.wait(job, "COMPLETED")
 
 
-def test_a_job_that_a_dead_srun_made_for_itself_ends(shared_desk: Desk) -> None:
+def test_job_allocated_by_a_dead_srun_ends_as_failed(shared_desk: Desk) -> None:
     srun_that_is_dead(shared_desk, "--verbose", "--job-name=dead", "true")
     shared_desk.until(lambda: shared_desk.say("squeue -h -t all -n dead -o %T") == "FAILED", "the end of the job")
 
 
 @pytest.mark.parametrize("words", [["--multi-prog", "nothing"], ["--ntasks=1", "--relative=3", "true"]])
-def test_a_job_that_srun_made_for_a_step_that_is_refused_ends(shared_desk: Desk, words: list[str]) -> None:
+def test_job_allocated_by_srun_ends_if_its_step_is_refused(shared_desk: Desk, words: list[str]) -> None:
     assert shared_desk.run("srun", *words).returncode == 1
     assert shared_desk.say("squeue -h") == ""
 
 
-def test_a_step_that_never_began_takes_no_record_of_another_one_along(shared_desk: Desk) -> None:
+def test_never_started_het_step_removes_no_record_of_a_running_step(shared_desk: Desk) -> None:
     desk, wait = shared_desk, "--overlap bash -c 'touch up.$SLURM_PROCID; until [ -e go ]; do sleep 0.05; done'"
     script = f"#!/bin/bash\n#SBATCH --output=/dev/null\n#SBATCH hetjob\n#SBATCH -n1\nsrun {wait} : {wait}\n"
     (desk.folder / "het.sh").write_text(script)
@@ -92,7 +92,7 @@ def kill_daemon(desk: Desk) -> None:
 
 
 @pytest.mark.skipif(not processes.LINUX, reason="needs subreapers")
-def test_a_daemon_that_was_revived_from_a_job_survives_that_the_job_is_given_up(mortal: Desk) -> None:
+def test_daemon_restarted_inside_a_job_survives_the_loss_of_the_job(mortal: Desk) -> None:
     job = mortal.submit(script="echo $PPID; until [ -e go ]; do sleep 0.05; done; squeue -h -o up; sleep 300")
     mortal.until_said(job, "\n")
     stepd_pid = int(mortal.output(job))
@@ -108,7 +108,7 @@ def test_a_daemon_that_was_revived_from_a_job_survives_that_the_job_is_given_up(
 
 
 @pytest.mark.skipif(not processes.LINUX, reason="looks into /proc")
-def test_what_is_ordered_before_a_supervisor_has_found_the_new_daemon_is_done(mortal: Desk) -> None:
+def test_kill_rank_reaches_a_slurmstepd_not_yet_reconnected_to_a_restarted_daemon(mortal: Desk) -> None:
     late, quick = (mortal.submit(script="srun bash -c 'echo $PPID; exec sleep 300'") for _ in range(2))
     for job in (late, quick):
         mortal.until_said(job, "\n")
@@ -123,7 +123,7 @@ def test_what_is_ordered_before_a_supervisor_has_found_the_new_daemon_is_done(mo
     mortal.until_said(late, "task 0: Killed")
 
 
-def test_of_a_dead_supervisor_only_a_step_that_had_begun_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_slurmstepd_counts_as_node_loss_only_if_its_step_had_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by a new daemon at once, or when it did not connect. One that was not told to begin is none: its job was
     requeued as after the loss of a node, and the script ran twice. The daemon's own are handled by serve()."""
     killed, lost, never = list[int](), list[str](), list[str]()
@@ -157,7 +157,7 @@ def test_of_a_dead_supervisor_only_a_step_that_had_begun_is_lost(monkeypatch: py
     assert (killed, lost, never) == ([], ["n1", "n3"], ["1"])
 
 
-def test_a_batch_script_that_is_cancelled_as_it_ends_keeps_its_output(tmp_path: Path) -> None:
+def test_output_of_a_batch_script_cancelled_at_its_end_is_kept(tmp_path: Path) -> None:
     part = ComponentPlan(1, ("true",), {}, str(tmp_path), StreamTarget("null"), StreamTarget("file", "out"), None)
     plan = StepPlan(1, "batch", 0, "batch", ("n1",), (TaskPlan(0, "n1", 0, {}),), (part,), umask=0o022)
     files = OutputFiles(plan)

@@ -16,20 +16,20 @@ wait
 """
 
 
-def test_steps_side_by_side_have_gpus_of_their_own_and_wait_for_them(shared_desk: Desk) -> None:
+def test_exact_steps_get_separate_gpus_and_wait_for_busy_ones(shared_desk: Desk) -> None:
     job = shared_desk.submit("--wait", "-n4", "--gres=gpu:2", script=SIDE_BY_SIDE)
     said = sorted(line for line in shared_desk.output(job).splitlines() if "has" in line)
     assert said == ["0 has 0", "1 has 1", "2 has 0,1", "3 has 0"]
 
 
-def test_a_step_of_whole_nodes_has_gpus_only_if_it_asks(shared_desk: Desk) -> None:
+def test_step_of_an_exclusive_job_gets_gpus_only_if_requested(shared_desk: Desk) -> None:
     tell = "bash -c 'echo \"$CUDA_VISIBLE_DEVICES $SLURMD_TRES_BIND\"'"
     script = f"srun {tell}; srun --gpus-per-task=2 {tell}; srun --gpus=1 {tell}"
     job = shared_desk.submit("--wait", "--exclusive", script=script)
     assert shared_desk.output(job) == " \n0,1 \n0 \n"
 
 
-def test_a_program_is_called_by_the_path_where_it_was_found(shared_desk: Desk) -> None:
+def test_srun_starts_a_program_under_its_full_path(shared_desk: Desk) -> None:
     job = shared_desk.submit("--wait", script="srun --accel-bind=gn sh -c 'echo $0'")
     assert shared_desk.output(job).endswith("/sh\n")
     assert (
@@ -37,7 +37,7 @@ def test_a_program_is_called_by_the_path_where_it_was_found(shared_desk: Desk) -
     )
 
 
-def test_memory_is_told_as_it_was_asked_for(shared_desk: Desk) -> None:
+def test_requested_memory_appears_in_slurm_variables_scontrol_and_sacct(shared_desk: Desk) -> None:
     script = "env | grep -e ^SLURM_MEM -e ^SLURM_CPUS_PER_GPU; scontrol show job $SLURM_JOB_ID | grep MemPerTres; true"
     jobs = [
         shared_desk.submit("--wait", *words, script=script)
@@ -54,6 +54,6 @@ def test_memory_is_told_as_it_was_asked_for(shared_desk: Desk) -> None:
     assert [shared_desk.say(f"sacct -XnPj {job} -o ReqMem") for job in (jobs[0], jobs[2])] == ["2G", "6G"]
 
 
-def test_the_working_folder_is_shown_as_it_was_written(shared_desk: Desk) -> None:
+def test_scontrol_workdir_keeps_the_dot_of_a_relative_chdir(shared_desk: Desk) -> None:
     job = shared_desk.submit("--wait", "--chdir=.", script="true")
     assert shared_desk.field(job, "WorkDir") == f"{shared_desk.folder}/."

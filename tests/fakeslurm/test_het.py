@@ -13,7 +13,7 @@ def submit(desk: Desk, script: str) -> int:
     return int(desk.say("sbatch --parsable het.sh"))
 
 
-def test_a_step_over_all_components_counts_its_ranks_on(shared_desk: Desk) -> None:
+def test_srun_over_all_het_components_numbers_their_ranks_consecutively(shared_desk: Desk) -> None:
     show = "'echo $SLURM_PROCID/$SLURM_NTASKS $SLURM_NODEID/$SLURM_NNODES $SLURMD_NODENAME $SLURM_JOB_ID'"
     job = submit(shared_desk, f"srun bash -c {show} : bash -c {show} | sort > got")
     shared_desk.cluster.wait(job)
@@ -23,7 +23,7 @@ def test_a_step_over_all_components_counts_its_ranks_on(shared_desk: Desk) -> No
     assert {line[3] for line in lines} == {str(job)}
 
 
-def test_each_part_has_its_own_output_and_environment(shared_desk: Desk) -> None:
+def test_each_het_component_has_its_own_output_and_environment(shared_desk: Desk) -> None:
     script = (
         "srun --output=one-%j-%t --export=ALL,ROLE=trainer bash -c 'echo $ROLE' : "
         "--output=two-%j-%t --export=ALL,ROLE=reader bash -c 'echo $ROLE'"
@@ -36,7 +36,7 @@ def test_each_part_has_its_own_output_and_environment(shared_desk: Desk) -> None
     assert found == ones | {f"two-{job + 1}-{rank}": "reader" for rank in (3, 4, 5)}
 
 
-def test_sacct_names_components_and_only_the_steps_they_had(shared_desk: Desk) -> None:
+def test_sacct_lists_each_het_component_with_only_its_own_steps(shared_desk: Desk) -> None:
     job = submit(shared_desk, "srun true; srun --het-group=1 true; srun true : true")
     shared_desk.cluster.wait(job)
     expected = [f"{job}+0", f"{job}+0.batch", f"{job}+0.0", f"{job}+0.2", f"{job}+1", f"{job}+1.1", f"{job}+1.2"]
@@ -45,7 +45,7 @@ def test_sacct_names_components_and_only_the_steps_they_had(shared_desk: Desk) -
     assert shared_desk.say(f"sacct -n -X -P -j {job} -o JobIDRaw").split() == [str(job), str(job + 1)]
 
 
-def test_cancelling_the_leader_ends_all_components_and_their_tasks(hasty: Desk) -> None:
+def test_scancel_of_the_het_leader_cancels_all_components_and_their_tasks(hasty: Desk) -> None:
     job = submit(
         hasty, "srun bash -c 'touch $SLURM_PROCID.up; sleep 100' : bash -c 'touch $SLURM_PROCID.up; sleep 100'"
     )
@@ -57,7 +57,7 @@ def test_cancelling_the_leader_ends_all_components_and_their_tasks(hasty: Desk) 
     hasty.until(lambda: hasty.say(f"sacct -n -P -j {job} -o JobID,State").count("CANCELLED") == 5)
 
 
-def test_one_component_that_fails_to_fit_keeps_all_waiting(shared_desk: Desk) -> None:
+def test_scancel_refuses_a_single_component_of_a_pending_het_job(shared_desk: Desk) -> None:
     blocker = shared_desk.say("sbatch --parsable --output=/dev/null --exclusive --nodes=3 --wrap='sleep 100'")
     shared_desk.until(lambda: shared_desk.field(blocker, "JobState") == "RUNNING")
     job = submit(shared_desk, "true")
@@ -70,7 +70,7 @@ def test_one_component_that_fails_to_fit_keeps_all_waiting(shared_desk: Desk) ->
     shared_desk.until(lambda: shared_desk.say("squeue -h") == "")
 
 
-def test_a_requeue_of_the_leader_restarts_all(hasty: Desk) -> None:
+def test_scontrol_requeue_restarts_a_het_job_only_through_its_leader(hasty: Desk) -> None:
     job = submit(hasty, 'echo life ${SLURM_RESTART_COUNT-0} >> lives; [ -n "$SLURM_RESTART_COUNT" ] || sleep 100')
     hasty.until((hasty.folder / "lives").exists)
     assert "Job not heterogeneous job leader" in hasty.run("scontrol", "requeue", str(job + 1)).stderr
@@ -88,14 +88,14 @@ def test_a_requeue_of_the_leader_restarts_all(hasty: Desk) -> None:
         (["--het-group=x", "true"], "Invalid --het-group value: x"),
     ],
 )
-def test_groups_that_are_not_there_are_refused(shared_desk: Desk, words: list[str], said: str) -> None:
+def test_srun_refuses_a_missing_or_invalid_het_group(shared_desk: Desk, words: list[str], said: str) -> None:
     job = submit(shared_desk, f"srun {' '.join(words)} 2> err; echo $? >> err")
     shared_desk.cluster.wait(job)
     assert said in (shared_desk.folder / "err").read_text()
     assert (shared_desk.folder / "err").read_text().endswith("1\n")
 
 
-def test_srun_outside_of_jobs_makes_a_heterogeneous_one_too(shared_desk: Desk) -> None:
+def test_srun_outside_a_job_starts_a_heterogeneous_job(shared_desk: Desk) -> None:
     show = "bash -c 'echo $SLURM_PROCID'"
     done = shared_desk.run("bash", "-c", f"srun --ntasks=1 {show} : --ntasks=2 {show}")
     assert sorted(done.stdout.split()) == ["0", "1", "2"]

@@ -43,7 +43,7 @@ def probe(*words: str) -> str:
     return f"{sys.executable} -u probe.py {' '.join(words)}"
 
 
-def test_ranks_know_who_and_where_they_are(shared_desk: Desk) -> None:
+def test_srun_sets_rank_node_and_gpu_variables_of_each_task(shared_desk: Desk) -> None:
     names = ("PROCID", "LOCALID", "NODEID", "NTASKS")
     say = " ".join(f"$SLURM_{name}" for name in names)
     script = f"srun bash -c 'echo {say} $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES'"
@@ -57,7 +57,7 @@ def test_ranks_know_who_and_where_they_are(shared_desk: Desk) -> None:
     ]
 
 
-def test_the_first_attempt_has_no_restart_count(shared_desk: Desk) -> None:
+def test_first_attempt_has_no_slurm_restart_count(shared_desk: Desk) -> None:
     job = shared_desk.submit(script="echo ${SLURM_RESTART_COUNT-unset}")
     shared_desk.cluster.wait(job, JobState.COMPLETED)
     assert shared_desk.output(job) == "unset\n"
@@ -72,7 +72,7 @@ def test_the_first_attempt_has_no_restart_count(shared_desk: Desk) -> None:
         ("srun bash -c 'exit 4'; exit 0", "COMPLETED", "0:0", "None"),
     ],
 )
-def test_the_script_s_exit_status_alone_decides_over_the_job(
+def test_exit_status_of_the_batch_script_alone_decides_the_job_state(
     shared_desk: Desk, ending: str, state: str, code: str, reason: str
 ) -> None:
     job = shared_desk.submit(script=ending)
@@ -80,14 +80,14 @@ def test_the_script_s_exit_status_alone_decides_over_the_job(
     assert [shared_desk.field(job, name) for name in ("JobState", "ExitCode", "Reason")] == [state, code, reason]
 
 
-def test_srun_exits_with_the_highest_code_of_its_tasks(shared_desk: Desk) -> None:
+def test_srun_exits_with_the_highest_exit_code_of_its_tasks(shared_desk: Desk) -> None:
     job = shared_desk.submit("-N2", script="srun bash -c 'exit $((SLURM_PROCID + 3))'; echo $?")
     shared_desk.cluster.wait(job)
     assert "4" in shared_desk.output(job).splitlines()
     assert "srun: error: n2: task 1: Exited with exit code 4" in shared_desk.output(job)
 
 
-def test_kill_on_bad_exit_gives_the_others_term_and_makes_srun_exit_137(probing: Desk) -> None:
+def test_kill_on_bad_exit_terminates_remaining_tasks_and_srun_exits_137(probing: Desk) -> None:
     task = (
         f"if [ $SLURM_PROCID = 0 ]; then exec {probe('task')}; fi; until grep -q ready out; do sleep 0.05; done; exit 3"
     )
@@ -97,7 +97,7 @@ def test_kill_on_bad_exit_gives_the_others_term_and_makes_srun_exit_137(probing:
     assert "task SIGTERM" in (probing.folder / "out").read_text()
 
 
-def test_scancel_gives_term_to_all_and_kill_to_the_deaf(probing: Desk) -> None:
+def test_scancel_sends_term_to_script_and_tasks_then_kills_survivors(probing: Desk) -> None:
     job = probing.submit("-N2", script=f"trap 'echo batch TERM' TERM; srun {probe('task')} & wait; {DEAF}")
     probing.until(
         lambda: probing.output(job).count("ready") == 2 if (probing.folder / f"{job}.out").exists() else False
@@ -109,7 +109,7 @@ def test_scancel_gives_term_to_all_and_kill_to_the_deaf(probing: Desk) -> None:
     assert "batch TERM" in probing.output(job)
 
 
-def test_a_cancelled_job_is_accounted_as_cancelled_by_its_user(hasty: Desk) -> None:
+def test_sacct_shows_cancelled_by_and_exit_code_0_after_scancel(hasty: Desk) -> None:
     job = hasty.submit(script="srun sleep 60")
     hasty.until(lambda: hasty.field(job, "JobState") == "RUNNING")
     hasty.say(f"scancel {job}")
@@ -118,7 +118,7 @@ def test_a_cancelled_job_is_accounted_as_cancelled_by_its_user(hasty: Desk) -> N
     assert hasty.say(f"sacct -n -X -P -j {job} -o ExitCode") == "0:0"
 
 
-def test_a_requeued_job_runs_again_under_its_own_id(hasty: Desk) -> None:
+def test_requeued_job_runs_again_with_the_same_id(hasty: Desk) -> None:
     job = hasty.submit(script='echo attempt ${SLURM_RESTART_COUNT-0}; [ -n "$SLURM_RESTART_COUNT" ] || sleep 60')
     hasty.until_said(job, "attempt 0")
     hasty.say(f"scontrol requeue {job}")
@@ -128,7 +128,9 @@ def test_a_requeued_job_runs_again_under_its_own_id(hasty: Desk) -> None:
     hasty.until(lambda: hasty.say(f"sacct -n -X -D -P -j {job} -o State").split() == ["REQUEUED", "COMPLETED"])
 
 
-def test_a_requeued_job_waits_for_two_minutes_unless_it_is_hurried(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_requeued_job_waits_with_reason_begintime_until_its_starttime_is_updated(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     from clusterdp.fakeslurm import FakeCluster
 
     with FakeCluster() as cluster:
@@ -144,7 +146,7 @@ def test_a_requeued_job_waits_for_two_minutes_unless_it_is_hurried(tmp_path_fact
         assert desk.field(job, "Restarts") == "1"
 
 
-def test_preemption_with_a_grace_time_warns_the_tasks_alone(probing: Desk) -> None:
+def test_preemption_with_grace_time_signals_the_tasks_but_not_the_batch_script(probing: Desk) -> None:
     job = probing.submit(
         "-p", "low", script=f"trap 'echo batch TERM' TERM; srun {probe('task', '0')} & wait $!; echo srun $?"
     )
@@ -155,7 +157,7 @@ def test_preemption_with_a_grace_time_warns_the_tasks_alone(probing: Desk) -> No
     assert "batch TERM" not in probing.output(job)
 
 
-def test_in_the_grace_time_the_job_runs_and_scontrol_tells_that_it_is_preempted(cluster: object, desk: Desk) -> None:
+def test_scontrol_shows_a_job_in_preemption_grace_as_running_with_preempttime(cluster: object, desk: Desk) -> None:
     (desk.folder / "probe.py").write_text(ECHO_SIGNALS)
     job = desk.submit("-p", "low", script=f"srun {probe('task')}")
     desk.until_said(job, "ready")
@@ -166,7 +168,7 @@ def test_in_the_grace_time_the_job_runs_and_scontrol_tells_that_it_is_preempted(
     assert "PreemptTime=2" in shown
 
 
-def test_who_is_deaf_to_the_grace_time_is_requeued_at_its_end(probing: Desk) -> None:
+def test_job_outlasting_its_preemption_grace_time_is_requeued(probing: Desk) -> None:
     job = probing.submit("-p", "low", script=f'[ -n "$SLURM_RESTART_COUNT" ] || srun {probe("task")}; echo end')
     probing.until_said(job, "ready")
     probing.cluster.preempt(job)
@@ -175,7 +177,7 @@ def test_who_is_deaf_to_the_grace_time_is_requeued_at_its_end(probing: Desk) -> 
     assert probing.field(job, "Restarts") == "2"  # once more at the end of an attempt that was in no grace time
 
 
-def test_without_a_grace_time_slurm_requeues_by_itself_and_refuses_the_job_s_own_requeue(probing: Desk) -> None:
+def test_preemption_without_grace_time_requeues_the_job_and_refuses_its_own_requeue(probing: Desk) -> None:
     script = f"""
         [ -z "$SLURM_RESTART_COUNT" ] || exit 0
         trap : TERM
@@ -192,7 +194,7 @@ def test_without_a_grace_time_slurm_requeues_by_itself_and_refuses_the_job_s_own
     assert probing.field(job, "Restarts") == "1"
 
 
-def test_the_time_limit_gives_term_and_ends_as_timeout(probing: Desk) -> None:
+def test_time_limit_sends_term_and_ends_the_job_as_timeout(probing: Desk) -> None:
     job = probing.submit("--time=10:05", script=f"srun {probe('task', '7')}")
     probing.until_said(job, "ready")
     probing.cluster.advance(660)
@@ -203,9 +205,7 @@ def test_the_time_limit_gives_term_and_ends_as_timeout(probing: Desk) -> None:
 
 
 @pytest.mark.parametrize(("option", "who"), [("USR2@30", "task SIGUSR2"), ("B:USR2@30", "batch USR2")])
-def test_the_warning_signal_reaches_the_tasks_or_with_b_the_batch_shell_alone(
-    probing: Desk, option: str, who: str
-) -> None:
+def test_warning_signal_reaches_the_tasks_or_with_b_only_the_batch_script(probing: Desk, option: str, who: str) -> None:
     script = f"trap 'echo batch USR2' USR2; srun {probe('task')} & wait; wait; wait"
     job = probing.submit("--time=10", f"--signal={option}", script=script)
     probing.until_said(job, "ready")
@@ -217,7 +217,7 @@ def test_the_warning_signal_reaches_the_tasks_or_with_b_the_batch_shell_alone(
     assert heard == {who}
 
 
-def test_a_node_that_dies_takes_its_job_with_it_and_the_job_starts_elsewhere(desk: Desk) -> None:
+def test_job_of_a_failed_node_is_requeued_onto_healthy_nodes(desk: Desk) -> None:
     job = desk.submit(
         "-N2",
         script="echo attempt ${SLURM_RESTART_COUNT-0} on $SLURM_JOB_NODELIST; srun sleep ${SLURM_RESTART_COUNT:+0}60",
@@ -230,7 +230,7 @@ def test_a_node_that_dies_takes_its_job_with_it_and_the_job_starts_elsewhere(des
     assert desk.say("sinfo -h -N -p main -n n2 -o %t") == "idle"
 
 
-def test_a_node_that_takes_the_batch_script_along_fails_the_job_only_when_the_death_is_noticed(desk: Desk) -> None:
+def test_job_with_no_requeue_ends_as_node_fail_if_its_node_dies(desk: Desk) -> None:
     job = desk.submit("--no-requeue", script="echo up; sleep 60")
     desk.until_said(job, "up")
     desk.cluster.fail("n1")
@@ -239,7 +239,7 @@ def test_a_node_that_takes_the_batch_script_along_fails_the_job_only_when_the_de
     assert desk.field(job, "Reason") == "NodeDown"
 
 
-def test_an_array_with_a_throttle_runs_that_many_at_once_and_the_last_element_keeps_the_array_s_id(hasty: Desk) -> None:
+def test_array_throttle_limits_running_elements_and_last_element_has_the_array_id(hasty: Desk) -> None:
     job = hasty.submit(
         "--array=0-2%1", "--output=%A_%a.out", script="echo $SLURM_JOB_ID; until [ -e go ]; do sleep 0.05; done"
     )
@@ -250,7 +250,7 @@ def test_an_array_with_a_throttle_runs_that_many_at_once_and_the_last_element_ke
     assert (hasty.folder / f"{job}_2.out").read_text() == f"{job}\n"
 
 
-def test_afterok_waits_for_success_and_never_runs_after_a_failure(hasty: Desk) -> None:
+def test_afterok_job_never_runs_after_a_failure_and_afternotok_job_does(hasty: Desk) -> None:
     bad = hasty.submit(script="until [ -e go ]; do sleep 0.05; done; exit 1")
     after = hasty.submit(f"--dependency=afterok:{bad}", script="true")
     rescue = hasty.submit(f"--dependency=afternotok:{bad}", script="true")
@@ -268,14 +268,14 @@ def test_exported_bash_functions_reach_the_tasks(shared_desk: Desk) -> None:
     assert sorted(line for line in shared_desk.output(job).splitlines() if "hello" in line) == ["hello 0", "hello 1"]
 
 
-def test_output_of_a_hundred_megabytes_arrives_whole(shared_desk: Desk) -> None:
+def test_srun_output_of_100_megabytes_is_complete(shared_desk: Desk) -> None:
     count = "srun bash -c 'head -c 100000000 /dev/zero' | wc -c"
     job = shared_desk.submit(script=count)
     shared_desk.cluster.wait(job)
     assert shared_desk.output(job).strip() == "100000000"
 
 
-def test_a_suspended_job_stands_still_and_goes_on_when_it_is_resumed(hasty: Desk) -> None:
+def test_suspended_job_makes_no_progress_until_resumed(hasty: Desk) -> None:
     job = hasty.submit(script="srun bash -c 'while :; do echo >> beats; sleep 0.02; done'")
     beats = hasty.folder / "beats"
     hasty.until(beats.exists)
@@ -296,7 +296,7 @@ def test_a_suspended_job_stands_still_and_goes_on_when_it_is_resumed(hasty: Desk
     assert hasty.cluster.wait(job) is JobState.CANCELLED
 
 
-def test_an_interrupted_srun_outside_of_jobs_is_a_cancelled_job(hasty: Desk) -> None:
+def test_interrupted_srun_outside_a_job_leaves_a_cancelled_job(hasty: Desk) -> None:
     words = ["srun", "--job-name=quits", "--quit-on-interrupt", "bash", "-c", "touch up; sleep 100"]
     srun = subprocess.Popen(words, cwd=hasty.folder, env=hasty.cluster.environ(), stderr=-1, text=True)
     hasty.until((hasty.folder / "up").exists)
@@ -307,7 +307,7 @@ def test_an_interrupted_srun_outside_of_jobs_is_a_cancelled_job(hasty: Desk) -> 
     assert hasty.say("squeue -h -t all -n quits -o %T") == "CANCELLED"
 
 
-def test_a_held_job_that_gets_a_nice_value_starts(shared_desk: Desk) -> None:
+def test_held_job_starts_after_scontrol_sets_its_nice_value(shared_desk: Desk) -> None:
     job = shared_desk.submit("--hold", script="true")
     assert shared_desk.run("scontrol", "update", f"JobId={job}", "Priority=5").returncode == 1
     shared_desk.say(f"scontrol update JobId={job} Nice=5")
@@ -323,7 +323,7 @@ def strict(tmp_path: Path) -> Iterator[Desk]:
 
 
 @pytest.mark.parametrize("how", ["", "srun "])
-def test_a_job_that_takes_more_memory_than_it_asked_for_is_killed(strict: Desk, how: str) -> None:
+def test_job_exceeding_its_requested_memory_is_killed_as_out_of_memory(strict: Desk, how: str) -> None:
     greedy = f"{how}{sys.executable} -c 'import time; x = bytearray(200 << 20); time.sleep(100)'"
     job = strict.submit("--mem=100", script=greedy)
     modest = strict.submit("--mem=100", script="srun true")

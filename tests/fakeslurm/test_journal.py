@@ -7,7 +7,7 @@ import pytest
 from clusterdp.fakeslurm.slurmctld import journal
 
 
-def test_a_long_history_is_not_written_again_at_every_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_journal_growth_is_counted_from_its_size_at_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else ten thousand jobs would keep the daemon busy for ever."""
     monkeypatch.setattr(journal, "GROWN", 1000)
     book = journal.Journal(tmp_path / "journal")

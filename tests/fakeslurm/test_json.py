@@ -36,7 +36,7 @@ def ask(desk: Desk, line: str) -> Any:
     return json.loads(desk.say(line))
 
 
-def test_squeue_and_sacct_tell_of_a_job(desk_22_05: Desk) -> None:
+def test_squeue_and_sacct_json_describe_a_job_on_slurm_22_05(desk_22_05: Desk) -> None:
     job = desk_22_05.submit("--time=5", "--comment=hi", "-N2", "-n3", script="srun bash -c 'touch up; sleep 100'")
     desk_22_05.until((desk_22_05.folder / "up").exists)
     [found] = ask(desk_22_05, f"squeue --json -j {job}")["jobs"]
@@ -50,14 +50,14 @@ def test_squeue_and_sacct_tell_of_a_job(desk_22_05: Desk) -> None:
     assert [step["step"]["id"] for step in accounted["steps"]] == ["batch", 0]
 
 
-def test_sinfo_tells_of_nodes(desk_22_05: Desk) -> None:
+def test_sinfo_json_lists_nodes_with_cpus_and_gres_on_slurm_22_05(desk_22_05: Desk) -> None:
     nodes = ask(desk_22_05, "sinfo --json")["nodes"]
     assert [(node["name"], node["cpus"], node["gres"]) for node in nodes] == [
         (f"n{i}", 8, "gpu:2") for i in range(1, 5)
     ]
 
 
-def test_later_releases_write_states_as_lists_and_numbers_as_objects(newer: Desk) -> None:
+def test_slurm_23_11_json_has_states_as_lists_and_numbers_as_objects(newer: Desk) -> None:
     job = newer.submit(script="exit 3")
     newer.cluster.wait(job)
     [found] = ask(newer, f"scontrol --json show job {job}")["jobs"]
@@ -69,7 +69,7 @@ def test_later_releases_write_states_as_lists_and_numbers_as_objects(newer: Desk
     assert accounted["state"]["current"] == ["FAILED"]
 
 
-def test_later_releases_tell_a_job_when_its_time_is_up(newer: Desk) -> None:
+def test_slurm_job_end_time_is_set_on_slurm_23_11(newer: Desk) -> None:
     job = newer.submit("--time=2", script="echo $((SLURM_JOB_END_TIME - SLURM_JOB_START_TIME))")
     newer.cluster.wait(job)
     assert newer.output(job) == "120\n"
@@ -113,11 +113,11 @@ def differences(expected: Any, got: Any, path: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("command", [key for key in RECORDED["24.11"] if key != "about"])
-def test_json_has_the_keys_and_types_of_a_real_one(answers: dict[str, Any], command: str) -> None:
+def test_json_has_the_keys_and_types_recorded_on_a_real_slurm(answers: dict[str, Any], command: str) -> None:
     assert differences(answers["recorded"][command], answers[command]) == []
 
 
-def test_json_says_the_same_of_the_same_job(answers: dict[str, Any]) -> None:
+def test_json_values_of_a_job_match_those_recorded_on_a_real_slurm(answers: dict[str, Any]) -> None:
     recorded = answers["recorded"]
     [expected], [got] = recorded["squeue --json"]["jobs"], answers["squeue --json"]["jobs"]
     same = """job_state state_reason nodes node_count cpus tasks time_limit tres_per_node tres_req_str tres_alloc_str
@@ -128,13 +128,13 @@ def test_json_says_the_same_of_the_same_job(answers: dict[str, Any]) -> None:
     assert {name: got[name] for name in same} == {name: expected[name] for name in same}
 
 
-def test_yaml_has_the_type_of_each_value(desk_22_05: Desk) -> None:
+def test_sinfo_yaml_tags_each_value_with_its_type(desk_22_05: Desk) -> None:
     text = desk_22_05.say("sinfo --yaml")
     assert text.startswith("%YAML 1.1\n--- !!map\n!!str meta: !!map\n")
     assert '!!str name: !!str "n1"' in text
 
 
-def test_a_release_that_is_not_known_is_refused() -> None:
+def test_unknown_slurm_release_is_refused_with_a_list_of_known_ones() -> None:
     with pytest.raises(FakeSlurmError, match=r"Choose one of 22\.05, "):
         FakeCluster(slurm_version="19.05")
     assert FakeCluster(slurm_version="24.05.1").exports()

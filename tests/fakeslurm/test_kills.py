@@ -26,7 +26,7 @@ echo end $me >> ran
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_every_job_runs_once_however_often_the_daemon_is_killed(tmp_path: Path, seed: int) -> None:
+def test_daemon_killed_during_submissions_runs_every_job_exactly_once(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     (tmp_path / "job.sh").write_text(SCRIPT)
     cluster = FakeCluster(tmp_path / "cluster", quick=True).up()
@@ -73,7 +73,7 @@ class Killer(threading.Thread):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_two_hundred_kills_at_random_moments_lose_no_job_and_run_none_twice(tmp_path: Path) -> None:
+def test_daemon_killed_200_times_at_random_moments_runs_every_job_exactly_once(tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text(SCRIPT)
     cluster = FakeCluster(tmp_path / "cluster", quick=True).up()
     desk, jobs, killer = Desk(cluster, tmp_path), 0, Killer(cluster, 200, seed=1)

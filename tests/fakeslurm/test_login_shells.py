@@ -13,7 +13,7 @@ from tests.fakeslurm.conftest import Desk
 
 
 @pytest.mark.parametrize("first", ["#!/bin/bash --login", "#!/bin/sh\n. /etc/profile"])
-def test_a_login_shell_s_script_starts_steps(shared_desk: Desk, tmp_path: Path, first: str) -> None:
+def test_script_of_a_login_shell_finds_srun_and_scontrol(shared_desk: Desk, tmp_path: Path, first: str) -> None:
     (tmp_path / "login.sh").write_text(f"{first}\nsrun bash -lc 'scontrol show hostnames'\n")
     done = shared_desk.run("sbatch", "--wait", "--ntasks=2", "--output=out", "login.sh", HOME=str(tmp_path))
     assert (done.returncode, (tmp_path / "out").read_text()) == (0, "n1\nn1\n")
@@ -30,13 +30,13 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
     return paths
 
 
-def test_their_profile_ends_with_the_cluster_s_commands_in_front(bare: Paths) -> None:
+def test_etc_profile_of_a_job_puts_the_clusters_commands_first_in_path(bare: Paths) -> None:
     login_shells.write(bare)
     assert not login_shells.variables(bare)
     assert path_after(f". '{bare.profile}'; . '{bare.profile}'") == f"{bare.bin}:/usr/bin:/bin"
 
 
-def test_without_a_profile_of_ours_bash_reads_another_file_last(bare: Paths, tmp_path: Path) -> None:
+def test_login_shell_puts_cluster_commands_first_in_path_without_a_mounted_profile(bare: Paths, tmp_path: Path) -> None:
     login_shells.write(bare)
     bare.profile.unlink()  # as mounting does where it cannot be done
     variables = login_shells.variables(bare)
@@ -50,13 +50,15 @@ def path_after(script: str = "true", login: bool = False, **environ: str) -> str
     return subprocess.run(words, env={"PATH": os.defpath, **environ}, capture_output=True, text=True).stdout.strip()
 
 
-def test_who_is_not_root_and_has_the_names_gets_no_namespace(bare: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_etc_profile_is_not_replaced_for_non_root_with_resolvable_node_names(
+    bare: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     bare.hosts.unlink()
     login_shells.write(bare)
     assert login_shells.variables(bare) == {"BASH_ENV": str(bare.bash_env)}
 
 
-def test_the_machine_itself_keeps_its_profile(shared_cluster: FakeCluster) -> None:
+def test_fake_cluster_leaves_etc_profile_of_the_machine_unchanged(shared_cluster: FakeCluster) -> None:
     shared_cluster.run("sinfo")
     assert "fake cluster" not in login_shells.PROFILE.read_text()

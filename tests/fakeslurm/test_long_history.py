@@ -21,7 +21,7 @@ def job(number: int, state: JobState = JobState.PENDING, end: float | None = Non
     return JobRecord(number, JobDesc("j", "main"), 1, 0.0, state=state, end=end)
 
 
-def test_jobs_that_are_over_are_kept_apart_and_one_that_is_requeued_comes_back() -> None:
+def test_job_table_separates_ended_jobs_from_live_and_requeued_ones() -> None:
     jobs = JobTable()
     jobs[1], jobs[2] = job(1), job(2, JobState.COMPLETED, end=5)
     assert list(jobs.live) == [1]
@@ -34,7 +34,7 @@ def test_jobs_that_are_over_are_kept_apart_and_one_that_is_requeued_comes_back()
     assert [each.id for each in jobs.over_before(100)] == [1]
 
 
-def test_jobs_are_forgotten_in_the_order_of_their_ends_and_an_array_is_found_by_its_id() -> None:
+def test_job_table_forgets_jobs_by_end_time_and_finds_arrays_by_id() -> None:
     jobs = JobTable()
     for number, end in ((1, 30.0), (2, 10.0), (3, 20.0)):
         jobs[number] = replace(job(number, JobState.COMPLETED, end), array=Array(1, [number], 3, 0, 2, 1, split=True))
@@ -60,7 +60,7 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
     controller.records.close()
 
 
-def test_neither_a_look_nor_the_scheduler_touches_what_is_over(controller: Controller) -> None:
+def test_scheduler_and_timers_never_touch_ended_jobs(controller: Controller) -> None:
     """Else an idle cluster with a long history would keep a core busy."""
     model = controller.model
     model.jobs[1] = job(1, JobState.COMPLETED, end=controller.clock())
@@ -71,7 +71,7 @@ def test_neither_a_look_nor_the_scheduler_touches_what_is_over(controller: Contr
     assert list(model.holding()) == list(model.live_jobs()) == []
 
 
-def test_what_the_journal_tells_is_what_was_even_where_defaults_are_left_out(controller: Controller) -> None:
+def test_journal_restores_jobs_nodes_and_accounting_with_omitted_default_values(controller: Controller) -> None:
     desc = JobDesc("n", "main", gpus=Gpus(per_job=2), requeue=False, exclude=["n1"], shown={"wckey": "x"})
     step = Step("batch", "batch", ["n1"], [1], {"n1": 1}, {"n1": [0]}, JobState.FAILED, status=256, end=3.0)
     shares = [Share("n1", 1, 1, [0], [3])]
@@ -95,7 +95,7 @@ def test_what_the_journal_tells_is_what_was_even_where_defaults_are_left_out(con
     assert [row.job for row in accounting.listed(0, [7])] == [7]
 
 
-def test_a_line_that_was_torn_by_a_kill_is_left_out_and_the_next_one_is_not_spoiled(controller: Controller) -> None:
+def test_journal_ignores_a_truncated_line_and_keeps_the_next_one(controller: Controller) -> None:
     path = controller.folder / "torn"
     path.write_text('["next_id", 0, 7]\n["next_id", 0')
     book = journal.Journal(path)
@@ -106,7 +106,7 @@ def test_a_line_that_was_torn_by_a_kill_is_left_out_and_the_next_one_is_not_spoi
     assert (model.next_id, model.ahead_s) == (7, 5.0)
 
 
-def test_what_is_mostly_outdated_is_written_again_when_it_is_read(controller: Controller) -> None:
+def test_mostly_outdated_journal_is_compacted_when_read(controller: Controller) -> None:
     path = controller.folder / "journal"
     for i in range(500):
         controller.model.ahead_s = float(i)
@@ -118,7 +118,7 @@ def test_what_is_mostly_outdated_is_written_again_when_it_is_read(controller: Co
     assert len(path.read_text().splitlines()) < 20
 
 
-def test_tables_are_cut_and_aligned_cell_by_cell_as_when_they_are_written_at_once() -> None:
+def test_squeue_and_sacct_table_cells_are_cut_and_padded_to_their_width() -> None:
     cells = [Cell("a", 5, right=True, after="%|"), Cell("b", 3), Cell("c"), Cell("?", after="!")]
     fields = {key: PrintField(key, lambda row, key=key: row[key]) for key in "ab"} | {
         "c": PrintField("c", lambda row: "p*", "*")

@@ -13,7 +13,7 @@ from clusterdp.fakeslurm.core.shape import Shape
 from .conftest import Desk
 
 
-def test_the_account_can_be_asked_for_as_snakemake_does(shared_desk: Desk) -> None:
+def test_sshare_prints_the_users_account_for_snakemake(shared_desk: Desk) -> None:
     rows = shared_desk.say("sshare -P").splitlines()
     assert rows[0] == "Account|User|RawShares|NormShares|RawUsage|EffectvUsage|FairShare"
     account = rows[1].split("|")[0]
@@ -22,13 +22,13 @@ def test_the_account_can_be_asked_for_as_snakemake_does(shared_desk: Desk) -> No
     assert "Invalid field" in shared_desk.run("sshare", "-o", "nosuch").stderr
 
 
-def test_associations_are_those_of_the_one_user(shared_desk: Desk) -> None:
+def test_scontrol_show_assoc_lists_both_associations_of_the_user(shared_desk: Desk) -> None:
     said = shared_desk.say("scontrol show assoc")
     assert said.startswith("Current Association Manager state")
     assert said.count("ClusterName=") == 2
 
 
-def test_scontrol_without_a_command_asks_for_one_after_the_other(shared_desk: Desk) -> None:
+def test_scontrol_without_arguments_reads_commands_from_stdin_until_quit(shared_desk: Desk) -> None:
     lines = "show hostnames 'n[1-2]'\nfoo\n\noneliner\nshow partition main\nquit\nping\n"
     done = shared_desk.run("scontrol", stdin=lines)
     said = done.stdout.splitlines()
@@ -47,7 +47,7 @@ def test_scontrol_without_a_command_asks_for_one_after_the_other(shared_desk: De
         ("1,3,5,7,9,11,14,16,18,20,22", "[1,3,5,7,9,11,14,16,18,20", "1,3,5,7,9,11,14,16,18,20,22"),
     ],
 )
-def test_the_elements_that_wait_are_written_as_slurm_writes_them(
+def test_squeue_writes_pending_array_elements_like_slurm(
     shared_desk: Desk, spec: str, name: str, elements: str
 ) -> None:
     job = shared_desk.submit("--hold", f"--array={spec}", script="true")
@@ -55,7 +55,7 @@ def test_the_elements_that_wait_are_written_as_slurm_writes_them(
     shared_desk.say(f"scancel {job}")
 
 
-def test_elements_that_were_changed_stay_on_the_line_of_their_array(shared_desk: Desk) -> None:
+def test_squeue_keeps_updated_elements_in_the_line_of_their_array(shared_desk: Desk) -> None:
     job = shared_desk.submit("--hold", "--array=0-9%3", script="true")
     shared_desk.say(f"scontrol update JobId={job}_[4-5] TimeLimit=7")
     assert shared_desk.say(f"squeue -h -j {job} -o %i") == f"{job}_[0-9]"
@@ -79,23 +79,23 @@ def test_elements_that_were_changed_stay_on_the_line_of_their_array(shared_desk:
         "sinfo --stat=idle",
     ],
 )
-def test_long_options_are_shortened_as_getopt_does(shared_desk: Desk, line: str) -> None:
+def test_abbreviated_long_options_are_accepted(shared_desk: Desk, line: str) -> None:
     shared_desk.say(line)
 
 
 @pytest.mark.parametrize("line", ["sacct --jobname=x", "sacct -R x", "scancel --cron 1", "salloc --output=x true"])
-def test_what_slurm_does_not_know_is_refused(shared_desk: Desk, line: str) -> None:
+def test_options_unknown_to_real_slurm_are_refused(shared_desk: Desk, line: str) -> None:
     done = shared_desk.run(*line.split())
     assert done.returncode in (1, 255)
     assert "unrecognized option" in done.stderr or "invalid option" in done.stderr
 
 
-def test_old_names_of_options_mean_the_new_ones(shared_desk: Desk) -> None:
+def test_deprecated_option_names_act_like_their_replacements(shared_desk: Desk) -> None:
     job = shared_desk.submit("--tasks-per-node=2", script="srun --cpu_bind=none --overlap=force true")
     assert shared_desk.field(job, "NumTasks") == "2"
 
 
-def test_a_cluster_that_is_named_is_named_in_the_answer(shared_desk: Desk) -> None:
+def test_clusters_option_prints_the_cluster_name_and_refuses_unknown_clusters(shared_desk: Desk) -> None:
     config = shared_desk.say("scontrol show config").splitlines()
     name = next(line.split("= ")[1] for line in config if line.startswith("ClusterName"))
     number, _, cluster = shared_desk.submit("--cluster=all", "--hold", script="true").partition(";")
@@ -146,27 +146,27 @@ def busy() -> Iterator[Desk]:
 
 
 @pytest.mark.parametrize("form", ROWS)
-def test_sinfo_puts_into_one_row_what_looks_the_same(busy: Desk, form: str) -> None:
+def test_sinfo_o_groups_equal_nodes_into_one_row(busy: Desk, form: str) -> None:
     assert busy.run("sinfo", "-h", "-o", form).stdout.splitlines() == ROWS[form]
 
 
 @pytest.mark.parametrize("form", LONG_ROWS)
-def test_so_does_its_long_form(busy: Desk, form: str) -> None:
+def test_sinfo_O_groups_rows_like_o(busy: Desk, form: str) -> None:
     assert [" ".join(line.split()) for line in busy.say(f"sinfo -h -O {form}").splitlines()] == LONG_ROWS[form]
 
 
-def test_each_partition_has_its_row_of_each_node_if_asked_for(busy: Desk) -> None:
+def test_sinfo_N_prints_a_row_for_each_node_and_partition(busy: Desk) -> None:
     assert len(busy.say("sinfo -h -N -o %N").splitlines()) == 16
 
 
-def test_load_and_free_memory_are_the_machines(busy: Desk) -> None:
+def test_sinfo_prints_cpu_load_and_free_memory(busy: Desk) -> None:
     load, free = busy.say("sinfo -h -o '%O %e'").split()
     assert float(load) >= 0
     assert free == "N/A" or int(free) > 0
     assert busy.say("sinfo -O FreeMem,CPUsLoad").split()[:2] == ["FREE_MEM", "CPU_LOAD"]
 
 
-def test_users_and_associations_are_listed_as_slurm_does(shared_desk: Desk) -> None:
+def test_sacctmgr_lists_users_and_associations_like_slurm(shared_desk: Desk) -> None:
     me = shared_desk.say("sacctmgr -n -P show user format=user")
     assert shared_desk.say("sacctmgr -n -P show user format=user,defaultaccount") == f"{me}|{me}"
     assert (
@@ -178,7 +178,7 @@ def test_users_and_associations_are_listed_as_slurm_does(shared_desk: Desk) -> N
     assert shared_desk.run("sacctmgr", "show", "user", "format=nosuch").stderr == "Unknown field 'nosuch'\n"
 
 
-def test_mpi_that_needs_a_library_is_refused(shared_desk: Desk) -> None:
+def test_srun_refuses_mpi_pmix_but_accepts_mpi_none(shared_desk: Desk) -> None:
     done = shared_desk.run("srun", "--mpi=pmix", "true")
     assert (done.returncode, done.stderr.count("Invalid MPI type 'pmix'")) == (1, 1)
     assert "none" in shared_desk.say("srun --mpi=list")
@@ -186,6 +186,6 @@ def test_mpi_that_needs_a_library_is_refused(shared_desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("command", ["sattach", "scrontab", "sdiag", "sgather", "sreport", "strigger", "sview"])
-def test_commands_that_the_fake_lacks_never_reach_a_real_cluster(shared_desk: Desk, command: str) -> None:
+def test_slurm_commands_unsupported_by_the_fake_fail_with_a_message(shared_desk: Desk, command: str) -> None:
     done = shared_desk.run(command, "1.0")
     assert (done.returncode, done.stderr) == (1, f"{command}: error: not supported by this fake cluster\n")

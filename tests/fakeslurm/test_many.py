@@ -52,13 +52,13 @@ def environ() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.getcwd()}
 
 
-def test_a_fork_server_forks_hundreds_before_anybody_reads_their_pids(tmp_path: Path) -> None:
+def test_fork_server_forks_600_processes_before_any_pid_is_read(tmp_path: Path) -> None:
     words = [sys.executable, "-c", ASK, str(tmp_path)]
     done = subprocess.run(words, env=environ(), capture_output=True, text=True, timeout=60)
     assert done.stdout == "600\n", done.stderr
 
 
-def test_jobs_that_start_in_one_pass_all_run(desk: Desk) -> None:
+def test_array_elements_started_in_one_scheduling_pass_all_complete(desk: Desk) -> None:
     job = desk.say("sbatch --parsable --array=0-31 --output=/dev/null --wrap=true")
     desk.cluster.wait(job, "COMPLETED")
 
@@ -83,7 +83,7 @@ class Clumsy:
     def job_changed(self) -> None: ...
 
 
-def test_jobs_for_which_there_are_no_descriptors_start_when_there_are(
+def test_job_failing_with_too_many_open_files_is_started_on_retry(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     shape, runner, paths = Shape.simple(), Clumsy(), Paths(tmp_path)
@@ -100,7 +100,7 @@ def test_jobs_for_which_there_are_no_descriptors_start_when_there_are(
 
 
 @pytest.mark.skipif(not processes.LINUX, reason="looks into /proc")
-def test_a_cluster_to_which_too_many_connected_takes_commands_again_when_they_are_gone(tmp_path: Path) -> None:
+def test_cluster_out_of_file_descriptors_takes_commands_again_after_clients_disconnect(tmp_path: Path) -> None:
     cluster = FakeCluster(tmp_path / "cluster", quick=True)
     subprocess.run([sys.executable, "-c", FEW, str(cluster.folder)], env=environ(), check=True, timeout=60)
     try:

@@ -18,11 +18,11 @@ from .conftest import Desk
         ("", []),
     ],
 )
-def test_words_are_split_as_srun_splits_them(text: str, expected: list[str]) -> None:
+def test_multi_prog_words_are_split_like_srun_does(text: str, expected: list[str]) -> None:
     assert words(text, 5, 2) == expected
 
 
-def test_each_task_finds_its_line() -> None:
+def test_each_task_gets_its_line_of_the_multi_prog_file() -> None:
     programs = read("# who  what\n\n0,3 \t head %o\n1-2 middle %o\n* rest %o", "conf", 6)
     assert [" ".join(program) for program in programs] == [
         "head 0",
@@ -43,17 +43,17 @@ def test_each_task_finds_its_line() -> None:
         ("one a", "Invalid task range specification (one)\nLine 1 of configuration file conf invalid"),
     ],
 )
-def test_mistakes_are_told_in_srun_s_words(text: str, said: str) -> None:
+def test_multi_prog_file_mistakes_are_reported_in_sruns_words(text: str, said: str) -> None:
     with pytest.raises(BadFile) as mistake:
         read(text, "conf", 2)
     assert str(mistake.value) == said
 
 
-def test_the_worst_task_decides_what_the_step_is_called_and_what_srun_returns(shared_desk: Desk) -> None:
+def test_worst_task_decides_the_step_state_and_sruns_exit_code(shared_desk: Desk) -> None:
     assert states_of_two_programs(shared_desk, "FAILED\nFAILED") == 1
 
 
-def test_on_22_05_the_last_task_decides_what_the_step_is_called(desk_22_05: Desk) -> None:
+def test_last_task_decides_the_step_state_on_slurm_22_05(desk_22_05: Desk) -> None:
     assert states_of_two_programs(desk_22_05, "FAILED\nCOMPLETED") == 1
 
 

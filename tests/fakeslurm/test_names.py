@@ -28,7 +28,7 @@ else:
 """
 
 
-def test_ranks_meet_at_the_name_of_the_first_node(desk: Desk) -> None:
+def test_ranks_connect_to_the_name_of_the_first_node(desk: Desk) -> None:
     if desk.cluster.unknown_names:
         pytest.skip("this system has no /etc/hosts of a process's own; `clusterdp fake up` says what to do")
     (desk.folder / "meet.py").write_text(MEET)
@@ -36,7 +36,7 @@ def test_ranks_meet_at_the_name_of_the_first_node(desk: Desk) -> None:
     assert desk.say("srun --nodes=1 grep -c -w -e n1 -e n4 /etc/hosts") == "2"
 
 
-def test_the_machines_own_name_is_at_the_same_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_file_maps_the_machines_own_name_to_127_0_0_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = os.uname().nodename
     monkeypatch.setattr(hosts_file, "HOSTS", tmp_path / "debians")
     (tmp_path / "debians").write_text(
@@ -48,28 +48,26 @@ def test_the_machines_own_name_is_at_the_same_address(tmp_path: Path, monkeypatc
     assert ["127.0.1.1", f"{own}.example"] in lines
 
 
-def test_a_node_asked_for_its_address_prints_one(desk: Desk) -> None:
+def test_hostname_ip_address_prints_one_address_on_a_node(desk: Desk) -> None:
     """As PyTorch's own example of an sbatch script does, and those of torchtitan, Ray and NeMo."""
     if desk.cluster.unknown_names:
         pytest.skip("this system has no /etc/hosts of a process's own; `clusterdp fake up` says what to do")
     assert desk.say("srun --nodes=1 --ntasks=1 hostname --ip-address") == "127.0.0.1"
 
 
-def test_the_machine_itself_is_left_as_it_is(cluster: FakeCluster) -> None:
+def test_fake_cluster_leaves_etc_hosts_of_the_machine_unchanged(cluster: FakeCluster) -> None:
     cluster.run("sinfo")
     assert "fake cluster" not in hosts_file.HOSTS.read_text()
 
 
-def test_where_names_cannot_be_made_known_no_file_says_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hosts_file_is_removed_if_it_cannot_be_mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounts, "_show", refuse)
     hosts_file.write(["n1"], tmp_path / "hosts")
     mounts.show({tmp_path / "hosts": hosts_file.HOSTS})
     assert not (tmp_path / "hosts").exists()
 
 
-def test_names_that_are_known_need_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_file_is_not_written_if_all_node_names_resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts_file, "HOSTS", tmp_path / "known")
     (tmp_path / "known").write_text("127.0.0.1 localhost # n3\n127.0.0.1\tn1 n2\n")
     hosts_file.write(["n1", "n2"], tmp_path / "hosts")

@@ -73,7 +73,7 @@ def python_for_all() -> str:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be another user")
-def test_two_users_have_each_a_cluster_and_neither_gets_into_the_other_s(place: Path) -> None:
+def test_two_users_have_separate_clusters_without_mutual_access(place: Path) -> None:
     python, own = python_for_all(), place / "own"
     own.mkdir()
     os.chown(own, NOBODY, NOBODY)
@@ -85,7 +85,7 @@ def test_two_users_have_each_a_cluster_and_neither_gets_into_the_other_s(place: 
         assert mine.run("squeue", "-h", "-t", "all") == ""
 
 
-def test_a_shell_that_is_closed_takes_its_srun_along_and_leaves_the_cluster(tmp_path: Path) -> None:
+def test_closed_shell_ends_its_srun_but_leaves_the_cluster_running(tmp_path: Path) -> None:
     cluster = FakeCluster(tmp_path / "cluster", quick=True)
     words = [sys.executable, "-m", "clusterdp", "fake", "up", "--quick", "--dir", str(cluster.folder)]
     script = 'export PATH="$BIN:$PATH"; "$@" >&2 || exit; srun bash -c "echo \\$\\$; exec sleep 300" & wait'
@@ -106,7 +106,7 @@ def test_a_shell_that_is_closed_takes_its_srun_along_and_leaves_the_cluster(tmp_
         cluster.down()
 
 
-def test_a_new_cluster_where_one_was_killed_ends_what_that_one_ran(tmp_path: Path) -> None:
+def test_new_cluster_ends_jobs_left_by_a_killed_cluster_in_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     first = FakeCluster(folder, quick=True).up()
     try:
@@ -126,7 +126,7 @@ def test_a_new_cluster_where_one_was_killed_ends_what_that_one_ran(tmp_path: Pat
         first.down()
 
 
-def test_a_slurmstepd_of_an_earlier_cluster_does_not_take_over_the_job_of_the_same_number(desk: Desk) -> None:
+def test_old_slurmstepd_cannot_take_over_a_new_job_with_the_same_id(desk: Desk) -> None:
     job = desk.submit(script="echo up; exec sleep 300")
     desk.until_said(job, "up")
     sender = reports.Sender(int(job), "batch", 0, os.getpid())

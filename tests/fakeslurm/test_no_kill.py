@@ -25,7 +25,7 @@ def headless(tmp_path: Path) -> Iterator[tuple[Desk, str]]:
         yield desk, job
 
 
-def test_job_goes_on_without_its_batch_host(headless: tuple[Desk, str]) -> None:
+def test_job_with_no_kill_keeps_running_after_losing_its_batch_node(headless: tuple[Desk, str]) -> None:
     desk, job = headless
     assert desk.say(f"squeue -h -j {job} -o '%T %r %D %N %B'") == "RUNNING None 2 n[2-3] n1"
     assert desk.field(job, "Restarts") == "0"

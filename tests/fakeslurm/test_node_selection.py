@@ -77,7 +77,7 @@ GPUS_RECORDED = """
 
 @pytest.mark.parametrize("line", GPUS_RECORDED.strip().splitlines())
 @pytest.mark.parametrize("release", ["22.05", "24.11"])
-def test_job_gpus_lie_on_the_nodes_of_a_real_slurm(release: str, line: str) -> None:
+def test_gpus_of_a_job_are_placed_on_nodes_like_in_slurm(release: str, line: str) -> None:
     asked, expected = line.strip().split(": ")
     options, _, busy = asked.partition(" with ")
     model, rules = Model.of(Shape.simple(), 0), Release(release)
@@ -92,7 +92,7 @@ def test_job_gpus_lie_on_the_nodes_of_a_real_slurm(release: str, line: str) -> N
 
 
 @pytest.mark.parametrize(("release", "options", "expected"), CASES)
-def test_a_job_gets_what_a_real_slurm_gave(release: str, options: str, expected: str) -> None:
+def test_tasks_and_cpus_of_a_job_are_placed_like_in_slurm(release: str, options: str, expected: str) -> None:
     model, rules = Model.of(Shape.simple(), 0), Release(release)
     parsed = ParsedOptions("sbatch", rules)
     parsed.add(GetoptParser("sbatch", SBATCH).parse(options.split(), permute=False)[0])

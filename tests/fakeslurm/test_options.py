@@ -13,12 +13,12 @@ from .options_page import page
 FOLDER = Path(clusterdp.fakeslurm.__file__).parent
 
 
-def test_the_page_says_what_the_tables_say() -> None:
+def test_options_page_matches_the_option_tables() -> None:
     assert (FOLDER / "OPTIONS.md").read_text() == page(), "python -m tests.fakeslurm.options_page writes it anew"
 
 
 @pytest.mark.parametrize("command", ["sbatch", "srun", "salloc"])
-def test_each_option_is_read_somewhere_or_listed(command: str) -> None:
+def test_every_option_is_read_by_the_code_or_listed_as_unused(command: str) -> None:
     options = ever(command)
     # Of bbf each value is refused: there are no burst buffers.
     sources = [path.read_text() for path in FOLDER.rglob("*.py") if path.name not in ("options.py", "values.py")]
@@ -28,7 +28,7 @@ def test_each_option_is_read_somewhere_or_listed(command: str) -> None:
     assert unread == set()
 
 
-def test_the_lists_name_options_that_exist_and_do_not_overlap() -> None:
+def test_option_lists_name_existing_options_and_do_not_overlap() -> None:
     known = {option.name for command in BASE for option in ever(command)}
     assert known >= IDLE
     assert known >= UNSUPPORTED

@@ -32,21 +32,21 @@ ORDERS = [
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: type(order).__name__)
-def test_an_order_survives_encode_and_decode(order: orders.Order) -> None:
+def test_order_is_equal_after_encoding_and_decoding(order: orders.Order) -> None:
     assert orders.decode(orders.encode(order, "ack")) == (order, "ack")
 
 
 @pytest.mark.parametrize("report", SENT, ids=lambda report: type(report).__name__)
-def test_a_report_survives_encode_and_decode(report: reports.Report) -> None:
+def test_report_is_equal_after_encoding_and_decoding(report: reports.Report) -> None:
     assert reports.decode(reports.encode(SENDER, report)) == (SENDER, report)
 
 
-def test_every_type_of_order_and_report_is_tested() -> None:
+def test_encoding_tests_cover_every_type_of_order_and_report() -> None:
     assert {type(order) for order in ORDERS} == set(orders.TYPES.values())
     assert {type(report) for report in SENT} == set(reports.TYPES.values())
 
 
-def test_an_unknown_order_is_an_error_that_names_it() -> None:
+def test_unknown_order_or_report_is_an_error_with_its_name() -> None:
     with pytest.raises(ValueError, match="order 'Dance': unknown"):
         orders.decode(b'{"order": "Dance", "ack": ""}')
     with pytest.raises(ValueError, match="report 'Sing': unknown"):

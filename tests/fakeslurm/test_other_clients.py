@@ -32,7 +32,7 @@ def cluster(shared_cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.Mon
     return shared_cluster
 
 
-def test_simple_slurm_submits_looks_and_cancels(cluster: FakeCluster, tmp_path: Path) -> None:
+def test_simple_slurm_submits_lists_and_cancels_jobs(cluster: FakeCluster, tmp_path: Path) -> None:
     slurm = client("simple_slurm", "simple_slurm").Slurm
     array = slurm(array="3-9:3", cpus_per_task=2, output=f"{tmp_path}/%A_%a.out").sbatch("echo $SLURM_ARRAY_TASK_ID")
     sleeper = slurm(job_name="sleeper", output="/dev/null")
@@ -47,7 +47,7 @@ def test_simple_slurm_submits_looks_and_cancels(cluster: FakeCluster, tmp_path: 
     cluster.wait(str(job), JobState.CANCELLED)
 
 
-def test_psij_knows_how_jobs_ended(cluster: FakeCluster, tmp_path: Path) -> None:
+def test_psij_reports_the_final_state_and_exit_code_of_jobs(cluster: FakeCluster, tmp_path: Path) -> None:
     psij = client("psij", "psij-python")
     executor = psij.JobExecutor.get_instance("slurm")
 
@@ -69,7 +69,7 @@ def test_psij_knows_how_jobs_ended(cluster: FakeCluster, tmp_path: Path) -> None
     assert good.spec.stdout_path.read_text() == "hello\n"
 
 
-def test_dask_s_workers_call_home(cluster: FakeCluster, tmp_path: Path) -> None:
+def test_dask_jobqueue_workers_connect_to_their_scheduler(cluster: FakeCluster, tmp_path: Path) -> None:
     jobqueue = client("dask_jobqueue", "dask-jobqueue")
     distributed = client("distributed", "distributed")
     with jobqueue.SLURMCluster(
@@ -88,7 +88,7 @@ def test_dask_s_workers_call_home(cluster: FakeCluster, tmp_path: Path) -> None:
             assert home.submit(sum, [1, 2, 3]).result(timeout=60) == 6
 
 
-def test_parsl_s_provider_sees_its_blocks_come_and_go(cluster: FakeCluster, tmp_path: Path) -> None:
+def test_parsl_slurm_provider_submits_cancels_and_sees_completed_blocks(cluster: FakeCluster, tmp_path: Path) -> None:
     providers = client("parsl.providers", "parsl")
     parsl = client("parsl", "parsl")
     provider = providers.SlurmProvider(

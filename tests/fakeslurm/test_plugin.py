@@ -33,25 +33,25 @@ def pytest_in(folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
 ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p clusterdp.pytest_plugin"}
 
 
-def test_the_example_of_testing_a_script_passes(examples: Path) -> None:
+def test_readme_example_of_testing_a_script_passes(examples: Path) -> None:
     done = pytest_in(examples, **ALONE)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow
-def test_the_example_fails_for_a_script_that_begins_again_from_the_start(examples: Path) -> None:
+def test_readme_example_fails_for_a_script_restarting_from_the_beginning(examples: Path) -> None:
     script = examples / "count.sbatch"
     script.write_text(script.read_text().replace("cat at.", "cat nothing."))
     assert pytest_in(examples, **ALONE).returncode == 1
 
 
-def test_the_shape_that_the_readme_shows_is_one(examples: Path) -> None:
+def test_readme_cluster_shape_is_read_with_its_nodes_and_time_limits(examples: Path) -> None:
     shape = read_shape(str(examples / "cluster.yaml"))
     assert len(shape.nodes) == 20
     assert [part.max_minutes for part in shape.partitions] == [2880, None]
 
 
-def test_who_does_not_use_the_fixture_does_not_pay_for_it(tmp_path: Path) -> None:
+def test_pytest_plugin_imports_only_itself_if_its_fixture_is_unused(tmp_path: Path) -> None:
     (tmp_path / "test_nothing.py").write_text(
         "import sys\n"
         "def test_nothing():\n"
@@ -68,7 +68,7 @@ def fake_slurm_options() -> dict[str, object]:
     return {"nodes": 2}
 
 
-def test_its_commands_are_on_path_and_its_options_can_be_chosen(fake_slurm: FakeCluster) -> None:
+def test_fake_slurm_fixture_puts_commands_on_path_and_takes_options(fake_slurm: FakeCluster) -> None:
     """Also for what the test calls without passing an environment."""
     said = subprocess.run(["sinfo", "-h", "-p", "main", "-o", "%N"], capture_output=True, text=True).stdout
     assert said == "n[1-2]\n"

@@ -36,7 +36,7 @@ def trap(folder: Path) -> Path:
 
 
 @as_root
-def test_a_folder_of_another_user_is_not_attached_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fake_status_refuses_a_folder_of_another_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mark = trap(tmp_path / "theirs")
     for path in (tmp_path / "theirs", *(tmp_path / "theirs").rglob("*")):
         os.chown(path, NOBODY, NOBODY)
@@ -45,14 +45,14 @@ def test_a_folder_of_another_user_is_not_attached_to(tmp_path: Path, capsys: pyt
     assert not mark.exists()
 
 
-def test_nor_one_that_others_may_write_to(tmp_path: Path) -> None:
+def test_attach_refuses_a_folder_accessible_to_other_users(tmp_path: Path) -> None:
     mark = trap(tmp_path / "open")
     with pytest.raises(FakeSlurmError, match="yours alone"):
         FakeCluster.attach(tmp_path / "open")
     assert not mark.exists()
 
 
-def test_nor_a_link_to_a_folder(tmp_path: Path) -> None:
+def test_cluster_up_refuses_a_symlink_as_its_folder(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "mine")
     with pytest.raises(FakeSlurmError, match="yours alone"):
@@ -60,7 +60,9 @@ def test_nor_a_link_to_a_folder(tmp_path: Path) -> None:
     assert not list((tmp_path / "mine").glob("slurm.conf"))
 
 
-def test_what_all_clusters_share_is_in_the_runtime_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_folder_of_clusters_is_in_xdg_runtime_dir_only_if_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runtime = Path(f"/tmp/clusterdp-test-{os.getpid()}")
     runtime.mkdir(mode=0o700)
     try:
@@ -73,7 +75,9 @@ def test_what_all_clusters_share_is_in_the_runtime_folder(tmp_path: Path, monkey
         runtime.rmdir()
 
 
-def test_a_shared_place_that_is_a_link_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_folder_of_clusters_is_refused_if_it_is_a_symlink(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runtime = Path(f"/tmp/clusterdp-test-{os.getpid()}")
     runtime.mkdir(mode=0o700)
     try:
@@ -88,7 +92,7 @@ def test_a_shared_place_that_is_a_link_is_refused(tmp_path: Path, monkeypatch: p
         runtime.rmdir()
 
 
-def test_a_cluster_is_found_by_shells_that_know_no_runtime_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attach_finds_a_cluster_from_a_shell_without_xdg_runtime_dir(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = Path(f"/tmp/clusterdp-test-{os.getpid()}")
     runtime.mkdir(mode=0o700)
     deep = runtime / ("x" * 60) / ("y" * 60)
@@ -105,7 +109,7 @@ def test_a_cluster_is_found_by_shells_that_know_no_runtime_folder(monkeypatch: p
         shutil.rmtree(runtime)
 
 
-def test_connections_that_ask_nothing_do_not_keep_commands_out(tmp_path: Path) -> None:
+def test_idle_connections_beyond_the_descriptor_limit_do_not_block_commands(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MANY + 100
     needed = len(os.listdir("/dev/fd")) + wanted + 100

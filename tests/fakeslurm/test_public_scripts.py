@@ -33,7 +33,9 @@ def fake() -> Iterator[FakeCluster]:
 
 
 @pytest.mark.parametrize("script", [marked(script) for script in ALL])
-def test_the_fake_does_what_the_real_slurm_did(fake: FakeCluster, script: Path, tmp_path: Path) -> None:
+def test_public_script_ends_on_the_fake_as_recorded_on_real_slurm(
+    fake: FakeCluster, script: Path, tmp_path: Path
+) -> None:
     expected = json.loads((RECORDS / f"{script.stem}.json").read_text())
     assert differences(expected, play([script], fake.env, tmp_path)[script.stem]) == []
 
@@ -42,7 +44,7 @@ def test_the_fake_does_what_the_real_slurm_did(fake: FakeCluster, script: Path, 
 @pytest.mark.slurm
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_the_real_slurm_still_does(real_slurm: RealSlurm, tmp_path: Path) -> None:
+def test_public_scripts_on_the_real_slurm_still_match_their_records(real_slurm: RealSlurm, tmp_path: Path) -> None:
     seen = play(ALL, real_slurm.environ(), tmp_path)
     found = {name: differences(json.loads((RECORDS / f"{name}.json").read_text()), each) for name, each in seen.items()}
     assert not {name: lines for name, lines in found.items() if lines}

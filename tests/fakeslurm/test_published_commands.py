@@ -40,7 +40,9 @@ def plan(release: str, nodes: list[str]) -> StepPlan:
         ("22.05", ["n1", "n1"], [11, TERMINATED], 11),
     ],
 )
-def test_step_ends_as_its_worst_node_did(release: str, nodes: list[str], statuses: list[int], expected: int) -> None:
+def test_step_record_has_the_exit_status_of_its_worst_node(
+    release: str, nodes: list[str], statuses: list[int], expected: int
+) -> None:
     step = plan(release, nodes)
     assert step.records(dict(enumerate(statuses))) == {1: expected}
     assert step.records(dict(enumerate(statuses)), forced=True) == {1: max(statuses)}
@@ -60,11 +62,11 @@ def test_step_ends_as_its_worst_node_did(release: str, nodes: list[str], statuse
         ("map_gpu:7", [[0], [0], [0]]),
     ],
 )
-def test_gpu_bind_chooses_the_gpus_of_a_task(bind: str, expected: list[list[int]]) -> None:
+def test_gpu_bind_selects_the_gpus_of_each_task(bind: str, expected: list[list[int]]) -> None:
     assert [bound(bind, local, [0, 1], Release("24.11")) for local in range(3)] == expected
 
 
-def test_gpu_bind_none_hides_the_gpus_on_22_05() -> None:
+def test_gpu_bind_none_hides_all_gpus_on_slurm_22_05() -> None:
     assert bound("none", 0, [0, 1], Release("22.05")) == []
 
 
@@ -72,7 +74,7 @@ def test_gpu_bind_none_hides_the_gpus_on_22_05() -> None:
     ("text", "unit", "expected"),
     [("2G", "K", "2097152K"), ("3588K", "M", "3.50M"), ("cpu=1,mem=2G,node=1", "T", "cpu=1,mem=0.00T,node=1")],
 )
-def test_sacct_converts_sizes_to_a_unit(text: str, unit: str, expected: str) -> None:
+def test_sacct_converts_sizes_to_the_requested_unit(text: str, unit: str, expected: str) -> None:
     assert in_unit(text, unit) == expected
 
 
@@ -115,14 +117,14 @@ REFUSED = r"""
 """.strip().splitlines()
 
 
-def test_commands_refuse_mistakes_as_slurm_does(shared_desk: Desk) -> None:
+def test_commands_refuse_invalid_arguments_with_slurms_message_and_exit_code(shared_desk: Desk) -> None:
     for line in REFUSED:
         command, code, text = (part.strip() for part in line.split(" | "))
         done = shared_desk.run(*command.split())
         assert (done.returncode, text in done.stderr + done.stdout) == (int(code), True), (line, done)
 
 
-def test_commands_find_a_running_job_as_scripts_name_it(shared_desk: Desk) -> None:
+def test_commands_accept_the_job_notations_of_published_scripts(shared_desk: Desk) -> None:
     """sstat without -j, `update job ID`, notify, hold by name, --iterate, and sinfo of its nodes."""
     desk = shared_desk
     job = desk.submit("-Jfound", "-N2", script="srun bash -c '> began.$SLURM_PROCID; sleep 60'")
@@ -145,7 +147,7 @@ def test_commands_find_a_running_job_as_scripts_name_it(shared_desk: Desk) -> No
     assert desk.run("scancel", "-v", job).stderr == f"scancel: Terminating job {job}\n"
 
 
-def test_scancel_of_a_job_names_the_signal_in_its_output(shared_desk: Desk) -> None:
+def test_scancel_message_names_the_step_or_with_b_the_job(shared_desk: Desk) -> None:
     desk = shared_desk
     script = (
         "trap 'echo batch heard' TERM\n"
@@ -163,7 +165,7 @@ def test_scancel_of_a_job_names_the_signal_in_its_output(shared_desk: Desk) -> N
     assert said == [["STEP"], ["JOB"]]
 
 
-def test_requeue_by_the_script_itself_leaves_no_child(shared_desk: Desk) -> None:
+def test_background_child_of_a_self_requeued_script_is_ended_at_once(shared_desk: Desk) -> None:
     """The child gets the signal at once, though the script has ended."""
     desk = shared_desk
     job = desk.submit(
@@ -175,7 +177,7 @@ def test_requeue_by_the_script_itself_leaves_no_child(shared_desk: Desk) -> None
     assert "DUE TO JOB REQUEUE" in desk.output(job)
 
 
-def test_aftercorr_blocks_only_the_element_of_a_failed_one(shared_desk: Desk) -> None:
+def test_aftercorr_blocks_only_the_element_with_a_failed_counterpart(shared_desk: Desk) -> None:
     desk = shared_desk
     first = desk.say("sbatch --parsable -H -a 0-1 -o /dev/null --wrap 'exit $SLURM_ARRAY_TASK_ID'")
     second = desk.say(f"sbatch --parsable -a 0-1 -d aftercorr:{first} -o /dev/null --wrap '> ran.$SLURM_ARRAY_TASK_ID'")
@@ -186,7 +188,7 @@ def test_aftercorr_blocks_only_the_element_of_a_failed_one(shared_desk: Desk) ->
     desk.say(f"scancel {second}")
 
 
-def test_sbatch_finds_scripts_on_path_and_replaces_the_environment(shared_desk: Desk) -> None:
+def test_sbatch_finds_scripts_on_path_and_export_file_replaces_the_environment(shared_desk: Desk) -> None:
     desk = shared_desk
     tools = desk.folder / "tools"
     tools.mkdir()
@@ -199,7 +201,7 @@ def test_sbatch_finds_scripts_on_path_and_replaces_the_environment(shared_desk: 
     assert (seen["ONE"], seen["TWO"], seen.get("OUTER"), seen.get("HOME")) == ("1", "two words", None, None)
 
 
-def test_sbcast_copies_where_the_job_says(shared_desk: Desk, tmp_path: Path) -> None:
+def test_sbcast_copies_to_relative_targets_and_overwrites_only_with_force(shared_desk: Desk, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_text("new")
     source.chmod(0o750)

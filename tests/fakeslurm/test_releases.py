@@ -57,7 +57,7 @@ def attempts(desk: Desk, job: str) -> list[str]:
 
 @pytest.mark.parametrize("code", [0, 3])
 @pytest.mark.parametrize("release", ["24.11", "26.05"])
-def test_a_job_that_ends_by_itself_in_its_grace_time_is_requeued(as_release: As, release: str, code: int) -> None:
+def test_job_ending_in_grace_time_is_requeued_from_slurm_24_11_on(as_release: As, release: str, code: int) -> None:
     desk = as_release(release)
     job = desk.submit("-p", "low", script=obeys(1, code))
     preempt(desk, job, 0)
@@ -67,7 +67,7 @@ def test_a_job_that_ends_by_itself_in_its_grace_time_is_requeued(as_release: As,
 
 
 @pytest.mark.parametrize(("code", "state"), [(0, JobState.COMPLETED), (3, JobState.FAILED)])
-def test_on_22_05_it_is_over(as_release: As, code: int, state: JobState) -> None:
+def test_job_ending_in_grace_time_is_not_requeued_on_slurm_22_05(as_release: As, code: int, state: JobState) -> None:
     desk = as_release("22.05")
     job = desk.submit("-p", "low", script=obeys(1, code))
     preempt(desk, job, 0)
@@ -76,7 +76,7 @@ def test_on_22_05_it_is_over(as_release: As, code: int, state: JobState) -> None
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_with_no_requeue_it_is_preempted(as_release: As, code: int) -> None:
+def test_job_with_no_requeue_ending_in_grace_time_is_recorded_as_preempted(as_release: As, code: int) -> None:
     desk = as_release("24.11")
     job = desk.submit("-p", "low", "--no-requeue", script=obeys(1, code))
     preempt(desk, job, 0)
@@ -92,7 +92,7 @@ def test_with_no_requeue_it_is_preempted(as_release: As, code: int) -> None:
         ("26.05", ["REQUEUED", "COMPLETED"]),
     ],
 )
-def test_who_was_requeued_another_way_in_its_grace_time_is_requeued_once_more(
+def test_scontrol_requeue_in_grace_time_requeues_twice_only_on_slurm_24_11(
     as_release: As, release: str, states: list[str]
 ) -> None:
     desk = as_release(release)
@@ -103,7 +103,7 @@ def test_who_was_requeued_another_way_in_its_grace_time_is_requeued_once_more(
     desk.until(lambda: desk.say(f"sacct -n -X -D -P -j {job} -o State").split() == states)
 
 
-def test_the_fifth_requeue_of_a_grace_time_holds_the_job(as_release: As) -> None:
+def test_fifth_preemption_of_a_job_leaves_it_held(as_release: As) -> None:
     """As seen on 24.11.5: MaxBatchRequeue is 5, and BatchFlag begins at 1."""
     desk = as_release("24.11")
     job = desk.submit("-p", "low", script=obeys(5))
@@ -117,7 +117,7 @@ def test_the_fifth_requeue_of_a_grace_time_holds_the_job(as_release: As) -> None
 
 
 @pytest.mark.parametrize(("release", "inherited"), [("22.05", 1), ("24.11", 4)])
-def test_without_a_number_of_tasks_as_many_run_as_cpus_per_task_lets(
+def test_srun_without_ntasks_runs_as_many_tasks_as_cpus_per_task_allows(
     as_release: As, release: str, inherited: int
 ) -> None:
     """As seen on both; only newer ones take over what sbatch was told."""
@@ -127,7 +127,7 @@ def test_without_a_number_of_tasks_as_many_run_as_cpus_per_task_lets(
     assert Counter(desk.output(job).split()) == {"inherits": inherited, "told": 2}
 
 
-def test_squeue_shows_states_alone_and_other_peoples_jobs(as_release: As) -> None:
+def test_squeue_options_only_job_state_notme_and_helpstate_are_supported(as_release: As) -> None:
     """As seen on 24.11.5."""
     desk = as_release("24.11")
     job = desk.submit("--hold", "--array=1-3%1", script="true")
@@ -143,14 +143,14 @@ def test_squeue_shows_states_alone_and_other_peoples_jobs(as_release: As) -> Non
 
 
 @pytest.mark.parametrize(("release", "says"), [("24.11", ""), ("26.05", "only works alone")])
-def test_states_alone_and_a_user(as_release: As, release: str, says: str) -> None:
+def test_squeue_options_only_job_state_and_me_conflict_from_26_05_on(as_release: As, release: str, says: str) -> None:
     refused = as_release(release).run("squeue", "--only-job-state", "--me").stderr
     assert says in refused
     assert bool(says) == bool(refused)
 
 
 @pytest.mark.parametrize("name", [name for name, rule in vars(Release).items() if isinstance(rule, PerRelease)])
-def test_every_rule_of_the_table_is_asked_for(name: str) -> None:
+def test_every_release_rule_is_used_in_the_code(name: str) -> None:
     package = Path(clusterdp.fakeslurm.__file__).parent
     texts = [path.read_text() for path in package.rglob("*.py") if path.name != "release.py"]
     of_commands = re.sub(r"^(sbatch|srun|salloc)_", r"\\{command\\}_", name)

@@ -37,7 +37,7 @@ def busy_job(desk: Desk, *words: str) -> tuple[str, list[int]]:
     return job, pids_said(desk, job, 3)
 
 
-def test_taking_the_cluster_down_ends_all_that_it_started(tmp_path: Path) -> None:
+def test_cluster_down_ends_every_process_it_started(tmp_path: Path) -> None:
     cluster = FakeCluster(tmp_path / "cluster", quick=True).up()
     desk = Desk(cluster, tmp_path)
     try:
@@ -49,7 +49,7 @@ def test_taking_the_cluster_down_ends_all_that_it_started(tmp_path: Path) -> Non
     assert processes.marked(f"{MARK}={cluster.folder}/slurm.conf") == []
 
 
-def test_a_shell_that_has_the_cluster_on_its_path_survives_the_cluster(tmp_path: Path) -> None:
+def test_program_started_with_the_clusters_environment_survives_cluster_down(tmp_path: Path) -> None:
     with FakeCluster(tmp_path / "cluster", quick=True) as cluster:
         editor = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=cluster.environ())
     assert editor.poll() is None
@@ -57,7 +57,7 @@ def test_a_shell_that_has_the_cluster_on_its_path_survives_the_cluster(tmp_path:
     assert editor.returncode == 0
 
 
-def test_a_task_that_leaves_its_session_and_its_parent_is_found_all_the_same(hasty: Desk) -> None:
+def test_scancel_ends_a_daemonized_task(hasty: Desk) -> None:
     escape = "import os, sys\nif os.fork(): os._exit(0)\nos.setsid()\nif os.fork(): os._exit(0)\n" + SLEEPER
     (hasty.folder / "escape.py").write_text(escape)
     job = hasty.submit(script=f"srun {sys.executable} escape.py & sleep 300")
@@ -67,7 +67,7 @@ def test_a_task_that_leaves_its_session_and_its_parent_is_found_all_the_same(has
     hasty.until(lambda: not processes.alive(pid), "the end of the process that escaped")
 
 
-def test_what_a_batch_script_leaves_in_the_background_ends_with_the_job(desk: Desk) -> None:
+def test_background_process_of_a_batch_script_ends_with_the_job(desk: Desk) -> None:
     job = desk.submit(
         script=f'{sys.executable} -c "{SLEEPER}" & sleep 0.3; until [ -s $SLURM_JOB_ID.out ]; do sleep 0.05; done'
     )
@@ -76,7 +76,7 @@ def test_what_a_batch_script_leaves_in_the_background_ends_with_the_job(desk: De
     desk.until(lambda: not processes.alive(pid), "the end of the background process")
 
 
-def test_a_cluster_whose_owner_is_killed_takes_itself_down(tmp_path: Path) -> None:
+def test_cluster_ends_itself_and_its_jobs_if_its_owner_is_killed(tmp_path: Path) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path)],
         stdout=subprocess.PIPE,
@@ -106,7 +106,7 @@ with FakeCluster(Path(sys.argv[1]) / "cluster", quick=True) as cluster:
 """
 
 
-def test_a_killed_daemon_is_started_again_by_the_next_command_and_knows_its_jobs(tmp_path: Path) -> None:
+def test_killed_daemon_is_restarted_by_the_next_command_and_remembers_all_jobs(tmp_path: Path) -> None:
     cluster = FakeCluster(tmp_path / "cluster", quick=True).up()
     desk = Desk(cluster, tmp_path)
     try:
@@ -130,7 +130,7 @@ def test_a_killed_daemon_is_started_again_by_the_next_command_and_knows_its_jobs
         cluster.down()
 
 
-def test_a_job_ends_while_there_is_no_daemon_and_its_end_is_known_later(tmp_path: Path) -> None:
+def test_job_ending_during_a_daemon_outage_is_recorded_afterwards(tmp_path: Path) -> None:
     cluster = FakeCluster(tmp_path / "cluster", quick=True).up()
     desk = Desk(cluster, tmp_path)
     try:
@@ -145,7 +145,7 @@ def test_a_job_ends_while_there_is_no_daemon_and_its_end_is_known_later(tmp_path
 
 
 @pytest.mark.skipif(not processes.LINUX, reason="needs a process's parent to tell its children that it dies")
-def test_a_killed_supervisor_takes_its_tasks_along_and_the_job_is_accounted_for(desk: Desk) -> None:
+def test_killed_slurmstepd_ends_its_tasks_and_its_job(desk: Desk) -> None:
     job, pids = busy_job(desk)
     stepds = {os.getsid(pid) for pid in pids}
     parents = {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in stepds}
@@ -165,7 +165,7 @@ while time.monotonic() < end:
 
 
 @pytest.mark.skipif(not processes.LINUX, reason="needs a process that adopts orphans")
-def test_orphans_of_a_killed_supervisor_leave_no_children(desk: Desk) -> None:
+def test_forking_children_of_a_killed_slurmstepd_are_ended(desk: Desk) -> None:
     """A child whose parent ended between two looks survived, and with it the job."""
     program = desk.folder / "relay.py"
     program.write_text(RELAY)
@@ -178,7 +178,7 @@ def test_orphans_of_a_killed_supervisor_leave_no_children(desk: Desk) -> None:
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="looks into /proc")
-def test_programs_inherit_standard_streams_only(desk: Desk) -> None:
+def test_batch_script_and_tasks_inherit_only_the_standard_streams(desk: Desk) -> None:
     """A program that held the connection of its killed supervisor kept the job running."""
     look = "bash -c 'ls /proc/$$/fd; exit'"
     job = desk.submit(script=f"{look}; srun {look}")
@@ -191,7 +191,7 @@ def forkserver_pid(cluster: FakeCluster) -> int:
     return pid
 
 
-def test_a_killed_fork_server_is_replaced_and_its_children_go_on(desk: Desk) -> None:
+def test_killed_fork_server_is_replaced_and_running_jobs_continue(desk: Desk) -> None:
     first = desk.submit(script="echo up; until [ -e go ]; do sleep 0.05; done; srun echo after")
     desk.until_said(first, "up")
     forkserver = forkserver_pid(desk.cluster)
@@ -203,7 +203,7 @@ def test_a_killed_fork_server_is_replaced_and_its_children_go_on(desk: Desk) -> 
     assert (desk.output(first), desk.output(second)) == ("up\nafter\n", "too\n")
 
 
-def test_a_step_that_was_asked_for_when_the_daemon_was_killed_runs_once(tmp_path: Path) -> None:
+def test_batch_script_being_started_when_the_daemon_is_killed_runs_once(tmp_path: Path) -> None:
     cluster = FakeCluster(tmp_path / "cluster", quick=True).up()
     desk = Desk(cluster, tmp_path)
     try:
@@ -220,7 +220,7 @@ def test_a_step_that_was_asked_for_when_the_daemon_was_killed_runs_once(tmp_path
         cluster.down()
 
 
-def test_two_clusters_side_by_side_do_not_see_each_other(desk: Desk, tmp_path: Path) -> None:
+def test_two_clusters_with_the_same_job_id_stay_independent(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with FakeCluster(quick=True) as second:
         other = Desk(second, tmp_path / "other")
@@ -231,7 +231,7 @@ def test_two_clusters_side_by_side_do_not_see_each_other(desk: Desk, tmp_path: P
         assert other.field(theirs, "JobState") in ("PENDING", "RUNNING")
 
 
-def test_a_folder_with_blanks_quotes_and_a_long_path_works(tmp_path: Path) -> None:
+def test_cluster_folder_may_have_spaces_quotes_and_a_long_path(tmp_path: Path) -> None:
     folder = tmp_path / 'it\'s a "folder"' / ("long" * 30)
     with FakeCluster(folder, quick=True) as cluster:
         desk = Desk(cluster, tmp_path)
@@ -240,17 +240,17 @@ def test_a_folder_with_blanks_quotes_and_a_long_path_works(tmp_path: Path) -> No
         assert str(folder) in desk.output(job)
 
 
-def test_folder_and_socket_are_private_to_the_user(cluster: FakeCluster) -> None:
+def test_cluster_folder_and_socket_are_private_to_the_user(cluster: FakeCluster) -> None:
     for path in (cluster.folder, cluster.folder / "state", cluster.folder / "bin"):
         assert path.stat().st_mode & 0o077 == 0
     assert (cluster.folder / "socket").stat().st_mode & 0o077 == 0
 
 
-def test_a_second_cluster_in_the_same_folder_is_refused(cluster: FakeCluster) -> None:
+def test_second_cluster_in_the_same_folder_is_refused(cluster: FakeCluster) -> None:
     with pytest.raises(FakeSlurmError, match="is up there"):
         FakeCluster(cluster.folder).up()
 
 
-def test_attaching_to_nothing_says_what_to_do(tmp_path: Path) -> None:
+def test_attach_without_a_cluster_is_an_error_naming_fake_up(tmp_path: Path) -> None:
     with pytest.raises(FakeSlurmError, match="clusterdp fake up"):
         FakeCluster.attach(tmp_path)

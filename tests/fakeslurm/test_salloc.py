@@ -13,7 +13,7 @@ def said(text: str) -> list[str]:
     return [line.removeprefix("salloc: ") for line in text.splitlines()]
 
 
-def test_the_command_runs_here_and_srun_in_it_on_the_nodes(shared_desk: Desk) -> None:
+def test_salloc_runs_its_command_locally_and_srun_on_the_nodes(shared_desk: Desk) -> None:
     script = "echo ${SLURMD_NODENAME-here} $SLURM_JOB_NODELIST; srun bash -c 'echo $SLURMD_NODENAME'"
     done = shared_desk.run("salloc", "--nodes=2", "bash", "-c", script)
     first, *others = done.stdout.splitlines()
@@ -24,7 +24,7 @@ def test_the_command_runs_here_and_srun_in_it_on_the_nodes(shared_desk: Desk) ->
 
 
 @pytest.mark.parametrize(("ending", "code", "state"), [("exit 5", 5, "FAILED 5:0"), ("kill -9 $$", 0, "FAILED 0:9")])
-def test_it_ends_as_its_command_does(shared_desk: Desk, ending: str, code: int, state: str) -> None:
+def test_salloc_job_takes_the_exit_status_of_its_command(shared_desk: Desk, ending: str, code: int, state: str) -> None:
     name = f"ends-{code}"
     done = shared_desk.run("salloc", "--quiet", f"--job-name={name}", "bash", "-c", ending)
     assert (done.returncode, done.stderr) == (code, "")
@@ -33,13 +33,13 @@ def test_it_ends_as_its_command_does(shared_desk: Desk, ending: str, code: int, 
     assert f"{shared_desk.field(job, 'JobState')} {shared_desk.field(job, 'ExitCode')}" == state
 
 
-def test_without_a_command_it_runs_the_shell(shared_desk: Desk) -> None:
+def test_salloc_without_a_command_runs_the_users_shell(shared_desk: Desk) -> None:
     done = shared_desk.run("salloc", "--quiet", stdin="echo in $SLURM_JOB_ID; exit 4\n", SHELL="/bin/sh")
     assert done.stdout.startswith("in 1")
     assert done.returncode == 4
 
 
-def test_an_allocation_that_is_taken_away_leaves_the_command_alone(shared_desk: Desk) -> None:
+def test_cancelled_salloc_job_leaves_its_command_running(shared_desk: Desk) -> None:
     script = "touch up; until [ -e go ]; do sleep 0.05; done; echo done"
     words = ["salloc", "--job-name=revoked", "bash", "-c", script]
     environ = shared_desk.cluster.environ()
@@ -55,7 +55,7 @@ def test_an_allocation_that_is_taken_away_leaves_the_command_alone(shared_desk: 
     assert said(err) == [f"Granted job allocation {job}", f"Job allocation {job} has been revoked."]
 
 
-def test_a_daemon_that_is_killed_does_not_end_the_command(hasty: Desk) -> None:
+def test_killed_daemon_does_not_end_the_command_of_salloc(hasty: Desk) -> None:
     script = "touch up; until [ -e go ]; do sleep 0.05; done; srun true; exit 7"
     words = ["salloc", "--quiet", "--job-name=kept", "bash", "-c", script]
     salloc = subprocess.Popen(words, cwd=hasty.folder, env=hasty.cluster.environ(), stderr=-1, text=True)
@@ -68,7 +68,7 @@ def test_a_daemon_that_is_killed_does_not_end_the_command(hasty: Desk) -> None:
     assert hasty.field(job, "ExitCode") == "7:0"
 
 
-def test_an_interrupt_while_it_waits_gives_the_job_up(shared_desk: Desk) -> None:
+def test_interrupted_salloc_cancels_its_pending_job(shared_desk: Desk) -> None:
     words = ["salloc", "--job-name=waits", "--begin=now+1hour", "true"]
     salloc = subprocess.Popen(words, cwd=shared_desk.folder, env=shared_desk.cluster.environ(), stderr=-1, text=True)
     shared_desk.until(lambda: shared_desk.say("squeue -h -n waits -o %A"))
@@ -79,7 +79,7 @@ def test_an_interrupt_while_it_waits_gives_the_job_up(shared_desk: Desk) -> None
     assert shared_desk.say("squeue -h -n waits -o %A") == ""
 
 
-def test_no_shell_leaves_the_allocation(shared_desk: Desk) -> None:
+def test_salloc_no_shell_keeps_the_allocation_for_srun(shared_desk: Desk) -> None:
     shared_desk.say("salloc --no-shell --job-name=left")
     job = shared_desk.say("squeue -h -t R -n left -o %A")
     assert shared_desk.say(f"srun --jobid={job} echo hello") == "hello"

@@ -65,13 +65,13 @@ def placement(model: Model, job: JobRecord) -> list[tuple[str, int]]:
         ({"gpus": Gpus(per_job=3)}, [("n1", 1), ("n2", 1)]),
     ],
 )
-def test_tasks_are_laid_out_as_recorded(
+def test_scheduler_distributes_tasks_over_nodes_as_recorded(
     model: Model, asked: dict[str, object], expected: list[tuple[str, int]]
 ) -> None:
     assert placement(model, add(model, **asked)) == expected
 
 
-def test_two_jobs_never_share_a_cpu_or_a_gpu(model: Model) -> None:
+def test_two_jobs_on_a_node_share_no_cpu_or_gpu(model: Model) -> None:
     first = run(model, tasks=4, gpus=Gpus(per_node=1))
     second = run(model, tasks=4, gpus=Gpus(per_node=1))
     assert first.nodes == second.nodes == ["n1"]
@@ -79,24 +79,24 @@ def test_two_jobs_never_share_a_cpu_or_a_gpu(model: Model) -> None:
     assert first.shares[0].gpus != second.shares[0].gpus
 
 
-def test_an_exclusive_job_waits_for_whole_nodes(model: Model) -> None:
+def test_exclusive_job_skips_a_partly_used_node(model: Model) -> None:
     run(model)
     assert placement(model, add(model, exclusive=True)) == [("n2", 1)]
 
 
-def test_the_first_that_waits_lacks_resources_and_those_behind_it_priority(model: Model) -> None:
+def test_first_pending_job_has_reason_resources_and_the_next_has_priority(model: Model) -> None:
     run(model, min_nodes=4, max_nodes=4, exclusive=True)
     first, second = add(model, min_nodes=4, max_nodes=4), add(model, min_nodes=4, max_nodes=4)
     assert (reason(model, first), reason(model, second)) == ("Resources", "Priority")
 
 
-def test_a_higher_tier_goes_first_whenever_it_came(model: Model) -> None:
+def test_higher_tier_job_starts_before_an_earlier_lower_tier_job(model: Model) -> None:
     add(model, partition="low", min_nodes=4, max_nodes=4, exclusive=True)
     high = add(model, min_nodes=4, max_nodes=4, exclusive=True)
     assert [each.job for each in schedule(model, NOW) if isinstance(each, StartJob)] == [high.id]
 
 
-def test_a_higher_tier_pushes_out_only_as_many_as_it_needs(model: Model) -> None:
+def test_higher_tier_job_preempts_only_as_many_jobs_as_needed(model: Model) -> None:
     lows = [run(model, partition="low", exclusive=True) for _ in range(4)]
     high = add(model, exclusive=True)
     preempted = [each.job for each in schedule(model, NOW) if isinstance(each, PreemptJob)]
@@ -105,7 +105,7 @@ def test_a_higher_tier_pushes_out_only_as_many_as_it_needs(model: Model) -> None
     assert reason(model, high) == "Resources"
 
 
-def test_nobody_else_is_pushed_out_while_the_first_victim_is_in_its_grace_time(model: Model) -> None:
+def test_scheduler_preempts_no_second_job_during_the_grace_time_of_the_first(model: Model) -> None:
     lows = [run(model, partition="low", exclusive=True) for _ in range(4)]
     add(model, exclusive=True)
     [victim] = [each.job for each in schedule(model, NOW) if isinstance(each, PreemptJob)]
@@ -114,13 +114,13 @@ def test_nobody_else_is_pushed_out_while_the_first_victim_is_in_its_grace_time(m
     assert len(lows) == 4
 
 
-def test_a_job_of_the_same_tier_is_never_pushed_out(model: Model) -> None:
+def test_job_of_the_same_tier_is_never_preempted(model: Model) -> None:
     run(model, min_nodes=4, max_nodes=4, exclusive=True)
     add(model, partition="short", min_nodes=4, max_nodes=4)
     assert not [each for each in schedule(model, NOW) if isinstance(each, PreemptJob)]
 
 
-def test_backfill_lets_a_short_job_go_ahead_and_not_a_long_one(model: Model) -> None:
+def test_backfill_starts_a_short_job_early_but_not_a_long_one(model: Model) -> None:
     run(model, min_nodes=3, max_nodes=3, exclusive=True, minutes=10)
     add(model, min_nodes=4, max_nodes=4, exclusive=True, minutes=10)
     long, short = add(model, minutes=60), add(model, minutes=5)
@@ -138,24 +138,26 @@ def test_backfill_lets_a_short_job_go_ahead_and_not_a_long_one(model: Model) -> 
         ({"dependency": "singleton", "name": "other"}, ""),
     ],
 )
-def test_what_can_never_run_waits_with_its_reason(model: Model, asked: dict[str, object], expected: str) -> None:
+def test_scheduler_reports_a_pending_reason_only_for_jobs_over_a_limit(
+    model: Model, asked: dict[str, object], expected: str
+) -> None:
     job = add(model, **asked)
     waits = [each.reason for each in schedule(model, NOW) if isinstance(each, KeepPending) and each.job == job.id]
     assert waits == ([expected] if expected else [])
 
 
-def test_what_can_never_run_holds_up_nobody(model: Model) -> None:
+def test_impossible_job_does_not_block_jobs_behind_it(model: Model) -> None:
     add(model, min_nodes=9)
     assert placement(model, add(model)) == [("n1", 1)]
 
 
-def test_a_job_that_names_a_node_which_is_down_says_so(model: Model) -> None:
+def test_job_requesting_a_down_node_is_pending_as_reqnodenotavail(model: Model) -> None:
     model.nodes["n2"].down = True
     assert reason(model, add(model, nodelist=["n2"])) == "ReqNodeNotAvail, UnavailableNodes:n2"
     assert placement(model, add(model, min_nodes=2, max_nodes=2)) == [("n3", 1), ("n4", 1)]  # side by side
 
 
-def test_an_array_starts_no_more_elements_than_its_throttle_allows(model: Model) -> None:
+def test_array_throttle_limits_the_number_of_started_elements(model: Model) -> None:
     job = add(model)
     job.array = Array(job.id, [0, 1, 2, 3], 4, 0, 3, 1, throttle=2)
     starts = [each.index for each in schedule(model, NOW) if isinstance(each, StartJob)]
@@ -163,7 +165,7 @@ def test_an_array_starts_no_more_elements_than_its_throttle_allows(model: Model)
     assert reason(model, job) == "JobArrayTaskLimit"
 
 
-def test_a_dependency_that_can_never_hold_keeps_the_job_waiting_unless_it_asked_to_be_cancelled(model: Model) -> None:
+def test_job_with_an_unsatisfiable_dependency_is_cancelled_only_on_request(model: Model) -> None:
     bad = add(model)
     bad.state, bad.start, bad.end = JobState.FAILED, NOW, NOW
     waits = add(model, dependency=f"afterok:{bad.id}")
@@ -172,7 +174,7 @@ def test_a_dependency_that_can_never_hold_keeps_the_job_waiting_unless_it_asked_
     assert CancelInvalid(ends.id) in schedule(model, NOW)
 
 
-def test_scheduling_changes_nothing(model: Model) -> None:
+def test_schedule_leaves_the_model_unchanged(model: Model) -> None:
     run(model, partition="low", min_nodes=4, max_nodes=4, exclusive=True)
     add(model, exclusive=True)
     before = pickle.dumps(model)

@@ -58,7 +58,7 @@ def target(link: Path) -> str:
         return ""
 
 
-def test_attaching_waits_for_a_daemon_that_another_process_starts_and_starts_it_if_that_fails(desk: Desk) -> None:
+def test_attach_waits_for_a_daemon_started_elsewhere_and_starts_it_after_failure(desk: Desk) -> None:
     cluster = desk.cluster
     with ThreadPoolExecutor(1) as others:
         with slow_start(cluster):
@@ -69,7 +69,7 @@ def test_attaching_waits_for_a_daemon_that_another_process_starts_and_starts_it_
     desk.cluster.wait(desk.submit(script="true"), "COMPLETED")
 
 
-def test_a_cluster_that_cannot_be_attached_to_is_still_meant_to_be_up(desk: Desk) -> None:
+def test_attach_succeeds_on_retry_after_a_failed_daemon_start(desk: Desk) -> None:
     folder = desk.cluster.folder
     (folder / "socket").unlink()
     (folder / "socket").mkdir()
@@ -79,7 +79,7 @@ def test_a_cluster_that_cannot_be_attached_to_is_still_meant_to_be_up(desk: Desk
     FakeCluster.attach(folder).run("sinfo")
 
 
-def test_a_new_cluster_waits_until_the_old_one_s_daemon_is_out_of_its_way(desk: Desk) -> None:
+def test_new_cluster_starts_only_after_the_old_daemon_releases_its_lock(desk: Desk) -> None:
     fresh = FakeCluster(desk.cluster.folder, shape=Shape.simple(7, quick=True))
     with ThreadPoolExecutor(1) as others:
         with slow_start(desk.cluster):

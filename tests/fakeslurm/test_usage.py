@@ -15,7 +15,7 @@ while time.process_time() < 0.5:
 """
 
 
-def test_sacct_tells_memory_and_cpu_time_of_each_step(desk: Desk) -> None:
+def test_sacct_reports_memory_and_cpu_time_of_each_step(desk: Desk) -> None:
     (desk.folder / "work.py").write_text(WORK)
     job = desk.submit("--ntasks=2", script=f"srun --ntasks=1 true\nsrun {sys.executable} work.py\n")
     desk.cluster.wait(job)
@@ -39,7 +39,7 @@ def test_sacct_tells_memory_and_cpu_time_of_each_step(desk: Desk) -> None:
     assert told["steps"][-1]["time"]["total"]["seconds"] == int(seconds(work[8]))
 
 
-def test_what_was_used_is_known_to_the_next_daemon(desk: Desk) -> None:
+def test_sacct_shows_the_same_usage_after_the_daemon_is_killed(desk: Desk) -> None:
     job = desk.submit(script="true")
     desk.cluster.wait(job)
     line = f"sacct -n -P -j {job}.batch -o MaxRSS,TotalCPU"
@@ -49,7 +49,7 @@ def test_what_was_used_is_known_to_the_next_daemon(desk: Desk) -> None:
     assert desk.say(line) == before
 
 
-def test_sstat_tells_the_cpu_time_so_far(desk: Desk) -> None:
+def test_sstat_shows_the_cpu_time_of_a_running_step(desk: Desk) -> None:
     job = desk.submit(script=f"{sys.executable} -c 'while True: pass'")
     desk.until(lambda: desk.field(job, "JobState") == "RUNNING")
     desk.until(lambda: desk.say(f"sstat -n -P -j {job}.batch -o AveCPU") > "00:00:00", "a second of CPU time")

@@ -19,7 +19,9 @@ def events(tmp_path: Path) -> dict[str, dict[str, Any]]:
     return {event["event"]: event for event in map(json.loads, lines)}
 
 
-def test_it_records_what_it_got_when_it_woke_and_when_the_program_ended(run_script: RunScript, tmp_path: Path) -> None:
+def test_batch_script_records_allocated_cpus_gpus_wake_time_and_exit_time(
+    run_script: RunScript, tmp_path: Path
+) -> None:
     got = {"SLURM_JOB_CPUS_PER_NODE": "8(x2),4", "SLURM_GPUS_ON_NODE": "4", "SLURM_JOB_NUM_NODES": "3"}
     before = time.time()
     run_script({"command": ["bash", "-c", "exit 3"], "restart": {"max_crashes": 0}}, **got)
@@ -30,9 +32,7 @@ def test_it_records_what_it_got_when_it_woke_and_when_the_program_ended(run_scri
     assert exited["exit"] == 3
 
 
-def test_it_records_since_when_it_was_queued_and_until_when(
-    run_script: RunScript, stubs: Stubs, tmp_path: Path
-) -> None:
+def test_batch_script_records_its_queue_time_from_squeue(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     (stubs.folder / "squeue").write_text(
         '#!/bin/bash\n[ "$SLURM_TIME_FORMAT" = %s ] && echo "1:00:00 1700000000 1700000060"\n'
     )
@@ -44,7 +44,7 @@ def test_it_records_since_when_it_was_queued_and_until_when(
 @pytest.mark.parametrize(
     "answer", ["echo", "exit 1", "echo 1:00:00", "echo 1:00 N/A N/A", "echo 1:00 17", "echo a b c"]
 )
-def test_without_such_an_answer_there_is_no_such_record(
+def test_unusable_squeue_answer_leaves_no_queued_event(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, answer: str
 ) -> None:
     (stubs.folder / "squeue").write_text(f"#!/bin/bash\n{answer}\n")

@@ -45,7 +45,7 @@ def git(*words: str) -> str:
     return subprocess.run(named, check=True, capture_output=True, text=True).stdout
 
 
-def test_the_record_says_what_the_run_was_made_from_and_has_no_password(work: Path) -> None:
+def test_source_record_has_git_commit_diff_and_python_but_no_password(work: Path) -> None:
     run = RunDir(work / "runs/first")
     record = json.loads(run.source.read_text())
     commit = git("rev-parse", "HEAD").strip()
@@ -57,7 +57,7 @@ def test_the_record_says_what_the_run_was_made_from_and_has_no_password(work: Pa
     assert run.source.stat().st_mode & 0o077 == run.source_diff.stat().st_mode & 0o077 == 0
 
 
-def test_the_packages_are_those_that_pip_knows() -> None:
+def test_recorded_packages_match_the_installed_distributions() -> None:
     from importlib.metadata import distributions
 
     known = {d.metadata["Name"].lower().replace("_", "-").replace(".", "-"): d.version for d in distributions()}
@@ -65,7 +65,7 @@ def test_the_packages_are_those_that_pip_knows() -> None:
     assert found == known
 
 
-def test_outside_of_git_and_for_another_python_less_is_known(
+def test_source_record_omits_git_outside_a_repository_and_packages_of_foreign_python(
     tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "plain").mkdir()
@@ -77,7 +77,7 @@ def test_outside_of_git_and_for_another_python_less_is_known(
     assert not Path("run/source.diff").exists()
 
 
-def test_it_has_the_code_as_it_was_and_other_values(work: Path) -> None:
+def test_again_reuses_the_recorded_code_with_overridden_params(work: Path) -> None:
     (work / "train.py").write_text("broken(")
     old = RunDir(work / "runs/first")
     plan = plan_new(old, ["params.lr=0.3"])
@@ -91,7 +91,7 @@ def test_it_has_the_code_as_it_was_and_other_values(work: Path) -> None:
     assert str(plan.run.code) in plan.script.text
 
 
-def test_what_python_compiled_there_is_left_out_and_links_stay_links(work: Path) -> None:
+def test_again_copies_no_pycache_and_keeps_symlinks(work: Path) -> None:
     old = RunDir(work / "runs/first")
     (old.code / "__pycache__").mkdir()
     (old.code / "__pycache__/train.pyc").write_text("")
@@ -105,7 +105,7 @@ def test_what_python_compiled_there_is_left_out_and_links_stay_links(work: Path)
     assert os.readlink(plan.run.code / "data") == "/scratch/data"
 
 
-def test_what_the_program_has_left_beside_its_code_is_left_out(work: Path) -> None:
+def test_again_copies_no_output_left_beside_the_code(work: Path) -> None:
     """A new run would go on from it."""
     old = RunDir(work / "runs/first")
     later = old.config.stat().st_mtime + 1
@@ -119,7 +119,7 @@ def test_what_the_program_has_left_beside_its_code_is_left_out(work: Path) -> No
     assert sorted(os.listdir(plan.run.code)) == [".gitignore", "new.py", "train.py"]
 
 
-def test_a_run_that_began_from_a_step_is_repeated_from_the_start(work: Path) -> None:
+def test_again_ignores_from_step_and_starts_at_the_beginning(work: Path) -> None:
     old = RunDir(work / "runs/first")
     text = old.config.read_text()
     assert "from_step: null" in text
@@ -127,13 +127,13 @@ def test_a_run_that_began_from_a_step_is_repeated_from_the_start(work: Path) -> 
     assert plan_new(old, []).spec.config.restart.from_step is None
 
 
-def test_without_a_snapshot_the_code_is_what_is_there(work: Path) -> None:
+def test_again_without_a_snapshot_uses_the_current_code(work: Path) -> None:
     clusterdp.submit({"entry": "train:main", "snapshot": {"enabled": False}, "run_dir": "runs/bare"})
     plan = plan_new(RunDir(work / "runs/bare"), [])
     assert plan.code_of is None
     assert plan.spec.submit_dir == work
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_again_refuses_a_folder_without_config_yaml(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"has no config\.yaml, so it is not a run folder"):
         plan_new(RunDir(tmp_path), [])

@@ -29,7 +29,7 @@ def files(folder: Path) -> dict[str, Path]:
     return {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
 
 
-def test_copy_has_each_module_read_only_in_writable_folders(tmp_path: Path) -> None:
+def test_batch_copy_has_each_module_read_only_in_writable_folders(tmp_path: Path) -> None:
     copy = run_folder(tmp_path, "run") / "batch"
     names = {f"batch/{path.name}" for path in PROGRAM.glob("*.py")} - {"batch/__main__.py"} | {"__main__.py"}
     assert {name for name in files(copy) if name.endswith(".py")} == names
@@ -38,7 +38,7 @@ def test_copy_has_each_module_read_only_in_writable_folders(tmp_path: Path) -> N
     shutil.rmtree(copy)
 
 
-def test_later_run_links_the_batch_program_and_writes_its_own_rules(tmp_path: Path) -> None:
+def test_later_run_hard_links_the_batch_program_and_writes_its_own_rules(tmp_path: Path) -> None:
     earlier = files(run_folder(tmp_path, "one-20260101-000000-0000", {"name": "one"}) / "batch")
     later = files(run_folder(tmp_path, "two-20260102-000000-0000", {"name": "two"}) / "batch")
     same = {name for name in later if os.path.samefile(earlier[name], later[name])}
@@ -46,7 +46,7 @@ def test_later_run_links_the_batch_program_and_writes_its_own_rules(tmp_path: Pa
     assert json.loads(later["rules.json"].read_text()) == {"name": "two"}
 
 
-def test_second_copy_replaces_the_first_one(tmp_path: Path) -> None:
+def test_second_batch_copy_replaces_the_first_one(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, "run")
     (folder / "batch/batch/gone.py").touch()
     write_batch(folder / "batch", {"name": "new"})
@@ -55,7 +55,7 @@ def test_second_copy_replaces_the_first_one(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
 
 
-def test_copy_imports_nothing_from_outside_the_standard_library(tmp_path: Path) -> None:
+def test_batch_copy_imports_only_the_standard_library(tmp_path: Path) -> None:
     copy = run_folder(tmp_path, "run") / "batch"
     code = f"import sys; sys.path[:0] = [{str(copy)!r}]; import batch.main; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-I", "-S", "-B", "-c", code], capture_output=True, text=True, check=True)
@@ -64,7 +64,7 @@ def test_copy_imports_nothing_from_outside_the_standard_library(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("values", [{"entry": "a:b"}, {"command": "true"}, {"script": "true"}])
-def test_rules_arrive_as_the_config_has_them(tmp_path: Path, values: dict[str, object]) -> None:
+def test_rules_read_by_the_batch_program_match_the_config(tmp_path: Path, values: dict[str, object]) -> None:
     from clusterdp.batch.rules import Policy, Rules, read_rules
 
     loaded = config.from_mapping({**values, "name": "é", "restart": {"memory": {"limit": 4, "wait_s": 1.5}}})

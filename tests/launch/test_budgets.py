@@ -11,7 +11,7 @@ from tests.checkpoint.test_manifest import manifest, write
 from tests.launch.conftest import RunScript, Stubs, cause, last_event, requeues, worker
 
 
-def test_who_gives_up_for_want_of_progress_says_so_in_the_ledger(run_script: RunScript, tmp_path: Path) -> None:
+def test_run_without_new_checkpoints_gives_up_and_records_the_reason(run_script: RunScript, tmp_path: Path) -> None:
     values = worker(tmp_path, "requeue term 5") | {"restart": {"max_no_progress": 2}}
     for restart in range(3):
         run_script(values, restart=restart)
@@ -21,7 +21,7 @@ def test_who_gives_up_for_want_of_progress_says_so_in_the_ledger(run_script: Run
 
 
 @pytest.mark.parametrize("where", ["run/checkpoints", "else where"])
-def test_an_attempt_whose_file_saved_was_lost_has_saved_if_its_checkpoint_is_there(
+def test_attempt_without_its_saved_file_counts_as_saved_if_its_checkpoint_exists(
     run_script: RunScript, tmp_path: Path, where: str
 ) -> None:
     values = worker(tmp_path, "requeue term 5") | {"restart": {"max_no_progress": 2}}
@@ -36,7 +36,7 @@ def test_an_attempt_whose_file_saved_was_lost_has_saved_if_its_checkpoint_is_the
 
 
 @pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), ("not-executable", 126)])
-def test_a_program_that_cannot_be_started_is_tried_once_more(
+def test_program_not_found_or_not_executable_is_requeued_only_once(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, program: str, code: int
 ) -> None:
     """On another node it may be there; on the second one as well it is a mistake."""
@@ -47,7 +47,7 @@ def test_a_program_that_cannot_be_started_is_tried_once_more(
     assert "was not found or cannot be executed" in last_event(tmp_path, "7.1")["reason"]
 
 
-def test_a_program_that_was_found_in_between_is_tried_again(
+def test_program_found_between_two_failed_starts_is_requeued_again(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     for restart, code in enumerate([127, 75, 127]):
@@ -60,7 +60,7 @@ def asks_at_once(tmp_path: Path) -> dict[str, object]:
     return {"command": ["bash", "-c", "exit 75"], "restart": {"max_no_progress": 3}}
 
 
-def test_a_program_that_asks_at_once_to_be_requeued_is_not_heard_for_ever(
+def test_requeue_requested_within_a_minute_is_granted_only_up_to_the_limit(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     codes = [run_script(asks_at_once(tmp_path), restart=restart).returncode for restart in range(3)]
@@ -71,7 +71,7 @@ def test_a_program_that_asks_at_once_to_be_requeued_is_not_heard_for_ever(
     assert event["reason"] == "3 attempt(s) in a row that asked to be requeued (exit 75) within a minute"
 
 
-def test_a_program_that_has_worked_before_it_asks_is_heard_as_often_as_it_asks(
+def test_requeue_requested_after_long_work_is_always_granted(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     for restart in range(5):

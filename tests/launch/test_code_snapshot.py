@@ -39,7 +39,7 @@ def git(folder: Path, *words: str) -> None:
     )
 
 
-def test_git_decides_what_belongs_to_it(source: Path, tmp_path: Path) -> None:
+def test_snapshot_has_files_tracked_or_not_ignored_by_git(source: Path, tmp_path: Path) -> None:
     git(source, "init", "-q")
     (source / ".gitignore").write_text("data/\n.venv/\n__pycache__/\n")
     git(source, "add", "train.py", "pkg", ".gitignore")
@@ -54,13 +54,13 @@ def test_git_decides_what_belongs_to_it(source: Path, tmp_path: Path) -> None:
     assert taken.files == 4
 
 
-def test_without_git_all_but_clutter_belongs_to_it(source: Path, tmp_path: Path) -> None:
+def test_snapshot_without_git_has_everything_except_venv_and_pycache(source: Path, tmp_path: Path) -> None:
     take(source, tmp_path / "code", SnapshotConfig(), leave_out=source / "runs/x")
     assert files(tmp_path / "code") == {"train.py", "pkg/__init__.py", "data/big.bin"}
 
 
 @pytest.mark.parametrize("in_git", [False, True])
-def test_runs_do_not(source: Path, in_git: bool) -> None:
+def test_snapshot_leaves_out_run_folders(source: Path, in_git: bool) -> None:
     if in_git:
         git(source, "init", "-q")
         (source / ".git/info/exclude").write_text(".venv/\n__pycache__/\n*.sbatch\n")
@@ -76,14 +76,14 @@ def test_runs_do_not(source: Path, in_git: bool) -> None:
     assert files(new / "code") == {"train.py", "pkg/__init__.py", "data/big.bin"}
 
 
-def test_too_much_is_refused_with_the_biggest_files_and_nothing_is_copied(source: Path, tmp_path: Path) -> None:
+def test_too_large_snapshot_is_refused_naming_its_biggest_files_and_not_copied(source: Path, tmp_path: Path) -> None:
     os.truncate(source / "data/big.bin", 3 << 20)
     with pytest.raises(ConfigError, match=r"has 3 MB in 3 files, more than 2: data/big\.bin \(3 MB\)"):
         take(source, tmp_path / "code", SnapshotConfig(max_mb=2), leave_out=tmp_path / "run")
     assert not (tmp_path / "code").exists()
 
 
-def test_what_is_linked_is_not_copied_and_does_not_count(source: Path, tmp_path: Path) -> None:
+def test_linked_folder_is_not_copied_or_counted_in_the_snapshot_size(source: Path, tmp_path: Path) -> None:
     os.truncate(source / "data/big.bin", 3 << 20)
     take(source, tmp_path / "code", SnapshotConfig(max_mb=2, link=["data/"]), leave_out=tmp_path / "run")
     assert (tmp_path / "code/data").readlink() == source / "data"
@@ -92,13 +92,13 @@ def test_what_is_linked_is_not_copied_and_does_not_count(source: Path, tmp_path:
             take(source, tmp_path / f"code{i}", SnapshotConfig(link=[wrong]), leave_out=tmp_path / "run")
 
 
-def test_a_link_within_a_linked_folder_is_that_folder(source: Path, tmp_path: Path) -> None:
+def test_nested_and_duplicate_snapshot_links_become_one_folder_link(source: Path, tmp_path: Path) -> None:
     take(source, tmp_path / "code", SnapshotConfig(link=["data/big.bin", "data", "data/"]), leave_out=tmp_path / "run")
     assert (tmp_path / "code/data").readlink() == source / "data"
     assert (tmp_path / "code/data/big.bin").exists()
 
 
-def test_links_go_on_leading_where_they_lead(source: Path, tmp_path: Path) -> None:
+def test_snapshot_symlinks_still_reach_their_targets(source: Path, tmp_path: Path) -> None:
     (tmp_path / "outside").write_text("outside")
     (source / "inner").symlink_to("train.py")
     (source / "outer").symlink_to("../outside")

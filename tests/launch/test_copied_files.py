@@ -38,7 +38,7 @@ def code(source: Path, run: str, name: str) -> Path:
     return source.parent / "runs" / run / "code" / name
 
 
-def test_what_has_not_changed_is_a_link_to_the_run_before_and_outlives_it(source: Path) -> None:
+def test_unchanged_file_is_hard_linked_to_the_earlier_snapshot_and_outlives_it(source: Path) -> None:
     assert snapshot(source, "a").copied == 2
     (source / "train.py").write_text("edited")
     (source / "new.py").write_text("new")
@@ -54,7 +54,7 @@ def test_what_has_not_changed_is_a_link_to_the_run_before_and_outlives_it(source
     assert code(source, "b", shared).read_text() == shared
 
 
-def test_no_file_of_a_snapshot_can_be_written_and_its_other_rights_stay(source: Path) -> None:
+def test_snapshot_files_are_read_only_and_keep_other_permissions(source: Path) -> None:
     (source / "run.sh").write_text("#!/bin/sh\n")
     (source / "run.sh").chmod(0o750)
     snapshot(source, "a")
@@ -63,14 +63,14 @@ def test_no_file_of_a_snapshot_can_be_written_and_its_other_rights_stay(source: 
     assert modes["run.sh"] == 0o550
 
 
-def test_a_writable_snapshot_of_before_becomes_read_only_when_it_is_shared(source: Path) -> None:
+def test_writable_file_of_an_earlier_snapshot_becomes_read_only_when_shared(source: Path) -> None:
     snapshot(source, "a")
     code(source, "a", "train.py").chmod(0o644)
     assert snapshot(source, "b").copied == 0
     assert stat.S_IMODE(code(source, "a", "train.py").stat().st_mode) == 0o444
 
 
-def test_an_edit_within_one_tick_of_the_clock_is_seen(source: Path) -> None:
+def test_edit_with_unchanged_size_and_time_within_a_clock_tick_is_copied(source: Path) -> None:
     """The same size and time: an editor, then submit, then the editor again, faster than the file system's clock."""
     snapshot(source, "a")
     taken = (source.parent / "runs/a/config.yaml").stat().st_mtime_ns - RECENT_NS // 2
@@ -84,7 +84,9 @@ def test_an_edit_within_one_tick_of_the_clock_is_seen(source: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["owner", "mode", "content"])
-def test_what_may_differ_is_copied(source: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_file_with_a_different_owner_mode_or_content_is_copied(
+    source: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     snapshot(source, "a")
     if what == "owner":  # who could change it later
         monkeypatch.setattr(os, "getuid", lambda: 12345)
@@ -97,7 +99,7 @@ def test_what_may_differ_is_copied(source: Path, monkeypatch: pytest.MonkeyPatch
     assert code(source, "b", "train.py").read_text() == "train.py"
 
 
-def test_where_links_are_not_possible_files_are_copied(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_copies_files_if_hard_links_fail(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot(source, "a")
 
     def refuse(*_: object) -> None:
@@ -108,7 +110,7 @@ def test_where_links_are_not_possible_files_are_copied(source: Path, monkeypatch
     assert code(source, "b", "train.py").read_text() == "train.py"
 
 
-def test_the_newest_of_the_runs_beside_it_is_taken(tmp_path: Path) -> None:
+def test_find_earlier_takes_the_newest_run_in_the_same_folder(tmp_path: Path) -> None:
     for i, name in enumerate(["x-20260101-000000-aaaa", "x-20260301-000000-aaaa", "y-20260201-000000-aaaa", "mine"]):
         (tmp_path / name / "code").mkdir(parents=True)
         (tmp_path / name / "config.yaml").write_text("")

@@ -47,11 +47,13 @@ def folder(tmp_path: Path) -> Path:
         ("clusterdp.recipes.digits:main", ["epochs"]),
     ],
 )
-def test_what_may_be_right_passes(folder: Path, entry: str, params: list[str]) -> None:
+def test_check_entry_accepts_each_possibly_valid_entry_without_importing_it(
+    folder: Path, entry: str, params: list[str]
+) -> None:
     check_entry(entry, dict.fromkeys(params, 1), folder)
 
 
-def test_a_module_that_the_job_may_find_elsewhere_is_left_to_the_job(folder: Path) -> None:
+def test_check_entry_accepts_a_missing_module_if_it_may_be_elsewhere(folder: Path) -> None:
     check_entry("trian:main", {}, folder, elsewhere=True)
     with pytest.raises(EntryError):
         check_entry("train:mian", {}, folder, elsewhere=True)
@@ -75,7 +77,9 @@ def test_a_module_that_the_job_may_find_elsewhere_is_left_to_the_job(folder: Pat
         ("train:main", [], "params.lr: train:main needs it."),
     ],
 )
-def test_what_cannot_be_right_is_one_line(folder: Path, entry: str, params: list[str], message: str) -> None:
+def test_check_entry_refuses_an_invalid_entry_or_param_in_one_line(
+    folder: Path, entry: str, params: list[str], message: str
+) -> None:
     with pytest.raises(EntryError) as caught:
         check_entry(entry, dict.fromkeys(params, 1), folder)
     assert message in str(caught.value)

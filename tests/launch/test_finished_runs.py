@@ -25,7 +25,9 @@ def runs(tmp_path: Path) -> int:
     return len((tmp_path / "ran").read_text().split()) if (tmp_path / "ran").exists() else 0
 
 
-def test_a_command_that_is_done_does_not_run_again(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_finished_command_does_not_run_again_in_a_requeued_job(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     assert run_script(program(tmp_path)).returncode == 0
     again = run_script(program(tmp_path), restart=1)
     once_more = run_script(program(tmp_path), restart=2)
@@ -34,13 +36,15 @@ def test_a_command_that_is_done_does_not_run_again(run_script: RunScript, stubs:
     assert [cause(tmp_path, f"7.{n}") for n in range(3)] == ["done"] * 3
 
 
-def test_in_a_job_of_its_own_it_runs_again(run_script: RunScript, tmp_path: Path) -> None:
+def test_finished_command_runs_again_in_a_new_job(run_script: RunScript, tmp_path: Path) -> None:
     run_script(program(tmp_path))
     run_script(program(tmp_path), job=8)
     assert runs(tmp_path) == 2
 
 
-def test_after_its_last_crash_a_job_does_not_start_again(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_job_requeued_after_its_last_allowed_crash_does_not_run_again(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     values = program(tmp_path, code=9) | {"restart": {"max_crashes": 1}}
     codes = [run_script(values, restart=restart).returncode for restart in range(4)]
     assert codes == [0, 9, 1, 1]
@@ -50,21 +54,23 @@ def test_after_its_last_crash_a_job_does_not_start_again(run_script: RunScript, 
     assert requeues(stubs) == ["requeue 7"]
 
 
-def test_a_program_that_was_missing_twice_is_not_looked_for_again(run_script: RunScript, tmp_path: Path) -> None:
+def test_job_requeued_after_its_program_was_missing_twice_does_not_run_again(
+    run_script: RunScript, tmp_path: Path
+) -> None:
     values = program(tmp_path, code=127) | {"restart": {"max_crashes": 5}}
     assert [run_script(values, restart=restart).returncode for restart in range(3)] == [0, 127, 1]
     assert runs(tmp_path) == 2
     assert last_event(tmp_path, "7.2")["reason"] == last_event(tmp_path, "7.1")["reason"]
 
 
-def test_a_program_that_was_stopped_is_stopped_by_its_user_still(run_script: RunScript, tmp_path: Path) -> None:
+def test_stopped_run_fails_with_reason_user_again_when_requeued(run_script: RunScript, tmp_path: Path) -> None:
     stopped = {"command": ["bash", "-c", f"echo x >>{tmp_path}/ran; touch {tmp_path}/run/stop"]}
     assert [run_script(stopped, restart=restart).returncode for restart in range(2)] == [75, 75]
     assert runs(tmp_path) == 1
     assert last_event(tmp_path, "7.1")["reason"] == last_event(tmp_path, "7.0")["reason"] == "user"
 
 
-def test_a_run_that_gave_up_gives_the_same_reason_again(run_script: RunScript, tmp_path: Path) -> None:
+def test_given_up_run_records_the_same_reason_when_requeued(run_script: RunScript, tmp_path: Path) -> None:
     values = worker(tmp_path, "requeue term 5") | {"restart": {"max_no_progress": 2}}
     for restart in range(4):
         run_script(values, restart=restart)
@@ -72,7 +78,7 @@ def test_a_run_that_gave_up_gives_the_same_reason_again(run_script: RunScript, t
     assert reasons == ["2 attempt(s) in a row without a new checkpoint"] * 2
 
 
-def test_a_crash_that_was_to_be_tried_again_is_though_its_script_was_killed_before_it_had_asked(
+def test_crashed_run_restarts_if_its_script_was_killed_before_requesting_the_requeue(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.on("scontrol", '[ "$1" != requeue ] || kill -KILL $PPID')
@@ -83,7 +89,7 @@ def test_a_crash_that_was_to_be_tried_again_is_though_its_script_was_killed_befo
     assert runs(tmp_path) == 2
 
 
-def test_a_job_that_is_cancelled_while_its_requeue_is_tried_again_is_let_go(
+def test_requeue_is_not_retried_after_its_job_was_cancelled(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.answer("RUNNING", "None", requeue="Unable to contact slurm controller", code=1)
@@ -95,7 +101,7 @@ def test_a_job_that_is_cancelled_while_its_requeue_is_tried_again_is_let_go(
     assert "COULD NOT" not in done.stderr
 
 
-def test_a_run_that_is_cancelled_while_its_requeue_is_tried_again_is_let_go(
+def test_requeue_is_not_retried_after_its_run_was_cancelled(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.answer("RUNNING", "None", requeue="Unable to contact slurm controller", code=1)
@@ -105,7 +111,7 @@ def test_a_run_that_is_cancelled_while_its_requeue_is_tried_again_is_let_go(
     assert cause(tmp_path) == "cancelled"
 
 
-def test_a_requeue_whose_answer_was_lost_is_known_by_the_number_of_restarts(
+def test_requeue_with_a_lost_answer_is_recognized_by_the_restart_count(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.answer("RUNNING", "None", requeue="Socket timed out on send/recv operation", code=1)
@@ -116,7 +122,9 @@ def test_a_requeue_whose_answer_was_lost_is_known_by_the_number_of_restarts(
     assert cause(tmp_path) == "start"
 
 
-def test_an_answer_of_before_a_term_is_asked_for_anew(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_scancel_arriving_during_the_job_state_query_prevents_a_requeue(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     """The controller says RUNNING, and the scancel comes before the script has read it."""
     values = worker(tmp_path, "requeue term 5")
     python = tmp_path / "python"
@@ -131,7 +139,7 @@ def test_an_answer_of_before_a_term_is_asked_for_anew(run_script: RunScript, stu
     assert requeues(stubs) == []
 
 
-def test_the_term_of_its_own_requeue_does_not_end_the_command_that_asks_for_it(
+def test_scontrol_requeue_survives_the_term_sent_by_its_own_requeue(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.on("scontrol", '[ "$1" != requeue ] || kill -TERM $$')
@@ -141,7 +149,7 @@ def test_the_term_of_its_own_requeue_does_not_end_the_command_that_asks_for_it(
 
 
 @pytest.mark.parametrize("ends", [" ***", " DUE to SIGNAL Terminated ***"])
-def test_an_attempt_that_follows_a_cancelled_one_ends_as_cancelled(
+def test_attempt_following_a_cancelled_one_ends_as_cancelled_without_running(
     run_script: RunScript, tmp_path: Path, ends: str
 ) -> None:
     run_script(worker(tmp_path, "requeue term 5"))
@@ -156,7 +164,9 @@ def test_an_attempt_that_follows_a_cancelled_one_ends_as_cancelled(
 
 
 @pytest.mark.parametrize("why", ["JOB REQUEUE", "PREEMPTION", "TIME LIMIT", "NODE FAILURE, SEE SLURMCTLD LOG"])
-def test_an_ordinary_requeue_is_not_taken_for_a_cancel(run_script: RunScript, tmp_path: Path, why: str) -> None:
+def test_ordinary_requeue_in_the_log_is_not_taken_for_a_scancel(
+    run_script: RunScript, tmp_path: Path, why: str
+) -> None:
     run_script(worker(tmp_path, "requeue term 5"))
     lines = f"slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-22T10:59:26 ***\n{STEPD} DUE TO {why} ***\n"
     (tmp_path / "run/slurm-7.out").write_text(lines)
@@ -168,7 +178,7 @@ FORBIDDEN = "Requested operation is presently disabled for job 7"
 
 
 @pytest.mark.parametrize("known", ["to Slurm", "by its output", "by nobody"])
-def test_a_job_that_replaces_a_cancelled_one_ends_as_cancelled(
+def test_replacement_job_runs_only_if_no_cancel_of_its_predecessor_is_known(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, known: str
 ) -> None:
     stubs.answer("RUNNING", "None", requeue=FORBIDDEN, code=1)
@@ -194,7 +204,7 @@ def submitted(tmp_path: Path) -> list[object]:
     "words",
     ["Welcome to Site X\n4321", "4321;blue\nYour project has 12 hours left.\n7 days", '  4321  \n"quota": 90 %'],
 )
-def test_of_a_talkative_sbatch_only_the_id_of_the_new_job_is_read(
+def test_replacement_job_id_is_read_from_sbatch_output_with_a_banner(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, words: str
 ) -> None:
     stubs.answer("RUNNING", "None", requeue=FORBIDDEN, code=1)
@@ -204,7 +214,7 @@ def test_of_a_talkative_sbatch_only_the_id_of_the_new_job_is_read(
     assert submitted(tmp_path) == ["4321"]
 
 
-def test_a_replacement_whose_number_was_lost_is_not_submitted_twice(
+def test_timed_out_sbatch_is_not_repeated_if_squeue_lists_the_replacement_job(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.answer("RUNNING", "None", requeue=FORBIDDEN, code=1)
@@ -217,7 +227,7 @@ def test_a_replacement_whose_number_was_lost_is_not_submitted_twice(
     assert submitted(tmp_path) == ["99"]
 
 
-def test_a_replacement_that_comes_up_late_is_not_submitted_twice(
+def test_timed_out_sbatch_stops_retrying_once_squeue_lists_the_replacement_job(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.answer("RUNNING", "None", requeue=FORBIDDEN, code=1)

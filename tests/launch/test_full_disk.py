@@ -28,7 +28,7 @@ def waits(stubs: Stubs) -> int:
     return stubs.calls("sleep").count("60")
 
 
-def test_an_attempt_waits_until_it_can_write(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_attempt_on_a_full_disk_waits_until_it_can_write(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     fill(tmp_path, "attempts/7.0/chain")
     stubs.on("sleep", f'[ "$(grep -c . "$STUBS/sleep.calls")" -lt 3 ] || rm -f {tmp_path}/run/attempts/7.0/chain')
     done = run_script(worker(tmp_path, "done finished 9"))
@@ -38,7 +38,7 @@ def test_an_attempt_waits_until_it_can_write(run_script: RunScript, stubs: Stubs
     assert cause(tmp_path) == "done"
 
 
-def test_where_it_stays_full_the_attempt_is_requeued_as_a_crash_so_often_and_no_more(
+def test_attempt_on_a_lastingly_full_disk_is_requeued_up_to_max_crashes(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     fill(tmp_path, *(f"attempts/7.{restart}/chain" for restart in range(4)))
@@ -49,7 +49,7 @@ def test_where_it_stays_full_the_attempt_is_requeued_as_a_crash_so_often_and_no_
     assert waits(stubs) == 4 * 10
 
 
-def test_attempts_that_could_write_do_not_count_as_such_crashes(
+def test_attempts_able_to_write_do_not_count_as_full_disk_crashes(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     for restart in range(3):
@@ -60,7 +60,7 @@ def test_attempts_that_could_write_do_not_count_as_such_crashes(
     assert len(requeues(stubs)) == 4
 
 
-def test_where_requeue_is_forbidden_they_are_counted_from_job_to_job(
+def test_full_disk_crashes_are_counted_across_resubmitted_jobs(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.answer("RUNNING", "None", requeue="Requested operation is presently disabled for job 7", code=1)
@@ -73,7 +73,7 @@ def test_where_requeue_is_forbidden_they_are_counted_from_job_to_job(
     assert len(stubs.calls("sbatch")) == 1
 
 
-def test_a_cancelled_job_does_not_come_back_for_want_of_room(
+def test_cancelled_job_is_not_requeued_because_of_a_full_disk(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.answer("COMPLETING", "None")
@@ -96,7 +96,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_on_a_disk_that_is_truly_full_it_is_no_different(
+def test_attempt_on_a_really_full_tmpfs_waits_and_is_requeued(
     run_script: RunScript, stubs: Stubs, small_disk: Path, tmp_path: Path
 ) -> None:
     values = worker(tmp_path, None, code=9)
@@ -114,7 +114,7 @@ def test_on_a_disk_that_is_truly_full_it_is_no_different(
     ("outcome", "code", "expected", "requeued"),
     [("done finished 9", 0, 0, False), ("requeue term 5", 0, 0, True), (None, 9, 0, True)],
 )
-def test_a_disk_that_is_full_later_costs_lines_of_the_record_alone(
+def test_disk_full_during_an_attempt_changes_neither_exit_code_nor_requeue(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str | None, code: int, expected: int, requeued: bool
 ) -> None:
     fill(tmp_path, "attempts/7.0/cause", "attempts/7.0/exit", "events/7.0-batch.jsonl")
@@ -129,7 +129,7 @@ def test_a_disk_that_is_full_later_costs_lines_of_the_record_alone(
     ]
 
 
-def test_an_attempt_for_whose_cause_there_was_no_room_found_the_disk_full(
+def test_attempt_with_an_empty_cause_file_counts_as_disk_full(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     """The file could be made, and the word not be written into it."""

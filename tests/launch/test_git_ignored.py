@@ -44,7 +44,7 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_is_large_or_looks_like_data_is_named(source: Path) -> None:
+def test_find_ignored_lists_large_and_data_like_files(source: Path) -> None:
     assert find_ignored(source, []) == [
         Ignored("data", 8_000_000),
         Ignored("big.log", 6_000_000),
@@ -52,23 +52,23 @@ def test_what_is_large_or_looks_like_data_is_named(source: Path) -> None:
     ]
 
 
-def test_a_link_to_a_folder_elsewhere_is_named_whatever_is_in_it(source: Path, tmp_path: Path) -> None:
+def test_find_ignored_lists_a_symlink_to_a_folder_elsewhere(source: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (source / "scratch").symlink_to(tmp_path / "elsewhere")
     (source / "broken.bin").symlink_to("nowhere")
     assert "scratch" in [one.name for one in find_ignored(source, [])]
 
 
-def test_what_is_linked_is_not_missed(source: Path) -> None:
+def test_find_ignored_omits_files_listed_as_snapshot_links(source: Path) -> None:
     assert [one.name for one in find_ignored(source, ["data", "sets"])] == ["big.log"]
 
 
-def test_outside_git_nothing_is_ignored(tmp_path: Path) -> None:
+def test_find_ignored_lists_no_file_outside_git(tmp_path: Path) -> None:
     (tmp_path / "x.bin").touch()
     assert find_ignored(tmp_path, []) == []
 
 
-def test_of_a_million_files_some_are_looked_at(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_ignored_looks_at_a_limited_number_of_files(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(6):
         (source / f"data/images/{i}.csv").touch()
     monkeypatch.setattr(code_snapshot, "MOST_OF_A_FOLDER", 4)
@@ -80,7 +80,7 @@ def test_of_a_million_files_some_are_looked_at(source: Path, monkeypatch: pytest
     assert find_ignored(source, []) == []
 
 
-def test_the_words_hold_the_line_for_the_config(source: Path, tmp_path: Path) -> None:
+def test_message_about_ignored_files_has_a_usable_snapshot_link_setting(source: Path, tmp_path: Path) -> None:
     taken = take(source, tmp_path / "code", SnapshotConfig(), leave_out=tmp_path / "run")
     assert in_words(taken.ignored) == (
         "Not in it, for git ignores it: data (8.0 MB), big.log (6.0 MB), sets/chars/train.bin (0.0 MB). "
@@ -92,14 +92,14 @@ def test_the_words_hold_the_line_for_the_config(source: Path, tmp_path: Path) ->
     assert (tmp_path / "again/sets/chars/train.bin").stat().st_size == 3_000
 
 
-def test_many_are_counted_and_odd_names_are_quoted() -> None:
+def test_message_about_ignored_files_counts_many_and_quotes_odd_names() -> None:
     many = [Ignored(f"d{i}", 9_000_000) for i in range(8)]
     assert " and 2 more. " in in_words(many)
     assert 'link: ["a, b\\u001b]"]' in in_words([Ignored("a, b\x1b]", 9_000_000, more=True)])
     assert "(over 9.0 MB)" in in_words([Ignored("d", 9_000_000, more=True)])
 
 
-def test_a_folder_of_ignored_files_alone_is_named_once(source: Path) -> None:
+def test_find_ignored_lists_a_fully_ignored_folder_once(source: Path) -> None:
     (source / "corpus/big").mkdir(parents=True)
     (source / "corpus/big/train.bin").touch()
     assert [one.name for one in find_ignored(source, []) if "corpus" in one.name] == ["corpus"]

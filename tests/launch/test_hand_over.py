@@ -42,7 +42,7 @@ DECISIONS = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_script_is_short_and_each_decision_in_it_has_a_reason(case: str) -> None:
+def test_batch_script_is_short_and_each_shell_decision_has_a_listed_reason(case: str) -> None:
     text = rendered(CASES[case], ARRAYS.get(case))
     values = CASES[case]
     by_user = [line for line in text.splitlines() if "--container" in line or "apptainer" in line]
@@ -55,7 +55,7 @@ def test_script_is_short_and_each_decision_in_it_has_a_reason(case: str) -> None
             assert any(known in line for known in DECISIONS), line
 
 
-def test_no_decision_is_listed_without_a_script_that_has_it() -> None:
+def test_every_listed_shell_decision_occurs_in_a_rendered_script() -> None:
     texts = "".join(rendered(CASES[case], ARRAYS.get(case)) for case in CASES) + SETUP.read_text()
     assert not [known for known in DECISIONS if known not in texts]
 
@@ -89,18 +89,20 @@ def test_step_has_the_environment_of_the_script_byte_for_byte(
     assert {entry for entry in ours ^ theirs if not entry.startswith(named)} == set()
 
 
-def test_variables_for_the_program_alone_reach_no_rank(run_script: RunScript, tmp_path: Path) -> None:
+def test_variables_for_the_batch_program_reach_no_rank(run_script: RunScript, tmp_path: Path) -> None:
     values = {"command": ["bash", "-c", "env >$HOME/seen"], "launch": {"setup": "false"}}
     run_script(values, CLUSTERDP_CHAIN="7", CLUSTERDP_REPLACES="6:6")
     assert not re.search("CLUSTERDP_(CHAIN|REPLACES|UNWRITTEN|SETUP|BEGAN)", (tmp_path / "seen").read_text())
 
 
-def test_step_reads_an_empty_standard_input(run_script: RunScript, tmp_path: Path) -> None:
+def test_step_has_dev_null_as_standard_input(run_script: RunScript, tmp_path: Path) -> None:
     run_script({"command": ["bash", "-c", "cat >$HOME/seen; readlink /proc/self/fd/0 >>$HOME/seen"]})
     assert (tmp_path / "seen").read_text() == "/dev/null\n"
 
 
-def test_logs_are_replaced_in_the_options_of_srun_alone(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_logs_placeholder_is_replaced_only_in_the_options_of_srun(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     run_script({"command": ["bash", "-c", 'echo "$1" >$HOME/seen', "x", "--output={logs}"]})
     assert (tmp_path / "seen").read_text() == "--output={logs}\n"
     assert f"--output={tmp_path}/run/attempts/7.0/logs/rank-%5t.out" in (stubs.folder / "srun.args").read_text()
@@ -118,14 +120,16 @@ def python(tmp_path: Path, text: str) -> str:
     ["exit 1", "echo /nope", "kill -9 $$", f'PATH=/nope PYENV_SHIM=1 {sys.executable} "$@"'],
     ids=["fails", "names nothing", "dies", "shim"],
 )
-def test_interpreter_that_is_a_script_is_passed_over_or_asked(run_script: RunScript, tmp_path: Path, text: str) -> None:
+def test_broken_host_python_is_skipped_and_a_shim_is_resolved(run_script: RunScript, tmp_path: Path, text: str) -> None:
     values = {"command": ["bash", "-c", "env >$HOME/seen"], "launch": {"host_python": python(tmp_path, text)}}
     done = run_script(values)
     assert (done.returncode, cause(tmp_path)) == (0, "done"), done.stderr
     assert "PYENV" not in (tmp_path / "seen").read_text()
 
 
-def test_without_any_interpreter_the_script_names_the_key(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_script_without_a_usable_python_fails_naming_host_python(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     run_script(DONE)
     script = tmp_path / "run/job.sbatch"
     script.write_text(re.sub(r"(for candidate in) .*; do", r"\1 /nope python3.5; do", script.read_text()))
@@ -135,7 +139,7 @@ def test_without_any_interpreter_the_script_names_the_key(run_script: RunScript,
     assert done.stderr.endswith("Set launch.host_python.\n") and done.stderr.count("\n") == 1
 
 
-def test_program_that_is_not_the_batch_process_refuses_to_supervise(tmp_path: Path) -> None:
+def test_batch_program_refuses_to_run_if_it_is_not_the_batch_process(tmp_path: Path) -> None:
     """Slurm's TERM would reach a wrapper in its place."""
     environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1"}
     words = [sys.executable, "-I", "-S", "-B", str(copied(tmp_path)), "run", str(tmp_path), "--pid=1", "--", "true"]
@@ -151,7 +155,7 @@ def copied(tmp_path: Path) -> Path:
     return tmp_path / "batch"
 
 
-def test_missing_program_exits_4_with_one_line(run_script: RunScript, tmp_path: Path) -> None:
+def test_missing_batch_program_exits_4_with_one_line(run_script: RunScript, tmp_path: Path) -> None:
     run_script(DONE)
     shutil.rmtree(tmp_path / "run/batch/batch")
     environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "8", "SLURM_JOB_NODELIST": "n1"}
@@ -162,7 +166,7 @@ def test_missing_program_exits_4_with_one_line(run_script: RunScript, tmp_path: 
         shutil.rmtree(tmp_path / "run/batch", ignore_errors=True)
 
 
-def test_program_decides_though_its_files_go_during_the_step(
+def test_batch_program_still_decides_if_its_files_are_deleted_during_the_step(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.on("sleep", 'case $1 in 10 | 60) exec /bin/sleep "$1" ;; esac')
@@ -180,14 +184,16 @@ def test_program_decides_though_its_files_go_during_the_step(
     assert "it is requeued" in (stubs.folder / "told").read_text()
 
 
-def test_trap_of_setup_on_exit_runs_at_the_end(run_script: RunScript, tmp_path: Path) -> None:
+def test_exit_trap_of_setup_runs_at_the_end_of_the_script(run_script: RunScript, tmp_path: Path) -> None:
     setup = "clean() { sleep 0; echo $mine >>$HOME/seen; }\nmine='two words'\ntrap clean EXIT"
     values = {"command": ["bash", "-c", "echo ran >>$HOME/seen; exit 3"], "launch": {"setup": setup}}
     assert run_script({**values, "restart": {"max_crashes": 0}}).returncode == 3
     assert (tmp_path / "seen").read_text() == "ran\ntwo words\n"
 
 
-def test_terms_to_all_processes_end_no_command_of_slurm(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_term_to_all_processes_interrupts_no_scontrol_command(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
     lines = '[ -e "$STUBS/$1" ] || { touch "$STUBS/$1"; kill -TERM $$ $PPID; kill -TERM $$ $PPID; }'
     stubs.on("scontrol", f'{lines}; echo "$1" >>"$STUBS/lived"')
@@ -197,7 +203,9 @@ def test_terms_to_all_processes_end_no_command_of_slurm(run_script: RunScript, s
 
 
 @pytest.mark.parametrize("name", ["HUP", "INT", "USR1", "USR2"])
-def test_stray_signal_ends_neither_program_nor_step(run_script: RunScript, tmp_path: Path, name: str) -> None:
+def test_stray_signal_does_not_end_the_batch_program_or_the_step(
+    run_script: RunScript, tmp_path: Path, name: str
+) -> None:
     values = {"command": ["bash", "-c", f"kill -{name} $PPID; /bin/sleep 0.2; touch $HOME/ran"]}
     assert run_script(values).returncode == 0
     assert (cause(tmp_path), (tmp_path / "ran").exists()) == ("done", True)
@@ -219,7 +227,9 @@ SETUPS = {
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-def test_setup_changes_no_decision(run_script: RunScript, stubs: Stubs, tmp_path: Path, setup: str) -> None:
+def test_setup_code_changes_no_restart_decision(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, setup: str
+) -> None:
     values = {**CRASHES, "launch": {"setup": SETUPS[setup]}}
     codes = [run_script(values, restart=restart).returncode for restart in range(3)]
     assert (codes, requeues(stubs)) == ([0, 3, 1], ["requeue 7"])
@@ -230,7 +240,7 @@ def test_setup_changes_no_decision(run_script: RunScript, stubs: Stubs, tmp_path
 
 
 @pytest.mark.parametrize("name", ["BASH_ENV", "POSIXLY_CORRECT", "SHELLOPTS"])
-def test_environment_of_the_submitter_changes_no_decision(
+def test_submitters_shell_environment_changes_no_restart_decision(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, name: str
 ) -> None:
     only = "case $0 in *job.sbatch) set -f; IFS=:; alias exec=false; scontrol() { echo no; } ;; esac\n"
@@ -240,7 +250,9 @@ def test_environment_of_the_submitter_changes_no_decision(
     assert (codes, requeues(stubs)) == ([0, 3], ["requeue 7"])
 
 
-def test_banner_of_a_wrapper_changes_no_decision(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_banner_printed_by_slurm_commands_changes_no_restart_decision(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     for name in ("scontrol", "squeue", "sinfo", "sbatch"):
         path = stubs.folder / name
         path.write_text(path.read_text().replace("#!/bin/bash\n", "#!/bin/bash\necho 'Welcome to the cluster!'\n"))
@@ -249,7 +261,7 @@ def test_banner_of_a_wrapper_changes_no_decision(run_script: RunScript, stubs: S
     assert (cause(tmp_path), ("submitted", None) in ledger(tmp_path)) == ("preempted", True)
 
 
-def test_fault_of_the_program_before_the_start_exits_4(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_batch_program_exception_before_the_step_exits_4(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     break_program(run_script, tmp_path, "policy.py", "history.ended[-1]", "history.broken")
     done = run_script(DONE, restart=1)
     assert done.returncode == 4
@@ -257,7 +269,9 @@ def test_fault_of_the_program_before_the_start_exits_4(run_script: RunScript, st
     assert requeues(stubs) == ["requeue 7"], "that was the attempt before"
 
 
-def test_fault_of_the_program_at_the_end_costs_one_attempt(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_batch_program_exception_after_the_step_ends_the_attempt_with_exit_75(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     break_program(run_script, tmp_path, "evidence.py", 'return Fault("start"', 'return Faul("start"')
     done = run_script(CRASHES, job=8)
     assert (done.returncode, cause(tmp_path, "8.0")) == (75, "unknown"), done.stderr
@@ -278,7 +292,7 @@ OLDEST = (3, 6)
 
 
 @pytest.mark.parametrize("path", sorted(PROGRAM.glob("*.py")), ids=lambda path: path.name)
-def test_each_module_of_the_program_parses_as_python_3_6(path: Path) -> None:
+def test_each_batch_program_module_parses_as_python_3_6(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=OLDEST)
 
 
@@ -296,7 +310,7 @@ def oldest_python() -> str:
     return sys.executable
 
 
-def test_oldest_python_at_hand_runs_an_attempt_in_odd_names_and_bytes(
+def test_batch_program_handles_non_ascii_names_and_bytes_on_the_oldest_python(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     program = tmp_path / "program"

@@ -50,13 +50,13 @@ def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_the_difference_is_about_ten_lines() -> None:
+def test_any_code_page_adds_at_most_eleven_lines_to_the_script() -> None:
     added = [line for line in block("diff").splitlines() if line.startswith("+")]
     assert len(added) <= 11
 
 
 @pytest.mark.slow
-def test_with_plain_python_it_trains_as_before_and_can_now_be_stopped(tmp_path: Path) -> None:
+def test_stopped_any_code_script_resumes_under_plain_python_to_the_same_weights(tmp_path: Path) -> None:
     short = script(" +").replace("epochs = 20", "epochs = 1")
     assert run(tmp_path / "whole", short) == (0, "")
     stopping = "import os\n" + short.replace(STEP, STEP + STOP)
@@ -70,7 +70,7 @@ def test_with_plain_python_it_trains_as_before_and_can_now_be_stopped(tmp_path: 
 
 
 @pytest.mark.slow
-def test_in_a_job_the_script_does_as_the_config_says(tmp_path: Path) -> None:
+def test_any_code_script_obeys_seed_and_checkpoint_keys_of_the_config(tmp_path: Path) -> None:
     short = script(" +").replace("epochs = 20", "epochs = 1")
     said = {
         "checkpoint": {"every_steps": 40, "every_s": None, "async_save": False, "keep_last": 2},
@@ -87,7 +87,7 @@ def test_in_a_job_the_script_does_as_the_config_says(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_before_it_is_a_plain_script_and_after_it_a_preempted_job_ends_as_the_undisturbed_one(
+def test_preempted_any_code_job_ends_with_the_weights_of_an_undisturbed_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):

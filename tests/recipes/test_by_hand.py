@@ -30,20 +30,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("size", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
-def test_by_hand_is_ddp_to_the_last_bit(trained: Any, size: int) -> None:
+def test_handwritten_gradient_averaging_equals_ddp_bit_for_bit(trained: Any, size: int) -> None:
     answer = trained(size)[0]
     assert answer["by_hand"] == answer["ddp"]
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_the_synchronous_server_is_ddp_to_the_last_bit_where_there_is_one_order_to_add_in(
-    trained: Any, size: int
-) -> None:
+def test_parameter_server_on_one_or_two_ranks_equals_ddp_bit_for_bit(trained: Any, size: int) -> None:
     answer = trained(size)[0]
     assert answer["server"] == answer["ddp"]
 
 
-def test_over_four_ranks_the_server_differs_by_no_more_than_the_order_of_its_sums(trained: Any) -> None:
+def test_parameter_server_on_four_ranks_equals_ddp_up_to_summation_order(trained: Any) -> None:
     """It adds up in the order of the ranks, gloo's ring begins elsewhere in each part of the buffer. A sum of four may
     then differ in the last bit, 6e-8 of it. Of the weights, which twelve steps change by little, that was 4e-9.
     """
@@ -59,7 +57,7 @@ def test_all_ranks_end_with_the_same_weights(trained: Any, size: int, way: str) 
 
 
 @pytest.mark.parametrize("way", ["ddp", "by_hand", "server"])
-def test_more_ranks_with_the_same_global_batch_do_what_one_does(trained: Any, way: str) -> None:
+def test_weights_do_not_depend_on_rank_count_at_equal_global_batch(trained: Any, way: str) -> None:
     """Up to rounding: one mean over 32 samples, or the mean of four means over 8."""
     alone = torch.tensor(trained(1)[0][way])
     for size in (2, 4):

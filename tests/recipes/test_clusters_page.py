@@ -65,38 +65,40 @@ def site(tmp_path: Path, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("text", BLOCKS)
-def test_each_block_is_a_config(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yaml_blocks_of_the_clusters_page_are_valid_configs(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "cfg.yaml").write_text(f"command: [true]\n{text}")
     config.load(tmp_path / "cfg.yaml")
 
 
-def test_a_virtual_environment_is_activated_before_the_program_starts(site: Site) -> None:
+def test_virtual_environment_is_activated_before_the_program_starts(site: Site) -> None:
     site.tool(site.home / "envs/torch/bin/activate", f'PATH={site.home}/envs/torch/bin:"$PATH"\n')
     site.tool(site.home / "envs/torch/bin/python", f'#!/bin/sh\necho its own\nexec {sys.executable} "$@"\n')
     assert "its own" in site.runs(block("source ~/envs"), "python -c 'print(1)'")
 
 
-def test_conda_is_made_known_and_activated(site: Site) -> None:
+def test_conda_environment_is_activated_in_the_job(site: Site) -> None:
     conda = 'conda() { [ "$1" = activate ] && export CONDA_DEFAULT_ENV=$2; }\n'
     site.tool(site.home / "miniconda3/etc/profile.d/conda.sh", conda)
     assert "in torch" in site.runs(block("conda activate"), "echo in $CONDA_DEFAULT_ENV")
 
 
-def test_modules_are_loaded_in_their_order(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_are_loaded_in_the_configured_order(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     # As the module command travels: a function in the environment.
     monkeypatch.setenv("BASH_FUNC_module%%", '() { [ "$1" = load ] && export LOADED="$LOADED $2"; }')
     assert "loaded gcc/12 cuda/12.4" in site.runs(block("gcc/12"), "echo loaded $LOADED")
 
 
-def test_a_module_that_is_not_there_ends_the_attempt(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_module_prevents_the_program_start(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BASH_FUNC_module%%", '() { echo "no such module: $2" >&2; return 1; }')
     said = site.runs(block("gcc/12"), "echo started")
     assert "no such module: gcc/12" in said
     assert "started" not in said
 
 
-def test_apptainer_gets_the_mounts_the_folder_and_the_image(site: Site) -> None:
+def test_apptainer_gets_mounts_working_folder_and_image(site: Site) -> None:
     standin = '#!/bin/sh\necho "apptainer: $*"\nwhile [ "$1" != /images/torch.sif ]; do shift; done\nshift\nexec "$@"\n'
     site.tool(site.bin / "apptainer", standin)
     said = site.runs(block("torch.sif"), "echo inside")
@@ -104,11 +106,11 @@ def test_apptainer_gets_the_mounts_the_folder_and_the_image(site: Site) -> None:
     assert re.search(r"apptainer: exec --bind (\S+):\1 --bind /data:/data:ro --pwd \S+/code /images/torch.sif", said)
 
 
-def test_the_interface_that_is_named_stays(site: Site) -> None:
+def test_configured_gloo_interface_reaches_the_program(site: Site) -> None:
     assert "over ib0" in site.runs(block("GLOO_SOCKET_IFNAME: ib0"), "echo over $GLOO_SOCKET_IFNAME")
 
 
-def test_a_signal_makes_a_hung_program_print_where_it_stands(site: Site) -> None:
+def test_hung_program_prints_its_stack_on_sigabrt(site: Site) -> None:
     (site.work / "hang.py").write_text(
         "import pathlib\nimport threading\n\n\ndef stands_here():\n"
         f"    pathlib.Path({str(site.work / 'hangs')!r}).touch()\n    threading.Event().wait()\n\n\nstands_here()\n"

@@ -25,34 +25,34 @@ def accuracy(tmp_path: Path, size: int, **params: object) -> float:
     return float(run.last("test_accuracy"))
 
 
-def test_it_learns_the_digits(tmp_path: Path) -> None:
+def test_digits_recipe_reaches_97_percent_accuracy_on_one_rank(tmp_path: Path) -> None:
     assert accuracy(tmp_path, 1, amp="fp32", batch_size=32) >= 0.97
 
 
 @pytest.mark.slow
-def test_it_learns_them_over_four_ranks_in_half_precision(tmp_path: Path) -> None:
+def test_digits_recipe_reaches_97_percent_accuracy_on_four_ranks_in_half_precision(tmp_path: Path) -> None:
     assert accuracy(tmp_path, 4) >= 0.97
 
 
-def test_its_gradients_fill_more_than_one_bucket_and_a_megabyte() -> None:
+def test_digits_model_has_over_a_megabyte_of_gradients() -> None:
     assert sum(p.numel() * p.element_size() for p in digits.Net().parameters()) > 1e6
 
 
-def test_no_image_is_both_trained_on_and_held_out() -> None:
+def test_digits_training_and_test_sets_share_no_image() -> None:
     train, test = digits.load_digits()
     assert (len(train), len(test)) == (1437, 360)
     seen = {image.numpy().tobytes() for image in train.tensors[0]}
     assert not seen & {image.numpy().tobytes() for image in test.tensors[0]}
 
 
-def test_the_images_are_read_without_loading_scipy() -> None:
+def test_load_digits_does_not_import_sklearn() -> None:
     look = "print({'scipy', 'sklearn'} & {*sys.modules})"
     program = f"import sys; from clusterdp.recipes import digits; digits.load_digits(); {look}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "set()\n"
 
 
-def test_without_scikit_learn_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_digits_without_scikit_learn_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundled, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'clusterdp\[demo\]'"):
         digits.load_digits()

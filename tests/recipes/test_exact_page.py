@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "clusterdp" / "recipes" / "EXACT.md").read_text()
 
 
-def test_the_tests_and_configs_that_it_names_are_there() -> None:
+def test_exact_page_names_only_existing_tests_and_configs() -> None:
     named = re.findall(r"`((?:tests/train/)?test_\w+\.py|configs/\w+\.yaml)`", PAGE)
     assert len(named) >= 6
     for name in named:
@@ -20,12 +20,12 @@ def test_the_tests_and_configs_that_it_names_are_there() -> None:
         assert (folder / name).is_file(), name
 
 
-def test_the_keys_that_it_names_are_those_of_the_config() -> None:
+def test_exact_page_names_only_existing_config_keys() -> None:
     for part, key in re.findall(r"`(checkpoint|train|local)\.(\w+)", PAGE):
         kind = {"checkpoint": tree.CheckpointConfig, "train": tree.TrainConfig, "local": tree.LocalConfig}[part]
         assert key in {field.name for field in dataclasses.fields(kind)}, key
 
 
-def test_the_other_pages_lead_to_it() -> None:
+def test_techniques_and_any_code_pages_link_to_the_exact_page() -> None:
     for page in ("TECHNIQUES.md", "ANY_CODE.md"):
         assert "[EXACT.md](EXACT.md)" in (ROOT / "clusterdp" / "recipes" / page).read_text()

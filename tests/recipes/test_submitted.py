@@ -55,7 +55,9 @@ def submit(folder: Path, name: str, *overrides: str) -> tuple[list[str], dict[st
 
 
 @pytest.mark.parametrize("name", [*BY_ACCURACY, *BY_LOSS])
-def test_it_is_preempted_comes_back_and_reaches_what_it_promises(tmp_path: Path, name: str) -> None:
+def test_preempted_recipe_reaches_its_documented_result_and_weights_of_an_undisturbed_run(
+    tmp_path: Path, name: str
+) -> None:
     events, end = submit(tmp_path, name)
     assert events.count("rehearsal") == 1 and "restored" in events, events
     if name in BY_ACCURACY:

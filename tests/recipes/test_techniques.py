@@ -23,14 +23,14 @@ ENTRY = "clusterdp.recipes.techniques:main"
 NAMES = sorted(file.stem for file in CONFIGS.glob("*.yaml") if f"entry: {ENTRY}\n" in file.read_text())
 
 
-def test_there_are_configs() -> None:
+def test_techniques_configs_include_fsdp_amp_accumulate_and_split() -> None:
     assert {"fsdp", "amp", "accumulate", "split"} <= set(NAMES)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_config_reaches_its_accuracy_and_ends_as_if_it_had_not_been_preempted(tmp_path: Path, name: str) -> None:
+def test_preempted_techniques_run_ends_with_the_weights_of_an_undisturbed_run(tmp_path: Path, name: str) -> None:
     digests = []
     for kind, words in (("whole", ["local.preempt_at=null"]), ("halves", [])):
         command = [sys.executable, "-m", "clusterdp", "submit", str(CONFIGS / f"{name}.yaml"), "--cluster", "local"]
@@ -51,7 +51,7 @@ def test_a_config_reaches_its_accuracy_and_ends_as_if_it_had_not_been_preempted(
     assert digests[0] == digests[1]
 
 
-def test_half_of_it_in_one_process_learns_the_digits(tmp_path: Path) -> None:
+def test_combined_techniques_learn_the_digits_in_one_process(tmp_path: Path) -> None:
     """The most steps that one config asks for, on one rank, without a cluster."""
     accumulate = config.load(CONFIGS / "accumulate.yaml").train
     train = {"accumulate": 2, "clip_norm": accumulate.clip_norm, "on_nan": accumulate.on_nan, "recompute": ["Block"]}
@@ -63,14 +63,14 @@ def test_half_of_it_in_one_process_learns_the_digits(tmp_path: Path) -> None:
     assert float(run.last("test_accuracy")) >= 0.85
 
 
-def test_an_accuracy_that_is_not_reached_is_a_failure(tmp_path: Path) -> None:
+def test_accuracy_below_the_at_least_param_fails_the_run(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", ENTRY, {"epochs": 1, "batch_size": 512, "at_least": 0.99})
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=1, env=run.attempt("1.0")) as ranks:
         assert ranks.join() == [8], ranks.log
     assert "at_least: the accuracy is 0." in ranks.rank_log(0)
 
 
-def test_the_page_names_what_there_is() -> None:
+def test_techniques_page_names_every_config_and_only_existing_train_keys() -> None:
     page = (CONFIGS.parent / "clusterdp" / "recipes" / "TECHNIQUES.md").read_text()
     for key in re.findall(r"`train\.(\w+)", page):
         assert key in {field.name for field in dataclasses.fields(TrainConfig)}, key
@@ -78,7 +78,7 @@ def test_the_page_names_what_there_is() -> None:
     assert set(NAMES) <= named <= {file.stem for file in CONFIGS.glob("*.yaml")}
 
 
-def test_the_lines_for_who_comes_from_apex_call_what_there_is() -> None:
+def test_apex_page_calls_only_existing_functions_and_methods() -> None:
     page = (CONFIGS.parent / "clusterdp" / "recipes" / "APEX.md").read_text()
     new = " ".join(re.findall(r"^\| `.*?` .*?\| (.*) \|$", page, re.MULTILINE))
     for name in set(re.findall(r"(?<![\w.])(\w+)\(", new)) - {"model", "len"}:

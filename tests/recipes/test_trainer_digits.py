@@ -15,7 +15,7 @@ ENTRY = "clusterdp.recipes.trainer_digits:main"
 
 
 @pytest.mark.slow
-def test_preempted_it_ends_as_the_undisturbed_run_and_has_learnt_the_digits(tmp_path: Path) -> None:
+def test_preempted_trainer_recipe_ends_with_the_undisturbed_history_and_weights(tmp_path: Path) -> None:
     ends = []
     for name, preempted in (("whole", False), ("preempted", True)):
         run = Run(tmp_path / name, ENTRY, {"epochs": 5, "step_delay_s": 0.005 if preempted else 0.0})

@@ -67,7 +67,9 @@ def runner(folder: Path, program: Program, names: list[str]) -> Callable[[str, l
     return make_run
 
 
-def test_a_part_is_named_if_other_values_in_it_change_nothing(failed: Callable[..., tuple], tmp_path: Path) -> None:
+def test_checkpoint_part_is_named_as_unread_if_altering_it_has_no_effect(
+    failed: Callable[..., tuple], tmp_path: Path
+) -> None:
     program: Program = lambda start: float((start["net"] + start["opt_a"]).sum())  # noqa: E731
     experiments, run, after, names = failed(program)
     shown = experiments.shown(run, after, runner(tmp_path, program, names))
@@ -78,13 +80,15 @@ def test_a_part_is_named_if_other_values_in_it_change_nothing(failed: Callable[.
     assert experiments.shown(run, after, runner(tmp_path, program, names)) == shown and len(names) == 4
 
 
-def test_score_that_is_made_anew_is_not_named(failed: Callable[..., tuple], tmp_path: Path) -> None:
+def test_score_recomputed_after_a_resume_is_not_named_as_unread(failed: Callable[..., tuple], tmp_path: Path) -> None:
     program: Program = lambda start: float((start["net"] + start["opt_a"] + start["opt_b"]).sum())  # noqa: E731
     experiments, run, after, names = failed(program, {SCORE: torch.tensor(0.3)})
     assert experiments.shown(run, after, runner(tmp_path, program, names)).cause == ""
 
 
-def test_a_part_alone_that_differs_is_named_if_another_is_read(failed: Callable[..., tuple], tmp_path: Path) -> None:
+def test_single_differing_part_is_named_as_unread_if_another_is_read(
+    failed: Callable[..., tuple], tmp_path: Path
+) -> None:
     def program(start: dict[str, torch.Tensor]) -> float:
         return float(start["net"].sum())
 
@@ -97,7 +101,7 @@ def test_a_part_alone_that_differs_is_named_if_another_is_read(failed: Callable[
     assert names == ["drill-plain", "drill-other-opt_b", "drill-other-opt_a", "drill-other-net"]
 
 
-def test_parts_that_are_read_are_not_named(failed: Callable[..., tuple], tmp_path: Path) -> None:
+def test_checkpoint_parts_read_by_the_program_are_not_named(failed: Callable[..., tuple], tmp_path: Path) -> None:
     program: Program = lambda start: float(sum(start[name].sum() for name in PARTS))  # noqa: E731
     experiments, run, after, names = failed(program)
     shown = experiments.shown(run, after, runner(tmp_path, program, names))
@@ -105,20 +109,24 @@ def test_parts_that_are_read_are_not_named(failed: Callable[..., tuple], tmp_pat
     assert shown.note.startswith("a plain start from the same files ended in the same state: the resume makes the diff")
 
 
-def test_a_program_that_reads_nothing_is_not_blamed(failed: Callable[..., tuple], tmp_path: Path) -> None:
+def test_experiments_name_no_cause_if_the_program_reads_no_checkpoint_part(
+    failed: Callable[..., tuple], tmp_path: Path
+) -> None:
     program: Program = lambda start: 7.0  # noqa: E731
     experiments, run, after, names = failed(program)
     assert not experiments.shown(run, after, runner(tmp_path, program, names)).cause
 
 
-def test_a_plain_start_with_another_end_is_the_last_experiment(failed: Callable[..., tuple], tmp_path: Path) -> None:
+def test_plain_start_with_a_different_end_state_stops_the_experiments(
+    failed: Callable[..., tuple], tmp_path: Path
+) -> None:
     program: Program = lambda start: float(torch.rand(1))  # noqa: E731
     experiments, run, after, names = failed(program)
     assert experiments.shown(run, after, runner(tmp_path, program, names)) == Shown()
     assert names == ["drill-plain"]
 
 
-def test_a_program_with_noise_or_a_long_run_is_not_experimented_on(failed: Callable[..., tuple]) -> None:
+def test_experiments_are_impossible_for_noisy_or_long_runs(failed: Callable[..., tuple]) -> None:
     experiments, *_ = failed(lambda start: 7.0)
     reference = experiments.reference
     assert experiments.are_possible

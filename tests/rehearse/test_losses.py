@@ -29,7 +29,7 @@ def worker() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize("is_worker", [True, False])
-def test_worker_of_torchrun_is_killed_itself_and_a_task_by_slurm(
+def test_rank_killed_kills_torchrun_workers_directly_and_tasks_through_slurm(
     tmp_path: Path, worker: subprocess.Popen[bytes], is_worker: bool
 ) -> None:
     tasks: list[int] = []

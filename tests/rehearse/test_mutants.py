@@ -27,7 +27,7 @@ def given(name: str) -> object:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [given(name) for name in IN_TEST_ALL])
-def test_a_mutant_is_caught_and_named_rightly(name: str, tmp_path: Path) -> None:
+def test_rehearsal_catches_each_mutant_program_and_names_its_fault(name: str, tmp_path: Path) -> None:
     mutant = MUTANTS[name]
     shutil.copy(HERE / f"mutants/{name}.py", tmp_path)
     job = job_of(f"{name}.py", mutant.ranks, mutant.config)
@@ -44,11 +44,11 @@ def test_a_mutant_is_caught_and_named_rightly(name: str, tmp_path: Path) -> None
         ("failed", "ema differs, and it was half written", NAMED),
     ],
 )
-def test_outcome_of_a_mutant_follows_from_verdict_and_words(verdict: str, diagnosis: str, outcome: str) -> None:
+def test_mutant_outcome_follows_from_verdict_and_diagnosis(verdict: str, diagnosis: str, outcome: str) -> None:
     assert Mutant("preempted", ("failed",), ("ema",), ("half written",)).outcome(verdict, diagnosis) == outcome
 
 
-def test_each_mutant_is_in_the_table() -> None:
+def test_mutant_table_lists_every_mutant_program() -> None:
     programs = {path.stem for path in (HERE / "mutants").glob("*.py")} - {"__init__", "table"}
     assert programs == set(MUTANTS)
     assert programs >= set(IN_TEST_ALL)

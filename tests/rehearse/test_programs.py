@@ -22,7 +22,7 @@ ELSEWHERE = "ELSEWHERE"  # in a program: a folder that is not its run's
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_found_and_named(name: str, tmp_path: Path) -> None:
+def test_rehearsal_finds_and_names_each_injected_fault(name: str, tmp_path: Path) -> None:
     fault = FAULTS[name]
     outcome = rehearsed(tmp_path, fault.edits, fault.config, fault.drill)
     row: dict[str, Any] = next((each for each in outcome["drills"] if each["drill"] == (fault.row or fault.drill)), {})
@@ -34,7 +34,7 @@ def test_a_fault_is_found_and_named(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ODD)
-def test_an_odd_habit_is_no_fault(name: str, tmp_path: Path) -> None:
+def test_unusual_but_correct_program_passes_its_drill(name: str, tmp_path: Path) -> None:
     odd = ODD[name]
     outcome = rehearsed(tmp_path, odd.edits, odd.config, odd.drill)
     [row] = outcome["drills"]
@@ -45,14 +45,14 @@ def test_an_odd_habit_is_no_fault(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", IN_TEST_ALL)
-def test_a_correct_program_fails_no_drill(name: str, tmp_path: Path) -> None:
+def test_correct_program_fails_no_drill(name: str, tmp_path: Path) -> None:
     program = CORRECT[name]
     shutil.copy(HERE / f"programs/correct/{name}.py", tmp_path)
     outcome = rehearse(tmp_path, job_of(f"{name}.py", program.ranks, program.config), DRILLS)
     assert outcome["passed"], outcome["said"]
 
 
-def test_each_correct_program_is_in_the_table() -> None:
+def test_table_of_correct_programs_lists_every_program_file() -> None:
     programs = {path.stem for path in (HERE / "programs/correct").glob("*.py")} - {"__init__", "table"}
     assert programs == set(CORRECT)
     assert {*IN_TEST_ALL} <= programs

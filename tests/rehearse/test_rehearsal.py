@@ -44,7 +44,7 @@ def rehearsal_of(folder: Path, state: str, *names: str) -> tuple[Rehearsal, list
     return rehearsal, made
 
 
-def test_two_kinds_of_files_end_a_rehearsal_before_its_whole_run(tmp_path: Path) -> None:
+def test_two_unrelated_checkpoints_stop_the_rehearsal_after_its_first_run(tmp_path: Path) -> None:
     rehearsal, made = rehearsal_of(tmp_path, CUT_SHORT, "a.pt", "b.pt")
     with pytest.raises(ConfigError, match=r"^rehearse\.compare: is not set, and there are .*a\.pt"):
         rehearsal.run()
@@ -54,7 +54,7 @@ def test_two_kinds_of_files_end_a_rehearsal_before_its_whole_run(tmp_path: Path)
 @pytest.mark.parametrize(
     ("names", "refused"), [(("a.pt", "b.pt"), True), (("a.pt",), False), (("a.json", "b.json"), False)]
 )
-def test_two_kinds_of_files_end_the_first_run_early(
+def test_first_run_ends_early_only_if_two_unrelated_checkpoints_appear(
     names: tuple[str, ...], refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its steps are told by the run that is looked at, 15 s after the first of them."""
@@ -80,7 +80,7 @@ def test_two_kinds_of_files_end_the_first_run_early(
 
 
 @pytest.mark.parametrize("pattern", ["logs:(", "/", "out/**x/*.pt"])
-def test_a_pattern_that_is_not_valid_is_refused_before_any_run(pattern: str, tmp_path: Path) -> None:
+def test_invalid_compare_pattern_is_refused_before_any_run(pattern: str, tmp_path: Path) -> None:
     rehearsal, made = rehearsal_of(tmp_path, "done")
     rehearsal.config.rehearse.compare = [pattern]
     with pytest.raises(ConfigError, match=r"^rehearse\.compare: "):
@@ -88,14 +88,14 @@ def test_a_pattern_that_is_not_valid_is_refused_before_any_run(pattern: str, tmp
     assert made == []
 
 
-def test_two_metrics_files_do_not_end_a_rehearsal_early(tmp_path: Path) -> None:
+def test_two_metrics_files_do_not_stop_the_rehearsal_after_its_first_run(tmp_path: Path) -> None:
     rehearsal, made = rehearsal_of(tmp_path, CUT_SHORT, "a.json", "b.json")
     with pytest.raises(RunError, match="undisturbed, the job ended as cut-short"):  # made by hand, as the first one
         rehearsal.run()
     assert made == ["undisturbed", "undisturbed-short"]
 
 
-def test_noise_is_measured_once_by_five_runs(tmp_path: Path) -> None:
+def test_noise_is_measured_once_with_five_undisturbed_runs(tmp_path: Path) -> None:
     rehearsal, made = rehearsal_of(tmp_path, "done", "a.json")
     state = end_state(RunDir(Path(rehearsal._run("", "undisturbed", []).folder)), ("a.json",))
     other = end_state(RunDir(Path(rehearsal._run("", "undisturbed-again", []).folder)), ("a.json",))

@@ -61,7 +61,7 @@ def rehearse(project: Path, *words: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
-def test_a_program_of_its_own_survives_a_preemption(project: Path) -> None:
+def test_program_without_clusterdp_passes_the_preempted_drill_bit_for_bit(project: Path) -> None:
     code, told = rehearse(project, "--only", "preempted", "run_dir=here")
     [drill] = told["drills"]
     assert (code, drill["verdict"], drill["state"]) == (0, "passed", "bit for bit"), told
@@ -72,7 +72,7 @@ def test_a_program_of_its_own_survives_a_preemption(project: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_it_survives_all_that_can_be_done_to_it(project: Path) -> None:
+def test_program_without_clusterdp_passes_every_applicable_drill(project: Path) -> None:
     program = project / "count.py"
     program.write_text(program.read_text().replace("0.03", "0.1"))  # three time limits are to hit it
     code, told = rehearse(project, "--jobs", "2")
@@ -85,7 +85,7 @@ def test_it_survives_all_that_can_be_done_to_it(project: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_that_counts_anew_is_found_out(project: Path) -> None:
+def test_program_restarting_from_step_0_is_reported_as_lost_work(project: Path) -> None:
     (project / "count.py").write_text(COUNTS.replace("state = json.load", "json.load"))
     code, told = rehearse(project, "--only", "preempted")
     [drill] = told["drills"]
@@ -93,7 +93,7 @@ def test_one_that_counts_anew_is_found_out(project: Path) -> None:
     assert drill["lost"] and drill["diagnosis"], told
 
 
-def test_a_drill_that_is_none_is_named_and_the_drills_are_listed(project: Path) -> None:
+def test_unknown_drill_gets_a_suggestion_and_list_prints_the_drills(project: Path) -> None:
     command = [sys.executable, "-m", "clusterdp", "rehearse", "count.yaml", "--only", "preemted"]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (
@@ -105,7 +105,7 @@ def test_a_drill_that_is_none_is_named_and_the_drills_are_listed(project: Path) 
 
 
 @pytest.mark.slow
-def test_a_job_that_fails_by_itself_is_told_before_any_drill(project: Path) -> None:
+def test_job_failing_undisturbed_is_reported_before_any_drill(project: Path) -> None:
     (project / "count.py").write_text("raise ValueError('no data')\n")
     command = [sys.executable, "-m", "clusterdp", "rehearse", "count.yaml"]
     done = subprocess.run(command, cwd=project, stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -114,7 +114,7 @@ def test_a_job_that_fails_by_itself_is_told_before_any_drill(project: Path) -> N
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_nothing_behind(project: Path) -> None:
+def test_ctrl_c_leaves_no_process_behind(project: Path) -> None:
     command = [sys.executable, "-m", "clusterdp", "rehearse", "count.yaml", "run_dir=here"]
     environ = {**os.environ, "TMPDIR": str(project)}
     with subprocess.Popen(

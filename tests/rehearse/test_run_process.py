@@ -19,7 +19,7 @@ finally:
 """
 
 
-def test_a_run_that_is_left_can_cancel_its_job(tmp_path: Path) -> None:
+def test_terminated_run_process_is_given_time_to_cancel_its_job(tmp_path: Path) -> None:
     """Killed at once, it left a job on a real cluster."""
     command = [sys.executable, "-c", CANCELS, str(tmp_path / "cancelled")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -29,7 +29,7 @@ def test_a_run_that_is_left_can_cancel_its_job(tmp_path: Path) -> None:
     assert process.returncode == 143
 
 
-def test_one_that_has_ended_by_itself_is_no_error() -> None:
+def test_ending_an_already_ended_run_process_is_not_an_error() -> None:
     runs = RunProcesses()
     with subprocess.Popen(["true"], text=True) as process:
         process.wait()

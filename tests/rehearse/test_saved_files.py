@@ -14,17 +14,17 @@ def _made(path: Path, at: int = 100) -> Path:
     return path
 
 
-def test_shards_of_ranks_are_one_checkpoint(tmp_path: Path) -> None:
+def test_shards_of_all_ranks_form_one_checkpoint(tmp_path: Path) -> None:
     shards = [_made(tmp_path / "rank0.pt", 100), _made(tmp_path / "rank1.pt", 101)]
     assert by_save(shards, 5) == [shards]
 
 
-def test_newest_save_is_last_whatever_its_names_are(tmp_path: Path) -> None:
+def test_saves_are_ordered_by_time_not_by_name(tmp_path: Path) -> None:
     old, new = _made(tmp_path / "slot1.pt", 100), _made(tmp_path / "slot0.pt", 110)
     assert by_save([new, old], 5) == [[old], [new]]
 
 
-def test_vanished_file_is_empty_and_oldest(tmp_path: Path) -> None:
+def test_vanished_file_counts_as_empty_and_oldest(tmp_path: Path) -> None:
     assert size_of(tmp_path / "gone.tmp") == 0
     made = _made(tmp_path / "step_1.pt")
     assert by_save([made, tmp_path / "gone.tmp"], 1.0) == [[tmp_path / "gone.tmp"], [made]]

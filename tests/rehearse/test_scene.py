@@ -41,7 +41,7 @@ def scene(folder: Path, facts: Facts, saved_s_ago: float | None = None, seed: ob
 
 
 @pytest.mark.parametrize(("saved_s_ago", "lands"), [(5.0, True), (0.1, False), (9.5, False), (None, False)])
-def test_a_program_without_steps_is_disturbed_in_the_middle_between_two_saves(
+def test_fault_in_a_program_without_steps_lands_midway_between_saves(
     tmp_path: Path, saved_s_ago: float | None, lands: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = Facts(took_s=40.0, files=EVERY_10_S)
@@ -55,14 +55,16 @@ def test_a_program_without_steps_is_disturbed_in_the_middle_between_two_saves(
             given.wait_progress(0.4)
 
 
-def test_a_program_without_saves_is_disturbed_by_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_in_a_program_without_steps_and_saves_is_timed_by_duration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene(tmp_path / "run", Facts(took_s=40.0)).wait_progress(0.4)
     monkeypatch.setattr(Scene, "patience_s", 0.05)
     with pytest.raises(Missed, match="40 % of its time did not come"):
         scene(tmp_path / "other", Facts(took_s=400.0)).wait_progress(0.4)
 
 
-def test_a_program_with_steps_is_disturbed_in_the_middle_between_two_saves(tmp_path: Path) -> None:
+def test_fault_in_a_program_with_steps_lands_midway_between_saves(tmp_path: Path) -> None:
     at = iter(range(1, 100))
     given = scene(tmp_path / "run", Facts(steps=100, saved_at=[20, 40, 60]), step=lambda: next(at))
     given.wait_progress(0.4)
@@ -84,7 +86,7 @@ def evidence_of(folder: Path, seed: object) -> str:
     return given.hits[0].evidence
 
 
-def test_the_moment_of_a_fault_varies_with_the_seed_and_is_named(
+def test_moment_of_a_fault_varies_with_the_seed_and_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
@@ -97,13 +99,13 @@ def test_the_moment_of_a_fault_varies_with_the_seed_and_is_named(
     }
 
 
-def test_the_moment_of_a_fault_is_the_same_for_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moment_of_a_fault_is_equal_for_equal_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     assert evidence_of(tmp_path / "a", "7.preempted") == evidence_of(tmp_path / "b", "7.preempted")
 
 
 @pytest.mark.parametrize(("saved_s_ago", "lands"), [(9.0, True), (5.0, False), (None, False)])
-def test_a_program_without_steps_is_disturbed_just_before_a_save(
+def test_near_save_fault_in_a_program_without_steps_lands_just_before_saving(
     tmp_path: Path, saved_s_ago: float | None, lands: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = scene(tmp_path / "run", Facts(took_s=40.0, files=EVERY_10_S), saved_s_ago)
@@ -116,7 +118,7 @@ def test_a_program_without_steps_is_disturbed_just_before_a_save(
 
 
 @pytest.mark.parametrize(("printed", "stuck"), [((), True), (("7.3",), False)])
-def test_run_is_stuck_if_attempts_end_before_a_first_step(printed: tuple[str, ...], stuck: bool) -> None:
+def test_run_is_stuck_if_several_attempts_end_before_a_first_step(printed: tuple[str, ...], stuck: bool) -> None:
     attempts = [SimpleNamespace(name=f"7.{number}", ended=1.0) for number in range(1 + MOST_STUCK)]
     live = SimpleNamespace(first_steps=dict.fromkeys(("7.0", *printed), 0.0))
     of_live: Any = SimpleNamespace(hits=[SimpleNamespace(attempt="7.0")], live=live)

@@ -22,7 +22,7 @@ def rehearsed(values: dict[str, Any], facts: Facts = UNKNOWN, cut_short: bool = 
     return config.from_mapping(values_of(loaded), [*shortening.for_all(loaded), *more])
 
 
-def test_it_tells_nobody_keeps_all_in_its_folder_and_waits_for_nothing() -> None:
+def test_rehearsal_config_disables_notifications_uploads_and_waiting() -> None:
     made = rehearsed(
         {
             "entry": "a.b:c",
@@ -37,7 +37,7 @@ def test_it_tells_nobody_keeps_all_in_its_folder_and_waits_for_nothing() -> None
     assert made.resources.time == shortening.TIME
 
 
-def test_values_and_words_of_the_user_make_it_short() -> None:
+def test_rehearse_params_args_and_steps_are_applied_to_the_job() -> None:
     made = rehearsed(
         {
             "command": ["python", "train.py"],
@@ -50,7 +50,7 @@ def test_values_and_words_of_the_user_make_it_short() -> None:
     assert (made.params, made.train.max_steps, made.resources.time) == ({"epochs": 2, "lr": 0.1}, 5, "4:00:00")
 
 
-def test_it_saves_some_times_or_as_often_as_the_user_has_it() -> None:
+def test_rehearsal_saves_every_sixth_of_the_run_unless_every_steps_is_set() -> None:
     saves = rehearsed({"entry": "a.b:c"}, Facts(steps=120), cut_short=True)
     assert (saves.checkpoint.every_steps, saves.checkpoint.every_s, saves.train.max_steps) == (20, None, 120)
     often = rehearsed({"entry": "a.b:c", "checkpoint": {"every_steps": 3}}, Facts(steps=120))
@@ -58,17 +58,17 @@ def test_it_saves_some_times_or_as_often_as_the_user_has_it() -> None:
 
 
 @pytest.mark.parametrize("command", ["python train.py --lr 0.1", ["python", "train.py", "--lr", "0.1"]])
-def test_more_words_of_a_command_follow_its_own(command: str | list[str]) -> None:
+def test_rehearse_args_are_appended_to_the_command(command: str | list[str]) -> None:
     made = rehearsed({"command": command, "rehearse": {"args": ["--max_iters", "100"]}})
     assert made.command == ["python", "train.py", "--lr", "0.1", "--max_iters", "100"]
 
 
-def test_a_job_without_a_command_takes_no_more_words() -> None:
+def test_rehearse_args_without_a_command_are_an_error() -> None:
     with pytest.raises(ConfigError, match=r"^rehearse\.args: .* Use rehearse\.params"):
         rehearsed({"entry": "a.b:c", "rehearse": {"args": ["--max_iters=100"]}})
 
 
-def test_a_container_of_pyxis_is_refused_beside_a_fake_cluster_alone() -> None:
+def test_pyxis_container_is_refused_on_the_fake_cluster_but_not_on_slurm() -> None:
     values = {"command": ["python"], "launch": {"container": {"image": "me.sqsh", "runtime": "pyxis"}}}
     loaded = config.from_mapping(values)
     with pytest.raises(ConfigError, match=r"launch\.container\.image: me\.sqsh: the fake cluster has no Pyxis"):

@@ -117,7 +117,7 @@ def scene_of(job: Job, saves: SaveShape, thorough: bool = True) -> Any:
 
 
 @needs_traps
-def test_each_moment_of_a_save_leaves_what_a_kill_there_leaves(job: Job) -> None:
+def test_kill_at_each_moment_of_a_save_leaves_the_expected_files(job: Job) -> None:
     scene = scene_of(job, learned())
     killed_while_saving(cast(Scene, scene))
     words = [hit.evidence.removeprefix("all ranks got SIGKILL ") for hit in scene.hits]
@@ -139,7 +139,7 @@ def test_each_moment_of_a_save_leaves_what_a_kill_there_leaves(job: Job) -> None
 
 
 @needs_traps
-def test_moment_missing_before_the_end_is_unmade(job: Job) -> None:
+def test_save_moment_not_reached_before_the_run_ends_is_reported(job: Job) -> None:
     shape = learned()
     never = shape.strikes[0].__class__("link", "code/*", "", "before")
     scene = scene_of(job, SaveShape(shape.words, (shape.strikes[0], never)))
@@ -148,7 +148,7 @@ def test_moment_missing_before_the_end_is_unmade(job: Job) -> None:
 
 
 @needs_traps
-def test_run_without_any_moment_is_missed(job: Job) -> None:
+def test_drill_raises_missed_if_no_moment_of_a_save_is_reached(job: Job) -> None:
     shape = learned()
     never = shape.strikes[0].__class__("link", "code/*", "", "before")
     with pytest.raises(Missed):
@@ -158,7 +158,9 @@ def test_run_without_any_moment_is_missed(job: Job) -> None:
 @pytest.mark.parametrize(
     ("file_events", "why"), [(None, "Linux 5.5"), (object(), "the undisturbed run has changed no file at a save")]
 )
-def test_strikes_are_inapplicable_without_notices_or_saves(file_events: object, why: str) -> None:
+def test_killed_while_saving_is_inapplicable_without_file_events_or_learned_saves(
+    file_events: object, why: str
+) -> None:
     cluster = SimpleNamespace(file_events=file_events)
     with pytest.raises(NotPossibleHere, match=why):
         killed_while_saving(cast(Scene, SimpleNamespace(cluster=cluster, facts=Facts(), thorough=False)))

@@ -10,7 +10,7 @@ PORTS = 22768  # of MASTER_PORT: 10000 to 32767, where ten belong to a job
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])
-def test_jobs_of_clusters_side_by_side_have_ports_of_their_own(nodes: int) -> None:
+def test_first_job_ids_of_parallel_test_clusters_have_distant_master_ports(nodes: int) -> None:
     first = [Shape(Path(), port, nodes).first_job_id for port in range(20000, 31900, nodes + 2)]
     assert all(40_000 <= number < 90_000 for number in first)
     for distance in range(1, 9):

@@ -57,7 +57,7 @@ def stories_hold_on(name: str, *words: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", OTHERS)
-def test_it_boots_and_runs_a_step_of_an_ordinary_user(name: str) -> None:
+def test_slurm_release_boots_and_runs_a_step_of_an_ordinary_user(name: str) -> None:
     done = on(name, "tests.slurm", "sh", "-c", OPEN, "sh", *AS_NOBODY)
     assert done.returncode == 0, done.stdout + done.stderr
     version, *users = done.stdout.split("\n")[:-1]
@@ -66,18 +66,18 @@ def test_it_boots_and_runs_a_step_of_an_ordinary_user(name: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_the_life_of_a_job_on_24_11() -> None:
+def test_job_life_cycle_tests_pass_on_slurm_24_11() -> None:
     stories_hold_on("24.11", *LIFE)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", OTHERS)
-def test_all_stories_hold_on_it(name: str) -> None:
+def test_end_to_end_tests_pass_on_each_slurm_release(name: str) -> None:
     stories_hold_on(name, "tests/e2e", "tests/slurm/test_testbed.py")
 
 
-def test_an_unknown_release_is_one_line() -> None:
+def test_unknown_slurm_release_prints_usage_and_exits_with_2() -> None:
     words = [sys.executable, "-m", "tests.slurm.release", "19.05", "true"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2

@@ -31,20 +31,20 @@ def run(slurm_environ: dict[str, str], *words: str) -> str:
     ).stdout
 
 
-def test_a_step_runs_on_several_nodes_with_gpus_of_their_own(real_slurm: RealSlurm) -> None:
+def test_step_runs_on_several_nodes_with_their_own_gpus(real_slurm: RealSlurm) -> None:
     say = "echo $SLURMD_NODENAME $SLURM_PROCID $CUDA_VISIBLE_DEVICES"
     said = run(real_slurm.environ(), "srun", "--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=2", "bash", "-c", say)
     assert sorted(said.splitlines()) == ["n1 0 0,1", "n1 1 0,1", "n2 2 0,1", "n2 3 0,1"]
 
 
-def test_accounting_answers(real_slurm: RealSlurm) -> None:
+def test_sacct_shows_a_completed_job(real_slurm: RealSlurm) -> None:
     job = run(real_slurm.environ(), "sbatch", "--wait", "--parsable", "--output=/dev/null", "--wrap=exit 0").strip()
     rows = ("sacct", "--jobs", job, "--noheader", "--parsable2", "--format=JobID,State")
     wait_for("its row", lambda: f"{job}|COMPLETED" in run(real_slurm.environ(), *rows), 20)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_nothing_is_left_when_its_owner_is_killed_with_a_job_running(how: signal.Signals) -> None:
+def test_slurm_testbed_leaves_no_process_or_folder_if_its_owner_is_killed(how: signal.Signals) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", HOLD], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -56,7 +56,7 @@ def site() -> Iterator[FakeCluster]:
 # -- the plan --
 
 
-def test_a_dry_run_names_what_it_would_run_and_submits_nothing(site: FakeCluster, tmp_path: Path) -> None:
+def test_dry_run_lists_scenarios_and_submits_no_job(site: FakeCluster, tmp_path: Path) -> None:
     done = record(site, tmp_path / "out", "--dry-run", *ROLES)
     assert done.returncode == 0, done.stderr
     assert "main is gpu, low is scavenge-long, short is debug" in done.stdout
@@ -67,13 +67,13 @@ def test_a_dry_run_names_what_it_would_run_and_submits_nothing(site: FakeCluster
     assert site.run("squeue", "-h", "-t", "all") == ""
 
 
-def test_without_a_terminal_it_waits_for_yes(site: FakeCluster, tmp_path: Path) -> None:
+def test_record_site_without_a_terminal_refuses_to_run_unless_yes_is_given(site: FakeCluster, tmp_path: Path) -> None:
     done = record(site, tmp_path / "out", "cancel-pending", *ROLES)
     assert (done.returncode, done.stderr) == (1, "Say --yes to run this.\n")
     assert site.run("squeue", "-h", "-t", "all") == ""
 
 
-def test_what_a_cluster_lacks_is_a_reason() -> None:
+def test_dry_run_names_the_reason_for_each_impossible_scenario() -> None:
     nodes = tuple(NodeShape(f"c{i}", cpus=64, gpus=0) for i in range(120))
     shape = foreign(
         nodes=nodes, partitions=(PartitionShape("cpu", default=True),), settings=SlurmConf(min_job_age_s=10)
@@ -93,20 +93,20 @@ def test_what_a_cluster_lacks_is_a_reason() -> None:
         assert re.search(rf"^    .*\b{name}\b.*: .*({reason})", said, re.MULTILINE), (name, said)
 
 
-def test_jobs_of_others_by_the_same_name_keep_a_scenario_from_cancelling_by_name(tmp_path: Path) -> None:
+def test_scenario_cancelling_by_name_is_skipped_if_other_jobs_share_the_name(tmp_path: Path) -> None:
     with FakeCluster(shape=foreign()) as cluster:
         cluster.run("sbatch", "--hold", "--job-name=two", "--output=/dev/null", "--wrap=true")
         assert "cancels jobs by name" in record(cluster, tmp_path, "cancel-pending", "--dry-run", *ROLES).stdout
 
 
 @pytest.mark.parametrize("name", look.scenarios())
-def test_every_need_of_a_scenario_is_known(name: str) -> None:
+def test_every_scenario_declares_only_known_needs(name: str) -> None:
     known = r"\d+ (node|minute)s?|root|alone|whole cluster|few nodes|low|preemption|short|gpus|8 cpus|no jobs named .*"
     for need in look.needs_of(name):
         assert re.fullmatch(rf"{known}|finished jobs|shared nodes", need), need
 
 
-def test_an_unknown_partition_is_one_line(site: FakeCluster) -> None:
+def test_unknown_partition_error_lists_the_existing_partitions(site: FakeCluster) -> None:
     done = record(site, "out", "--partition", "low=nosuch")
     assert done.returncode == 1
     assert done.stderr.startswith("partition low=nosuch: it does not exist. Name one of gpu,")
@@ -115,7 +115,7 @@ def test_an_unknown_partition_is_one_line(site: FakeCluster) -> None:
 # -- names --
 
 
-def test_drivers_get_the_names_of_partitions_and_records_get_them_back() -> None:
+def test_partition_names_are_translated_for_drivers_and_back_in_records() -> None:
     site = Site(["n1"], {"main": "gpu", "low": "main"}, names={"prof-xavier-lab": "USER"})
     for driver, here in {
         "squeue -p low": "squeue -p main",
@@ -145,7 +145,7 @@ def cluster(site: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> look.Cluster:
     return look.look({"low": "scavenge-long"}, [], account="prof-x")
 
 
-def test_a_record_has_fixed_words_for_names(cluster: look.Cluster, tmp_path: Path) -> None:
+def test_record_replaces_site_names_by_fixed_words(cluster: look.Cluster, tmp_path: Path) -> None:
     site = look.site_of(replace(cluster, hosts={*cluster.hosts, "cn0001", "login-a"}), "prof-x", "", 1)
     machines = "cn0001 cn[0001-3] rack1-gpu[07-08] login-a"
     folders = f"{tmp_path}/out {Path.home()}/data /gpfs/lab/data /var/spool/slurm/job10001/slurm_script"
@@ -154,7 +154,7 @@ def test_a_record_has_fixed_words_for_names(cluster: look.Cluster, tmp_path: Pat
     assert said == f"{machines} {folders} USER <cluster> low"
 
 
-def test_names_that_stay_are_told(cluster: look.Cluster, tmp_path: Path) -> None:
+def test_leaks_reports_lines_with_remaining_site_names(cluster: look.Cluster, tmp_path: Path) -> None:
     text = "fine\nran on rack1-gpu08\nof prof-x\n/gpfs/projects/secret/data\nin $WORK/out on n1\ncluster galaxy\n"
     (tmp_path / "record.json").write_text(text)
     assert [place.split(": ")[0] for place in record_site.leaks(tmp_path, cluster)] == [
@@ -166,7 +166,7 @@ def test_names_that_stay_are_told(cluster: look.Cluster, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_another_shape_of_the_same_release_differs_by_its_settings_alone(site: FakeCluster, tmp_path: Path) -> None:
+def test_recording_of_a_different_site_differs_only_by_its_settings(site: FakeCluster, tmp_path: Path) -> None:
     done = record(site, tmp_path, "--yes", "plain", "cancel", "cancel-pending", *ROLES)
     report = (tmp_path / "report.txt").read_text()
     assert done.returncode == 0, done.stdout + done.stderr
@@ -187,7 +187,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
-def test_ctrl_c_cancels_the_scenarios_jobs_and_no_others(number: signal.Signals, tmp_path: Path) -> None:
+def test_sigint_or_sighup_cancels_only_the_jobs_of_the_recorder(number: signal.Signals, tmp_path: Path) -> None:
     with FakeCluster(shape=foreign()) as cluster:
         words = [sys.executable, HERE / "record_site.py", tmp_path, "--yes", "cancel"]
         # A test may itself run where one of them is ignored: SIGHUP is under nohup.
@@ -209,7 +209,7 @@ def test_ctrl_c_cancels_the_scenarios_jobs_and_no_others(number: signal.Signals,
 # -- causes --
 
 
-def test_nearest_is_the_newest_that_is_not_newer() -> None:
+def test_nearest_returns_the_latest_recorded_release_not_newer_or_else_the_oldest() -> None:
     versions = {"23.11.4": "22.05", "24.11.0": "24.11", "25.05.1": "24.11", "26.11.2": "26.05", "20.11.9": "22.05"}
     assert {version: causes.nearest(version) for version in versions} == versions
 
@@ -225,7 +225,7 @@ def as_site(folder: Path, release: str, *names: str, version: str = "", **settin
     return folder
 
 
-def test_what_a_release_does_is_told_with_the_releases_that_do_it(tmp_path: Path) -> None:
+def test_differences_due_to_the_release_are_reported_with_matching_releases(tmp_path: Path) -> None:
     said = causes.report(as_site(tmp_path, "24.11", "plain", version="23.11.4"))
     assert "Slurm 23.11.4 beside the records of 22.05" in said
     settings, rest = said.split("Because of the release, or not explained")
@@ -234,7 +234,7 @@ def test_what_a_release_does_is_told_with_the_releases_that_do_it(tmp_path: Path
     assert "variable SLURM_JOB_END_TIME" in rest
 
 
-def test_a_setting_explains_what_it_decides_and_nothing_else(tmp_path: Path) -> None:
+def test_site_setting_explains_only_its_own_differences_in_the_report(tmp_path: Path) -> None:
     folder = as_site(tmp_path, "22.05", "cancel", KillWait="30 sec", JobSubmitPlugins="set")
     path = folder / "records" / "cancel.json"
     later = json.loads(path.read_text())
@@ -255,14 +255,14 @@ def test_a_setting_explains_what_it_decides_and_nothing_else(tmp_path: Path) -> 
     )
 
 
-def test_ids_between_which_others_submitted_do_not_matter(tmp_path: Path) -> None:
+def test_gaps_between_job_ids_are_not_a_difference(tmp_path: Path) -> None:
     folder = as_site(tmp_path, "22.05", "cancel-pending")
     path = folder / "records" / "cancel-pending.json"
     path.write_text(re.sub(r"\bJ(\d+)", lambda job: f"J{int(job[1]) * 3 + 5}", path.read_text()))
     assert causes.report(folder).endswith("not explained: 0 differences\n")
 
 
-def test_every_rule_is_of_a_setting_that_is_looked_at(cluster: look.Cluster) -> None:
+def test_cause_rules_are_well_formed_and_do_not_explain_exit_codes(cluster: look.Cluster) -> None:
     known = cluster.settings().keys()
     rules = causes.read_rules()
     assert len(rules) > 50
@@ -288,7 +288,9 @@ def folder_for_all() -> Iterator[Path]:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["22.05", "24.11"])
-def test_an_ordinary_user_records_a_real_cluster_of_another_shape(name: str, folder_for_all: Path) -> None:
+def test_ordinary_user_recording_on_real_slurm_separates_settings_from_release_differences(
+    name: str, folder_for_all: Path
+) -> None:
     """24.11 beside the records of 22.05: its own rules are told, and no setting is blamed for them."""
     if reason := packages.why_not():
         pytest.skip(reason)

@@ -72,7 +72,7 @@ def compare(release: str, name: str, got: Path) -> subprocess.CompletedProcess[s
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", list(cases()))
-def test_the_fake_does_what_the_real_slurm_did(
+def test_fake_slurm_replays_recorded_scenarios_like_the_real_release(
     case: tuple[str, str], recorded: tuple[Path, dict[tuple[str, str], Future[str]]]
 ) -> None:
     (release, name), (out, said) = case, recorded
@@ -81,7 +81,7 @@ def test_the_fake_does_what_the_real_slurm_did(
     assert difference.returncode == 0, f"{recorder}\n{difference.stdout}{difference.stderr}"
 
 
-def test_the_comparison_notices_a_difference(tmp_path: Path) -> None:
+def test_record_comparison_detects_a_changed_job_state(tmp_path: Path) -> None:
     """Else the tests above would prove nothing."""
     (tmp_path / "records").mkdir()
     right = (HERE / "records" / "24.11" / "cancel.json").read_text()

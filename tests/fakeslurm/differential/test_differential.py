@@ -58,7 +58,7 @@ def both(real_slurm: RealSlurm, tmp_path_factory: pytest.TempPathFactory) -> Ite
 @pytest.mark.timeout(3600)
 @settings(max_examples=BATCHES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 @given(batch=st.lists(workloads(), min_size=1, max_size=AT_ONCE))
-def test_random_workloads_end_alike_on_both(both: Both, batch: list[Workload]) -> None:
+def test_random_workloads_end_on_the_fake_as_on_the_real_slurm(both: Both, batch: list[Workload]) -> None:
     folder = both.folder / str(next(both.numbers))
     expected = driver.run_all(batch, both.real, folder / "real")
     seen = driver.run_all(batch, both.fake, folder / "fake")
@@ -81,7 +81,7 @@ def of_release(cases: Sequence[Path], *marks: pytest.MarkDecorator) -> list[Any]
         *of_release([case for case in CASES if case.stem in SLOW], pytest.mark.slow),
     ],
 )
-def test_what_differed_once_is_now_as_on_the_real_slurm(cases: list[Path], tmp_path: Path) -> None:
+def test_recorded_workloads_end_on_the_fake_as_on_the_real_slurm(cases: list[Path], tmp_path: Path) -> None:
     known = [json.loads(case.read_text()) for case in cases]
     with FakeCluster(shape=like_the_real_one(cases[0].parent.name)) as fake:
         seen = driver.run_all([Workload.from_json(one["workload"]) for one in known], fake.env, tmp_path)
@@ -89,7 +89,7 @@ def test_what_differed_once_is_now_as_on_the_real_slurm(cases: list[Path], tmp_p
     assert not {name: lines for name, lines in found.items() if lines}
 
 
-def test_a_difference_is_noticed() -> None:
+def test_differences_reports_a_different_state_and_a_missing_file() -> None:
     """Else the tests above would prove nothing."""
     one = {"jobs": {"a": [{"JobState": "FAILED"}]}, "files": {"x": ["1"]}}
     other = {"jobs": {"a": [{"JobState": "COMPLETED"}]}, "files": {}}

@@ -43,7 +43,7 @@ def submit(*sweeps: str, **values: Any) -> SentSweep:
     return clusterdp.submit_sweep(given, sweeps=sweeps)
 
 
-def test_a_sweep_is_one_job_array_with_a_run_folder_for_each_element(work: Path, stubs: Stubs) -> None:
+def test_sweep_is_submitted_as_one_array_with_a_run_folder_per_element(work: Path, stubs: Stubs) -> None:
     sent = submit("params.lr=0.1,0.01", "params.seed=range(2)", sweep={"parallel": 3})
     path = work / "s"
     assert stubs.calls("sbatch") == [f"--parsable {path}/job.sbatch"]
@@ -60,7 +60,7 @@ def test_a_sweep_is_one_job_array_with_a_run_folder_for_each_element(work: Path,
     assert own["sweep"]["grid"] == {}
 
 
-def test_an_element_is_resumed_as_a_run_of_its_own(work: Path, stubs: Stubs) -> None:
+def test_sweep_element_is_resumed_as_a_run_of_its_own(work: Path, stubs: Stubs) -> None:
     sent = submit("params.lr=0.1,0.01", launch={"container": {"image": "x"}, "python": "python"})
     plan = plan_again(sent.jobs[1].run, None, ["params.seed=4"])
     assert "--array" not in plan.script.text
@@ -69,7 +69,7 @@ def test_an_element_is_resumed_as_a_run_of_its_own(work: Path, stubs: Stubs) -> 
     assert mounts == f"--container-mounts={work}/s/1:{work}/s/1,{work}/s/code:{work}/s/code"
 
 
-def test_each_element_has_checkpoints_of_its_own(work: Path) -> None:
+def test_each_sweep_element_has_its_own_checkpoint_url(work: Path) -> None:
     sent = submit("params.lr=0.1,0.01", checkpoint={"url": "/data/run/"})
     urls = [config.read_resolved(job.run.config)["checkpoint"]["url"] for job in sent.jobs]
     assert urls == ["/data/run/0", "/data/run/1"]
@@ -86,7 +86,7 @@ def test_each_element_has_checkpoints_of_its_own(work: Path) -> None:
         (["name=a,b"], "name"),
     ],
 )
-def test_what_would_need_another_script_is_refused_with_its_key(work: Path, words: list[str], key: str) -> None:
+def test_sweep_over_a_key_of_the_batch_script_is_refused(work: Path, words: list[str], key: str) -> None:
     with pytest.raises(
         ConfigError, match=rf"sweep: {key} changes the job's script.* Submit runs that differ in it apart"
     ):
@@ -94,7 +94,7 @@ def test_what_would_need_another_script_is_refused_with_its_key(work: Path, word
     assert not Path("s").exists()
 
 
-def test_so_is_what_becomes_a_resource_by_an_interpolation(work: Path) -> None:
+def test_swept_param_interpolated_into_a_resource_is_refused(work: Path) -> None:
     with pytest.raises(ConfigError, match=r"sweep: params\.seed=1 changes the job's script, by params, resources"):
         submit("params.seed=0,1", resources={"mem": "${params.seed}G"})
 
@@ -102,17 +102,17 @@ def test_so_is_what_becomes_a_resource_by_an_interpolation(work: Path) -> None:
 @pytest.mark.parametrize(
     "word", ["snapshot.max_mb=50,60", "local.cpus_per_node=2,4", "run_dir=a,b", "snapshot.link=[a],[b]"]
 )
-def test_what_submit_alone_reads_is_refused(work: Path, word: str) -> None:
+def test_sweep_over_a_key_read_only_by_submit_is_refused(work: Path, word: str) -> None:
     with pytest.raises(ConfigError, match=r"is for the sweep as a whole"):
         submit(word)
 
 
 @pytest.mark.parametrize("word", ["checkpoint.every_s=5,7", "train.seed=range(2)", "entry=train:main,train:other"])
-def test_what_the_worker_reads_may_differ(work: Path, word: str) -> None:
+def test_sweep_over_a_key_read_by_the_worker_is_accepted(work: Path, word: str) -> None:
     assert len(submit(word, "params.lr=0.1").jobs) == 2
 
 
-def test_a_value_that_the_entry_does_not_take_is_refused_with_its_element(work: Path, stubs: Stubs) -> None:
+def test_swept_value_unfit_for_the_entry_is_refused_with_its_element(work: Path, stubs: Stubs) -> None:
     with pytest.raises(ConfigError, match=r"element 2 \(params\.lr=x\): params\.lr: 'x' is not of type float"):
         submit("params.lr=0.1,0.2,x")
     with pytest.raises(ConfigError, match=r"element 1 \(entry=train:othr\): .*Did you mean train:other\?"):
@@ -120,12 +120,12 @@ def test_a_value_that_the_entry_does_not_take_is_refused_with_its_element(work: 
     assert not stubs.calls("sbatch")
 
 
-def test_params_that_no_program_is_given_are_refused(work: Path) -> None:
+def test_swept_param_missing_in_the_command_is_refused(work: Path) -> None:
     with pytest.raises(ConfigError, match=r"params\.lr is nowhere in command:.* Write \$\{params\.lr\} there"):
         submit("params.lr=1,2", entry=None, command="train")
 
 
-def test_submitit_and_a_template_without_elements_are_refused(work: Path) -> None:
+def test_submit_and_submitit_and_templates_without_element_refuse_a_sweep(work: Path) -> None:
     with pytest.raises(ConfigError, match=r"backend: submitit has no sweeps"):
         submit("params.lr=1,2", backend="submitit")
     Path("mine.j2").write_text("#!/bin/bash\nrun_dir={{ run_dir }}\n")
@@ -135,7 +135,7 @@ def test_submitit_and_a_template_without_elements_are_refused(work: Path) -> Non
         clusterdp.submit({"entry": "train:main", "sweep": {"grid": {"params.lr": [1, 2]}}})
 
 
-def test_a_dry_run_prints_the_script_and_what_would_run_and_writes_nothing(work: Path, stubs: Stubs) -> None:
+def test_sweep_dry_run_prints_elements_and_script_but_writes_no_file(work: Path, stubs: Stubs) -> None:
     (work / "c.yaml").write_text("entry: train:main\nrun_dir: s\nsweep:\n  grid:\n    params.lr: [0.1, 0.01]\n")
     before = sorted(work.rglob("*"))
     words = [sys.executable, "-m", "clusterdp", "submit", "c.yaml", "--sweep", "params.seed=range(2)"]
@@ -158,7 +158,7 @@ def refusing_after(stubs: Stubs, accepted: int) -> None:
     stubs.on("sbatch", lines)
 
 
-def test_beyond_max_array_size_there_are_several_arrays(work: Path, stubs: Stubs) -> None:
+def test_sweep_beyond_max_array_size_is_split_into_several_arrays(work: Path, stubs: Stubs) -> None:
     limited_to(stubs, 25)
     refusing_after(stubs, 9)
     sent = submit("params.seed=range(35)", sweep={"parallel": 4})
@@ -176,7 +176,7 @@ def test_beyond_max_array_size_there_are_several_arrays(work: Path, stubs: Stubs
     assert "#SBATCH --array=0-4%4\n" in text
 
 
-def test_a_sweep_that_fits_is_one_array(work: Path, stubs: Stubs) -> None:
+def test_sweep_within_max_array_size_is_one_array(work: Path, stubs: Stubs) -> None:
     limited_to(stubs, 25)
     submit("params.seed=range(25)")
     assert len(stubs.calls("sbatch")) == 1
@@ -185,14 +185,14 @@ def test_a_sweep_that_fits_is_one_array(work: Path, stubs: Stubs) -> None:
         submit("params.seed=range(2)", run_dir="other")
 
 
-def test_what_sbatch_refuses_leaves_nothing(work: Path, stubs: Stubs) -> None:
+def test_sweep_refused_by_sbatch_leaves_no_folder(work: Path, stubs: Stubs) -> None:
     refusing_after(stubs, 0)
     with pytest.raises(SubmitError, match="too many jobs"):
         submit("params.seed=range(3)")
     assert not Path("s").exists()
 
 
-def test_if_a_later_array_is_refused_those_before_it_are_undone(work: Path, stubs: Stubs) -> None:
+def test_refused_later_array_cancels_the_earlier_arrays_of_its_sweep(work: Path, stubs: Stubs) -> None:
     limited_to(stubs, 10)
     refusing_after(stubs, 2)
     with pytest.raises(
@@ -204,7 +204,7 @@ def test_if_a_later_array_is_refused_those_before_it_are_undone(work: Path, stub
     assert marked == list(range(20))
 
 
-def test_or_kept_if_that_is_wanted(work: Path, stubs: Stubs) -> None:
+def test_refused_later_array_keeps_the_earlier_ones_with_on_refusal_keep(work: Path, stubs: Stubs) -> None:
     limited_to(stubs, 10)
     refusing_after(stubs, 2)
     sent = submit("params.seed=range(25)", sweep={"on_refusal": "keep"})
@@ -213,7 +213,7 @@ def test_or_kept_if_that_is_wanted(work: Path, stubs: Stubs) -> None:
     assert not stubs.calls("scancel")
 
 
-def test_in_doubt_the_folder_stays_and_the_remedy_is_named(
+def test_timed_out_sweep_submission_keeps_its_folder_and_names_retry_unsubmitted(
     work: Path, stubs: Stubs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answers, "PAUSES_S", (0,))
@@ -224,7 +224,7 @@ def test_in_doubt_the_folder_stays_and_the_remedy_is_named(
 
 
 @pytest.mark.parametrize("kind", ["command", "script"])
-def test_the_words_of_an_element_reach_its_program_as_they_are(
+def test_special_characters_in_a_swept_param_reach_its_program_unchanged(
     work: Path, stubs: Stubs, kind: str, tmp_path: Path
 ) -> None:
     """Under the name of each hostile word there is one element."""
@@ -260,14 +260,14 @@ def run_element(folder: SweepDir, number: int, stubs: Stubs) -> subprocess.Compl
     return subprocess.run(words, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
 
 
-def test_an_element_without_its_words_does_not_pass_for_one_that_is_done(work: Path, stubs: Stubs) -> None:
+def test_sweep_element_without_its_words_file_fails_with_exit_4(work: Path, stubs: Stubs) -> None:
     sent = submit("params.lr=1,2", entry=None, command="echo ${params.lr}")
     (sent.jobs[1].run.path / "words").unlink()
     assert run_element(sent.folder, 1, stubs).returncode == 4
     assert run_element(sent.folder, 0, stubs).returncode == 0
 
 
-def test_an_element_is_requeued_and_resubmitted_by_itself(work: Path, stubs: Stubs) -> None:
+def test_sweep_element_is_requeued_and_resubmitted_alone(work: Path, stubs: Stubs) -> None:
     """Its job id is the array's own here, as that of the last element is."""
     sent = submit("params.lr=1,2", entry=None, command="sh -c 'exit 75' ${params.lr}")
     assert run_element(sent.folder, 1, stubs).returncode == 0
@@ -281,7 +281,7 @@ def test_an_element_is_requeued_and_resubmitted_by_itself(work: Path, stubs: Stu
     assert "4321_0" in [event.get("job") for event in read_events(sent.jobs[0].run) if event["event"] == "submitted"]
 
 
-def test_an_element_says_which_it_is(work: Path) -> None:
+def test_sweep_element_text_has_its_number_and_values(work: Path) -> None:
     plan = make_sweep_plan(config.read({"entry": "train:main"}, sweeps=["params.lr=0.5,1"]))
     element: Element = plan.sweep.elements[1]
     assert str(element) == "element 1 (params.lr=1)"

@@ -32,14 +32,14 @@ def write_mnist(folder: Path, *, count: int = 3, gzipped: bool = True, side: int
 
 
 @pytest.mark.parametrize("gzipped", [True, False])
-def test_mnist_is_read_as_published_and_unpacked(tmp_path: Path, gzipped: bool) -> None:
+def test_mnist_loads_from_gzipped_and_from_unpacked_files(tmp_path: Path, gzipped: bool) -> None:
     pixels = write_mnist(tmp_path, gzipped=gzipped)
     read, labels = idx.read_pair(tmp_path, "train")
     assert torch.equal(read, pixels)
     assert labels.tolist() == [0, 1, 2]
 
 
-def test_for_lenet_it_is_framed_to_32_pixels(tmp_path: Path) -> None:
+def test_mnist_images_are_zero_padded_to_32_pixels(tmp_path: Path) -> None:
     pixels = write_mnist(tmp_path)
     loaded = images.load("mnist", tmp_path)
     image, label = loaded.train[2]
@@ -62,7 +62,7 @@ def test_for_lenet_it_is_framed_to_32_pixels(tmp_path: Path) -> None:
         (lambda data: b"\x1f\x8b" + data, "Fetch the file again"),
     ],
 )
-def test_a_bad_file_is_one_clear_error(tmp_path: Path, spoil: object, says: str) -> None:
+def test_bad_mnist_file_is_a_one_line_error_with_its_path(tmp_path: Path, spoil: object, says: str) -> None:
     write_mnist(tmp_path, gzipped=False)
     file = tmp_path / "train-images-idx3-ubyte"
     file.write_bytes(spoil(file.read_bytes()))  # type: ignore[operator]
@@ -71,19 +71,19 @@ def test_a_bad_file_is_one_clear_error(tmp_path: Path, spoil: object, says: str)
     assert str(error.value).startswith(f"{file}: ") and "\n" not in str(error.value)
 
 
-def test_files_of_two_sets_are_not_mixed(tmp_path: Path) -> None:
+def test_mnist_images_and_labels_of_different_counts_are_refused(tmp_path: Path) -> None:
     write_mnist(tmp_path, gzipped=False)
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx_bytes(torch.zeros(2, dtype=torch.uint8)))
     with pytest.raises(ConfigError, match=r"\(3, 28, 28\) and labels \(2,\) do not belong together"):
         idx.read_pair(tmp_path, "train")
 
 
-def test_an_empty_folder_says_which_file_it_wants(tmp_path: Path) -> None:
+def test_empty_mnist_folder_error_names_the_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no train-images-idx3-ubyte, nor with \.gz"):
         images.load("mnist", tmp_path)
 
 
-def test_odd_sizes_are_refused(tmp_path: Path) -> None:
+def test_mnist_images_of_33_pixels_are_refused(tmp_path: Path) -> None:
     write_mnist(tmp_path, side=33)
     with pytest.raises(ConfigError, match="even sizes up to 32"):
         images.load("mnist", tmp_path)

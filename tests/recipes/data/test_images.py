@@ -23,7 +23,7 @@ def write_cifar(folder: Path, records: int = 2) -> None:
 
 
 @pytest.mark.parametrize("inner", ["", "cifar-10-batches-bin"])
-def test_cifar_is_read_where_its_archive_was_unpacked(tmp_path: Path, inner: str) -> None:
+def test_cifar10_loads_from_its_batches_folder_or_the_parent_folder(tmp_path: Path, inner: str) -> None:
     write_cifar(tmp_path / "data" / inner)
     loaded = images.load("cifar10", tmp_path / "data")
     assert (len(loaded.train), len(loaded.test), loaded.channels) == (10, 2, 3)
@@ -33,7 +33,7 @@ def test_cifar_is_read_where_its_archive_was_unpacked(tmp_path: Path, inner: str
     assert loaded.test[0][0][0, 0, 0] == 5
 
 
-def test_cifars_pickles_are_not_read(tmp_path: Path) -> None:
+def test_cifar10_pickle_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "data_batch_1").write_bytes(b"\x80\x02}q")
     with pytest.raises(ConfigError, match="CIFAR-10's pickles; they are not read"):
         images.load("cifar10", tmp_path)
@@ -47,14 +47,14 @@ def test_cifars_pickles_are_not_read(tmp_path: Path) -> None:
         (bytes([10]) + bytes(3072), "a label 10"),
     ],
 )
-def test_a_bad_file_of_cifar_is_one_clear_error(tmp_path: Path, data: bytes, says: str) -> None:
+def test_bad_cifar10_file_is_an_error_with_its_name_and_fault(tmp_path: Path, data: bytes, says: str) -> None:
     write_cifar(tmp_path / "data")
     (tmp_path / "data" / "data_batch_4.bin").write_bytes(data)
     with pytest.raises(ConfigError, match=rf"data_batch_4\.bin: .*{says}"):
         images.load("cifar10", tmp_path / "data")
 
 
-def test_without_cifar_it_names_the_archive(tmp_path: Path) -> None:
+def test_missing_cifar10_file_error_names_the_archive_to_unpack(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"data_batch_1\.bin: there is no such file. Unpack cifar-10-binary"):
         images.load("cifar10", tmp_path)
 
@@ -71,7 +71,7 @@ def pictures(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_folder_of_images_has_a_class_a_folder(pictures: Path) -> None:
+def test_each_subfolder_of_an_image_folder_is_one_class(pictures: Path) -> None:
     loaded = images.load("folder", pictures)
     assert (len(loaded.train), len(loaded.test), loaded.classes) == (6, 2, 2)
     image, label = loaded.train[4]
@@ -79,30 +79,32 @@ def test_a_folder_of_images_has_a_class_a_folder(pictures: Path) -> None:
     assert image[2].min() == 255 and image[:2].max() == 0
 
 
-def test_an_image_that_is_none_is_named(pictures: Path) -> None:
+def test_broken_image_file_is_an_error_with_its_name(pictures: Path) -> None:
     (pictures / "train" / "cats" / "0.png").write_bytes(b"nothing")
     with pytest.raises(ConfigError, match=r"cats/0\.png: .*Replace or remove the file"):
         images.load("folder", pictures).train[0]
 
 
-def test_a_class_that_is_only_trained_on_is_named(pictures: Path) -> None:
+def test_image_class_missing_from_test_folder_is_an_error_with_its_name(pictures: Path) -> None:
     (pictures / "test" / "dogs").rename(pictures / "test" / "wolves")
     with pytest.raises(ConfigError, match="the class dogs is only in one of train and test"):
         images.load("folder", pictures)
 
 
-def test_without_pillow_it_says_what_to_install(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_folder_error_without_pillow_names_the_pip_command(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ConfigError, match=r"pip install 'clusterdp\[images\]'"):
         images.load("folder", pictures)
 
 
-def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
+def test_empty_image_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no images in it"):
         images.load("folder", tmp_path)
 
 
-def test_the_digits_fill_the_range_of_a_byte() -> None:
+def test_digits_pixels_are_scaled_to_the_range_of_a_byte() -> None:
     image, label = images.load("digits").train[0]
     assert image.shape == (1, 32, 32) and image.dtype == torch.uint8 and label.dtype == torch.int64
     assert image.min() == 0 and image.max() > 200
@@ -111,6 +113,6 @@ def test_the_digits_fill_the_range_of_a_byte() -> None:
 @pytest.mark.parametrize(
     ("kind", "says"), [("minst", "'minst' is not known"), ("mnist", r"add params\.path|Add params\.path")]
 )
-def test_a_wrong_kind_or_no_path_is_an_error(kind: str, says: str) -> None:
+def test_unknown_dataset_kind_and_missing_dataset_path_are_errors(kind: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         images.load(kind)

@@ -9,14 +9,14 @@ from clusterdp.fakeslurm.core.shape import Shape
 from clusterdp.rehearse.clusters.local_cluster import LocalCluster, shared_folders
 
 
-def test_existing_folders_in_the_config_are_shared(tmp_path: Path) -> None:
+def test_shared_folders_includes_existing_config_folders_except_tmp(tmp_path: Path) -> None:
     found = shared_folders({"env": {"DATA": str(tmp_path)}, "out": f"{tmp_path}/new", "tmp": "/tmp"})
     assert tmp_path in found
     assert tmp_path / "new" not in found and Path("/tmp") not in found
 
 
 @pytest.mark.parametrize("possible", [True, False])
-def test_files_in_tmp_are_wrongly_shared_without_namespaces(
+def test_wrongly_shared_lists_tmp_files_only_without_mount_namespaces(
     possible: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_folders, "possible", lambda: possible)
@@ -28,7 +28,7 @@ def test_files_in_tmp_are_wrongly_shared_without_namespaces(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not file_traps.possible(), reason="this kernel has no file traps")
-def test_tasks_of_steps_are_trapped_with_their_ranks(tmp_path: Path) -> None:
+def test_file_events_record_writes_of_step_tasks_with_their_rank(tmp_path: Path) -> None:
     lines = ("#!/bin/sh", "#SBATCH -n2", "touch of-the-script", "srun sh -c 'echo x >/tmp/$SLURM_PROCID'", "")
     (tmp_path / "job").write_text("\n".join(lines))
     with LocalCluster(shape=Shape.simple(1, quick=True), shared=[tmp_path]) as cluster:

@@ -78,7 +78,7 @@ def after(
     return found
 
 
-def test_the_first_save_with_a_difference_is_found_after_those_alike(tmp_path: Path) -> None:
+def test_first_save_differing_from_the_undisturbed_run_is_named(tmp_path: Path) -> None:
     found = after(tmp_path, [(1, save(2, 0.2)), (2, save(4, 0.4)), (2, save(6, 0.7)), (2, save(8, 9.0))])
     assert found.first
     assert found.first.words == "a.pt of step 4 is the same, and a.pt of step 6 differs"
@@ -86,7 +86,7 @@ def test_the_first_save_with_a_difference_is_found_after_those_alike(tmp_path: P
     assert [each.state.values["step"].value for each in found.resumed] == [2]
 
 
-def test_save_with_another_option_alone_is_the_same_but_for_that(tmp_path: Path) -> None:
+def test_differing_state_takes_precedence_over_an_earlier_differing_option(tmp_path: Path) -> None:
     undisturbed = [(1, save(step, step / 10, args="scratch")) for step in (2, 4, 6)]
     at_once = (2, save(2, 0.2, args="resume"))
     found = after(tmp_path / "a", [(1, undisturbed[0][1]), at_once, (2, save(4, 0.5, args="resume"))], LOG, undisturbed)
@@ -97,20 +97,20 @@ def test_save_with_another_option_alone_is_the_same_but_for_that(tmp_path: Path)
     assert found.first.words == "a.pt of step 2, the first checkpoint after the resume, differs already"
 
 
-def test_saves_of_one_name_and_other_states_are_not_compared(tmp_path: Path) -> None:
+def test_step_with_several_different_undisturbed_saves_is_not_compared(tmp_path: Path) -> None:
     undisturbed = [(1, {"net": {"w": torch.full((3,), number)}, "step": 2}) for number in (1.0, 2.0)]
     saves = [undisturbed[0], (2, undisturbed[0][1]), (2, undisturbed[1][1])]
     assert after(tmp_path / "a", saves, LOG, undisturbed).first is None
     assert after(tmp_path / "b", saves, LOG, undisturbed[1:]).first
 
 
-def test_settings_do_not_name_the_step_of_a_save(tmp_path: Path) -> None:
+def test_step_of_a_save_comes_from_global_step_not_eval_steps(tmp_path: Path) -> None:
     undisturbed = [(1, {"eval_steps": 500, "global_step": step, "w": torch.full((3,), 1.0)}) for step in (2, 4)]
     found = after(tmp_path, [undisturbed[0], (2, {**undisturbed[1][1], "w": torch.zeros(3)})], LOG, undisturbed)
     assert found.first and found.first.save.words == "a.pt of global_step 4"
 
 
-def test_a_save_within_the_spread_of_two_undisturbed_runs_is_the_same(tmp_path: Path) -> None:
+def test_save_within_the_spread_of_two_undisturbed_runs_counts_as_equal(tmp_path: Path) -> None:
     noisy = [(1, save(2, 0.2)), (1, save(4, 0.5))]
     saves = [(1, save(2, 0.2)), (2, save(4, 0.6))]
     assert after(tmp_path / "a", saves, undisturbed_again=noisy).first is None
@@ -132,16 +132,16 @@ def test_save_at_a_step_unsaved_in_undisturbed_runs_is_ignored(tmp_path: Path) -
         ("step 3 loss 0.5\n", "differ from step 3 on, the first after the resume (loss 0.5 against 0.3)"),
     ],
 )
-def test_the_first_step_with_another_number_is_named(text: str, words: str, tmp_path: Path) -> None:
+def test_first_step_with_a_different_printed_number_is_named(text: str, words: str, tmp_path: Path) -> None:
     printed = after(tmp_path, UNDISTURBED[:1], text).printed
     assert printed and printed.words == f"the printed numbers {words}"
 
 
-def test_numbers_alike_name_no_step(tmp_path: Path) -> None:
+def test_added_speed_in_a_log_line_is_not_a_difference(tmp_path: Path) -> None:
     assert after(tmp_path, UNDISTURBED[:1], "step 3 loss 0.3 (9.5 it/s)\n").printed is None
 
 
-def test_an_optimizer_with_a_count_from_0_began_anew(tmp_path: Path) -> None:
+def test_optimizer_with_a_step_count_restarted_at_zero_is_reported(tmp_path: Path) -> None:
     [words] = restarted(after(tmp_path, [(1, save(2, 0.2)), (2, save(4, 0.5, count=2))]))
     assert words == (
         "opt (the optimizer of net.w) began anew at the resume: opt.state.0.step stood at 2 in a.pt, and is 2 in a.pt "
@@ -150,11 +150,11 @@ def test_an_optimizer_with_a_count_from_0_began_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("resumed", [save(2, 0.2), save(2, 0.2, count=0), {"step": 2}])
-def test_an_optimizer_with_another_count_is_not_named(resumed: Values, tmp_path: Path) -> None:
+def test_unexplained_optimizer_step_count_is_not_reported_as_a_restart(resumed: Values, tmp_path: Path) -> None:
     assert restarted(after(tmp_path, [(1, resumed), (2, save(4, 0.5, count=3))])) == []
 
 
-def test_a_scheduler_and_a_position_with_a_count_from_0_began_anew(tmp_path: Path) -> None:
+def test_scheduler_and_data_position_restarted_at_zero_are_reported(tmp_path: Path) -> None:
     counts = [{"sched": {"last_epoch": n, "_step_count": n + 1}, "data": {"position": 5 * n}} for n in (2, 4)]
     undisturbed = [(1, save(2, 0.2, **counts[0])), (1, save(4, 0.4, **counts[1]))]
     anew = save(4, 0.5, count=4, sched={"last_epoch": 2, "_step_count": 3}, data={"position": 10})
@@ -165,17 +165,17 @@ def test_a_scheduler_and_a_position_with_a_count_from_0_began_anew(tmp_path: Pat
     ]
 
 
-def test_an_optimizer_that_skipped_all_steps_stood_still(tmp_path: Path) -> None:
+def test_optimizer_skipping_every_step_after_resume_is_not_reported_as_restarted(tmp_path: Path) -> None:
     assert restarted(after(tmp_path, [(1, save(2, 0.2)), (2, save(4, 0.2, count=2))])) == []
 
 
-def test_an_optimizer_that_skipped_steps_is_behind(tmp_path: Path) -> None:
+def test_counters_behind_reports_steps_skipped_by_the_optimizer(tmp_path: Path) -> None:
     found = after(tmp_path, [(1, save(2, 0.2)), (2, save(4, 0.5, count=3))])
     assert counters_behind(found) == ": opt.state.0.step is 3, not 4, so 1 more steps were skipped"
     assert counters_behind(None) is None
 
 
-def test_a_loss_is_told_by_the_first_save_and_the_printed_numbers(tmp_path: Path) -> None:
+def test_diagnosis_reports_the_first_differing_save_and_printed_step(tmp_path: Path) -> None:
     found = after(tmp_path, [(1, save(2, 0.2)), (2, save(4, 0.5))], "step 3 loss 0.31\n")
     assert found.first
     kept = Kept(found.first.expected.state, {})

@@ -11,7 +11,7 @@ from clusterdp.rundir import Ledger, RunDir
 from tests.operate.builder import RunBuilder
 
 
-def test_an_attempt_with_printed_steps_did_not_crash_at_its_start(tmp_path: Path) -> None:
+def test_attempt_with_printed_steps_is_not_reported_as_crashed_at_start(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     attempt = run.attempt("7.0")
     attempt.logs.mkdir(parents=True)

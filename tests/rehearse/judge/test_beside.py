@@ -16,7 +16,7 @@ from clusterdp.rehearse.run_spec import Facts
 FOLDER = Path("/home/me/out")
 
 
-def test_a_port_and_a_path_that_two_runs_share_are_named_with_their_lines(tmp_path: Path) -> None:
+def test_ports_and_paths_shared_by_two_runs_are_named_with_code_lines(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     kept = tmp_path / "kept/model.pt"
     kept.parent.mkdir()
@@ -31,7 +31,7 @@ def test_a_port_and_a_path_that_two_runs_share_are_named_with_their_lines(tmp_pa
     assert beside_another(Facts(), Facts(), FOLDER, text, kept.stat().st_mtime + 1) is None, "it was written before"
 
 
-def test_what_two_runs_do_not_share_is_nothing_and_scratch_files_are_none() -> None:
+def test_files_shared_by_two_runs_are_reported_except_caches_and_scratch_files() -> None:
     mine, other = Facts(ports=[1], written={"/data/a.pt": 1}), Facts(ports=[2], written={"/data/b.pt": 1})
     assert beside_another(mine, other, FOLDER, None, 0.0) is None
     scratch = Facts(written={"/tmp/scratch-of-mine.bin": 1, f"{FOLDER}/undisturbed/code/a.pt": 1})
@@ -43,7 +43,7 @@ def test_what_two_runs_do_not_share_is_nothing_and_scratch_files_are_none() -> N
     assert found and found.said == "undisturbed runs wrote /data/a.pt"
 
 
-def test_ranks_that_write_one_file_are_named() -> None:
+def test_ranks_writing_the_same_checkpoint_are_named() -> None:
     path = "checkpoints/step_1.pt"
     ranks = Facts(files={path: FileUse(by=[0, 3]), f"{path}.tmp": FileUse(by=[0])})
     found = shared_files(ranks, ProgramText(saves=[CodePlace(Path("/p/train.py"), 7, "")]))
@@ -54,7 +54,7 @@ def test_ranks_that_write_one_file_are_named() -> None:
     assert shared_files(in_turn, None) is None
 
 
-def test_a_second_run_that_goes_on_from_the_first_is_told_by_its_steps() -> None:
+def test_second_undisturbed_run_resuming_from_the_first_is_detected_by_its_steps() -> None:
     assert went_on([1, 2, 3, 9], [9]) == "the second undisturbed run began at step 9, and the first at 1"
     assert went_on([1, 2, 3], []) == "the second undisturbed run did no step"
     assert went_on([1, 2, 9], [3, 4]) == "", "a bar may be drawn later another time"
@@ -67,7 +67,7 @@ def test_a_second_run_that_goes_on_from_the_first_is_told_by_its_steps() -> None
     assert "files outside of its run folder" in not_apart("it ended as failed", None).diagnosis
 
 
-def test_checkpoints_outside_of_the_run_folder_are_those_that_are_left(tmp_path: Path) -> None:
+def test_remaining_checkpoints_outside_the_run_folder_are_listed(tmp_path: Path) -> None:
     left = tmp_path / "kept.pt"
     left.write_bytes(b"x")
     written = {str(left): 1, f"{tmp_path}/gone.pt": 1, f"{tmp_path}/notes.txt": 1, f"{FOLDER}/undisturbed/code/a.pt": 1}

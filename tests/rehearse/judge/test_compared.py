@@ -44,22 +44,24 @@ def found(tmp_path: Path, run: RunDir, patterns: tuple[str, ...] = ("last.pt",))
         (1.0, "3", ["metrics.csv lacks 2 lines"]),
     ],
 )
-def test_files_beside_the_end_state_are_compared(tmp_path: Path, ema: float, lines: str, said: list[str]) -> None:
+def test_compared_with_reports_changed_values_and_missing_lines_in_other_files(
+    tmp_path: Path, ema: float, lines: str, said: list[str]
+) -> None:
     run = left(tmp_path / "run", ema, lines)
     assert found(tmp_path, run).other == said
 
 
-def test_files_of_the_end_state_are_not_compared_again(tmp_path: Path) -> None:
+def test_compared_with_skips_files_already_in_the_end_state(tmp_path: Path) -> None:
     assert found(tmp_path, left(tmp_path / "run", 2.0), ("last.pt", "*ema.pt", "metrics.csv")).other == []
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_compared_with_reports_a_missing_file(tmp_path: Path) -> None:
     run = left(tmp_path / "run")
     (run.code / "ema.pt").unlink()
     assert found(tmp_path, run).other == ["ema.pt is missing"]
 
 
-def test_a_second_log_of_a_known_name_is_named(tmp_path: Path) -> None:
+def test_compared_with_reports_a_second_log_of_a_known_name_as_new(tmp_path: Path) -> None:
     run = left(tmp_path / "run")
     for name in ("version_1/metrics.csv", "version_1/events.csv"):
         (run.code / name).parent.mkdir(exist_ok=True)
@@ -67,7 +69,9 @@ def test_a_second_log_of_a_known_name_is_named(tmp_path: Path) -> None:
     assert found(tmp_path, run).other == ["version_1/metrics.csv is new"]
 
 
-def test_all_that_was_compared_or_left_out_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compared_with_lists_compared_files_and_reasons_for_skipped_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = left(tmp_path / "run")
     os.utime(run.code / "ema.pt", (FAULT - 1, FAULT - 1))
     told = found(tmp_path, run)
@@ -93,7 +97,7 @@ def test_all_that_was_compared_or_left_out_is_listed(tmp_path: Path, monkeypatch
     assert left_out[compared.LARGE] == ["ema.pt", "metrics.csv", "noise.pt"]
 
 
-def test_a_file_that_came_with_the_program_is_not_listed(tmp_path: Path) -> None:
+def test_compared_with_does_not_list_files_older_than_the_run(tmp_path: Path) -> None:
     run = left(tmp_path / "run")
     first = left(tmp_path / "first")
     os.utime(first.code / "curve.png", (FAULT, FAULT))

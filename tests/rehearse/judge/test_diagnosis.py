@@ -51,7 +51,7 @@ def case(tmp_path: Path, hit: Hit, *attempts: AttemptHistory, **more: Any) -> Fa
         (["handled", "ignored", "ignored"], "rank 0 alone handles SIGTERM: ranks 1, 2 ignore it"),
     ],
 )
-def test_handlers_are_told_by_rank(tmp_path: Path, handlers: list[str], said: str) -> None:
+def test_diagnosis_names_ranks_ignoring_or_dying_of_sigterm(tmp_path: Path, handlers: list[str], said: str) -> None:
     hit = stop({str(rank): word for rank, word in enumerate(handlers)})
     assert diagnose(case(tmp_path, hit)).startswith(said)
     by_luck = diagnose(case(tmp_path, hit, lost=0))
@@ -62,7 +62,7 @@ HANDLED = {"0": "handled", "1": "handled"}
 KILLED = replace(FIRST, ended=HIT + GRACE + 0.2)
 
 
-def test_a_shell_that_dies_of_the_signal_is_named(tmp_path: Path) -> None:
+def test_shell_killed_by_sigterm_above_the_program_is_named(tmp_path: Path) -> None:
     said = diagnose(case(tmp_path, stop(HANDLED, shells={"0": "bash", "1": "bash"})))
     assert said.startswith("SIGTERM kills bash above the program of ranks 0, 1")
     by_luck = case(tmp_path, stop(HANDLED, shells={"0": "bash"}), lost=0)
@@ -71,7 +71,7 @@ def test_a_shell_that_dies_of_the_signal_is_named(tmp_path: Path) -> None:
     assert unsaved(by_luck, 1) == ""
 
 
-def test_who_is_killed_in_the_handler_was_saving_or_trained_on_or_hung(tmp_path: Path) -> None:
+def test_diagnosis_of_a_kill_after_sigterm_distinguishes_saving_training_and_hanging(tmp_path: Path) -> None:
     saving = {"step_10.pt.tmp": FileUse(written=[HIT + GRACE])}
     said = diagnose(case(tmp_path, stop(HANDLED), KILLED, SECOND, files=saving))
     assert said.startswith("the warning is shorter than the save: step_10.pt.tmp was not whole 5 s after SIGTERM")
@@ -90,7 +90,7 @@ def test_who_is_killed_in_the_handler_was_saving_or_trained_on_or_hung(tmp_path:
     )
 
 
-def test_a_collective_in_a_handler_without_a_hang_is_not_named(tmp_path: Path) -> None:
+def test_collective_in_a_signal_handler_is_not_named_without_a_hang(tmp_path: Path) -> None:
     met = case(tmp_path, stop(HANDLED), lost=0, text=ProgramText(collective_in_handler=[LINE]))
     assert (unsaved(met, 0), diagnose(met)) == ("", "")
     unread = {"step_4.pt": FileUse(written=[104.0])}
@@ -98,14 +98,14 @@ def test_a_collective_in_a_handler_without_a_hang_is_not_named(tmp_path: Path) -
     assert diagnose(ended).startswith("it handles SIGTERM, and ends without a save")
 
 
-def test_the_step_of_the_warning_is_forgiven_to_those_who_end_by_themselves(tmp_path: Path) -> None:
+def test_single_repeated_step_after_sigterm_is_forgiven_unless_the_program_was_killed(tmp_path: Path) -> None:
     assert unsaved(case(tmp_path, stop(HANDLED), lost=1), 0) == ""
     said = unsaved(case(tmp_path, stop(HANDLED), KILLED, SECOND, lost=1), 0)
     assert said == "1 step done again, though it was warned (rehearse.may_lose is 0)"
     assert unsaved(case(tmp_path, stop(HANDLED), KILLED, SECOND, lost=1), 1) == ""
 
 
-def test_a_program_that_tells_no_steps_has_saved_if_a_file_has_come(tmp_path: Path) -> None:
+def test_program_without_printed_steps_counts_as_saved_if_a_file_just_changed(tmp_path: Path) -> None:
     def said(**files: FileUse) -> str:
         return unsaved(case(tmp_path, stop(HANDLED), files=files, lost=None), 0)
 
@@ -122,14 +122,14 @@ def test_a_program_that_tells_no_steps_has_saved_if_a_file_has_come(tmp_path: Pa
     assert unsaved(killed, 0) == "it was warned, and ended without a save (rehearse.may_lose is 0)"
 
 
-def test_a_few_steps_of_many_after_a_warning_are_no_training(tmp_path: Path) -> None:
+def test_handler_is_not_blamed_for_a_few_steps_of_a_fast_training(tmp_path: Path) -> None:
     given = case(tmp_path, stop(HANDLED), KILLED, SECOND, last_steps={"7.0": 14})
     assert diagnose(given).startswith("its handler does not stop the training")
     quick = replace(given, facts=replace(given.facts, steps=240, took_s=50.0, start_s=2.0))
     assert "does not stop the training" not in diagnose(quick), "25 steps would be usual in 5 s"
 
 
-def test_steps_that_were_in_the_checkpoint_are_done_again(tmp_path: Path) -> None:
+def test_diagnosis_reports_steps_repeated_despite_being_in_the_checkpoint(tmp_path: Path) -> None:
     files = {"step_4.pt": FileUse(written=[HIT], steps=[12], read=[121.0])}
     given = case(tmp_path, stop(HANDLED), files=files, undisturbed=files)
     for name, steps in (("7.0", (1, 12)), ("7.1", (9, 24))):
@@ -139,14 +139,14 @@ def test_steps_that_were_in_the_checkpoint_are_done_again(tmp_path: Path) -> Non
     assert diagnose(given).startswith(said)
 
 
-def test_who_was_killed_in_the_handler_is_told_before_what_it_went_on_from(tmp_path: Path) -> None:
+def test_collective_in_a_signal_handler_is_reported_before_checkpoint_faults(tmp_path: Path) -> None:
     files = {"step_4.pt": FileUse(written=[105.0], read=[]), "step_8.pt": FileUse(written=[106.0])}
     text = ProgramText(collective_in_handler=[LINE])
     said = diagnose(case(tmp_path, stop(HANDLED), KILLED, SECOND, files=files, text=text, undisturbed=files))
     assert said.startswith("5 s after SIGTERM it had neither saved nor ended; its handler calls a collec")
 
 
-def test_who_was_told_to_stop_and_is_not_brought_back(tmp_path: Path) -> None:
+def test_diagnosis_explains_a_missing_requeue_after_the_preemption(tmp_path: Path) -> None:
     early = replace(FIRST, cause="done")
     saved = case(tmp_path, stop(HANDLED), early, last_steps={"7.0": 10})
     assert diagnose(saved).startswith("it was told to stop, exited with 0 at step 10 of 24, and was not brought back")
@@ -155,7 +155,7 @@ def test_who_was_told_to_stop_and_is_not_brought_back(tmp_path: Path) -> None:
     assert diagnose(failed) == "it stopped and was not brought back: restart.requeue is false"
 
 
-def test_a_program_that_obeys_and_ends_with_0_has_got_the_fault(tmp_path: Path) -> None:
+def test_preempted_program_exiting_with_0_counts_as_hit_only_before_its_end(tmp_path: Path) -> None:
     """By the steps that it has printed; without these, by its time."""
     early = case(tmp_path, stop(HANDLED), replace(FIRST, cause="done"))
     log = RunDir(tmp_path).attempt("7.0").rank_log(0)
@@ -181,14 +181,16 @@ def printed(tmp_path: Path, name: str, *steps: int) -> None:
 @pytest.mark.parametrize(
     ("first", "said"), [(0, "attempt 2 resumed from model.pt, and began at step 0 again"), (4, "")]
 )
-def test_a_program_that_goes_on_from_a_model_and_counts_anew(tmp_path: Path, first: int, said: str) -> None:
+def test_resume_from_a_model_is_reported_only_if_steps_restart_at_zero(tmp_path: Path, first: int, said: str) -> None:
     printed(tmp_path, "7.0", 0, 5, 10)
     printed(tmp_path, "7.1", first, first + 5, 24)
     assert diagnose(case(tmp_path, stop(HANDLED), files=MODEL, undisturbed={}, lost=0)) == said
 
 
 @pytest.mark.parametrize(("first", "torn", "anew"), [(0, "", True), (4, "", False), (0, "step_4.pt", False)])
-def test_who_begins_anew_beside_a_whole_checkpoint(tmp_path: Path, first: int, torn: str, anew: bool) -> None:
+def test_restart_at_step_0_is_reported_only_beside_a_complete_checkpoint(
+    tmp_path: Path, first: int, torn: str, anew: bool
+) -> None:
     printed(tmp_path, "7.0", 0, 5, 10)
     printed(tmp_path, "7.1", first, first + 5, 24)
     files = {"step_4.pt": FileUse(written=[104.0])}
@@ -196,7 +198,7 @@ def test_who_begins_anew_beside_a_whole_checkpoint(tmp_path: Path, first: int, t
     assert found == ("attempt 2 began at step 0 again, though step_4.pt was there" if anew else "")
 
 
-def test_a_save_after_the_warning_that_is_not_resumed_from(tmp_path: Path) -> None:
+def test_newer_save_after_the_warning_ignored_by_the_resume_is_reported(tmp_path: Path) -> None:
     files = {"last.ckpt": FileUse(written=[104.0], read=[125.0]), "hpc_1.ckpt": FileUse(written=[HIT + 0.1])}
     said = diagnose(case(tmp_path, stop(HANDLED), files=files))
     assert said == "hpc_1.ckpt was saved after the warning, but attempt 2 resumed from last.ckpt, which is older"
@@ -205,25 +207,25 @@ def test_a_save_after_the_warning_that_is_not_resumed_from(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["best.ckpt", "last.ckpt.tmp"])
-def test_a_best_model_or_what_was_not_renamed_in_time_is_none_that_could_be_read(tmp_path: Path, name: str) -> None:
+def test_resume_is_not_expected_to_read_best_checkpoints_or_temporary_files(tmp_path: Path, name: str) -> None:
     usual = {"last.ckpt.tmp": FileUse(written=[1.0], gone=[1.1]), "last.ckpt": FileUse(named=[1.1])}
     files = {"last.ckpt": FileUse(named=[104.0], read=[125.0]), name: FileUse(written=[HIT + 0.1])}
     assert name not in diagnose(case(tmp_path, stop(HANDLED), files=files, undisturbed=usual))
 
 
-def test_data_that_is_read_is_no_checkpoint(tmp_path: Path) -> None:
+def test_reading_a_data_file_does_not_count_as_reading_a_checkpoint(tmp_path: Path) -> None:
     files = {"data.bin": FileUse(read=[101.0, 124.0]), "step_4.pt": FileUse(written=[104.0])}
     said = diagnose(case(tmp_path, stop(HANDLED), files=files))
     assert said == "attempt 2 has read no checkpoint, though step_4.pt was there: it began anew"
 
 
-def test_attempt_that_goes_on_later_did_not_begin_anew(tmp_path: Path) -> None:
+def test_attempt_resumed_at_a_later_step_is_not_reported_as_begun_anew(tmp_path: Path) -> None:
     printed(tmp_path, "7.0", 0, 5, 10)
     printed(tmp_path, "7.1", 5, 10, 24)
     assert "began anew" not in diagnose(case(tmp_path, stop(HANDLED), files={"step_4.pt": FileUse(written=[104.0])}))
 
 
-def test_probe_of_tempfile_is_not_taken_for_the_first_save(tmp_path: Path) -> None:
+def test_probe_file_of_tempfile_is_not_taken_for_the_first_save(tmp_path: Path) -> None:
     files = {
         "step_4.pt": FileUse(written=[104.0], read=[124.0]),
         "/tmp/5i_k2kgc": FileUse(written=[123.0], gone=[123.1]),  # tempfile tries the folder
@@ -231,7 +233,7 @@ def test_probe_of_tempfile_is_not_taken_for_the_first_save(tmp_path: Path) -> No
     assert "read no checkpoint" not in diagnose(case(tmp_path, stop(HANDLED), files=files))
 
 
-def test_a_job_that_comes_back_and_fails_by_itself_is_told_by_that_failure(tmp_path: Path) -> None:
+def test_error_of_the_requeued_attempt_is_reported_before_sigterm_faults(tmp_path: Path) -> None:
     late = replace(SECOND, cause="start", failed=True)
     printed(tmp_path, "7.1", 1)
     log = RunDir(tmp_path).attempt("7.1").rank_log(0)
@@ -243,7 +245,7 @@ def test_a_job_that_comes_back_and_fails_by_itself_is_told_by_that_failure(tmp_p
     )
 
 
-def test_failure_after_a_kill_in_a_save_names_its_moment(tmp_path: Path) -> None:
+def test_resume_failure_after_a_kill_during_saving_names_the_kill_moment(tmp_path: Path) -> None:
     late = replace(SECOND, cause="start", failed=True)
     printed(tmp_path, "7.1", 1)
     RunDir(tmp_path).attempt("7.1").rank_log(0).write_text("FileNotFoundError: a.pt\n")
@@ -254,7 +256,7 @@ def test_failure_after_a_kill_in_a_save_names_its_moment(tmp_path: Path) -> None
     )
 
 
-def test_readme_beside_a_checkpoint_is_not_called_half_written(tmp_path: Path) -> None:
+def test_readme_beside_a_checkpoint_is_not_reported_as_half_written(tmp_path: Path) -> None:
     late = replace(SECOND, cause="start", failed=True)
     printed(tmp_path, "7.1", 1)
     RunDir(tmp_path).attempt("7.1").rank_log(0).write_text("ValueError: Can't find a checkpoint at out/step-4\n")
@@ -282,7 +284,7 @@ CHECKPOINTS = {
 }
 
 
-def test_the_checkpoint_that_was_read_is_named_where_a_newer_one_was_there(tmp_path: Path) -> None:
+def test_diagnosis_names_the_resumed_checkpoint_if_a_newer_one_existed(tmp_path: Path) -> None:
     said = diagnose(case(tmp_path, stop(HANDLED), files=CHECKPOINTS))
     assert said == "attempt 2 resumed from step_4.pt, though step_8.pt was there and newer"
     unread = {name: replace(use, read=[]) for name, use in CHECKPOINTS.items()}
@@ -297,7 +299,7 @@ def test_the_checkpoint_that_was_read_is_named_where_a_newer_one_was_there(tmp_p
 CRASHED = replace(SECOND, cause="crash", failed=True)
 
 
-def test_a_half_written_file_that_was_resumed_from_tells_whether_saves_are_in_place(tmp_path: Path) -> None:
+def test_diagnosis_of_a_torn_checkpoint_distinguishes_saving_in_place_from_temporary_files(tmp_path: Path) -> None:
     for name, undisturbed, said in (
         ("step_8.pt", IN_PLACE, "checkpoints are saved in place: attempt 2 resumed from"),
         (
@@ -312,7 +314,7 @@ def test_a_half_written_file_that_was_resumed_from_tells_whether_saves_are_in_pl
         assert diagnose(torn).startswith(said)
 
 
-def test_a_folder_that_is_not_whole_is_half_written_whichever_file_is_missed(tmp_path: Path) -> None:
+def test_missing_file_in_a_torn_checkpoint_folder_is_reported_as_half_written(tmp_path: Path) -> None:
     hit = Hit("7.0", "killed", 8, HIT, ("crash",), file="out/step_8/optimizer.pt")
     failed = case(tmp_path, hit, FIRST, CRASHED, files={}, undisturbed={}, state="failed")
     log = failed.history.run.attempt("7.1").rank_log(0)
@@ -323,7 +325,7 @@ def test_a_folder_that_is_not_whole_is_half_written_whichever_file_is_missed(tmp
     assert "half written" not in diagnose(failed)
 
 
-def test_the_words_of_a_failure_are_the_programs_own(tmp_path: Path) -> None:
+def test_failure_message_quotes_the_rank_log_or_else_sruns_error(tmp_path: Path) -> None:
     """srun reports an exit code, and the rank's log ends in a line that names no error."""
     failed = case(tmp_path, stop(HANDLED), replace(FIRST, cause="start", failed=True), state="failed")
     printed(tmp_path, "7.0", 1)

@@ -62,14 +62,14 @@ def verdict_of(made: MakeRun, run: RunDir, result: RunResult) -> Verdict:
     return judge(drill_of("preempted"), result, run.path, reference(made), CONFIG)
 
 
-def test_a_job_that_came_back_and_ended_the_same_has_passed(made: MakeRun) -> None:
+def test_drill_passes_if_the_requeued_job_reaches_the_same_end_state(made: MakeRun) -> None:
     run = made(["preempted", "done"], ["step 4", "step 5\nstep 9"], {"sum": 4, "scheduler": {"last_epoch": 3}})
     verdict = verdict_of(made, run, RunResult("done", hits=(hit("preempted", grace_s=9.0),)))
     assert (verdict.verdict, verdict.said) == (PASSED, "back after 1 interruption, nothing lost, bit for bit")
     assert verdict.evidence == ("attempt 1: it was preempted",)
 
 
-def test_passing_drill_before_the_first_save_names_no_checkpoint(made: MakeRun) -> None:
+def test_passing_drill_before_the_first_save_reports_reading_no_checkpoint(made: MakeRun) -> None:
     run = made(["crash", "done"], ["step 1\nstep 4", "step 1\nstep 9"], {"sum": 4, "scheduler": {"last_epoch": 3}})
     ref = reference(made)
     ref.facts = Facts(steps=9, files={"a.pt": FileUse(written=[1e12])})
@@ -77,7 +77,7 @@ def test_passing_drill_before_the_first_save_names_no_checkpoint(made: MakeRun) 
     assert verdict.said == "back after 1 interruption, 4 steps lost, no checkpoint was read, bit for bit"
 
 
-def test_what_failed_by_itself_is_told_of_a_job_that_has_passed(made: MakeRun) -> None:
+def test_passing_drill_reports_an_attempt_failed_by_itself(made: MakeRun) -> None:
     steps = ["step 3\nstep 4", "step 5\nstep 6", "step 7\nstep 9"]
     run = made(["preempted", "crash", "done"], steps, {"sum": 4, "scheduler": {"last_epoch": 3}})
     run.attempt("7.1").rank_log(0).write_text(f"{steps[1]}\nRuntimeError: size mismatch for w\n")
@@ -86,20 +86,20 @@ def test_what_failed_by_itself_is_told_of_a_job_that_has_passed(made: MakeRun) -
     assert (verdict.verdict, verdict.said[: len(said)]) == (PASSED, said)
 
 
-def test_passing_drill_names_moments_that_it_did_not_reach(made: MakeRun) -> None:
+def test_passing_drill_reports_unreached_fault_moments(made: MakeRun) -> None:
     run = made(["crash", "done"], ["step 4", "step 5\nstep 9"], {"sum": 4, "scheduler": {"last_epoch": 3}})
     result = RunResult("done", hits=(hit("crash"),), unmade="2 moments of 5 did not come before the run was over")
     assert verdict_of(made, run, result).said.endswith(f"bit for bit; {result.unmade}")
 
 
-def test_each_attempt_may_count_its_own_steps(made: MakeRun) -> None:
+def test_steps_lost_is_unknown_if_each_attempt_counts_its_own_steps(made: MakeRun) -> None:
     run = made(["preempted", "done"], ["step 1\nstep 5", "step 1\nstep 4"], {"sum": 4})
     assert steps_lost(read_history(run), run, Facts(steps=9, counter="step")) is None
     anew = made(["preempted", "done"], ["step 1\nstep 5", "step 1\nstep 9"], {"sum": 4}, "anew")
     assert steps_lost(read_history(anew), anew, Facts(steps=9, counter="step")) == 5
 
 
-def test_a_run_with_saved_steps_done_again_has_lost_work(made: MakeRun) -> None:
+def test_repeated_saved_steps_are_lost_work_despite_an_equal_end_state(made: MakeRun) -> None:
     """The end state is the same bit for bit."""
     steps = ["".join(f"step {step}\n" for step in range(1, last)) for last in (8, 10)]
     run = made(["crash", "done"], steps, {"sum": 4, "scheduler": {"last_epoch": 3}})
@@ -115,7 +115,7 @@ def test_a_run_with_saved_steps_done_again_has_lost_work(made: MakeRun) -> None:
     assert "6 saved steps" not in judge(drill_of("rank-killed"), result, run.path, ref, config).said
 
 
-def test_what_other_files_keep_counts_as_kept(made: MakeRun) -> None:
+def test_state_saved_in_other_files_counts_as_kept(made: MakeRun) -> None:
     ref = reference(made)
     code = RunDir(ref.folder).code
     (code / "rng.json").write_text('{"rng": {"torch": 4}}')
@@ -123,7 +123,7 @@ def test_what_other_files_keep_counts_as_kept(made: MakeRun) -> None:
     assert {"sum", "rng.json:rng.torch"} <= set(ref.all_kept().values)
 
 
-def test_another_end_state_is_named(made: MakeRun) -> None:
+def test_changed_end_state_fails_the_drill_with_the_differing_value(made: MakeRun) -> None:
     run = made(["preempted", "done"], ["step 4", "step 5"], {"sum": 4, "scheduler": {"last_epoch": 1}})
     verdict = verdict_of(made, run, RunResult("done", hits=(hit("preempted"),)))
     assert (verdict.verdict, verdict.diagnosis) == (
@@ -132,7 +132,7 @@ def test_another_end_state_is_named(made: MakeRun) -> None:
     )
 
 
-def test_steps_that_a_warned_program_does_twice_fail_it_unless_the_user_accepts_them(made: MakeRun) -> None:
+def test_repeated_steps_after_a_warning_fail_the_drill_unless_within_may_lose(made: MakeRun) -> None:
     run = made(["preempted", "done"], ["step 4\nstep 7", "step 5\nstep 9"], {"sum": 4, "scheduler": {"last_epoch": 3}})
     result = RunResult("done", hits=(hit("preempted", grace_s=9.0, handlers={"0": "ignored", "1": "ignored"}),))
     verdict = judge(drill_of("preempted"), result, run.path, ref := reference(made), CONFIG)
@@ -151,7 +151,9 @@ def test_steps_that_a_warned_program_does_twice_fail_it_unless_the_user_accepts_
         ("handled ignored", PASSED),
     ],
 )
-def test_who_is_deaf_has_only_been_lucky_if_nothing_was_lost(made: MakeRun, words: str, verdict: str) -> None:
+def test_lossless_drill_fails_unless_a_rank_handles_sigterm_and_none_dies(
+    made: MakeRun, words: str, verdict: str
+) -> None:
     run = made(["preempted", "done"], ["step 4", "step 5\nstep 9"], {"sum": 4, "scheduler": {"last_epoch": 3}})
     handlers = dict(enumerate(words.split()))
     result = RunResult("done", hits=(hit("preempted", grace_s=9.0, handlers=handlers),))
@@ -162,7 +164,7 @@ def test_who_is_deaf_has_only_been_lucky_if_nothing_was_lost(made: MakeRun, word
     assert judge(drill_of("preempted"), result, run.path, ref, config).verdict == PASSED
 
 
-def test_a_fault_that_is_not_on_record_has_not_landed(made: MakeRun) -> None:
+def test_fault_not_recorded_in_the_run_history_counts_as_missed(made: MakeRun) -> None:
     run = made(["done"], ["step 9"], {})
     history = read_history(run)
     assert why_missed(RunResult("done", hits=(hit("preempted"),)), history).endswith("is on record as done")
@@ -170,12 +172,12 @@ def test_a_fault_that_is_not_on_record_has_not_landed(made: MakeRun) -> None:
     assert why_missed(RunResult("done"), history)
 
 
-def test_what_cannot_be_made_is_no_pass(made: MakeRun) -> None:
+def test_impossible_fault_gives_the_verdict_inapplicable(made: MakeRun) -> None:
     verdict = verdict_of(made, RunDir(Path("gone")), RunResult("", inapplicable="no disk"))
     assert (verdict.verdict, verdict.said) == (INAPPLICABLE, "no disk")
 
 
-def test_slurms_own_steps_are_none_of_the_program(made: MakeRun) -> None:
+def test_steps_lost_ignores_slurm_step_ids_in_logs(made: MakeRun) -> None:
     texts = [
         "step 3\nstep 4\nslurmstepd: error: *** STEP 63154.0 ON n1 CANCELLED ***",
         " 40%|##| 5/12 [00:01<00:01]\riter 5: x\n 50%|##| 6/12 [00:02<00:01]\niter 6: x",
@@ -197,7 +199,7 @@ def test_slurms_own_steps_are_none_of_the_program(made: MakeRun) -> None:
         ([1, 20, 40], [45, 60], 40, None),
     ],
 )
-def test_steps_that_are_told_late_are_counted_from_what_was_read(
+def test_steps_lost_is_counted_from_the_checkpoint_if_step_logs_have_gaps(
     made: MakeRun, before: list[int], after: list[int], saved: int | None, lost: int | None
 ) -> None:
     texts = ["".join(f"step {step}\n" for step in steps) for steps in (before, after)]
@@ -209,11 +211,11 @@ def test_steps_that_are_told_late_are_counted_from_what_was_read(
     assert steps_lost(history, run, usual, files) == lost
 
 
-def test_each_drill_has_one_name() -> None:
+def test_drill_names_are_unique() -> None:
     assert len(set(NAMES)) == len(DRILLS)
 
 
-def test_what_two_processes_tell_each_other_comes_back_whole() -> None:
+def test_run_spec_and_run_result_are_unchanged_by_a_json_round_trip() -> None:
     spec = RunSpec("n", {"entry": "a:b"}, ["x=1"], "/f", "/s", facts=Facts(steps=3, written={"/a": 1}))
     result = RunResult("done", "/f", hits=(hit("preempted", handlers={"0": "default"}),), facts=spec.facts)
     from dataclasses import asdict

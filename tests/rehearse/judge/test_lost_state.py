@@ -42,7 +42,9 @@ def kept(made: dict[str, CodePlace], *keys: str, part: Part = "other", complete:
         ),
     ],
 )
-def test_a_part_in_no_checkpoint_is_named(differences: list[Difference], keeps: Kept, said: str) -> None:
+def test_diagnosis_names_the_unsaved_part_or_else_the_differing_files(
+    differences: list[Difference], keeps: Kept, said: str
+) -> None:
     assert name_the_loss(differences, keeps) == said
 
 
@@ -59,15 +61,15 @@ def test_a_part_in_no_checkpoint_is_named(differences: list[Difference], keeps: 
         kept(SCHEDULER),  # no learning rate differs
     ],
 )
-def test_no_cause_is_named_without_evidence(keeps: Kept) -> None:
+def test_diagnosis_names_no_cause_without_evidence(keeps: Kept) -> None:
     assert name_the_loss([MODEL], keeps) == describe([MODEL])
 
 
-def test_a_scheduler_with_its_count_in_a_checkpoint_is_not_named() -> None:
+def test_scheduler_with_its_epoch_count_in_a_checkpoint_is_not_blamed() -> None:
     assert name_the_loss([MODEL, RATE], kept(SCHEDULER, "sched.last_epoch")) == describe([MODEL, RATE])
 
 
-def test_an_optimizer_is_not_named_beside_tensors_in_pairs() -> None:
+def test_optimizer_is_not_blamed_if_paired_tensors_may_be_its_momentum() -> None:
     """The second of each shape may be its momentum, in a form of the program's own."""
     pair = {key: Leaf("tensor", "float32", (3,), 0, "model") for key in ("model.w", "mine.w")}
     keeps = Kept(EndState(pair, "last.pt"), OPTIMIZER, True)
@@ -78,11 +80,11 @@ def test_an_optimizer_is_not_named_beside_tensors_in_pairs() -> None:
     assert name_the_loss([MODEL], Kept(files, OPTIMIZER, True)).startswith("the optimizer (train.py:2)")
 
 
-def test_metrics_alone_name_no_part() -> None:
+def test_differing_metrics_alone_are_reported_without_naming_a_part() -> None:
     assert name_the_loss([replace(SCORE, key="loss")], kept(OPTIMIZER)) == "nothing but metrics differs: loss"
 
 
-def test_a_part_made_by_the_program_is_found_with_its_line(tmp_path: Path) -> None:
+def test_part_created_by_the_program_is_found_with_its_code_line(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("import torch\n# GradScaler() is for later\nscaler = torch.amp.GradScaler()\n")
     made = parts_made(read_python_file(program, tmp_path))

@@ -26,13 +26,15 @@ def case_of(folder: Path, use: FileUse, began: int, file: str = "") -> FailedDri
 
 
 @pytest.mark.parametrize(("began", "steps"), [(16, None), (13, None), (11, 5), (6, 10), (1, 15)])
-def test_lost_work_begins_at_one_interval_of_saves(tmp_path: Path, began: int, steps: int | None) -> None:
+def test_lost_work_shorter_than_one_save_interval_is_not_reported(
+    tmp_path: Path, began: int, steps: int | None
+) -> None:
     use = FileUse(written=[103.0, 106.0, 109.0], steps=[5, 10, 15])
     found = lost_work(case_of(tmp_path, use, began))
     assert (found.steps if found else None) == steps
 
 
-def test_the_torn_save_itself_is_not_lost_work(tmp_path: Path) -> None:
+def test_torn_save_itself_does_not_count_as_lost_work(tmp_path: Path) -> None:
     use = FileUse(written=[103.0, 106.0, HIT + 0.1], steps=[5, 10, 15])
     assert lost_work(case_of(tmp_path, use, 11, "a.pt")) is None
     found = lost_work(case_of(tmp_path / "all", use, 1, "a.pt"))
@@ -43,7 +45,7 @@ def test_the_torn_save_itself_is_not_lost_work(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("since", "saved"), [(HIT - 0.2, 10), (None, 15)])
-def test_save_struck_before_its_end_is_not_lost_work(tmp_path: Path, since: float | None, saved: int) -> None:
+def test_lost_work_counts_only_saves_finished_before_the_fault(tmp_path: Path, since: float | None, saved: int) -> None:
     given = case_of(tmp_path, FileUse(written=[103.0, 106.0, HIT - 0.1], steps=[5, 10, 15]), 1)
     struck = replace(given.result.hits[0], since=since, moment="after a.pt was deleted")
     files = committed(given.result.files, [struck], ())
@@ -53,14 +55,16 @@ def test_save_struck_before_its_end_is_not_lost_work(tmp_path: Path, since: floa
 
 
 @pytest.mark.parametrize(("pointed", "steps"), [((103.5, 106.5, 109.5), 15), ((103.5, 106.5), 10), ((1.0,), None)])
-def test_save_counts_once_the_pointer_names_it(tmp_path: Path, pointed: tuple[float, ...], steps: int | None) -> None:
+def test_lost_work_counts_only_saves_named_by_the_latest_pointer(
+    tmp_path: Path, pointed: tuple[float, ...], steps: int | None
+) -> None:
     given = case_of(tmp_path, FileUse(written=[103.0, 106.0, 109.0], steps=[5, 10, 15]), 1)
     files = committed(given.result.files, given.result.hits, pointed)
     found = lost_work(replace(given, result=replace(given.result, files=files)))
     assert (found.steps if found else None) == steps
 
 
-def test_a_deleted_only_checkpoint_is_lost_work(tmp_path: Path) -> None:
+def test_deletion_of_the_only_checkpoint_before_the_fault_is_lost_work(tmp_path: Path) -> None:
     use = FileUse(written=[106.0], gone=[109.9], steps=[10])
     files = {"a.pt": use, "a.pt.tmp": FileUse(written=[HIT], steps=[15])}
     given = case_of(tmp_path, use, 1, "a.pt.tmp")
@@ -68,5 +72,5 @@ def test_a_deleted_only_checkpoint_is_lost_work(tmp_path: Path) -> None:
     assert found and (found.saved, found.steps) == (10, 10)
 
 
-def test_work_without_a_save_before_the_fault_is_not_lost(tmp_path: Path) -> None:
+def test_repeated_steps_are_not_lost_work_without_an_earlier_save(tmp_path: Path) -> None:
     assert lost_work(case_of(tmp_path, FileUse(written=[HIT + 20], steps=[5]), 1)) is None

@@ -36,7 +36,9 @@ def started(events: FileEvents, folder: Path, code: str) -> subprocess.Popen[byt
     return subprocess.Popen([sys.executable, "-B", "-c", trapped], cwd=folder / "work", env=environ)
 
 
-def test_each_call_but_an_append_is_an_event_with_whole_paths(events: FileEvents, tmp_path: Path) -> None:
+def test_file_events_record_calls_with_absolute_paths_except_appends_and_reads(
+    events: FileEvents, tmp_path: Path
+) -> None:
     code = """
 with open("a.tmp", "wb") as file: file.write(bytes(1000))
 os.replace("a.tmp", "a.pt")
@@ -70,7 +72,7 @@ for name, modes in (("log", "waa"), ("a.pt", "wawa"), ("b.pt", "w"), ("c.log", "
     assert {Path(path).name for path in events.logs} == {"log", "c.log"}
 
 
-def test_held_call_is_not_done_before_it_is_let_go(events: FileEvents, tmp_path: Path) -> None:
+def test_held_call_does_not_run_before_its_release(events: FileEvents, tmp_path: Path) -> None:
     events.hold(lambda event: event.kind == "rename")
     process = started(events, tmp_path, "open('a', 'w').close(); os.rename('a', 'b'); os.rename('b', 'c')")
     wait_for("a held call", lambda: events.held is not None, 10, every_s=0.01)
@@ -84,7 +86,7 @@ def test_held_call_is_not_done_before_it_is_let_go(events: FileEvents, tmp_path:
     assert process.wait() == 0
 
 
-def test_process_killed_in_a_held_call_never_does_it(events: FileEvents, tmp_path: Path) -> None:
+def test_held_call_never_runs_if_its_process_is_killed(events: FileEvents, tmp_path: Path) -> None:
     events.hold(lambda event: event.kind == "delete")
     process = started(events, tmp_path, "open('a', 'w').close(); os.unlink('a')")
     wait_for("a held call", lambda: events.held is not None, 10, every_s=0.01)
@@ -135,7 +137,7 @@ assert heard
     assert process.wait() == 0
 
 
-def test_refused_call_is_not_done(events: FileEvents, tmp_path: Path) -> None:
+def test_refused_held_call_fails_and_is_not_executed(events: FileEvents, tmp_path: Path) -> None:
     events.hold(lambda event: event.kind == "rename")
     process = started(events, tmp_path, "open('a', 'w').close(); os.rename('a', 'b')")
     wait_for("a held call", lambda: events.held is not None, 10, every_s=0.01)
@@ -145,25 +147,25 @@ def test_refused_call_is_not_done(events: FileEvents, tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "work") == ["a"]
 
 
-def test_later_calls_are_refused_too(events: FileEvents, tmp_path: Path) -> None:
+def test_new_calls_fail_without_effect_while_calls_are_refused(events: FileEvents, tmp_path: Path) -> None:
     with events.refused():
         assert started(events, tmp_path, "os.symlink('a', 'b')").wait() == 1
     assert os.listdir(tmp_path / "work") == []
 
 
-def test_children_are_trapped_with_the_rank_of_their_environment(events: FileEvents, tmp_path: Path) -> None:
+def test_child_processes_are_trapped_with_the_rank_in_their_environment(events: FileEvents, tmp_path: Path) -> None:
     code = "os.environ['RANK'] = '5'; import subprocess; subprocess.run(['touch', 'x'], check=True)"
     assert started(events, tmp_path, code).wait() == 0
     assert [(each.path, each.rank) for each in events.events] == [(str(tmp_path / "work" / "x"), 5)]
 
 
-def test_shared_memory_of_workers_is_not_recorded(events: FileEvents, tmp_path: Path) -> None:
+def test_writes_to_dev_null_and_dev_shm_are_not_recorded(events: FileEvents, tmp_path: Path) -> None:
     code = "open('/dev/null', 'w'); open('/dev/shm/torch_7_x', 'w'); os.unlink('/dev/shm/torch_7_x')"
     assert started(events, tmp_path, code).wait() == 0
     assert events.events == []
 
 
-def test_full_disk_takes_no_byte_of_any_call_that_writes(tmp_path: Path) -> None:
+def test_simulated_full_disk_refuses_every_kind_of_write_without_storing_a_byte(tmp_path: Path) -> None:
     code = """
 import errno, json, shutil
 open("source", "wb").write(bytes(8))
@@ -199,7 +201,7 @@ except OSError as error:
     assert (work / "full").stat().st_size == 0 < (work / "room").stat().st_size
 
 
-def test_disk_has_room_again_after_disk_full(tmp_path: Path) -> None:
+def test_writes_succeed_again_after_disk_full_ends(tmp_path: Path) -> None:
     events = FileEvents(tmp_path / "s", fills_disk=True)
     events.hold(lambda event: event.kind == "delete")
     process = started(
@@ -214,7 +216,7 @@ def test_disk_has_room_again_after_disk_full(tmp_path: Path) -> None:
     assert (tmp_path / "work" / "a").read_bytes() == b"x"
 
 
-def test_name_of_a_process_that_dies_meanwhile_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_a_path_of_a_dying_process_raises_process_lookup_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "pread", lambda *_: b"")  # as the kernel answers once its memory is gone
     with pytest.raises(ProcessLookupError):
         _text(os.getpid(), 4096)

@@ -34,7 +34,9 @@ def contents(run: Path) -> list[tuple[str, str | None]]:
     return [(each.name, Path(each.copy).read_text() if each.copy else None) for each in read_versions(run)]
 
 
-def test_each_version_of_a_file_is_kept(watched: tuple[FileVersions, Path], tmp_path: Path) -> None:
+def test_file_versions_copies_each_written_file_with_its_step(
+    watched: tuple[FileVersions, Path], tmp_path: Path
+) -> None:
     versions, code = watched
     (code / "a.pt").write_text("0")
     wait_for("the first version", lambda: contents(tmp_path / "run") == [("a.pt", "0")], 5)
@@ -49,9 +51,7 @@ def test_each_version_of_a_file_is_kept(watched: tuple[FileVersions, Path], tmp_
     assert [each.step for each in read_versions(tmp_path / "other")] == [7, 7]
 
 
-def test_the_files_at_a_time_follow_renames_links_and_deletions(
-    watched: tuple[FileVersions, Path], tmp_path: Path
-) -> None:
+def test_files_at_follows_renames_symlinks_and_deletions(watched: tuple[FileVersions, Path], tmp_path: Path) -> None:
     versions, code = watched
     (code / "a.tmp").write_text("1")
     (code / "a.tmp").rename(code / "a.pt")
@@ -66,7 +66,7 @@ def test_the_files_at_a_time_follow_renames_links_and_deletions(
     assert files_at(found, found[0].at - 1) == {}
 
 
-def test_a_file_without_room_has_no_copy(
+def test_file_larger_than_the_limit_is_recorded_without_a_copy(
     watched: tuple[FileVersions, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     versions, code = watched

@@ -28,7 +28,7 @@ def watched(tmp_path: Path) -> tuple[FileWatch, Path]:
     return FileWatch(cast(LiveRun, SimpleNamespace(run=run, step=lambda: 7, ranks=lambda: ranks))), folder
 
 
-def test_it_tells_saves_in_place_from_renamed_ones_and_what_was_read(tmp_path: Path) -> None:
+def test_file_watch_records_writes_renames_reads_and_deletions_of_checkpoints(tmp_path: Path) -> None:
     watch, folder = watched(tmp_path)
     (folder / "in_place.pt").write_bytes(b"x")
     (folder / "kept.pt").write_bytes(b"x")
@@ -47,14 +47,14 @@ def test_it_tells_saves_in_place_from_renamed_ones_and_what_was_read(tmp_path: P
     assert uses["out/in_place.pt"].gone
 
 
-def test_file_moved_in_from_elsewhere_has_its_size(tmp_path: Path) -> None:
+def test_file_moved_in_from_another_folder_is_recorded_with_its_size(tmp_path: Path) -> None:
     watch, folder = watched(tmp_path)
     (tmp_path / "tmpabcd_123").write_bytes(b"abc")
     (tmp_path / "tmpabcd_123").rename(folder / "last.pt")
     assert watch.uses()["out/last.pt"].size == 3
 
 
-def test_folder_elsewhere_is_listened_to_before_its_first_file_changes(tmp_path: Path) -> None:
+def test_folder_outside_the_run_is_watched_from_its_first_write_event(tmp_path: Path) -> None:
     watch, _ = watched(tmp_path)
     file = tmp_path / "scratch" / "last.pt"
     file.parent.mkdir()
@@ -65,7 +65,7 @@ def test_folder_elsewhere_is_listened_to_before_its_first_file_changes(tmp_path:
     assert (use.size, len(use.written), len(use.read)) == (3, 1, 1)
 
 
-def test_files_that_come_with_their_folder_are_heard_of_once(tmp_path: Path) -> None:
+def test_files_of_a_new_folder_are_recorded_once(tmp_path: Path) -> None:
     watch, folder = watched(tmp_path)
     (folder / "step_4").mkdir()
     for name in ("model.pt", "optimizer.pt"):
@@ -77,7 +77,7 @@ def test_files_that_come_with_their_folder_are_heard_of_once(tmp_path: Path) -> 
     }
 
 
-def test_a_folder_that_is_renamed_renames_its_files(tmp_path: Path) -> None:
+def test_renamed_folder_renames_its_files_and_stays_watched(tmp_path: Path) -> None:
     (tmp_path / "run/code/out/step_4.partial/deep").mkdir(parents=True)
     watch, folder = watched(tmp_path)
     for name in ("model.safetensors", "deep/rng.pt"):
@@ -93,7 +93,7 @@ def test_a_folder_that_is_renamed_renames_its_files(tmp_path: Path) -> None:
     assert uses["out/step_4/later.pt"].written, "the folder is still listened to, under its new name"
 
 
-def test_it_sees_who_has_a_file_open_for_writing(tmp_path: Path) -> None:
+def test_file_open_for_writing_is_recorded_with_its_ranks(tmp_path: Path) -> None:
     watch, folder = watched(tmp_path)
     with (folder / "shared.pt").open("wb", buffering=0) as file:
         file.write(b"x")
@@ -101,20 +101,20 @@ def test_it_sees_who_has_a_file_open_for_writing(tmp_path: Path) -> None:
     assert uses["out/shared.pt"].by == [0, 1]
 
 
-def test_a_file_is_whole_from_its_last_writing_or_renaming_until_it_is_gone() -> None:
+def test_file_is_whole_from_its_last_write_or_rename_until_its_deletion() -> None:
     use = FileUse(written=[1.0, 5.0], gone=[3.0])
     assert FileUse(written=[1.0]).in_place and not use.in_place
     assert [use.whole_at(time) for time in (0.5, 2.0, 4.0, 6.0)] == [None, 1.0, None, 5.0]
     assert FileUse(named=[2.0]).whole_at(3.0) == 2.0
 
 
-def test_the_step_of_a_file_is_that_of_its_last_writing_or_renaming() -> None:
+def test_file_has_the_step_of_its_last_write_or_rename() -> None:
     use = FileUse(written=[1.0, 5.0], named=[3.0], steps=[10, 30, 50])
     assert [use.step_at(time) for time in (0.5, 2.0, 4.0, 6.0)] == [None, 10, 30, 50]
     assert FileUse(written=[1.0], steps=[0]).step_at(2.0) is None, "nothing was told yet"
 
 
-def test_a_checkpoint_is_known_by_its_name_alone() -> None:
+def test_checkpoints_and_best_models_are_recognized_by_name() -> None:
     yes = ("a/step_4.pt", "model.safetensors", "last.ckpt.tmp", "tmp.pt", "ckpt.pt.12345", "x.tmp")
     assert [name for name in yes if not is_checkpoint(name)] == []
     no = ("/tmp/train.py", "/tmp/pytest-1/log.txt", "template.html", "metrics.jsonl")

@@ -24,13 +24,13 @@ from clusterdp.rehearse.observe.printed_steps import GrowingLog, counter_of, las
         ("{} | loss 7.5 | lr 1e-3", "^"),
     ],
 )
-def test_steps_are_read_as_programs_print_them(line: str, counter: str) -> None:
+def test_steps_are_read_from_common_log_formats(line: str, counter: str) -> None:
     text = "".join(line.replace("{}", str(i)) + "\n" for i in (3, 4, 7))
     assert steps_of(text) == [3, 4, 7]
     assert " ".join(counter_of(text).split()) == counter
 
 
-def test_of_several_counters_the_one_of_the_training_never_goes_back() -> None:
+def test_counter_of_prefers_the_only_counter_without_resets() -> None:
     lines = [
         f"epoch {i // 4} batch {i % 4}/4 sample step {8 * i}\nglobal step {i}, eval step {i % 2}" for i in range(9)
     ]
@@ -41,11 +41,11 @@ def test_of_several_counters_the_one_of_the_training_never_goes_back() -> None:
     assert steps_of("epoch 3 batch 1/4 sample step 8\nglobal step 1", counter) == [1]
 
 
-def test_a_counter_that_starts_over_for_no_reason_is_none() -> None:
+def test_counter_restarting_without_an_epoch_is_ignored() -> None:
     assert steps_of("step 1\nstep 2\nstep 1\nstep 2\n") == []
 
 
-def test_a_counter_that_starts_over_in_each_epoch_goes_on_with_the_epoch() -> None:
+def test_counter_restarting_in_each_epoch_is_continued_across_epochs() -> None:
     text = "".join(
         f"Epoch {e}:  40%|{i * '█'}▌ | {i}/4 [00:01]\rValidation: {i}/4 [00:02]\r" for e in (1, 2) for i in (1, 3)
     )
@@ -53,12 +53,12 @@ def test_a_counter_that_starts_over_in_each_epoch_goes_on_with_the_epoch() -> No
     assert steps_of("Epoch 3:  40%|██ | 2/4 [00:01]", counter_of(text)) == [10]
 
 
-def test_a_bar_that_grows_is_one_counter() -> None:
+def test_growing_progress_bar_is_one_counter() -> None:
     text = "".join(f" {i}%|{i // 10 * '█'}▌ | {i}/100 [00:01]\r" for i in range(100))
     assert steps_of(text) == [*range(1, 100)]
 
 
-def test_the_last_step_of_a_log(tmp_path: Path) -> None:
+def test_last_step_returns_the_last_printed_step_or_none(tmp_path: Path) -> None:
     log = tmp_path / "rank-00000.out"
     assert last_step(log) is None
     log.write_text("".join(f"step {i}\r" for i in range(5000)))
@@ -83,15 +83,15 @@ def test_growing_log_counts_epochs_from_its_first_line(tmp_path: Path, monkeypat
     assert last_step(log) != seen[-1], "its end alone"
 
 
-def test_a_bar_that_is_full_at_once_is_no_training() -> None:
+def test_instantly_full_progress_bar_is_not_read_as_steps() -> None:
     assert steps_of("Loading weights: 0%| | 0/25 [00:00]\rLoading weights: 100%|██| 25/25 [00:00]\n") == []
 
 
-def test_a_setting_that_is_printed_again_and_again_is_no_counter() -> None:
+def test_constant_printed_setting_is_not_taken_for_a_step_counter() -> None:
     assert counter_of("".join(f"[GPU0] Epoch {e} | Batchsize: 32 | Steps: 10\n" for e in range(8))) == ""
 
 
-def test_a_bar_over_what_is_left_goes_on() -> None:
+def test_resumed_progress_bar_over_remaining_steps_continues_the_count() -> None:
     counter = counter_of("".join(f" {i}%|{i // 10 * '█'}▌ | {i}/100 [00:01]\r" for i in range(100)))
     assert steps_of(" 0%| | 1/60 [00:00<00:09]\r 3%|█ | 2/60 [00:00<00:09]", counter) == [41, 42]
     assert steps_of(" 0%| | 41/100 [00:00<00:09]\r 3%|█ | 42/100 [00:00<00:09]", counter) == [41, 42]
@@ -99,12 +99,12 @@ def test_a_bar_over_what_is_left_goes_on() -> None:
     assert steps_of("Epoch 2:  40%|██ | 1/3 [00:01]", counter_of(text)) == [6]
 
 
-def test_a_bar_that_is_drawn_before_its_first_step_tells_of_none() -> None:
+def test_progress_bar_drawn_before_its_first_step_is_not_counted() -> None:
     assert steps_of(" 42%|██  | 42/100 [00:00<?, ?it/s]\r 44%|██  | 44/100 [00:01<00:03]\r 45%| | 45/100 [00:02]") == [
         44,
         45,
     ]
 
 
-def test_a_bar_begins_at_nothing_after_a_resume_too() -> None:
+def test_resumed_progress_bar_starting_at_0_counts_from_the_resumed_step() -> None:
     assert steps_of(" 0%| | 0/120 [00:00]\r 34%|██| 41/120 [00:00]\r 35%|██| 42/120 [00:00]") == [41, 42]

@@ -35,14 +35,14 @@ def program(run: Path, text: str, **variables: str) -> Iterator[subprocess.Popen
             process.kill()
 
 
-def test_ranks_are_known_by_their_variables(tmp_path: Path) -> None:
+def test_ranks_of_finds_processes_by_their_rank_variable(tmp_path: Path) -> None:
     with program(tmp_path, "", RANK="1") as one, program(tmp_path, "", RANK="0") as zero, program(tmp_path, "") as none:
         assert processes.ranks_of(tmp_path) == {0: [zero.pid], 1: [one.pid]}
         assert none.poll() is None
     assert processes.ranks_of(tmp_path) == {}
 
 
-def test_a_rank_without_its_variable_is_known_by_its_task_and_batch_scripts_and_agents_are_none(tmp_path: Path) -> None:
+def test_ranks_of_uses_slurm_procid_but_skips_batch_scripts_and_torchrun_agents(tmp_path: Path) -> None:
     task = {"SLURM_PROCID": "1", "SLURM_STEP_ID": "0", "LOCAL_WORLD_SIZE": "2"}
     with (
         program(tmp_path, "", **task) as one,
@@ -63,12 +63,14 @@ def test_a_rank_without_its_variable_is_known_by_its_task_and_batch_scripts_and_
         ("import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])", "blocked"),
     ],
 )
-def test_what_a_signal_does_to_them(tmp_path: Path, text: str, said: str) -> None:
+def test_sigterm_disposition_of_a_process_is_default_handled_ignored_or_blocked(
+    tmp_path: Path, text: str, said: str
+) -> None:
     with program(tmp_path, text) as process:
         assert processes.on_signal([process.pid]) == said
 
 
-def test_files_that_are_being_written_and_ports_that_are_listened_on(tmp_path: Path) -> None:
+def test_open_written_files_listening_ports_and_master_ports_are_found(tmp_path: Path) -> None:
     text = f"""
 import os, socket
 log = open({str(tmp_path / "read")!r}, "w"); log.close()
@@ -83,7 +85,7 @@ open({str(tmp_path / "port")!r}, "w").write(str(server.getsockname()[1]))
         assert processes.master_ports([process.pid]) == {1234}
 
 
-def test_the_page_of_a_rank_tells_step_and_phase(tmp_path: Path) -> None:
+def test_status_page_of_a_rank_gives_its_step_and_phase(tmp_path: Path) -> None:
     text = """
 from clusterdp.train.hang import page
 from clusterdp.train.hang.page import EVALUATION, PHASE, STEP
@@ -100,13 +102,13 @@ page.enter(EVALUATION)
     assert processes.page_of([os.getpid()]) is None
 
 
-def test_the_phases_are_those_of_the_page() -> None:
+def test_phase_constants_equal_those_of_the_hang_page() -> None:
     from clusterdp.train.hang import page as phases
 
     assert (processes.RESTORE, processes.EVALUATION) == (phases.RESTORE, phases.EVALUATION)
 
 
-def test_a_process_that_is_gone_is_no_error() -> None:
+def test_observing_an_ended_process_raises_no_error() -> None:
     with socket.socket():
         gone = 2**22 - 1
         assert processes.on_signal([gone]) == ""

@@ -35,7 +35,7 @@ def moments(shape: SaveShape) -> list[tuple[str, str, str]]:
     return [(each.when, each.kind, each.path) for each in shape.strikes]
 
 
-def test_renamed_file_is_struck_in_it_before_and_after_its_rename() -> None:
+def test_kill_moments_of_a_renamed_file_cover_its_write_and_rename() -> None:
     shape = learn(events_of(*[[("write", "a.tmp"), ("rename", "a.tmp", "a.pt")]] * 3), {"a.tmp": 9})
     assert moments(shape) == [
         ("first bytes", "write", "a.tmp"),
@@ -45,31 +45,31 @@ def test_renamed_file_is_struck_in_it_before_and_after_its_rename() -> None:
     ]
 
 
-def test_file_written_in_place_is_struck_only_in_it() -> None:
+def test_kill_moments_of_a_file_saved_in_place_cover_only_its_write() -> None:
     shape = learn(events_of(*[[("write", "last.pt")]] * 3), {"last.pt": 9})
     assert moments(shape) == [("first bytes", "write", "last.pt"), ("middle", "write", "last.pt")]
 
 
-def test_deletion_of_the_old_file_before_the_new_one_is_a_moment() -> None:
+def test_kill_moments_include_the_gap_between_deletion_and_new_write() -> None:
     shape = learn(events_of([("write", "a.pt")], *[[("delete", "a.pt"), ("write", "a.pt")]] * 2), {"a.pt": 9})
     assert moments(shape)[0] == ("before", "write", "a.pt")
 
 
 @pytest.mark.parametrize("random", [(".tmpXk29aQ", ".tmpaB1cD2"), ("tmpab_2cd1", "tmp8u_h__2q"), ("3fa9c1", "b2e")])
-def test_random_names_have_one_key(random: tuple[str, str]) -> None:
+def test_random_temporary_file_names_share_one_key(random: tuple[str, str]) -> None:
     saves = [[("write", name), ("rename", name, "a.pt")] for name in random]
     shape = learn(events_of(*saves), dict.fromkeys(random, 9))
     assert shape.key(random[0]) == shape.key(random[1]) == shape.strikes[0].path
     assert shape.key("a.pt") == "a.pt"
 
 
-def test_numbered_files_have_one_key_and_the_least_size() -> None:
+def test_numbered_files_share_one_key_with_the_smallest_size() -> None:
     saves = [[("write", f"out/step_{step}/rank{step % 2}.pt")] for step in (10, 20, 30)]
     shape = learn(events_of(*saves), {save[0][1]: 100 - i for i, save in enumerate(saves)})
     assert shape.sizes == {"out/step_#/rank#.pt": 98}
 
 
-def test_commit_in_the_background_belongs_to_its_save() -> None:
+def test_file_committed_in_the_background_belongs_to_its_save() -> None:
     saves = []
     for step in (10, 20):
         at, folder = float(step), f"step_{step}"
@@ -81,41 +81,41 @@ def test_commit_in_the_background_belongs_to_its_save() -> None:
     assert not [each for each in shape.strikes if "log" in each.path]
 
 
-def test_rename_of_a_large_file_belongs_to_its_save() -> None:
+def test_late_rename_of_a_large_file_belongs_to_its_save() -> None:
     at = [FileEvent("write", "a.tmp", at=1, step=1), FileEvent("rename", "a.tmp", "a.pt", at=9, step=4)]
     assert moments(learn(at, {"a.tmp": 9}))[-1] == ("after", "rename", "a.tmp")
 
 
-def test_struck_save_began_with_its_first_write_however_long_that_took() -> None:
+def test_save_until_returns_the_interrupted_save_from_its_first_write() -> None:
     before = [FileEvent("write", "a.tmp", at=1, step=1), FileEvent("rename", "a.tmp", "a.pt", at=1.1, step=1)]
     save = [FileEvent("write", "a.tmp", at=5, step=3), FileEvent("rename", "a.tmp", "a.pt", at=9, step=4)]
     assert save_until([*before, *save]) == save
 
 
-def test_save_of_the_best_model_gets_no_strikes() -> None:
+def test_save_of_the_best_model_gets_no_kill_moments() -> None:
     saves = [[("write", "last.pt")], [("write", "best.pt")], [("write", "last.pt")]]
     shape = learn(events_of(*saves), {"last.pt": 9, "best.pt": 9})
     assert {each.path for each in shape.strikes} == {"last.pt"}
 
 
-def test_appended_file_is_at_no_strike() -> None:
+def test_appending_write_matches_no_kill_moment() -> None:
     shape = learn(events_of(*[[("write", "last.pt")]] * 2), {"last.pt": 9})
     assert shape.is_at(shape.strikes[0], FileEvent("write", "last.pt"))
     assert not shape.is_at(shape.strikes[0], FileEvent("write", "last.pt", appends=True))
 
 
-def test_program_writing_only_text_has_moments() -> None:
+def test_program_saving_only_text_files_gets_kill_moments() -> None:
     assert moments(learn(events_of(*[[("write", "state.json")]] * 2), {}))
 
 
-def test_name_random_for_a_run_is_fixed_in_no_key() -> None:
+def test_name_part_random_in_each_run_becomes_a_wildcard_in_the_key() -> None:
     one, two = (learn(events_of(*[[("write", f"{name}-r0.pt")]] * 2), {f"{name}-r0.pt": 9}) for name in ("abx", "cdx"))
     both = one.in_both(two)
     assert both.key("efx-r1.pt") == both.strikes[0].path == "*-r#.pt"
     assert both.sizes == {"*-r#.pt": 9}
 
 
-def test_few_strikes_are_spread_over_the_save() -> None:
+def test_few_selects_five_kill_moments_spread_over_the_save() -> None:
     strikes = tuple(Strike("write", str(i), "", "first bytes" if i % 3 == 0 else "middle") for i in range(30))
     few = SaveShape(strikes=strikes).few()
     assert (len(few), few[0].path, few[-1].path) == (5, "1", "29")
@@ -135,18 +135,18 @@ def test_few_strikes_are_spread_over_the_save() -> None:
         ("/tmp/tmp9oae1cb5", "/tmp/tmp9oae1cb5"),
     ],
 )
-def test_own_name_leaves_out_records_and_caches(tmp_path: Path, path: str, name: str) -> None:
+def test_own_name_ignores_run_records_caches_and_tempfile_probes(tmp_path: Path, path: str, name: str) -> None:
     run = RunDir(tmp_path / "run")
     assert own_name(run, path.format(run=run.path)) == name
 
 
-def test_file_moved_in_from_a_cache_keeps_its_path(tmp_path: Path) -> None:
+def test_file_renamed_from_a_cache_keeps_its_old_path(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     moved = named(run, FileEvent("rename", "/home/me/.cache/x", f"{run.code}/a.pt"))
     assert moved and (moved.path, moved.to) == ("/home/me/.cache/x", "code/a.pt")
 
 
-def test_file_of_any_name_is_state_if_a_save_makes_it(tmp_path: Path) -> None:
+def test_state_files_include_learned_binary_files_and_checkpoint_names(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     shape = learn(events_of(*[[("write", "code/net.dat"), ("write", "code/latest.txt")]] * 2), {"code/net.dat": 9})
     assert is_state(run, shape, "net.dat")
@@ -155,7 +155,7 @@ def test_file_of_any_name_is_state_if_a_save_makes_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["step_20", '{"checkpoint": "step_20"}', None, "20", "a.pt"])
-def test_pointer_names_a_save(tmp_path: Path, content: str | None) -> None:
+def test_latest_file_is_a_pointer_only_if_it_names_a_save_folder(tmp_path: Path, content: str | None) -> None:
     saves = [
         [
             ("write", f"code/step_{step}/a.pt"),

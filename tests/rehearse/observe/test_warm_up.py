@@ -38,7 +38,9 @@ def found(folder: Path, rates: Sequence[float] = (), **values: Any) -> int:
         ([0.3], 0),
     ],
 )
-def test_the_rate_rises_at_first(tmp_path: Path, rates: list[float], steps: int) -> None:
+def test_warm_up_length_is_read_from_the_initial_learning_rate_rise(
+    tmp_path: Path, rates: list[float], steps: int
+) -> None:
     assert found(tmp_path, rates) == steps
 
 
@@ -61,5 +63,7 @@ def test_the_rate_rises_at_first(tmp_path: Path, rates: list[float], steps: int)
         ({"script": "exec python train.py --lr 1 \\\n  --warmup_steps \\\n 16\n"}, 16),
     ],
 )
-def test_an_argument_is_named_warm_up(tmp_path: Path, values: dict[str, Any], steps: int) -> None:
+def test_warm_up_length_is_read_from_warmup_arguments_of_params_and_command(
+    tmp_path: Path, values: dict[str, Any], steps: int
+) -> None:
     assert found(tmp_path, **values) == steps

@@ -49,20 +49,20 @@ def check(value: Any, schema: Any, where: str = "outcome") -> None:
         assert isinstance(value, schema), where
 
 
-def test_the_keys_are_these_and_its_docstring_names_them() -> None:
+def test_rehearsal_json_has_exactly_the_documented_keys() -> None:
     check(made_outcome(), OUTCOME)
     lines = [line.strip().split("  ")[0] for line in (as_json.__doc__ or "").splitlines()[2:]]
     assert {key for line in lines for key in line.split(", ") if key} == set(OUTCOME)
 
 
-def test_both_files_are_written(tmp_path: Path) -> None:
+def test_write_creates_rehearsal_html_and_rehearsal_json(tmp_path: Path) -> None:
     files = write(tmp_path, made_outcome())
     assert [file.name for file in files] == ["rehearsal.html", "rehearsal.json"]
     assert json.loads(files[1].read_text()) == made_outcome()
     assert files[0].read_bytes().startswith(b"<!doctype html>")
 
 
-def test_of_the_overrides_those_that_change_something_are_told() -> None:
+def test_changes_lists_only_overrides_differing_from_the_config() -> None:
     config = Config(params={"lr": 0.1})
     words = [
         "metrics.to=[]",
@@ -75,7 +75,7 @@ def test_of_the_overrides_those_that_change_something_are_told() -> None:
     assert changed == {"params.epochs": (None, 2), "checkpoint.every_steps": (config.checkpoint.every_steps, 5)}
 
 
-def test_the_sentence_counts_what_has_failed() -> None:
+def test_sentence_counts_passed_failed_and_inapplicable_drills() -> None:
     passed, failed = Verdict("preempted", "", PASSED, ""), Verdict("node-lost", "", FAILED, "x", "y")
     beyond, found = Verdict("rank-hung", "", INAPPLICABLE, "z"), Verdict("one-writer", "", FAILED, "x", "w")
     assert sentence([passed]) == "This job survives the drill."
@@ -91,7 +91,7 @@ def test_the_sentence_counts_what_has_failed() -> None:
     assert sentence([beyond]) == "Nothing was shown. 1 drill could not be made: rank-hung."
 
 
-def test_the_sentence_ends_with_what_was_compared_once() -> None:
+def test_sentence_ends_with_a_single_list_of_compared_files() -> None:
     more = {"compared": ("a.pt: 2 values", "log.csv: 9 lines"), "left_out": ("b.png (neither logs nor arrays)",)}
     passed = [Verdict(name, "", PASSED, "", **more) for name in ("preempted", "node-lost")]
     assert sentence(passed) == (

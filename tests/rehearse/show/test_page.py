@@ -52,7 +52,7 @@ def page(word: str = "plain", **other: Any) -> Page:
     return Page(page_of({**made_outcome(word), **other}).decode())
 
 
-def test_the_verdict_comes_first_and_what_was_rehearsed_is_there() -> None:
+def test_page_shows_the_verdict_and_facts_of_the_rehearsed_job() -> None:
     words = page().words
     assert "Rehearsal of plain failed This job does not survive 2 of 3 drills. 1 drill could not be made" in words
     for told in (
@@ -64,7 +64,7 @@ def test_the_verdict_comes_first_and_what_was_rehearsed_is_there() -> None:
     assert "metrics.to" not in words, "it is as in the config"
 
 
-def test_each_drill_has_a_row_and_those_that_ran_a_section() -> None:
+def test_page_has_a_row_per_drill_and_a_section_per_executed_drill() -> None:
     found = page()
     for row in (
         "preempted preempted with a grace time passed attempt 1: preempted with 20 s of grace 0 bit for bit",
@@ -84,7 +84,7 @@ def test_each_drill_has_a_row_and_those_that_ran_a_section() -> None:
     assert "the first 2 of 40: model.0.weight plain optimizer.state.0.exp_avg differs by 3e-2" in found.words
 
 
-def test_a_failure_names_the_commands_that_tell_more() -> None:
+def test_page_lists_commands_to_explain_a_failed_drill() -> None:
     words = page().words
     why = "clusterdp why '/runs/plain/rank killed' clusterdp logs '/runs/plain/rank killed'"
     assert f"{why} clusterdp checkpoint diff /runs/plain/undisturbed '/runs/plain/rank killed'" in words
@@ -93,7 +93,7 @@ def test_a_failure_names_the_commands_that_tell_more() -> None:
     assert "checkpoint diff" not in page(compare=["out/ckpt.pt"]).words, "those are no checkpoints of ours"
 
 
-def test_a_hit_stands_where_it_was_and_runs_of_usual_length_share_an_axis() -> None:
+def test_page_draws_faults_at_their_time_on_a_shared_axis() -> None:
     found = page()
     marks = found.all("line", "hit")
     # The axis of 31 s begins with the wait for the first attempt, and the hit was 9 s later.
@@ -105,7 +105,7 @@ def test_a_hit_stands_where_it_was_and_runs_of_usual_length_share_an_axis() -> N
     assert len(marks) == 3 and found.words.count("31 s") >= 4 and "15 min" in found.words
 
 
-def test_a_rehearsal_in_which_all_is_well_says_so_and_needs_no_reasons() -> None:
+def test_page_of_a_passed_rehearsal_shows_no_reasons() -> None:
     told = made_outcome()
     drills = told["drills"][:1]
     found = page(drills=drills, said="This job survives the drill.", passed=True, steps=None, deterministic=False)
@@ -115,14 +115,14 @@ def test_a_rehearsal_in_which_all_is_well_says_so_and_needs_no_reasons() -> None
     assert "end state why" not in found.words
 
 
-def test_a_run_of_which_nothing_is_on_record_leaves_a_page() -> None:
+def test_page_reports_runs_without_attempts() -> None:
     told = made_outcome()
     for each in told["undisturbed"] + told["drills"]:
         each["attempts"] = []
     assert "No attempt has begun." in page(undisturbed=told["undisturbed"], drills=told["drills"]).words
 
 
-def test_no_run_can_put_an_element_on_the_page() -> None:
+def test_page_escapes_html_and_control_characters_in_run_data() -> None:
     evil = page(EVIL)
     assert [tag for tag, _ in evil.tags] == [tag for tag, _ in page().tags]
     assert not any(name.startswith("on") for _, attributes in evil.tags for name in attributes)
@@ -130,7 +130,7 @@ def test_no_run_can_put_an_element_on_the_page() -> None:
     assert not set(page_of(made_outcome(EVIL)).decode()) & {"\x1b", "\u202e"}
 
 
-def test_nothing_is_loaded_and_no_script_may_run() -> None:
+def test_page_loads_no_resource_and_forbids_scripts() -> None:
     found = page()
     assert not {"script", "link", "img", "iframe", "base"} & {tag for tag, _ in found.tags}
     assert not any("style" in attributes or "src" in attributes for _, attributes in found.tags)
@@ -144,7 +144,7 @@ def test_nothing_is_loaded_and_no_script_may_run() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1400, 400])
-def test_a_browser_draws_the_bars_within_the_page_and_complains_of_nothing(tmp_path: Path, width: int) -> None:
+def test_browser_draws_fault_marks_within_the_page_without_console_errors(tmp_path: Path, width: int) -> None:
     if BROWSER is None:
         pytest.skip("no chromium")
     page_file, frame = tmp_path / "page.html", tmp_path / "frame.html"
@@ -169,5 +169,5 @@ def test_a_browser_draws_the_bars_within_the_page_and_complains_of_nothing(tmp_p
     )
 
 
-def test_the_begin_is_a_time_of_day() -> None:
+def test_page_shows_the_begin_as_date_and_time() -> None:
     assert re.search(r"began 20\d\d-\d\d-\d\d \d\d:\d\d", page(began=T0).words)

@@ -16,9 +16,7 @@ def rows() -> Rows:
 
 
 @pytest.mark.parametrize("width", [60, 110])
-def test_a_row_has_one_line_as_long_as_the_table_changes_and_all_its_words_at_the_end(
-    width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_live_table_truncates_rows_to_one_line_until_the_end(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     out = io.StringIO()
     table = LiveTable(out, rows())
@@ -37,7 +35,7 @@ def test_a_row_has_one_line_as_long_as_the_table_changes_and_all_its_words_at_th
     assert words.endswith("0 s") and LONG.split()[-1] in words and "…" not in words.partition("0 s")[2]
 
 
-def test_a_pipe_gets_a_line_for_each_run_that_is_over() -> None:
+def test_pipe_output_has_one_line_per_finished_run() -> None:
     out = io.StringIO()
     with Lines(out, rows()) as lines:
         lines.begins("undisturbed", "")

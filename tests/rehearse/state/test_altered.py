@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from clusterdp.rehearse.experiments import alter
 
 
-def test_named_tensors_of_a_torch_file_have_other_values(tmp_path: Path) -> None:
+def test_alter_changes_only_named_tensors_of_a_torch_file(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     opt = {"m": torch.zeros(3), "step": torch.tensor(7.0), "n": 4, "rng": torch.tensor([0, 255], dtype=torch.uint8)}
     torch.save({"net": {"w": torch.ones(3)}, "opt": opt}, path)
@@ -22,7 +22,7 @@ def test_named_tensors_of_a_torch_file_have_other_values(tmp_path: Path) -> None
     assert read["net"]["w"].tolist() == [1.0] * 3 and read["opt"]["n"] == 4
 
 
-def test_named_tensors_of_safetensors_have_other_values(tmp_path: Path) -> None:
+def test_alter_changes_only_named_tensors_of_a_safetensors_file(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     save_file({"w": torch.ones(3), "m": torch.zeros(2)}, path)
     assert alter(path, ["m"]) == 1
@@ -30,7 +30,7 @@ def test_named_tensors_of_safetensors_have_other_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tensor", [torch.ones(3, dtype=torch.bfloat16), torch.ones(4, 4).t()[:2]])
-def test_a_tensor_that_cannot_be_written_in_one_piece_is_not_altered(tensor: torch.Tensor, tmp_path: Path) -> None:
+def test_alter_does_not_touch_bfloat16_and_non_contiguous_tensors(tensor: torch.Tensor, tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     torch.save({"w": tensor}, path)
     before = path.read_bytes()

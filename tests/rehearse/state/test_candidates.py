@@ -44,12 +44,12 @@ def written(folder: Path, names: str) -> None:
         ("a.log b.txt __pycache__/x.pkl", ""),
     ],
 )  # fmt: skip
-def test_what_looks_like_a_checkpoint_comes_first(names: str, found: str, tmp_path: Path) -> None:
+def test_candidates_picks_the_likely_end_state_among_written_files(names: str, found: str, tmp_path: Path) -> None:
     written(tmp_path, names)
     assert [str(path.relative_to(tmp_path)) for path in candidates(tmp_path, BEGAN)] == found.split()
 
 
-def test_what_was_there_before_counts_if_it_was_written_anew(tmp_path: Path) -> None:
+def test_candidates_ignores_files_unchanged_since_before_the_run(tmp_path: Path) -> None:
     written(tmp_path, "pretrained.pt new.pt")
     os.utime(tmp_path / "pretrained.pt", (BEGAN - 9, BEGAN - 9))
     assert candidates(tmp_path, BEGAN) == [tmp_path / "new.pt"]

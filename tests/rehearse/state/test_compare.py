@@ -45,7 +45,7 @@ def one(found: list[Difference]) -> Difference:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
-def test_elements_that_differ_are_counted_and_measured(dtype: str, state: States) -> None:
+def test_compare_counts_and_measures_differing_elements(dtype: str, state: States) -> None:
     w = torch.ones(640, dtype=getattr(torch, dtype))
     v = w.clone()
     v[:3] = torch.tensor([1.5, 1.25, 0.5])
@@ -55,7 +55,7 @@ def test_elements_that_differ_are_counted_and_measured(dtype: str, state: States
     assert found.size == pytest.approx(0.75 / math.sqrt(637 + 1.5**2 + 1.25**2 + 0.5**2))
 
 
-def test_pieces_of_a_large_tensor_are_measured_as_one(state: States, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_measures_a_tensor_read_in_pieces_as_a_whole(state: States, monkeypatch: pytest.MonkeyPatch) -> None:
     w = torch.linspace(-1, 1, 5000)
     v = w.clone()
     v[::7] += 0.25
@@ -68,7 +68,7 @@ def test_pieces_of_a_large_tensor_are_measured_as_one(state: States, monkeypatch
     assert whole.what == "differs in 715 of 5000 elements, by at most 0.25"
 
 
-def test_bit_for_bit(state: States) -> None:
+def test_compare_distinguishes_signed_zeros_but_not_nan_payloads_or_key_order(state: States) -> None:
     nan = torch.tensor([math.nan, 1.0])
     other_nan = torch.from_numpy(np.array([0x7FC00001, 0x3F800000], np.uint32).view(np.float32))
     assert not compare(state({"w": nan}), state({"w": nan}))
@@ -81,7 +81,7 @@ def test_bit_for_bit(state: States) -> None:
     assert not compare(state({"a": 1, "b": [1, 2]}), state({"b": [1, 2], "a": 1}))
 
 
-def test_numbers_and_text_are_shown(state: States) -> None:
+def test_compare_shows_both_values_of_numbers_and_text(state: States) -> None:
     a = {"loss": 1.0, "lr": 0.1, "step": 20, "note": "x", "gone": 1, "kind": 1}
     b = {"loss": 0.5, "lr": 0.1, "step": 12, "note": "y", "new": 1, "kind": "1"}
     found = {each.key: each for each in compare(state(a), state(b))}
@@ -102,11 +102,11 @@ def test_numbers_and_text_are_shown(state: States) -> None:
         (torch.ones(3, dtype=torch.float64), "float32[3] against float64[3]"),
     ],
 )
-def test_another_shape_or_dtype_is_a_difference(v: torch.Tensor, what: str, state: States) -> None:
+def test_different_shape_or_dtype_is_a_difference(v: torch.Tensor, what: str, state: States) -> None:
     assert one(compare(state({"w": torch.ones(3)}), state({"w": v}))).what == what
 
 
-def test_float8_is_compared_without_a_measure(state: States) -> None:
+def test_float8_difference_is_counted_without_a_magnitude(state: States) -> None:
     w = torch.zeros(4).to(torch.float8_e4m3fn)
     v = torch.tensor([0, 0, 0, 1.0]).to(torch.float8_e4m3fn)
     found = one(compare(state({"w": w}), state({"w": v})))
@@ -120,7 +120,7 @@ def drawn(seed: int, noise: float) -> dict[str, torch.Tensor]:
     return {"w": base + noise * torch.randn(500), "v": base.flip(0) + noise * torch.randn(500), "steps": torch.ones(3)}
 
 
-def test_within_the_spread_of_two_runs_is_no_difference_and_beyond_it_is(state: States) -> None:
+def test_compare_reports_only_differences_beyond_the_spread_of_two_runs(state: States) -> None:
     a, b = state(drawn(1, 1e-6)), state(drawn(2, 1e-6))
     spread = spread_of(a, b)
     assert set(spread) == {"w", "v"}
@@ -131,7 +131,7 @@ def test_within_the_spread_of_two_runs_is_no_difference_and_beyond_it_is(state: 
     assert one(compare(a, state(counted), spread)).key == "steps", "what was equal stays exact"
 
 
-def test_lost_momentum_exceeds_the_bound_of_five_noisy_runs(state: States) -> None:
+def test_spread_of_five_noisy_runs_accepts_noise_and_reveals_larger_differences(state: States) -> None:
     undisturbed = [state(drawn(seed, noise)) for seed, noise in enumerate((1e-6, 1e-7, 1e-6, 8e-6, 5e-6))]
     first, third, lost = undisturbed[0], state(drawn(7, 7e-6)), state(drawn(8, 1e-4))
     assert compare(first, third, spread_of(*undisturbed[:2])), "the spread of two was a small one"
@@ -140,7 +140,7 @@ def test_lost_momentum_exceeds_the_bound_of_five_noisy_runs(state: States) -> No
     assert {each.key for each in compare(first, lost, spread, 5)} == {"w", "v"}
 
 
-def test_few_numbers_may_be_farther_beyond_the_spread_than_many(state: States) -> None:
+def test_single_value_is_allowed_a_wider_spread_than_a_large_tensor(state: States) -> None:
     def run(away: float) -> EndState:
         """So many spreads away from the first."""
         one = torch.ones(1, dtype=torch.float64) + 1e-6 * away
@@ -151,7 +151,7 @@ def test_few_numbers_may_be_farther_beyond_the_spread_than_many(state: States) -
     assert len(compare(run(0.0), run(7.0), spread, 5)) == 2
 
 
-def test_a_tensor_that_was_equal_twice_by_chance_has_the_spread_of_its_part(state: States) -> None:
+def test_tensor_equal_twice_by_chance_has_the_spread_of_its_part(state: States) -> None:
     a, b = drawn(1, 1e-6), drawn(2, 1e-6)
     b["v"] = a["v"]
     spread = spread_of(state(a), state(b))
@@ -160,7 +160,7 @@ def test_a_tensor_that_was_equal_twice_by_chance_has_the_spread_of_its_part(stat
     assert not compare(state(a), state(a), {})
 
 
-def test_what_differs_in_kind_between_two_runs_is_not_compared(state: States) -> None:
+def test_values_unsteady_in_undisturbed_runs_are_not_compared(state: States) -> None:
     a, b = {"loss": 1.0, "id": "a17", "draws": 3, "only": 1}, {"loss": 1.0, "id": "c92", "draws": 4}
     spread = spread_of(state(a), state(b))
     assert spread == {"id": UNSTEADY, "draws": UNSTEADY, "only": UNSTEADY}
@@ -168,7 +168,7 @@ def test_what_differs_in_kind_between_two_runs_is_not_compared(state: States) ->
     assert one(compare(state(a), state(a | {"loss": 2.0}), spread)).key == "loss"
 
 
-def test_of_random_numbers_that_are_drawn_anew_nothing_is_compared(state: States) -> None:
+def test_rng_and_scaler_state_are_not_compared_if_undisturbed_runs_draw_differently(state: States) -> None:
     a, b, c = ({"rng": {"state": n, "has_uint32": u}, "step": 3} for n, u in ((1, 0), (2, 0), (3, 1)))
     spread = spread_of(state(a), state(b))
     assert not compare(state(a), state(c), spread), "a flag may be equal twice by chance"
@@ -178,7 +178,7 @@ def test_of_random_numbers_that_are_drawn_anew_nothing_is_compared(state: States
     assert not compare(state(scaled[0]), state(scaled[2]), spread), "other draws overflow in other steps"
 
 
-def test_times_and_places_are_never_a_difference(state: States) -> None:
+def test_timings_hosts_and_paths_are_never_a_difference(state: States) -> None:
     a = {
         "loss": 0.5, "train_runtime": 12.5, "train_samples_per_second": 80, "wall_time_s": 3, "host": "n1", "pid": 17,
         "times": [0.5] * 50, "log_history": [{"epoch": 1.0, "elapsed": 3.25}], "out_dir": "/tmp/a", "started_at": "x",
@@ -194,7 +194,7 @@ def test_times_and_places_are_never_a_difference(state: States) -> None:
     assert one(compare(state(a), state(b | {"said": a["said"].replace("saved", "lost")}))).key == "said"  # type: ignore[attr-defined]
 
 
-def test_a_tensor_is_compared_whatever_its_name(state: States) -> None:
+def test_model_and_scheduler_values_are_compared_despite_names_like_time_or_path(state: States) -> None:
     assert compare(state({"time_embed": torch.ones(2)}), state({"time_embed": torch.zeros(2)}))
     assert compare(
         state({"model": {"path": 1}, "scheduler": {"time": 2}}), state({"model": {"path": 2}, "scheduler": {}})

@@ -28,11 +28,11 @@ LOSS = Difference("log_history.3.loss", "0.1 against 0.2", None, "metrics", 0.5,
         ([LOSS, replace(LOSS, key="log_history.4.loss")], "nothing but metrics differs: log_history.*.loss"),
     ],
 )  # fmt: skip
-def test_differences_are_described_by_part(differences: list[Difference], said: str) -> None:
+def test_describe_groups_differences_by_part(differences: list[Difference], said: str) -> None:
     assert describe(differences) == said
 
 
-def test_a_prefix_of_the_names_is_described_where_nothing_else_differs() -> None:
+def test_describe_reports_a_key_prefix_if_only_names_differ() -> None:
     gone = replace(W, what="is missing")
     new = replace(W, key="model.module.weight", what="is new")
     said = "the names of the values differ by the prefix `module.` alone, e.g. model.weight"

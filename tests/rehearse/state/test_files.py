@@ -21,7 +21,7 @@ def values(folder: Path, *patterns: str, run: RunDir | None = None) -> dict[str,
     return {key: leaf.value if leaf.stored is None else leaf.stored.read().tolist() for key, leaf in found.items()}
 
 
-def test_safetensors_and_numpy(tmp_path: Path) -> None:
+def test_safetensors_and_numpy_files_are_read_with_their_values(tmp_path: Path) -> None:
     save_file({"a.w": torch.ones(2, dtype=torch.bfloat16), "b": torch.arange(2)}, tmp_path / "model.safetensors")
     assert values(tmp_path, "model.safetensors") == {"a.w": [128, 63] * 2, "b": [*[0] * 8, 1, *[0] * 7]}
     leaf = of_files(tmp_path, ["model.safetensors"]).values["a.w"]
@@ -40,14 +40,14 @@ def test_json_lines_keep_the_last_record_of_each_step(tmp_path: Path) -> None:
     assert values(tmp_path, "x.jsonl") == {"0.0": 1, "1": 2}
 
 
-def test_text_and_bytes(tmp_path: Path) -> None:
+def test_text_files_are_read_by_line_and_bin_files_as_bytes(tmp_path: Path) -> None:
     (tmp_path / "out.txt").write_text("a\nb 2026-01-01 10:00:00\n")
     assert values(tmp_path, "out.txt") == {"line 1": "a", "line 2": "b 2026-01-01 10:00:00"}
     (tmp_path / "tokens.bin").write_bytes(b"\x01\x00\x02\x00")
     assert values(tmp_path, "tokens.bin") == {"value": [1, 0, 2, 0]}
 
 
-def test_keys_name_the_file_where_there_may_be_several(tmp_path: Path) -> None:
+def test_keys_include_the_file_name_if_a_pattern_may_match_several(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     for name in ("a", "b"):
         (tmp_path / f"out/{name}.json").write_text(json.dumps({"loss": name}))
@@ -62,7 +62,7 @@ def test_keys_name_the_file_where_there_may_be_several(tmp_path: Path) -> None:
     assert of_files(tmp_path, ["none"]).source == "no file"
 
 
-def test_folders_that_are_named_for_the_time_have_equal_keys(tmp_path: Path) -> None:
+def test_files_in_timestamped_folders_have_equal_keys(tmp_path: Path) -> None:
     for name in ("2026-11-23_10-39-46", "2026-11-24_11-00-00"):
         (tmp_path / name / "runs" / name).mkdir(parents=True)
         (tmp_path / name / "runs" / name / "last.json").write_text('{"loss": 1}')
@@ -71,7 +71,7 @@ def test_folders_that_are_named_for_the_time_have_equal_keys(tmp_path: Path) -> 
     assert compare(a, b) == []
 
 
-def test_the_newest_of_several_files_has_the_key_of_its_pattern(tmp_path: Path) -> None:
+def test_newest_pattern_reads_only_the_last_modified_file(tmp_path: Path) -> None:
     for number, written in ((7, 200), (10, 100)):
         path = tmp_path / f"version_{number}/m.json"
         path.parent.mkdir()
@@ -80,7 +80,7 @@ def test_the_newest_of_several_files_has_the_key_of_its_pattern(tmp_path: Path) 
     assert values(tmp_path, "newest:version_*/m.json") == {"newest:version_*/m.json:loss": 7}
 
 
-def test_the_logs_of_rank_0_are_read_from_the_last_attempt_on(tmp_path: Path) -> None:
+def test_logs_pattern_takes_the_last_match_in_the_logs_of_rank_0(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     for name, text in (("9.0", "val loss 3.0\n"), ("10.0", "val loss 2.5\nval loss 1.5 acc nan\n"), ("10.1", "")):
         run.attempt(name).logs.mkdir(parents=True)
@@ -102,20 +102,20 @@ def test_the_logs_of_rank_0_are_read_from_the_last_attempt_on(tmp_path: Path) ->
         ("a.pt", b"text"), ("a.ckpt", b"PK\x03\x04 and so on"), ("a.bin", b"\x80\x02"),
     ],
 )  # fmt: skip
-def test_a_damaged_file_is_named(name: str, data: bytes, tmp_path: Path) -> None:
+def test_damaged_file_is_an_error_with_its_name(name: str, data: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(CheckpointError, match=rf"{name}: "):
         of_files(tmp_path, [name])
 
 
 @pytest.mark.parametrize("name", ["a.pt", "a.safetensors", "a.npy", "a.npz", "a.json", "a.txt"])
-def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
+def test_named_pipe_is_refused_without_waiting_for_a_writer(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / name)
     with pytest.raises(CheckpointError, match=rf"{name}: "):
         of_files(tmp_path, [name])
 
 
-def test_cut_safetensors_and_arrays_are_named(tmp_path: Path) -> None:
+def test_truncated_safetensors_and_numpy_files_are_errors_with_their_name(tmp_path: Path) -> None:
     save_file({"w": torch.ones(100)}, tmp_path / "a.safetensors")
     np.save(tmp_path / "a.npy", np.ones(100))
     for path in sorted(tmp_path.iterdir()):

@@ -28,7 +28,7 @@ def saved(folder: Path, steps: int = 1, **more: Any) -> EndState:
     return of_files(folder, ["gan.pt"])
 
 
-def test_an_optimizer_is_named_by_the_parameters_it_holds(tmp_path: Path) -> None:
+def test_optimizer_is_described_by_its_parameter_names(tmp_path: Path) -> None:
     found = optimizers_of(saved(tmp_path).values)
     assert [each.words for each in found.values()] == [
         "opt_a (the optimizer of a.weight, a.bias)",
@@ -36,17 +36,17 @@ def test_an_optimizer_is_named_by_the_parameters_it_holds(tmp_path: Path) -> Non
     ]
 
 
-def test_parameters_of_the_same_shapes_elsewhere_are_counted(tmp_path: Path) -> None:
+def test_optimizer_with_ambiguous_parameter_names_is_described_by_their_count(tmp_path: Path) -> None:
     found = optimizers_of(saved(tmp_path, ema=TWO["a"].state_dict()).values)
     assert found["opt_a."].words == "opt_a (the optimizer of 2 parameters)"
 
 
 @pytest.mark.parametrize("key", ["opt_a.state.0.exp_avg", "opt_b.state.1.step", "opt_b.param_groups.0.eps"])
-def test_a_state_of_any_name_is_part_of_the_optimizer(key: str, tmp_path: Path) -> None:
+def test_optimizer_state_is_recognized_under_any_key(key: str, tmp_path: Path) -> None:
     assert saved(tmp_path).values[key].part == "optimizer"
 
 
-def test_each_optimizer_that_differs_is_described_by_its_own_words(tmp_path: Path) -> None:
+def test_differing_optimizer_is_described_with_its_parameters_and_values(tmp_path: Path) -> None:
     first = saved(tmp_path)
     other = tmp_path / "other"
     other.mkdir()

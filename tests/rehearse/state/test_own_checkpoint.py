@@ -47,7 +47,7 @@ def seeded() -> None:
     random.seed(0)
 
 
-def test_the_newest_checkpoint_is_read_by_keys_that_a_user_knows(tmp_path: Path) -> None:
+def test_newest_checkpoint_of_a_run_is_read_under_readable_keys(tmp_path: Path) -> None:
     save(tmp_path, step=2)
     found = of_run(save(tmp_path))
     assert found is not None
@@ -73,7 +73,7 @@ def test_the_newest_checkpoint_is_read_by_keys_that_a_user_knows(tmp_path: Path)
     assert of_run(RunDir(tmp_path / "elsewhere"), tmp_path / "checkpoints") == found
 
 
-def test_two_runs_are_compared_and_what_was_not_restored_is_named(tmp_path: Path) -> None:
+def test_differing_values_of_two_clusterdp_checkpoints_are_named(tmp_path: Path) -> None:
     expected = of_run(save(tmp_path / "a"))
     assert expected is not None
     torch.manual_seed(0)
@@ -97,7 +97,7 @@ def test_two_runs_are_compared_and_what_was_not_restored_is_named(tmp_path: Path
     assert describe(compare(expected, again)).startswith("the random numbers' state differs in ")
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_none_is_none(tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_skipped_and_a_run_without_checkpoints_gives_none(tmp_path: Path) -> None:
     assert of_run(RunDir(tmp_path)) is None
     save(tmp_path, step=2)
     run = save(tmp_path)
@@ -108,7 +108,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_none_is_none(tmp_path: Path) ->
     assert found.source == "the checkpoint of step 2"
 
 
-def test_a_checkpoint_that_is_gone_when_it_is_compared_is_named(tmp_path: Path) -> None:
+def test_checkpoint_deleted_before_the_comparison_is_an_error_with_its_file(tmp_path: Path) -> None:
     a, b = of_run(save(tmp_path / "a")), of_run(save(tmp_path / "b", weight=2.0))
     assert a is not None and b is not None
     for file in (tmp_path / "b/checkpoints").rglob("*.safetensors"):

@@ -69,13 +69,13 @@ x.pt               other  whatever
 
 
 @pytest.mark.parametrize("line", NAMED.strip().splitlines())
-def test_the_part_is_told_from_the_names(line: str) -> None:
+def test_part_of_classifies_values_by_file_and_key(line: str) -> None:
     file, part, rest = line.split(maxsplit=2)
     key, _, elements = rest.partition("  ")
     assert part_of(file, key, int(elements) if elements else None) == part
 
 
-def test_the_rank_is_told_from_key_or_file() -> None:
+def test_rank_of_reads_the_rank_from_key_or_file_name() -> None:
     assert rank_of(":rank2.rng.torch") == 2
     assert rank_of("c-20/rng_state_3.pth:cpu") == 3
     assert rank_of("a/random_states_10.pkl:step") == 10
@@ -83,7 +83,7 @@ def test_the_rank_is_told_from_key_or_file() -> None:
     assert rank_of("ckpt.pt:model.ranking_1.w") is None
 
 
-def test_a_folder_of_transformers_is_compared_without_its_timings(tmp_path: Path) -> None:
+def test_transformers_checkpoint_folder_is_read_without_its_timings(tmp_path: Path) -> None:
     folder = tmp_path / "out/checkpoint-20"
     folder.mkdir(parents=True)
     torch.save({"state": {0: {"exp_avg": torch.ones(3)}}, "param_groups": [{"lr": 0.1}]}, folder / "optimizer.pt")

@@ -51,14 +51,14 @@ DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.uint16, torch.complex64], ids=str)
-def test_a_tensor_of_each_dtype_has_its_values(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_tensor_of_each_dtype_is_read_with_its_values(dtype: torch.dtype, tmp_path: Path) -> None:
     tensor = torch.tensor([[0, 1], [1, 3]]).to(dtype)
     leaf = saved(tmp_path, {"w": tensor}).values["w"]
     assert (leaf.kind, leaf.dtype, leaf.shape) == ("tensor", str(dtype).removeprefix("torch."), (2, 2))
     assert shown(leaf) == tensor.tolist()
 
 
-def test_views_are_the_elements_that_one_sees(tmp_path: Path) -> None:
+def test_tensor_views_are_read_as_their_visible_elements(tmp_path: Path) -> None:
     whole = torch.arange(24.0).reshape(2, 3, 4)
     tree = {"t": whole.transpose(0, 2), "part": whole[1, 1:, ::2], "all": whole, "last": torch.ones(2, 2, 3, 3)}
     tree["last"] = tree["last"].cumsum(0).to(memory_format=torch.channels_last)
@@ -69,7 +69,7 @@ def test_views_are_the_elements_that_one_sees(tmp_path: Path) -> None:
     assert (one["none"].shape, shown(one["none"])) == ((0, 3), [])
 
 
-def test_what_programs_save_beside_tensors_is_compared_by_its_fields(tmp_path: Path) -> None:
+def test_saved_python_objects_are_read_field_by_field(tmp_path: Path) -> None:
     tree = {
         "set": Settings(0.5, [1, 2]), "ns": argparse.Namespace(depth=3), "pair": Pair(1, "b"),
         "od": collections.OrderedDict(a=1), "dd": collections.defaultdict(list, {"q": [4]}),
@@ -87,7 +87,7 @@ def test_what_programs_save_beside_tensors_is_compared_by_its_fields(tmp_path: P
     }  # fmt: skip
 
 
-def test_the_states_of_generators_are_a_few_values(tmp_path: Path) -> None:
+def test_random_generator_states_are_read_as_nine_values(tmp_path: Path) -> None:
     rng = {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": np.random.get_state()}
     before = saved(tmp_path, {"rng": rng})
     assert len(before.values) == 9
@@ -101,7 +101,7 @@ def test_the_states_of_generators_are_a_few_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_a_plain_pickle_of_each_protocol_is_read(protocol: int, tmp_path: Path) -> None:
+def test_pickles_of_every_protocol_are_read(protocol: int, tmp_path: Path) -> None:
     state = np.random.RandomState(1).get_state()
     tree = {"step": 4, "numpy_random_seed": state, "f": frozenset([1]), "s": Settings(1, [])}
     (tmp_path / "random_states_1.pkl").write_bytes(pickle.dumps(tree, protocol))
@@ -123,7 +123,7 @@ class Hostile:
 
 
 @pytest.mark.parametrize("name", ["ckpt.pt", "state.pkl"])
-def test_code_in_a_pickle_is_not_run(name: str, tmp_path: Path) -> None:
+def test_code_in_a_pickle_is_not_executed(name: str, tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     tree = {
         "a": Hostile(os.system, f"touch {marker}"), "b": Hostile(open, str(marker), "w"),
@@ -148,7 +148,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("data", HOSTILE, ids=range(len(HOSTILE)))
-def test_no_opcode_reaches_anything_of_this_process(
+def test_hostile_pickle_opcodes_leave_files_environment_and_attributes_unchanged(
     data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -161,7 +161,9 @@ def test_no_opcode_reaches_anything_of_this_process(
     assert not hasattr(compare, "MARGIN")
 
 
-def test_a_small_pickle_of_an_endless_tree_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exponentially_nested_or_self_containing_pickle_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("clusterdp.rehearse.state.flatten.MOST", 500)
     bomb: list[Any] = [0]
     for _ in range(40):
@@ -194,7 +196,9 @@ def rewritten(path: Path, old: bytes, new: bytes) -> None:
         (b"FloatStorage", b"NoSuchStorag", "NoSuchStorag"),
     ],
 )
-def test_a_tensor_that_reaches_out_of_its_storage_is_refused(old: bytes, new: bytes, why: str, tmp_path: Path) -> None:
+def test_tensor_outside_its_storage_or_of_unknown_type_is_refused(
+    old: bytes, new: bytes, why: str, tmp_path: Path
+) -> None:
     saved(tmp_path, {"w": torch.ones(4)[1:3]})
     rewritten(tmp_path / "ckpt.pt", old, new)
     with pytest.raises(CheckpointError, match=rf"ckpt\.pt: .*{why}"):
@@ -202,7 +206,7 @@ def test_a_tensor_that_reaches_out_of_its_storage_is_refused(old: bytes, new: by
 
 
 @pytest.mark.parametrize("keep", [0, 10, 200, 0.5, 0.99])
-def test_a_file_that_was_cut_is_named(keep: float, tmp_path: Path) -> None:
+def test_truncated_torch_file_is_an_error_with_its_name(keep: float, tmp_path: Path) -> None:
     saved(tmp_path, {"w": torch.arange(1000)})
     data = (tmp_path / "ckpt.pt").read_bytes()
     (tmp_path / "ckpt.pt").write_bytes(data[: keep if isinstance(keep, int) else int(len(data) * keep)])
@@ -210,7 +214,7 @@ def test_a_file_that_was_cut_is_named(keep: float, tmp_path: Path) -> None:
         of_files(tmp_path, ["ckpt.pt"])
 
 
-def test_the_old_format_is_not_compared_and_that_is_said(tmp_path: Path) -> None:
+def test_torch_file_from_before_torch_1_6_is_refused_with_the_reason(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     torch.save({"w": torch.ones(1)}, buffer, _use_new_zipfile_serialization=False)
     (tmp_path / "ckpt.pt").write_bytes(buffer.getvalue())
@@ -218,7 +222,7 @@ def test_the_old_format_is_not_compared_and_that_is_said(tmp_path: Path) -> None
         of_files(tmp_path, ["ckpt.pt"])
 
 
-def test_what_changes_between_reading_and_comparing_is_no_silent_result(tmp_path: Path) -> None:
+def test_file_changed_between_reading_and_comparing_is_an_error(tmp_path: Path) -> None:
     a = saved(tmp_path, {"w": torch.ones(4)})
     b = saved(tmp_path, {"w": torch.zeros(4)})
     with pytest.raises(CheckpointError, match="w: its file was changed after it was read"):
