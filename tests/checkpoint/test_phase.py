@@ -41,13 +41,13 @@ def resumed(folder: Path, step: int | None = None, **options: Any) -> list[Any]:
     return [each.step if each else None for each in found]
 
 
-def test_each_phase_goes_on_from_its_own_newest_commit(tmp_path: Path) -> None:
+def test_each_phase_restores_its_own_newest_commit(tmp_path: Path) -> None:
     two_phases(tmp_path, keep_last=9)
     assert commits(tmp_path) == [("", 1), ("", 2), ("b", 3), ("b", 4)]
     assert resumed(tmp_path) == [2, 4]
 
 
-def test_the_newest_commit_of_each_phase_stays_in_the_store_too(tmp_path: Path) -> None:
+def test_store_keeps_the_newest_commit_of_each_phase(tmp_path: Path) -> None:
     checkpointer = two_phases(tmp_path / "far", second=6, local=tmp_path / "near", keep_last=1, keep_local=1)
     assert checkpointer.upload(60)
     for folder in ("near", "far"):
@@ -57,13 +57,13 @@ def test_the_newest_commit_of_each_phase_stays_in_the_store_too(tmp_path: Path) 
     assert commits(tmp_path / "near") == [("", 2), ("b", 6)]
 
 
-def test_who_goes_back_to_a_step_of_an_earlier_phase_begins_the_later_ones_anew(tmp_path: Path) -> None:
+def test_restoring_a_step_of_an_earlier_phase_restarts_the_later_phases(tmp_path: Path) -> None:
     two_phases(tmp_path, keep_last=9)
     assert resumed(tmp_path, step=1) == [1, None]
     assert resumed(tmp_path) == [1, None]
 
 
-def test_a_phase_before_the_one_that_has_the_step_is_restored_at_its_end(tmp_path: Path) -> None:
+def test_phase_before_the_restored_step_is_restored_at_its_end(tmp_path: Path) -> None:
     two_phases(tmp_path, keep_last=9)
     assert resumed(tmp_path, step=3) == [2, 4]
     assert commits(tmp_path) == [("", 1), ("", 2), ("b", 3), ("b", 4)], "nothing is retired by that"
@@ -71,7 +71,7 @@ def test_a_phase_before_the_one_that_has_the_step_is_restored_at_its_end(tmp_pat
         resumed(tmp_path, step=7)
 
 
-def test_a_damaged_manifest_of_an_earlier_phase_keeps_none_from_its_start(tmp_path: Path) -> None:
+def test_damaged_manifest_of_an_earlier_phase_does_not_stop_a_new_phase(tmp_path: Path) -> None:
     """One of its own does: it may be all that there is of it."""
     checkpointer = two_phases(tmp_path, first=2, second=2)
     flip(manifest_file(tmp_path, list_checkpoints(tmp_path)[0].token), 60)
@@ -84,7 +84,7 @@ def test_a_damaged_manifest_of_an_earlier_phase_keeps_none_from_its_start(tmp_pa
 
 
 @pytest.mark.parametrize("near", [True, False])
-def test_a_phase_that_nobody_has_saved_never_takes_the_place_of_others(tmp_path: Path, near: bool) -> None:
+def test_restoring_an_unsaved_phase_beside_saved_phases_is_an_error(tmp_path: Path, near: bool) -> None:
     options = {} if near else {"local": tmp_path / "near"}
     two_phases(tmp_path / "far")
     checkpointer = Checkpointer(tmp_path / "far", {}, **options)  # type: ignore[arg-type]
@@ -94,7 +94,7 @@ def test_a_phase_that_nobody_has_saved_never_takes_the_place_of_others(tmp_path:
         checkpointer.restore()
 
 
-def test_a_run_without_phases_is_on_disk_as_it_ever_was(tmp_path: Path) -> None:
+def test_manifest_of_a_run_without_phases_has_no_phase_key(tmp_path: Path) -> None:
     Checkpointer(tmp_path, {"a": counter(0.0)}).save(1)
     (info,) = list_checkpoints(tmp_path)
     assert b'"phase"' not in (tmp_path / info.name).read_bytes()

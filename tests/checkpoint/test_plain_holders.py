@@ -13,7 +13,7 @@ from torch import nn
 from clusterdp.checkpoint import Checkpointer, StateError
 
 
-def test_a_dict_and_a_tensor_are_filled_in_place(tmp_path: Path) -> None:
+def test_restore_fills_dicts_and_tensors_in_place(tmp_path: Path) -> None:
     best: dict[str, Any] = {"loss": 0.25, "at": {"epoch": 3}, "seen": torch.arange(3), "names": ["a"]}
     Checkpointer(tmp_path, {"best": best, "mean": torch.ones(2), "count": {"steps": 7}}).save(1)
     inner, seen, mean = {"epoch": 0}, torch.zeros(3, dtype=torch.int64), torch.zeros(2)
@@ -29,7 +29,7 @@ def test_a_dict_and_a_tensor_are_filled_in_place(tmp_path: Path) -> None:
     assert count == {"steps": 7}
 
 
-def test_a_parameter_of_no_module_has_its_moments_again(tmp_path: Path) -> None:
+def test_restored_parameter_outside_a_module_keeps_its_adam_moments(tmp_path: Path) -> None:
     def built() -> tuple[nn.Parameter, torch.optim.Optimizer]:
         alpha = nn.Parameter(torch.zeros(()))
         return alpha, torch.optim.Adam([alpha])
@@ -44,7 +44,7 @@ def test_a_parameter_of_no_module_has_its_moments_again(tmp_path: Path) -> None:
     assert torch.equal(again.state[other]["exp_avg"], optimizer.state[alpha]["exp_avg"])
 
 
-def test_a_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:
+def test_restoring_a_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:
     Checkpointer(tmp_path, {"mean": torch.ones(2)}).save(1)
     with pytest.raises(
         StateError, match=r"mean: .* float32 of \(2,\) when it was saved, and is float32 of \(3,\) here"
@@ -52,11 +52,11 @@ def test_a_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:
         Checkpointer(tmp_path, {"mean": torch.ones(3)}).restore()
 
 
-def test_a_number_alone_is_refused_with_the_dict_to_put_it_into(tmp_path: Path) -> None:
+def test_plain_number_as_state_is_refused_with_the_dict_to_write(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"best: a float has no state_dict\(\) .* a dict of values, as in"):
         Checkpointer(tmp_path, {"best": 0.5})
 
 
-def test_a_value_that_cannot_be_saved_is_refused_with_its_key(tmp_path: Path) -> None:
+def test_unsavable_value_in_a_dict_is_refused_with_its_key(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"best/fn: a function cannot be saved"):
-        Checkpointer(tmp_path, {"best": {"fn": test_a_tensor_of_another_shape_is_refused}}).save(1)
+        Checkpointer(tmp_path, {"best": {"fn": test_restoring_a_tensor_of_another_shape_is_refused}}).save(1)

@@ -48,9 +48,7 @@ def resumed(rank: int, size: int, folder: str, adam: bool) -> tuple[list[float],
 
 
 @pytest.mark.parametrize("adam", [False, True], ids=["momentum", "adam"])
-def test_four_ranks_resume_bit_for_bit_with_dropout_and_fp16_over_more_than_a_megabyte_of_gradients(
-    tmp_path: Path, adam: bool
-) -> None:
+def test_four_ddp_ranks_resume_bit_for_bit_with_dropout_and_fp16(tmp_path: Path, adam: bool) -> None:
     expected = on_ranks(4, uninterrupted, str(tmp_path), adam)
     assert on_ranks(4, resumed, str(tmp_path), adam) == expected
     assert len({losses[0] for losses, _ in expected}) == 4, "ranks that all do the same prove nothing about their RNG"
@@ -84,7 +82,7 @@ def load_numbers(rank: int, size: int, folder: str) -> tuple[bool, list[float]]:
     return answers[0]
 
 
-def test_any_number_of_ranks_reads_what_any_other_wrote_and_says_that_it_is_not_exact(tmp_path: Path) -> None:
+def test_checkpoint_is_restored_on_any_number_of_ranks_but_not_as_exact(tmp_path: Path) -> None:
     for writers in (1, 3):
         folder = str(tmp_path / str(writers))
         on_ranks(writers, save_numbers, folder)
@@ -157,7 +155,7 @@ def stateful(state: dict[str, Any]) -> Counter:
     return counter
 
 
-def test_what_fails_on_one_rank_fails_on_all_with_its_message_and_the_old_checkpoint_stays(tmp_path: Path) -> None:
+def test_save_error_of_one_rank_is_raised_on_all_ranks(tmp_path: Path) -> None:
     on_ranks(1, save_numbers, str(tmp_path))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     answers = on_ranks(3, refusals, str(tmp_path))
@@ -190,7 +188,7 @@ def save_without_gloo(rank: int, size: int, folder: str) -> list[int]:
     return [dist.get_world_size(group) for group in made]
 
 
-def test_ranks_that_have_only_nccl_agree_over_a_gloo_group_of_their_own(tmp_path: Path) -> None:
+def test_checkpointer_makes_its_own_gloo_group_beside_nccl(tmp_path: Path) -> None:
     assert on_ranks(2, save_without_gloo, str(tmp_path)) == [[2]] * 2
     assert [info.step for info in list_checkpoints(tmp_path)] == [7]
 
@@ -219,7 +217,7 @@ def load_batch_norm(rank: int, size: int, folder: str) -> list[float]:
     return model.running_mean.unique().tolist()  # type: ignore[union-attr, operator]
 
 
-def test_buffers_and_per_rank_state_are_each_ranks_own_and_other_ranks_take_the_buffers_of_rank_0(
+def test_ranks_restore_their_own_buffers_and_additional_ranks_those_of_rank_0(
     tmp_path: Path,
 ) -> None:
     answers = on_ranks(4, save_batch_norm, str(tmp_path))
@@ -258,7 +256,7 @@ def train_gan(rank: int, size: int, folder: str, first: int, last: int) -> str:
     return digest([model.module.state_dict(), optimizer.state_dict()])
 
 
-def test_buffers_that_ddp_does_not_share_are_exact_on_every_rank(tmp_path: Path) -> None:
+def test_resumed_buffers_differing_between_ranks_are_exact_on_every_rank(tmp_path: Path) -> None:
     expected = on_ranks(2, train_gan, str(tmp_path / "whole"), 0, 4)
     on_ranks(2, train_gan, str(tmp_path / "parts"), 0, 2)
     assert on_ranks(2, train_gan, str(tmp_path / "parts"), 2, 4) == expected

@@ -27,7 +27,7 @@ numbers = st.sets(st.integers(1, 12))
 
 
 @given(st.integers(0, 12), st.integers(1, 5), st.none() | st.integers(1, 5), numbers, numbers, numbers)
-def test_what_is_doomed_is_never_among_what_must_stay(
+def test_to_delete_keeps_newest_pinned_unsure_and_every_nth_checkpoint(
     count: int, keep_last: int, keep_every: int | None, bad: set[int], unsure: set[int], pinned: set[int]
 ) -> None:
     def tokens(orders: set[int]) -> set[str]:
@@ -50,7 +50,9 @@ def test_what_is_doomed_is_never_among_what_must_stay(
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=12), st.integers(1, 5), numbers)
-def test_the_newest_good_one_of_each_phase_stays(phases: list[str], keep_last: int, bad: set[int]) -> None:
+def test_to_delete_keeps_the_newest_good_checkpoint_of_each_phase(
+    phases: list[str], keep_last: int, bad: set[int]
+) -> None:
     all_of_them = [replace(info, phase=phase) for info, phase in zip(commits(len(phases)), phases, strict=True)]
     tokens = {f"{n:012x}-0001" for n in bad}
     gone = to_delete(all_of_them, keep_last, bad=tokens)
@@ -85,7 +87,7 @@ def save(folder: Path, *steps: int) -> list[CheckpointInfo]:
     return list_checkpoints(folder)
 
 
-def test_a_manifest_goes_for_good_before_the_first_of_its_files(tmp_path: Path) -> None:
+def test_prune_removes_and_syncs_the_manifest_before_its_files(tmp_path: Path) -> None:
     """After a power cut in between there may be files without a manifest, never a manifest without its files."""
     (info,) = save(tmp_path, 1)
     storage = Noted(tmp_path)
@@ -96,7 +98,9 @@ def test_a_manifest_goes_for_good_before_the_first_of_its_files(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_that_cannot_be_deleted_does_not_keep_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_prune_deletes_the_other_checkpoints_if_one_deletion_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     commits = save(tmp_path, 1, 2, 3)
     prune(Noted(tmp_path, stuck=commits[0].name), commits, commits[:2], lambda: True)
     assert list_checkpoints(tmp_path) == [commits[0], commits[2]]
@@ -107,7 +111,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_retention_while_training_deletes_nothing_behind_a_link(
+def test_retention_deletes_no_files_behind_a_linked_step_folder(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
@@ -123,7 +127,7 @@ def test_retention_while_training_deletes_nothing_behind_a_link(
     assert [info.step for info in list_checkpoints(ours)] == [1, 3]
 
 
-def test_leftovers_are_files_that_nobody_will_ever_commit(tmp_path: Path) -> None:
+def test_leftovers_are_only_old_files_without_any_possible_manifest(tmp_path: Path) -> None:
     def names() -> set[str]:
         return {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*-r0000*")}
 
@@ -176,7 +180,7 @@ def after_two_saves(folder: Path, keep_last: int = 3) -> tuple[Sick, Checkpointe
     return storage, Checkpointer(storage, {"x": Counter()}, keep_last=keep_last)
 
 
-def test_a_commit_is_newer_than_those_that_cannot_be_read_also_after_one_that_failed(tmp_path: Path) -> None:
+def test_commit_after_a_failed_save_is_newer_than_an_unreadable_one(tmp_path: Path) -> None:
     storage, checkpointer = after_two_saves(tmp_path)
     storage.sick = {list_checkpoints(tmp_path)[-1].name}
     checkpointer.restore()
@@ -189,7 +193,7 @@ def test_a_commit_is_newer_than_those_that_cannot_be_read_also_after_one_that_fa
     assert len({info.order for info in list_checkpoints(tmp_path)}) == 3
 
 
-def test_a_commit_is_newer_than_the_one_that_retired_others_and_cannot_be_read_just_now(tmp_path: Path) -> None:
+def test_commit_is_newer_than_an_unreadable_commit_with_retired_ones(tmp_path: Path) -> None:
     storage, checkpointer = after_two_saves(tmp_path)
     checkpointer.restore(1, retire_later=True)
     storage.sick = {list_checkpoints(tmp_path)[-1].name}
@@ -198,7 +202,7 @@ def test_a_commit_is_newer_than_the_one_that_retired_others_and_cannot_be_read_j
     assert orders == sorted(set(orders))
 
 
-def test_the_files_stay_that_a_manifest_may_use_which_cannot_be_read_just_now(tmp_path: Path) -> None:
+def test_retention_keeps_files_of_a_temporarily_unreadable_manifest(tmp_path: Path) -> None:
     storage, checkpointer = after_two_saves(tmp_path, keep_last=1)
     checkpointer.restore(1, retire_later=True)  # a second manifest of step 1, with the files of the first
     storage.sick = {list_checkpoints(tmp_path)[-1].name}

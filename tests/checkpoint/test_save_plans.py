@@ -31,7 +31,7 @@ def received(thing: Any) -> Any:
     return distributed_c10d._tensor_to_object(torch.frombuffer(bytearray(data), dtype=torch.uint8), len(data), None)
 
 
-def test_code_is_not_run_and_what_is_outside_stays_as_torch_has_it(tmp_path: Path) -> None:
+def test_pickle_from_a_rank_runs_no_code_and_torch_is_unpatched_afterwards(tmp_path: Path) -> None:
     marker = tmp_path / "executed"
     with plans_only(), pytest.raises(pickle.UnpicklingError, match=r"a rank has sent a (_io|io)\.open"):
         received(Payload(marker))
@@ -41,13 +41,13 @@ def test_code_is_not_run_and_what_is_outside_stays_as_torch_has_it(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["os\nsystem", "builtins\neval", "torch\nload", "torch.serialization\nload"])
-def test_no_function_can_be_named(name: str) -> None:
+def test_pickle_from_a_rank_may_not_name_a_function(name: str) -> None:
     data = f"c{name}\n.".encode()
     with plans_only(), pytest.raises(pickle.UnpicklingError):
         distributed_c10d._unpickler(io.BytesIO(data)).load()
 
 
-def test_plans_and_the_errors_of_ranks_arrive() -> None:
+def test_save_plans_and_state_errors_pass_the_restricted_unpickler() -> None:
     plan = SavePlan([WriteItem(MetadataIndex("w", torch.Size([2])), WriteItemType.TENSOR)])
     with plans_only():
         assert received(plan) == plan

@@ -121,7 +121,7 @@ def train(rank: int, size: int, folder: str, kind: str, resume: bool) -> str:
     ("kind", "size"),
     [("fsdp", 2), *(pytest.param(kind, 4, marks=pytest.mark.slow) for kind in ("fsdp", "hsdp"))],
 )
-def test_a_resumed_run_is_the_uninterrupted_one_to_the_last_bit(tmp_path: Path, kind: str, size: int) -> None:
+def test_resumed_sharded_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path: Path, kind: str, size: int) -> None:
     straight = on_ranks(size, train, str(tmp_path), kind, False)
     assert on_ranks(size, train, str(tmp_path), kind, True) == straight
     assert len(set(straight)) == size, "each has its own shard"
@@ -154,7 +154,7 @@ MORE = [
 @pytest.mark.parametrize(
     ("saved", "by", "restored", "on"), [*PAIRS, *(pytest.param(*one, marks=pytest.mark.slow) for one in MORE)]
 )
-def test_what_one_kind_of_parallelism_saved_another_restores(
+def test_sharded_checkpoint_is_restored_under_another_kind_of_parallelism(
     tmp_path: Path, saved: str, by: int, restored: str, on: int
 ) -> None:
     before = on_ranks(by, save, str(tmp_path), saved)
@@ -176,7 +176,7 @@ def reshard(rank: int, size: int, folder: str) -> tuple[str, str]:
 
 
 @pytest.mark.slow
-def test_ranks_may_come_and_go(tmp_path: Path) -> None:
+def test_sharded_checkpoint_is_restored_on_other_numbers_of_ranks(tmp_path: Path) -> None:
     (_, four), (before_two, two), (before_three, _) = (on_ranks(size, reshard, str(tmp_path))[0] for size in (4, 2, 3))
     assert before_two == four
     assert before_three == two
@@ -196,7 +196,7 @@ def beside(rank: int, size: int, folder: str) -> tuple[str, str]:
     return saved, run.everywhere()
 
 
-def test_it_is_written_while_the_training_goes_on(tmp_path: Path) -> None:
+def test_sharded_async_save_holds_the_state_at_its_call(tmp_path: Path) -> None:
     for saved, restored in on_ranks(2, beside, str(tmp_path)):
         assert saved == restored
 
@@ -248,7 +248,7 @@ def restore_each_time(rank: int, size: int, folder: str, kind: str) -> list[tupl
 
 
 @pytest.mark.parametrize("kind", ["fsdp", pytest.param("ddp", marks=pytest.mark.slow)])
-def test_a_flipped_byte_in_any_file_is_named_and_the_checkpoint_before_is_used(tmp_path: Path, kind: str) -> None:
+def test_flipped_byte_in_a_sharded_checkpoint_restores_the_one_before(tmp_path: Path, kind: str) -> None:
     (first, second), *_ = on_ranks(2, two_checkpoints, str(tmp_path))
     for answer in on_ranks(2, restore_each_time, str(tmp_path), kind):
         *damaged, (_, digest, step, skipped) = answer
@@ -259,7 +259,7 @@ def test_a_flipped_byte_in_any_file_is_named_and_the_checkpoint_before_is_used(t
             assert name in skipped
 
 
-def test_each_chunk_is_written_once_and_all_are_verified_and_read_without_torch(tmp_path: Path) -> None:
+def test_hsdp_writes_each_chunk_once_with_a_verifiable_checksum(tmp_path: Path) -> None:
     (saved, *_) = on_ranks(4, save, str(tmp_path), "hsdp")
     manifest, storage = read(tmp_path), LocalStorage(tmp_path)
     for name, record in manifest.files.items():
@@ -288,7 +288,7 @@ def by_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_any_safetensors_reader_opens_a_shard(by_two: Path) -> None:
+def test_safetensors_opens_a_shard_file(by_two: Path) -> None:
     from safetensors import safe_open
 
     fresh = Run("plain", 1, seed=4)
@@ -314,7 +314,7 @@ def no_memory(*_: object) -> torch.Tensor:
     raise RuntimeError("cannot allocate memory")
 
 
-def test_a_rank_that_cannot_copy_its_shard_fails_the_save_on_all(tmp_path: Path) -> None:
+def test_failed_copy_of_one_shard_fails_the_save_on_all_ranks(tmp_path: Path) -> None:
     said = "rank 1: RuntimeError: cannot allocate memory"
     assert on_ranks(3, fail_on_one, str(tmp_path)) == [said] * 3
     assert list_checkpoints(tmp_path) == []
@@ -336,18 +336,18 @@ def partial(rank: int, size: int, folder: str) -> str:
     return str(caught.value)
 
 
-def test_a_sum_that_is_still_to_be_done_is_refused(tmp_path: Path) -> None:
+def test_dtensor_with_a_pending_sum_is_refused(tmp_path: Path) -> None:
     said, _ = on_ranks(2, partial, str(tmp_path))
     assert "sum/x: " in said
     assert "redistribute it first" in said
 
 
-def test_the_manifest_is_json_and_says_that_it_is_of_another_format(by_two: Path) -> None:
+def test_manifest_of_a_sharded_checkpoint_has_format_2(by_two: Path) -> None:
     head = json.loads(next(by_two.glob("*/MANIFEST.*")).read_bytes())["head"]
     assert head["format"] == 2, "a version that knows no shards must not take it for a flat one"
 
 
-def test_the_command_line_verifies_compares_and_exports_it(
+def test_checkpoint_verify_diff_and_export_read_sharded_checkpoints(
     by_two: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from safetensors.torch import load_file

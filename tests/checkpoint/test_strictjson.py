@@ -22,7 +22,7 @@ class Key(str):
     __hash__ = str.__hash__
 
 
-def test_a_key_that_is_there_twice_is_found_in_one_pass() -> None:
+def test_duplicate_json_key_is_found_in_one_pass() -> None:
     pairs: list[tuple[Any, int]] = [(Key(f"k{i}"), i) for i in range(2000)]
     Key.compared = 0
     with pytest.raises(ValueError, match="it has the key 'k1999' twice"):
@@ -31,7 +31,7 @@ def test_a_key_that_is_there_twice_is_found_in_one_pass() -> None:
 
 
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 1}', "[NaN]", "[Infinity]", "[1e999]"])
-def test_what_python_reads_beyond_json_is_refused(text: str) -> None:
+def test_strict_json_refuses_python_extensions(text: str) -> None:
     json.loads(text)
     with pytest.raises(ValueError, match="it has the"):
         strictjson.loads(text.encode())

@@ -93,11 +93,11 @@ def assert_same(a: Any, b: Any) -> None:
 
 
 @given(trees)
-def test_every_tree_comes_back_with_its_bits_types_and_order(tree: Any) -> None:
+def test_any_state_tree_survives_saving_with_bits_types_and_order(tree: Any) -> None:
     assert_same(through_bytes(tree), tree)
 
 
-def test_tensors_of_every_kind_come_back() -> None:
+def test_every_kind_of_tensor_survives_saving() -> None:
     base = torch.arange(24.0).reshape(4, 6)
     tree = {
         "strided": base[::2, 1::2],
@@ -117,7 +117,7 @@ def test_tensors_of_every_kind_come_back() -> None:
     assert_same({k: v.resolve_conj().resolve_neg() if torch.is_tensor(v) else v for k, v in tree.items()}, back)
 
 
-def test_tied_tensors_are_stored_once_and_stay_tied() -> None:
+def test_tied_tensors_are_stored_once_and_restored_tied() -> None:
     shared = torch.randn(10)
     part = StatePart.of({"x": {"a": shared, "b": shared, "view": shared[:5], "neg": torch._neg_view(shared)}})
     assert sorted(part.tensors) == ["x/a", "x/neg", "x/view"]
@@ -126,7 +126,7 @@ def test_tied_tensors_are_stored_once_and_stay_tied() -> None:
     assert torch.equal(back["neg"], -shared)
 
 
-def test_the_versions_that_modules_write_into_their_state_survive() -> None:
+def test_state_dict_metadata_with_module_versions_survives_saving() -> None:
     state = torch.nn.BatchNorm1d(3).state_dict()
     assert through_bytes(state)._metadata == state._metadata
     assert state._metadata[""]["version"] == 2
@@ -171,18 +171,18 @@ def _in_itself() -> list[Any]:
         ({"slash/": {"~": object()}}, "x/slash~1/~0"),
     ],
 )
-def test_anything_else_is_refused_with_its_full_key(value: Any, key: str) -> None:
+def test_unsavable_object_is_refused_with_its_full_key_and_a_remedy(value: Any, key: str) -> None:
     with pytest.raises(StateError, match=rf"^{key}") as caught:
         Flattener().flatten(value, "x")
     assert str(caught.value).endswith("."), "it says what to do"
 
 
-def test_an_int_of_any_size_survives() -> None:
+def test_integers_of_any_size_survive_saving() -> None:
     huge = 10 ** (sys.get_int_max_str_digits() + 1) if hasattr(sys, "get_int_max_str_digits") else 10**5000
     assert through_bytes([huge, -huge, 2**64, 2**63, -(2**63) - 1]) == [huge, -huge, 2**64, 2**63, -(2**63) - 1]
 
 
-def test_a_bad_reference_is_an_error_and_not_a_key_error() -> None:
+def test_invalid_tensor_reference_in_a_skeleton_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="nothing"):
         unflatten({"$tensor": "nothing"}, {})
     with pytest.raises(ValueError, match=r"\$what"):

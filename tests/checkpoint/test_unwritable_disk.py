@@ -49,7 +49,7 @@ def fill_up(rank: int, size: int, folder: str) -> list[str]:
     return errors
 
 
-def test_a_full_disk_fails_the_save_on_all_ranks_and_gets_its_space_back(tmp_path: Path) -> None:
+def test_full_disk_fails_the_save_on_all_ranks_and_frees_its_space(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     with small_disk(disk, mb=2):
         answers = on_ranks(SIZE, fill_up, str(disk))
@@ -85,7 +85,7 @@ def lose_the_right_to_write(rank: int, size: int, folder: str) -> list[str]:
     return errors
 
 
-def test_a_disk_that_becomes_read_only_and_a_user_who_may_not_write(tmp_path: Path) -> None:
+def test_read_only_disk_or_missing_permission_fails_the_save_on_all_ranks(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     with small_disk(disk, mb=2):
         answers = on_ranks(SIZE, lose_the_right_to_write, str(disk))

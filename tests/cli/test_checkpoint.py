@@ -54,7 +54,7 @@ def on_terminal(*words: str, answer: str = "", **environ: str) -> str:
     return seen.decode()
 
 
-def test_every_verb_works_in_a_pipe_without_an_escape(saved: Path) -> None:
+def test_checkpoint_verbs_print_no_escape_codes_into_a_pipe(saved: Path) -> None:
     for words, code in (
         (["ls", "saved"], 0),
         (["verify", "saved"], 0),
@@ -80,13 +80,13 @@ def test_every_verb_works_in_a_pipe_without_an_escape(saved: Path) -> None:
         (["prune", "saved", "--keep-last", "0", "--yes"], 2),
     ],
 )
-def test_a_mistake_is_one_line_on_stderr_with_its_exit_code(saved: Path, words: list[str], code: int) -> None:
+def test_checkpoint_mistake_is_one_line_on_stderr_with_its_exit_code(saved: Path, words: list[str], code: int) -> None:
     done = run(*words)
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith("clusterdp: ") and done.stderr.count("\n") == 1
 
 
-def test_a_reader_that_goes_away_is_no_error(saved: Path) -> None:
+def test_closed_pipe_ends_checkpoint_ls_silently_with_141(saved: Path) -> None:
     with subprocess.Popen(command("ls", "saved"), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
@@ -94,12 +94,12 @@ def test_a_reader_that_goes_away_is_no_error(saved: Path) -> None:
     assert process.returncode == 141
 
 
-def test_a_terminal_has_colours_unless_it_wants_none(saved: Path) -> None:
+def test_checkpoint_verify_uses_colours_unless_no_color_is_set(saved: Path) -> None:
     assert "\x1b[32mgood" in on_terminal("verify", "saved", NO_COLOR="")
     assert "\x1b" not in on_terminal("verify", "saved", NO_COLOR="1")
 
 
-def test_prune_asks_on_a_terminal(saved: Path) -> None:
+def test_prune_asks_before_deleting_on_a_terminal(saved: Path) -> None:
     seen = on_terminal("prune", "saved", "--keep-last", "1", answer="n\n", NO_COLOR="1")
     assert "Delete them? [y/N]" in seen
     assert len(os.listdir(saved)) == 2

@@ -54,11 +54,13 @@ def completed(line: str) -> set[str]:
         ("clusterdp show --explain checkpoint.keep_", {f"checkpoint.keep_{n}" for n in ("last", "every", "local")}),
     ],
 )
-def test_a_line_is_completed_with(folder: Path, line: str, words: set[str]) -> None:
+def test_completion_offers_verbs_keys_values_and_files(folder: Path, line: str, words: set[str]) -> None:
     assert completed(line) - {"state/"} == words - {"state/"}
 
 
-def test_partitions_come_from_slurm_and_its_silence_is_no_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partition_completion_asks_sinfo_and_survives_its_absence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sinfo = folder / "bin" / "sinfo"
     sinfo.parent.mkdir()
     sinfo.write_text(
@@ -72,7 +74,7 @@ def test_partitions_come_from_slurm_and_its_silence_is_no_error(folder: Path, mo
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_gets_its_script(shell: str) -> None:
+def test_completion_prints_a_script_for_each_shell(shell: str) -> None:
     done = subprocess.run([BIN / "clusterdp", "completion", shell], capture_output=True, text=True, check=True)
     assert "clusterdp" in done.stdout
     assert {"bash": "complete ", "zsh": "compdef", "fish": "complete --command clusterdp"}[shell] in done.stdout

@@ -25,7 +25,7 @@ def fake(place: str, *words: str) -> int:
     return main(["fake", words[0], "--dir", place, *words[1:]])
 
 
-def test_a_cluster_is_started_broken_looked_at_and_stopped(
+def test_fake_verbs_start_break_show_and_stop_a_cluster(
     place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert fake(place, "up", "--nodes", "2", "--quick", "--flaky", "1", "--seed", "3") == 0
@@ -66,7 +66,7 @@ def test_a_cluster_is_started_broken_looked_at_and_stopped(
         (["--shape", "nowhere.yaml", "--nodes", "2"], "--nodes: is also in the file of --shape"),
     ],
 )
-def test_words_that_make_no_cluster_are_refused(
+def test_fake_up_refuses_invalid_options_and_makes_no_folder(
     place: str, words: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fake(place, "up", *words) == 7
@@ -74,7 +74,7 @@ def test_words_that_make_no_cluster_are_refused(
     assert not Path(place).exists()
 
 
-def test_where_names_do_not_resolve_it_says_what_the_hosts_file_needs(
+def test_fake_up_prints_the_missing_lines_of_etc_hosts(
     place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeCluster, "unknown_names", ["n1", "n2"])
@@ -82,7 +82,7 @@ def test_where_names_do_not_resolve_it_says_what_the_hosts_file_needs(
     assert capsys.readouterr().out.endswith("add to /etc/hosts:\n127.0.0.1 n1 n2\n")
 
 
-def test_clusters_that_start_at_once_number_their_jobs_apart() -> None:
+def test_job_ids_of_simultaneous_clusters_are_100_apart() -> None:
     """MASTER_PORT follows from the number: two rehearsals side by side waited for each other's ranks."""
     with ThreadPoolExecutor() as pool:
         numbers = sorted(pool.map(lambda _: fresh_job_id(), range(20)))

@@ -36,7 +36,7 @@ def hook(cluster: Preempted, folder: Path, **local: Any) -> Any:
     return _rehearsal(loaded, cast(FakeCluster, cluster), Job("7", RunDir(folder)))
 
 
-def test_it_comes_once_when_the_run_has_got_so_far(tmp_path: Path) -> None:
+def test_preempt_at_preempts_once_at_its_share_of_the_steps(tmp_path: Path) -> None:
     cluster = Preempted()
     on_progress = hook(cluster, tmp_path, preempt_at=0.5)
     for step in (1, 49, 50, 51, 99):
@@ -45,16 +45,16 @@ def test_it_comes_once_when_the_run_has_got_so_far(tmp_path: Path) -> None:
         assert cluster.jobs == (["7"] if step >= 50 else [])
 
 
-def test_it_does_not_come_again_when_the_run_is_resumed(tmp_path: Path) -> None:
+def test_preempt_at_does_not_preempt_a_resumed_run_again(tmp_path: Path) -> None:
     hook(Preempted(), tmp_path, preempt_at=0.5)(60, 100)
     assert hook(Preempted(), tmp_path, preempt_at=0.5) is None
 
 
-def test_there_is_none_unless_asked_for(tmp_path: Path) -> None:
+def test_local_run_without_preempt_at_is_not_preempted(tmp_path: Path) -> None:
     assert hook(Preempted(), tmp_path) is None
 
 
-def test_a_job_that_has_just_ended_is_no_error(tmp_path: Path) -> None:
+def test_preempt_at_on_an_ended_job_is_not_an_error(tmp_path: Path) -> None:
     cluster = Preempted(FakeSlurmError("7: no such job is running."))
     hook(cluster, tmp_path, preempt_at=0.5)(99, 100)
     assert cluster.jobs == ["7"]
@@ -73,7 +73,7 @@ ASKED = {
 }
 
 
-def test_the_cluster_has_whatever_the_job_names(tmp_path: Path) -> None:
+def test_local_cluster_has_the_nodes_gpus_and_partitions_named_by_the_job(tmp_path: Path) -> None:
     """Or the script for a real cluster would be refused here."""
     loaded = config.from_mapping({"command": "true", "resources": ASKED, "run_dir": str(tmp_path / "run")})
     shape = shape_for(loaded, 8)
@@ -84,7 +84,7 @@ def test_the_cluster_has_whatever_the_job_names(tmp_path: Path) -> None:
     assert (shape.settings.reservations, shape.settings.licenses) == (("mine",), ("matlab",))
 
 
-def test_gpus_of_a_task_and_of_gres_count(tmp_path: Path) -> None:
+def test_local_cluster_counts_gpus_per_task_and_gres(tmp_path: Path) -> None:
     for resources, found in (
         ({"gpus_per_task": "h100:1", "tasks_per_node": 4}, ("h100", 4)),
         ({"gres": "gpu:a100:2"}, ("a100", 2)),
@@ -97,7 +97,7 @@ def test_gpus_of_a_task_and_of_gres_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_is_followed_to_its_end_and_fails_if_an_element_does(
+def test_local_sweep_is_followed_and_fails_with_a_failed_element(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

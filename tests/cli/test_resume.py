@@ -56,7 +56,7 @@ def finished(queue: Path, run: RunDir) -> None:
     Ledger(run, "1.0", "batch").write("finished", cause="done")
 
 
-def test_of_several_at_once_one_submits_a_job_and_the_others_say_why_not(queue: Path) -> None:
+def test_simultaneous_resumes_submit_one_job_and_the_losers_explain(queue: Path) -> None:
     run = submitted(command="true")
     (queue / "1/row").unlink()
     command = [sys.executable, "-m", "clusterdp", "resume", str(run.path), "--cluster=slurm", "resources.time=9"]
@@ -72,7 +72,7 @@ def test_of_several_at_once_one_submits_a_job_and_the_others_say_why_not(queue: 
     assert "--time=9" in run.script.read_text()
 
 
-def test_of_a_run_that_is_done_starts_no_job(queue: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_of_a_finished_entry_run_needs_a_raised_end(queue: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = submitted(entry="train:main", params={"epochs": 2})
     finished(queue, run)
     for words in ([], ["resources.time=9"], ["params.epochs=2"]):
@@ -85,7 +85,7 @@ def test_of_a_run_that_is_done_starts_no_job(queue: Path, capsys: pytest.Capture
     assert sorted(os.listdir(queue)) == ["1", "2"]
 
 
-def test_of_a_program_that_is_done_says_to_submit_a_new_run(queue: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_of_a_finished_command_run_advises_a_new_run(queue: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = submitted(command="true")
     finished(queue, run)
     capsys.readouterr()
@@ -97,7 +97,7 @@ def test_of_a_program_that_is_done_says_to_submit_a_new_run(queue: Path, capsys:
 
 
 @pytest.mark.parametrize("verb", ["resume", "again"])
-def test_a_key_of_a_newer_version_is_told_with_its_file(
+def test_unknown_key_of_a_newer_version_is_reported_with_its_file(
     verb: str, queue: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = submitted(command="true")
@@ -109,7 +109,9 @@ def test_a_key_of_a_newer_version_is_told_with_its_file(
     assert said.endswith(" A newer clusterdp may have written the file.\n")
 
 
-def test_a_dry_run_from_a_step_without_a_checkpoint_is_refused(queue: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_dry_run_from_a_step_without_checkpoint_is_refused(
+    queue: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     submitted(command="true")
     (queue / "1/row").unlink()
     capsys.readouterr()

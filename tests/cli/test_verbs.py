@@ -37,21 +37,21 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "clusterdp", *words], capture_output=True, text=True, check=False)
 
 
-def test_version_and_help() -> None:
+def test_version_and_help_list_the_verbs() -> None:
     assert run("--version").stdout == f"clusterdp {clusterdp.__version__}\n"
     assert run().stdout == run("--help").stdout
     for verb in ("submit", "status", "logs", "watch", "cancel", "resume", "show", "configs", "checkpoint", "fake"):
         assert f"    {verb} " in run("--help").stdout
 
 
-def test_submit_says_job_and_run_folder_and_what_to_type_next(work: Path) -> None:
+def test_submit_prints_job_run_folder_and_next_command(work: Path) -> None:
     done = run("submit", "cfg.yaml", "run_dir=r")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"Submitted job 41: {work}/r\n")
     assert "clusterdp watch 41" in done.stdout
 
 
-def test_values_and_options_may_come_in_any_order(work: Path) -> None:
+def test_submit_takes_values_and_options_in_any_order(work: Path) -> None:
     for words in (
         ["--dry-run", "cfg.yaml", "name=x"],
         ["cfg.yaml", "name=x", "--dry-run"],
@@ -60,7 +60,7 @@ def test_values_and_options_may_come_in_any_order(work: Path) -> None:
         assert "--job-name=x\n" in run("submit", *words).stdout
 
 
-def test_a_word_too_many_is_refused(work: Path) -> None:
+def test_unexpected_word_or_option_is_refused(work: Path) -> None:
     assert run("status", "a", "b=c").returncode == 2
     assert "--nope: is not expected here." in run("submit", "cfg.yaml", "--nope").stderr
 
@@ -75,7 +75,7 @@ def test_a_word_too_many_is_refused(work: Path) -> None:
         (["fake", "status", "--dir", "nowhere"], 7),
     ],
 )
-def test_a_mistake_is_one_line_on_stderr_with_its_exit_code(work: Path, words: list[str], code: int) -> None:
+def test_user_mistake_is_one_line_on_stderr_and_writes_no_file(work: Path, words: list[str], code: int) -> None:
     before = sorted(work.iterdir())
     done = run(*words)
     assert done.returncode == code
@@ -85,11 +85,11 @@ def test_a_mistake_is_one_line_on_stderr_with_its_exit_code(work: Path, words: l
     assert sorted(work.iterdir()) == before
 
 
-def test_debug_shows_the_traceback(work: Path) -> None:
+def test_debug_option_prints_the_traceback(work: Path) -> None:
     assert "Traceback" in run("--debug", "submit", "missing.yaml").stderr
 
 
-def test_what_sbatch_refuses_is_exit_code_3(work: Path) -> None:
+def test_job_refused_by_sbatch_exits_3_with_its_message(work: Path) -> None:
     (work.parent / "bin/sbatch").write_text("#!/bin/sh\necho 'sbatch: error: nope' >&2; exit 1\n")
     done = run("submit", "cfg.yaml")
     assert done.returncode == 3
@@ -97,7 +97,7 @@ def test_what_sbatch_refuses_is_exit_code_3(work: Path) -> None:
     assert not Path("runs").exists()
 
 
-def test_without_sbatch_nothing_is_trained_and_a_way_is_named(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_without_sbatch_exits_3_and_names_cluster_local(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = work.parent / "bare"
     bare.mkdir()
     monkeypatch.setenv("PATH", str(bare))
@@ -116,7 +116,7 @@ def test_without_sbatch_nothing_is_trained_and_a_way_is_named(work: Path, monkey
         (["resume", "--from", "3"], "clusterdp resume runs/r --from 3"),
     ],
 )
-def test_what_cannot_be_taken_back_wants_its_run_named(work: Path, words: list[str], command: str) -> None:
+def test_irreversible_verbs_require_the_name_of_the_run(work: Path, words: list[str], command: str) -> None:
     Path("runs/r").mkdir(parents=True)
     Path("runs/r/config.yaml").write_text(CONFIG)
     done = run(*words)
@@ -132,7 +132,7 @@ def test_resume_takes_its_words_in_any_order(work: Path) -> None:
         assert "nope" in run("resume", *words).stderr
 
 
-def test_show_is_yaml_with_the_source_of_each_value(work: Path) -> None:
+def test_show_prints_yaml_with_the_source_of_each_value(work: Path) -> None:
     done = run("show", "cfg.yaml", "resources.nodes=3", "notify.on=[]")
     lines = {line.split("#")[0].strip(): line.split("#")[1].strip() for line in done.stdout.splitlines() if "#" in line}
     assert lines["nodes: 3"] == "command line"
@@ -142,7 +142,7 @@ def test_show_is_yaml_with_the_source_of_each_value(work: Path) -> None:
     assert yaml.safe_load(done.stdout)["command"] == ["echo", "hello"]
 
 
-def test_a_closed_pipe_is_no_error(work: Path) -> None:
+def test_closed_pipe_after_submit_dry_run_prints_no_error(work: Path) -> None:
     command = f"{sys.executable} -m clusterdp submit cfg.yaml --dry-run | head -n 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stderr.replace(done.stderr.partition("clusterdp: for")[1] or "\0", "").count("Traceback") == 0
@@ -151,7 +151,7 @@ def test_a_closed_pipe_is_no_error(work: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("words", ["--help", "submit cfg.yaml --dry-run", "status run"])
-def test_a_full_disk_for_what_is_printed_is_one_line(work: Path, words: str) -> None:
+def test_full_disk_under_stdout_is_one_line_on_stderr(work: Path, words: str) -> None:
     (work / "run/events").mkdir(parents=True)
     command = [sys.executable, "-m", "clusterdp", *words.split()]
     with open("/dev/full", "w") as full:
@@ -162,7 +162,7 @@ def test_a_full_disk_for_what_is_printed_is_one_line(work: Path, words: str) -> 
     assert "Traceback" not in done.stderr
 
 
-def test_the_configs_that_come_along_are_found_from_anywhere(work: Path) -> None:
+def test_shipped_configs_are_found_from_any_folder(work: Path) -> None:
     assert "digits" in run("configs").stdout
     assert yaml.safe_load(run("configs", "digits").stdout)["entry"] == "clusterdp.recipes.digits:main"
     for name in ("configs/digits.yaml", "digits"):
@@ -172,7 +172,7 @@ def test_the_configs_that_come_along_are_found_from_anywhere(work: Path) -> None
     assert "digits" in refused
 
 
-def test_no_verb_is_undocumented() -> None:
+def test_every_verb_is_in_readme() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     actions = [action for action in arguments.parser()._actions if action.choices]
     for verb in actions[0].choices or ():
@@ -182,7 +182,7 @@ def test_no_verb_is_undocumented() -> None:
 ASCII = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # as Python sees many an old locale
 
 
-def test_any_locale_prints_what_the_files_have(work: Path) -> None:
+def test_submit_dry_run_prints_utf_8_under_any_locale(work: Path) -> None:
     Path("cfg.yaml").write_text(CONFIG + "name: größe\n", encoding="utf-8")
     command = [sys.executable, "-m", "clusterdp", "submit", "cfg.yaml"]
     done = subprocess.run([*command, "--dry-run"], capture_output=True, env={**os.environ, **ASCII}, check=False)
@@ -190,7 +190,7 @@ def test_any_locale_prints_what_the_files_have(work: Path) -> None:
     assert '#SBATCH --job-name="größe"' in done.stdout.decode()
 
 
-def test_a_folder_that_the_locale_cannot_name_is_one_line(work: Path) -> None:
+def test_folder_name_beyond_the_locale_is_a_one_line_error(work: Path) -> None:
     Path("cfg.yaml").write_text(CONFIG + "name: größe\n", encoding="utf-8")
     command = [sys.executable, "-m", "clusterdp", "submit", "cfg.yaml"]
     done = subprocess.run(command, capture_output=True, env={**os.environ, **ASCII}, check=False)
@@ -199,19 +199,19 @@ def test_a_folder_that_the_locale_cannot_name_is_one_line(work: Path) -> None:
     assert said.count("\n") == 1 and "größe" in said and "Set LC_ALL=C.UTF-8." in said
 
 
-def test_a_word_that_is_no_text_is_one_line(work: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_argument_with_invalid_utf_8_is_a_one_line_error(work: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["submit", "cfg.yaml", os.fsdecode(b"name=gr\xf6sse"), "--dry-run"]) == 2
     assert capfd.readouterr().err == "clusterdp: b'gr\\xf6sse': is not UTF-8. Set the terminal to UTF-8.\n"
 
 
-def test_a_command_that_we_run_has_the_streams_that_we_were_not_given() -> None:
+def test_child_commands_have_stdout_and_stderr_although_clusterdp_has_none() -> None:
     runs = "from clusterdp.cli.streams import prepare; prepare(); import os; assert os.system('echo >&2 && echo') == 0"
     done = subprocess.run(["bash", "-c", f'"{sys.executable}" -c "{runs}" >&- 2>&-'], check=False)
     assert done.returncode == 0
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_closed_stream_is_no_reason_to_fail_nor_a_files_number(work: Path, closed: str) -> None:
+def test_submit_with_closed_streams_succeeds_and_prints_into_no_file(work: Path, closed: str) -> None:
     command = f"{sys.executable} -m clusterdp submit cfg.yaml run_dir=r {closed}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -225,7 +225,7 @@ def test_a_closed_stream_is_no_reason_to_fail_nor_a_files_number(work: Path, clo
     ("words", "said"),
     [(["diff"], "RUN twice is missing."), (["diff", "a"], "RUN is missing."), (["submit"], "CFG.yaml is missing.")],
 )
-def test_what_is_missing_is_named_once(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_argument_is_named_once(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(words)
     assert said in capsys.readouterr().err

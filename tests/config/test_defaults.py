@@ -27,7 +27,7 @@ def written(folder: Path, text: str, name: str = "run.yaml") -> str:
     return name
 
 
-def test_the_later_wins_and_the_file_over_all_and_the_command_line_over_that(folder: Path) -> None:
+def test_later_defaults_then_the_file_then_the_command_line_win(folder: Path) -> None:
     file = written(folder, "defaults: [base.yaml, site/a100.yaml]\nresources: {nodes: 4}\n")
     loaded = config.load_with_sources(file, ["params.lr=0.3"])
     assert loaded.config.params == {"lr": 0.3, "epochs": 2}
@@ -42,13 +42,13 @@ def test_the_later_wins_and_the_file_over_all_and_the_command_line_over_that(fol
     }
 
 
-def test_paths_count_from_the_file_that_has_them(folder: Path) -> None:
+def test_paths_in_defaults_are_relative_to_their_file(folder: Path) -> None:
     written(folder, "defaults: [../base.yaml]\nname: mine\n", "site/mine.yaml")
     loaded = config.load(written(folder, "defaults: [site/mine.yaml]\n"))
     assert (loaded.name, loaded.entry) == ("mine", "train:main")
 
 
-def test_what_a_run_records_has_their_values_and_not_their_names(folder: Path) -> None:
+def test_recorded_config_has_the_values_of_defaults_not_their_names(folder: Path) -> None:
     text = config.dump(config.load(written(folder, "defaults: [base.yaml]\n")))
     assert "defaults" not in text
     again = config.load(written(folder, text, "again.yaml"))
@@ -56,7 +56,7 @@ def test_what_a_run_records_has_their_values_and_not_their_names(folder: Path) -
     assert again.defaults == Config().defaults == []
 
 
-def test_one_file_may_come_in_by_two_ways(folder: Path) -> None:
+def test_base_config_may_be_included_by_two_files(folder: Path) -> None:
     written(folder, "defaults: [base.yaml]\nparams: {a: 1}\n", "a.yaml")
     written(folder, "defaults: [base.yaml]\nparams: {b: 2}\n", "b.yaml")
     assert config.load(written(folder, "defaults: [a.yaml, b.yaml]\n")).params == {
@@ -84,7 +84,7 @@ def test_one_file_may_come_in_by_two_ways(folder: Path) -> None:
         ("defaults: [site]", r"^run.yaml:1: defaults: there is no file site."),
     ],
 )
-def test_what_is_wrong_with_them_is_said_with_its_place(folder: Path, text: str, said: str) -> None:
+def test_mistake_in_defaults_is_an_error_with_file_and_line(folder: Path, text: str, said: str) -> None:
     written(folder, "defaults: [run.yaml]\n", "loop.yaml")
     (folder / "link.yaml").symlink_to("run.yaml")
     written(folder, "resources: {node: 2}\n", "bad.yaml")
@@ -92,7 +92,7 @@ def test_what_is_wrong_with_them_is_said_with_its_place(folder: Path, text: str,
         config.load(written(folder, text))
 
 
-def test_only_a_file_has_them(folder: Path) -> None:
+def test_defaults_outside_a_file_are_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"^defaults=\[base.yaml\]: only a file can have defaults"):
         config.load("base.yaml", ["defaults=[base.yaml]"])
     with pytest.raises(ConfigError, match=r"^defaults: only a file"):

@@ -32,9 +32,7 @@ def mistake(tmp_path: Path, text: str, *overrides: str) -> str:
     return message.replace(str(tmp_path), "")
 
 
-def test_the_command_line_wins_over_the_file_and_the_file_over_the_site_profile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_line_beats_file_and_file_beats_site_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = tmp_path / "site.yaml"
     site.write_text("resources: {partition: site, account: site, qos: site}\n")
     monkeypatch.setenv("CLUSTERDP_SITE", str(site))
@@ -48,7 +46,7 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_the_site_profile(
     assert "resources.nodes" not in loaded.sources
 
 
-def test_scalars_that_yaml_would_spoil_keep_their_text(tmp_path: Path) -> None:
+def test_yaml_scalars_for_text_keys_keep_their_spelling(tmp_path: Path) -> None:
     c = load(
         tmp_path,
         "command: [prog, 1e-3, yes, 010, 2:00:00, ~x, 1.0]\n"
@@ -61,7 +59,7 @@ def test_scalars_that_yaml_would_spoil_keep_their_text(tmp_path: Path) -> None:
     assert c.launch.env == {"A": "1e-3", "B": "true", "C": "0x10", "D": ""}
 
 
-def test_params_are_values_of_any_shape_and_may_be_interpolated(tmp_path: Path) -> None:
+def test_params_take_values_of_any_shape_and_interpolations(tmp_path: Path) -> None:
     c = load(
         tmp_path,
         MINIMAL + "params:\n  lr: 1e-3\n  size: [1, {a: null}]\n  half: ${params.lr}\n  who: ${oc.env:HOME}\n",
@@ -79,7 +77,7 @@ def test_params_are_values_of_any_shape_and_may_be_interpolated(tmp_path: Path) 
     }
 
 
-def test_a_resolved_config_reads_back_as_itself(tmp_path: Path) -> None:
+def test_dumped_config_reads_back_unchanged(tmp_path: Path) -> None:
     import dataclasses
 
     c = load(
@@ -94,7 +92,7 @@ NO_CONFIG = {"a: 1\nb: {c: ]": ":2", "a: 1\na\0": "", "": "", "- a\n": "", "7": 
 
 
 @pytest.mark.parametrize(("text", "line"), NO_CONFIG.items(), ids=range(len(NO_CONFIG)))
-def test_what_is_no_resolved_config_is_one_line(tmp_path: Path, text: str, line: str) -> None:
+def test_invalid_run_config_is_a_one_line_error_with_its_line(tmp_path: Path, text: str, line: str) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(ConfigError, match=rf"config\.yaml{line}: is not the config of a run"):
@@ -102,7 +100,7 @@ def test_what_is_no_resolved_config_is_one_line(tmp_path: Path, text: str, line:
 
 
 @pytest.mark.parametrize("text", ["a: &a [*a]\n", "a: " + "[" * 200, "- " * 5000, "a: " + "[" * 100_000], ids=range(4))
-def test_a_resolved_config_without_a_bottom_is_one_line(tmp_path: Path, text: str) -> None:
+def test_endlessly_nested_run_config_is_a_one_line_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"config\.yaml(:\d+)?: is (nested too deeply|not the config of a run)"):
@@ -172,17 +170,17 @@ def test_a_resolved_config_without_a_bottom_is_one_line(tmp_path: Path, text: st
         ("script: 'echo ${#a[@]}'\n", "For a shell, write \\${...}."),
     ],
 )
-def test_a_mistake_is_one_line_with_place_key_and_remedy(tmp_path: Path, text: str, message: str) -> None:
+def test_config_mistake_is_one_line_with_place_key_and_remedy(tmp_path: Path, text: str, message: str) -> None:
     assert message in mistake(tmp_path, text)
 
 
-def test_mistakes_on_the_command_line_say_so(tmp_path: Path) -> None:
+def test_mistake_on_the_command_line_names_the_command_line(tmp_path: Path) -> None:
     assert mistake(tmp_path, MINIMAL, "resources.nodes=x").startswith("command line: resources.nodes: ")
     assert mistake(tmp_path, MINIMAL, "lr").startswith("lr: is not key=value.")
     assert mistake(tmp_path, MINIMAL, "params.x=[1").startswith("command line, params.x")
 
 
-def test_a_file_that_is_missing_or_no_text_is_named(tmp_path: Path) -> None:
+def test_missing_or_binary_config_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.yaml: cannot be read: No such file"):
         config.load(tmp_path / "none.yaml")
     (tmp_path / "bin.yaml").write_bytes(b"\xff\xfe\x00")
@@ -197,17 +195,17 @@ def test_a_file_that_is_missing_or_no_text_is_named(tmp_path: Path) -> None:
         ("name: caf\xe9\n".encode("latin-1"), r"but ISO-8859-1, as it seems\. Save it as UTF-8"),
     ],
 )
-def test_a_config_in_another_encoding_is_to_be_saved_as_utf_8(tmp_path: Path, data: bytes, said: str) -> None:
+def test_config_in_another_encoding_is_refused_with_its_encoding(tmp_path: Path, data: bytes, said: str) -> None:
     (tmp_path / "cfg.yaml").write_bytes(data)
     with pytest.raises(ConfigError, match=rf"cfg\.yaml: cannot be read: it is not UTF-8 text, {said}"):
         config.load(tmp_path / "cfg.yaml")
 
 
-def test_an_escaped_dollar_is_the_shells(tmp_path: Path) -> None:
+def test_escaped_dollar_reaches_the_shell(tmp_path: Path) -> None:
     assert load(tmp_path, "script: 'echo \\${HOME} $USER'\n").script == "echo ${HOME} $USER"
 
 
-def test_every_config_that_comes_along_loads() -> None:
+def test_every_shipped_config_loads() -> None:
     from clusterdp.launch.render.shipped_files import shipped_folder
 
     paths = sorted(shipped_folder("configs").glob("*.yaml"))
@@ -216,17 +214,17 @@ def test_every_config_that_comes_along_loads() -> None:
         config.load(path)
 
 
-def test_a_zero_in_front_is_accepted_where_it_changes_nothing(tmp_path: Path) -> None:
+def test_leading_zeros_are_accepted_in_unambiguous_numbers(tmp_path: Path) -> None:
     c = load(tmp_path, MINIMAL + "params: {a: 007, b: 0, c: 0o10, d: '010', e: 08, f: -0x10, g: 0.10, h: 00}\n")
     assert c.params == {"a": 7, "b": 0, "c": 8, "d": "010", "e": "08", "f": -16, "g": 0.1, "h": 0}
 
 
-def test_an_interpolation_may_name_a_section_that_is_not_given(tmp_path: Path) -> None:
+def test_interpolation_reads_defaults_of_omitted_sections(tmp_path: Path) -> None:
     c = load(tmp_path, MINIMAL + "params: {limit: '${restart.max_crashes}'}\n")
     assert c.params == {"limit": 3}
 
 
-def test_reading_a_config_leaves_the_tree_as_it_is(tmp_path: Path) -> None:
+def test_loading_a_config_leaves_the_dataclass_types_unchanged(tmp_path: Path) -> None:
     import dataclasses
 
     before = [(each.name, each.type) for each in dataclasses.fields(config.Config)]

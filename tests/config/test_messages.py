@@ -101,9 +101,7 @@ def text_of(key: str, value: str) -> str:
 
 
 @pytest.mark.parametrize(("key", "value"), list(cases()))
-def test_a_wrong_value_is_answered_with_its_place_the_key_and_what_to_write(
-    key: str, value: str, tmp_path: Path
-) -> None:
+def test_wrong_value_error_has_place_key_and_remedy(key: str, value: str, tmp_path: Path) -> None:
     path = tmp_path / "cfg.yaml"
     path.write_text(text_of(key, value))
     with pytest.raises(ConfigError) as caught:
@@ -117,9 +115,7 @@ def test_a_wrong_value_is_answered_with_its_place_the_key_and_what_to_write(
     assert len(said) < 300
 
 
-def test_a_wrong_value_is_one_line_and_exit_2_for_the_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_value_makes_submit_exit_2_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "cfg.yaml"
     path.write_text(text_of("resources.nodes", "two"))
     assert main(["submit", str(path), "--dry-run"]) == 2
@@ -128,7 +124,7 @@ def test_a_wrong_value_is_one_line_and_exit_2_for_the_command(
     )
 
 
-def test_a_section_or_mapping_with_nothing_below_it_is_as_if_it_were_not_there(tmp_path: Path) -> None:
+def test_empty_section_equals_an_omitted_one(tmp_path: Path) -> None:
     (tmp_path / "cfg.yaml").write_text("entry: train:main\nparams:\nresources:\nlaunch: {modules: , env: }\n")
     loaded = config.load(tmp_path / "cfg.yaml")
     assert (loaded.params, loaded.launch.modules, loaded.launch.env) == ({}, [], {})
@@ -149,7 +145,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("text", ODD)
-def test_what_yaml_can_write_and_no_config_can_hold_is_one_line(text: str, tmp_path: Path) -> None:
+def test_valid_yaml_unfit_for_a_config_is_a_one_line_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "cfg.yaml").write_text(f"entry: train:main\n{text}\n")
     with pytest.raises(ConfigError) as caught:
         config.load(tmp_path / "cfg.yaml")
@@ -158,7 +154,7 @@ def test_what_yaml_can_write_and_no_config_can_hold_is_one_line(text: str, tmp_p
     assert len(str(caught.value)) < 400
 
 
-def test_a_dozen_lines_of_aliases_do_not_fill_the_memory(tmp_path: Path) -> None:
+def test_exponential_yaml_aliases_are_refused(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
     (tmp_path / "cfg.yaml").write_text("params:\n  " + "\n  ".join(lines) + "\n")
@@ -199,7 +195,9 @@ WORDS = {  # what is typed, and what the answer has
 
 
 @pytest.mark.parametrize("words", WORDS)
-def test_wrong_words_are_answered_in_one_line(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_command_line_words_are_answered_in_one_line(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     try:
         code = main(words)
     except SystemExit as leaving:
@@ -213,7 +211,7 @@ def test_wrong_words_are_answered_in_one_line(words: tuple[str, ...], capsys: py
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_each_key_has_a_meaning_and_an_example_that_fits(key: str) -> None:
+def test_each_config_key_has_a_meaning_and_a_valid_example(key: str) -> None:
     one = KEYS[key]
     assert len(one.meaning) > 3
     assert one.example
@@ -227,13 +225,13 @@ def test_each_key_has_a_meaning_and_an_example_that_fits(key: str) -> None:
     assert f"{key}\n" in explain(key)
 
 
-def test_a_meaning_of_several_lines_is_whole() -> None:
+def test_explain_prints_a_meaning_of_several_lines_whole() -> None:
     said = explain("restart.hang_after_s")
     assert "\n    After so many seconds without progress" in said
     assert "prints nothing and uses no CPU time\n    e.g. hang_after_s: 600" in said
 
 
-def test_explaining_all_keys_names_each_once() -> None:
+def test_explain_without_key_lists_each_key_once() -> None:
     told = [line for line in explain().splitlines() if not line.startswith(" ")]
     assert told == list(KEYS)
     assert (
@@ -241,7 +239,7 @@ def test_explaining_all_keys_names_each_once() -> None:
     )
 
 
-def test_units_are_said() -> None:
+def test_explain_prints_units() -> None:
     assert "seconds" in explain("checkpoint.every_s")
     assert "megabytes" in explain("snapshot.max_mb")
 
@@ -252,7 +250,7 @@ VERBS += [f"fake {verb}" for verb in ("up", "down", "status", "env", "preempt", 
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_help_of_each_verb_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_each_verb_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([*verb.split(), "--help"])
     assert f"example: clusterdp {verb}" in capsys.readouterr().out
@@ -266,7 +264,7 @@ def test_the_help_of_each_verb_has_an_example(verb: str, capsys: pytest.CaptureF
         ("mail 'me", '["mail \'me"]'),
     ],
 )
-def test_a_command_in_one_text_is_answered_with_its_words(text: str, remedy: str) -> None:
+def test_notify_command_as_one_string_is_answered_with_its_words(text: str, remedy: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"is not a list. Write command: {remedy}")):
         config.from_mapping({"command": "true", "notify": {"command": text}})
 
@@ -295,7 +293,7 @@ def test_a_command_in_one_text_is_answered_with_its_words(text: str, remedy: str
         ("resources.node", "Did you mean resources.nodes?"),
     ],
 )
-def test_a_key_of_another_tool_is_answered_with_ours(key: str, remedy: str) -> None:
+def test_key_of_another_tool_is_answered_with_the_key_of_clusterdp(key: str, remedy: str) -> None:
     with pytest.raises(ConfigError) as caught:
         config.from_mapping({"entry": "train:main"}, [f"{key}=1"])
     assert str(caught.value).startswith(f"command line: {key}: there is no such key. ")
@@ -314,6 +312,6 @@ def test_remedies_for_keys_of_other_tools_name_existing_keys() -> None:
     assert not names & {key.partition(".")[2] for key in KEYS if key.startswith(("resources.", "launch."))}
 
 
-def test_a_config_from_the_standard_input_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_from_standard_input_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "-"]) == 2
     assert capsys.readouterr().err == "clusterdp: -: a config is not read from the standard input. Name a YAML file.\n"

@@ -107,14 +107,14 @@ CONTRADICTS: list[tuple[str, list[Any]]] = [
 
 
 @pytest.mark.parametrize("future", ["", FUTURE], ids=["", "future"])
-def test_what_may_be_right_passes(check: Check, future: str) -> None:
+def test_params_fitting_annotation_or_default_pass(check: Check, future: str) -> None:
     for parameter, values in FITS:
         for value in values:
             check(f"{future}{IMPORTS}def main(job, *, {parameter}): ...\n", {"x": value})
 
 
 @pytest.mark.parametrize("future", ["", FUTURE], ids=["", "future"])
-def test_what_cannot_be_right_is_refused(check: Check, future: str) -> None:
+def test_params_contradicting_annotation_or_default_are_refused(check: Check, future: str) -> None:
     for parameter, values in CONTRADICTS:
         for value in values:
             with pytest.raises(EntryError) as caught:
@@ -122,7 +122,7 @@ def test_what_cannot_be_right_is_refused(check: Check, future: str) -> None:
             assert str(caught.value).startswith(f"params.x: {value!r} is not of type "), parameter
 
 
-def test_a_refusal_names_key_value_and_what_is_wanted(check: Check) -> None:
+def test_refused_param_is_named_with_value_and_wanted_type(check: Check) -> None:
     with pytest.raises(EntryError, match=r"params\.lr: 'abc' is not of type float, which \S+ takes") as caught:
         check("def main(job, lr: float = 0.1): ...\n", {"lr": "abc"})
     assert "\n" not in str(caught.value)
@@ -132,12 +132,12 @@ def test_a_refusal_names_key_value_and_what_is_wanted(check: Check) -> None:
 
 
 @pytest.mark.parametrize("takes", ["lr=1", "lr: float", "lr: 'float' = 0.1", "name: str, job=None", "sizes: list[int]"])
-def test_an_entry_that_would_get_the_job_handle_in_a_value_of_its_own_is_refused(check: Check, takes: str) -> None:
+def test_entry_taking_the_job_handle_in_a_param_is_refused(check: Check, takes: str) -> None:
     with pytest.raises(EntryError, match=r"takes \w+ first, which would get the job handle\. Put job before"):
         check(f"def main({takes}): ...\n", {})
 
 
-def test_params_cannot_give_the_first_parameter(check: Check) -> None:
+def test_params_may_not_set_the_parameter_of_the_job_handle(check: Check) -> None:
     with pytest.raises(EntryError, match=r"params\.lr: \S+ takes lr first, where it gets the job handle"):
         check("def main(lr, epochs=3): ...\n", {"lr": 0.1})
 
@@ -145,15 +145,15 @@ def test_params_cannot_give_the_first_parameter(check: Check) -> None:
 @pytest.mark.parametrize(
     "takes", ["job", "job=None", "job: Any", "handle: 'JobHandle', x=1", "_, /, x=1", "*all", "j, **x"]
 )
-def test_a_first_parameter_that_may_be_a_handle_is_none_of_our_business(check: Check, takes: str) -> None:
+def test_first_parameter_of_another_name_may_take_the_job_handle(check: Check, takes: str) -> None:
     check(f"{IMPORTS}def main({takes}): ...\n", {})
 
 
-def test_no_room_for_the_handle_is_refused(check: Check) -> None:
+def test_entry_without_a_positional_parameter_is_refused(check: Check) -> None:
     with pytest.raises(EntryError, match="job handle"):
         check("def main(*, lr): ...\n", {"lr": 0.1})
 
 
-def test_a_decorator_may_convert_values(check: Check) -> None:
+def test_params_of_a_decorated_main_are_not_type_checked(check: Check) -> None:
     wraps = "import functools\ndef convert(f): return functools.wraps(f)(lambda *a, **k: f(*a, **k))\n"
     check(f"{wraps}@convert\ndef main(job, lr: float): ...\n", {"lr": "0.1"})

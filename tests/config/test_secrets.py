@@ -99,7 +99,7 @@ def load(key: str, value: Any) -> config.Config:
 
 
 @pytest.mark.parametrize(("key", "value"), SECRET)
-def test_a_secret_is_refused_wherever_it_stands_and_not_repeated(key: str, value: Any) -> None:
+def test_secret_in_any_config_value_is_refused_and_not_printed(key: str, value: Any) -> None:
     with pytest.raises(ConfigError, match="secret") as refused:
         load(key, value)
     assert str(refused.value).removeprefix("Python: ").startswith(key)
@@ -107,5 +107,5 @@ def test_a_secret_is_refused_wherever_it_stands_and_not_repeated(key: str, value
 
 
 @pytest.mark.parametrize(("key", "value"), INNOCENT)
-def test_what_only_looks_like_a_secret_is_taken(key: str, value: Any) -> None:
+def test_harmless_value_resembling_a_secret_is_accepted(key: str, value: Any) -> None:
     load(key, value)

@@ -73,14 +73,14 @@ def words_in_bash(text: str, folder: Path) -> list[str] | None:
 
 
 @pytest.mark.parametrize("text", PLAIN)
-def test_words_left_alone_by_bash_are_a_command(text: str, tmp_path: Path) -> None:
+def test_command_is_accepted_if_bash_leaves_its_words_unchanged(text: str, tmp_path: Path) -> None:
     assert words_in_bash(text, tmp_path) == words_of(text, "command")
     assert for_a_shell(text) is None
     assert config.from_mapping({"command": text}).command == text
 
 
 @pytest.mark.parametrize(("text", "piece"), FOR_A_SHELL)
-def test_text_for_a_shell_is_refused(text: str, piece: str, tmp_path: Path) -> None:
+def test_command_with_shell_syntax_is_refused(text: str, piece: str, tmp_path: Path) -> None:
     in_front = re.match(r"[A-Z]\w*=", text)  # to `set`, it is a word as any other
     assert in_front or words_in_bash(text, tmp_path) != words_of(text, "command")
     with pytest.raises(ConfigError, match=rf"^Python: command: {re.escape(piece)} ") as caught:
@@ -98,14 +98,14 @@ def test_text_for_a_shell_is_refused(text: str, piece: str, tmp_path: Path) -> N
         ("a && b", "Put the lines below script:, which bash reads; if the program is to get it, put it in single"),
     ],
 )
-def test_a_refused_command_has_its_remedy(text: str, remedy: str) -> None:
+def test_command_with_shell_syntax_is_refused_with_a_remedy(text: str, remedy: str) -> None:
     with pytest.raises(ConfigError) as caught:
         config.from_mapping({"command": text})
     assert remedy in str(caught.value)
 
 
 @pytest.mark.parametrize("value", ["a&b", "$HOME", "`id`", "a | b", "~/x", "A=1"])
-def test_values_of_params_may_hold_any_text_for_a_shell(value: str) -> None:
+def test_interpolated_params_may_hold_shell_syntax(value: str) -> None:
     found = config.from_mapping({"command": "echo \"${params.x}\" ${params.x} '${params.x}'", "params": {"x": value}})
     assert found.command == f"echo \"{value}\" {value} '{value}'"
     assert config.from_mapping({"command": "${params.x}", "params": {"x": value}}).command == value
@@ -114,14 +114,14 @@ def test_values_of_params_may_hold_any_text_for_a_shell(value: str) -> None:
     assert again.command == found.command
 
 
-def test_value_in_front_hides_no_shell_part_of_a_command() -> None:
+def test_interpolated_value_does_not_hide_shell_syntax_after_it() -> None:
     with pytest.raises(ConfigError, match="command: '&&' is for a shell"):
         config.from_mapping({"command": "echo ${params.x} && b", "params": {"x": "'"}})
     with pytest.raises(ConfigError, match="command line: command: '&&' is for a shell"):
         config.from_resolved({"command": "echo '&&'"}, ["command=a && b"])
 
 
-def test_swept_commands_are_judged_one_by_one() -> None:
+def test_each_swept_command_is_checked_for_shell_syntax() -> None:
     from clusterdp.config.elements import resolve_sweep
 
     points = {"command": "a", "sweep": {"points": [{"command": "echo 'a|b'"}, {"command": "echo a|b"}]}}
@@ -129,7 +129,7 @@ def test_swept_commands_are_judged_one_by_one() -> None:
         resolve_sweep(config.read(points))
 
 
-def test_a_secret_in_front_of_a_command_is_not_shown() -> None:
+def test_secret_assigned_in_front_of_a_command_is_not_printed() -> None:
     with pytest.raises(ConfigError, match=r"command: contains a secret.*launch\.secrets") as caught:
         config.from_mapping({"command": "WANDB_API_KEY=f00f00f00f00f00f python train.py"})
     assert "f00f" not in str(caught.value)

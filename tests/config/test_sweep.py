@@ -41,15 +41,15 @@ def values(*words: str) -> list[list[Any]]:
         ("{a: 1},{a: 2}", [{"a": 1}, {"a": 2}]),
     ],
 )
-def test_values_are_written_as_they_are_after_submit_with_commas_between(text: str, wanted: list[Any]) -> None:
+def test_sweep_values_are_parsed_like_command_line_values(text: str, wanted: list[Any]) -> None:
     assert values(f"params.x={text}") == [[value] for value in wanted]
 
 
-def test_keys_multiply_and_the_last_changes_first() -> None:
+def test_swept_keys_multiply_with_the_last_key_changing_fastest() -> None:
     assert values("params.a=1,2", "params.b=range(2)") == [[1, 0], [1, 1], [2, 0], [2, 1]]
 
 
-def test_blocks_of_the_file_multiply_too() -> None:
+def test_grid_zip_points_and_random_of_the_file_multiply() -> None:
     block = {
         "grid": {"params.a": "range(2)"},
         "zip": {"params.b": [1, 2], "params.c": ["x", "y"]},
@@ -61,7 +61,7 @@ def test_blocks_of_the_file_multiply_too() -> None:
     assert rows == [[0, 1, "x", 5, 7], [0, 2, "y", 5, 7], [1, 1, "x", 5, 7], [1, 2, "y", 5, 7]]
 
 
-def test_without_sweep_a_comma_is_a_comma() -> None:
+def test_comma_in_a_value_without_sweep_is_text() -> None:
     given = config.read(BASE, ["params.name=a,b"])
     assert not given.sweeps
     assert config.resolve(given).config.params["name"] == "a,b"
@@ -89,7 +89,7 @@ COMMAND = ["train", "--lr=${params.lr}", "${params.lr}", "${train.seed}"]
     ],
     ids=["with references", "params alone"],
 )
-def test_each_element_is_the_config_that_it_would_be_by_itself(base: dict[str, Any], words: tuple[str, ...]) -> None:
+def test_each_sweep_element_equals_its_config_resolved_alone(base: dict[str, Any], words: tuple[str, ...]) -> None:
     """The second and later ones are resolved in parts: nothing may be different for that."""
     found = sweep(None, *words, base=base)
     assert len(found.elements) == 8
@@ -100,7 +100,7 @@ def test_each_element_is_the_config_that_it_would_be_by_itself(base: dict[str, A
         assert config.dump(element.config) == config.dump(alone)
 
 
-def test_values_drawn_at_random_are_the_same_again_and_within_their_bounds() -> None:
+def test_random_sweep_values_repeat_by_seed_within_their_bounds() -> None:
     def drawn(seed: int, **more: str) -> list[dict[str, Any]]:
         given = {"params.lr": "log(1e-5, 1e-2)", "params.wd": "uniform(0, 1)", "params.n": "choice(16, 32)", **more}
         block = {"random": given, "samples": 60, "seed": seed}
@@ -149,7 +149,7 @@ def test_values_drawn_at_random_are_the_same_again_and_within_their_bounds() -> 
         (["params.api_key=aB3dE6gH9jK2mN5pQ8,sT1vW4yZ7bC0eF3hJ6"], r"params\.api_key: is a secret"),
     ],
 )
-def test_a_mistake_on_the_command_line_is_told_with_key_and_remedy(words: list[str], said: str) -> None:
+def test_mistake_in_a_sweep_word_is_one_line_with_key_and_remedy(words: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
         sweep(None, *words)
     assert "\n" not in str(caught.value)
@@ -180,26 +180,26 @@ def test_a_mistake_on_the_command_line_is_told_with_key_and_remedy(words: list[s
         ({"grid": {"params.a": [1, 2]}, "paralel": 2}, r"sweep\.paralel: there is no such key"),
     ],
 )
-def test_a_mistake_in_the_block_is_told_with_key_and_remedy(block: dict[str, Any], said: str) -> None:
+def test_mistake_in_the_sweep_block_names_key_and_remedy(block: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         sweep(block)
 
 
-def test_the_place_of_a_bad_value_is_named(tmp_path: Path) -> None:
+def test_invalid_sweep_value_is_named_with_file_and_line(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("entry: train:main\nsweep:\n  grid:\n    train.seed: [1, x]\n")
     with pytest.raises(ConfigError, match=r"c\.yaml:4: train\.seed: 'x' is not a whole number"):
         resolve_sweep(config.read(file))
 
 
-def test_what_is_missing_in_the_file_may_be_swept(tmp_path: Path) -> None:
+def test_sweep_fills_a_missing_value_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("entry: train:main\nparams:\n  lr: ???\n")
     found = resolve_sweep(config.read(file, sweeps=["params.lr=1,2"]))
     assert [element.config.params["lr"] for element in found.elements] == [1, 2]
 
 
-def test_values_after_sweep_may_be_interpolated_without_quotes() -> None:
+def test_sweep_values_may_be_unquoted_interpolations() -> None:
     words = ["params.tag=${params.lr},a${params.lr}-${params.n}x,'b${params.lr}',[c],${oc.env:NONE,d}"]
     sweep = resolve_sweep(config.read({"entry": "a:b", "params": {"lr": 1, "n": 2}}, sweeps=words))
     assert [element.config.params["tag"] for element in sweep.elements] == [1, "a1-2x", "b1", ["c"], "d"]

@@ -18,9 +18,7 @@ pytestmark = [pytest.mark.timeout(360), pytest.mark.slow, pytest.mark.long]
 CONFIG = ("configs/digits.yaml", "params.epochs=2", "checkpoint.every_s=2", "params.step_delay_s=0.15")
 
 
-def test_preempted_and_with_a_rank_killed_its_time_adds_up_and_its_steps_are_done_again(
-    cluster: Cluster, project: Path
-) -> None:
+def test_goodput_of_a_preempted_and_killed_run_agrees_with_sacct(cluster: Cluster, project: Path) -> None:
     run = submit(cluster, project, *CONFIG, f"run_dir={project}/run", "resources.partition=low")
     try:
         run.wait_step(15)

@@ -93,7 +93,7 @@ def nodes_of(run: Run) -> list[str]:
     return [str(event["nodes"]) for event in run.events("started")]
 
 
-def test_the_same_mistake_on_another_node_ends_the_run(cluster: Cluster, project: Path) -> None:
+def test_same_error_on_another_node_ends_the_run(cluster: Cluster, project: Path) -> None:
     with program(cluster, project, SAME_MISTAKE) as run:
         assert run.wait_end() == "FAILED", run.account()
         assert run.causes() == ["start", "start"], run.account()
@@ -105,15 +105,13 @@ def test_the_same_mistake_on_another_node_ends_the_run(cluster: Cluster, project
 
 @pytest.mark.long
 @pytest.mark.parametrize(("lines", "cause"), [(ASKS, "asked"), (DIES, "start")])
-def test_what_the_first_rank_to_end_has_done_counts_and_not_how_slurm_ends_the_others(
-    cluster: Cluster, project: Path, lines: str, cause: str
-) -> None:
+def test_cause_is_taken_from_the_first_rank_to_end(cluster: Cluster, project: Path, lines: str, cause: str) -> None:
     with program(cluster, project, lines, "resources.tasks_per_node=2") as run:
         assert run.wait_end() == "COMPLETED", run.account()
         assert run.causes() == [cause, "done"], run.account()
 
 
-def test_a_hung_attempt_goes_on_elsewhere(cluster: Cluster, project: Path) -> None:
+def test_hung_attempt_is_requeued_to_another_node(cluster: Cluster, project: Path) -> None:
     with program(cluster, project, HANGS) as run:
         assert run.wait_end() == "COMPLETED", run.account()
         assert run.causes() == ["hung", "done"], run.account()
@@ -123,7 +121,7 @@ def test_a_hung_attempt_goes_on_elsewhere(cluster: Cluster, project: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_program_that_is_silent_and_uses_no_time_is_hung(cluster: Cluster, project: Path) -> None:
+def test_silent_program_without_cpu_time_is_hung(cluster: Cluster, project: Path) -> None:
     with program(cluster, project, WAITS, "restart.hang_after_s=3", "restart.hung.wait_s=0") as run:
         assert run.wait_end() == "COMPLETED", run.account()
         assert run.causes() == ["hung", "done"], run.account()
@@ -135,7 +133,7 @@ def test_a_program_that_is_silent_and_uses_no_time_is_hung(cluster: Cluster, pro
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_program_that_works_in_silence_or_talks_without_work_is_not_hung(cluster: Cluster, project: Path) -> None:
+def test_silent_busy_or_printing_idle_program_is_not_hung(cluster: Cluster, project: Path) -> None:
     words = ("restart.hang_after_s=2", "restart.on_hang=restart")
     with program(cluster, project, BUSY_THEN_TALKS, *words) as run:
         assert run.wait_end() == "COMPLETED", run.account()
@@ -144,7 +142,7 @@ def test_a_program_that_works_in_silence_or_talks_without_work_is_not_hung(clust
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_full_disk_is_no_crash(cluster: Cluster, project: Path) -> None:
+def test_full_disk_is_recorded_as_disk_not_crash(cluster: Cluster, project: Path) -> None:
     with program(cluster, project, DISK, "restart.disk.wait_s=0") as run:
         assert run.wait_end() == "COMPLETED", run.account()
         assert run.causes() == ["disk", "done"], run.account()
@@ -152,7 +150,7 @@ def test_a_full_disk_is_no_crash(cluster: Cluster, project: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_program_that_requeues_itself_is_no_crash(cluster: Cluster, project: Path) -> None:
+def test_program_requeueing_itself_is_not_recorded_as_crash(cluster: Cluster, project: Path) -> None:
     with program(cluster, project, REQUEUES_ITSELF) as run:
         assert run.wait_end() == "COMPLETED", run.account()
         assert run.causes() == ["requeued", "done"], run.account()
@@ -160,7 +158,7 @@ def test_a_program_that_requeues_itself_is_no_crash(cluster: Cluster, project: P
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_preemption_without_grace_time_is_one(cluster: Cluster, project: Path) -> None:
+def test_preemption_without_grace_time_is_recorded_as_preempted(cluster: Cluster, project: Path) -> None:
     with program(cluster, project, WAITS, "resources.partition=low0") as run:
         begun(run, project)
         cluster.preempt(run.job)
@@ -170,7 +168,7 @@ def test_a_preemption_without_grace_time_is_one(cluster: Cluster, project: Path)
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_lost_node_is_no_crash(cluster: Cluster, project: Path) -> None:
+def test_lost_node_is_not_recorded_as_crash(cluster: Cluster, project: Path) -> None:
     with program(cluster, project, WAITS) as run:
         begun(run, project)
         with cluster.without_node_of(run.job):
@@ -186,7 +184,7 @@ def jobs(run: Run) -> list[str]:
 
 
 @pytest.mark.parametrize("link", [0, pytest.param(1, marks=[pytest.mark.long, pytest.mark.slow])])
-def test_a_chain_that_is_cancelled_stays_so_at_each_link(cluster: Cluster, project: Path, link: int) -> None:
+def test_cancelled_chain_starts_no_further_link(cluster: Cluster, project: Path, link: int) -> None:
     """Slurm starts a job that waits for another when that one is cancelled."""
     lines = "echo x >>ran; [ $(wc -l <ran) -gt $LINK ] || exit 75; touch here; exec sleep 600"
     with program(cluster, project, lines, *CHAIN, f"launch.env.LINK={link}") as run:
@@ -197,7 +195,7 @@ def test_a_chain_that_is_cancelled_stays_so_at_each_link(cluster: Cluster, proje
         assert (project / "ran").read_text() == "x\n" * (link + 1), run.account()
 
 
-def test_a_chain_goes_on_in_the_job_that_has_waited_and_ends_with_the_run(cluster: Cluster, project: Path) -> None:
+def test_chain_continues_in_the_waiting_job_and_ends_with_the_run(cluster: Cluster, project: Path) -> None:
     with program(cluster, project, "echo x >>ran; [ $(wc -l <ran) = 2 ] || exit 75", *CHAIN) as run:
         wait_for("the second link", lambda: len(jobs(run)) == 2, 60, report=run.account)
         second, third = jobs(run)

@@ -20,7 +20,7 @@ def check(cluster: Cluster, folder: Path, *words: str) -> tuple[int, dict[str, A
     return done.returncode, json.loads(done.stdout)
 
 
-def test_what_would_never_start_is_found_and_what_fits_is_not(cluster: Cluster, tmp_path: Path) -> None:
+def test_check_finds_a_job_unable_to_start_and_passes_a_fitting_one(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("def main(job):\n    pass\n")
     (tmp_path / "cfg.yaml").write_text(CONFIG)
     jobs = cluster.run("squeue", "--noheader", "--states=all", "--format=%A")

@@ -85,7 +85,7 @@ def environ() -> Iterator[dict[str, str]]:
         ({"account": "nlp", "partition": "low", "qos": "waits"}, "qos: waits is none that you may use", "is refused"),
     ],
 )  # fmt: skip
-def test_what_check_says_comes_true(
+def test_accounting_errors_of_check_agree_with_a_real_slurm(
     asked: Mapping[str, object], said: str, comes_true: str, environ: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("def main(job):\n    pass\n")

@@ -67,7 +67,7 @@ def test_errors_of_check_agree_with_a_real_slurm_on_each_site(name: str, folder:
 
 
 @pytest.mark.slow
-def test_errors_of_check_agree_with_everyday_answers_of_slurm(cluster: Cluster, tmp_path: Path) -> None:
+def test_errors_of_check_agree_with_slurm_on_a_plain_cluster(cluster: Cluster, tmp_path: Path) -> None:
     judged = judge(cluster.environ(), QUICK, tmp_path)
     assert not [*filter(None, map(disagreement, judged))], summary(judged)
 

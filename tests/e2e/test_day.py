@@ -33,9 +33,7 @@ def store(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-def test_a_day_of_faults_ends_in_the_bits_of_the_undisturbed_run_and_its_account_adds_up(
-    tmp_path: Path, store: Path
-) -> None:
+def test_run_after_a_day_of_faults_equals_the_undisturbed_run(tmp_path: Path, store: Path) -> None:
     day = Day(tmp_path, store, MINUTES, SEED)
     with own_cluster(tmp_path) as (fake, cluster):
         twin = day.undisturbed(cluster)

@@ -12,7 +12,7 @@ from tests.launch.conftest import HOSTILE
 TEXTS = [text.strip() for text in HOSTILE if "\n" not in text and text.strip()]
 
 
-def test_sbatch_reads_back_every_text_that_we_write_for_it(cluster: Cluster, tmp_path: Path) -> None:
+def test_sbatch_reads_every_quoted_directive_text_unchanged(cluster: Cluster, tmp_path: Path) -> None:
     script = tmp_path / "job.sbatch"
     read: list[str] = []
     for text in TEXTS:

@@ -81,9 +81,7 @@ def run(story: Story, cluster: Cluster, project: Path) -> Iterator[Run]:
     cluster.run("scancel", run.job)
 
 
-def test_what_ends_by_itself_in_its_grace_time_has_run_once_and_is_what_it_came_to(
-    run: Run, story: Story, project: Path
-) -> None:
+def test_job_finishing_in_its_grace_time_keeps_its_outcome(run: Run, story: Story, project: Path) -> None:
     wait_for("the program", (project / "ran").exists, 60, report=run.account)
     run.cluster.preempt(run.job)
     assert run.wait_end() == story.state, run.account()

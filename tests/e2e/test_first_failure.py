@@ -11,7 +11,7 @@ from tests.operate.why.test_records import check
 
 
 @pytest.mark.slow
-def test_the_first_failure_is_named(tmp_path: Path) -> None:
+def test_why_names_the_rank_to_fail_first(tmp_path: Path) -> None:
     with cluster() as environ:
         for name in EXPECTED:
             check(name, fail(name, tmp_path, environ))

@@ -45,7 +45,7 @@ def slurmd_of(run: Run) -> list[int]:
     )
 
 
-def test_a_slurmd_that_is_killed_and_comes_back_costs_nothing(start: Start) -> None:
+def test_killed_and_restarted_slurmd_costs_no_attempt(start: Start) -> None:
     run = start()
     (before,) = slurmd_of(run)
     os.kill(before, signal.SIGKILL)
@@ -54,7 +54,7 @@ def test_a_slurmd_that_is_killed_and_comes_back_costs_nothing(start: Start) -> N
     assert run.causes() == ["done"], run.account()
 
 
-def test_a_slurmd_that_is_silent_is_a_lost_node_and_the_ranks_that_go_on_there_do_no_harm(start: Start) -> None:
+def test_ranks_surviving_behind_a_silent_slurmd_do_no_harm(start: Start) -> None:
     run = start("params.epochs=6")
     (slurmd,), (first,) = slurmd_of(run), run.files.attempts()
     os.kill(slurmd, signal.SIGSTOP)
@@ -74,7 +74,7 @@ def test_a_slurmd_that_is_silent_is_a_lost_node_and_the_ranks_that_go_on_there_d
     )
 
 
-def test_when_the_slurmstepd_of_the_ranks_is_killed_they_go_on_and_srun_is_ended(
+def test_srun_is_ended_after_the_slurmstepd_of_its_ranks_dies(
     start: Start, real_cluster: Cluster, project: Path
 ) -> None:
     """srun hears of it when the node registers with Slurm again, if at all. Five minutes are as many seconds here."""
@@ -96,7 +96,7 @@ def test_when_the_slurmstepd_of_the_ranks_is_killed_they_go_on_and_srun_is_ended
     assert "srun has not ended for 5 minutes. Ending it." in said or "missing step on node" in said
 
 
-def test_when_the_slurmstepd_of_the_script_is_killed_the_run_ends_and_slurm_hears_of_it_later(start: Start) -> None:
+def test_run_finishes_although_the_slurmstepd_of_its_script_is_killed(start: Start) -> None:
     """From the node's next registration: in half an hour, or when its slurmd starts again. Slurm takes that for the
     failure of a node, and the next attempt finds that the run is done."""
     run = start()

@@ -61,7 +61,7 @@ def start(cluster: Cluster, project: Path) -> Iterator[Callable[..., Run]]:
 
 
 @pytest.mark.slurm
-def test_the_very_same_script_does_the_same_on_the_fake_and_on_a_real_slurm(
+def test_same_script_has_the_same_result_on_fake_and_real_slurm(
     fake_cluster: Cluster, real_cluster: Cluster, reference_on: Callable[[Cluster], Reference]
 ) -> None:
     fake, real = reference_on(fake_cluster), reference_on(real_cluster)
@@ -80,7 +80,7 @@ def test_the_very_same_script_does_the_same_on_the_fake_and_on_a_real_slurm(
         pytest.param("launch.launcher=torchrun", "low0", marks=pytest.mark.slow),
     ],
 )
-def test_preempted_it_comes_back_by_itself_and_ends_bit_for_bit_as_if_nothing_had_been(
+def test_preempted_job_ends_bit_for_bit_like_an_undisturbed_one(
     cluster: Cluster,
     start: Callable[..., Run],
     reference_on: Callable[[Cluster], Reference],
@@ -99,7 +99,7 @@ def test_preempted_it_comes_back_by_itself_and_ends_bit_for_bit_as_if_nothing_ha
 
 
 @pytest.mark.slow
-def test_out_of_time_it_stops_before_the_limit_and_goes_on_in_the_next_attempt(
+def test_job_stops_before_its_time_limit_and_resumes_in_the_next_attempt(
     cluster: Cluster, start: Callable[..., Run], reference_on: Callable[[Cluster], Reference]
 ) -> None:
     limit = ("resources.partition=short", 'resources.time="0:01:00"', f"launch.grace_s={cluster.minute_s // 6:.0f}")
@@ -114,7 +114,7 @@ def test_out_of_time_it_stops_before_the_limit_and_goes_on_in_the_next_attempt(
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_raised_time_limit_is_used(cluster: Cluster, start: Callable[..., Run]) -> None:
+def test_raised_time_limit_is_used_by_the_running_attempt(cluster: Cluster, start: Callable[..., Run]) -> None:
     limit = ('resources.time="0:01:00"', f"launch.grace_s={cluster.minute_s // 6:.0f}")
     run = start(*limit, delay_s=cluster.minute_s / STEPS)
     run.wait_step(5)
@@ -125,9 +125,7 @@ def test_a_raised_time_limit_is_used(cluster: Cluster, start: Callable[..., Run]
 
 @pytest.mark.slow  # on the fake; test-slurm runs the first one all the same
 @pytest.mark.parametrize("by", ["scancel", pytest.param("clusterdp cancel", marks=pytest.mark.slow)])
-def test_cancelled_it_stays_cancelled_though_its_ranks_cannot_tell_that_from_a_preemption(
-    cluster: Cluster, start: Callable[..., Run], project: Path, by: str
-) -> None:
+def test_cancelled_job_is_not_requeued(cluster: Cluster, start: Callable[..., Run], project: Path, by: str) -> None:
     run = start("resources.partition=low")
     run.wait_step(5)
     if by == "scancel":
@@ -143,7 +141,7 @@ def test_cancelled_it_stays_cancelled_though_its_ranks_cannot_tell_that_from_a_p
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_stopped_it_saves_and_stays_and_resumed_it_ends_as_if_nothing_had_been(
+def test_stopped_job_saves_and_ends_bit_for_bit_after_resume(
     cluster: Cluster, start: Callable[..., Run], reference_on: Callable[[Cluster], Reference], project: Path
 ) -> None:
     run = start()

@@ -42,7 +42,7 @@ while not pathlib.Path("stop").exists():
 
 
 @pytest.mark.slurm
-def test_lines_of_both_ranks_are_merged_and_the_error_of_one_is_told(real_cluster: Cluster, project: Path) -> None:
+def test_logs_merges_lines_of_both_ranks_and_shows_one_error(real_cluster: Cluster, project: Path) -> None:
     (project / "train.py").write_text(PROGRAM)
     (project / "cfg.yaml").write_text(CONFIG)
     run = submit(real_cluster, project, "cfg.yaml", f"run_dir={project}/run")
@@ -57,7 +57,7 @@ def test_lines_of_both_ranks_are_merged_and_the_error_of_one_is_told(real_cluste
     assert re.search(r"batch script: srun: error: \S+: task 1: Exited with exit code 1\n", errors), errors
 
 
-def test_who_follows_sees_both_ranks_before_and_after_a_preemption(cluster: Cluster, project: Path) -> None:
+def test_logs_follow_shows_both_ranks_before_and_after_a_preemption(cluster: Cluster, project: Path) -> None:
     (project / "train.py").write_text(WAITS)
     (project / "cfg.yaml").write_text(CONFIG)
     words = (f"run_dir={project}/run", "resources.partition=low", "snapshot.enabled=false")

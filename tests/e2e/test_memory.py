@@ -92,7 +92,7 @@ def limiting(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_it_is_on_record_as_out_of_memory_and_tried_once_more(limiting: Cluster, project: Path, times: int) -> None:
+def test_job_out_of_memory_is_recorded_as_memory_and_retried_once(limiting: Cluster, project: Path, times: int) -> None:
     (project / "program.sh").write_text(GREEDY)
     (project / "job.yaml").write_text(CONFIG)
     run = submit(limiting, project, "job.yaml", f"run_dir={project}/run", f"launch.env.TIMES={times}")

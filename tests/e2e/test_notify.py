@@ -16,7 +16,9 @@ TOLD = "notify.on=[end,failure,hang,requeue]"
 
 @pytest.mark.long
 @pytest.mark.parametrize(("builder", "partition"), [("sbatch", "low"), ("sbatch", "low0"), ("submitit", "low")])
-def test_a_preemption_and_the_end_are_told(cluster: Cluster, project: Path, builder: str, partition: str) -> None:
+def test_notices_are_sent_for_a_preemption_and_the_end(
+    cluster: Cluster, project: Path, builder: str, partition: str
+) -> None:
     """Without a grace time it is Slurm that requeues, and the next attempt that tells it."""
     words = ["params.epochs=2", "params.step_delay_s=0.1", f"backend={builder}", f"resources.partition={partition}"]
     with receiving() as server:
@@ -32,7 +34,7 @@ def test_a_preemption_and_the_end_are_told(cluster: Cluster, project: Path, buil
     assert all(text.endswith(f"\nclusterdp status {run.files.path}") for text in (first, last))
 
 
-def test_a_failure_is_told_when_the_run_is_over(cluster: Cluster, project: Path) -> None:
+def test_failure_notice_follows_the_last_allowed_crash(cluster: Cluster, project: Path) -> None:
     (project / "job.yaml").write_text("command: [bash, -c, 'echo \"ValueError: broken\"; exit 3']\n")
     limits = ("restart.max_crashes=1", "restart.start.wait_s=0")
     with receiving() as server:

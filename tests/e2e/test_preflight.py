@@ -45,7 +45,7 @@ def run_with(cluster: Cluster, project: Path, lines: str) -> Run:
     return run
 
 
-def test_a_run_goes_on_elsewhere_when_a_node_fails(cluster: Cluster, project: Path) -> None:
+def test_node_failing_the_preflight_is_avoided_by_the_next_attempt(cluster: Cluster, project: Path) -> None:
     run = run_with(cluster, project, PYTHON)
     first, second = run.events("preflight")
     assert first["failures"] == ["n2: cannot write to the run folder: File too large"], run.account()

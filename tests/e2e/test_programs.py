@@ -26,7 +26,7 @@ dist.destroy_process_group()
 """
 
 
-def test_an_unmodified_program_finds_its_peers_and_gets_its_words_unchanged(cluster: Cluster, project: Path) -> None:
+def test_unmodified_program_finds_its_peers_and_gets_its_arguments_unchanged(cluster: Cluster, project: Path) -> None:
     (project / "train.py").write_text(PROGRAM)
     word = 'it\'s $(not) `for` a \\ "shell"'
     quoted = word.replace("\\", "\\\\").replace('"', '\\"')
@@ -51,7 +51,7 @@ while :; do sleep 0.1; done
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_program_that_is_stopped_saves_and_is_not_brought_back(cluster: Cluster, project: Path) -> None:
+def test_stopped_program_saves_and_is_not_requeued(cluster: Cluster, project: Path) -> None:
     (project / "program.sh").write_text("touch started\n" + SAVES.replace("exit 7", "exit 0"))
     (project / "job.yaml").write_text("command: [bash, program.sh]\nsnapshot: {enabled: false}\n")
     run = submit(cluster, project, "job.yaml", f"run_dir={project}/run")
@@ -63,9 +63,7 @@ def test_a_program_that_is_stopped_saves_and_is_not_brought_back(cluster: Cluste
 
 
 @pytest.mark.slow
-def test_at_its_time_limit_a_program_that_is_not_to_be_requeued_has_its_save_through(
-    cluster: Cluster, project: Path
-) -> None:
+def test_program_without_requeue_finishes_its_save_at_the_time_limit(cluster: Cluster, project: Path) -> None:
     (project / "program.sh").write_text(SAVES)
     (project / "job.yaml").write_text(
         "command: [bash, program.sh]\nsnapshot: {enabled: false}\nrestart: {requeue: false}\n"

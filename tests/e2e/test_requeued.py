@@ -51,7 +51,7 @@ def ran(project: Path) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
-def test_the_batch_script_of_an_attempt_that_was_replaced_leaves_the_job_alone(
+def test_batch_script_of_a_replaced_attempt_does_not_requeue(
     cluster: Cluster, start: Callable[[], Run], project: Path, tmp_path: Path
 ) -> None:
     """As that of a node which was cut off, and ends when the job runs elsewhere already: here it runs beside it."""
@@ -77,7 +77,7 @@ def test_the_batch_script_of_an_attempt_that_was_replaced_leaves_the_job_alone(
     assert ran(project) == [f"{run.job}.0", f"{run.job}.1"]
 
 
-def test_a_job_whose_node_fails_goes_on_elsewhere_and_has_not_crashed(
+def test_job_on_a_failed_node_is_requeued_as_node_lost(
     cluster: Cluster, start: Callable[[], Run], project: Path
 ) -> None:
     run = start()
@@ -91,7 +91,7 @@ def test_a_job_whose_node_fails_goes_on_elsewhere_and_has_not_crashed(
     assert_sacct_agrees(run)
 
 
-def test_a_job_that_is_requeued_when_it_is_done_does_not_run_again(
+def test_done_job_requeued_by_hand_does_not_run_again(
     cluster: Cluster, start: Callable[[], Run], project: Path
 ) -> None:
     run = start()
@@ -104,7 +104,7 @@ def test_a_job_that_is_requeued_when_it_is_done_does_not_run_again(
     assert ran(project) == [f"{run.job}.0"]
 
 
-def test_a_job_that_is_requeued_just_after_it_was_cancelled_does_not_run_again(
+def test_cancelled_job_requeued_by_hand_does_not_run_again(
     cluster: Cluster, start: Callable[[], Run], project: Path
 ) -> None:
     """Slurm accepts that; so may it be with the requeue that the batch script asks for."""

@@ -37,7 +37,7 @@ def busy(cluster: Cluster, tmp_path: Path) -> Cluster:
     ],
     ids=["sbatch", "submitit"],
 )
-def test_a_job_whose_number_was_lost_is_found_and_runs(busy: Cluster, project: Path, config: str) -> None:
+def test_submit_finds_its_job_after_a_lost_sbatch_answer(busy: Cluster, project: Path, config: str) -> None:
     (project / "c.yaml").write_text(config)
     (project / "train.py").write_text("def main(job): ...\n")
     run = submit(busy, project, "c.yaml", "run_dir=a run")

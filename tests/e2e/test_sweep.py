@@ -95,7 +95,7 @@ def programs(project: Path) -> str:
     return "job.yaml"
 
 
-def test_elements_are_preempted_fail_and_are_cancelled_each_by_itself(
+def test_sweep_elements_are_preempted_failed_and_cancelled_independently(
     cluster: Cluster, start: Callable[..., SweepRun], programs: str, project: Path
 ) -> None:
     """The last element has the array's own job id: if that were requeued or cancelled, all would be."""
@@ -122,7 +122,7 @@ def test_elements_are_preempted_fail_and_are_cancelled_each_by_itself(
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("does", ["wait", "save"])
-def test_an_element_that_ends_in_its_grace_time_comes_back_once_and_alone(
+def test_element_ending_in_its_grace_time_is_requeued_once_and_alone(
     cluster: Cluster, start: Callable[..., SweepRun], programs: str, project: Path, does: str
 ) -> None:
     """From 24.05 on Slurm requeues such a job itself, and up to 25.11 once more at its next end. The last element has
@@ -161,7 +161,7 @@ SEEDS = "train.seed=1,2"
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(3000)
-def test_whatever_befalls_them_all_elements_end_as_if_nothing_had_been(
+def test_disturbed_sweep_elements_equal_their_undisturbed_twins(
     cluster: Cluster, start: Callable[..., SweepRun]
 ) -> None:
     """Five of each kind on the fake; each kind has a twin that is left alone."""

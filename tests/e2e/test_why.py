@@ -47,7 +47,7 @@ def waiting(cluster: Cluster, folder: Path, nodes: int, reason: str, extra: str 
     return pending
 
 
-def test_jobs_that_wait_are_told_for_what(cluster: Cluster, project: Path) -> None:
+def test_why_names_the_reason_of_each_waiting_job(cluster: Cluster, project: Path) -> None:
     words = ["sbatch", "--parsable", "--nodes=1", "--exclusive", "--output=/dev/null", "--wrap=sleep 60"]
     other = cluster.run(*words).strip()
     try:
@@ -63,7 +63,7 @@ def test_jobs_that_wait_are_told_for_what(cluster: Cluster, project: Path) -> No
         cluster.run("scancel", other)
 
 
-def test_the_rank_that_failed_first_is_named(cluster: Cluster, project: Path) -> None:
+def test_why_names_the_first_failed_rank_of_a_command(cluster: Cluster, project: Path) -> None:
     command = json.dumps([sys.executable, "-c", FAILS])
     (project / "job.yaml").write_text(
         f'command: {command}\nresources: {{nodes: 2, tasks_per_node: 1, time: "1:00"}}\nrestart: {{max_crashes: 0}}\n'
@@ -78,7 +78,7 @@ def test_the_rank_that_failed_first_is_named(cluster: Cluster, project: Path) ->
     assert failure["node"] == cluster.run("scontrol", "show", "hostnames", nodes_of(run)).split()[1]
 
 
-def test_a_run_is_listed_as_it_runs_waits_for_its_next_attempt_and_runs_again(cluster: Cluster, project: Path) -> None:
+def test_list_shows_a_run_running_waiting_and_running_again(cluster: Cluster, project: Path) -> None:
     (project / "job.yaml").write_text(SLEEP.format(nodes=1, extra=""))
     run = submit(cluster, project, "job.yaml", "resources.partition=low")
     jobs = [run.job]

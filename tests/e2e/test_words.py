@@ -38,7 +38,7 @@ def cancelled(cluster: Cluster, run: Run) -> None:
         pytest.param(cancelled, "cancelled", marks=pytest.mark.slow),
     ],
 )
-def test_status_says_who_ended_an_attempt_that_could_not_say_so_itself(
+def test_status_names_the_cause_of_an_attempt_killed_without_record(
     cluster: Cluster, project: Path, end: Callable[[Cluster, Run], None], words: str
 ) -> None:
     (project / "cfg.yaml").write_text(CONFIG)

@@ -16,10 +16,10 @@ pytestmark = pytest.mark.slurm
 
 OTHERS = [name for name in release.SUITES if name != "22.05"]
 ENVIRON = dict(os.environ)  # before tests/e2e takes the user's settings away
-GRACE = "tests/e2e/test_end_in_grace.py::test_what_ends_by_itself_in_its_grace_time_has_run_once_and_is_what_it_came_to"
-ELEMENT = "tests/e2e/test_sweep.py::test_an_element_that_ends_in_its_grace_time_comes_back_once_and_alone"
+GRACE = "tests/e2e/test_end_in_grace.py::test_job_finishing_in_its_grace_time_keeps_its_outcome"
+ELEMENT = "tests/e2e/test_sweep.py::test_element_ending_in_its_grace_time_is_requeued_once_and_alone"
 LIFE = [
-    "tests/e2e/test_ordinary_user.py::test_submitted_preempted_cancelled_resumed_and_done",
+    "tests/e2e/test_ordinary_user.py::test_job_of_an_ordinary_user_survives_preemption_cancel_and_resume",
     f"{GRACE}[slurm-an entry that finishes in it]",
     f"{GRACE}[slurm-a command that saves]",
     f"{GRACE}[slurm-a script that saves and fails]",
