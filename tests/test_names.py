@@ -9,8 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent
 MOST_WORDS = 12
 NOT_FIRST = frozenset(
-    "what who whoever whose of where one so it that they nobody nothing whatever which when if in on at by for from with"
-    " without after before as is are not only neither either some something here how".split()
+    "what who whoever whose of where one so it that they nobody nothing whatever which when if in on at by for from"
+    " with without after before as is are not only neither either some something here how".split()
 )
 NEVER = frozenset("that who whose which what whatever where said told tells says tell say nobody nothing".split())
 NEGATED_NOUN = re.compile("_(is|are)_(no|none|of|those_of|that_of)(_|$)")
