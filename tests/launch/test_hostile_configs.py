@@ -25,7 +25,7 @@ def told(tmp_path: Path) -> tuple[list[str], dict[str, str]]:
     return argv, environ
 
 
-def test_words_of_a_command_arrive_as_they_are_written(run_script: RunScript, tmp_path: Path) -> None:
+def test_command_words_reach_the_program_unchanged(run_script: RunScript, tmp_path: Path) -> None:
     command = [sys.executable, "-c", TELL, *WRITTEN]
     done = run_script({"command": command}, TELL=str(tmp_path / "told"))
     assert done.returncode == 0, done.stderr
@@ -33,7 +33,7 @@ def test_words_of_a_command_arrive_as_they_are_written(run_script: RunScript, tm
     assert not (tmp_path / "pwned").exists()
 
 
-def test_values_of_launch_env_arrive_as_they_are_written(run_script: RunScript, tmp_path: Path) -> None:
+def test_launch_env_values_reach_the_program_unchanged(run_script: RunScript, tmp_path: Path) -> None:
     env = {f"VALUE_{i}": text for i, text in enumerate(WRITTEN)}
     done = run_script({"command": [sys.executable, "-c", TELL], "launch": {"env": env}}, TELL=str(tmp_path / "told"))
     assert done.returncode == 0, done.stderr
@@ -42,7 +42,7 @@ def test_values_of_launch_env_arrive_as_they_are_written(run_script: RunScript, 
     assert not (tmp_path / "pwned").exists()
 
 
-def test_a_string_is_split_into_words_without_any_expansion(run_script: RunScript, tmp_path: Path) -> None:
+def test_command_string_is_split_into_words_without_expansion(run_script: RunScript, tmp_path: Path) -> None:
     done = run_script(
         {"command": f"{sys.executable} -c '{TELL.replace(chr(39), chr(34))}' '$HOME' * '`id`' 'a  b'"},
         TELL=str(tmp_path / "told"),
@@ -51,7 +51,7 @@ def test_a_string_is_split_into_words_without_any_expansion(run_script: RunScrip
     assert told(tmp_path)[0] == ["$HOME", "*", "`id`", "a  b"]
 
 
-def test_a_script_is_read_by_bash_and_may_hold_any_line(run_script: RunScript, tmp_path: Path) -> None:
+def test_script_is_run_by_bash_with_any_lines(run_script: RunScript, tmp_path: Path) -> None:
     script = """
 x="$HOME"; echo "$x" >out
 if true; then
@@ -64,7 +64,7 @@ END_OF_SCRIPT"""
     assert (tmp_path / "run/code/out").read_text().splitlines() == [str(tmp_path), "it's", "ended"]
 
 
-def test_a_line_of_a_script_cannot_end_the_heredoc_that_holds_it(run_script: RunScript, tmp_path: Path) -> None:
+def test_script_line_cannot_end_its_heredoc(run_script: RunScript, tmp_path: Path) -> None:
     done = run_script({"script": "cat >out <<X\nEND_OF_SCRIPT\nX\ntouch reached"})
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run/code/out").read_text() == "END_OF_SCRIPT\n"
@@ -72,12 +72,12 @@ def test_a_line_of_a_script_cannot_end_the_heredoc_that_holds_it(run_script: Run
 
 
 @pytest.mark.parametrize("name", ["step", "MASTER_ADDR", "RANK", "program", "address", "CLUSTERDP_RUN_DIR"])
-def test_a_variable_that_the_script_needs_itself_is_refused(run_script: RunScript, name: str) -> None:
+def test_launch_env_refuses_variables_set_by_the_script(run_script: RunScript, name: str) -> None:
     with pytest.raises(ConfigError, match=rf"launch\.env\.{name}: is a variable that the script sets"):
         run_script({"command": "true", "launch": {"env": {name: "x"}}})
 
 
-def test_setup_may_leave_any_shell_option_behind(run_script: RunScript) -> None:
+def test_shell_options_of_setup_do_not_stop_the_batch_program(run_script: RunScript) -> None:
     setup = {"launch": {"setup": "set -euo pipefail\nexport FROM_SETUP=1"}, "restart": {"max_crashes": 0}}
     done = run_script({"command": ["bash", "-c", "exit 3"], **setup})
     assert done.returncode == 3
@@ -85,7 +85,7 @@ def test_setup_may_leave_any_shell_option_behind(run_script: RunScript) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_directive_is_one_line_that_gives_the_value_back_or_is_refused(text: str) -> None:
+def test_directive_value_stays_on_one_line_or_is_refused(text: str) -> None:
     if "\n" in text:
         with pytest.raises(ConfigError, match="--comment"):
             directive("comment", text)
@@ -116,6 +116,6 @@ def read_directive(line: str) -> str:
     return word
 
 
-def test_bash_itself_reads_every_hostile_script(run_script: RunScript, tmp_path: Path) -> None:
+def test_bash_parses_the_script_of_a_hostile_config(run_script: RunScript, tmp_path: Path) -> None:
     run_script({"command": ["true", *WRITTEN], "launch": {"env": {"A": "\n".join(WRITTEN)}}})
     subprocess.run(["bash", "-n", str(tmp_path / "run/job.sbatch")], check=True)

@@ -65,7 +65,7 @@ def resume(run: RunDir, *overrides: str) -> Job:
     "answer",
     [TIMED_OUT, "kill -9 $$", "echo Welcome to Site X; echo a job", "echo 'Zero Bytes' >&2; exit 1", "exit 137"],
 )
-def test_a_job_that_was_accepted_is_found_and_adopted(slurm: Slurm, answer: str) -> None:
+def test_submit_adopts_an_accepted_job_after_a_lost_sbatch_answer(slurm: Slurm, answer: str) -> None:
     slurm.sbatch('echo "7|RUNNING|/else/where/job.sbatch" >>"$QUEUE"', ACCEPT, answer)
     job = submit()
     assert job.id == "41"
@@ -76,18 +76,18 @@ def test_a_job_that_was_accepted_is_found_and_adopted(slurm: Slurm, answer: str)
 @pytest.mark.parametrize(
     "said", ["4242", "Welcome to Site X\\n4242", "Gr\\xfc\\xdfe\\n4242;cluster-1\\n100 hours left"]
 )
-def test_the_job_id_is_found_among_what_else_a_site_prints(slurm: Slurm, said: str) -> None:
+def test_submit_finds_the_job_id_among_other_lines_of_sbatch(slurm: Slurm, said: str) -> None:
     slurm.sbatch(f"printf '{said}\\n'")
     assert submit().id == "4242"
 
 
-def test_a_job_that_comes_up_late_is_waited_for(slurm: Slurm) -> None:
+def test_submit_waits_for_an_accepted_job_to_appear_in_squeue(slurm: Slurm) -> None:
     slurm.sbatch(ACCEPT, TIMED_OUT)
     slurm.command("squeue", f"[ -e asked ] || {{ touch asked; echo busy >&2; exit 1; }}; cat {slurm.queue}")
     assert submit().id == "41"
 
 
-def test_if_it_is_not_found_the_folder_stays_and_the_error_says_what_to_do(slurm: Slurm) -> None:
+def test_submit_in_doubt_keeps_the_run_folder_and_names_the_remedy(slurm: Slurm) -> None:
     slurm.sbatch(TIMED_OUT)
     what_to_do = r"timed out on send/recv operation\. The job may .*`squeue --me`.* mine: .*`clusterdp resume .*/run`"
     with pytest.raises(SubmitInDoubt, match=what_to_do) as caught:
@@ -99,7 +99,7 @@ def test_if_it_is_not_found_the_folder_stays_and_the_error_says_what_to_do(slurm
     assert [event.get("job") for event in read_events(run)] == [None, "42"]
 
 
-def test_if_it_comes_after_all_no_resume_starts_a_second_one(slurm: Slurm) -> None:
+def test_resume_after_a_submit_in_doubt_finds_the_late_job(slurm: Slurm) -> None:
     slurm.sbatch(TIMED_OUT)
     with pytest.raises(SubmitInDoubt):
         submit()
@@ -109,14 +109,14 @@ def test_if_it_comes_after_all_no_resume_starts_a_second_one(slurm: Slurm) -> No
         resume(run)
 
 
-def test_of_several_new_jobs_none_is_taken(slurm: Slurm) -> None:
+def test_submit_in_doubt_with_several_new_jobs_adopts_none(slurm: Slurm) -> None:
     slurm.sbatch(ACCEPT, "ID=77", ACCEPT, TIMED_OUT)
     with pytest.raises(SubmitInDoubt, match=r"several new jobs: 41, 77\. `scancel` all but one"):
         submit()
     assert Path("run/job.sbatch").exists()
 
 
-def test_whatever_breaks_after_sbatch_was_asked_the_folder_stays(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_after_the_sbatch_call_keeps_the_run_folder(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm.sbatch(ACCEPT, "echo $ID")
     monkeypatch.setattr("clusterdp.launch.send.sbatch.Job", None)
     with pytest.raises(TypeError):
@@ -124,14 +124,14 @@ def test_whatever_breaks_after_sbatch_was_asked_the_folder_stays(slurm: Slurm, m
     assert Path("run/job.sbatch").exists()
 
 
-def test_a_job_that_cannot_be_written_down_keeps_its_folder(slurm: Slurm) -> None:
+def test_submit_unable_to_record_its_job_keeps_the_run_folder(slurm: Slurm) -> None:
     slurm.sbatch("rmdir run/events; touch run/events", "echo $ID")
     with pytest.raises(SubmitInDoubt, match=r"job 41 is submitted, but that cannot be written down.*scancel 41"):
         submit()
     assert Path("run/job.sbatch").exists()
 
 
-def test_a_resume_finds_its_new_job_beside_the_old_ones(slurm: Slurm) -> None:
+def test_resume_in_doubt_adopts_its_new_job_beside_old_jobs(slurm: Slurm) -> None:
     slurm.sbatch(ACCEPT, "echo $ID")
     run = submit().run
     slurm.queue.write_text(f"41|FAILED|{run.script}\n")
@@ -139,7 +139,7 @@ def test_a_resume_finds_its_new_job_beside_the_old_ones(slurm: Slurm) -> None:
     assert resume(run, "resources.time=9").id == "42"
 
 
-def test_a_resume_in_doubt_leaves_to_the_job_what_it_was_submitted_with(slurm: Slurm) -> None:
+def test_resume_in_doubt_keeps_the_new_script(slurm: Slurm) -> None:
     slurm.sbatch("echo $ID")
     run = submit().run
     run.cancelled.touch()
@@ -150,7 +150,7 @@ def test_a_resume_in_doubt_leaves_to_the_job_what_it_was_submitted_with(slurm: S
     assert not run.cancelled.exists()
 
 
-def test_submitits_job_finds_what_it_is_to_run(slurm: Slurm) -> None:
+def test_submitit_job_adopted_in_doubt_has_its_pickle(slurm: Slurm) -> None:
     slurm.sbatch(ACCEPT, TIMED_OUT)
     job = submit(backend="submitit", command=None, entry="json:dumps", resources={"time": "5"})
     assert job.id == "41"
@@ -161,7 +161,7 @@ def test_submitits_job_finds_what_it_is_to_run(slurm: Slurm) -> None:
 @pytest.mark.parametrize(
     ("answer", "kind"), [(TIMED_OUT, SubmitInDoubt), ("echo hm", SubmitInDoubt), ("echo no >&2; exit 1", SubmitError)]
 )
-def test_submitits_sbatch_may_leave_it_open_as_well(slurm: Slurm, answer: str, kind: type[Exception]) -> None:
+def test_submitit_submit_in_doubt_keeps_the_run_folder(slurm: Slurm, answer: str, kind: type[Exception]) -> None:
     slurm.sbatch(answer)
     with pytest.raises(SubmitError) as caught:
         submit(backend="submitit", command=None, entry="json:dumps", resources={"time": "5"})

@@ -49,7 +49,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_files_fit_the_cluster_and_make_a_config(slurm: Path, tmp_path: Path) -> None:
+def test_init_writes_a_loadable_config_with_resources_of_the_cluster(slurm: Path, tmp_path: Path) -> None:
     said = write(plan(Path()))
     assert said == [f"wrote  {name}" for name in ("train.py", "train.yaml", tmp_path / "config/clusterdp/site.yaml")]
     resources = config.load("train.yaml").resources
@@ -57,7 +57,7 @@ def test_the_files_fit_the_cluster_and_make_a_config(slurm: Path, tmp_path: Path
     assert (resources.partition, resources.account) == ("gpu", None)
 
 
-def test_the_site_profile_says_what_else_there_is(slurm: Path, tmp_path: Path) -> None:
+def test_site_profile_lists_the_other_partitions(slurm: Path, tmp_path: Path) -> None:
     write(plan(Path()))
     text = (tmp_path / "config/clusterdp/site.yaml").read_text()
     assert text.splitlines()[1:] == [
@@ -71,7 +71,7 @@ def test_the_site_profile_says_what_else_there_is(slurm: Path, tmp_path: Path) -
     ]
 
 
-def test_nothing_is_overwritten(slurm: Path, tmp_path: Path) -> None:
+def test_init_overwrites_no_file(slurm: Path, tmp_path: Path) -> None:
     Path("train.py").write_text("mine")
     site = tmp_path / "config/clusterdp/site.yaml"
     site.parent.mkdir(parents=True)
@@ -84,7 +84,7 @@ def test_nothing_is_overwritten(slurm: Path, tmp_path: Path) -> None:
     assert (Path("train.py").read_text(), site.read_text()) == ("mine", "resources: {partition: mine}\n")
 
 
-def test_the_only_account_and_a_short_limit_are_written(slurm: Path, tmp_path: Path) -> None:
+def test_init_writes_the_only_account_and_a_short_time_limit(slurm: Path, tmp_path: Path) -> None:
     (slurm / "sinfo.txt").write_text("short*|up|idle|2|8|16000|(null)|(null)|30:00|1-infinite\n")
     (slurm / "sacctmgr.txt").write_text(f"vision||normal{NO_LIMITS}\n")
     write(plan(Path()))
@@ -94,7 +94,7 @@ def test_the_only_account_and_a_short_limit_are_written(slurm: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("silent", ["sbatch", "sinfo", "scontrol", "sacctmgr"])
-def test_what_does_not_answer_is_left_out(slurm: Path, monkeypatch: pytest.MonkeyPatch, silent: str) -> None:
+def test_init_omits_values_of_silent_slurm_commands(slurm: Path, monkeypatch: pytest.MonkeyPatch, silent: str) -> None:
     if silent == "sbatch":
         (slurm / silent).unlink()
         monkeypatch.setenv("PATH", str(slurm))  # the machine may have one
@@ -106,6 +106,6 @@ def test_what_does_not_answer_is_left_out(slurm: Path, monkeypatch: pytest.Monke
     assert yaml.safe_load(files[1].text)["entry"] == "train:main"
 
 
-def test_a_folder_that_is_not_there_is_named(slurm: Path) -> None:
+def test_init_into_a_missing_folder_names_it(slurm: Path) -> None:
     with pytest.raises(RunError, match=r"^nowhere: is not a folder\. Make it first"):
         plan(Path("nowhere"))

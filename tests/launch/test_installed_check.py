@@ -38,18 +38,18 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.usefixtures("bare")
-def test_what_is_missing_is_told_before_anything_is_submitted(more: dict[str, Any], message: str) -> None:
+def test_missing_package_is_an_error_before_submit(more: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_plan(config.from_mapping({**ENTRY, **more}))
     make_plan(config.from_mapping({**ENTRY, **more, "launch": {"setup": "source env"}}))  # the job may have it then
 
 
 @pytest.mark.usefixtures("bare")
-def test_what_needs_nothing_passes() -> None:
+def test_config_without_optional_packages_passes_the_installed_check() -> None:
     check_installed(config.from_mapping({**ENTRY, "checkpoint": {"url": "memory://x"}}))
 
 
-def test_the_extras_are_those_of_the_package() -> None:
+def test_extras_in_remedies_exist_in_pyproject() -> None:
     project = (REPO / "pyproject.toml").read_text(encoding="utf-8")
     for extra in EXTRAS.values():
         assert f"\n{extra} = [" in project

@@ -26,7 +26,7 @@ def job(tmp_path: Path, stubs: Stubs, monkeypatch: pytest.MonkeyPatch) -> Job:
     return Job("7", run)
 
 
-def test_a_cancelled_run_is_marked_before_slurm_is_told(job: Job, stubs: Stubs) -> None:
+def test_cancel_marks_the_run_before_calling_scancel(job: Job, stubs: Stubs) -> None:
     """A scancel alone is a TERM that looks like a preemption: the job would come back."""
     Ledger(job.run, "7.0", "batch").write("submitted", job="9")  # it was resubmitted
     job.cancel()
@@ -35,14 +35,14 @@ def test_a_cancelled_run_is_marked_before_slurm_is_told(job: Job, stubs: Stubs) 
     assert [event["job"] for event in read_events(job.run) if event["event"] == "cancelled"] == ["9"]
 
 
-def test_what_cannot_be_marked_is_not_cancelled_by_halves(job: Job, stubs: Stubs) -> None:
+def test_cancel_without_a_writable_mark_calls_no_scancel(job: Job, stubs: Stubs) -> None:
     gone = Job("7", RunDir(job.run.path / "gone"))
     with pytest.raises(RunError, match="the job would come back"):
         gone.cancel()
     assert stubs.calls("scancel") == []
 
 
-def test_a_finished_job_that_slurm_requeues_has_completed(job: Job, stubs: Stubs) -> None:
+def test_finished_job_requeued_by_slurm_has_state_completed(job: Job, stubs: Stubs) -> None:
     """Slurm 24.05 to 25.11 do that to one that was preempted before; the attempt that follows ends at once."""
 
     def slurm_says(state: str, of: str = "7") -> None:

@@ -42,9 +42,7 @@ def told(tmp_path: Path) -> dict[str, str]:
     return dict(json.loads((tmp_path / "told").read_text())[1])
 
 
-def test_a_file_is_read_by_each_attempt_and_its_content_arrives_as_it_is(
-    run_script: RunScript, tmp_path: Path, file: Path
-) -> None:
+def test_secret_file_is_read_anew_by_each_attempt(run_script: RunScript, tmp_path: Path, file: Path) -> None:
     values = {"command": COMMAND, "launch": {"secret_files": {"WANDB_API_KEY": str(file)}}}
     for restart, value in enumerate((VALUE, "renewed")):
         file.write_text(value + "\n")
@@ -56,15 +54,13 @@ def test_a_file_is_read_by_each_attempt_and_its_content_arrives_as_it_is(
     assert not any("second line" in text or "renewed" in text for text in kept)
 
 
-def test_a_file_that_the_node_cannot_read_is_one_line(run_script: RunScript, tmp_path: Path) -> None:
+def test_unreadable_secret_file_on_the_node_exits_4_with_one_line(run_script: RunScript, tmp_path: Path) -> None:
     done = run_script({"command": "true", "launch": {"secret_files": {"KEY": str(tmp_path / "none")}}})
     assert done.returncode == 4
     assert "clusterdp: launch.secret_files.KEY: cannot be read on" in done.stderr
 
 
-def test_a_variable_comes_with_the_environment_or_the_job_says_that_it_did_not(
-    run_script: RunScript, tmp_path: Path
-) -> None:
+def test_secret_variable_missing_in_the_job_exits_4(run_script: RunScript, tmp_path: Path) -> None:
     values = {"command": COMMAND, "launch": {"secrets": ["WANDB_API_KEY"]}}
     assert run_script(values, TELL=str(tmp_path / "told"), WANDB_API_KEY=VALUE).returncode == 0
     assert told(tmp_path)["WANDB_API_KEY"] == VALUE
@@ -80,7 +76,7 @@ def refused(**launch: object) -> str:
     return str(error.value)
 
 
-def test_what_the_job_would_not_find_or_others_could_read_is_refused_at_submit(
+def test_missing_or_readable_secrets_are_refused_at_submit(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
@@ -94,7 +90,7 @@ def test_what_the_job_would_not_find_or_others_could_read_is_refused_at_submit(
     assert "others can read or write" in refused(secret_files={"KEY": str(file)})
 
 
-def test_the_file_of_a_webhook_is_looked_at_like_that_of_a_secret(file: Path) -> None:
+def test_webhook_file_is_checked_like_a_secret_file(file: Path) -> None:
     def said(**notify: object) -> str:
         with pytest.raises(ConfigError) as error:
             make_plan(config.from_mapping({"command": "true", "notify": {"webhook_file": str(file), **notify}}))
@@ -108,7 +104,7 @@ def test_the_file_of_a_webhook_is_looked_at_like_that_of_a_secret(file: Path) ->
     assert both.endswith("one of webhook_file and command tells people. Keep one: a command may call curl, too.")
 
 
-def test_a_file_beside_the_code_is_not_copied_with_it(tmp_path: Path) -> None:
+def test_secret_file_beside_the_code_is_not_in_the_snapshot(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     for name in ("train.py", "key"):
@@ -128,13 +124,13 @@ def test_a_file_beside_the_code_is_not_copied_with_it(tmp_path: Path) -> None:
         {"secrets": ["A"], "secret_files": {"A": "/x"}},
     ],
 )
-def test_a_name_is_one_of_a_variable_and_given_once(launch: dict[str, object]) -> None:
+def test_secret_names_are_unique_valid_variable_names(launch: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=r"launch\.secret"):
         config.from_mapping({"command": "true", "launch": launch})
 
 
 @pytest.mark.parametrize("backend", ["sbatch", "submitit"])
-def test_config_and_script_are_their_owners_alone_whatever_the_umask(
+def test_config_and_script_are_private_under_any_umask(
     backend: str, umask: int, stubs: Stubs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (stubs.folder / "sbatch").write_text(

@@ -55,7 +55,7 @@ def told(stubs: Stubs) -> list[str]:
     return [f"{about}: {text}" for about, text in zip(lines[::3], lines[1::3], strict=True)]
 
 
-def test_what_is_posted_is_json_whatever_stands_in_it(run_script: RunScript, tmp_path: Path) -> None:
+def test_webhook_post_is_valid_json_with_any_characters(run_script: RunScript, tmp_path: Path) -> None:
     name = 'it\'s "q" \\ \\n <!channel> & ünïcode ☃ $HOME `id`'
     program = "printf 'ValueError: \\tüber \\377 \"x\" \\\\ end\\n' >$CLUSTERDP_LOGS/rank-00000.out; exit 3"
     values = {"name": name, "command": ["bash", "-c", program], "restart": {"max_crashes": 0}}
@@ -73,7 +73,7 @@ def test_what_is_posted_is_json_whatever_stands_in_it(run_script: RunScript, tmp
     assert verb == f"clusterdp why {tmp_path}/run"
 
 
-def test_an_answer_that_is_no_success_is_one_line(run_script: RunScript, tmp_path: Path) -> None:
+def test_http_error_of_a_webhook_is_one_line(run_script: RunScript, tmp_path: Path) -> None:
     with receiving() as server:
         server.status = 404
         (tmp_path / "hook").write_text(server.url)
@@ -82,7 +82,7 @@ def test_an_answer_that_is_no_success_is_one_line(run_script: RunScript, tmp_pat
     assert done.stderr == "clusterdp: notify: the webhook answers with HTTP status 404. Is its address still right?\n"
 
 
-def test_the_address_is_given_to_curl_alone(
+def test_webhook_address_reaches_only_curl(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, webhook: dict[str, object]
 ) -> None:
     done = run_script({"command": "true", "notify": webhook})
@@ -102,7 +102,7 @@ def test_the_address_is_given_to_curl_alone(
         ("hangs", "ended, because it took longer than 10 s"),
     ],
 )
-def test_what_goes_wrong_is_one_line_and_the_job_ends_as_it_would(
+def test_failed_webhook_is_one_line_and_the_job_ends_normally(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, webhook: dict[str, object], how: str, said: str
 ) -> None:
     if how == "unreadable":
@@ -128,7 +128,7 @@ def test_what_goes_wrong_is_one_line_and_the_job_ends_as_it_would(
         wait_for("its end", lambda: not Path(f"/proc/{pid}").exists(), 10)
 
 
-def test_people_are_told_after_the_requeue(
+def test_requeue_notice_is_sent_after_the_requeue(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, webhook: dict[str, object]
 ) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
@@ -141,7 +141,7 @@ def test_people_are_told_after_the_requeue(
     assert requeues(stubs) == ["requeue 7"]
 
 
-def test_a_refused_requeue_is_a_failure(
+def test_refused_requeue_sends_a_failure_notice(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, command: dict[str, object]
 ) -> None:
     stubs.answer("RUNNING", "None", requeue="Unable to contact slurm controller", code=1)
@@ -162,7 +162,7 @@ def test_a_refused_requeue_is_a_failure(
         ("overtaken claim 0", []),
     ],
 )
-def test_each_end_is_told_once_and_again_by_another_job(
+def test_each_end_sends_one_notice_a_job(
     run_script: RunScript,
     stubs: Stubs,
     tmp_path: Path,
@@ -179,7 +179,7 @@ def test_each_end_is_told_once_and_again_by_another_job(
         assert told(stubs) == [*expected, expected[0].replace("job 7", "job 8")]
 
 
-def test_of_a_limit_that_ends_the_run_it_is_said_which(
+def test_failure_notice_names_the_exhausted_limit(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, command: dict[str, object]
 ) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
@@ -190,7 +190,7 @@ def test_of_a_limit_that_ends_the_run_it_is_said_which(
     ]
 
 
-def test_a_requeue_that_no_script_has_seen_is_told_by_the_next_attempt(
+def test_next_attempt_sends_the_notice_of_an_unseen_requeue(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, command: dict[str, object]
 ) -> None:
     stubs.answer("COMPLETING", "None")
@@ -203,7 +203,7 @@ def test_a_requeue_that_no_script_has_seen_is_told_by_the_next_attempt(
 HANGS = 'echo "rank 1 is behind" >$CLUSTERDP_LOGS/../hang.txt; until [ -s $STUBS/told ]; do /bin/sleep 0.01; done; '
 
 
-def test_a_hang_is_told_when_it_is_reported_and_once(
+def test_hang_sends_one_notice_when_it_is_reported(
     run_script: RunScript, stubs: Stubs, command: dict[str, object]
 ) -> None:
     stubs.on("sleep", '[ "$1" != 60 ] || exec /bin/sleep 0.02\n[ "$1" != 10 ] || exec /bin/sleep 10')
@@ -212,13 +212,13 @@ def test_a_hang_is_told_when_it_is_reported_and_once(
     assert told(stubs) == ["hang hung: job (job 7): hangs: rank 1 is behind"]
 
 
-def test_what_is_not_wished_is_not_told(run_script: RunScript, stubs: Stubs, command: dict[str, object]) -> None:
+def test_unlisted_events_send_no_notice(run_script: RunScript, stubs: Stubs, command: dict[str, object]) -> None:
     values = {"command": ["bash", "-c", "exit 9"], "restart": {"max_crashes": 0}}
     assert run_script({**values, "notify": {**command, "on": ["end", "hang"]}}).returncode == 9
     assert told(stubs) == []
 
 
-def test_no_shell_reads_the_words_of_the_command(run_script: RunScript, tmp_path: Path) -> None:
+def test_notify_command_words_are_not_read_by_a_shell(run_script: RunScript, tmp_path: Path) -> None:
     words = [
         sys.executable,
         "-c",

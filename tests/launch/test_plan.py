@@ -54,7 +54,7 @@ def test_submit_returns_a_job_with_its_run_folder(sbatch: Path) -> None:
     assert job.current_id == "41"
 
 
-def test_a_dry_run_writes_nothing_and_prints_what_submit_sends(sbatch: Path, tmp_path: Path) -> None:
+def test_dry_run_writes_no_file_and_prints_the_script_of_submit(sbatch: Path, tmp_path: Path) -> None:
     say(sbatch, f'cat "${{@: -1}}" >{tmp_path}/sent; echo 41')
     (Path.cwd() / "c.yaml").write_text("command: [echo, 'a b']\n")
     before = sorted(Path.cwd().rglob("*"))
@@ -74,7 +74,7 @@ def test_a_dry_run_writes_nothing_and_prints_what_submit_sends(sbatch: Path, tmp
     ],
 )
 @pytest.mark.parametrize("empty_folder", [False, True])
-def test_what_sbatch_refuses_is_passed_on_and_nothing_is_left(
+def test_job_refused_by_sbatch_raises_its_message_and_leaves_no_folder(
     sbatch: Path, lines: str, said: str, empty_folder: bool
 ) -> None:
     say(sbatch, lines)
@@ -87,7 +87,7 @@ def test_what_sbatch_refuses_is_passed_on_and_nothing_is_left(
 
 
 @pytest.mark.parametrize("option", ["--foo=bar", "--foo"])
-def test_an_option_that_sbatch_does_not_know_is_named_by_its_key(sbatch: Path, option: str) -> None:
+def test_option_unknown_to_sbatch_is_named_by_its_config_key(sbatch: Path, option: str) -> None:
     say(sbatch, f"""echo "sbatch: unrecognized option '{option}'" >&2; exit 1""")
     with pytest.raises(SubmitError) as caught:
         clusterdp.submit({"command": "true", "resources": {"extra": {"fo": 1, "foo": "bar"}}})
@@ -96,20 +96,20 @@ def test_an_option_that_sbatch_does_not_know_is_named_by_its_key(sbatch: Path, o
     assert "job.sbatch" not in str(caught.value)  # which is gone
 
 
-def test_a_config_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+def test_unreadable_run_config_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").mkdir()
     with pytest.raises(RunError, match=r"config\.yaml: cannot be read: Is a directory"):
         plan_again(RunDir(tmp_path), None, [])
 
 
-def test_no_sbatch_on_path_is_said(sbatch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sbatch_is_an_error_and_leaves_no_folder(sbatch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(SubmitError, match=r"sbatch: not on PATH.*--cluster local"):
         clusterdp.submit({"command": "true", "run_dir": "run"})
     assert not Path("run").exists()
 
 
-def test_a_refused_submit_leaves_the_runs_of_others_alone(sbatch: Path, tmp_path: Path) -> None:
+def test_refused_submit_leaves_other_runs_untouched(sbatch: Path, tmp_path: Path) -> None:
     """`runs/` was not there when the submit began; while sbatch thought about it, somebody else has submitted, too."""
     say(sbatch, "mkdir -p runs/theirs; echo 7 >runs/theirs/job.sbatch; echo no >&2; exit 1")
     with pytest.raises(SubmitError):
@@ -118,7 +118,7 @@ def test_a_refused_submit_leaves_the_runs_of_others_alone(sbatch: Path, tmp_path
     assert Path("runs/theirs/job.sbatch").exists()
 
 
-def test_runs_are_nothing_that_git_would_show_and_a_folder_of_the_users_own_stays_as_it_is(sbatch: Path) -> None:
+def test_submit_makes_git_ignore_runs_but_no_folder_of_the_user(sbatch: Path) -> None:
     subprocess.run(["git", "init", "-q"], check=True)
     clusterdp.submit({"command": "true"})
     status = subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True, check=True).stdout
@@ -130,7 +130,7 @@ def test_runs_are_nothing_that_git_would_show_and_a_folder_of_the_users_own_stay
     assert not Path("mine/.gitignore").exists()
 
 
-def test_a_run_is_known_as_one_before_its_snapshot_begins(sbatch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_leaves_out_its_own_run_folder(sbatch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def take(source: Path, target: Path, limits: object, leave_out: Path, secrets: list[str]) -> CodeSnapshot:
         (target / "pkg").mkdir(parents=True)
         (target / "pkg/old.py").write_text("")
@@ -141,7 +141,7 @@ def test_a_run_is_known_as_one_before_its_snapshot_begins(sbatch: Path, monkeypa
     clusterdp.submit({"command": "true", "run_dir": "run"})
 
 
-def test_who_has_lost_the_lock_sends_nothing(sbatch: Path) -> None:
+def test_send_with_a_lost_run_lock_calls_no_sbatch(sbatch: Path) -> None:
     job = clusterdp.submit({"command": "true", "run_dir": "run"})
     say(sbatch, "touch sent; echo 42")
     with RunLock(job.run) as lock:
@@ -151,7 +151,7 @@ def test_who_has_lost_the_lock_sends_nothing(sbatch: Path) -> None:
     assert not Path("sent").exists()
 
 
-def test_a_script_that_is_being_replaced_is_whole_at_any_time(sbatch: Path) -> None:
+def test_resumed_script_and_config_are_replaced_atomically(sbatch: Path) -> None:
     job = clusterdp.submit({"command": "true", "run_dir": "run"})
     with job.run.script.open() as script, job.run.config.open() as values:
         send_anew(plan_again(job.run, None, ["resources.time=9"]))
@@ -160,7 +160,7 @@ def test_a_script_that_is_being_replaced_is_whole_at_any_time(sbatch: Path) -> N
     assert "--time=9" in job.run.script.read_text()
 
 
-def test_a_run_folder_that_holds_something_or_cannot_be_made_is_refused(sbatch: Path) -> None:
+def test_used_or_impossible_run_folder_is_refused(sbatch: Path) -> None:
     clusterdp.submit({"command": "true", "run_dir": "run"})
     with pytest.raises(RunError, match="holds a run already"):
         clusterdp.submit({"command": "true", "run_dir": "run"})
@@ -168,14 +168,14 @@ def test_a_run_folder_that_holds_something_or_cannot_be_made_is_refused(sbatch: 
         clusterdp.submit({"command": "true", "run_dir": "train.py/run"})
 
 
-def test_two_runs_of_one_second_have_different_folders(sbatch: Path) -> None:
+def test_runs_of_the_same_second_have_different_folders(sbatch: Path) -> None:
     c = config.from_mapping({"name": "a/b c", "command": "true"})
     paths = {make_plan(c).run.path for _ in range(20)}
     assert len(paths) == 20
     assert all(path.parent == Path.cwd() / "runs" and path.name.startswith("a-b-c-") for path in paths)
 
 
-def test_a_resume_keeps_the_config_but_for_what_is_asked(sbatch: Path) -> None:
+def test_resume_keeps_the_config_except_for_overrides(sbatch: Path) -> None:
     job = clusterdp.submit({"script": "echo \\${HOME}", "run_dir": "run", "params": {"lr": 1, "x": 2}})
     say(sbatch, "echo 42")
     plan = plan_again(job.run, 30, ["params.lr=5", "resources.time=9"])
@@ -187,14 +187,14 @@ def test_a_resume_keeps_the_config_but_for_what_is_asked(sbatch: Path) -> None:
     assert job.current_id == "42"
 
 
-def test_a_resume_with_params_of_another_kind_is_refused(sbatch: Path) -> None:
+def test_resume_with_params_of_a_wrong_type_is_refused(sbatch: Path) -> None:
     Path("train.py").write_text("def main(job, lr: float): ...\n")
     job = clusterdp.submit({"entry": "train:main", "run_dir": "run", "params": {"lr": 1}})
     with pytest.raises(ConfigError, match=r"params\.lr: 'abc' is not of type float"):
         plan_again(job.run, None, ["params.lr=abc"])
 
 
-def test_a_resume_that_fails_leaves_the_run_as_it_was(sbatch: Path) -> None:
+def test_failed_resume_restores_script_and_config(sbatch: Path) -> None:
     job = clusterdp.submit({"command": "true", "run_dir": "run"})
     before = job.run.script.read_text(), job.run.config.read_text()
     say(sbatch, "exit 1")

@@ -13,7 +13,7 @@ from clusterdp.config.tree import POLICIES
 from tests.launch.conftest import RunScript, Stubs, cause, last_event, ledger, requeues, worker
 
 
-def test_each_policy_of_the_config_is_about_a_cause() -> None:
+def test_each_restart_policy_names_a_cause() -> None:
     assert {name.replace("_", "-") for name in POLICIES} <= CAUSES.keys()
 
 
@@ -52,13 +52,13 @@ SAID = {
 
 
 @pytest.mark.parametrize("said", SAID)
-def test_the_cause_is_what_the_logs_say(run_script: RunScript, stubs: Stubs, tmp_path: Path, said: str) -> None:
+def test_cause_of_a_fault_is_found_in_the_logs(run_script: RunScript, stubs: Stubs, tmp_path: Path, said: str) -> None:
     run_script(program(f'say "{said}"; say "and more"; exit 1'))
     assert cause(tmp_path) == SAID[said]
     assert requeues(stubs) == ["requeue 7"]
 
 
-def test_what_srun_says_counts_from_this_attempt_on(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_cause_ignores_srun_messages_of_earlier_attempts(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     out = tmp_path / "run/slurm-7.out"
     out.parent.mkdir()
     out.write_text("srun: error: n1: task 0: Out Of Memory\n")
@@ -67,14 +67,12 @@ def test_what_srun_says_counts_from_this_attempt_on(run_script: RunScript, stubs
     assert [cause(tmp_path, f"7.{restart}") for restart in (0, 1)] == ["start", "memory"]
 
 
-def test_a_training_that_has_measured_steps_has_not_crashed_at_its_start(run_script: RunScript, tmp_path: Path) -> None:
+def test_crash_after_measured_steps_is_not_a_crash_at_start(run_script: RunScript, tmp_path: Path) -> None:
     run_script(program("mkdir -p $CLUSTERDP_RUN_DIR/metrics; echo {} >$CLUSTERDP_RUN_DIR/metrics/7.0.jsonl; exit 1"))
     assert cause(tmp_path) == "crash"
 
 
-def test_a_hang_is_one_whatever_the_exit_code_and_its_node_is_avoided(
-    run_script: RunScript, stubs: Stubs, tmp_path: Path
-) -> None:
+def test_hung_attempt_avoids_its_node_with_any_exit_code(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     out = two_nodes(stubs, tmp_path)
     killed = f"echo 'srun: error: n2: task 1: Killed' >>{out}"  # it only waited for the one that hung
     run_script(program(f"echo n1 >$CLUSTERDP_RUN_DIR/attempts/7.0/hung; {killed}; exit 137"))
@@ -85,7 +83,7 @@ def test_a_hang_is_one_whatever_the_exit_code_and_its_node_is_avoided(
     assert calls.index("requeue 7") < calls.index(updates(stubs)[0]), "Slurm refuses it for a job that runs"
 
 
-def test_not_so_many_nodes_are_avoided_that_too_few_are_left(
+def test_oldest_avoided_node_is_dropped_if_too_few_nodes_remain(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     nodes(stubs, "n1", "n2", "n3")
@@ -96,15 +94,13 @@ def test_not_so_many_nodes_are_avoided_that_too_few_are_left(
     assert lists == ["m9,n1", "m9,n2,n1", "m9,n3,n2"]  # the oldest goes first
 
 
-def test_where_slurm_does_not_answer_no_node_is_avoided(run_script: RunScript, stubs: Stubs) -> None:
+def test_hung_node_is_not_excluded_without_an_answer_of_slurm(run_script: RunScript, stubs: Stubs) -> None:
     run_script(program("echo n1 >$CLUSTERDP_RUN_DIR/attempts/7.0/hung; exit 1"))
     assert updates(stubs) == []
     assert requeues(stubs) == ["requeue 7"]
 
 
-def test_a_job_that_comes_back_on_a_bad_node_goes_into_the_queue_again_but_once(
-    run_script: RunScript, stubs: Stubs, tmp_path: Path
-) -> None:
+def test_job_starting_on_an_avoided_node_is_requeued_once(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     nodes(stubs, "n1", "n2")
     run_script(program("echo n1 >$CLUSTERDP_RUN_DIR/attempts/7.0/hung; exit 1"))
     run = program("touch $CLUSTERDP_RUN_DIR/ran", max_no_progress=1)
@@ -123,7 +119,7 @@ def test_a_job_that_comes_back_on_a_bad_node_goes_into_the_queue_again_but_once(
         ("RuntimeError: no file x", "n2", "n1 n2 n3", False),
     ],
 )
-def test_the_same_mistake_is_not_paid_for_twice(
+def test_same_error_on_another_node_or_start_ends_the_run(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, second: str, node: str, spare: str, ends: bool
 ) -> None:
     nodes(stubs, *spare.split())
@@ -146,7 +142,7 @@ def test_the_same_mistake_is_not_paid_for_twice(
     ],
     ids=["20.11", "22.05", "26.05"],
 )
-def test_what_slurm_writes_into_a_log_when_it_ends_the_ranks_is_no_mistake_of_theirs(
+def test_slurm_notices_in_a_rank_log_are_not_its_error(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, notice: str
 ) -> None:
     for restart, error in enumerate(("RuntimeError: no file x", "ValueError: no file y")):
@@ -156,7 +152,7 @@ def test_what_slurm_writes_into_a_log_when_it_ends_the_ranks_is_no_mistake_of_th
     assert len(requeues(stubs)) == 2
 
 
-def test_after_an_error_the_next_attempt_tries_another_node_for_once(run_script: RunScript, stubs: Stubs) -> None:
+def test_attempt_after_an_error_excludes_the_node_once(run_script: RunScript, stubs: Stubs) -> None:
     nodes(stubs, "n1", "n2")
     run_script(program('say "ValueError: 1"; exit 1'))
     stubs.answer("RUNNING", "None", excluded="n1")
@@ -171,7 +167,7 @@ ERROR = "printf 'n1\\n%s\\nValueError: x\\n' {step} >$CLUSTERDP_RUN_DIR/attempts
     ("steps", "more", "ends"),
     [((120, 120), "", True), ((120, 121), "", False), ((120, 120), "echo 110 >{here}/saved; ", False)],
 )
-def test_the_same_error_counts_at_the_same_step_without_a_newer_checkpoint(
+def test_repeated_error_at_the_same_step_without_new_checkpoint_ends_the_run(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, steps: tuple[int, int], more: str, ends: bool
 ) -> None:
     for restart, step in enumerate(steps):
@@ -246,7 +242,7 @@ def test_node_without_launched_tasks_is_avoided_and_spends_no_fault(
     assert run_script(program("exit 3", max_crashes=0), restart=1).returncode == 3, "that was the attempt before"
 
 
-def test_a_message_cannot_break_the_ledger(run_script: RunScript, tmp_path: Path) -> None:
+def test_error_message_cannot_break_the_ledger(run_script: RunScript, tmp_path: Path) -> None:
     run_script(program("""say 'ValueError: "a" \\ $(touch pwned) '$'\\t'; exit 1""", max_crashes=0))
     event = last_event(tmp_path, "7.0")
     assert event["error"].startswith("ValueError:  a ")
@@ -264,7 +260,7 @@ def test_a_message_cannot_break_the_ledger(run_script: RunScript, tmp_path: Path
     ],
 )
 @pytest.mark.parametrize("year", [2001, 2099])
-def test_what_slurm_did_to_an_attempt_is_in_its_notice(
+def test_cause_of_an_unrecorded_end_is_taken_from_slurmstepds_notice(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, notice: str | None, expected: str, year: int
 ) -> None:
     """But a notice from before the attempt is about an earlier one."""
@@ -283,7 +279,7 @@ def test_what_slurm_did_to_an_attempt_is_in_its_notice(
 @pytest.mark.parametrize(
     ("notice", "expected"), [("DUE TO PREEMPTION", "preempted"), ("DUE TO JOB REQUEUE", "requeued")]
 )
-def test_so_it_is_for_an_attempt_that_saved_at_its_end(
+def test_cause_of_an_attempt_saved_at_term_is_taken_from_the_notice(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, notice: str, expected: str
 ) -> None:
     """The ranks cannot tell the TERM of `scontrol requeue` from that of a preemption without grace time."""
@@ -295,7 +291,7 @@ def test_so_it_is_for_an_attempt_that_saved_at_its_end(
     assert cause(tmp_path) == expected
 
 
-def test_each_cause_has_a_limit_of_its_own(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_limit_of_a_cause_ends_the_run(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
     values = program("exit 3", preempted={"limit": 2})
     assert [run_script(values, restart=restart).returncode for restart in range(4)] == [0, 0, 1, 1]
@@ -304,7 +300,7 @@ def test_each_cause_has_a_limit_of_its_own(run_script: RunScript, stubs: Stubs, 
     assert [last_event(tmp_path, f"7.{n}")["reason"] for n in (2, 3)] == [expected] * 2
 
 
-def test_max_attempts_counts_all_of_them(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_max_attempts_counts_attempts_of_every_cause(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
     values = program("exit 3", max_attempts=3)
     assert [run_script(values, restart=restart).returncode for restart in range(3)] == [0, 0, 1]
@@ -312,7 +308,7 @@ def test_max_attempts_counts_all_of_them(run_script: RunScript, stubs: Stubs, tm
 
 
 @pytest.mark.parametrize("saved", [False, True])
-def test_max_hours_are_allocated_ones_without_a_newer_checkpoint(
+def test_max_hours_limits_allocated_hours_without_a_newer_checkpoint(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, saved: bool
 ) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
@@ -328,7 +324,7 @@ def test_max_hours_are_allocated_ones_without_a_newer_checkpoint(
         assert last_event(tmp_path, "7.1")["reason"] == reason
 
 
-def test_a_newer_checkpoint_begins_the_hours_anew(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_newer_checkpoint_resets_the_hours_of_max_hours(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
     values = program("exit 3", max_hours=2)
     for restart in range(4):
@@ -338,7 +334,7 @@ def test_a_newer_checkpoint_begins_the_hours_anew(run_script: RunScript, stubs: 
             (tmp_path / "run/attempts/7.1/saved").write_text("5\n")
 
 
-def test_the_wait_doubles_each_time_in_a_row(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_wait_after_a_fault_doubles_for_consecutive_faults(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     values = program("echo x$SLURM_RESTART_COUNT; exit 1", start={"wait_s": 1000}, max_crashes=9)
     waited = []
     for restart in range(3):
@@ -349,7 +345,7 @@ def test_the_wait_doubles_each_time_in_a_row(run_script: RunScript, stubs: Stubs
     assert 1980 < waited[2][1] <= 2000
 
 
-def test_a_chain_queues_its_next_job_while_it_runs(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_chain_queues_its_next_job_while_it_runs(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     chain: dict[str, Any] = {"how": "resubmit", "chain": 2}
     stubs.on("sbatch", f'echo "4321|afterany:7|{tmp_path}/run/job.sbatch" >$STUBS/waiting')
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
@@ -365,23 +361,19 @@ def test_a_chain_queues_its_next_job_while_it_runs(run_script: RunScript, stubs:
     assert len(stubs.calls("sbatch")) == 1, "it is the second of two"
 
 
-def test_what_waits_in_the_chain_is_cancelled_when_the_run_is_over(
-    run_script: RunScript, stubs: Stubs, tmp_path: Path
-) -> None:
+def test_waiting_job_of_a_chain_is_cancelled_after_the_run(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     stubs.on("sbatch", f'echo "4321|afterany:7|{tmp_path}/run/job.sbatch" >$STUBS/waiting')
     run_script(program("exit 0", how="resubmit", chain=5))
     assert stubs.calls("scancel") == ["4321"]
 
 
-def test_no_other_job_is_cancelled_with_the_run(run_script: RunScript, stubs: Stubs) -> None:
+def test_chain_end_cancels_no_foreign_job_from_the_environment(run_script: RunScript, stubs: Stubs) -> None:
     """The script's variables may stand in the environment of submit, with other values."""
     run_script(program("exit 0", how="resubmit", chain=1), new="4711")
     assert stubs.calls("scancel") == []
 
 
-def test_a_link_whose_predecessor_was_cancelled_does_not_start(
-    run_script: RunScript, stubs: Stubs, tmp_path: Path
-) -> None:
+def test_chain_link_after_a_cancelled_job_does_not_start(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     """Slurm starts a job that waits for the end of another when that one is cancelled."""
     stubs.answer("CANCELLED", "None")
     values = program("touch $CLUSTERDP_RUN_DIR/ran", how="resubmit", chain=5)

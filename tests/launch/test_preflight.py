@@ -33,7 +33,7 @@ def job(stubs: Stubs, tmp_path: Path) -> dict[str, Any]:
     return {"entry": "a:b", "resources": {"nodes": 2}, "launch": {"python": str(python), "preflight": True}}
 
 
-def test_when_all_nodes_are_well_the_ranks_start(
+def test_passed_preflight_starts_the_ranks(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any]
 ) -> None:
     (stubs.folder / "said").write_text(GOOD + "preflight n2 says 4 KiB took 2.0 s\n")
@@ -47,7 +47,7 @@ def test_when_all_nodes_are_well_the_ranks_start(
     assert "clusterdp.train.worker" in second
 
 
-def test_a_node_that_fails_is_named_and_the_job_goes_elsewhere(
+def test_node_failing_the_preflight_is_excluded_and_the_job_requeued(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any]
 ) -> None:
     (stubs.folder / "said").write_text(BAD)
@@ -73,7 +73,7 @@ def test_a_node_that_fails_is_named_and_the_job_goes_elsewhere(
         (GOOD + "preflight - failed the all-reduce failed\n", None),
     ],
 )
-def test_a_node_without_a_result_has_failed(
+def test_node_without_a_preflight_result_counts_as_failed(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any], said: str, avoided: str | None
 ) -> None:
     (stubs.folder / "said").write_text(said)
@@ -82,7 +82,9 @@ def test_a_node_without_a_result_has_failed(
     assert (cause(tmp_path), avoid.read_text() if avoid.exists() else None) == ("preflight", avoided)
 
 
-def test_restart_preflight_limits_it(run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any]) -> None:
+def test_restart_preflight_limit_ends_the_run(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any]
+) -> None:
     (stubs.folder / "said").write_text(BAD)
     job["restart"] = {"preflight": {"limit": 1, "avoid_node": False}, "max_crashes": 0}
     assert [run_script(job, restart=restart).returncode for restart in range(2)] == [0, 1]
@@ -100,7 +102,7 @@ def test_failed_preflight_of_a_nodelist_node_ends_the_run(
     assert last_event(tmp_path, "7.0")["reason"] == "n2 failed the preflight, and resources.nodelist asks for it"
 
 
-def test_a_preemption_meanwhile_is_no_fault_of_a_node(
+def test_preemption_during_the_preflight_blames_no_node(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any]
 ) -> None:
     (stubs.folder / "said").write_text("")
@@ -111,7 +113,7 @@ def test_a_preemption_meanwhile_is_no_fault_of_a_node(
     assert not (tmp_path / "run/attempts/7.0/avoid").exists()
 
 
-def test_a_port_that_is_taken_is_no_fault_of_a_node(
+def test_taken_port_in_the_preflight_is_retried_and_blames_no_node(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any]
 ) -> None:
     (stubs.folder / "said").write_text("The server socket has failed: EADDRINUSE\n")
@@ -129,6 +131,6 @@ def test_a_port_that_is_taken_is_no_fault_of_a_node(
         ({"entry": "a:b", "backend": "submitit"}, "launch.preflight: submitit writes its own script"),
     ],
 )
-def test_it_is_refused_where_it_cannot_run(values: dict[str, object], words: str) -> None:
+def test_preflight_is_refused_for_jobs_without_support(values: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         config.from_mapping({**values, "launch": {"preflight": True}})

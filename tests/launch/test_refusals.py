@@ -63,7 +63,7 @@ FAILED = "sbatch: error: Batch job submission failed: "
         ("sbatch: error: Unable to open file x", {"partition": "gpu"}, "sbatch: error: Unable to open file x"),
     ],
 )
-def test_a_refusal_begins_with_the_key_and_ends_with_sbatchs_words(
+def test_sbatch_refusal_begins_with_the_key_and_ends_with_its_message(
     said: str, resources: dict[str, Any], begins: str
 ) -> None:
     told = str(with_key(SubmitError(said), from_mapping({"command": "true", "resources": resources})))

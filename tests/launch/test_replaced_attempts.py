@@ -41,7 +41,7 @@ def before_it_ends(tmp_path: Path, lines: str) -> None:
 
 @pytest.mark.parametrize("code", [0, 1])
 @pytest.mark.parametrize("outcome", WORDS)
-def test_once_given_up_for_lost_it_ends_without_a_word(
+def test_attempt_recorded_as_lost_ends_without_requeue_or_record(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str | None, code: int
 ) -> None:
     stubs.answer("RUNNING", "None", restarts=1)
@@ -56,7 +56,7 @@ def test_once_given_up_for_lost_it_ends_without_a_word(
 
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", "PENDING"])
 @pytest.mark.parametrize("outcome", [None, "requeue term 5"])
-def test_it_does_not_requeue_a_job_that_slurm_has_requeued_already(
+def test_replaced_attempt_does_not_requeue_a_job_requeued_by_slurm(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, state: str, outcome: str | None
 ) -> None:
     stubs.answer(state, "None", restarts=4)
@@ -66,7 +66,7 @@ def test_it_does_not_requeue_a_job_that_slurm_has_requeued_already(
     assert "attempt 7.3 no longer acts for it" in done.stderr
 
 
-def test_of_an_array_its_own_element_is_looked_at(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_array_element_asks_slurm_for_its_own_element(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     stubs.answer("RUNNING", "None", restarts=2)
     run_script(worker(tmp_path, None), SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID="2")
     assert stubs.calls("scontrol")[-1] == "show job 7_2"
@@ -75,7 +75,7 @@ def test_of_an_array_its_own_element_is_looked_at(run_script: RunScript, stubs: 
 
 @pytest.mark.parametrize("said", WORDS)
 @pytest.mark.parametrize("given", ["lost", ""])
-def test_what_it_left_behind_does_not_stop_the_attempts_after_it(
+def test_outcome_of_a_replaced_attempt_does_not_end_the_run(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, said: str | None, given: str
 ) -> None:
     """Unless nobody had given it up: then it was the last one when it spoke."""
@@ -87,7 +87,7 @@ def test_what_it_left_behind_does_not_stop_the_attempts_after_it(
     assert requeues(stubs) == ([] if final else ["requeue 7"]), done.stderr
 
 
-def test_a_claim_that_was_lost_stops_nothing_in_folders_of_old_either(
+def test_lost_claim_in_an_old_run_folder_does_not_end_the_run(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     attempt(tmp_path, "7.0", "stopped", "stop claim 404")
@@ -95,7 +95,7 @@ def test_a_claim_that_was_lost_stops_nothing_in_folders_of_old_either(
     assert cause(tmp_path, "7.1") == "done"
 
 
-def test_an_attempt_that_lost_its_claim_is_over_and_is_not_requeued(
+def test_attempt_with_a_lost_claim_is_recorded_as_overtaken_without_requeue(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     """Such as the first of two jobs that were submitted by hand."""
@@ -105,7 +105,7 @@ def test_an_attempt_that_lost_its_claim_is_over_and_is_not_requeued(
     assert ledger(tmp_path)[-1] == ("failed", "overtaken")
 
 
-def test_it_spends_no_budget(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_overtaken_attempts_spend_no_budget(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     for restart in range(3):
         attempt(tmp_path, f"7.{restart}", "overtaken", "overtaken claim 4")
     values = worker(tmp_path, None, code=9) | {"restart": {"max_no_progress": 1, "max_crashes": 1}}
@@ -113,14 +113,14 @@ def test_it_spends_no_budget(run_script: RunScript, stubs: Stubs, tmp_path: Path
     assert requeues(stubs) == ["requeue 7"], done.stderr
 
 
-def test_one_that_starts_late_does_not_judge_those_after_it(run_script: RunScript, tmp_path: Path) -> None:
+def test_late_attempt_records_no_cause_for_newer_attempts(run_script: RunScript, tmp_path: Path) -> None:
     attempt(tmp_path, "7.1")
     attempt(tmp_path, "7.2", "crash")
     run_script(worker(tmp_path, "done finished 9"))
     assert cause(tmp_path, "7.1") is None
 
 
-def test_what_its_ranks_said_after_its_own_requeue_counts(run_script: RunScript, tmp_path: Path) -> None:
+def test_done_outcome_after_the_own_requeue_ends_the_run(run_script: RunScript, tmp_path: Path) -> None:
     """At the time limit the script requeues first; the ranks may still come to their end before they are killed."""
     attempt(tmp_path, "7.0", "timeout", "done finished 9")
     done = run_script(worker(tmp_path, None, code=9), restart=1)

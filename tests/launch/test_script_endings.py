@@ -22,7 +22,7 @@ from tests.waiting import wait_for
         ("requeue term 5", "COMPLETING", "TimeLimit", "None", "timeout"),
     ],
 )
-def test_a_stop_in_order_is_requeued_with_its_cause(
+def test_agreed_stop_is_requeued_with_its_cause(
     run_script: RunScript,
     stubs: Stubs,
     tmp_path: Path,
@@ -42,7 +42,7 @@ def test_a_stop_in_order_is_requeued_with_its_cause(
 
 @pytest.mark.parametrize("outcome", ["requeue term 5", None])
 @pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", "PENDING"])
-def test_a_cancelled_job_and_one_that_slurm_requeues_are_left_alone(
+def test_completing_job_is_neither_requeued_nor_given_a_cause(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str | None, state: str
 ) -> None:
     stubs.answer(state, "None")
@@ -51,9 +51,7 @@ def test_a_cancelled_job_and_one_that_slurm_requeues_are_left_alone(
     assert cause(tmp_path) is None
 
 
-def test_a_run_that_its_user_cancelled_is_not_requeued_whatever_slurm_says(
-    run_script: RunScript, stubs: Stubs, tmp_path: Path
-) -> None:
+def test_run_marked_as_cancelled_is_not_requeued(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     values = worker(tmp_path, "requeue term 5")
     python = tmp_path / "python"
     python.write_text(python.read_text().replace("mkdir", f"touch {tmp_path}/run/cancelled; mkdir"))
@@ -66,7 +64,7 @@ def test_a_run_that_its_user_cancelled_is_not_requeued_whatever_slurm_says(
 @pytest.mark.parametrize(
     ("mark", "code", "said"), [("cancelled", 1, "was cancelled"), ("stop", 75, "was asked to stop")]
 )
-def test_a_run_that_its_user_has_ended_does_not_start(
+def test_cancelled_or_stopped_run_does_not_start(
     run_script: RunScript, tmp_path: Path, mark: str, code: int, said: str
 ) -> None:
     (tmp_path / "run").mkdir()
@@ -80,7 +78,7 @@ def test_a_run_that_its_user_has_ended_does_not_start(
 @pytest.mark.parametrize(
     ("outcome", "code", "expected"), [("done finished 9", 0, 0), ("stop entry 0", 2, 2), ("stop cancelled 0", 0, 1)]
 )
-def test_done_and_stop_are_final_whatever_slurm_says(
+def test_done_and_stop_outcomes_are_final(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str, code: int, expected: int
 ) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
@@ -92,7 +90,7 @@ def test_done_and_stop_are_final_whatever_slurm_says(
     assert requeues(stubs) == []
 
 
-def test_a_crash_is_tried_again_so_often_and_no_more(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_crash_is_requeued_until_max_crashes(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     values = {**worker(tmp_path, None, code=9), "restart": {"max_crashes": 2}}
     codes = [run_script(values, restart=restart).returncode for restart in range(3)]
     assert codes == [0, 0, 9]
@@ -100,13 +98,13 @@ def test_a_crash_is_tried_again_so_often_and_no_more(run_script: RunScript, stub
     assert [cause(tmp_path, f"7.{n}") for n in range(3)] == ["start"] * 3
 
 
-def test_a_crash_in_the_grace_time_is_a_preemption(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_crash_in_the_grace_time_is_recorded_as_preempted(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
     run_script({**worker(tmp_path, None, code=137), "restart": {"max_crashes": 0}})
     assert cause(tmp_path) == "preempted"
 
 
-def test_attempts_without_an_ending_get_their_cause_from_the_next_one(
+def test_next_attempt_records_the_cause_of_attempts_without_one(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.answer("COMPLETING", "None")
@@ -116,7 +114,7 @@ def test_attempts_without_an_ending_get_their_cause_from_the_next_one(
     assert [cause(tmp_path, f"7.{n}") for n in range(4)] == ["lost", "preempted", "timeout", "done"]
 
 
-def test_attempts_in_a_row_without_a_checkpoint_end_the_run(
+def test_max_no_progress_ends_the_run_and_a_checkpoint_resets_it(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.answer("COMPLETING", "None")
@@ -132,21 +130,21 @@ def test_attempts_in_a_row_without_a_checkpoint_end_the_run(
             assert "3 attempt(s) in a row" in done.stderr
 
 
-def test_another_job_has_budgets_of_its_own(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_new_job_of_a_run_has_fresh_budgets(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     values = {**worker(tmp_path, None, code=9), "restart": {"max_crashes": 0}}
     assert run_script(values, job=7).returncode == 9
     assert run_script({**values, "restart": {"max_crashes": 1}}, job=8).returncode == 0
     assert requeues(stubs) == ["requeue 8"]
 
 
-def test_a_requeue_that_slurm_did_already_is_success(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_requeue_of_an_already_pending_job_is_success(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     stubs.answer("RUNNING", "None", requeue="Job is pending execution for job 7", code=1)
     done = run_script(worker(tmp_path, "requeue term 5"))
     assert done.returncode == 0
     assert len(requeues(stubs)) == 1
 
 
-def test_a_requeue_that_fails_is_tried_again_and_its_final_failure_is_loud(
+def test_failing_requeue_is_retried_and_finally_exits_75_with_the_remedy(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.answer("RUNNING", "None", requeue="slurm_load_jobs error: Unable to contact slurm controller", code=1)
@@ -157,9 +155,7 @@ def test_a_requeue_that_fails_is_tried_again_and_its_final_failure_is_loud(
     assert "clusterdp resume" in done.stderr
 
 
-def test_where_requeue_is_forbidden_a_new_job_of_the_same_chain_is_submitted(
-    run_script: RunScript, stubs: Stubs, tmp_path: Path
-) -> None:
+def test_forbidden_requeue_submits_a_dependent_job_instead(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     stubs.answer("RUNNING", "None", requeue="Requested operation is presently disabled for job 7", code=1)
     done = run_script(worker(tmp_path, "requeue term 5"))
     assert done.returncode == 0, done.stderr
@@ -169,7 +165,7 @@ def test_where_requeue_is_forbidden_a_new_job_of_the_same_chain_is_submitted(
     assert ("submitted", None) in ledger(tmp_path)
 
 
-def test_restart_requeue_false_ends_where_it_is_stopped(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_restart_requeue_false_exits_75_without_requeue(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     done = run_script({**worker(tmp_path, "requeue time 5"), "restart": {"requeue": False}})
     assert done.returncode == 75
     assert requeues(stubs) == []
@@ -177,7 +173,7 @@ def test_restart_requeue_false_ends_where_it_is_stopped(run_script: RunScript, s
 
 
 @pytest.mark.parametrize("code", [0, 3, 143])
-def test_a_preempted_command_is_requeued_whatever_its_exit_code(
+def test_preempted_command_is_requeued_with_any_exit_code(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, code: int
 ) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
@@ -186,23 +182,21 @@ def test_a_preempted_command_is_requeued_whatever_its_exit_code(
     assert cause(tmp_path) == "preempted"
 
 
-def test_a_command_that_exits_75_asks_to_be_requeued(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_command_exiting_with_75_is_requeued_as_asked(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     done = run_script({"command": ["bash", "-c", "exit 75"], "restart": {"max_crashes": 0}})
     assert done.returncode == 0, done.stderr
     assert requeues(stubs) == ["requeue 7"]
     assert cause(tmp_path) == "asked"
 
 
-def test_a_command_that_ends_well_is_done(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_command_exiting_with_0_is_done(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     done = run_script({"command": "true"})
     assert done.returncode == 0
     assert cause(tmp_path) == "done"
     assert ledger(tmp_path) == [("started", None), ("exited", None), ("finished", "done")]
 
 
-def test_the_last_element_of_an_array_requeues_itself_alone(
-    run_script: RunScript, stubs: Stubs, tmp_path: Path
-) -> None:
+def test_last_array_element_requeues_only_itself(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     run_script(worker(tmp_path, "requeue term 5"), SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID="2")
     assert requeues(stubs) == ["requeue 7_2"]
 
@@ -210,7 +204,7 @@ def test_the_last_element_of_an_array_requeues_itself_alone(
 AT_THE_LIMIT = ["bash", "-c", "kill -TERM $PPID; until [ -s $STUBS/scontrol.done ]; do /bin/sleep 0.05; done; exit 7"]
 
 
-def test_at_the_time_limit_the_script_requeues_before_its_ranks_have_ended(
+def test_batch_program_requeues_at_the_time_limit_before_its_ranks_end(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.answer("COMPLETING", "TimeLimit")
@@ -224,7 +218,7 @@ def test_at_the_time_limit_the_script_requeues_before_its_ranks_have_ended(
 
 
 @pytest.mark.parametrize("because", ["restart.requeue is false", "the user cancelled"])
-def test_at_the_time_limit_the_script_outlives_its_ranks_save_where_it_is_not_to_requeue(
+def test_batch_program_without_requeue_waits_for_the_last_save_at_the_limit(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, because: str
 ) -> None:
     """Slurm kills the ranks as soon as the batch script has ended."""
@@ -241,7 +235,7 @@ def test_at_the_time_limit_the_script_outlives_its_ranks_save_where_it_is_not_to
 
 
 @pytest.mark.parametrize("how", ["the user cancelled", "the ranks are done"])
-def test_at_the_time_limit_what_is_over_stays_over(
+def test_cancelled_or_done_run_is_not_requeued_at_the_time_limit(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, how: str
 ) -> None:
     stubs.answer("COMPLETING", "TimeLimit")
@@ -251,7 +245,7 @@ def test_at_the_time_limit_what_is_over_stays_over(
     assert requeues(stubs) == []
 
 
-def test_a_taken_port_is_tried_again_once_with_the_next_one(run_script: RunScript, tmp_path: Path) -> None:
+def test_taken_master_port_is_retried_once_with_the_next_port(run_script: RunScript, tmp_path: Path) -> None:
     logs = tmp_path / "run/attempts/7.0/logs"
     lines = f"echo $MASTER_PORT >>{tmp_path}/ports; echo EADDRINUSE >>{logs}/rank-00000.out; exit 1"
     run_script({"command": ["bash", "-c", lines]})
@@ -259,7 +253,7 @@ def test_a_taken_port_is_tried_again_once_with_the_next_one(run_script: RunScrip
     assert second == first + 1
 
 
-def test_what_leaks_in_from_an_outer_job_does_not_reach_srun(run_script: RunScript, tmp_path: Path) -> None:
+def test_slurm_variables_of_an_outer_job_do_not_reach_srun(run_script: RunScript, tmp_path: Path) -> None:
     leaks = {"SLURM_CPU_BIND": "quiet", "SLURM_MEM_PER_CPU": "1", "SBATCH_TIMELIMIT": "1", "SLURM_EXPORT_ENV": "NONE"}
     leaks |= {"TORCHELASTIC_RUN_ID": "other", "GROUP_RANK": "0", "CLUSTERDP_RESUME_STEP": "9"}
     run_script({"command": ["bash", "-c", f"env >{tmp_path}/env"]}, **leaks, SLURM_CONF="/etc/slurm.conf")
@@ -268,16 +262,14 @@ def test_what_leaks_in_from_an_outer_job_does_not_reach_srun(run_script: RunScri
     assert seen["SLURM_CONF"] == "/etc/slurm.conf"
 
 
-def test_ranks_are_told_when_their_time_ends(run_script: RunScript, tmp_path: Path) -> None:
+def test_ranks_get_the_end_of_the_time_limit_as_a_variable(run_script: RunScript, tmp_path: Path) -> None:
     run_script({"command": ["bash", "-c", f"date +%s >{tmp_path}/t; echo $CLUSTERDP_JOB_END_TIME >>{tmp_path}/t"]})
     now, end = map(int, (tmp_path / "t").read_text().split())
     assert end - now == pytest.approx(86400 + 2 * 3600 + 3 * 60 + 4, abs=30)
 
 
 @pytest.mark.parametrize("outcome", ["requeue term 5", "stop user 5"])
-def test_a_run_that_its_user_stopped_is_not_requeued(
-    run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str
-) -> None:
+def test_stopped_run_is_not_requeued(run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
     values = worker(tmp_path, outcome)
     if outcome != "stop user 5":  # the file came when the ranks had agreed on something else
@@ -288,12 +280,12 @@ def test_a_run_that_its_user_stopped_is_not_requeued(
     assert cause(tmp_path) == "stopped"
 
 
-def test_a_program_that_is_stopped_is_not_taken_for_done(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_stopped_command_exiting_with_0_is_not_done(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     assert run_script({"command": ["touch", str(tmp_path / "run/stop")]}).returncode == 75
     assert (cause(tmp_path), requeues(stubs)) == ("stopped", [])
 
 
-def test_the_end_of_the_time_is_not_asked_for_where_slurm_says_it(run_script: RunScript, tmp_path: Path) -> None:
+def test_job_end_time_is_taken_from_slurms_variable(run_script: RunScript, tmp_path: Path) -> None:
     run_script(
         {"command": ["bash", "-c", f"echo $CLUSTERDP_JOB_END_TIME >{tmp_path}/t"]}, SLURM_JOB_END_TIME="1800000000"
     )
@@ -301,9 +293,7 @@ def test_the_end_of_the_time_is_not_asked_for_where_slurm_says_it(run_script: Ru
 
 
 @pytest.mark.parametrize("outcome", ["done finished 9", "requeue term 5"])
-def test_an_srun_that_does_not_end_when_its_ranks_have_is_ended(
-    run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str
-) -> None:
+def test_srun_outliving_its_ranks_is_ended(run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str) -> None:
     """So it is after a kill -9 of the step's slurmstepd."""
     (stubs.folder / "impatient").touch()
     values = worker(tmp_path, outcome)
@@ -315,9 +305,7 @@ def test_an_srun_that_does_not_end_when_its_ranks_have_is_ended(
     assert cause(tmp_path) == ("done" if outcome.startswith("done") else "signal")
 
 
-def test_one_that_ends_in_time_leaves_nobody_behind_who_waits_for_it(
-    run_script: RunScript, stubs: Stubs, tmp_path: Path
-) -> None:
+def test_ended_step_leaves_no_waiting_process(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     (stubs.folder / "sleep").write_text('#!/bin/bash\necho $$ >>"$STUBS/pids"\nexec /bin/sleep "$@"\n')
     values = worker(tmp_path, "done finished 9")
     python = tmp_path / "python"

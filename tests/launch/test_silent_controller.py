@@ -13,7 +13,9 @@ def waited_s(stubs: Stubs) -> int:
     return sum(int(pause) for pause in stubs.calls("sleep"))
 
 
-def test_a_stop_waits_for_it_for_half_an_hour_and_says_so(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_silent_controller_is_awaited_for_half_an_hour_before_exit_75(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     stubs.on("scontrol", SILENT)
     done = run_script(worker(tmp_path, "requeue term 5"))
     assert done.returncode == 75
@@ -27,7 +29,7 @@ def test_a_stop_waits_for_it_for_half_an_hour_and_says_so(run_script: RunScript,
     assert f"clusterdp resume {tmp_path}/run` goes on with it." in done.stderr
 
 
-def test_one_that_answers_after_twenty_minutes_costs_nothing(
+def test_controller_answering_after_twenty_minutes_gets_the_requeue(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.on("scontrol", f'if [ "$(grep -c . "$STUBS/sleep.calls")" -lt 24 ]; then {SILENT}\nfi')
@@ -38,7 +40,7 @@ def test_one_that_answers_after_twenty_minutes_costs_nothing(
     assert cause(tmp_path) == "signal"
 
 
-def test_one_that_has_forgotten_the_job_has_answered(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_controller_without_the_job_is_not_asked_again(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     stubs.on("scontrol", 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1')
     run_script(worker(tmp_path, "requeue term 5"))
     assert waited_s(stubs) == 0

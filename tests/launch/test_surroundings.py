@@ -52,7 +52,7 @@ def test_words_of_a_run_folder_are_counted_but_never_run(run_script: RunScript, 
 
 
 @pytest.mark.parametrize("outcome", ["requeue term 5", None])
-def test_a_stop_beside_a_preemption_stays_a_stop_of_the_user(
+def test_stop_beside_a_preemption_is_recorded_as_stopped_by_the_user(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str | None
 ) -> None:
     """Since 24.05 Slurm itself requeues a job that ends in its grace time: the next attempt finds the run stopped."""
@@ -109,7 +109,7 @@ def test_variables_of_setup_redirect_no_run(run_script: RunScript, tmp_path: Pat
     assert cause(tmp_path) == "done"
 
 
-def test_the_wait_after_a_crash_is_spent_in_the_queue(run_script: RunScript, stubs: Stubs) -> None:
+def test_wait_after_a_crash_is_spent_in_the_queue(run_script: RunScript, stubs: Stubs) -> None:
     run_script({"command": ["bash", "-c", "exit 3"], "restart": {"start": {"wait_s": 600}}})
     assert any("StartTime=" in call for call in stubs.calls("scontrol"))
 
@@ -125,7 +125,7 @@ def test_progress_resets_the_doubling_of_waits(run_script: RunScript, stubs: Stu
     assert max(waits) <= 600
 
 
-def test_a_cancelled_chain_announces_no_requeue(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_cancelled_chain_announces_no_requeue(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     program = ["bash", "-c", 'echo "$CLUSTERDP_EVENT" >>"$STUBS/announced"']
     stubs.on("sleep", '[ "$1" != 10 ] || exec /bin/sleep 10')  # the time that a message may take
     values = killed(tmp_path, f"uid {os.getuid()}") | {

@@ -59,7 +59,7 @@ def logs(stubs: Stubs, tmp_path: Path) -> Path:
     return tmp_path / "run" / "attempts" / "7.0" / "logs"
 
 
-def test_ranks_follow_slurms_order_of_the_nodes_whichever_comes_first(run_script: RunScript, logs: Path) -> None:
+def test_torchrun_ranks_follow_slurms_order_of_the_nodes(run_script: RunScript, logs: Path) -> None:
     code = 'import os; print(os.environ["GROUP_RANK"], os.environ["SLURM_NODEID"], os.environ["RANK"])'
     done = run_script({**TWO_NODES, "command": [sys.executable, "-c", code]})
     assert done.returncode == 0, [log.read_text() for log in logs.iterdir()]
@@ -67,7 +67,7 @@ def test_ranks_follow_slurms_order_of_the_nodes_whichever_comes_first(run_script
     assert said == [["0", "0", "0"], ["0", "0", "1"], ["1", "1", "2"], ["1", "1", "3"]]
 
 
-def test_pickles_that_another_user_writes_to_the_agents_store_are_never_read(
+def test_torchrun_store_never_unpickles_bytes_of_another_user(
     run_script: RunScript, stubs: Stubs, logs: Path, tmp_path: Path
 ) -> None:
     """They stop the job, as every torch job's store lets them; they run nothing."""
@@ -92,9 +92,7 @@ def test_pickles_that_another_user_writes_to_the_agents_store_are_never_read(
     assert not marker.exists(), (logs / "node-00000.out").read_text()
 
 
-def test_agents_whose_port_was_taken_after_the_probe_start_once_more_with_the_next_one(
-    run_script: RunScript, logs: Path
-) -> None:
+def test_torchrun_agents_restart_once_with_the_next_port_if_theirs_is_taken(run_script: RunScript, logs: Path) -> None:
     with socket.socket() as taken:  # bound, not listening: the script's probe finds nobody
         for job in range(7, 107):
             try:
@@ -109,7 +107,7 @@ def test_agents_whose_port_was_taken_after_the_probe_start_once_more_with_the_ne
     assert f"the port was taken; once more with {FIRST_PORT + job * 10 + 1}." in done.stderr
 
 
-def test_the_agent_waits_for_its_ranks_as_long_as_the_variable_says_that_the_script_exports(tmp_path: Path) -> None:
+def test_torchrun_agent_waits_for_its_ranks_by_torch_elastic_shutdown_timeout(tmp_path: Path) -> None:
     """By itself it kills them after 30 s, in the middle of a longer grace time. To see it obey, it is told 1 s here."""
     deaf = f"trap '' TERM; touch {tmp_path}/up; for _ in {{1..60}}; do sleep 1; done"
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]

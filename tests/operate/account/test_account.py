@@ -58,7 +58,7 @@ def preempted_and_killed(builder: RunBuilder) -> None:
     third.finished(120).exited()
 
 
-def test_each_attempt_is_in_parts_that_add_up_to_what_slurm_gave_it(builder: RunBuilder) -> None:
+def test_parts_of_each_attempt_add_up_to_its_allocated_time(builder: RunBuilder) -> None:
     preempted_and_killed(builder)
     found = account(builder)
     first, second, third = found.attempts
@@ -89,7 +89,7 @@ def test_suspended_time_is_neither_allocated_nor_steps(builder: RunBuilder) -> N
     assert found.parts.allocated == pytest.approx(found.place.seconds)
 
 
-def test_goodput_is_the_share_of_kept_steps_and_hours_are_counted_by_cause(builder: RunBuilder) -> None:
+def test_goodput_is_the_share_of_kept_steps_with_hours_by_cause(builder: RunBuilder) -> None:
     preempted_and_killed(builder)
     found = account(builder)
     assert found.goodput == pytest.approx(118 / (100 + 200 + 101), rel=0.02)
@@ -102,7 +102,7 @@ def test_goodput_is_the_share_of_kept_steps_and_hours_are_counted_by_cause(build
     assert done.lost_hours == 0
 
 
-def test_without_gpus_hours_are_of_cores_and_an_attempt_that_does_not_say_has_its_neighbours(
+def test_jobs_without_gpus_are_counted_in_core_hours(
     builder: RunBuilder,
 ) -> None:
     builder.submitted().attempt("7.0", cpus="4(x2),8", gpus=0).requeued("preempted")
@@ -114,7 +114,7 @@ def test_without_gpus_hours_are_of_cores_and_an_attempt_that_does_not_say_has_it
     assert account(RunBuilder(builder.run.path.parent / "other").submitted()).unit == ""
 
 
-def test_a_program_that_is_not_ours_has_only_ran(builder: RunBuilder) -> None:
+def test_command_job_has_only_running_time_and_no_goodput(builder: RunBuilder) -> None:
     attempt = builder.submitted(entry="").attempt(awake=T0 + 2)
     builder.passes(30)
     attempt.exited(0).requeued("done")
@@ -123,7 +123,7 @@ def test_a_program_that_is_not_ours_has_only_ran(builder: RunBuilder) -> None:
     assert found.goodput is None
 
 
-def test_a_program_that_was_killed_ran_until_it_last_printed(builder: RunBuilder) -> None:
+def test_killed_command_ran_until_its_last_output(builder: RunBuilder) -> None:
     import os
 
     attempt = builder.submitted(entry="").attempt(awake=T0 + 2).printed("epoch 3\n")
@@ -134,7 +134,7 @@ def test_a_program_that_was_killed_ran_until_it_last_printed(builder: RunBuilder
     assert parts(account(builder).attempts[0]) == {"running": 20, "unseen": 38}
 
 
-def test_an_attempt_that_died_before_its_first_step_was_starting_if_others_tell_of_steps(builder: RunBuilder) -> None:
+def test_attempt_dead_before_its_first_step_counts_as_startup(builder: RunBuilder) -> None:
     died = builder.submitted().attempt("7.0")
     builder.passes(60)
     died.exited(1).requeued("crash")
@@ -143,7 +143,7 @@ def test_an_attempt_that_died_before_its_first_step_was_starting_if_others_tell_
     assert parts(account(builder).attempts[0]) == {"startup": 61, "shutdown": 1}
 
 
-def test_what_a_crash_left_unsaid_is_unseen_up_to_the_exit(builder: RunBuilder) -> None:
+def test_time_between_the_last_record_and_a_crash_is_unseen(builder: RunBuilder) -> None:
     """A rank that hangs for half an hour until the collective times out has trained nothing in that time."""
     attempt = builder.submitted().attempt().spent(5, startup=0, steps=1)
     builder.passes(1800)
@@ -154,7 +154,7 @@ def test_what_a_crash_left_unsaid_is_unseen_up_to_the_exit(builder: RunBuilder) 
 
 
 @pytest.mark.parametrize("code", [0, 75])
-def test_a_program_that_ended_by_itself_was_shutting_down(builder: RunBuilder, code: int) -> None:
+def test_time_before_a_clean_exit_is_shutdown(builder: RunBuilder, code: int) -> None:
     """As a script with own_job(), which writes no outcome."""
     attempt = builder.submitted().attempt().spent(5, startup=0, steps=1)
     builder.passes(20)
@@ -162,7 +162,7 @@ def test_a_program_that_ended_by_itself_was_shutting_down(builder: RunBuilder, c
     assert account(builder).attempts[0].parts.unseen == 0
 
 
-def test_the_time_in_which_people_are_told_is_shutdown(builder: RunBuilder) -> None:
+def test_time_for_sending_notices_is_shutdown(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt().spent(5, startup=0, steps=1)
     attempt.exited(134).requeued("crash")
     builder.passes(8)
@@ -170,7 +170,7 @@ def test_the_time_in_which_people_are_told_is_shutdown(builder: RunBuilder) -> N
     assert parts(account(builder).attempts[0])["shutdown"] == 10
 
 
-def test_a_start_up_is_charged_to_one_cause_alone(builder: RunBuilder) -> None:
+def test_startup_is_charged_to_only_one_cause(builder: RunBuilder) -> None:
     """An attempt whose records are lost, as on a full disk, is in no time of ours."""
     builder.submitted().attempt("7.0", **WIDE).requeued("preempted")
     builder.event("started", "7.1", "batch", cpus="4")
@@ -180,7 +180,7 @@ def test_a_start_up_is_charged_to_one_cause_alone(builder: RunBuilder) -> None:
     assert found.lost_hours == pytest.approx(4 * found.attempts[2].parts.startup / 3600)
 
 
-def test_a_running_attempt_goes_up_to_now_and_its_steps_count(builder: RunBuilder) -> None:
+def test_running_attempt_lasts_until_now_with_its_steps_kept(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt(**WIDE).spent(50, startup=0, steps=1)
     found = account(builder, now=builder.now + 30)
     assert parts(found.attempts[0]) == {"kept": 1, "unseen": 30}
@@ -190,14 +190,14 @@ def test_a_running_attempt_goes_up_to_now_and_its_steps_count(builder: RunBuilde
     assert parts(account(builder).attempts[0])["lost"] == 1  # it has ended, and saved nothing
 
 
-def test_an_end_that_nobody_recorded_is_the_last_sign_of_life(builder: RunBuilder) -> None:
+def test_unrecorded_end_is_the_last_sign_of_life(builder: RunBuilder) -> None:
     builder.submitted().attempt().spent(50, startup=0, steps=1)
     attempt = account(builder).attempts[0]
     assert not attempt.place.on_record
     assert attempt.parts.unseen == 0
 
 
-def test_slurmstepds_notice_is_the_end_whatever_the_attempt_did_in_its_kill_wait(builder: RunBuilder) -> None:
+def test_slurmstepds_notice_and_kill_wait_set_the_end_of_an_attempt(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt(awake=T0 + 2)
     builder.now = T0 + 49
     builder.notice("DUE TO TIME LIMIT")
@@ -207,7 +207,7 @@ def test_slurmstepds_notice_is_the_end_whatever_the_attempt_did_in_its_kill_wait
     assert (place.begin, place.end, place.on_record) == (T0 + 2, T0 + 51, True)
 
 
-def test_a_link_of_a_chain_does_not_wait_while_the_one_before_it_runs(builder: RunBuilder) -> None:
+def test_waiting_time_of_a_chain_link_starts_after_the_previous_job(builder: RunBuilder) -> None:
     first = builder.submitted("7").attempt("7.0")
     builder.event("submitted", "7.0", "batch", job="8")
     builder.passes(1000)
@@ -219,7 +219,7 @@ def test_a_link_of_a_chain_does_not_wait_while_the_one_before_it_runs(builder: R
     assert found.attempts[1].queue_s == pytest.approx(21)
 
 
-def test_a_controller_whose_clock_is_ahead_costs_no_time(builder: RunBuilder) -> None:
+def test_clock_difference_of_the_controller_adds_no_time(builder: RunBuilder) -> None:
     """Or one whose clock was moved: `clusterdp fake advance`."""
     first = builder.submitted().attempt("7.0", awake=T0 + 2).queued(T0 + 3601, T0 + 3602)
     builder.passes(50)
@@ -232,14 +232,14 @@ def test_a_controller_whose_clock_is_ahead_costs_no_time(builder: RunBuilder) ->
     assert [attempt.queue_s for attempt in found.attempts] == [pytest.approx(1), pytest.approx(5)]
 
 
-def test_steps_are_lost_over_several_attempts_if_their_checkpoints_are_damaged(builder: RunBuilder) -> None:
+def test_damaged_checkpoints_lose_steps_of_several_attempts(builder: RunBuilder) -> None:
     builder.submitted().attempt("7.0").spent(100, startup=0, steps=1).saved(100).requeued("preempted")
     builder.attempt("7.1").restored(100).spent(200, startup=0, steps=1).saved(200).requeued("preempted")
     builder.attempt("7.2").restored(50).spent(60, startup=0, steps=1)
     assert [attempt.steps_lost for attempt in account(builder, builder.now).attempts] == [50, 100, 0]
 
 
-def test_going_back_by_the_users_wish_loses_nothing(builder: RunBuilder) -> None:
+def test_resume_from_an_older_step_counts_no_lost_steps(builder: RunBuilder) -> None:
     builder.submitted().attempt("7.0").spent(100, startup=0, steps=1).saved(100).requeued("preempted")
     builder.submitted("8", from_step=50).attempt("8.0").restored(50).spent(60, startup=0, steps=1)
     assert [attempt.steps_lost for attempt in account(builder, builder.now).attempts] == [0, 0]
@@ -247,7 +247,7 @@ def test_going_back_by_the_users_wish_loses_nothing(builder: RunBuilder) -> None
     assert [attempt.steps_lost for attempt in account(builder, builder.now).attempts] == [0, 5, 0]
 
 
-def test_events_that_are_not_what_they_should_be_are_passed_over(builder: RunBuilder) -> None:
+def test_account_ignores_malformed_events(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt(awake="x", cpus=[4], gpus="many").queued("N/A", None)  # type: ignore[arg-type]
     attempt.spent(None, startup="y", steps=float("nan"), saves=-1, evaluation=1e300).exited("z")  # type: ignore[arg-type]
     with (builder.run.events / "7.0-rank0.jsonl").open("a") as file:
@@ -257,7 +257,7 @@ def test_events_that_are_not_what_they_should_be_are_passed_over(builder: RunBui
     assert found.unit == ""
 
 
-def test_a_run_without_any_record_has_an_empty_account(builder: RunBuilder) -> None:
+def test_run_without_records_has_an_empty_account(builder: RunBuilder) -> None:
     found = account(builder)
     assert (found.total, found.goodput, found.attempts, found.by_cause) == (Parts(), None, (), ())
 
@@ -318,7 +318,7 @@ def build(builder: RunBuilder, story: list[dict[str, object]]) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(story=histories(), runs=st.booleans())
-def test_the_parts_of_any_history_add_up(story: list[dict[str, object]], runs: bool) -> None:
+def test_parts_of_any_history_add_up_to_the_allocated_time(story: list[dict[str, object]], runs: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         builder = RunBuilder(Path(folder) / "run")
         build(builder, story)

@@ -62,7 +62,7 @@ def has(data: dict[str, Any], schema: dict[str, Any]) -> bool:
     return list(data) == list(schema) and all(isinstance(data[key], kind) for key, kind in schema.items())
 
 
-def test_the_table_has_attempts_causes_and_what_was_lost(builder: RunBuilder) -> None:
+def test_goodput_table_has_attempts_causes_and_lost_time(builder: RunBuilder) -> None:
     preempted_and_killed(builder)
     lines = printed(builder).splitlines()
     assert lines[:6] == [
@@ -83,7 +83,7 @@ def test_the_table_has_attempts_causes_and_what_was_lost(builder: RunBuilder) ->
 
 
 @pytest.mark.parametrize(("columns", "nodes"), [(80, False), (120, True)])
-def test_it_fits_into_the_terminal(
+def test_goodput_table_fits_the_terminal(
     builder: RunBuilder, monkeypatch: pytest.MonkeyPatch, columns: int, nodes: bool
 ) -> None:
     class Terminal(io.StringIO):
@@ -102,7 +102,7 @@ def test_it_fits_into_the_terminal(
     assert ("nodes" in table[0]) == nodes
 
 
-def test_json_has_these_keys_and_types(builder: RunBuilder) -> None:
+def test_goodput_json_has_the_documented_keys_and_types(builder: RunBuilder) -> None:
     preempted_and_killed(builder)
     data = json.loads(printed(builder, as_json=True))
     assert has(data, ACCOUNT)
@@ -113,7 +113,7 @@ def test_json_has_these_keys_and_types(builder: RunBuilder) -> None:
         assert sum(each["parts_s"].values()) == pytest.approx(each["allocated_s"])
 
 
-def test_what_is_not_known_is_null_in_json_and_said_in_words(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_unknown_goodput_is_null_in_json(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted(entry="").attempt()
     queue.answers("7|RUNNING|None|n1")
     data = json.loads(printed(builder, as_json=True, now=builder.now + 60))
@@ -131,7 +131,7 @@ def test_what_is_not_known_is_null_in_json_and_said_in_words(builder: RunBuilder
     assert "running: its program does not say what it does; job.loop() does" in text
 
 
-def test_an_end_that_is_not_on_record_is_said(builder: RunBuilder) -> None:
+def test_goodput_names_an_unrecorded_end_with_the_sacct_command(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt().spent(5, startup=0, steps=1)
     builder.attempt("7.1").finished()
     attempt.files.cause.write_text("lost\n")
@@ -139,11 +139,11 @@ def test_an_end_that_is_not_on_record_is_said(builder: RunBuilder) -> None:
     assert "the end of attempt 1 is not on record: `sacct --duplicates -j 7` may know it" in text
 
 
-def test_a_run_that_waits_for_its_first_attempt_has_nothing_to_tell(builder: RunBuilder) -> None:
+def test_goodput_of_a_run_without_attempts_is_one_line(builder: RunBuilder) -> None:
     assert "Nothing is on record yet" in printed(builder.submitted())
 
 
-def test_hundreds_of_attempts_stay_readable(builder: RunBuilder) -> None:
+def test_goodput_table_shortens_many_attempts(builder: RunBuilder) -> None:
     builder.submitted()
     for i in range(60):
         builder.attempt(f"7.{i}").requeued("preempted")
@@ -152,7 +152,7 @@ def test_hundreds_of_attempts_stay_readable(builder: RunBuilder) -> None:
     assert "40 older: --json has them" in text
 
 
-def test_status_has_one_line_of_it(builder: RunBuilder) -> None:
+def test_status_has_a_line_of_goodput(builder: RunBuilder) -> None:
     preempted_and_killed(builder)
     out = io.StringIO()
     show_status(builder.run, out, now=T0 + 600)
@@ -160,7 +160,7 @@ def test_status_has_one_line_of_it(builder: RunBuilder) -> None:
     assert words in out.getvalue().splitlines()
 
 
-def test_the_verb_takes_a_run_or_the_latest(builder: RunBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_goodput_takes_a_run_or_the_latest(builder: RunBuilder, capsys: pytest.CaptureFixture[str]) -> None:
     preempted_and_killed(builder)
     assert main(["goodput", str(builder.run.path)]) == 0
     assert "goodput    29.4 %" in capsys.readouterr().out

@@ -20,7 +20,7 @@ from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
 
 
-def test_the_marker_stands_before_slurm_is_told(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_cancel_writes_its_marker_before_scancel(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt()
     queue.answers("7|RUNNING|None|n1")
     queue.write("scancel", f"[ -e {builder.run.cancelled} ] || echo too early >>{queue.folder}/asked\n")
@@ -31,7 +31,7 @@ def test_the_marker_stands_before_slurm_is_told(builder: RunBuilder, queue: Fake
     assert [e["job"] for e in read_events(builder.run) if e["event"] == "cancelled"] == ["7"]
 
 
-def test_every_live_job_of_the_run_is_cancelled(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_cancel_ends_every_live_job_of_the_run(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted("7").attempt("7.0").failed()
     builder.submitted("8").submitted("9")
     queue.answers("7|FAILED|None|", "8|RUNNING|None|n1", "9|PENDING|Dependency|")
@@ -39,7 +39,7 @@ def test_every_live_job_of_the_run_is_cancelled(builder: RunBuilder, queue: Fake
     assert [line for line in queue.asked if line.startswith("scancel")] == ["scancel 8", "scancel 9"]
 
 
-def test_a_job_that_came_meanwhile_is_cancelled_too(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_cancel_ends_a_job_resubmitted_meanwhile(builder: RunBuilder, queue: FakeQueue) -> None:
     """A batch script that had not seen the marker yet may resubmit itself."""
     builder.submitted("7").attempt("7.0")
     event = '{"time":1800000000,"event":"submitted","attempt":"7.0","job":"8"}'
@@ -50,7 +50,7 @@ def test_a_job_that_came_meanwhile_is_cancelled_too(builder: RunBuilder, queue: 
     assert [line for line in queue.asked if line.startswith("scancel")] == ["scancel 7", "scancel 8"]
 
 
-def test_cancelling_twice_is_cancelling_once(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_second_cancel_keeps_the_first_marker(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted()
     queue.answers("7|PENDING|Resources|")
     cancel(builder.run)
@@ -61,7 +61,7 @@ def test_cancelling_twice_is_cancelling_once(builder: RunBuilder, queue: FakeQue
     assert len([e for e in read_events(builder.run) if e["event"] == "cancelled"]) == 1
 
 
-def test_a_second_cancel_tries_again_what_the_first_could_not(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_second_cancel_retries_a_failed_scancel(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt()
     queue.answers("7|RUNNING|None|n1")
     queue.write("scancel", "echo 'slurm_kill_job: Unable to contact slurm controller' >&2; exit 1\n")
@@ -71,20 +71,22 @@ def test_a_second_cancel_tries_again_what_the_first_could_not(builder: RunBuilde
     assert "cancelled job 7" in cancel(builder.run)
 
 
-def test_a_finished_run_is_left_as_it_is(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_cancel_leaves_a_finished_run_unchanged(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().finished()
     assert "is over already (done)" in cancel(builder.run)
     assert not builder.run.cancelled.exists()
     assert read_history(builder.run).state is RunState.DONE
 
 
-def test_a_failed_run_that_somebody_requeued_is_cancelled(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_cancel_ends_a_failed_run_requeued_by_hand(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().failed()
     queue.answers("7|PENDING|BeginTime|")
     assert "cancelled job 7" in cancel(builder.run)
 
 
-def test_a_silent_controller_leaves_the_marker_and_says_so(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_cancel_under_a_silent_controller_keeps_the_marker_and_names_the_remedy(
+    builder: RunBuilder, queue: FakeQueue
+) -> None:
     builder.submitted()
     queue.answers(error="Unable to contact slurm controller")
     queue.write("scancel", "echo 'Unable to contact slurm controller' >&2; exit 1\n")
@@ -94,7 +96,7 @@ def test_a_silent_controller_leaves_the_marker_and_says_so(builder: RunBuilder, 
     assert builder.run.cancelled.exists()
 
 
-def test_without_an_answer_of_squeue_the_jobs_on_record_are_cancelled(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_cancel_without_squeue_cancels_the_recorded_jobs(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted("7").attempt("7.0").failed()
     builder.submitted("8").submitted("9")
     queue.answers(error="Unable to contact slurm controller")
@@ -102,7 +104,7 @@ def test_without_an_answer_of_squeue_the_jobs_on_record_are_cancelled(builder: R
     assert [line for line in queue.asked if line.startswith("scancel")] == ["scancel 8", "scancel 9"]
 
 
-def test_a_run_of_which_slurm_was_not_told_is_not_over_while_it_waits(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_run_after_a_failed_scancel_still_has_state_waiting(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted()
     queue.answers("7|PENDING|Priority|")
     queue.write("scancel", "exit 1\n")
@@ -117,13 +119,13 @@ def test_a_run_of_which_slurm_was_not_told_is_not_over_while_it_waits(builder: R
     assert current_status(read_history(builder.run)).state is RunState.CANCELLED
 
 
-def test_an_error_names_no_job_where_none_is_known(builder: RunBuilder) -> None:
+def test_marker_error_without_a_known_job_names_no_job(builder: RunBuilder) -> None:
     (builder.run.path / f".cancelled.{os.getpid()}").mkdir()
     with pytest.raises(RunError, match=r"cannot be written.* and try again\.$"):
         mark_cancelled(builder.run, None)
 
 
-def test_a_marker_that_cannot_be_written_tells_slurm_nothing(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_cancel_without_a_writable_marker_calls_no_scancel(builder: RunBuilder, queue: FakeQueue) -> None:
     """A scancel without the marker would look like a preemption."""
     builder.submitted().attempt()
     queue.answers("7|RUNNING|None|n1")
@@ -133,7 +135,7 @@ def test_a_marker_that_cannot_be_written_tells_slurm_nothing(builder: RunBuilder
     assert not any(line.startswith("scancel") for line in queue.asked)
 
 
-def test_a_run_of_another_cluster_is_never_cancelled_here(elsewhere: Path, queue: FakeQueue, tmp_path: Path) -> None:
+def test_cancel_refuses_a_run_of_another_cluster(elsewhere: Path, queue: FakeQueue, tmp_path: Path) -> None:
     (tmp_path / "fake").mkdir()
     builder = RunBuilder(elsewhere / "r").submitted("3", cluster=str(tmp_path / "fake"))
     with pytest.raises(RunError, match="no squeue here that knows its cluster"):

@@ -40,7 +40,7 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-def test_a_run_that_is_over_is_removed(over: RunDir, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rm_removes_a_run_in_its_final_state(over: RunDir, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     remember(over)
     assert rm("digits", "--dry-run") == 0
     out = capsys.readouterr().out
@@ -54,7 +54,7 @@ def test_a_run_that_is_over_is_removed(over: RunDir, elsewhere: Path, capsys: py
     assert rm("digits", "--yes") == 4
 
 
-def test_it_wants_its_runs_named_and_an_answer(
+def test_rm_requires_run_names_and_a_confirmation(
     over: RunDir, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert rm() == 2
@@ -74,7 +74,7 @@ def test_it_wants_its_runs_named_and_an_answer(
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "PENDING", "COMPLETING", "SUSPENDED", "NEWSTATE"])
-def test_a_run_whose_job_lives_stays_even_if_its_records_say_that_it_is_over(
+def test_rm_refuses_a_run_with_a_live_job(
     over: RunDir, queue: FakeQueue, state: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     queue.answers(f"7|{state}|None|")
@@ -86,7 +86,7 @@ def test_a_run_whose_job_lives_stays_even_if_its_records_say_that_it_is_over(
     assert files(over.path) == before
 
 
-def test_a_job_that_is_not_on_record_counts(over: RunDir, queue: FakeQueue) -> None:
+def test_rm_refuses_a_run_with_a_job_submitted_by_hand(over: RunDir, queue: FakeQueue) -> None:
     """`sbatch job.sbatch` by hand, which is still in the queue."""
     queue.write("squeue", f'case "$*" in *--me*) echo "9|PENDING|{over.path}/job.sbatch";; esac\n')
     assert rm("digits", "--yes") == 4
@@ -111,7 +111,7 @@ def in_doubt_elsewhere(builder: RunBuilder, queue: FakeQueue) -> None:
 
 
 @pytest.mark.parametrize("how", [slurm_is_silent, on_another_cluster, in_doubt_elsewhere])
-def test_a_run_of_which_it_is_not_known_stays(
+def test_rm_refuses_a_run_of_unknown_state(
     over: RunDir, builder: RunBuilder, queue: FakeQueue, how: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     how(builder, queue)
@@ -120,7 +120,7 @@ def test_a_run_of_which_it_is_not_known_stays(
     assert over.path.exists()
 
 
-def test_a_run_whose_cluster_is_gone_and_one_that_was_never_submitted_can_go(
+def test_rm_removes_runs_of_a_deleted_cluster_or_never_submitted(
     builder: RunBuilder, queue: FakeQueue, elsewhere: Path, tmp_path: Path
 ) -> None:
     builder.submitted(cluster=str(tmp_path / "gone/slurm.conf")).attempt()
@@ -132,7 +132,7 @@ def test_a_run_whose_cluster_is_gone_and_one_that_was_never_submitted_can_go(
     assert files(elsewhere / "runs") == set()
 
 
-def test_the_others_go_although_one_stays(
+def test_rm_removes_the_other_runs_if_one_is_refused(
     over: RunDir, elsewhere: Path, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     RunBuilder(elsewhere / "runs/live").submitted("8").attempt("8.0")
@@ -144,7 +144,7 @@ def test_the_others_go_although_one_stays(
     assert not over.path.exists()
 
 
-def test_what_is_no_run_is_not_removed(
+def test_rm_refuses_folders_and_links_unlike_runs(
     over: RunDir, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project = elsewhere / "project"  # somebody's own, with a config.yaml
@@ -169,9 +169,7 @@ def test_what_is_no_run_is_not_removed(
     assert over.path.exists()
 
 
-def test_no_link_is_followed_and_checkpoints_elsewhere_stay(
-    over: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rm_follows_no_link(over: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text("x")
@@ -184,21 +182,21 @@ def test_no_link_is_followed_and_checkpoints_elsewhere_stay(
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/run", "/scratch/x", "../elsewhere"])
-def test_a_checkpoint_url_is_named_and_stays(over: RunDir, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rm_names_and_keeps_the_checkpoint_url(over: RunDir, url: str, capsys: pytest.CaptureFixture[str]) -> None:
     values = {"command": ["true"], "name": "digits", "checkpoint": {"url": url}}
     over.config.write_text(config.dump(config.from_mapping(values)))
     assert rm("digits", "--dry-run") == 0
     assert url in capsys.readouterr().out.split("stays")[1]
 
 
-def test_a_resume_that_is_under_way_keeps_the_run(over: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rm_refuses_a_run_during_a_resume(over: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     with RunLock(over):
         assert rm("digits", "--yes") == 4
     assert "has been submitting a job of it" in capsys.readouterr().err
     assert over.path.exists()
 
 
-def test_a_run_that_was_resumed_while_the_user_was_asked_stays(
+def test_rm_refuses_a_run_resumed_during_the_confirmation(
     over: RunDir, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = module.plan_removal("digits")
@@ -208,7 +206,7 @@ def test_a_run_that_was_resumed_while_the_user_was_asked_stays(
     assert over.path.exists()
 
 
-def test_an_interrupted_removal_leaves_no_run_and_can_be_finished(
+def test_interrupted_rm_leaves_no_run_and_can_be_finished(
     over: RunDir, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     remember(over)
@@ -238,7 +236,7 @@ def test_an_interrupted_removal_leaves_no_run_and_can_be_finished(
     assert files(elsewhere / "runs") == set()
 
 
-def test_ctrl_c_says_that_a_part_is_left(
+def test_ctrl_c_during_rm_reports_the_partly_removed_run(
     over: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(folder: Path) -> None:
@@ -249,14 +247,14 @@ def test_ctrl_c_says_that_a_part_is_left(
     assert "A part of runs/digits is removed; `clusterdp rm runs/digits` removes the rest" in capsys.readouterr().err
 
 
-def test_the_rest_of_an_earlier_run_of_the_name_goes_as_well(over: RunDir, elsewhere: Path) -> None:
+def test_rm_removes_leftovers_of_an_interrupted_rm(over: RunDir, elsewhere: Path) -> None:
     rest = elsewhere / "runs/.digits.removing"
     (rest / "events").mkdir(parents=True)
     assert rm("digits", "--yes") == 0
     assert files(elsewhere / "runs") == set()
 
 
-def test_space_is_what_becomes_free(over: RunDir, tmp_path: Path) -> None:
+def test_rm_counts_only_the_space_to_be_freed(over: RunDir, tmp_path: Path) -> None:
     before = module.plan_removal("digits").nbytes
     assert 1_000_000 <= before < 1_200_000
     os.link(over.path / "big", over.path / "big2")
@@ -265,7 +263,7 @@ def test_space_is_what_becomes_free(over: RunDir, tmp_path: Path) -> None:
     assert module.plan_removal("digits").nbytes < 200_000
 
 
-def test_a_run_of_a_cluster_that_is_down_can_go_though_its_commands_are_on_the_path(
+def test_rm_removes_a_run_of_a_stopped_fake_cluster_still_on_path(
     builder: RunBuilder, queue: FakeQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conf = tmp_path / "fake/slurm.conf"
@@ -279,14 +277,12 @@ def test_a_run_of_a_cluster_that_is_down_can_go_though_its_commands_are_on_the_p
     assert not builder.run.path.exists()
 
 
-def test_a_run_that_is_not_there_is_told_before_a_terminal_is_wanted(
-    over: RunDir, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rm_of_a_missing_run_is_an_error_without_a_terminal(over: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     assert rm("nosuch") == 4
     assert "nosuch: no such run folder" in capsys.readouterr().err
 
 
-def test_a_config_that_is_no_file_is_told_in_words(over: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rm_dry_run_reports_an_unreadable_config(over: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     over.config.unlink()
     os.mkfifo(over.config)
     assert rm("digits", "--dry-run") == 0

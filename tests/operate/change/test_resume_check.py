@@ -24,14 +24,14 @@ def checkpoints(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "REQUEUE_HOLD"])
-def test_a_job_that_lives_or_waits_refuses(builder: RunBuilder, queue: FakeQueue, state: str) -> None:
+def test_resume_refuses_a_run_with_a_live_job(builder: RunBuilder, queue: FakeQueue, state: str) -> None:
     builder.submitted().attempt().stopped(9).requeued("preempted")
     queue.answers(f"7|{state}|BeginTime|")
     with pytest.raises(RunError, match=f"job 7 is {state}.*clusterdp cancel runs/digits"):
         check_resumable(builder.run)
 
 
-def test_an_older_job_that_somebody_requeued_refuses_as_well(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_resume_refuses_a_run_with_an_older_job_requeued(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted("7").attempt("7.0").failed()
     builder.submitted("8").attempt("8.0").failed()
     queue.answers("7|PENDING|BeginTime|", "8|FAILED|None|")
@@ -39,9 +39,7 @@ def test_an_older_job_that_somebody_requeued_refuses_as_well(builder: RunBuilder
         check_resumable(builder.run)
 
 
-def test_a_finished_run_whose_job_slurm_queues_again_says_what_will_become_of_it(
-    builder: RunBuilder, queue: FakeQueue
-) -> None:
+def test_resume_refuses_a_finished_run_queued_again_by_slurm(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().finished(9)
     queue.answers("7|PENDING|BeginTime|")
     with pytest.raises(RunError, match=r"is done, and Slurm starts job 7 once more, which finds .* ends by itself"):
@@ -54,7 +52,7 @@ def test_a_finished_run_whose_job_slurm_queues_again_says_what_will_become_of_it
         check_resumable(builder.run)
 
 
-def test_a_job_of_a_failed_run_that_slurm_queues_again_does_not_go_on(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_resume_refuses_a_failed_run_queued_again_by_slurm(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().failed()
     queue.answers("7|PENDING|BeginTime|")
     with pytest.raises(
@@ -71,7 +69,7 @@ def test_a_job_of_a_failed_run_that_slurm_queues_again_does_not_go_on(builder: R
         ("REQUEUE_HOLD", "launch failure limit exceeded requeued held", "Only an administrator can release it"),
     ],
 )
-def test_a_held_job_does_not_go_on_by_itself(
+def test_resume_refuses_a_held_job_and_advises_cancel(
     builder: RunBuilder, queue: FakeQueue, state: str, reason: str, who: str
 ) -> None:
     builder.submitted().attempt().requeued("preempted")
@@ -80,21 +78,21 @@ def test_a_held_job_does_not_go_on_by_itself(
         check_resumable(builder.run)
 
 
-def test_a_cancelled_job_on_its_way_out_has_to_be_waited_for(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_resume_refuses_a_cancelled_job_still_completing(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt()
     queue.answers("7|COMPLETING|None|n1")
     with pytest.raises(RunError, match="still ending"):
         check_resumable(builder.cancelled().run)
 
 
-def test_a_silent_controller_refuses(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_resume_refuses_under_a_silent_controller(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().failed()
     queue.answers(error="Unable to contact slurm controller")
     with pytest.raises(SlurmError, match="not known whether job 7 is over"):
         check_resumable(builder.run)
 
 
-def test_a_run_whose_cluster_is_out_of_reach_has_to_be_settled_first(
+def test_resume_requires_cancel_if_the_cluster_is_unreachable(
     builder: RunBuilder, checkpoints: list[SimpleNamespace]
 ) -> None:
     builder.submitted().attempt()
@@ -103,14 +101,14 @@ def test_a_run_whose_cluster_is_out_of_reach_has_to_be_settled_first(
     check_resumable(builder.cancelled().run)
 
 
-def test_a_step_that_has_a_checkpoint_is_taken(
+def test_resume_from_accepts_a_step_with_a_checkpoint(
     builder: RunBuilder, queue: FakeQueue, checkpoints: list[SimpleNamespace]
 ) -> None:
     builder.submitted().attempt().failed()
     check_resumable(builder.run, from_step=100)
 
 
-def test_a_step_without_a_checkpoint_lists_those_there_are(
+def test_resume_from_lists_the_steps_with_checkpoints(
     builder: RunBuilder, queue: FakeQueue, checkpoints: list[SimpleNamespace]
 ) -> None:
     builder.submitted().attempt().failed()
@@ -122,13 +120,13 @@ def test_a_step_without_a_checkpoint_lists_those_there_are(
     check_resumable(builder.run)
 
 
-def test_the_real_manifests_of_an_empty_folder_are_none(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_resume_from_without_any_checkpoint_is_refused(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().failed()
     with pytest.raises(RunError, match="There is none at all"):
         check_resumable(builder.run, from_step=1)
 
 
-def test_the_marker_goes_and_comes_back_if_the_submit_fails(builder: RunBuilder) -> None:
+def test_cancel_marker_returns_if_the_resume_fails(builder: RunBuilder) -> None:
     builder.cancelled()
     marker = builder.run.cancelled.read_text()
 
@@ -145,7 +143,9 @@ def test_the_marker_goes_and_comes_back_if_the_submit_fails(builder: RunBuilder)
     assert not builder.run.cancelled.exists()
 
 
-def test_preparing_changes_nothing(builder: RunBuilder, queue: FakeQueue, checkpoints: list[SimpleNamespace]) -> None:
+def test_resume_check_changes_no_file(
+    builder: RunBuilder, queue: FakeQueue, checkpoints: list[SimpleNamespace]
+) -> None:
     builder.submitted().attempt().failed()
     before = contents(builder.cancelled().run.path)
     check_resumable(builder.run)
@@ -164,7 +164,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         ("params: {}\nother:\n  epochs: 2\n", "To train on, raise what ends it, if its params have that."),
     ],
 )
-def test_what_would_train_on_is_a_param_that_the_run_has(params: str, said: str, builder: RunBuilder) -> None:
+def test_resume_hint_of_a_finished_run_names_an_existing_param(params: str, said: str, builder: RunBuilder) -> None:
     builder.run.config.write_text(f"name: digits\n{params}backend: sbatch\n")
     builder.submitted().attempt().trained(1, 40).finished(40)
     assert (nothing_left(builder.run) or "").endswith(said)

@@ -21,7 +21,7 @@ from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
 
 
-def test_the_ranks_are_told_by_the_mark_alone(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_stop_of_an_entry_run_writes_a_mark_without_scancel(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted(entry="digits:main").attempt()
     queue.answers("7|RUNNING|None|n1")
     assert stop(builder.run).startswith("runs/digits: job 7 saves at one of its next steps and ends. `clusterdp resume")
@@ -30,7 +30,7 @@ def test_the_ranks_are_told_by_the_mark_alone(builder: RunBuilder, queue: FakeQu
     assert [e["job"] for e in read_events(builder.run) if e["event"] == "stop-asked"] == ["7"]
 
 
-def test_a_program_gets_term(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_stop_of_a_command_run_sends_term_after_its_mark(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted(entry="").attempt()
     queue.answers("7|RUNNING|None|n1")
     queue.write("scancel", f"[ -e {builder.run.stop} ] || echo too early >>{queue.folder}/asked\n")
@@ -39,7 +39,7 @@ def test_a_program_gets_term(builder: RunBuilder, queue: FakeQueue) -> None:
     assert "too early" not in queue.asked
 
 
-def test_a_program_that_cannot_be_told_is_no_success(builder: RunBuilder, queue: FakeQueue, tmp_path: Path) -> None:
+def test_stop_without_a_reachable_cluster_is_an_error(builder: RunBuilder, queue: FakeQueue, tmp_path: Path) -> None:
     (tmp_path / "fake").mkdir()
     builder.submitted(entry="", cluster=str(tmp_path / "fake")).attempt()
     with pytest.raises(RunError, match=r"no squeue here that knows its cluster .* its program was not told"):
@@ -48,7 +48,7 @@ def test_a_program_that_cannot_be_told_is_no_success(builder: RunBuilder, queue:
     assert queue.asked == []
 
 
-def test_a_job_that_waits_leaves_the_queue(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_stop_removes_a_waiting_job_from_the_queue(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted(entry="digits:main").attempt().stopped(120).requeued("preempted")
     queue.answers("7|PENDING|BeginTime|")
     assert "job 7 has left the queue" in stop(builder.run)
@@ -57,14 +57,14 @@ def test_a_job_that_waits_leaves_the_queue(builder: RunBuilder, queue: FakeQueue
     assert (history.state, history.why) == (RunState.STOPPED, "the last attempt had ended before: preempted")
 
 
-def test_what_is_over_is_not_stopped(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_stop_leaves_a_finished_run_unmarked(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().finished()
     assert stop(builder.run) == "runs/digits: is over already (done); nothing to stop."
     assert not builder.run.stop.exists()
 
 
 @pytest.mark.parametrize("name", ["clusterdp stop", "job.stop: the loss has diverged"])
-def test_a_stopped_attempt_says_who_wanted_it(builder: RunBuilder, name: str) -> None:
+def test_ending_of_a_stopped_attempt_names_the_user(builder: RunBuilder, name: str) -> None:
     attempt = builder.submitted(entry="digits:main").attempt()
     attempt._rank0("signal", name=name, step=119)
     attempt.saved(120).outcome("stop user 120")
@@ -77,7 +77,7 @@ def test_a_stopped_attempt_says_who_wanted_it(builder: RunBuilder, name: str) ->
     assert not [line for line in told if "the last" in line]  # no log: nothing has failed
 
 
-def test_resume_takes_the_mark_away_unless_it_fails(builder: RunBuilder) -> None:
+def test_resume_removes_the_stop_mark_unless_it_fails(builder: RunBuilder) -> None:
     builder.submitted()
     builder.run.stop.write_text("mark")
     with pytest.raises(RuntimeError), uncancelled(builder.run):

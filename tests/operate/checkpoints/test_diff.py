@@ -25,14 +25,14 @@ def state(**other: Any) -> dict[str, Any]:
     return {"model": model(), "optimizer": {"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": groups}} | other
 
 
-def test_the_same_bits_are_identical_though_other_files_hold_them(save: Save, cli: Run) -> None:
+def test_checkpoint_diff_of_equal_states_in_other_files_is_identical(save: Save, cli: Run) -> None:
     save(1, state(), at="a"), save(1, state(), at="b")
     code, out = cli("diff", "a", "b")
     assert code == 0
     assert out.splitlines()[-1] == "identical: 3 tensors and all that goes with them, to the last bit"
 
 
-def test_one_flipped_bit_of_one_element_is_found_and_measured(save: Save, cli: Run) -> None:
+def test_checkpoint_diff_measures_one_changed_element(save: Save, cli: Run) -> None:
     other = state()
     other["model"]["big"][345_678] = 1.5
     save(100, state()), save(200, other)
@@ -44,7 +44,7 @@ def test_one_flipped_bit_of_one_element_is_found_and_measured(save: Save, cli: R
     assert "random numbers" not in out
 
 
-def test_tensors_of_one_side_and_of_another_shape_or_dtype(save: Save, cli: Run) -> None:
+def test_checkpoint_diff_lists_missing_tensors_and_other_shapes_or_dtypes(save: Save, cli: Run) -> None:
     save(1, {"model": {"a": torch.zeros(3), "b": torch.zeros(3), "c": torch.zeros(3), "same": torch.zeros(2)}}, at="a")
     save(
         1,
@@ -61,7 +61,7 @@ def test_tensors_of_one_side_and_of_another_shape_or_dtype(save: Save, cli: Run)
     assert "absent" not in out, "what is told of as a tensor is not told of again as a value"
 
 
-def test_values_are_told_by_their_keys(save: Save, cli: Run) -> None:
+def test_checkpoint_diff_lists_changed_values_by_key(save: Save, cli: Run) -> None:
     other = state(sampler={"position": 64, "nan": float("nan"), "seen": {7: True}})
     other["optimizer"]["param_groups"][0]["lr"] = 0.05
     save(1, state(sampler={"position": 32, "nan": float("nan"), "seen": {}}), at="a", meta={"epoch": 1})
@@ -76,14 +76,14 @@ def test_values_are_told_by_their_keys(save: Save, cli: Run) -> None:
     assert out.endswith("\n0 of 3 tensors differ\n")
 
 
-def test_another_kind_of_container_is_not_the_same(save: Save, cli: Run) -> None:
+def test_checkpoint_diff_reports_another_kind_of_container(save: Save, cli: Run) -> None:
     save(1, {"x": {"a": [1, 2]}}, at="a"), save(1, {"x": {"a": (1, 2)}}, at="b")
     code, out = cli("diff", "a", "b")
     assert code == 1
     assert "\nstate: the same values in other containers\n" in out
 
 
-def test_random_numbers_are_one_line(folder: Path, cli: Run) -> None:
+def test_checkpoint_diff_reports_random_numbers_in_one_line(folder: Path, cli: Run) -> None:
     for seed in (1, 2):
         torch.manual_seed(seed)
         Checkpointer(folder, {"model": thing(model())}).save(seed)
@@ -97,7 +97,7 @@ def test_random_numbers_are_one_line(folder: Path, cli: Run) -> None:
     assert cli("diff", "saved@1", "saved@2", "--only", "model")[0] == 0
 
 
-def test_what_a_rank_has_for_itself_is_compared(folder: Path, cli: Run) -> None:
+def test_checkpoint_diff_compares_state_of_each_rank(folder: Path, cli: Run) -> None:
     for step in (1, 2):
         torch.manual_seed(0)
         own = thing({"seen": step, "buffer": torch.full((5,), float(step))}, per_rank=True)
@@ -108,14 +108,12 @@ def test_what_a_rank_has_for_itself_is_compared(folder: Path, cli: Run) -> None:
     assert "\nrank 0/loader/buffer: other values\n" in out
 
 
-def test_many_values_are_cut_short(save: Save, cli: Run) -> None:
+def test_checkpoint_diff_shortens_many_values(save: Save, cli: Run) -> None:
     save(1, {"x": {str(i): 0 for i in range(50)}}, at="a"), save(1, {"x": {str(i): 1 for i in range(50)}}, at="b")
     assert "\nand 30 more values\n" in cli("diff", "a", "b")[1]
 
 
-def test_a_step_that_was_gone_back_to_is_known_to_be_the_same_without_a_read(
-    save: Save, folder: Path, cli: Run
-) -> None:
+def test_checkpoint_diff_of_commits_sharing_files_reads_no_data(save: Save, folder: Path, cli: Run) -> None:
     first = save(1)
     Checkpointer(folder, {"model": thing(model())}).restore(1, retire_later=True)
     save(2)
@@ -127,7 +125,7 @@ def test_a_step_that_was_gone_back_to_is_known_to_be_the_same_without_a_read(
     assert (code, out.splitlines()[-1]) == (0, "identical: both are made of the same files")
 
 
-def test_damaged_bytes_are_compared_with_nothing(save: Save, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoint_diff_refuses_damaged_bytes(save: Save, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(1), flip(data_file(folder, save(2).token))
     assert main(["checkpoint", "diff", "saved", "1", "2"]) == 5
     out, err = capsys.readouterr()
@@ -139,19 +137,21 @@ def test_damaged_bytes_are_compared_with_nothing(save: Save, folder: Path, capsy
     ("words", "code"),
     [(["saved"], 2), (["saved", "1", "2", "3"], 2), (["saved", "1", "9"], 5), (["saved", "nowhere"], 4)],
 )
-def test_a_mistake_is_one_line(save: Save, capsys: pytest.CaptureFixture[str], words: list[str], code: int) -> None:
+def test_checkpoint_diff_mistake_is_one_line(
+    save: Save, capsys: pytest.CaptureFixture[str], words: list[str], code: int
+) -> None:
     save(1)
     assert main(["checkpoint", "diff", *words]) == code
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_an_object_that_is_not_there_is_said(save: Save, cli: Run) -> None:
+def test_checkpoint_diff_only_names_the_existing_objects(save: Save, cli: Run) -> None:
     save(1, at="a"), save(2, at="b")
     code, out = cli("diff", "a", "b", "--only", "optimizer")
     assert code == 5 and "It has: model." in out
 
 
-def test_numbers_too_long_to_be_spelled_are_compared(save: Save, cli: Run) -> None:
+def test_checkpoint_diff_compares_huge_integers(save: Save, cli: Run) -> None:
     save(1, {"model": {"n": 10**5000, "w": torch.ones(1)}}), save(2, {"model": {"n": 7, "w": torch.ones(1)}})
     code, said = cli("diff", "saved", 1, 2)
     assert code == 1

@@ -59,7 +59,7 @@ def equal(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def test_a_module_loads_its_safetensors_file(folder: Path, elsewhere: Path, cli: Run) -> None:
+def test_module_loads_its_exported_safetensors_file(folder: Path, elsewhere: Path, cli: Run) -> None:
     training = Training(seed=1, adam=True)
     Checkpointer(folder, {"model": training.model, "optimizer": training.optimizer}).save(7)
     code, out = cli("export", "saved", "--only", "model", "m.safetensors")
@@ -75,7 +75,7 @@ def test_a_module_loads_its_safetensors_file(folder: Path, elsewhere: Path, cli:
     assert equal(load_file("all.safetensors")["model.first.weight"], training.model.first.weight.detach())
 
 
-def test_module_optimizer_and_all_load_their_pt_file(folder: Path, cli: Run) -> None:
+def test_module_and_optimizer_load_their_exported_pt_file(folder: Path, cli: Run) -> None:
     training = Training(seed=1, adam=True)
     for parameter in training.model.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -90,7 +90,7 @@ def test_module_optimizer_and_all_load_their_pt_file(folder: Path, cli: Run) -> 
     assert equal(torch.load("m.pth", weights_only=True), training.model.state_dict())
 
 
-def test_whatever_a_state_may_hold_is_in_the_pt_file_as_it_was(save: Save, cli: Run) -> None:
+def test_exported_pt_file_holds_any_state_unchanged(save: Save, cli: Run) -> None:
     save(1, {"x": EVERYTHING})
     assert cli("export", "saved", "x.pt")[0] == 0
     for options in ({"weights_only": True}, {"weights_only": False}, {"weights_only": True, "mmap": True}):
@@ -99,7 +99,7 @@ def test_whatever_a_state_may_hold_is_in_the_pt_file_as_it_was(save: Save, cli: 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
 @pytest.mark.parametrize("name", sorted(DTYPES))
-def test_every_dtype_is_in_both_formats(save: Save, cli: Run, name: str) -> None:
+def test_export_writes_every_dtype_in_both_formats(save: Save, cli: Run, name: str) -> None:
     one = as_bytes(torch.arange(1, 4).to(DTYPES[name])).clone().view(DTYPES[name])
     state = {"x": {"odd": torch.ones(3, dtype=torch.uint8), "it": one, "wide": torch.ones(2, dtype=torch.float64)}}
     save(1, state)
@@ -118,7 +118,7 @@ def test_every_dtype_is_in_both_formats(save: Save, cli: Run, name: str) -> None
         assert not Path("x.safetensors").exists()
 
 
-def test_tied_weights_stay_tied_in_a_pt_file_and_are_both_there_in_the_other(save: Save, cli: Run) -> None:
+def test_exported_tied_weights_stay_tied_in_pt_and_doubled_in_safetensors(save: Save, cli: Run) -> None:
     weight = torch.rand(5)
     save(1, {"model": {"embedding": weight, "head": weight}})
     assert cli("export", "saved", "x.pt", "--only", "model")[0] == 0
@@ -128,19 +128,19 @@ def test_tied_weights_stay_tied_in_a_pt_file_and_are_both_there_in_the_other(sav
     assert equal(load_file("x.safetensors"), {"embedding": weight, "head": weight})
 
 
-def test_numpy_arrays_become_tensors(save: Save, cli: Run) -> None:
+def test_exported_numpy_arrays_are_tensors(save: Save, cli: Run) -> None:
     save(1, {"x": {"array": numpy.arange(3), "scalar": numpy.float32(2)}})
     assert cli("export", "saved", "x.pt")[0] == 0
     assert equal(torch.load("x.pt", weights_only=True)["x"], {"array": torch.arange(3), "scalar": torch.tensor(2.0)})
 
 
-def test_keys_that_dots_would_make_the_same_have_slashes(save: Save, cli: Run) -> None:
+def test_exported_keys_colliding_with_dots_have_slashes(save: Save, cli: Run) -> None:
     save(1, {"x": {"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}, "c": torch.ones(2)}})
     assert cli("export", "saved", "x.safetensors", "--only", "x")[0] == 0
     assert equal(load_file("x.safetensors"), {"a.b": torch.zeros(1), "a/b": torch.ones(1), "c": torch.ones(2)})
 
 
-def test_every_tensor_of_a_safetensors_file_is_aligned_for_who_maps_it(save: Save, cli: Run) -> None:
+def test_exported_safetensors_tensors_are_aligned(save: Save, cli: Run) -> None:
     save(1, {"x": {"a": torch.ones(3, dtype=torch.int8), "b": torch.ones(3, dtype=torch.bfloat16), "c": torch.ones(3)}})
     assert cli("export", "saved", "x.safetensors")[0] == 0
     data = Path("x.safetensors").read_bytes()
@@ -150,7 +150,7 @@ def test_every_tensor_of_a_safetensors_file_is_aligned_for_who_maps_it(save: Sav
     assert (starts["c"] % 64, starts["b"] % 2) == (0, 0)
 
 
-def test_the_step_that_was_named_is_exported(save: Save, cli: Run) -> None:
+def test_export_takes_the_named_step(save: Save, cli: Run) -> None:
     save(1), save(2)
     for words, step in (([], 2), (["--step", 1], 1)):
         cli("export", "saved", "x.pt", "--force", *words)
@@ -158,7 +158,7 @@ def test_the_step_that_was_named_is_exported(save: Save, cli: Run) -> None:
     assert cli("export", "saved@1", "x.pt", "--force")[1].startswith("x.pt: the state of step 1 ")
 
 
-def test_a_file_that_is_there_is_not_touched_without_force(save: Save, cli: Run) -> None:
+def test_export_overwrites_a_file_only_with_force(save: Save, cli: Run) -> None:
     save(1)
     Path("x.pt").write_text("mine")
     code, out = cli("export", "saved", "x.pt")
@@ -167,7 +167,7 @@ def test_a_file_that_is_there_is_not_touched_without_force(save: Save, cli: Run)
     assert torch.load("x.pt")["model"]["name"] == "m"
 
 
-def test_a_link_stays_with_force_and_a_pipe_is_refused(save: Save, cli: Run) -> None:
+def test_export_force_writes_through_links_and_refuses_pipes(save: Save, cli: Run) -> None:
     save(1)
     Path("old.pt").write_text("old")
     os.symlink("old.pt", "x.pt")
@@ -179,7 +179,7 @@ def test_a_link_stays_with_force_and_a_pipe_is_refused(save: Save, cli: Run) -> 
 
 
 @pytest.mark.parametrize("name", ["x.pt", "x.safetensors"])
-def test_damaged_bytes_leave_no_file_and_the_old_one_as_it_was(save: Save, folder: Path, cli: Run, name: str) -> None:
+def test_export_of_damaged_bytes_leaves_the_old_file_unchanged(save: Save, folder: Path, cli: Run, name: str) -> None:
     flip(data_file(folder, save(1).token), -100)
     Path(name).write_text("mine")
     before = sorted(os.listdir())
@@ -189,7 +189,7 @@ def test_damaged_bytes_leave_no_file_and_the_old_one_as_it_was(save: Save, folde
     assert sorted(os.listdir()) == before
 
 
-def test_a_disk_that_is_full_leaves_nothing(save: Save, cli: Run, monkeypatch: Any) -> None:
+def test_export_to_a_full_disk_leaves_no_file(save: Save, cli: Run, monkeypatch: Any) -> None:
     save(1)
 
     def full(*_: Any) -> None:
@@ -212,7 +212,7 @@ def test_a_disk_that_is_full_leaves_nothing(save: Save, cli: Run, monkeypatch: A
         (["nowhere", "x.pt"], 4, "no such run folder"),
     ],
 )
-def test_a_mistake_is_one_line(save: Save, cli: Run, words: list[str], code: int, said: str) -> None:
+def test_export_mistake_is_one_line(save: Save, cli: Run, words: list[str], code: int, said: str) -> None:
     save(1)
     found, out = cli("export", *words)
     assert found == code and said in out
@@ -241,7 +241,7 @@ def peak_mb(*words: str) -> float:
     return int(done.stderr) / 1024
 
 
-def test_memory_is_bounded_whatever_the_size_of_the_state(folder: Path) -> None:
+def test_export_and_verify_use_bounded_memory(folder: Path) -> None:
     """A state of 100 MB whose tensors have 4 MB each goes through less than 48 MB of memory, Python's own aside."""
     state = {f"layer{i:02}": torch.full((1 << 20,), float(i)) for i in range(24)}
     Checkpointer(folder, {"model": thing(state)}).save(1)
@@ -253,7 +253,7 @@ def test_memory_is_bounded_whatever_the_size_of_the_state(folder: Path) -> None:
     assert peak_mb("diff", "saved", "twin") - base < 2 * 48
 
 
-def test_without_torch_a_pt_file_is_refused_in_one_line(save: Save, cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_of_a_pt_file_without_torch_is_refused(save: Save, cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     save(1)
     monkeypatch.delitem(sys.modules, "clusterdp.checkpoint.load.torch_file", raising=False)
     monkeypatch.delattr("clusterdp.checkpoint.load.torch_file", raising=False)

@@ -14,7 +14,7 @@ from tests.operate.builder import RunBuilder
 from tests.operate.checkpoints.conftest import Run, Save, thing
 
 
-def test_a_run_is_found_by_folder_name_job_or_as_the_latest(builder: RunBuilder, save: Save) -> None:
+def test_checkpoints_of_a_run_are_found_by_folder_name_or_job(builder: RunBuilder, save: Save) -> None:
     builder.submitted("7")
     save(3, at=builder.run.checkpoints)
     remember(builder.run)
@@ -26,13 +26,13 @@ def test_a_run_is_found_by_folder_name_job_or_as_the_latest(builder: RunBuilder,
     assert locate("7@3").newest().step == 3
 
 
-def test_a_run_that_saves_elsewhere_leads_there(builder: RunBuilder, save: Save, tmp_path: Path) -> None:
+def test_checkpoint_url_of_a_run_leads_to_its_checkpoints(builder: RunBuilder, save: Save, tmp_path: Path) -> None:
     builder.run.config.write_text(f"checkpoint: {{url: {tmp_path}/far}}\n")
     save(3, at=tmp_path / "far")
     assert locate("digits").newest().step == 3
 
 
-def test_a_relative_url_counts_from_where_the_ranks_run(builder: RunBuilder, save: Save) -> None:
+def test_relative_checkpoint_url_starts_at_the_ranks_working_folder(builder: RunBuilder, save: Save) -> None:
     builder.run.config.write_text("checkpoint: {url: near}\n")
     builder.submitted(dir=str(builder.run.path.parent))
     save(3, at=builder.run.path.parent / "near")
@@ -43,13 +43,13 @@ def test_a_relative_url_counts_from_where_the_ranks_run(builder: RunBuilder, sav
 
 
 @pytest.mark.parametrize("text", ["checkpoint: 3\n", "a: [\n", "- 1\n"])
-def test_a_config_that_cannot_be_read_is_said(builder: RunBuilder, text: str) -> None:
+def test_unreadable_run_config_is_an_error_in_locate(builder: RunBuilder, text: str) -> None:
     builder.run.config.write_text(text)
     with pytest.raises(RunError, match=r"config\.yaml: is not the config of a run\. Name"):
         locate("digits")
 
 
-def test_a_folder_and_a_step_folder(save: Save, folder: Path) -> None:
+def test_checkpoints_are_found_by_folder_or_step_folder(save: Save, folder: Path) -> None:
     save(3), save(4)
     assert locate(str(folder)).newest().step == 4
     assert locate("saved/step_00000003/").newest().step == 3
@@ -57,20 +57,20 @@ def test_a_folder_and_a_step_folder(save: Save, folder: Path) -> None:
     assert locate(f"file://{folder}").newest().step == 4
 
 
-def test_the_checkpoints_of_a_run_know_their_run(builder: RunBuilder, save: Save) -> None:
+def test_checkpoints_folder_of_a_run_leads_to_its_run(builder: RunBuilder, save: Save) -> None:
     assert locate("runs/digits").run == builder.run
     save(3, at=builder.run.checkpoints)
     assert locate("runs/digits/checkpoints").run == builder.run
     assert locate("runs/digits/checkpoints/step_00000003").run == builder.run
 
 
-def test_a_url(save: Save) -> None:
+def test_checkpoints_are_found_by_url(save: Save) -> None:
     save(3, at="memory://where/test")
     assert locate("memory://where/test").newest().step == 3
     assert locate("memory://where/test@3").newest().step == 3
 
 
-def test_every_verb_takes_a_url(save: Save, cli: Run) -> None:
+def test_every_checkpoint_verb_takes_a_url(save: Save, cli: Run) -> None:
     url = "memory://every/verb"
     save(1, at=url), save(2, at=url)
     assert cli("ls", url)[1].startswith("memory://every/verb  2 checkpoints")
@@ -81,7 +81,7 @@ def test_every_verb_takes_a_url(save: Save, cli: Run) -> None:
     assert [info.step for info in locate(url).commits()[0]] == [2]
 
 
-def test_a_commit_is_chosen_by_step_or_token_and_of_a_step_the_newest(save: Save, folder: Path) -> None:
+def test_locate_chooses_a_commit_by_token_or_the_newest_of_a_step(save: Save, folder: Path) -> None:
     first, second = save(3), save(3)
     save(4)
     assert locate(f"saved@{first.token}").newest().token == first.token
@@ -90,7 +90,7 @@ def test_a_commit_is_chosen_by_step_or_token_and_of_a_step_the_newest(save: Save
     assert len(locate("saved@3").of_which(locate("saved").commits()[0])) == 2
 
 
-def test_what_is_not_there_is_said(save: Save, elsewhere: Path, builder: RunBuilder) -> None:
+def test_missing_run_or_step_is_an_error_with_its_name(save: Save, elsewhere: Path, builder: RunBuilder) -> None:
     (elsewhere / "empty").mkdir()
     for word in ("nowhere", "empty", "999"):
         with pytest.raises(RunError, match=word):
@@ -107,7 +107,7 @@ def test_what_is_not_there_is_said(save: Save, elsewhere: Path, builder: RunBuil
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_folder_that_may_not_be_read_is_said(save: Save, folder: Path) -> None:
+def test_unreadable_checkpoint_folder_is_an_error(save: Save, folder: Path) -> None:
     save(3)
     folder.chmod(0)
     try:
@@ -117,7 +117,7 @@ def test_a_folder_that_may_not_be_read_is_said(save: Save, folder: Path) -> None
         folder.chmod(0o755)
 
 
-def test_an_at_sign_in_a_path_is_part_of_it(save: Save, elsewhere: Path) -> None:
+def test_path_may_contain_an_at_sign(save: Save, elsewhere: Path) -> None:
     save(3, {"x": thing({}).state}, at=elsewhere / "me@2")
     assert locate("me@2").newest().step == 3
     assert locate("me@2@3").newest().step == 3

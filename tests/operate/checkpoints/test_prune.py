@@ -21,7 +21,7 @@ def steps(folder: Path) -> list[int]:
     return [info.step for info in list_checkpoints(folder)]
 
 
-def test_a_dry_run_says_what_would_go_and_what_it_frees(save: Save, folder: Path, cli: Run) -> None:
+def test_prune_dry_run_lists_victims_and_freed_space(save: Save, folder: Path, cli: Run) -> None:
     freed = save(1).bytes + save(2).bytes
     save(3)
     code, out = cli("prune", "saved", "--keep-last", 1, "--dry-run")
@@ -35,7 +35,7 @@ def test_a_dry_run_says_what_would_go_and_what_it_frees(save: Save, folder: Path
     assert steps(folder) == [1, 2, 3]
 
 
-def test_with_yes_they_go_and_the_newest_and_every_m_th_stay(save: Save, folder: Path, cli: Run) -> None:
+def test_prune_keeps_the_newest_and_every_nth_checkpoint(save: Save, folder: Path, cli: Run) -> None:
     for step in range(10, 80, 10):
         save(step)
     code, out = cli("prune", "saved", "--keep-last", 2, "--keep-every", 3, "--yes")
@@ -47,7 +47,7 @@ def test_with_yes_they_go_and_the_newest_and_every_m_th_stay(save: Save, folder:
     assert "saved: nothing to delete" in cli("prune", "saved", "--keep-last", 2, "--keep-every", 3, "--yes")[1]
 
 
-def test_the_newest_good_one_stays_when_newer_ones_are_bad(save: Save, folder: Path, cli: Run) -> None:
+def test_prune_keeps_the_newest_good_checkpoint_behind_bad_ones(save: Save, folder: Path, cli: Run) -> None:
     save(1), save(2)
     flip(data_file(folder, save(3).token))
     code, out = cli("prune", "saved", "--keep-last", 1, "--yes")
@@ -56,7 +56,7 @@ def test_the_newest_good_one_stays_when_newer_ones_are_bad(save: Save, folder: P
     assert "not good  step_00000003/" in out and "checksum" in out
 
 
-def test_if_none_is_good_nothing_goes(save: Save, folder: Path, cli: Run) -> None:
+def test_prune_deletes_no_checkpoint_if_all_are_damaged(save: Save, folder: Path, cli: Run) -> None:
     for step in (1, 2):
         flip(data_file(folder, save(step).token))
     code, out = cli("prune", "saved", "--keep-last", 1, "--yes")
@@ -64,7 +64,7 @@ def test_if_none_is_good_nothing_goes(save: Save, folder: Path, cli: Run) -> Non
     assert steps(folder) == [1, 2]
 
 
-def test_a_damaged_manifest_is_left_alone(save: Save, folder: Path, cli: Run) -> None:
+def test_prune_leaves_a_damaged_manifest(save: Save, folder: Path, cli: Run) -> None:
     bad = manifest_file(folder, save(1).token)
     save(2), save(3)
     flip(bad, 60)
@@ -72,7 +72,7 @@ def test_a_damaged_manifest_is_left_alone(save: Save, folder: Path, cli: Run) ->
     assert steps(folder) == [3] and bad.exists()
 
 
-def test_files_that_a_commit_which_stays_uses_stay_and_are_not_counted(save: Save, folder: Path, cli: Run) -> None:
+def test_prune_keeps_and_does_not_count_files_shared_with_kept_commits(save: Save, folder: Path, cli: Run) -> None:
     save(1)
     freed = save(2).bytes
     Checkpointer(folder, {"model": thing(model())}).restore(1, retire_later=True)
@@ -82,7 +82,7 @@ def test_files_that_a_commit_which_stays_uses_stay_and_are_not_counted(save: Sav
     assert cli("verify", "saved")[0] == 0
 
 
-def test_nobody_is_asked_in_a_pipe(save: Save, folder: Path, cli: Run) -> None:
+def test_prune_without_a_terminal_requires_yes(save: Save, folder: Path, cli: Run) -> None:
     save(1), save(2)
     code, out = cli("prune", "saved", "--keep-last", 1)
     assert code == 2 and "--yes" in out
@@ -90,7 +90,7 @@ def test_nobody_is_asked_in_a_pipe(save: Save, folder: Path, cli: Run) -> None:
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y", [2]), ("n", [1, 2]), ("", [1, 2]), (None, [1, 2])])
-def test_on_a_terminal_only_a_yes_deletes(
+def test_prune_on_a_terminal_deletes_only_after_yes(
     save: Save, folder: Path, cli: Run, monkeypatch: Any, answer: str | None, left: list[int]
 ) -> None:
     save(1), save(2)
@@ -108,7 +108,7 @@ def test_on_a_terminal_only_a_yes_deletes(
     assert steps(folder) == left
 
 
-def test_a_run_that_is_alive_is_refused(builder: RunBuilder, queue: FakeQueue, save: Save, cli: Run) -> None:
+def test_prune_refuses_a_live_run(builder: RunBuilder, queue: FakeQueue, save: Save, cli: Run) -> None:
     builder.submitted("7").attempt("7.0").trained(1, 3)
     queue.answers("7|RUNNING|None|n1")
     for step in (1, 2):
@@ -121,9 +121,7 @@ def test_a_run_that_is_alive_is_refused(builder: RunBuilder, queue: FakeQueue, s
     assert steps(builder.run.checkpoints) == [2]
 
 
-def test_a_run_of_which_nobody_knows_is_refused_and_one_that_is_over_is_not(
-    builder: RunBuilder, queue: FakeQueue, save: Save, cli: Run
-) -> None:
+def test_prune_refuses_a_run_of_unknown_state(builder: RunBuilder, queue: FakeQueue, save: Save, cli: Run) -> None:
     attempt = builder.submitted("7").attempt("7.0").trained(1, 3)
     for step in (1, 2):
         save(step, at=builder.run.checkpoints)
@@ -137,7 +135,7 @@ def test_a_run_of_which_nobody_knows_is_refused_and_one_that_is_over_is_not(
     assert steps(builder.run.checkpoints) == [2]
 
 
-def test_what_may_not_be_deleted_is_said(save: Save, folder: Path, cli: Run, monkeypatch: Any) -> None:
+def test_prune_reports_undeletable_checkpoints(save: Save, folder: Path, cli: Run, monkeypatch: Any) -> None:
     for step in (1, 2, 3):
         save(step)
     delete = retention.delete
@@ -156,13 +154,13 @@ def test_what_may_not_be_deleted_is_said(save: Save, folder: Path, cli: Run, mon
 
 
 @pytest.mark.parametrize("words", [["--keep-last", "0"], ["--keep-last", "1", "--keep-every", "0"]])
-def test_a_rule_that_keeps_nothing_is_refused(save: Save, folder: Path, cli: Run, words: list[str]) -> None:
+def test_prune_refuses_a_rule_without_kept_checkpoints(save: Save, folder: Path, cli: Run, words: list[str]) -> None:
     save(1)
     assert cli("prune", "saved", *words, "--yes")[0] == 2
     assert steps(folder) == [1]
 
 
-def test_nothing_is_deleted_behind_a_link(save: Save, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prune_deletes_no_file_behind_a_link(save: Save, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     theirs = folder.parent / "theirs"
     save(1, at=theirs)
     before = sorted(path.name for path in theirs.glob("*/*"))

@@ -15,7 +15,7 @@ from clusterdp.storage import LocalStorage
 from tests.operate.checkpoints.conftest import Run, Save, data_file, flip, manifest_file, model, thing
 
 
-def test_all_are_good(save: Save, cli: Run) -> None:
+def test_verify_reports_good_checkpoints_and_verified_bytes(save: Save, cli: Run) -> None:
     total = save(1).bytes + save(2).bytes
     code, out = cli("verify", "saved")
     assert code == 0
@@ -24,7 +24,7 @@ def test_all_are_good(save: Save, cli: Run) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 4095, 5000, 1 << 20, 2_000_000, -1])
-def test_a_flipped_bit_is_found_wherever_it_is(save: Save, folder: Path, cli: Run, at: int) -> None:
+def test_verify_finds_a_flipped_bit_anywhere(save: Save, folder: Path, cli: Run, at: int) -> None:
     save(1)
     bad = data_file(folder, save(2).token)
     flip(bad, at)
@@ -36,7 +36,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(save: Save, folder: Path, cli: Ru
     assert out.splitlines()[3].startswith("1 of 2 good")
 
 
-def test_every_file_that_is_wrong_is_named(save: Save, folder: Path, cli: Run) -> None:
+def test_verify_names_every_damaged_file(save: Save, folder: Path, cli: Run) -> None:
     token = save(1).token
     os.truncate(data_file(folder, token), 100)
     (folder / f"step_00000001/{token}-r0000.json").unlink()
@@ -48,7 +48,7 @@ def test_every_file_that_is_wrong_is_named(save: Save, folder: Path, cli: Run) -
     assert "local.safetensors: the checksum of bytes" in out
 
 
-def test_a_damaged_manifest_is_bad_in_either_line(save: Save, folder: Path, cli: Run) -> None:
+def test_verify_reports_damage_in_either_line_of_a_manifest(save: Save, folder: Path, cli: Run) -> None:
     head, body = manifest_file(folder, save(1).token), manifest_file(folder, save(2).token)
     flip(head, 60)
     flip(body, -30)
@@ -60,7 +60,7 @@ def test_a_damaged_manifest_is_bad_in_either_line(save: Save, folder: Path, cli:
     assert cli("verify", "saved@2")[0] == 1
 
 
-def test_one_step_alone(save: Save, folder: Path, cli: Run) -> None:
+def test_verify_step_checks_a_single_step(save: Save, folder: Path, cli: Run) -> None:
     flip(data_file(folder, save(1).token))
     total = save(2).bytes
     code, out = cli("verify", "saved", "--step", 2)
@@ -69,7 +69,9 @@ def test_one_step_alone(save: Save, folder: Path, cli: Run) -> None:
     assert cli("verify", "saved", "--step", 3)[0] == 5
 
 
-def test_what_cannot_be_read_now_is_not_called_bad(save: Save, cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_does_not_report_an_unreadable_file_as_bad(
+    save: Save, cli: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     token = save(1).token
     read = LocalStorage.open
 
@@ -86,7 +88,7 @@ def test_what_cannot_be_read_now_is_not_called_bad(save: Save, cli: Run, monkeyp
     assert out.count(".safetensors: ") == 1, "the others are read nevertheless, and are good"
 
 
-def test_files_that_two_commits_share_are_read_once(save: Save, folder: Path, cli: Run) -> None:
+def test_verify_reads_shared_files_once(save: Save, folder: Path, cli: Run) -> None:
     total = save(1).bytes + save(2).bytes
     Checkpointer(folder, {"model": thing(model())}).restore(1, retire_later=True)
     code, out = cli("verify", "saved")

@@ -42,7 +42,7 @@ def shown(a: RunBuilder, b: RunBuilder, as_json: bool = False) -> str:
     return out.getvalue()
 
 
-def test_config_packages_ends_and_code_stand_side_by_side(runs: tuple[RunBuilder, RunBuilder]) -> None:
+def test_diff_shows_config_packages_ends_and_code_of_two_runs(runs: tuple[RunBuilder, RunBuilder]) -> None:
     assert (
         shown(*runs)
         == """\
@@ -61,7 +61,7 @@ code  3 files: new.py, old.py, train.py
     )
 
 
-def test_the_same_for_programs(runs: tuple[RunBuilder, RunBuilder]) -> None:
+def test_diff_json_has_config_packages_and_changed_files(runs: tuple[RunBuilder, RunBuilder]) -> None:
     data = json.loads(shown(*runs, as_json=True))
     assert data["runs"] == [str(one.run.path) for one in runs]
     assert (data["config"], data["packages"]) == ({"params.lr": [0.1, 0.3]}, {"torch": ["2.13.0", "2.12.0"]})
@@ -70,12 +70,12 @@ def test_the_same_for_programs(runs: tuple[RunBuilder, RunBuilder]) -> None:
     assert data["ended"] == {"loss": [0.5, 0.25]}
 
 
-def test_two_runs_alike(runs: tuple[RunBuilder, RunBuilder]) -> None:
+def test_diff_of_equal_runs_is_one_line(runs: tuple[RunBuilder, RunBuilder]) -> None:
     said = "The two runs do not differ in config, code, packages, state and last metrics.\n"
     assert shown(runs[0], runs[0]) == said
 
 
-def test_a_run_without_record_or_code_is_compared_by_the_rest(runs: tuple[RunBuilder, RunBuilder]) -> None:
+def test_diff_compares_runs_without_source_record_or_code(runs: tuple[RunBuilder, RunBuilder]) -> None:
     a, b = runs
     b.run.source.write_text("[torn")
     (a.run.code / "old.py").unlink()
@@ -84,7 +84,7 @@ def test_a_run_without_record_or_code_is_compared_by_the_rest(runs: tuple[RunBui
     assert "commit       111111111111  -" in text
 
 
-def test_a_config_that_cannot_be_read_is_an_error(runs: tuple[RunBuilder, RunBuilder]) -> None:
+def test_diff_with_an_unreadable_config_is_an_error(runs: tuple[RunBuilder, RunBuilder]) -> None:
     runs[1].run.config.unlink()
     with pytest.raises(RunError, match=r"b/config\.yaml: cannot be read: No such file or directory"):
         shown(*runs)

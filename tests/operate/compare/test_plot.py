@@ -21,9 +21,7 @@ def run(builder: RunBuilder) -> str:
     return "runs/digits"
 
 
-def test_in_the_terminal_there_is_a_curve_with_its_last_value_and_where_it_was_resumed(
-    run: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plot_draws_a_curve_with_last_value_and_resume_marks(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plot", run, "lr"]) == 0
     out = capsys.readouterr().out
     title, *lines, dots, resumed = out.splitlines()
@@ -35,16 +33,14 @@ def test_in_the_terminal_there_is_a_curve_with_its_last_value_and_where_it_was_r
     assert "\x1b" not in out
 
 
-def test_without_a_metric_it_draws_what_people_look_for_and_names_the_rest(
-    run: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plot_without_a_metric_draws_loss_and_lists_the_others(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plot", run]) == 0
     out = capsys.readouterr().out
     assert out.index("loss  0.01667 at step 60") < out.index("lr  0.25 at step 60")
     assert out.splitlines()[-1] == "also measured: accuracy"
 
 
-def test_each_line_fits_a_narrow_terminal(run: str) -> None:
+def test_plot_lines_fit_a_narrow_terminal(run: str) -> None:
 
     leader, follower = pty.openpty()
     environ = os.environ | {"COLUMNS": "40", "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
@@ -55,19 +51,19 @@ def test_each_line_fits_a_narrow_terminal(run: str) -> None:
     assert max(map(len, lines)) == 40
 
 
-def test_a_metric_that_is_not_there_is_told_with_those_that_are(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot_of_a_missing_metric_lists_the_existing_ones(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plot", run, "los"]) == 2
     said = "clusterdp: los: the run has no such metric. Did you mean loss? There are: loss, accuracy, lr.\n"
     assert capsys.readouterr().err == said
 
 
-def test_a_run_that_measured_nothing_says_so(builder: RunBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot_of_a_run_without_metrics_is_an_error(builder: RunBuilder, capsys: pytest.CaptureFixture[str]) -> None:
     builder.submitted()
     assert cli.main(["plot", "runs/digits"]) == 4
     assert "runs/digits: no metrics are on record." in capsys.readouterr().err
 
 
-def test_a_picture_is_one_and_a_bad_name_for_it_is_told(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot_writes_a_picture_and_refuses_an_unknown_suffix(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plot", run, "-o", "curves.svg", "loss", "lr"]) == 0
     assert capsys.readouterr().out == "curves.svg: loss, lr\n"
     drawn = Path("curves.svg").read_text()

@@ -18,17 +18,17 @@ from clusterdp.rundir import RunDir
 from tests.operate.builder import RunBuilder
 
 
-def test_a_folder_is_taken_as_it_is(elsewhere: Path) -> None:
+def test_find_run_takes_a_run_folder(elsewhere: Path) -> None:
     RunBuilder(elsewhere / "mine")
     assert find_run("mine").path == elsewhere / "mine"
 
 
-def test_a_name_is_looked_for_in_runs(elsewhere: Path) -> None:
+def test_find_run_looks_for_a_name_in_runs(elsewhere: Path) -> None:
     RunBuilder(elsewhere / "runs" / "digits-1")
     assert find_run("digits-1").path == elsewhere / "runs" / "digits-1"
 
 
-def test_nothing_means_the_run_submitted_last_even_if_it_lies_elsewhere(elsewhere: Path, tmp_path: Path) -> None:
+def test_find_run_without_a_word_takes_the_run_submitted_last(elsewhere: Path, tmp_path: Path) -> None:
     RunBuilder(elsewhere / "runs" / "a")
     far = RunBuilder(tmp_path / "scratch" / "b")
     remember(RunDir(elsewhere / "runs" / "a"))
@@ -38,7 +38,7 @@ def test_nothing_means_the_run_submitted_last_even_if_it_lies_elsewhere(elsewher
     assert find_run().path == elsewhere / "runs" / "a"
 
 
-def test_the_latest_is_that_of_the_folder_where_the_user_is(
+def test_latest_run_is_the_latest_of_the_current_folder(
     elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     remember(RunBuilder(elsewhere / "runs" / "a").run)
@@ -67,7 +67,7 @@ def test_the_latest_is_that_of_the_folder_where_the_user_is(
 
 
 @pytest.mark.parametrize("remembered", [True, False])
-def test_a_run_that_only_measures_is_not_the_latest(elsewhere: Path, remembered: bool) -> None:
+def test_profile_run_is_never_the_latest_run(elsewhere: Path, remembered: bool) -> None:
     """Whoever asks for the status of the latest means a training."""
     for when, (name, steps) in enumerate({"trains": None, "measures": 50}.items()):
         run = RunBuilder(elsewhere / "runs" / name).run
@@ -79,37 +79,35 @@ def test_a_run_that_only_measures_is_not_the_latest(elsewhere: Path, remembered:
     assert find_run("measures").path.name == "measures"
 
 
-def test_a_remembered_run_that_is_gone_is_passed_over(elsewhere: Path, tmp_path: Path) -> None:
+def test_find_run_skips_a_deleted_latest_run(elsewhere: Path, tmp_path: Path) -> None:
     here = RunBuilder(elsewhere / "runs" / "a")
     remember(here.run)
     remember(RunDir(tmp_path / "deleted"))
     assert find_run().path == here.run.path
 
 
-def test_without_a_memory_the_newest_folder_in_runs_is_the_latest(elsewhere: Path) -> None:
+def test_latest_run_without_an_index_is_the_newest_in_runs(elsewhere: Path) -> None:
     for name, when in (("a", 100), ("b", 300), ("c", 200)):
         os.utime(RunBuilder(elsewhere / "runs" / name).run.config, (when, when))
     assert find_run().path.name == "b"
 
 
 @pytest.mark.parametrize("how", ["submitted", "attempt"])
-def test_a_job_id_finds_its_run(elsewhere: Path, how: str) -> None:
+def test_find_run_takes_a_job_id(elsewhere: Path, how: str) -> None:
     RunBuilder(elsewhere / "runs" / "a").submitted("1234")
     b = RunBuilder(elsewhere / "runs" / "b")
     _ = b.submitted("123") if how == "submitted" else b.attempt("123.2")
     assert find_run("123").path.name == "b"
 
 
-def test_a_job_id_that_two_runs_had_means_the_later_run(elsewhere: Path) -> None:
+def test_find_run_by_a_reused_job_id_takes_the_later_run(elsewhere: Path) -> None:
     first, second = (RunBuilder(elsewhere / "runs" / name).submitted("3") for name in "ab")
     remember(second.run)
     remember(first.run)
     assert find_run("3").path.name == "a"
 
 
-def test_a_job_that_submit_has_noted_is_found_without_a_look_into_other_runs(
-    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_find_run_by_an_indexed_job_id_reads_no_other_run(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The later of two, also if the first was resumed since; and not where the folder has no such job."""
     first, second, other = (RunBuilder(elsewhere / "runs" / name) for name in "abc")
     for builder, job in ((first, "3"), (second, "3"), (other, "4"), (first, "5")):
@@ -122,7 +120,7 @@ def test_a_job_that_submit_has_noted_is_found_without_a_look_into_other_runs(
         find_run("6")
 
 
-def test_no_run_names_what_was_looked_at(elsewhere: Path) -> None:
+def test_missing_run_error_names_the_searched_places(elsewhere: Path) -> None:
     with pytest.raises(RunError) as error:
         find_run()
     assert str(elsewhere / "runs") in str(error.value)
@@ -130,19 +128,19 @@ def test_no_run_names_what_was_looked_at(elsewhere: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["nosuch", "99", "/no/such/folder"])
-def test_a_word_that_names_nothing_offers_the_latest(elsewhere: Path, word: str) -> None:
+def test_unknown_run_error_offers_the_latest_run(elsewhere: Path, word: str) -> None:
     remember(RunBuilder(elsewhere / "runs" / "a").run)
     with pytest.raises(RunError, match=f"{word}.*The latest is .*/runs/a"):
         find_run(word)
 
 
-def test_a_folder_that_is_no_run_is_refused(elsewhere: Path) -> None:
+def test_find_run_refuses_a_folder_other_than_a_run(elsewhere: Path) -> None:
     (elsewhere / "runs").mkdir()
     with pytest.raises(RunError, match="runs: not a run folder"):
         find_run("runs")
 
 
-def test_the_index_is_private_keeps_all_runs_and_survives_torn_lines(elsewhere: Path) -> None:
+def test_run_index_is_private_and_survives_torn_lines(elsewhere: Path) -> None:
     run = RunBuilder(elsewhere / "far" / "a").run
     remember(run)
     assert stat.S_IMODE(index_path().stat().st_mode) == 0o600
@@ -156,14 +154,14 @@ def test_the_index_is_private_keeps_all_runs_and_survives_torn_lines(elsewhere: 
     assert find_run().path == run.path
 
 
-def test_a_home_that_cannot_be_written_does_not_spoil_a_submit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unwritable_run_index_does_not_fail_a_submit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     remember(RunDir(tmp_path))
     assert not index_path().exists()
 
 
-def test_a_folder_that_may_not_be_looked_into_hides_no_other_run(
+def test_find_run_skips_unreadable_folders(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     RunBuilder(elsewhere / "runs/mine").submitted("8")
@@ -189,7 +187,7 @@ def test_a_folder_that_may_not_be_looked_into_hides_no_other_run(
     assert f"clusterdp: left out: {elsewhere}/runs/closed: Permission denied." in said.err
 
 
-def test_the_beginning_of_a_name_offers_the_run_that_has_it(elsewhere: Path) -> None:
+def test_unique_prefix_of_a_run_name_is_suggested(elsewhere: Path) -> None:
     for name in ("digits-1", "digits-2", "lenet-1"):
         RunBuilder(elsewhere / "runs" / name)
     with pytest.raises(RunError, match=r"len: no such run folder, .* Did you mean lenet-1\?"):
