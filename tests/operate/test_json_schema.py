@@ -108,7 +108,7 @@ SITUATIONS = [waiting, running, failed, unknown_failure, done, without_metrics, 
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.__name__)
-def test_each_verb_in_each_situation(
+def test_json_of_each_verb_follows_the_schema_in_each_situation(
     situation: Any, builder: RunBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     situation(builder, queue)
@@ -121,7 +121,9 @@ def test_each_verb_in_each_situation(
     assert {key: found["status"][key] for key in of_both} == {key: entry[key] for key in of_both}
 
 
-def test_a_sweep_and_its_elements(elsewhere: Path, queue: FakeQueue, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_of_a_sweep_follows_the_schema(
+    elsewhere: Path, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
+) -> None:
     queue.answers("7_2|RUNNING|None|n1", "7_3|PENDING|JobArrayTaskLimit|")
     SweepBuilder(elsewhere / "runs/s")
     ranked, stands = check("sweep", "runs/s", capsys), check("sweep status", "runs/s", capsys)
@@ -135,7 +137,7 @@ def test_a_sweep_and_its_elements(elsewhere: Path, queue: FakeQueue, capsys: pyt
     assert check("sweep", "runs/s", capsys)["why"]
 
 
-def test_two_runs(tmp_path: Path, queue: FakeQueue, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_of_diff_follows_the_schema(tmp_path: Path, queue: FakeQueue, capsys: pytest.CaptureFixture[str]) -> None:
     made(tmp_path / "a", 0.1, "2.13.0", "1", {"train.py": "1", "old.py": ""}, 0.5)
     made(tmp_path / "b", 0.3, "2.12.0", "2", {"train.py": "2", "new.py": ""}, 0.25)
     check("diff", f"{tmp_path}/a {tmp_path}/b", capsys)
@@ -150,7 +152,7 @@ def objects(schema: Any) -> Iterator[dict[str, Any]]:
         yield from objects(part)
 
 
-def test_every_key_is_required_and_no_other_is_allowed() -> None:
+def test_json_schema_requires_every_key_and_allows_no_other() -> None:
     Draft202012Validator.check_schema(SCHEMA)
     for schema in objects(SCHEMA):
         assert schema["required"] == list(schema["properties"])
@@ -161,14 +163,16 @@ def test_every_key_is_required_and_no_other_is_allowed() -> None:
     assert SCHEMA["$defs"]["sweep_status"]["unevaluatedProperties"] is False
 
 
-def test_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_of_check_follows_the_schema(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("import torch\ntorch.save({}, 'model.pt')\n")
     Path("cfg.yaml").write_text("command: [python, train.py]\n")
     assert check("check cfg.yaml", "", capsys)["findings"]
 
 
-def test_it_has_each_verb_that_takes_json_and_each_word_that_they_say(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_schema_has_every_verb_state_and_cause(capsys: pytest.CaptureFixture[str]) -> None:
     taking = {verb for verb in (*(each.name for each in VERBS), "checkpoint ls") if "--json" in help_of(verb, capsys)}
     # rehearsal.json has a test of its own: tests/rehearse/test_outcome.py.
     assert taking == {*OF_A_RUN, "list", "sweep", "diff", "check", "rehearse"}, "give it a schema, and a test here"

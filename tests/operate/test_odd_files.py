@@ -40,7 +40,7 @@ odd = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 
 
 @odd
-def test_what_is_no_plain_file_is_not_waited_for(make: Callable[[Path], Any], tmp_path: Path) -> None:
+def test_readers_do_not_block_on_pipes_and_devices(make: Callable[[Path], Any], tmp_path: Path) -> None:
     path = tmp_path / "x"
     make(path)
     assert words(path) == []
@@ -53,14 +53,14 @@ def test_what_is_no_plain_file_is_not_waited_for(make: Callable[[Path], Any], tm
             use(path)
 
 
-def test_a_file_that_is_read_whole_has_a_size_that_memory_has(tmp_path: Path) -> None:
+def test_read_plain_refuses_huge_files(tmp_path: Path) -> None:
     with (tmp_path / "x").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(OSError, match="it has more than 67,108,864 bytes"):
         read_plain(tmp_path / "x")
 
 
-def test_a_config_that_is_a_pipe_ends_resume_with_a_line(builder: RunBuilder) -> None:
+def test_resume_with_a_pipe_as_config_is_a_one_line_error(builder: RunBuilder) -> None:
     builder.run.config.unlink()
     os.mkfifo(builder.run.config)
     with pytest.raises(RunError, match=r"config.yaml: cannot be read: not a plain file"):
@@ -69,7 +69,7 @@ def test_a_config_that_is_a_pipe_ends_resume_with_a_line(builder: RunBuilder) ->
 
 @pytest.mark.parametrize("make", [os.mkfifo, KINDS["a link to itself"]])
 @pytest.mark.parametrize("name", ["events", "events/7.0-rank0.jsonl", "attempts"])
-def test_what_cannot_be_read_of_the_ledger_is_said(
+def test_unreadable_ledger_is_named_in_status(
     name: str, make: Callable[[Path], Any], builder: RunBuilder, queue: FakeQueue
 ) -> None:
     path = builder.run.path / name
@@ -81,7 +81,7 @@ def test_what_cannot_be_read_of_the_ledger_is_said(
     assert "cannot be read" in next(follow(builder.run)).status.why
 
 
-def test_with_a_ledger_that_cannot_be_read_no_job_is_thought_to_be_gone(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_unreadable_ledger_blocks_resume_and_cancel(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted()
     (builder.run.events / "8.0-batch.jsonl").mkdir()
     with pytest.raises(SlurmError, match=r"8.0-batch.jsonl: cannot be read.*not known whether job 7 is over"):
@@ -92,7 +92,7 @@ def test_with_a_ledger_that_cannot_be_read_no_job_is_thought_to_be_gone(builder:
 
 
 @pytest.mark.parametrize("job", ["--me", "7 8", "²", "٣", "", "7\n", None, 7, ["7"], "1_2_3"])
-def test_what_is_no_job_id_is_no_job(job: object, builder: RunBuilder, queue: FakeQueue) -> None:
+def test_invalid_job_ids_in_the_ledger_are_ignored(job: object, builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().event("submitted", "submit-x", "submit", job=job)
     queue.write("squeue", "echo '7|RUNNING|None|n1'; echo '--me|RUNNING|None|n1'")
     assert read_history(builder.run).jobs == ("7",)
@@ -101,19 +101,19 @@ def test_what_is_no_job_id_is_no_job(job: object, builder: RunBuilder, queue: Fa
 
 
 @pytest.mark.parametrize("call", [commands.cancel, commands.requeue, commands.show_job, lambda job: job_states([job])])
-def test_nothing_but_a_job_id_reaches_a_command(call: Callable[[str], Any], queue: FakeQueue) -> None:
+def test_slurm_commands_refuse_invalid_job_ids(call: Callable[[str], Any], queue: FakeQueue) -> None:
     with pytest.raises(SlurmError, match="'--me': is not a job id"):
         call("--me")
     assert queue.asked == []
 
 
-def test_a_digit_that_is_no_decimal_is_no_job_id() -> None:
+def test_superscript_digit_is_not_a_job_id() -> None:
     with pytest.raises(RunError, match="no such run folder"):
         find_run("²")
 
 
 @pytest.mark.parametrize("said", ["hello", "7|RUNNING", "7|running|None|n1", "²|RUNNING|None|n1", "\x1b[2J", "8|9|0|1"])
-def test_an_answer_that_holds_no_rows_says_nothing_of_a_job(said: str, builder: RunBuilder, queue: FakeQueue) -> None:
+def test_malformed_squeue_answer_leaves_the_recorded_state(said: str, builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt()
     queue.answers(said)
     status = current_status(read_history(builder.run))
@@ -123,14 +123,14 @@ def test_an_answer_that_holds_no_rows_says_nothing_of_a_job(said: str, builder: 
         check_resumable(builder.run)
 
 
-def test_what_is_left_of_an_array_goes_by_the_id_of_the_array(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_pending_array_rest_counts_for_the_array_job(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted()
     queue.answers("7_[2-9%4]|PENDING|JobArrayTaskLimit|")
     assert current_status(read_history(builder.run)).state is RunState.WAITING
 
 
 @pytest.mark.parametrize("line", ["[" * 100_000, '{"step": 1' + "0" * 5000 + "}", "\xff\xfe", "null", "[1]"])
-def test_a_line_that_is_no_record_is_left_out(line: str, builder: RunBuilder) -> None:
+def test_malformed_ledger_and_metric_lines_are_skipped(line: str, builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt()
     for path in (builder.run.metrics / "7.0.jsonl", builder.run.events / "7.0-batch.jsonl"):
         path.parent.mkdir(exist_ok=True)
@@ -141,7 +141,7 @@ def test_a_line_that_is_no_record_is_left_out(line: str, builder: RunBuilder) ->
     assert len(list(read_lines(builder.run.events / "7.0-batch.jsonl"))) == 1
 
 
-def test_values_that_no_writer_of_ours_writes_are_left_out(builder: RunBuilder) -> None:
+def test_malformed_event_values_are_dropped(builder: RunBuilder) -> None:
     builder.submitted().attempt()
     odd = {"event": ["x"], "attempt": {}, "of": 1, "nodes": None, "time": float("nan"), "dir": "\0", "name": "\ud800"}
     with (builder.run.events / "x.jsonl").open("a") as file:
@@ -151,14 +151,12 @@ def test_values_that_no_writer_of_ours_writes_are_left_out(builder: RunBuilder) 
     next(follow(builder.run))
 
 
-def test_a_step_beyond_any_counter_is_none(builder: RunBuilder) -> None:
+def test_impossibly_large_step_is_ignored(builder: RunBuilder) -> None:
     builder.submitted().attempt().measured(step=10**4000, total=1e300).measured(step=3)
     assert read_history(builder.run).step == 3
 
 
-def test_a_log_that_is_a_pipe_is_said_and_the_next_is_printed(
-    builder: RunBuilder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_logs_reports_a_pipe_and_prints_the_next_log(builder: RunBuilder, capsys: pytest.CaptureFixture[str]) -> None:
     attempt = builder.submitted().attempt().printed("hello\n", 1)
     os.mkfifo(attempt.files.rank_log(0))
     assert main(["logs", "--all", str(builder.run.path)]) == 0
@@ -166,12 +164,12 @@ def test_a_log_that_is_a_pipe_is_said_and_the_next_is_printed(
     assert "rank-00000.out: cannot be read: not a plain file" in out and "hello" in out
 
 
-def test_a_path_that_nobody_foresaw_is_one_line(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_overlong_run_path_is_a_one_line_error(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "x" * 300]) == 4
     assert capsys.readouterr().err.endswith("x: File name too long. Look at that path.\n")
 
 
-def test_a_number_in_a_log_that_is_no_rank_is_no_rank(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_absurd_rank_numbers_in_logs_are_ignored(builder: RunBuilder, queue: FakeQueue) -> None:
     from clusterdp.operate.why.first_failure import find_failure
 
     attempt = builder.submitted().attempt().failed(exit=1).printed("ValueError: x\n", 0)
@@ -181,7 +179,7 @@ def test_a_number_in_a_log_that_is_no_rank_is_no_rank(builder: RunBuilder, queue
 
 
 @pytest.mark.parametrize("name", ["events", "attempts"])
-def test_no_verb_says_that_there_is_nothing_where_nothing_can_be_read(
+def test_verbs_report_an_unreadable_events_or_attempts_folder(
     name: str, builder: RunBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As `status` does."""

@@ -79,7 +79,7 @@ def project(elsewhere: Path, queue: FakeQueue) -> Path:
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
 @pytest.mark.parametrize("name", SCREENS)
-def test_the_screen_is_the_golden_one(name: str, columns: int, project: Path) -> None:
+def test_terminal_screen_of_each_verb_equals_its_golden_file(name: str, columns: int, project: Path) -> None:
     screen = on_terminal(SCREENS[name], columns, NOW)
     check_golden(GOLDEN / f"{name}-{columns}.txt", readable(screen))
     broken = [line for line in plain(screen).splitlines() if len(line) > columns and not WHOLE.match(line)]
@@ -87,19 +87,19 @@ def test_the_screen_is_the_golden_one(name: str, columns: int, project: Path) ->
 
 
 @pytest.mark.parametrize("name", SCREENS)
-def test_without_colours_it_is_the_same_screen(name: str, project: Path) -> None:
+def test_screen_without_colours_has_the_same_text(name: str, project: Path) -> None:
     coloured = on_terminal(SCREENS[name], 80, NOW)
     assert "\x1b" in coloured
     assert on_terminal(SCREENS[name], 80, NOW, NO_COLOR="1") == plain(coloured)
 
 
 @pytest.mark.parametrize("name", ["list", "sweep", "status-failed"])
-def test_in_a_pipe_nothing_is_left_out_and_no_line_is_broken(name: str, project: Path) -> None:
+def test_piped_output_equals_its_golden_file(name: str, project: Path) -> None:
     check_golden(GOLDEN / f"{name}-pipe.txt", in_pipe(SCREENS[name], NOW))
 
 
 @pytest.mark.parametrize("columns", [20, 40, 60, 80])
-def test_a_sweep_of_many_values_fits_by_leaving_some_out(columns: int, elsewhere: Path) -> None:
+def test_wide_sweep_table_fits_by_omitting_values(columns: int, elsewhere: Path) -> None:
     folder = SweepDir(elsewhere / "runs" / "wide")
     folder.path.mkdir(parents=True)
     values = {"params.lr": 0.1, "params.schedule": "cosine-with-restarts", "params.batch_size": 512, "train.seed": 3}

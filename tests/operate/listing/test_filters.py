@@ -16,7 +16,7 @@ def takes(filters: Filters, **values: str) -> bool:
     return filters.take(json.dumps(summary, separators=(",", ":")), lambda path: "../p/runs/digits-77aa")
 
 
-def test_states_are_those_of_runs_and_a_mistake_is_explained() -> None:
+def test_state_filter_takes_run_states_and_explains_a_mistake() -> None:
     filters = make_filters("Running, gave-up", None, None, None, NOW)
     assert takes(filters, state="running")
     assert takes(filters, state="gave-up")
@@ -34,16 +34,16 @@ def test_states_are_those_of_runs_and_a_mistake_is_explained() -> None:
     ("glob", "taken"),
     [("digits*", True), ("digits", True), ("*77aa", True), ("../p/*", True), ("Digits", False), ("77aa", False)],
 )
-def test_a_name_is_that_of_the_folder_or_of_the_config_or_what_one_types(glob: str, taken: bool) -> None:
+def test_name_filter_matches_folder_and_config_names(glob: str, taken: bool) -> None:
     assert takes(make_filters(None, glob, None, None, NOW)) == taken
 
 
 @pytest.mark.parametrize(
     ("tag", "taken"), [("baseline", True), ("LR", True), ("base", False), ("lr,", False), ("0.1", True)]
 )
-def test_a_tag_is_a_word_of_the_note(tag: str, taken: bool) -> None:
+def test_tag_filter_matches_a_word_of_the_note(tag: str, taken: bool) -> None:
     assert takes(make_filters(None, None, tag, None, NOW), note="Baseline, lr 0.1") == taken
 
 
-def test_pending_is_what_slurm_calls_waiting() -> None:
+def test_state_filter_takes_pending_as_waiting() -> None:
     assert make_filters("pending,running", None, None, None, 0.0).states == {"waiting", "running"}

@@ -82,7 +82,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return read
 
 
-def test_runs_of_this_folder_the_newest_first_and_all_on_demand(
+def test_list_shows_runs_of_this_folder_newest_first(
     elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done(elsewhere / "runs/first")
@@ -101,7 +101,7 @@ def test_runs_of_this_folder_the_newest_first_and_all_on_demand(
     assert names(listed()) == ["second"]
 
 
-def test_a_name_can_be_typed_as_it_stands(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_in_list_can_be_typed_as_shown(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("plain", "two words", "123", "shadowed", "-n", "swept/3"):
         done(elsewhere / "runs" / name)
     done(elsewhere / "beside")
@@ -110,7 +110,7 @@ def test_a_name_can_be_typed_as_it_stands(elsewhere: Path, capsys: pytest.Captur
     assert said == ["beside", "swept/3", "runs/-n", "runs/shadowed", "runs/123", "'two words'", "plain"]
 
 
-def test_one_squeue_for_all_runs_and_the_states_are_those_of_status(elsewhere: Path, queue: FakeQueue) -> None:
+def test_list_asks_squeue_once_and_agrees_with_status(elsewhere: Path, queue: FakeQueue) -> None:
     runs = [live(elsewhere / "runs" / name, job).run for job, name in enumerate("abcd", start=10) for job in [str(job)]]
     done(elsewhere / "runs/e", "14")
     queue.answers("10|RUNNING|None|n1", "11|PENDING|Priority|", "12|NODE_FAIL|None|n1")
@@ -124,7 +124,7 @@ def test_one_squeue_for_all_runs_and_the_states_are_those_of_status(elsewhere: P
     assert names(listed(state="waiting,running")) == ["b", "a"]
 
 
-def test_each_live_cluster_is_asked_once_and_no_other(
+def test_list_asks_each_live_cluster_once(
     elsewhere: Path, queue: FakeQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SLURM_CONF", raising=False)
@@ -158,7 +158,7 @@ def test_each_live_cluster_is_asked_once_and_no_other(
         (None, "there is no squeue here that knows the cluster of 2 runs"),
     ],
 )
-def test_where_slurm_says_nothing_the_records_do(
+def test_list_without_an_answer_of_slurm_uses_the_records(
     elsewhere: Path, queue: FakeQueue, body: str | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(list_runs, "TIMEOUT_S", 0.3)
@@ -178,7 +178,7 @@ def test_where_slurm_says_nothing_the_records_do(
     assert not [run["run"] for run in data() if run["as_recorded"] == run["over"]]
 
 
-def test_a_run_that_is_done_needs_no_slurm_even_if_its_job_may_come_again(elsewhere: Path, reads: list[str]) -> None:
+def test_done_run_is_listed_without_asking_slurm(elsewhere: Path, reads: list[str]) -> None:
     builder = RunBuilder(elsewhere / "runs/a").submitted()
     builder.attempt("7.0").stopped(20).requeued("preempted")
     builder.attempt("7.1").restored(20).trained(21, 40).finished(40)
@@ -188,7 +188,7 @@ def test_a_run_that_is_done_needs_no_slurm_even_if_its_job_may_come_again(elsewh
     assert reads == ["a"]
 
 
-def test_a_run_that_is_over_is_read_once(elsewhere: Path, reads: list[str], queue: FakeQueue) -> None:
+def test_final_run_is_read_once_by_repeated_lists(elsewhere: Path, reads: list[str], queue: FakeQueue) -> None:
     for name in "ab":
         done(elsewhere / "runs" / name)
     first = listed()
@@ -226,9 +226,7 @@ def replaced_by_another(run: RunDir) -> None:
 
 
 @pytest.mark.parametrize("how", [requeued, resumed, noted, cancelled, replaced_by_another])
-def test_whatever_happens_to_it_afterwards_it_is_read_again(
-    elsewhere: Path, reads: list[str], queue: FakeQueue, how: Any
-) -> None:
+def test_changed_final_run_is_read_again_by_list(elsewhere: Path, reads: list[str], queue: FakeQueue, how: Any) -> None:
     run = done(elsewhere / "runs/a")
     before = data()
     how(run)
@@ -237,7 +235,7 @@ def test_whatever_happens_to_it_afterwards_it_is_read_again(
     assert after != before
 
 
-def test_what_may_change_still_is_not_kept(elsewhere: Path, reads: list[str], queue: FakeQueue) -> None:
+def test_just_written_run_is_not_cached_by_list(elsewhere: Path, reads: list[str], queue: FakeQueue) -> None:
     run = done(elsewhere / "runs/a")
     os.utime(run.events)  # just now: the last words may not be seen yet
     listed()
@@ -245,7 +243,7 @@ def test_what_may_change_still_is_not_kept(elsewhere: Path, reads: list[str], qu
     assert reads == ["a", "a"]
 
 
-def test_a_run_that_has_vanished_is_kept_a_day_later(elsewhere: Path, reads: list[str], queue: FakeQueue) -> None:
+def test_vanished_run_is_cached_after_a_day(elsewhere: Path, reads: list[str], queue: FakeQueue) -> None:
     run = live(elsewhere / "runs/a", "7").run
     assert "vanished" in listed()
     old(run)
@@ -258,7 +256,7 @@ def test_a_run_that_has_vanished_is_kept_a_day_later(elsewhere: Path, reads: lis
     assert len(queue.asked) == 3
 
 
-def test_on_a_terminal_there_are_twenty_rows_of_which_no_more_are_read(elsewhere: Path, reads: list[str]) -> None:
+def test_list_on_a_terminal_reads_and_shows_twenty_runs(elsewhere: Path, reads: list[str]) -> None:
     for i in range(30):
         done(elsewhere / "runs" / f"r{i:02}")
     for gone in ("r28", "r01"):
@@ -275,7 +273,7 @@ def test_on_a_terminal_there_are_twenty_rows_of_which_no_more_are_read(elsewhere
     assert len(listed(Terminal(), limit=0).splitlines()) == 29
 
 
-def test_odd_folders_are_told_from_runs(elsewhere: Path) -> None:
+def test_list_ignores_folders_other_than_runs(elsewhere: Path) -> None:
     done(elsewhere / "runs/good")
     half = RunDir(elsewhere / "runs/half")
     half.events.mkdir(parents=True)
@@ -294,9 +292,7 @@ def test_odd_folders_are_told_from_runs(elsewhere: Path) -> None:
     }
 
 
-def test_a_folder_that_cannot_be_read_is_named_and_the_others_are_listed(
-    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_run_is_named_beside_the_listed_ones(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done(elsewhere / "runs/a")
     done(elsewhere / "runs/b")
     stamp_of = look.stamp_of
@@ -313,7 +309,7 @@ def test_a_folder_that_cannot_be_read_is_named_and_the_others_are_listed(
     assert len(text.splitlines()) == 3
 
 
-def test_a_folder_that_never_answers_is_named_and_the_others_are_listed(
+def test_unresponsive_run_folder_is_named_beside_the_listed_ones(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done(elsewhere / "runs/a")
@@ -338,7 +334,7 @@ def test_a_folder_that_never_answers_is_named_and_the_others_are_listed(
     assert text.splitlines()[2] == (f"clusterdp: left out because they did not answer within 5 s: {elsewhere}/runs/a.")
 
 
-def test_a_file_system_that_hangs_is_waited_for_twice_at_most(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_waits_at_most_twice_for_a_hung_file_system(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(9):
         remember(RunDir(elsewhere / f"runs/{i}"))
     batches: list[int] = []
@@ -352,7 +348,7 @@ def test_a_file_system_that_hangs_is_waited_for_twice_at_most(elsewhere: Path, m
     assert batches == [2, 7, 0]
 
 
-def test_what_was_read_before_an_interrupt_is_kept(
+def test_interrupted_list_caches_its_read_runs(
     elsewhere: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done(elsewhere / "runs/a")
@@ -368,7 +364,7 @@ def test_what_was_read_before_an_interrupt_is_kept(
     assert reads == ["a"]
 
 
-def test_nothing_to_list_says_what_to_type(elsewhere: Path, tmp_path: Path) -> None:
+def test_empty_list_prints_the_next_command(elsewhere: Path, tmp_path: Path) -> None:
     assert listed() == "No runs of this folder; `clusterdp list --all` has all.\n"
     assert listed(everywhere=True) == "No runs yet.\n"
     assert listed(as_json=True) == "[]\n"
@@ -376,7 +372,7 @@ def test_nothing_to_list_says_what_to_type(elsewhere: Path, tmp_path: Path) -> N
     assert listed(state="failed") == "No run is meant by these words.\n"
 
 
-def test_the_verb_takes_its_words(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_takes_state_name_tag_since_and_all(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_note(done(elsewhere / "runs/a"), "baseline \x1b[2J")
     done(elsewhere / "runs/b")
     several = ["--state", "done", "--tag=BASELINE", "--since", "3d", "--all"]

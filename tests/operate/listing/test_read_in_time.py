@@ -20,12 +20,12 @@ def never() -> Iterator[threading.Event]:
     event.set()
 
 
-def test_all_are_read() -> None:
+def test_read_in_time_reads_all_paths() -> None:
     assert read_in_time(PATHS, len) == ({path: len(path) for path in PATHS}, [])
     assert read_in_time([], len) == ({}, [])
 
 
-def test_one_that_hangs_is_named_and_all_others_are_read(never: threading.Event) -> None:
+def test_read_in_time_names_a_hung_path_and_reads_the_others(never: threading.Event) -> None:
     def read(path: str) -> str:
         if path == "/hung/runs/7":
             never.wait()
@@ -36,9 +36,7 @@ def test_one_that_hangs_is_named_and_all_others_are_read(never: threading.Event)
     assert found == {path: path for path in PATHS if path != "/hung/runs/7"}
 
 
-def test_a_file_system_that_hangs_does_not_stop_the_reading_of_others(
-    never: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hung_file_system_does_not_stop_reading_others(never: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     def read(path: str) -> str:
         if path.startswith("/hung/"):
             never.wait()
@@ -52,16 +50,16 @@ def test_a_file_system_that_hangs_does_not_stop_the_reading_of_others(
     assert threading.active_count() - before <= 1 + module.MORE_THREADS
 
 
-def test_threads_that_wait_are_joined_by_others() -> None:
+def test_read_in_time_starts_further_threads_for_waiting_ones() -> None:
     """As over a network: the second one comes in while the first one waits for its answer."""
     meet = threading.Barrier(2, timeout=20)
     assert len(read_in_time(PATHS[:2], lambda path: meet.wait(), patience_s=20)[0]) == 2
 
 
-def test_a_mistake_in_the_reading_is_not_hidden() -> None:
+def test_read_in_time_raises_errors_of_its_reader() -> None:
     with pytest.raises(ZeroDivisionError):
         read_in_time(PATHS, lambda path: 1 // 0)
 
 
-def test_mount_points_have_their_true_names() -> None:
+def test_mount_points_include_the_root() -> None:
     assert "/" in module._mount_points()

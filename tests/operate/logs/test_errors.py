@@ -49,7 +49,7 @@ def found(folder: Path, *logs: str, last: int | None = None, batch: str = "") ->
         "clusterdp: another failed: rank 3: ValueError: nan",
     ],
 )
-def test_a_line_that_looks_like_an_error_is_found(line: str, tmp_path: Path) -> None:
+def test_logs_errors_finds_error_lines(line: str, tmp_path: Path) -> None:
     assert found(tmp_path, f"step 1\n{line}\nstep 2\n") == f"rank 0: {line}\n"
 
 
@@ -66,11 +66,11 @@ def test_a_line_that_looks_like_an_error_is_found(line: str, tmp_path: Path) -> 
         "the CUDA toolkit has 12.4",
     ],
 )
-def test_a_line_that_does_not_is_not(line: str, tmp_path: Path) -> None:
+def test_logs_errors_ignores_harmless_lines(line: str, tmp_path: Path) -> None:
     assert found(tmp_path, f"{line}\n") == ""
 
 
-def test_a_traceback_is_whole_with_the_line_that_logged_it_and_those_that_led_to_it(tmp_path: Path) -> None:
+def test_logs_errors_shows_whole_chained_tracebacks(tmp_path: Path) -> None:
     whole = f"12:00:00 ERROR step failed\n{TRACEBACK}\nDuring handling of the above exception, another\n\n{TRACEBACK}"
     assert found(tmp_path, f"a\n{whole}after\n") == f"rank 0: {whole}\n"
     second = TRACEBACK.replace("nan", "inf")
@@ -96,11 +96,11 @@ GROUP = """\
         GROUP,
     ],
 )
-def test_other_forms_of_a_traceback_are_whole(text: str, tmp_path: Path) -> None:
+def test_logs_errors_shows_other_traceback_forms_whole(text: str, tmp_path: Path) -> None:
     assert found(tmp_path, f"a\n{text}step 2\n") == f"rank 0: {text}\n"
 
 
-def test_the_same_error_of_many_ranks_is_one_with_their_list(tmp_path: Path) -> None:
+def test_logs_errors_groups_the_same_error_of_many_ranks(tmp_path: Path) -> None:
     def log(rank: int) -> str:
         return f"[rank{rank}]: RuntimeError: CUDA error on cuda:{rank % 8}, rank {rank}, at 0x7f{rank:04x}\n"
 
@@ -110,30 +110,30 @@ def test_the_same_error_of_many_ranks_is_one_with_their_list(tmp_path: Path) -> 
     assert found(tmp_path, *logs) == f"ranks 0-4,6-11: {logs[0]}rank 7 (2 times): ERROR other\n"
 
 
-def test_numbers_that_are_no_ranks_tell_errors_apart(tmp_path: Path) -> None:
+def test_logs_errors_separates_errors_with_different_numbers(tmp_path: Path) -> None:
     assert found(tmp_path, "ERROR index 7\n", "ERROR index 8\n") == "rank 0: ERROR index 7\nrank 1: ERROR index 8\n"
 
 
-def test_errors_are_in_order_of_their_times_and_a_traceback_has_that_of_the_line_before(tmp_path: Path) -> None:
+def test_logs_errors_orders_errors_by_printed_time(tmp_path: Path) -> None:
     late = "2026-11-23 08:00:09 INFO x\n" + "x" * 300_000 + "\n" + TRACEBACK
     early = "2026-11-23 08:00:05 ERROR early\n"
     assert found(tmp_path, late, early) == f"rank 1: {early}rank 0: {TRACEBACK}\n"
     assert found(tmp_path, late, early, last=1) == f"==> 1 earlier; -n all shows them <==\nrank 0: {TRACEBACK}\n"
 
 
-def test_the_batch_scripts_errors_have_its_name(tmp_path: Path) -> None:
+def test_logs_errors_labels_errors_of_the_batch_script(tmp_path: Path) -> None:
     line = "srun: error: n1: task 0: Killed\n"
     assert found(tmp_path, "fine\n", batch=line) == f"batch script: {line}"
 
 
-def test_a_line_of_a_megabyte_a_bar_and_binary_are_short(tmp_path: Path) -> None:
+def test_logs_errors_shortens_huge_lines_and_progress_bars(tmp_path: Path) -> None:
     text = " 1%\r 2%\r\0\0ERROR x\n" + "ERROR " + "x" * 1_000_000 + "\n" + "\xff" * 10 + "\n"
     lines = found(tmp_path, text).splitlines()
     assert lines[0] == "rank 0: ERROR x"
     assert lines[1].endswith("x... (998,006 more characters)") and len(lines) == 2
 
 
-def test_errors_that_come_in_pieces_are_whole(tmp_path: Path) -> None:
+def test_followed_traceback_written_in_pieces_is_printed_whole(tmp_path: Path) -> None:
     path = tmp_path / "0.out"
     finder = ErrorFinder(TimedLog(0, path))
     path.write_text("")

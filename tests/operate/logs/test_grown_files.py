@@ -20,7 +20,7 @@ class Clock:
         return self.now
 
 
-def test_a_file_that_grows_is_told_at_the_next_look(tmp_path: Path) -> None:
+def test_grown_file_is_reported_at_the_next_poll(tmp_path: Path) -> None:
     clock, path = Clock(), tmp_path / "log"
     files = GrownFiles(0.3, clock)
     assert not files.grown(str(path))
@@ -37,7 +37,7 @@ def test_a_file_that_grows_is_told_at_the_next_look(tmp_path: Path) -> None:
     assert not files.grown(str(path))
 
 
-def test_an_old_size_is_seen_through_by_opening_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stale_nfs_size_is_refreshed_by_opening_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over NFS stat() may answer from memory."""
     clock, path = Clock(), tmp_path / "log"
     path.write_text("a")
@@ -51,9 +51,7 @@ def test_an_old_size_is_seen_through_by_opening_the_file(tmp_path: Path, monkeyp
     assert files.grown(str(path))
 
 
-def test_a_thousand_silent_files_are_asked_and_opened_ever_more_rarely(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_files_are_polled_ever_more_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     files = GrownFiles(0.3, clock)
     paths = [str(tmp_path / str(rank)) for rank in range(1024)]
@@ -79,7 +77,7 @@ def test_a_thousand_silent_files_are_asked_and_opened_ever_more_rarely(
     assert calls["open"] <= 6 * 1024
 
 
-def test_a_folder_is_listed_when_it_changes_and_now_and_then(tmp_path: Path) -> None:
+def test_log_folder_is_listed_after_changes_and_periodically(tmp_path: Path) -> None:
     clock = Clock()
     names = NewNames(clock)
     assert not names.may_be_in(tmp_path / "none")

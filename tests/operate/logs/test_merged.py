@@ -32,7 +32,7 @@ def of_ranks(builder: RunBuilder, *texts: str) -> RunDir:
     return builder.run
 
 
-def test_lines_of_all_ranks_are_in_order_of_their_times(builder: RunBuilder) -> None:
+def test_merged_lines_of_all_ranks_are_ordered_by_time(builder: RunBuilder) -> None:
     run = of_ranks(builder, "head\n" + at(1, "a") + at(5, "e"), at(0, "z") + at(2, "b") + TRACEBACK + at(6, "f"))
     assert printed(run, every=True) == (
         "[0] head\n"
@@ -47,31 +47,31 @@ def test_lines_of_all_ranks_are_in_order_of_their_times(builder: RunBuilder) -> 
     )
 
 
-def test_without_times_it_is_rank_by_rank_and_lines_of_one_time_stay_together(builder: RunBuilder) -> None:
+def test_merged_lines_without_times_are_printed_rank_by_rank(builder: RunBuilder) -> None:
     run = of_ranks(builder, "a\nb\n", "c\n", at(1, "d") + "e\n", at(1, "f") + "g\n")
     labels = [line[:3] for line in printed(run, every=True).splitlines()]
     assert labels == ["[0]", "[0]", "[1]", "[2]", "[2]", "[3]", "[3]"]
 
 
-def test_a_clock_that_is_set_back_or_shows_another_century_does_not_change_the_order(builder: RunBuilder) -> None:
+def test_merged_order_survives_wrong_printed_times(builder: RunBuilder) -> None:
     wrong = "2099-01-01 00:00:00 x\n"
     run = of_ranks(builder, at(5, "a") + at(1, "b") + wrong + at(7, "c"), at(6, "d"))
     assert [line[-1] for line in printed(run, every=True).splitlines()] == ["a", "b", "x", "d", "c"]
 
 
-def test_of_a_progress_bar_there_is_the_last_state_and_of_a_long_line_one_label(builder: RunBuilder) -> None:
+def test_merged_progress_bar_is_shown_in_its_last_state(builder: RunBuilder) -> None:
     long = "x" * 1_000_000
     run = of_ranks(builder, f" 1%\r 50%\r100%\r\n{long}\nend", "CRLF\r\nb\n")
     assert printed(run, every=True) == f"[0] 100%\n[0] {long}\n[0] end\n[1] CRLF\n[1] b\n"
 
 
-def test_some_ranks_are_merged_and_those_that_are_missing_are_named(builder: RunBuilder) -> None:
+def test_logs_rank_merges_the_named_ranks_and_reports_missing_ones(builder: RunBuilder) -> None:
     run = of_ranks(builder, "a\n", "b\n", "c\n", "d\n")
     assert printed(run, rank="0,2-9") == "==> there is no log of ranks 4-9 <==\n[0] a\n[2] c\n[3] d\n"
     assert printed(run, rank="1") == "b\n"
 
 
-def test_memory_does_not_grow_with_the_logs(tmp_path: Path) -> None:
+def test_merging_logs_uses_bounded_memory(tmp_path: Path) -> None:
     logs = []
     for rank in range(4):
         (tmp_path / str(rank)).write_text("".join(at(i % 60, "x" * 80) for i in range(500)))
@@ -82,7 +82,7 @@ def test_memory_does_not_grow_with_the_logs(tmp_path: Path) -> None:
     assert sum(1 for _ in lines) == 1999
 
 
-def test_on_a_terminal_each_rank_has_a_colour_that_its_own_do_not_outlive(
+def test_merged_rank_labels_keep_their_colour_on_a_terminal(
     builder: RunBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
@@ -95,7 +95,7 @@ def test_on_a_terminal_each_rank_has_a_colour_that_its_own_do_not_outlive(
     assert printed(run, out=Terminal(), every=True) == "[0] red\n[1] b\n"
 
 
-def test_followed_lines_are_merged_as_they_come_and_a_traceback_is_kept_whole(builder: RunBuilder) -> None:
+def test_followed_lines_are_merged_by_arrival_with_whole_tracebacks(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt().printed(at(1, "a"), 0).printed(at(0, "b"), 1)
     half = at(0, "b") + TRACEBACK[:50]
 
@@ -109,7 +109,7 @@ def test_followed_lines_are_merged_as_they_come_and_a_traceback_is_kept_whole(bu
     assert [line[:3] + line[-1] for line in lines] == ["[1]b", "[0]a", "[0]c", "[1]:", "[1]3", "[1]n"]
 
 
-def test_following_begins_with_the_last_lines_and_goes_on_with_all(builder: RunBuilder) -> None:
+def test_logs_follow_starts_with_the_last_lines(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt().printed("a\nb\n", 0).printed("c\nd\n", 1)
 
     def more() -> None:
@@ -120,7 +120,7 @@ def test_following_begins_with_the_last_lines_and_goes_on_with_all(builder: RunB
     assert text == "[0] b\n[1] d\n[0] e\n[0] f\n[2] late\n[2] later\n"
 
 
-def test_followed_errors_are_told_once_each(builder: RunBuilder) -> None:
+def test_logs_errors_follow_prints_each_error_once(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt().printed("fine\n", 0).printed("fine\n", 1)
 
     def fail() -> None:
@@ -130,7 +130,7 @@ def test_followed_errors_are_told_once_each(builder: RunBuilder) -> None:
     assert printed(builder.run, pace, errors=True, follow=True) == "ranks 0-1: ERROR x\n"
 
 
-def test_all_attempts_are_announced_from_the_first_on(builder: RunBuilder) -> None:
+def test_logs_of_all_attempts_have_a_heading_each(builder: RunBuilder) -> None:
     builder.submitted().attempt().printed("a\n").stopped(3).requeued("preempted")
     builder.attempt("7.1").printed("b\n").finished()
     both = "==> attempt 1 (7.0) <==\na\n==> attempt 2 (7.1) <==\nb\n"
@@ -138,7 +138,9 @@ def test_all_attempts_are_announced_from_the_first_on(builder: RunBuilder) -> No
     assert printed(builder.run, Pace(sleep=Script(lambda: None)), attempt="all", follow=True) == both
 
 
-def test_errors_at_width_80(builder: RunBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_errors_screen_at_width_80_equals_its_golden_text(
+    builder: RunBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     texts = [at(1, "start") + at(9, "ERROR loss is nan") + TRACEBACK for _ in range(8)]
     texts[3] = at(2, "start") + at(8, "CRITICAL no data: /data/train")
@@ -159,12 +161,12 @@ ValueError: nan
 """
 
 
-def test_where_nothing_looks_like_an_error_that_is_said(builder: RunBuilder) -> None:
+def test_logs_errors_reports_finding_no_error(builder: RunBuilder) -> None:
     run = of_ranks(builder, "fine\n")
     assert printed(run, errors=True) == "==> nothing looks like an error in attempt 1 <==\n"
 
 
-def test_the_last_lines_of_each_log(builder: RunBuilder) -> None:
+def test_logs_n_prints_the_last_lines_of_each_log(builder: RunBuilder) -> None:
     run = of_ranks(builder, "a\nb\nc\n", at(1, "d") + "e\n")
     assert printed(run, last="2") == "b\nc\n"
     assert printed(run, last="1", every=True) == "[0] c\n[1] e\n"
@@ -173,14 +175,14 @@ def test_the_last_lines_of_each_log(builder: RunBuilder) -> None:
     assert out == "a\nb\nc\n"
 
 
-def test_a_terminal_gets_the_end_of_a_long_log(builder: RunBuilder) -> None:
+def test_logs_on_a_terminal_prints_the_last_1000_lines(builder: RunBuilder) -> None:
     run = of_ranks(builder, "x\n" * 1500, "y\n")
     assert printed(run, terminal=True) == "==> the last 1000 lines; -n all prints all <==\n" + "x\n" * 1000
     assert printed(run, terminal=True, last="all") == printed(run) == "x\n" * 1500
     assert printed(run, terminal=True, every=True).count("x") == 500
 
 
-def test_the_end_of_a_log_of_10_gb_is_read_alone(builder: RunBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_reads_only_the_end_of_a_huge_log(builder: RunBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     run = of_ranks(builder, "")
     log = run.attempt("7.0").rank_log(0)
     os.truncate(log, 10_000_000_000)
@@ -200,7 +202,7 @@ def read_bytes() -> int:
     return int(text.split()[1])
 
 
-def test_logs_that_cannot_be_read_are_named_together_and_the_rest_is_printed(builder: RunBuilder) -> None:
+def test_unreadable_logs_are_named_together_beside_the_others(builder: RunBuilder) -> None:
     run = of_ranks(builder, "a\n")
     for rank in (1, 2, 3):
         run.attempt("7.0").rank_log(rank).mkdir()
@@ -210,7 +212,7 @@ def test_logs_that_cannot_be_read_are_named_together_and_the_rest_is_printed(bui
     )
 
 
-def test_a_log_that_vanishes_or_is_cut_short_is_gone_on_with(builder: RunBuilder) -> None:
+def test_logs_follow_continues_after_a_log_vanishes_or_is_truncated(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt().printed("a\nb\n", 0).printed("c\n", 1)
 
     def vanish() -> None:
@@ -221,7 +223,7 @@ def test_a_log_that_vanishes_or_is_cut_short_is_gone_on_with(builder: RunBuilder
     assert printed(builder.run, pace, every=True, follow=True) == "[0] a\n[0] b\n[1] c\n[0] d\n"
 
 
-def test_an_interrupted_reader_has_what_was_printed(builder: RunBuilder) -> None:
+def test_interrupted_logs_follow_has_printed_its_lines(builder: RunBuilder) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 

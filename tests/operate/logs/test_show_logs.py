@@ -29,7 +29,7 @@ def printed(run: RunDir, pace: Pace | None = None, out: io.StringIO | None = Non
     return out.getvalue()
 
 
-def test_rank_0_of_the_newest_attempt_by_default(elsewhere: Path) -> None:
+def test_logs_default_to_rank_0_of_the_newest_attempt(elsewhere: Path) -> None:
     builder = preempted_once(elsewhere / "r")
     builder.run.attempt("7.0").rank_log(0).write_text("old\n")
     builder.run.attempt("7.1").rank_log(0).write_text("new\nlast line without end")
@@ -39,7 +39,7 @@ def test_rank_0_of_the_newest_attempt_by_default(elsewhere: Path) -> None:
     assert printed(builder.run, attempt="1") == printed(builder.run, attempt="7.0") == "old\n"
 
 
-def test_the_options_of_the_command_line(builder: RunBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_takes_rank_lists_and_n(builder: RunBuilder, capsys: pytest.CaptureFixture[str]) -> None:
     attempt = builder.submitted().attempt()
     for rank in (0, 1, 2):
         attempt.printed("fine\nERROR x\n", rank)
@@ -52,7 +52,7 @@ def test_the_options_of_the_command_line(builder: RunBuilder, capsys: pytest.Cap
     assert capsys.readouterr().err.startswith("clusterdp: --since: 'soon' is not a time.")
 
 
-def test_each_line_of_all_ranks_has_its_rank(builder: RunBuilder) -> None:
+def test_logs_all_labels_each_line_with_its_rank(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt()
     for rank in (0, 3, 11):
         attempt.printed(f"I am {rank}\nbye\x0c\n", rank)
@@ -61,7 +61,7 @@ def test_each_line_of_all_ranks_has_its_rank(builder: RunBuilder) -> None:
     )
 
 
-def test_after_a_crash_the_batch_scripts_log_and_the_rank_that_failed_follow(builder: RunBuilder) -> None:
+def test_logs_of_a_crash_end_with_batch_log_and_failed_rank(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt().printed("step 1\n", 0)
     attempt.printed("Traceback (most recent call last):\nValueError: nan\n", 3).failed(exit=1)
     builder.batch_log("srun: error: n1: task 3: Exited with exit code 1\n")
@@ -70,12 +70,12 @@ def test_after_a_crash_the_batch_scripts_log_and_the_rank_that_failed_follow(bui
     assert text.endswith("==> rank 3 failed first: clusterdp logs runs/digits --rank 3 <==\n")
 
 
-def test_a_job_that_failed_before_any_attempt_shows_its_batch_log(builder: RunBuilder) -> None:
+def test_logs_of_a_job_without_attempts_show_its_batch_log(builder: RunBuilder) -> None:
     builder.submitted().batch_log("bash: module: command not found\n")
     assert printed(builder.run) == "bash: module: command not found\n"
 
 
-def test_what_is_not_there_is_named(builder: RunBuilder) -> None:
+def test_missing_attempt_or_rank_is_an_error_with_its_name(builder: RunBuilder) -> None:
     with pytest.raises(RunError, match="no attempt has begun"):
         printed(builder.submitted().run)
     builder.attempt().printed("x\n", 0).printed("x\n", 1)
@@ -97,7 +97,7 @@ class Script:
         happening()  # type: ignore[operator]
 
 
-def test_following_goes_on_across_attempts_until_the_run_is_over(builder: RunBuilder) -> None:
+def test_logs_follow_continues_across_attempts_until_the_run_ends(builder: RunBuilder) -> None:
     first = builder.submitted().attempt().printed("one\ntw")
 
     def requeue() -> None:
@@ -116,13 +116,13 @@ def test_following_goes_on_across_attempts_until_the_run_is_over(builder: RunBui
     )
 
 
-def test_following_all_ranks_finds_those_that_come_later(builder: RunBuilder) -> None:
+def test_logs_follow_all_finds_ranks_starting_later(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt().printed("a\n", 0)
     pace = Pace(sleep=Script(lambda: attempt.printed("b\n", 1), attempt.finished, lambda: None))
     assert printed(builder.run, every=True, follow=True, pace=pace) == "[0] a\n[1] b\n"
 
 
-def test_a_log_that_two_attempts_share_is_followed_once(builder: RunBuilder) -> None:
+def test_log_shared_by_two_attempts_is_followed_once(builder: RunBuilder) -> None:
     """submitit appends to one file a rank and job; the attempts have symbolic links to it."""
     (builder.run.path / "submitit").mkdir()
     shared = builder.run.path / "submitit" / "7_0_log.out"
@@ -142,18 +142,18 @@ def test_a_log_that_two_attempts_share_is_followed_once(builder: RunBuilder) -> 
     )
 
 
-def test_submitits_batch_log_is_found(builder: RunBuilder) -> None:
+def test_logs_finds_the_batch_log_of_submitit(builder: RunBuilder) -> None:
     (builder.run.path / "submitit").mkdir()
     (builder.run.path / "submitit" / "7_0_log.out").write_text("module: command not found\n")
     assert printed(builder.submitted().run) == "module: command not found\n"
 
 
-def test_following_a_wanted_attempt_ends_with_it(builder: RunBuilder) -> None:
+def test_logs_follow_of_a_named_attempt_ends_with_it(builder: RunBuilder) -> None:
     builder.submitted().attempt().printed("a\n").stopped(3).requeued("preempted")
     assert printed(builder.run, attempt="1", follow=True, pace=Pace(sleep=Script())) == "a\n"
 
 
-def test_following_a_job_that_dies_before_it_begins_shows_why(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_logs_follow_of_a_job_dead_at_start_shows_its_batch_log(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().batch_log("cannot write to /full\n")
     queue.answers("7|FAILED|NonZeroExitCode|n1")
     pace = Pace(settle_s=0, sleep=Script())
@@ -161,7 +161,7 @@ def test_following_a_job_that_dies_before_it_begins_shows_why(builder: RunBuilde
 
 
 @pytest.mark.parametrize("lines", [1, 200_000])
-def test_a_reader_that_goes_away_is_no_error(builder: RunBuilder, lines: int) -> None:
+def test_closed_pipe_ends_logs_without_an_error(builder: RunBuilder, lines: int) -> None:
     """`clusterdp logs | head`: neither a traceback nor Python's own complaint when it flushes stdout at its end."""
     builder.submitted().attempt().printed("line\n" * lines)
     code = (
@@ -182,7 +182,7 @@ def test_a_reader_that_goes_away_is_no_error(builder: RunBuilder, lines: int) ->
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_ctrl_c_ends_following_with_130_and_no_word(builder: RunBuilder) -> None:
+def test_ctrl_c_ends_logs_follow_silently_with_130(builder: RunBuilder) -> None:
     builder.submitted().attempt().printed("a\n")
     out = io.StringIO()
     pace = Pace(sleep=Script(lambda: signal.raise_signal(signal.SIGINT)))
@@ -191,7 +191,7 @@ def test_ctrl_c_ends_following_with_130_and_no_word(builder: RunBuilder) -> None
     assert out.getvalue() == "a\n"
 
 
-def test_a_tail_gives_whole_lines_pieces_of_endless_ones_and_starts_over_when_cut(tmp_path: Path) -> None:
+def test_tail_returns_whole_lines_and_restarts_after_truncation(tmp_path: Path) -> None:
     path = tmp_path / "log"
     tail = Tail(path)
     assert tail.read() == ""
@@ -208,7 +208,7 @@ def test_a_tail_gives_whole_lines_pieces_of_endless_ones_and_starts_over_when_cu
     assert tail.read(limit=40) == "x" * 40
 
 
-def test_a_tail_never_cuts_a_letter_in_two(tmp_path: Path) -> None:
+def test_tail_never_splits_a_utf_8_character(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("€uro\n" * 50_000)
     tail, text = Tail(path), ""
@@ -222,7 +222,7 @@ def test_a_tail_never_cuts_a_letter_in_two(tmp_path: Path) -> None:
     assert text == "€" * 5000
 
 
-def test_last_lines_read_the_end_only(tmp_path: Path) -> None:
+def test_last_lines_reads_only_the_end_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("".join(f"line {i}\n" for i in range(CHUNK)))
     assert last_lines(path, 2) == [f"line {CHUNK - 2}", f"line {CHUNK - 1}"]

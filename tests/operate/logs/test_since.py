@@ -20,7 +20,7 @@ def touched(run: RunDir, rank: int, second: int) -> None:
     os.utime(run.attempt("7.0").rank_log(rank), (when, when))
 
 
-def test_lines_since_a_time_and_files_that_have_none_are_not_read(builder: RunBuilder) -> None:
+def test_logs_since_prints_newer_lines_and_skips_older_files(builder: RunBuilder) -> None:
     run = of_ranks(builder, at(1, "a") + at(20, "b") + "b2\n" + at(30, "c"), at(50, "d"))
     touched(run, 0, 30)
     touched(run, 1, 2)
@@ -31,7 +31,7 @@ def test_lines_since_a_time_and_files_that_have_none_are_not_read(builder: RunBu
     assert since(run, "2023-11-15T08:00:59") == "==> nothing was printed since 08:00:59 <==\n"
 
 
-def test_lines_that_may_be_older_are_printed_and_that_is_said(builder: RunBuilder) -> None:
+def test_logs_since_prints_undated_lines_with_a_warning(builder: RunBuilder) -> None:
     run = of_ranks(builder, "a\nb\n", at(1, "a") + "b\n")
     touched(run, 0, 30)
     touched(run, 1, 30)
@@ -40,14 +40,14 @@ def test_lines_that_may_be_older_are_printed_and_that_is_said(builder: RunBuilde
     )
 
 
-def test_a_long_log_is_searched_from_its_end(builder: RunBuilder) -> None:
+def test_logs_since_searches_a_long_log_from_its_end(builder: RunBuilder) -> None:
     text = at(1, "a") + "".join(at(5, "x" * 200) for _ in range(2000)) + at(30, "c") + "".join(at(40, "d" * 200) * 2000)
     run = of_ranks(builder, text)
     touched(run, 0, 40)
     assert since(run, "08:00:30") == text[text.index(at(30, "c")) :]
 
 
-def test_a_line_whose_time_two_reads_share_is_found(builder: RunBuilder) -> None:
+def test_logs_since_finds_a_time_split_between_two_reads(builder: RunBuilder) -> None:
     line, more = at(30, "c"), at(40, "d" * 1000)
     rest = CHUNK - len(line) + 5  # the second read from the end begins 5 letters into the line
     text = at(1, "a") + line + more * (rest // len(more))

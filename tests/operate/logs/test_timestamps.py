@@ -37,7 +37,7 @@ def _zone() -> Iterator[None]:
         "08:00:01 INFO x",
     ],
 )
-def test_a_time_is_read_in_the_forms_that_programs_print(line: str) -> None:
+def test_time_in_reads_common_timestamp_formats(line: str) -> None:
     near = time.mktime((2026, 11, 23, 3, 0, 0, 0, 0, -1))
     assert time_in(line, near) == time.mktime((2026, 11, 23, 8, 0, 1, 0, 0, -1))
     assert "08:00:01" not in without_time(line)
@@ -56,11 +56,11 @@ def test_a_time_is_read_in_the_forms_that_programs_print(line: str) -> None:
         "a sentence of more than forty letters that ends 2026-11-23 08:00:01",
     ],
 )
-def test_what_is_no_time_is_none(line: str) -> None:
+def test_time_in_ignores_text_unlike_a_timestamp(line: str) -> None:
     assert time_in(line, 1.7e9) is None
 
 
-def test_a_time_without_a_date_is_near_the_line_before_and_without_one_unknown() -> None:
+def test_time_in_completes_a_time_of_day_from_the_line_before() -> None:
     midnight = time.mktime((2026, 12, 31, 23, 59, 0, 0, 0, -1))
     assert time_in("[00:00:30] x", midnight) == midnight + 90
     assert time_in("[23:58:00] x", midnight + 90) == midnight - 60

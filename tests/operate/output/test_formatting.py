@@ -19,22 +19,22 @@ from clusterdp.operate.output.formatting import ago, clock, number, shown_path, 
         (200_000, "2 d ago"),
     ],
 )
-def test_ago_has_one_unit(seconds: float, words: str) -> None:
+def test_ago_has_a_single_unit(seconds: float, words: str) -> None:
     assert ago(1000, 1000 + seconds) == words
 
 
-def test_a_time_of_another_day_has_its_date() -> None:
+def test_clock_shows_the_date_of_another_day() -> None:
     assert len(clock(1_700_000_000)) == len("22:13:20")
     assert len(clock(1_700_000_000, now=1_700_300_000)) == len("14 Nov 22:13:20")
 
 
-def test_a_path_is_shown_as_one_would_type_it(tmp_path: Path, elsewhere: Path) -> None:
+def test_shown_path_is_relative_and_quoted_for_the_shell(tmp_path: Path, elsewhere: Path) -> None:
     assert shown_path(elsewhere / "runs" / "a") == "runs/a"
     assert shown_path(elsewhere / "my run") == "'my run'"
     assert shown_path(tmp_path / "far") == str(tmp_path / "far")
 
 
-def test_numbers_are_short() -> None:
+def test_number_is_shortened_to_four_digits() -> None:
     assert [number(x) for x in (0.0123456, 1e-7, 3, "nan", 12345.678)] == ["0.01235", "1e-07", "3", "nan", "1.235e+04"]
 
 
@@ -50,5 +50,5 @@ def test_numbers_are_short() -> None:
         (2e15, "2 PB"),
     ],
 )
-def test_a_size_has_three_digits(nbytes: float, words: str) -> None:
+def test_size_has_three_digits(nbytes: float, words: str) -> None:
     assert size(nbytes) == words

@@ -15,14 +15,14 @@ from clusterdp.operate.output.output_file import write_output
 from tests.operate.builder import RunBuilder
 
 
-def test_a_plain_file_is_replaced_and_nothing_is_left_beside_it(elsewhere: Path) -> None:
+def test_write_output_replaces_a_file_and_leaves_no_other(elsewhere: Path) -> None:
     for content in (b"old", b"new"):
         write_output(Path("page.html"), content, "FILE.html")
     assert [(path.name, path.read_bytes()) for path in elsewhere.iterdir()] == [("page.html", b"new")]
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_link_stays_and_what_it_points_to_is_written(elsewhere: Path, there: bool) -> None:
+def test_write_output_writes_through_a_link(elsewhere: Path, there: bool) -> None:
     (elsewhere / "site").mkdir()
     if there:
         (elsewhere / "site/page.html").write_text("old")
@@ -33,9 +33,7 @@ def test_a_link_stays_and_what_it_points_to_is_written(elsewhere: Path, there: b
 
 
 @pytest.mark.parametrize("words", [["report", "runs/digits"], ["plot", "runs/digits", "loss"]])
-def test_what_the_verbs_make_goes_into_a_pipe_and_the_pipe_stays(
-    builder: RunBuilder, words: list[str], tmp_path: Path
-) -> None:
+def test_report_and_plot_write_into_a_named_pipe(builder: RunBuilder, words: list[str], tmp_path: Path) -> None:
     builder.submitted().attempt().trained(1, 40).finished(40)
     pipe, read = tmp_path / "out.svg", []
     os.mkfifo(pipe)
@@ -47,7 +45,7 @@ def test_what_the_verbs_make_goes_into_a_pipe_and_the_pipe_stays(
     assert b"</svg>" in read[0] or b"</html>" in read[0]
 
 
-def test_a_pipe_whose_reader_goes_away_is_one_line(tmp_path: Path) -> None:
+def test_write_output_into_a_closed_pipe_is_a_one_line_error(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     closes = threading.Thread(target=lambda: os.close(os.open(pipe, os.O_RDONLY)), daemon=True)  # open() waits for us
@@ -57,7 +55,7 @@ def test_a_pipe_whose_reader_goes_away_is_one_line(tmp_path: Path) -> None:
     closes.join(20)
 
 
-def test_a_folder_is_refused(elsewhere: Path) -> None:
+def test_write_output_refuses_a_folder(elsewhere: Path) -> None:
     (elsewhere / "pages").mkdir()
     with pytest.raises(OutputError, match=r"pages: cannot be written: Is a directory\."):
         write_output(Path("pages"), b"x", "FILE.html")

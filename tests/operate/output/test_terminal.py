@@ -36,11 +36,11 @@ class Terminal(io.StringIO):
         ("\x1b\x1b[2J", ""),
     ],
 )
-def test_what_controls_a_terminal_is_taken_out(text: str, left: str) -> None:
+def test_printable_removes_terminal_control_characters(text: str, left: str) -> None:
     assert printable(text) == left
 
 
-def test_on_a_terminal_our_own_colours_stay_and_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clean_stream_keeps_only_plain_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     out = Terminal()
@@ -51,7 +51,7 @@ def test_on_a_terminal_our_own_colours_stay_and_nobody_elses(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("words", [["status"], ["logs"], ["cancel"], ["checkpoint", "ls"]])
-def test_no_verb_prints_an_escape(
+def test_verbs_print_no_escape_from_hostile_records(
     words: list[str], builder: RunBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     builder.submitted(name=f"n{ESCAPES}", cluster=ESCAPES).attempt(nodes=ESCAPES).printed(ESCAPES)
@@ -64,15 +64,13 @@ def test_no_verb_prints_an_escape(
     assert out + err and (out + err).replace("\n", "").isprintable()
 
 
-def test_a_key_with_an_escape_is_told_without_it(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_key_with_an_escape_is_printed_without_it(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("cfg.yaml").write_text('"\\e[2Jkey": 1\n')
     assert main(["show", "cfg.yaml"]) == 2
     assert capsys.readouterr().err.startswith("clusterdp: cfg.yaml:1: key: there is no such key.")
 
 
-def test_a_log_keeps_its_progress_bars_and_on_a_terminal_its_colours(
-    builder: RunBuilder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logs_keeps_progress_bars_and_terminal_colours(builder: RunBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     builder.submitted().attempt().printed("\x1b[32m10 %\x1b[m\x1b[K\r20 %\n")

@@ -35,25 +35,25 @@ OF_THE_ENDED = {"InactiveLimit", "NonZeroExitCode", "OutOfMemory", "RaisedSignal
         ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", "kept for"),
     ],
 )
-def test_a_reason_is_explained(reason: str, words: str) -> None:
+def test_pending_reason_is_explained(reason: str, words: str) -> None:
     assert reason_text(reason).startswith(f"{reason}: ")
     assert words in reason_text(reason)
 
 
-def test_every_reason_that_slurm_has_is_known() -> None:
+def test_every_pending_reason_of_slurm_is_known() -> None:
     assert [reason for reason in SLURMS if explain(reason) is None] == sorted(OF_THE_ENDED)
     named = {reason for reason in REASONS if re.fullmatch("[A-Za-z]+", reason)}
     assert named <= set(SLURMS), "a name that Slurm does not have"
     assert len(named) >= 25
 
 
-def test_every_limit_names_what_it_counts() -> None:
+def test_explanation_of_each_limit_names_its_resource() -> None:
     patterns = [pattern for pattern, *_ in LIMITS]
     limited = [reason for reason in SLURMS if reason not in REASONS and any(re.fullmatch(p, reason) for p in patterns)]
     assert len(limited) > 100
     assert all("some resource" not in reason_text(each) for each in limited if "Unknown" not in each)
 
 
-def test_a_reason_that_nobody_knows_is_passed_on() -> None:
+def test_unknown_pending_reason_is_printed_unchanged() -> None:
     assert reason_text("SomethingNew") == "SomethingNew"
     assert all(reason.words for reason in REASONS.values())

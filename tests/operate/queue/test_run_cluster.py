@@ -47,27 +47,29 @@ def run_there(builder: RunBuilder, fake: FakeQueue) -> RunBuilder:
     return builder
 
 
-def test_its_commands_are_used_without_being_on_the_path(run_there: RunBuilder, fake: FakeQueue) -> None:
+def test_commands_of_the_runs_cluster_are_used_off_path(run_there: RunBuilder, fake: FakeQueue) -> None:
     put_on_path(run_there.run)
     assert current_status(read_history(run_there.run)).state is RunState.RUNNING
     assert "cancelled job 7" in cancel(run_there.run)
     assert "scancel 7" in fake.asked
 
 
-def test_another_slurm_on_the_path_is_not_asked(run_there: RunBuilder, fake: FakeQueue, queue: FakeQueue) -> None:
+def test_slurm_on_path_is_not_asked_about_runs_of_another_cluster(
+    run_there: RunBuilder, fake: FakeQueue, queue: FakeQueue
+) -> None:
     put_on_path(run_there.run)
     assert current_status(read_history(run_there.run)).state is RunState.RUNNING
     assert queue.asked == []
 
 
-def test_joining_twice_changes_nothing_more(run_there: RunBuilder) -> None:
+def test_put_on_path_is_idempotent(run_there: RunBuilder) -> None:
     put_on_path(run_there.run)
     once = os.environ["PATH"]
     put_on_path(run_there.run)
     assert os.environ["PATH"] == once
 
 
-def test_one_that_is_down_is_said_to_be_gone(run_there: RunBuilder, fake: FakeQueue) -> None:
+def test_run_on_a_stopped_fake_cluster_has_vanished(run_there: RunBuilder, fake: FakeQueue) -> None:
     (fake.folder.parent / "up").unlink()
     put_on_path(run_there.run)
     status = current_status(read_history(run_there.run))
@@ -120,9 +122,7 @@ def it_is_no_fake_cluster(folder: Path) -> None:
         it_is_no_fake_cluster,
     ],
 )
-def test_commands_that_somebody_else_could_have_put_there_are_not_run(
-    run_there: RunBuilder, fake: FakeQueue, how: object
-) -> None:
+def test_slurm_commands_in_untrusted_folders_are_not_run(run_there: RunBuilder, fake: FakeQueue, how: object) -> None:
     path = os.environ["PATH"]
     how(fake.folder.parent)  # type: ignore[operator]
     put_on_path(run_there.run)
@@ -131,7 +131,7 @@ def test_commands_that_somebody_else_could_have_put_there_are_not_run(
     assert fake.asked == []
 
 
-def test_a_run_of_the_slurm_here_changes_nothing(builder: RunBuilder, queue: FakeQueue, fake: FakeQueue) -> None:
+def test_put_on_path_ignores_a_run_of_the_local_slurm(builder: RunBuilder, queue: FakeQueue, fake: FakeQueue) -> None:
     builder.submitted(cluster="").attempt()
     path = os.environ["PATH"]
     put_on_path(builder.run)
@@ -139,7 +139,7 @@ def test_a_run_of_the_slurm_here_changes_nothing(builder: RunBuilder, queue: Fak
     assert is_here("")
 
 
-def test_the_files_by_which_one_is_known_are_those_that_it_has(tmp_path: Path, builder: RunBuilder) -> None:
+def test_started_fake_cluster_is_recognized_by_its_files(tmp_path: Path, builder: RunBuilder) -> None:
     cluster = FakeCluster(tmp_path / "real", nodes=1, quick=True)
     conf = str(tmp_path / "real" / "slurm.conf")
     builder.submitted(cluster=conf)

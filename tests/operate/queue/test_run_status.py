@@ -19,9 +19,7 @@ from tests.operate.builder import RunBuilder, preempted_once
 from tests.operate.conftest import FakeQueue
 
 
-def test_squeue_is_asked_once_for_all_jobs_and_not_at_all_when_the_run_is_over(
-    builder: RunBuilder, queue: FakeQueue
-) -> None:
+def test_status_asks_squeue_once_and_never_for_a_final_run(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().failed()
     current_status(read_history(builder.run))
     assert queue.asked == []
@@ -47,7 +45,7 @@ def test_killed_batch_script_is_named_as_the_end_of_the_run(builder: RunBuilder,
     )
 
 
-def test_a_job_that_slurm_forgot_without_an_ending_is_said_to_be_so(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_job_unknown_to_slurm_without_an_ending_has_vanished(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt()
     status = current_status(read_history(builder.run))
     assert status.state is RunState.VANISHED
@@ -55,7 +53,7 @@ def test_a_job_that_slurm_forgot_without_an_ending_is_said_to_be_so(builder: Run
 
 
 @pytest.mark.parametrize("answer", ["7|CANCELLED|None|", "7|FAILED|None|", "8|RUNNING|None|"])
-def test_what_we_cancelled_is_cancelled_whatever_slurm_calls_it(
+def test_run_marked_as_cancelled_is_cancelled_in_any_slurm_state(
     builder: RunBuilder, queue: FakeQueue, answer: str
 ) -> None:
     builder.submitted().cancelled().attempt()
@@ -79,30 +77,30 @@ def test_what_we_cancelled_is_cancelled_whatever_slurm_calls_it(
         ("COMPLETED", RunState.FAILED),  # without a word: a script that ended before it could say why
     ],
 )
-def test_a_state_of_slurms_gives_the_runs(builder: RunBuilder, queue: FakeQueue, word: str, state: RunState) -> None:
+def test_run_state_follows_the_slurm_state(builder: RunBuilder, queue: FakeQueue, word: str, state: RunState) -> None:
     builder.submitted().attempt()
     queue.answers(f"7|{word}|None|n1")
     assert current_status(read_history(builder.run)).state is state
 
 
-def test_every_final_state_has_an_explanation() -> None:
+def test_every_final_slurm_state_has_an_explanation() -> None:
     final = {state.value for state in JobState if state.final}
     assert final - set(ENDED_AS) == {"REVOKED"}  # of federations: the generic words do
 
 
-def test_a_state_that_nobody_knows_counts_as_alive() -> None:
+def test_unknown_slurm_state_counts_as_alive() -> None:
     assert alive(SqueueRow("A_STATE_OF_2030", "None", ""))
     assert not alive(SqueueRow("CANCELLED", "None", ""))
 
 
-def test_a_silent_squeue_leaves_what_was_last_recorded(elsewhere: Path, queue: FakeQueue) -> None:
+def test_status_without_squeue_shows_the_last_recorded_state(elsewhere: Path, queue: FakeQueue) -> None:
     queue.answers(error="slurm_load_jobs error: Unable to contact slurm controller")
     status = current_status(read_history(preempted_once(elsewhere / "r").run))
     assert status.state is RunState.RUNNING
     assert "Unable to contact" in status.why
 
 
-def test_the_ids_of_a_fake_cluster_are_never_looked_for_in_another_queue(
+def test_job_ids_of_a_fake_cluster_are_never_asked_elsewhere(
     elsewhere: Path, queue: FakeQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs, ours = tmp_path / "theirs.conf", tmp_path / "ours.conf"
@@ -121,13 +119,13 @@ def test_the_ids_of_a_fake_cluster_are_never_looked_for_in_another_queue(
 
 
 @pytest.mark.parametrize("said", ["Connection refused", "Connection refused."])
-def test_what_slurm_says_is_a_sentence_before_the_next(said: str, builder: RunBuilder, queue: FakeQueue) -> None:
+def test_quoted_slurm_error_ends_with_a_full_stop(said: str, builder: RunBuilder, queue: FakeQueue) -> None:
     queue.answers(error=said)
     with pytest.raises(SlurmError, match=r"It says: Connection refused\. So it is not known"):
         check_resumable(builder.submitted().run)
 
 
-def test_records_that_name_no_cluster_are_said_to_and_squeue_is_not_blamed(
+def test_records_without_a_cluster_are_named_as_the_reason(
     builder: RunBuilder, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SLURM_CONF", "/site/slurm.conf")

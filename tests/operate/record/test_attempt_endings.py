@@ -34,7 +34,7 @@ def endings(builder: RunBuilder) -> list[str]:
 # -- a run that is done stays done --
 
 
-def test_an_attempt_that_left_nothing_but_its_folder_changes_nothing(builder: RunBuilder) -> None:
+def test_empty_attempt_folder_does_not_change_the_run_state(builder: RunBuilder) -> None:
     builder.submitted("10020").attempt("10020.0").trained(1, 400).finished()
     (builder.run.path / "attempts/10020.1/logs").mkdir(parents=True)
     (builder.run.path / "attempts/9.0/logs").mkdir(parents=True)  # of a job without any event
@@ -44,7 +44,7 @@ def test_an_attempt_that_left_nothing_but_its_folder_changes_nothing(builder: Ru
     assert endings(builder)[1:] == ["nothing on record: see the job's output"] * 2
 
 
-def test_an_attempt_that_left_nothing_is_no_ending_of_one_that_waits(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_empty_attempt_folder_does_not_end_a_waiting_run(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().stopped(9).requeued("preempted")
     (builder.run.path / "attempts/7.1/logs").mkdir(parents=True)
     assert read_history(builder.run).state is RunState.WAITING
@@ -52,7 +52,7 @@ def test_an_attempt_that_left_nothing_is_no_ending_of_one_that_waits(builder: Ru
     assert headline(builder) == "digits  failed (its script failed before it could say why)"
 
 
-def test_an_attempt_that_found_the_run_done_leaves_it_done(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_attempt_finding_the_run_done_leaves_it_done(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().stopped(9).requeued("preempted")
     builder.attempt("7.1").restored(9).trained(10, 400).finished()
     builder.run.attempt("7.2").logs.mkdir(parents=True)
@@ -63,7 +63,7 @@ def test_an_attempt_that_found_the_run_done_leaves_it_done(builder: RunBuilder, 
     assert [attempt.number for attempt in read_history(builder.run).ran] == [1, 2]
 
 
-def test_an_attempt_that_found_the_run_failed_changes_nothing(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_attempt_finding_the_run_failed_leaves_it_failed(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().printed("Traceback (most recent call last):\nKeyError: 9\n", 2).failed(exit=9)
     before = headline(builder)
     builder.run.attempt("7.1").logs.mkdir(parents=True)
@@ -74,7 +74,7 @@ def test_an_attempt_that_found_the_run_failed_changes_nothing(builder: RunBuilde
     assert find_failure(read_history(builder.run)).rank == 2
 
 
-def test_that_slurm_requeues_a_finished_job_is_said_and_no_more(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_status_of_a_finished_job_requeued_by_slurm_explains_the_requeue(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().stopped(9).requeued("preempted")
     builder.attempt("7.1").restored(9).trained(10, 400).finished()
     queue.answers("7|PENDING|BeginTime|")
@@ -88,13 +88,13 @@ def test_that_slurm_requeues_a_finished_job_is_said_and_no_more(builder: RunBuil
     assert headline(builder) == "digits  done"
 
 
-def test_a_finished_run_that_was_never_preempted_asks_slurm_nothing(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_status_of_a_finished_run_without_preemption_asks_no_slurm(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().trained(1, 400).finished()
     assert headline(builder) == "digits  done"
     assert queue.asked == []
 
 
-def test_attempts_of_a_job_are_in_the_order_of_its_restarts_whatever_the_clocks_say(builder: RunBuilder) -> None:
+def test_attempts_are_ordered_by_restart_count_not_clock(builder: RunBuilder) -> None:
     builder.submitted().attempt().requeued("preempted")
     builder.now -= 60  # the next node's clock
     builder.attempt("7.1").requeued("preempted")
@@ -104,7 +104,7 @@ def test_attempts_of_a_job_are_in_the_order_of_its_restarts_whatever_the_clocks_
     assert [a.name for a in read_history(builder.run).attempts] == ["7.0", "7.1", "7.2", "7.3"]
 
 
-def test_the_order_is_the_same_in_a_copy_whose_folders_are_new(builder: RunBuilder) -> None:
+def test_attempts_of_a_copied_run_keep_their_order(builder: RunBuilder) -> None:
     (builder.run.path / "attempts/5.0/logs").mkdir(parents=True)
     builder.submitted("5").attempt("5.1").requeued("preempted")
     builder.submitted("6").attempt("6.0").finished()
@@ -115,7 +115,7 @@ def test_the_order_is_the_same_in_a_copy_whose_folders_are_new(builder: RunBuild
 
 
 @pytest.mark.parametrize("words", ["", "DUE to SIGNAL Terminated", "DUE to SIGNAL Killed"])
-def test_a_cancelled_attempt_is_not_called_preempted(builder: RunBuilder, queue: FakeQueue, words: str) -> None:
+def test_cancelled_attempt_is_not_shown_as_preempted(builder: RunBuilder, queue: FakeQueue, words: str) -> None:
     attempt = builder.submitted().attempt().trained(1, 119)
     builder.notice(words)
     attempt.stopped(120).told_to_end()
@@ -127,7 +127,7 @@ def test_a_cancelled_attempt_is_not_called_preempted(builder: RunBuilder, queue:
     assert headline(builder) == "digits  cancelled (by scancel, outside clusterdp)"
 
 
-def test_a_cancelled_attempt_says_nothing_about_the_job_that_came_after(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_cancelled_attempt_does_not_decide_the_state_of_a_newer_job(builder: RunBuilder, queue: FakeQueue) -> None:
     attempt = builder.submitted().attempt()
     builder.notice()
     attempt.stopped(9).told_to_end()
@@ -135,7 +135,7 @@ def test_a_cancelled_attempt_says_nothing_about_the_job_that_came_after(builder:
     assert headline(builder) == "digits  vanished (no ending on record, and Slurm no longer knows the job)"
 
 
-def test_what_we_cancelled_is_still_ending_as_long_as_its_ranks_save(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_cancelled_run_is_still_ending_while_its_ranks_save(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().trained(1, 9)
     builder.cancelled().notice()
     builder.event("signal", "7.0", "batch", name="TERM")
@@ -143,19 +143,19 @@ def test_what_we_cancelled_is_still_ending_as_long_as_its_ranks_save(builder: Ru
     assert headline(builder) == "digits  running (completing); cancelled, it is still ending"
 
 
-def test_what_we_cancelled_reads_cancelled_even_if_its_script_was_killed(builder: RunBuilder) -> None:
+def test_cancelled_run_with_a_killed_script_is_shown_as_cancelled(builder: RunBuilder) -> None:
     builder.submitted().attempt().stopped(120).builder.cancelled()
     assert endings(builder) == ["cancelled at step 120, saved"]
     assert headline(builder) == "digits  cancelled"
 
 
-def test_a_run_cancelled_while_it_waited_had_been_preempted_before(builder: RunBuilder) -> None:
+def test_run_cancelled_while_waiting_names_the_ending_before(builder: RunBuilder) -> None:
     builder.submitted().attempt().stopped(9).requeued("preempted").builder.cancelled()
     assert headline(builder) == "digits  cancelled (the last attempt had ended before: preempted)"
     assert endings(builder) == ["preempted at step 9, saved"]
 
 
-def test_ranks_that_saw_the_mark_before_they_began_were_cancelled(builder: RunBuilder) -> None:
+def test_attempt_finding_the_cancel_mark_at_start_is_cancelled(builder: RunBuilder) -> None:
     builder.submitted().attempt().outcome("stop cancelled 0").failed("stopped", reason="cancelled", exit=1)
     assert headline(builder.cancelled()) == "digits  cancelled"
     assert endings(builder) == ["cancelled"]
@@ -172,7 +172,7 @@ def test_ranks_that_saw_the_mark_before_they_began_were_cancelled(builder: RunBu
         (None, False, "lost without a record (a node failed, or it was killed)"),
     ],
 )
-def test_an_end_before_the_first_save_has_the_cause_that_slurm_gave(
+def test_unrecorded_end_before_the_first_save_has_slurms_cause(
     builder: RunBuilder, notice: str | None, term: bool, words: str
 ) -> None:
     first = builder.submitted().attempt()
@@ -187,9 +187,7 @@ def test_an_end_before_the_first_save_has_the_cause_that_slurm_gave(
 
 
 @pytest.mark.parametrize(("notice", "words"), [("DUE TO PREEMPTION", "preempted"), ("", "cancelled"), (None, "")])
-def test_an_attempt_whose_ranks_have_exited_has_the_cause_that_slurm_gave_before_the_next_one_writes_it(
-    builder: RunBuilder, notice: str | None, words: str
-) -> None:
+def test_exited_attempt_has_the_cause_of_slurms_notice(builder: RunBuilder, notice: str | None, words: str) -> None:
     """Seen on 20.11: its script survived a preemption without a grace time, and had noted no TERM."""
     builder.submitted().attempt().exited(143)
     if notice is not None:
@@ -197,7 +195,7 @@ def test_an_attempt_whose_ranks_have_exited_has_the_cause_that_slurm_gave_before
     assert [attempt.cause for attempt in read_history(builder.run).attempts] == [words]
 
 
-def test_somebody_elses_requeue_is_not_called_a_preemption(builder: RunBuilder) -> None:
+def test_requeue_by_hand_is_not_shown_as_preempted(builder: RunBuilder) -> None:
     first = builder.submitted().attempt()
     builder.notice("DUE TO JOB REQUEUE")
     first.stopped(40).told_to_end()
@@ -208,7 +206,7 @@ def test_somebody_elses_requeue_is_not_called_a_preemption(builder: RunBuilder) 
 
 
 @pytest.mark.parametrize("notice", ["DUE TO JOB REQUEUE", ""])
-def test_a_requeue_of_its_own_script_has_that_scripts_cause(builder: RunBuilder, notice: str) -> None:
+def test_requeue_of_the_own_script_keeps_its_recorded_cause(builder: RunBuilder, notice: str) -> None:
     """Slurm calls it a requeue in the output, as it calls all of them; a scancel may come right after it."""
     first = builder.submitted().attempt().stopped(40).requeued("preempted")
     builder.notice(notice)
@@ -216,7 +214,7 @@ def test_a_requeue_of_its_own_script_has_that_scripts_cause(builder: RunBuilder,
     assert endings(builder) == ["preempted at step 40, saved"]
 
 
-def test_its_own_scripts_requeue_is_nobody_elses_though_that_script_was_killed_at_it(builder: RunBuilder) -> None:
+def test_requeue_of_a_killed_batch_program_counts_as_its_own(builder: RunBuilder) -> None:
     """It notes a TERM only where it did not ask for the requeue itself."""
     first = builder.submitted().attempt().stopped(40)
     builder.notice("DUE TO JOB REQUEUE")
@@ -232,7 +230,7 @@ def test_stopped_ranks_count_as_signalled_until_a_record_names_the_cause(builder
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_notice_counts_for_the_attempt_of_its_time_alone(builder: RunBuilder, which: int) -> None:
+def test_slurm_notice_counts_only_for_the_attempt_of_its_time(builder: RunBuilder, which: int) -> None:
     builder.submitted()
     for i in range(2):
         attempt = builder.attempt(f"7.{i}")
@@ -245,7 +243,7 @@ def test_a_notice_counts_for_the_attempt_of_its_time_alone(builder: RunBuilder, 
     assert endings(builder) == (["preempted", lost, ""] if which == 0 else [lost, "preempted", ""])
 
 
-def test_a_term_that_ended_nothing_is_no_ending(builder: RunBuilder) -> None:
+def test_recorded_term_without_an_end_does_not_end_the_attempt(builder: RunBuilder) -> None:
     builder.submitted().attempt()
     builder.event("signal", "7.0", "batch", name="TERM")  # `scancel --batch --signal=TERM`
     assert endings(builder) == [""]
@@ -255,7 +253,7 @@ def test_a_term_that_ended_nothing_is_no_ending(builder: RunBuilder) -> None:
 # -- what the batch script says --
 
 
-def test_giving_up_says_why_in_its_own_words_or_by_counting(builder: RunBuilder) -> None:
+def test_run_after_giving_up_shows_the_exhausted_limit(builder: RunBuilder) -> None:
     builder.submitted()
     for i in range(5):
         builder.attempt(f"7.{i}").requeued("preempted")
@@ -268,7 +266,7 @@ def test_giving_up_says_why_in_its_own_words_or_by_counting(builder: RunBuilder)
 
 
 @pytest.mark.parametrize("cause", ["unknown", "lost"])
-def test_a_controller_that_was_silent_at_the_stop_is_not_a_failed_node(builder: RunBuilder, cause: str) -> None:
+def test_silent_controller_at_the_stop_is_named_as_the_cause(builder: RunBuilder, cause: str) -> None:
     attempt = builder.submitted().attempt().trained(1, 39).stopped(40).failed(cause, exit=75)
     assert endings(builder) == ["not requeued: Slurm's controller did not answer"]
     line = headline(builder)
@@ -282,7 +280,7 @@ def claim(builder: RunBuilder, number: int, attempt: str) -> None:
     (builder.run.claims / f"{number:06d}").write_text(f"{attempt} 1234abcd\n")
 
 
-def test_the_older_of_two_live_jobs_reads_superseded(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_older_of_two_live_jobs_is_shown_as_superseded(builder: RunBuilder, queue: FakeQueue) -> None:
     first = builder.submitted().attempt().trained(1, 9)
     claim(builder, 1, "7.0")
     builder.attempt("8.0").trained(1, 5)
@@ -296,7 +294,7 @@ def test_the_older_of_two_live_jobs_reads_superseded(builder: RunBuilder, queue:
 
 
 @pytest.mark.parametrize("cause", ["stopped", "overtaken"])
-def test_an_attempt_that_comes_back_from_the_dead_does_not_end_the_run(
+def test_late_end_of_an_overtaken_attempt_does_not_end_the_run(
     builder: RunBuilder, queue: FakeQueue, cause: str
 ) -> None:
     first = builder.submitted().attempt().trained(1, 9)
@@ -317,7 +315,7 @@ def test_an_attempt_that_comes_back_from_the_dead_does_not_end_the_run(
         ("lost", "attempt 1 lost without a record (a node failed, or it was killed): requeued"),
     ],
 )
-def test_what_the_next_attempt_wrote_about_the_last_one_is_told_as_what_it_was(
+def test_cause_recorded_by_the_next_attempt_is_shown_for_its_attempt(
     builder: RunBuilder, cause: str, said: str | None
 ) -> None:
     builder.submitted().attempt().found_to_be(cause, by="7.1")
@@ -328,7 +326,7 @@ def test_what_the_next_attempt_wrote_about_the_last_one_is_told_as_what_it_was(
 # -- whatever lies in the folders --
 
 
-def test_nothing_in_a_run_folder_makes_status_raise(builder: RunBuilder, elsewhere: Path) -> None:
+def test_odd_attempt_folders_do_not_make_status_raise(builder: RunBuilder, elsewhere: Path) -> None:
     builder.submitted().attempt().trained(1, 3)
     attempts = builder.run.path / "attempts"
     for name in ("7.1", "7.x", "x.1", "7", "²³.1", "7.1.2", ".7.2"):

@@ -11,7 +11,7 @@ def kinds(builder: RunBuilder) -> list[tuple[object, object]]:
     return [(event["event"], event["attempt"]) for _, event in in_order(read_history(builder.run))]
 
 
-def test_an_attempt_that_outlives_its_end_does_not_move_those_after_it(builder: RunBuilder) -> None:
+def test_late_events_of_a_lost_attempt_do_not_move_later_attempts(builder: RunBuilder) -> None:
     """On a node that was cut off: what it tells then is told when it came."""
     first = builder.submitted().attempt()
     builder.now += 100
@@ -38,7 +38,7 @@ def test_an_attempt_that_outlives_its_end_does_not_move_those_after_it(builder: 
     )
 
 
-def test_a_resubmission_comes_after_the_attempt_that_asked_for_it_and_before_its_own(builder: RunBuilder) -> None:
+def test_resubmission_event_stands_between_its_two_attempts(builder: RunBuilder) -> None:
     builder.submitted().attempt().trained(1, 9)
     builder.event("submitted", "7.0", "batch", job="9")
     builder.now -= 2  # the clock of the next node

@@ -15,7 +15,7 @@ from clusterdp.rundir.lenient_reads import LAST, ends_of
 from tests.operate.builder import RunBuilder, preempted_once
 
 
-def test_a_preempted_run_that_resumed_lost_nothing(elsewhere: Path) -> None:
+def test_history_of_a_resumed_preempted_run_has_no_lost_steps(elsewhere: Path) -> None:
     history = read_history(preempted_once(elsewhere / "r").run)
     first, second = history.attempts
     assert (first.cause, first.first_step, first.last_step, first.saved, first.lost) == ("preempted", 1, 120, 120, 0)
@@ -33,7 +33,7 @@ def test_steps_after_the_last_checkpoint_of_a_crash_are_lost(builder: RunBuilder
     assert history.step == 52
 
 
-def test_all_steps_are_lost_if_the_next_attempt_restored_nothing(builder: RunBuilder) -> None:
+def test_all_steps_are_lost_if_the_next_attempt_restores_none(builder: RunBuilder) -> None:
     builder.submitted().attempt("7.0").trained(1, 30).requeued("crash")
     second = builder.attempt("7.1")
     assert read_history(builder.run).attempts[0].lost is None  # not known yet: it may restore still
@@ -41,7 +41,7 @@ def test_all_steps_are_lost_if_the_next_attempt_restored_nothing(builder: RunBui
     assert read_history(builder.run).lost == 30
 
 
-def test_going_back_on_request_loses_nothing(builder: RunBuilder) -> None:
+def test_resume_from_an_older_step_has_no_lost_steps(builder: RunBuilder) -> None:
     builder.submitted().attempt("7.0").trained(1, 100).saved(100).failed()
     builder.submitted("8", from_step=40).attempt("8.0").restored(40).trained(41, 60)
     assert read_history(builder.run).lost == 0
@@ -58,12 +58,12 @@ def test_going_back_on_request_loses_nothing(builder: RunBuilder) -> None:
         ("done", RunState.DONE),
     ],
 )
-def test_the_last_cause_of_the_batch_script_decides_the_state(builder: RunBuilder, cause: str, state: RunState) -> None:
+def test_last_recorded_cause_decides_the_run_state(builder: RunBuilder, cause: str, state: RunState) -> None:
     builder.submitted().attempt().failed(cause, exit=1)
     assert read_history(builder.run).state is state
 
 
-def test_a_crash_that_is_tried_again_is_no_failure_at_any_moment(builder: RunBuilder) -> None:
+def test_retried_crash_is_never_shown_as_failed(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt()
     builder.event("failed", "7.0", "batch", cause="crash", exit=1)  # before the requeue, and without a cause on file
     assert not read_history(builder.run).state.over
@@ -71,61 +71,61 @@ def test_a_crash_that_is_tried_again_is_no_failure_at_any_moment(builder: RunBui
     assert read_history(builder.run).state is RunState.WAITING
 
 
-def test_a_submitted_run_waits(builder: RunBuilder) -> None:
+def test_submitted_run_is_waiting(builder: RunBuilder) -> None:
     assert read_history(builder.submitted().run).state is RunState.WAITING
 
 
-def test_a_marker_without_an_attempt_is_a_cancelled_run(builder: RunBuilder) -> None:
+def test_cancel_marker_without_an_attempt_is_state_cancelled(builder: RunBuilder) -> None:
     assert read_history(builder.submitted().cancelled().run).state is RunState.CANCELLED
 
 
-def test_a_marked_run_that_still_ends_is_not_over(builder: RunBuilder) -> None:
+def test_marked_run_with_a_live_attempt_is_running(builder: RunBuilder) -> None:
     builder.submitted().attempt()
     assert read_history(builder.cancelled().run).state is RunState.RUNNING
 
 
-def test_a_marker_ends_a_run_that_waited_for_its_next_attempt(builder: RunBuilder) -> None:
+def test_cancel_marker_ends_a_run_waiting_for_its_next_attempt(builder: RunBuilder) -> None:
     builder.submitted().attempt().stopped(9).requeued("preempted")
     assert read_history(builder.cancelled().run).state is RunState.CANCELLED
 
 
-def test_a_resumed_run_is_judged_by_its_new_job(builder: RunBuilder) -> None:
+def test_state_of_a_resumed_run_follows_its_new_job(builder: RunBuilder) -> None:
     builder.submitted().attempt().failed()
     history = read_history(builder.submitted("8").run)
     assert (history.state, history.job, history.jobs) == (RunState.WAITING, "8", ("7", "8"))
 
 
-def test_a_resubmission_keeps_the_name_that_submit_gave(builder: RunBuilder) -> None:
+def test_resubmission_keeps_name_and_cluster_of_the_submit(builder: RunBuilder) -> None:
     builder.submitted(cluster="/tmp/fake").attempt().stopped(5)
     builder.event("submitted", "7.0", "batch", job="9")  # as the batch script writes it
     history = read_history(builder.run)
     assert (history.name, history.cluster, history.job) == ("digits", "/tmp/fake", "9")
 
 
-def test_a_job_submitted_by_hand_counts_when_it_begins(builder: RunBuilder) -> None:
+def test_job_submitted_by_hand_counts_from_its_start(builder: RunBuilder) -> None:
     builder.submitted().attempt().failed()
     builder.attempt("12.0")
     assert read_history(builder.run).jobs == ("7", "12")
 
 
-def test_attempts_are_in_the_order_they_began_even_when_job_ids_wrap(builder: RunBuilder) -> None:
+def test_attempts_are_ordered_by_start_if_job_ids_wrap(builder: RunBuilder) -> None:
     builder.submitted("99").attempt("99.0").requeued("preempted")
     builder.submitted("2").attempt("2.0")
     assert [a.name for a in read_history(builder.run).attempts] == ["99.0", "2.0"]
 
 
-def test_elements_of_an_array_are_attempts_too(builder: RunBuilder) -> None:
+def test_array_element_ids_are_valid_attempt_names(builder: RunBuilder) -> None:
     builder.submitted("5").attempt("5_3.0")
     assert [a.job for a in read_history(builder.run).attempts] == ["5_3"]
 
 
-def test_until_the_batch_script_speaks_the_ranks_outcome_is_the_cause(builder: RunBuilder) -> None:
+def test_outcome_of_the_ranks_is_the_cause_until_one_is_recorded(builder: RunBuilder) -> None:
     builder.submitted().attempt().stopped(40, reason="time")
     history = read_history(builder.run)
     assert (history.attempts[0].cause, history.state) == ("timeout", RunState.WAITING)
 
 
-def test_a_lost_attempt_ended_when_it_was_last_heard(builder: RunBuilder) -> None:
+def test_lost_attempt_ended_at_its_last_record(builder: RunBuilder) -> None:
     first = builder.submitted().attempt().trained(1, 50)
     last_heard = builder.now
     builder.now += 3600
@@ -138,14 +138,14 @@ def test_a_lost_attempt_ended_when_it_was_last_heard(builder: RunBuilder) -> Non
     assert not history.attempts[1].requeued
 
 
-def test_results_without_a_step_are_measured_too(builder: RunBuilder) -> None:
+def test_metrics_without_a_step_are_in_the_history(builder: RunBuilder) -> None:
     builder.submitted().attempt().trained(1, 400).measured(test_accuracy=0.98).finished()
     history = read_history(builder.run)
     assert history.metrics["test_accuracy"] == 0.98
     assert (history.step, history.total) == (400, 400)
 
 
-def test_torn_and_foreign_lines_are_read_around(elsewhere: Path) -> None:
+def test_history_skips_torn_and_foreign_lines(elsewhere: Path) -> None:
     builder = preempted_once(elsewhere / "r")
     for path in [*builder.run.events.iterdir(), *builder.run.metrics.iterdir()]:
         with path.open("ab") as file:
@@ -158,19 +158,19 @@ def test_torn_and_foreign_lines_are_read_around(elsewhere: Path) -> None:
     assert history.attempts[1].cause == ""
 
 
-def test_a_run_of_an_arbitrary_program_has_attempts_without_steps(builder: RunBuilder) -> None:
+def test_command_run_has_attempts_without_steps(builder: RunBuilder) -> None:
     builder.submitted().attempt().requeued("preempted")
     builder.attempt("7.1")
     history = read_history(builder.run)
     assert (history.step, history.total, history.saved, history.lost) == (None, None, None, 0)
 
 
-def test_an_empty_folder_is_a_run_that_waits(builder: RunBuilder) -> None:
+def test_empty_run_folder_is_waiting(builder: RunBuilder) -> None:
     history = read_history(builder.run)
     assert (history.state, history.job, history.attempts) == (RunState.WAITING, None, ())
 
 
-def test_only_the_end_of_the_metrics_is_read(builder: RunBuilder) -> None:
+def test_history_reads_only_the_end_of_the_metrics(builder: RunBuilder) -> None:
     builder.submitted().attempt()
     path = builder.run.metrics / "7.0.jsonl"
     path.parent.mkdir(exist_ok=True)
@@ -182,7 +182,7 @@ def test_only_the_end_of_the_metrics_is_read(builder: RunBuilder) -> None:
 
 
 @pytest.mark.parametrize("life", ["trained on", "has measured nothing yet", "no total", "overtaken"])
-def test_how_a_run_stands_is_known_without_the_metrics_of_all_attempts(life: str, elsewhere: Path) -> None:
+def test_run_state_is_known_without_metrics_of_older_attempts(life: str, elsewhere: Path) -> None:
     builder = RunBuilder(elsewhere / "r").submitted()
     builder.attempt("7.0").trained(1, 20, None if life == "no total" else 40, phase="warm").stopped(20).requeued("term")
     if life == "overtaken":
@@ -197,9 +197,7 @@ def test_how_a_run_stands_is_known_without_the_metrics_of_all_attempts(life: str
     assert brief.last and full.last and brief.last.number == full.last.number
 
 
-def test_what_older_attempts_have_measured_is_read_only_if_it_is_asked_for(
-    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metrics_of_older_attempts_are_read_only_on_request(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     builder = preempted_once(elsewhere / "r")
     read: list[str] = []
     monkeypatch.setattr(attempt_history, "ends_of", lambda path: read.append(path.stem) or ends_of(path))
@@ -211,7 +209,7 @@ def test_what_older_attempts_have_measured_is_read_only_if_it_is_asked_for(
 
 
 @pytest.mark.parametrize("then", [{}, {"lr": 0.1}, {"lr": None}, {"said": 'a":b'}, {"o": {"d": 1}}, {'q"\u00e9': 2.0}])
-def test_the_latest_records_have_the_last_value_of_everything(then: dict[str, Any], builder: RunBuilder) -> None:
+def test_ends_of_has_the_last_value_of_every_metric(then: dict[str, Any], builder: RunBuilder) -> None:
     attempt = (
         builder.attempt("7.0")
         .trained(1, 40, lr=0.2)
@@ -226,7 +224,7 @@ def test_the_latest_records_have_the_last_value_of_everything(then: dict[str, An
     assert (first, latest[-1]) == (records[0], records[-1])
 
 
-def test_of_many_records_with_the_same_names_few_are_read(builder: RunBuilder) -> None:
+def test_ends_of_reads_few_of_many_records(builder: RunBuilder) -> None:
     attempt = builder.attempt("7.0").trained(1, 300, lr=0.2)
     path = builder.run.metrics / f"{attempt.files.name}.jsonl"
     assert len(ends_of(path)[1]) == LAST

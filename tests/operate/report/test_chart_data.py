@@ -22,7 +22,7 @@ def run(**curves: Curve) -> RunCurves:
 
 @settings(max_examples=40)
 @given(st.lists(st.integers(-1000, 1000), min_size=1, max_size=300), st.integers(1, 40))
-def test_thinned_curves_keep_their_ends_and_extremes_and_invent_nothing(values: list[int], parts: int) -> None:
+def test_thinned_curves_keep_ends_and_extremes_of_real_points(values: list[int], parts: int) -> None:
     whole = line([float(value) for value in values])
     few = thin(whole, 1, len(values), parts)
     assert len(few) <= 2 * parts + 2
@@ -31,7 +31,7 @@ def test_thinned_curves_keep_their_ends_and_extremes_and_invent_nothing(values: 
     assert all(values[step - 1] == value for step, value in zip(few.steps, few.values, strict=True))
 
 
-def test_every_peak_of_a_long_curve_is_drawn_and_the_page_says_that_it_is_thinned() -> None:
+def test_thinned_curve_keeps_its_peak_and_is_reported() -> None:
     values = np.zeros(100_000)
     values[54_321] = 7.0
     charts = chart_data([run(loss=Curve(line(values.tolist())))])
@@ -41,19 +41,19 @@ def test_every_peak_of_a_long_curve_is_drawn_and_the_page_says_that_it_is_thinne
     assert "100,000 points" in charts.notes[0]
 
 
-def test_a_short_curve_is_drawn_as_it_is_and_nothing_is_said() -> None:
+def test_short_curve_is_drawn_unthinned() -> None:
     charts = chart_data([run(loss=Curve(line([3.0, 2.0, 1.0])))])
     assert charts.data["charts"] == [{"name": "loss", "lines": [{"run": 0, "x": [1, 2, 3], "y": [3.0, 2.0, 1.0]}]}]
     assert charts.notes == []
 
 
-def test_what_was_trained_again_is_drawn_below_what_counts() -> None:
+def test_repeated_steps_are_drawn_below_the_kept_ones() -> None:
     curve = Curve(line([1.0, 1.0]), again=((1, line([5.0], first=2)),))
     lines = chart_data([run(loss=curve), run(loss=Curve(line([2.0, 2.0])))]).data["charts"][0]["lines"]
     assert [(each["run"], each.get("again")) for each in lines] == [(0, 1), (0, None), (1, None)]
 
 
-def test_many_metrics_of_many_runs_stay_within_the_pages_size() -> None:
+def test_chart_data_limits_charts_and_points() -> None:
     curve = Curve(line(np.random.default_rng(0).random(500).tolist()))
     charts = chart_data([run(**{f"m{i}": curve for i in range(MOST_CHARTS + 9)}) for _ in range(5)])
     assert charts.names[:3] == ["m0", "m1", "m2"]

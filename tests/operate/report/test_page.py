@@ -69,7 +69,7 @@ def lost_steps(path: Path) -> RunBuilder:
     return builder
 
 
-def test_a_reader_finds_how_it_stands_and_what_each_attempt_came_to(tmp_path: Path) -> None:
+def test_report_shows_state_attempts_and_checkpoints(tmp_path: Path) -> None:
     found = page(lost_steps(tmp_path / "digits"))
     for words in ("digits done", "steps 60 of 60", "attempts 2", "steps lost 20", "goodput", "GPU-hours"):
         assert words in found.words
@@ -80,7 +80,7 @@ def test_a_reader_finds_how_it_stands_and_what_each_attempt_came_to(tmp_path: Pa
     assert {"starting", "training", "lost"} <= kinds
 
 
-def test_the_curve_is_one_over_all_attempts_and_what_was_lost_is_apart(tmp_path: Path) -> None:
+def test_report_joins_curves_of_attempts_and_separates_lost_steps(tmp_path: Path) -> None:
     charts = {chart["name"]: chart["lines"] for chart in page(lost_steps(tmp_path / "digits")).data["charts"]}
     again, kept = charts["loss"]
     assert kept["x"] == list(range(1, 61))
@@ -89,7 +89,7 @@ def test_the_curve_is_one_over_all_attempts_and_what_was_lost_is_apart(tmp_path:
     assert "steps a second" in charts
 
 
-def test_bars_follow_each_other_and_end_within_the_whole(tmp_path: Path) -> None:
+def test_report_time_bars_do_not_overlap(tmp_path: Path) -> None:
     rows: list[list[tuple[float, float]]] = []
     for tag, attributes in page(lost_steps(tmp_path / "digits")).tags:
         if tag == "svg":
@@ -105,7 +105,7 @@ def test_bars_follow_each_other_and_end_within_the_whole(tmp_path: Path) -> None
     assert ends[-1] == pytest.approx(100, abs=0.1)
 
 
-def test_two_runs_share_their_charts_and_a_table_says_what_differs(tmp_path: Path) -> None:
+def test_report_of_two_runs_shares_charts_and_lists_differences(tmp_path: Path) -> None:
     a, b = preempted_once(tmp_path / "a"), lost_steps(tmp_path / "b")
     a.run.config.write_text("name: digits\nparams: {lr: 0.1, epochs: 3}\n")
     b.run.config.write_text("name: digits\nparams: {lr: 0.3, epochs: 3}\n")
@@ -120,7 +120,7 @@ def test_two_runs_share_their_charts_and_a_table_says_what_differs(tmp_path: Pat
     assert "params.epochs 3 3" not in found.words
 
 
-def test_ranks_config_and_code_are_there(tmp_path: Path) -> None:
+def test_report_has_ranks_config_and_code(tmp_path: Path) -> None:
     builder = lost_steps(tmp_path / "digits")
     ranks = [{"ms": {"data": 1.0, "step": 30.0 + rank}, "node": f"n{rank}"} for rank in range(40)]
     times = {"steps": 40, "ranks": ranks, "diagnosis": ["Rank 39 is slow."], "stragglers": []}
@@ -135,20 +135,20 @@ def test_ranks_config_and_code_are_there(tmp_path: Path) -> None:
         assert words in found.words
 
 
-def test_of_a_run_that_goes_on_the_last_attempt_is_running(tmp_path: Path) -> None:
+def test_report_of_a_live_run_shows_its_attempt_as_running(tmp_path: Path) -> None:
     found = page(preempted_once(tmp_path / "digits"))
     assert "preempted at step 120, saved" in found.words
     assert re.search(r" 2 [^0-9]*: [0-9 sa-z:]* running", found.words)
 
 
-def test_a_run_without_records_of_code_time_and_metrics_has_a_page(tmp_path: Path) -> None:
+def test_report_of_a_run_without_records_is_written(tmp_path: Path) -> None:
     found = page(RunBuilder(tmp_path / "waits").submitted())
     assert "digits waiting" in found.words
     assert "No metrics are on record." in found.words
     assert "The run has no record of its code." in found.words
 
 
-def test_no_record_can_put_a_script_or_an_element_on_the_page(tmp_path: Path) -> None:
+def test_hostile_records_add_no_script_or_element_to_the_report(tmp_path: Path) -> None:
     def tags(*builders: RunBuilder) -> list[str]:
         return [tag for tag, _ in page(*builders).tags]
 
@@ -174,7 +174,7 @@ def test_no_record_can_put_a_script_or_an_element_on_the_page(tmp_path: Path) ->
     assert not set(html) & {"\x1b", "\u202e"}
 
 
-def test_nothing_is_loaded_and_no_other_script_may_run(tmp_path: Path) -> None:
+def test_report_loads_no_resource_and_forbids_other_scripts(tmp_path: Path) -> None:
     found = page(lost_steps(tmp_path / "digits"))
     links = [value for _, each in found.tags for name, value in each.items() if name in ("src", "href", "action")]
     assert not links and "link" not in {tag for tag, _ in found.tags}
@@ -186,13 +186,13 @@ def test_nothing_is_loaded_and_no_other_script_may_run(tmp_path: Path) -> None:
     assert len(found.texts["script"]) == 3 and len(found.texts["style"]) == 2
 
 
-def test_what_lies_in_a_store_is_not_asked(tmp_path: Path) -> None:
+def test_report_does_not_read_a_checkpoint_store(tmp_path: Path) -> None:
     builder = lost_steps(tmp_path / "digits")
     builder.run.config.write_text("name: digits\ncheckpoint: {url: 's3://bucket/run'}\n")
     assert "They are at s3://bucket/run, which was not asked." in page(builder).words
 
 
-def test_the_verb_writes_the_page_here_and_says_so(
+def test_report_prints_the_name_of_its_page(
     elsewhere: Path, builder: RunBuilder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     builder.submitted().attempt()
@@ -209,7 +209,7 @@ def page_title(file: Path) -> str:
     return re.findall("<title>(.*)</title>", file.read_text())[0]
 
 
-def test_too_many_runs_and_a_place_that_cannot_be_written_are_told(tmp_path: Path) -> None:
+def test_report_refuses_too_many_runs_and_unwritable_places(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "digits").run
     with pytest.raises(ConfigError, match="report: 21 runs are too many"):
         write_report([run] * 21, None)
@@ -240,18 +240,18 @@ def whole(tmp_path: Path) -> RunDir:
     return builder.run
 
 
-def test_an_odd_file_in_the_run_folder_leaves_a_page(whole: RunDir, tmp_path: Path) -> None:
+def test_odd_run_files_do_not_break_the_report(whole: RunDir, tmp_path: Path) -> None:
     spoiled_pages(whole, tmp_path, range(12))
 
 
 @pytest.mark.slow
-def test_a_thousand_odd_files_leave_pages(whole: RunDir, tmp_path: Path) -> None:
+def test_thousand_odd_run_files_do_not_break_the_report(whole: RunDir, tmp_path: Path) -> None:
     spoiled_pages(whole, tmp_path, range(12, 1012))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 500])
-def test_a_browser_draws_each_curve_and_complains_of_nothing(tmp_path: Path, width: int) -> None:
+def test_browser_draws_each_curve_of_the_report_without_errors(tmp_path: Path, width: int) -> None:
     if BROWSER is None:
         pytest.skip("no chromium")
     file = tmp_path / "page.html"

@@ -19,7 +19,7 @@ def status(run: RunDir, now: float) -> str:
     return out.getvalue()
 
 
-def test_a_running_run_shows_attempts_step_checkpoint_and_time_left(elsewhere: Path, queue: FakeQueue) -> None:
+def test_status_of_a_running_run_has_step_checkpoint_and_time_left(elsewhere: Path, queue: FakeQueue) -> None:
     builder = preempted_once(elsewhere / "r")
     queue.answers("7|RUNNING|None|n[1-2]")
     assert "step   240 of 400 (60 %)" in status(builder.run, builder.now + 60).splitlines(), "no step for too long"
@@ -37,7 +37,7 @@ def test_a_running_run_shows_attempts_step_checkpoint_and_time_left(elsewhere: P
     assert "\x1b" not in text
 
 
-def test_the_phase_of_the_training_is_named_where_it_has_several(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_status_names_the_phase_of_a_training(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().trained(1, 9, total=10).trained(10, 12, total=20, phase="finetune")
     queue.answers("7|RUNNING|None|n1")
     lines = status(builder.run, builder.now).splitlines()
@@ -45,7 +45,7 @@ def test_the_phase_of_the_training_is_named_where_it_has_several(builder: RunBui
     assert not [line for line in lines if line.startswith("last") and "finetune" in line]
 
 
-def test_a_requeued_job_says_when_it_may_start(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_status_of_a_requeued_job_has_its_earliest_start(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().stopped(9).requeued("preempted")
     queue.answers("7|PENDING|BeginTime|")
     queue.write("scontrol", "echo 'JobId=7 StartTime=2023-11-14T22:15:20 Partition=main'\n")
@@ -61,7 +61,7 @@ def test_a_requeued_job_says_when_it_may_start(builder: RunBuilder, queue: FakeQ
     assert len(queue.asked) == before + 1
 
 
-def test_lost_steps_and_the_crash_are_named(builder: RunBuilder) -> None:
+def test_status_names_lost_steps_and_the_crash(builder: RunBuilder) -> None:
     builder.submitted().attempt().trained(1, 50).saved(50).trained(51, 60).requeued("crash")
     builder.attempt("7.1").restored(50).trained(51, 60).failed(exit=139)
     text = status(builder.run, builder.now)
@@ -72,19 +72,19 @@ def test_lost_steps_and_the_crash_are_named(builder: RunBuilder) -> None:
     assert "clusterdp resume runs/digits" in text
 
 
-def test_a_run_without_slurm_or_events_says_what_it_can(builder: RunBuilder) -> None:
+def test_status_without_slurm_or_events_shows_the_records(builder: RunBuilder) -> None:
     assert "digits  waiting (nothing on record of a job" in status(builder.run, builder.now)
     builder.submitted()
     assert "digits  waiting (as last recorded; there is no squeue here" in status(builder.run, builder.now)
 
 
-def test_a_cancelled_run_that_still_ends_says_so(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_status_of_a_cancelled_completing_run_is_still_ending(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt()
     queue.answers("7|COMPLETING|None|n1")
     assert "running (completing); cancelled, it is still ending" in status(builder.cancelled().run, builder.now)
 
 
-def test_json_is_for_programs(elsewhere: Path, queue: FakeQueue) -> None:
+def test_status_json_has_state_job_and_steps(elsewhere: Path, queue: FakeQueue) -> None:
     queue.answers("7|RUNNING|None|n[1-2]")
     out = io.StringIO()
     show_status(preempted_once(elsewhere / "r").run, out, as_json=True)
@@ -95,7 +95,7 @@ def test_json_is_for_programs(elsewhere: Path, queue: FakeQueue) -> None:
     assert [a["cause"] for a in data["attempts"]] == ["preempted", None]
 
 
-def test_a_terminal_gets_colours_unless_the_user_wants_none(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_uses_colours_unless_no_color_is_set(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -113,7 +113,7 @@ def test_a_terminal_gets_colours_unless_the_user_wants_none(elsewhere: Path, mon
     assert "\x1b[" not in text()
 
 
-def test_hundreds_of_attempts_stay_readable(builder: RunBuilder) -> None:
+def test_status_shortens_many_attempts(builder: RunBuilder) -> None:
     builder.submitted()
     for i in range(60):
         builder.attempt(f"7.{i}").requeued("preempted")
@@ -122,7 +122,7 @@ def test_hundreds_of_attempts_stay_readable(builder: RunBuilder) -> None:
     assert "40 older" in text
 
 
-def test_status_loads_nothing_heavy(elsewhere: Path, tmp_path: Path) -> None:
+def test_status_imports_no_heavy_module(elsewhere: Path, tmp_path: Path) -> None:
     """It is typed more often than anything else, on login nodes where an import takes its time."""
     import subprocess
 

@@ -46,7 +46,7 @@ def watched(builder: RunBuilder, *happenings: Callable[[], object], **options: o
     return code, out.getvalue()
 
 
-def test_a_preempted_run_is_told_as_it_happens_and_summed_up(elsewhere: Path, queue: FakeQueue) -> None:
+def test_watch_prints_events_and_a_summary_of_a_preempted_run(elsewhere: Path, queue: FakeQueue) -> None:
     builder = preempted_once(elsewhere / "r")
     builder.run.config.write_text("name: digits\nparams:\n  lr: 0.1\n  epochs: 3\nbackend: sbatch\n")
     queue.answers("7|RUNNING|None|n[1-2]")
@@ -78,7 +78,7 @@ def test_a_preempted_run_is_told_as_it_happens_and_summed_up(elsewhere: Path, qu
 
 
 @pytest.mark.parametrize(("entry", "steps"), [("train:main", 0), (None, 9)])
-def test_a_program_without_steps_or_parameters_is_not_told_to_train_on(
+def test_watch_of_a_done_command_offers_no_resume(
     builder: RunBuilder, queue: FakeQueue, entry: str | None, steps: int
 ) -> None:
     attempt = builder.submitted(entry=entry).attempt()
@@ -91,7 +91,7 @@ def test_a_program_without_steps_or_parameters_is_not_told_to_train_on(
     assert "resume" not in text
 
 
-def test_a_crash_ends_with_the_rank_its_last_lines_and_where_to_look(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_of_a_crash_ends_with_rank_log_and_next_command(builder: RunBuilder, queue: FakeQueue) -> None:
     trace = "".join(f"noise {i}\n" for i in range(30)) + "Traceback (most recent call last):\nValueError: nan\n"
     builder.submitted().attempt().trained(1, 5).printed("fine\n", 0).printed(trace, 3).failed(exit=1)
     builder.batch_log("srun: error: n2: task 3: Exited with exit code 1\n")
@@ -105,7 +105,7 @@ def test_a_crash_ends_with_the_rank_its_last_lines_and_where_to_look(builder: Ru
     assert "clusterdp logs runs/digits --rank 3" in text
 
 
-def test_a_job_that_dies_before_any_attempt_shows_the_batch_log(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_of_a_job_without_attempts_shows_its_batch_log(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().batch_log("clusterdp: cannot write to /full.\n")
     queue.answers("7|FAILED|NonZeroExitCode|n1")
     code, text = watched(builder)
@@ -123,7 +123,7 @@ def test_a_job_that_dies_before_any_attempt_shows_the_batch_log(builder: RunBuil
         ("8|RUNNING|None|n1", RunState.VANISHED, "no ending on record, and Slurm no longer knows the job"),
     ],
 )
-def test_an_ending_without_a_record_is_believed_after_a_while(
+def test_watch_believes_an_unrecorded_end_after_settling(
     builder: RunBuilder, queue: FakeQueue, answer: str, state: RunState, words: str
 ) -> None:
     builder.submitted().attempt().trained(1, 5)
@@ -136,7 +136,7 @@ def test_an_ending_without_a_record_is_believed_after_a_while(
     assert 15 <= clock.now < 21
 
 
-def test_records_that_come_late_over_nfs_win(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_prefers_late_records_to_squeue(builder: RunBuilder, queue: FakeQueue) -> None:
     attempt = builder.submitted().attempt().trained(1, 400)
     queue.answers("7|COMPLETED|None|n1")
     code, text = watched(builder, *[nothing] * 10, attempt.finished)
@@ -144,7 +144,7 @@ def test_records_that_come_late_over_nfs_win(builder: RunBuilder, queue: FakeQue
     assert "done at step 400" in text
 
 
-def test_a_requeue_between_two_questions_is_no_ending(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_does_not_end_at_a_requeue_between_two_polls(builder: RunBuilder, queue: FakeQueue) -> None:
     """COMPLETED may be seen for a moment, then PENDING again: the settling time starts anew."""
     attempt = builder.submitted().attempt()
     queue.answers("7|PREEMPTED|None|")
@@ -159,7 +159,7 @@ def test_a_requeue_between_two_questions_is_no_ending(builder: RunBuilder, queue
     assert watch(builder.run, io.StringIO(), pace=clock.pace(ask_s=5, settle_s=15)) == 0
 
 
-def test_a_resubmission_that_squeue_does_not_know_yet_is_waited_for(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_waits_for_a_resubmission_unknown_to_squeue(builder: RunBuilder, queue: FakeQueue) -> None:
     """The old job is over, the new one is on record: the settling time starts anew."""
     builder.submitted().attempt().trained(1, 5)
     queue.answers("7|COMPLETED|None|")
@@ -175,7 +175,7 @@ def test_a_resubmission_that_squeue_does_not_know_yet_is_waited_for(builder: Run
     assert watch(builder.run, io.StringIO(), pace=clock.pace(poll_s=0.3, ask_s=5, settle_s=15)) == 0
 
 
-def test_what_the_folder_says_is_newer_than_squeues_last_answer(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_prefers_run_records_to_an_older_squeue_answer(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted()
     queue.answers("7|PENDING|Priority|")
     clock = Clock(nothing, builder.attempt, lambda: builder.cancelled().attempt("7.1").failed("cancelled"))
@@ -183,7 +183,7 @@ def test_what_the_folder_says_is_newer_than_squeues_last_answer(builder: RunBuil
     assert states == [RunState.WAITING, RunState.WAITING, RunState.RUNNING, RunState.CANCELLED, RunState.CANCELLED]
 
 
-def test_a_crash_that_is_tried_again_does_not_end_the_watch(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_continues_after_a_retried_crash(builder: RunBuilder, queue: FakeQueue) -> None:
     first = builder.submitted().attempt()
     queue.answers("7|RUNNING|None|n1")
 
@@ -197,7 +197,7 @@ def test_a_crash_that_is_tried_again_does_not_end_the_watch(builder: RunBuilder,
     assert code == 0
 
 
-def test_the_ranks_done_waits_for_the_batch_script_to_be_through(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_ends_after_the_batch_program_not_after_the_ranks(builder: RunBuilder, queue: FakeQueue) -> None:
     """Else the one who takes a local cluster down after the watch cuts its last words off."""
     attempt = builder.submitted().attempt().trained(1, 9).outcome("done finished 9")
     clock = Clock(*[nothing] * 10, attempt.finished)
@@ -209,7 +209,7 @@ def test_the_ranks_done_waits_for_the_batch_script_to_be_through(builder: RunBui
     assert clock.now < 16
 
 
-def test_the_controller_is_asked_rarely_and_less_when_it_is_silent(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_polls_squeue_rarely_and_less_under_silence(builder: RunBuilder, queue: FakeQueue) -> None:
     attempt = builder.submitted().attempt()
     queue.answers("7|RUNNING|None|n1")
     clock = Clock(*[nothing] * 200, attempt.finished)
@@ -227,7 +227,7 @@ def test_the_controller_is_asked_rarely_and_less_when_it_is_silent(builder: RunB
     assert len(queue.asked) - before == 5  # at 0, 10, 30, 70, 130 seconds, instead of 36 times
 
 
-def test_ctrl_c_leaves_the_job_and_says_how_to_come_back(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_ctrl_c_ends_watch_and_leaves_the_job_running(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt()
     queue.answers("7|RUNNING|None|n1")
     code, text = watched(builder, lambda: signal.raise_signal(signal.SIGINT))
@@ -238,7 +238,7 @@ def test_ctrl_c_leaves_the_job_and_says_how_to_come_back(builder: RunBuilder, qu
     assert (code, text.splitlines()[-1][10:]) == (130, "attempt 1 started on n[1-2] (job 7)")
 
 
-def test_progress_is_reported_once_for_each_step_that_was_seen(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_reports_each_seen_step_once(builder: RunBuilder, queue: FakeQueue) -> None:
     attempt = builder.submitted().attempt().trained(1, 10)
     queue.answers("7|RUNNING|None|n1")
     seen: list[tuple[int, int | None]] = []
@@ -252,7 +252,7 @@ def test_progress_is_reported_once_for_each_step_that_was_seen(builder: RunBuild
     assert seen == [(10, 400), (20, 400), (400, 400)]
 
 
-def test_waiting_says_why_once(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_prints_the_reason_to_wait_once(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted()
     queue.answers("7|PENDING|Priority|")
     code, text = watched(builder, *[nothing] * 50, lambda: builder.attempt().finished())
@@ -260,7 +260,7 @@ def test_waiting_says_why_once(builder: RunBuilder, queue: FakeQueue) -> None:
     assert text.count("waiting (Priority)") == 1
 
 
-def test_news_is_told_once_even_if_a_writer_was_late(builder: RunBuilder) -> None:
+def test_watch_prints_late_events_once(builder: RunBuilder) -> None:
     builder.submitted().attempt()
     early = builder.now - 0.5
 
@@ -278,7 +278,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_gets_a_bar_that_leaves_only_the_events_behind(
+def test_watch_on_a_terminal_has_a_bar_and_keeps_only_events(
     elsewhere: Path, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -298,7 +298,7 @@ def test_a_terminal_gets_a_bar_that_leaves_only_the_events_behind(
 
 
 @pytest.mark.parametrize("columns", [28, 40, 52])
-def test_a_bar_in_a_narrow_terminal_keeps_the_state_and_the_step(
+def test_watch_bar_in_a_narrow_terminal_keeps_state_and_step(
     elsewhere: Path, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -316,7 +316,7 @@ def test_a_bar_in_a_narrow_terminal_keeps_the_state_and_the_step(
 
 
 @pytest.mark.parametrize("variable", ["NO_COLOR", "TERM"])
-def test_a_terminal_that_wants_no_drawing_gets_plain_lines(
+def test_watch_on_a_dumb_terminal_prints_plain_lines(
     builder: RunBuilder, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
@@ -328,7 +328,7 @@ def test_a_terminal_that_wants_no_drawing_gets_plain_lines(
     assert "\r" not in out.getvalue()
 
 
-def test_every_state_has_an_exit_code_and_only_done_is_success() -> None:
+def test_watch_exits_with_0_only_for_done() -> None:
     assert set(EXIT_CODES) == set(RunState)
     assert [state for state, code in EXIT_CODES.items() if code == 0] == [RunState.DONE]
     assert RunState.CANCELLED.exit_code == 143
@@ -343,7 +343,7 @@ def told(builder: RunBuilder, *happenings: Callable[[], object], **seconds: floa
     return [line[10:] for line in out.getvalue().split("\n\n")[0].splitlines()]
 
 
-def test_a_job_is_submitted_before_it_starts_whoever_wrote_first(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_prints_submitted_before_started_in_any_write_order(builder: RunBuilder, queue: FakeQueue) -> None:
     """sbatch had not returned yet when the job began."""
     attempt = builder.attempt()
     builder.submitted()
@@ -351,7 +351,7 @@ def test_a_job_is_submitted_before_it_starts_whoever_wrote_first(builder: RunBui
     assert told(builder)[:2] == ["submitted: job 7", "attempt 1 started on n[1-2] (job 7)"]
 
 
-def test_clocks_that_differ_do_not_change_the_order_of_events(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_keeps_the_order_of_events_with_different_clocks(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().trained(1, 119).stopped(120).requeued("preempted")
     builder.now -= 8  # the clock of the next node
     builder.attempt("7.1").restored(120).finished()
@@ -366,7 +366,7 @@ def test_clocks_that_differ_do_not_change_the_order_of_events(builder: RunBuilde
     assert [line[:8] for line in lines] == sorted(line[:8] for line in lines)
 
 
-def test_what_must_have_come_before_is_waited_for(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_waits_for_an_event_delayed_by_nfs(builder: RunBuilder, queue: FakeQueue) -> None:
     """Over NFS the files of two writers show in any order."""
     first = builder.submitted().attempt().trained(1, 9).saved(9)
     queue.answers("7|RUNNING|None|n1")
@@ -393,7 +393,7 @@ def test_what_must_have_come_before_is_waited_for(builder: RunBuilder, queue: Fa
     ]
 
 
-def test_what_never_comes_is_waited_for_only_a_while(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_waits_only_briefly_for_a_missing_event(builder: RunBuilder, queue: FakeQueue) -> None:
     attempt = builder.attempt()  # sbatch by hand: nobody wrote `submitted`
     queue.answers("7|RUNNING|None|n1")
     out = io.StringIO()
@@ -405,7 +405,7 @@ def test_what_never_comes_is_waited_for_only_a_while(builder: RunBuilder, queue:
     assert 3 <= said[0] < 4, out.getvalue()
 
 
-def test_the_step_of_an_attempt_whose_end_was_told_is_no_news(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_prints_no_late_step_of_an_ended_attempt(builder: RunBuilder, queue: FakeQueue) -> None:
     first = builder.submitted().attempt().trained(1, 9)
     queue.answers("7|RUNNING|None|n1")
 
@@ -423,9 +423,7 @@ def test_the_step_of_an_attempt_whose_end_was_told_is_no_news(builder: RunBuilde
     assert not [line for line in lines if line.startswith("TERM at step 9")]
 
 
-def test_an_attempt_is_not_said_to_wait_before_the_end_of_the_last_one_is_told(
-    builder: RunBuilder, queue: FakeQueue
-) -> None:
+def test_watch_prints_the_end_of_an_attempt_before_the_next_wait(builder: RunBuilder, queue: FakeQueue) -> None:
     """squeue knows of a requeue before the ledger does."""
     first = builder.submitted().attempt()
     queue.answers("7|PENDING|BeginTime|")
@@ -441,7 +439,7 @@ def test_an_attempt_is_not_said_to_wait_before_the_end_of_the_last_one_is_told(
     assert all(line.startswith("attempt 2 waiting") for line in lines if "waiting" in line)
 
 
-def test_an_end_that_stays_untold_is_said_with_the_waiting(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_prints_an_unrecorded_end_together_with_the_wait(builder: RunBuilder, queue: FakeQueue) -> None:
     """Killed at once: only the next attempt, in two minutes, will write what became of this one."""
     builder.submitted().attempt()
     queue.answers("7|PENDING|BeginTime|")
@@ -449,7 +447,7 @@ def test_an_end_that_stays_untold_is_said_with_the_waiting(builder: RunBuilder, 
     assert "attempt 1 ended; attempt 2 waiting (BeginTime)" in lines
 
 
-def test_somebody_elses_requeue_is_told_once_while_the_job_waits(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_prints_a_requeue_by_hand_once(builder: RunBuilder, queue: FakeQueue) -> None:
     first = builder.submitted().attempt().trained(1, 9)
     queue.answers("7|RUNNING|None|n1")
 
@@ -479,7 +477,7 @@ def test_somebody_elses_requeue_is_told_once_while_the_job_waits(builder: RunBui
     ]
 
 
-def test_no_progress_is_told_of_an_attempt_that_is_over(builder: RunBuilder) -> None:
+def test_progress_words_are_empty_for_an_ended_attempt(builder: RunBuilder) -> None:
     from clusterdp.operate.status.watch import progress_words
 
     builder.submitted().attempt().trained(1, 240).requeued("crash")
@@ -489,7 +487,7 @@ def test_no_progress_is_told_of_an_attempt_that_is_over(builder: RunBuilder) -> 
     assert progress_words(next(follow(builder.run, Clock().pace()))).startswith("step 200 of 400")
 
 
-def test_watch_ends_as_done_though_slurm_has_requeued_the_job(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_ends_as_done_although_slurm_requeued_the_job(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().stopped(9).requeued("preempted")
     builder.attempt("7.1").restored(9).trained(10, 400).finished()
     queue.answers("7|PENDING|BeginTime|")

@@ -69,7 +69,7 @@ def plain() -> Colour:
     return Colour(io.StringIO())
 
 
-def test_the_table_has_values_states_and_metrics_the_best_first(built: SweepBuilder) -> None:
+def test_sweep_table_has_values_states_and_metrics_best_first(built: SweepBuilder) -> None:
     elements = read_sweep(built.sweep).elements
     ranking = best_first(elements, "test_accuracy")
     lines = status_table(ranking.elements, plain(), ranking.metrics)
@@ -80,14 +80,14 @@ def test_the_table_has_values_states_and_metrics_the_best_first(built: SweepBuil
 
 
 @pytest.mark.parametrize("verb", [cancel_sweep, stop_sweep, check_sweep_over, watch_sweep])
-def test_a_copy_of_a_sweep_is_refused(built: SweepBuilder, queue: FakeQueue, verb: Any) -> None:
+def test_verbs_for_jobs_refuse_a_copied_sweep(built: SweepBuilder, queue: FakeQueue, verb: Any) -> None:
     shutil.copytree(built.sweep.path, "runs/copy")
     with pytest.raises(RunError, match=r"runs/copy: is a copy of runs/s, and job 7_0 is that one's\. Name runs/s;"):
         verb(SweepDir(Path("runs/copy").absolute()))
     assert "scancel" not in queue.asked
 
 
-def test_in_a_narrow_terminal_there_are_fewer_columns(built: SweepBuilder) -> None:
+def test_sweep_table_in_a_narrow_terminal_has_fewer_columns(built: SweepBuilder) -> None:
     ranking = best_first(read_sweep(built.sweep).elements)
     for width, last in ((60, "test_loss"), (50, "test_accuracy"), (40, "test_accuracy"), (24, "state"), (5, "state")):
         lines = status_table(ranking.elements, plain(), ranking.metrics, width)
@@ -96,13 +96,13 @@ def test_in_a_narrow_terminal_there_are_fewer_columns(built: SweepBuilder) -> No
     assert "step" not in status_table(ranking.elements, plain(), ranking.metrics, 40)[0]
 
 
-def test_squeue_is_asked_once_for_all(built: SweepBuilder, queue: FakeQueue) -> None:
+def test_read_sweep_asks_squeue_once(built: SweepBuilder, queue: FakeQueue) -> None:
     read_sweep(built.sweep)
     assert [line.split("--jobs=")[1].split()[0] for line in queue.asked] == ["7"]
     assert "--array" in queue.asked[0]
 
 
-def test_what_is_best_follows_from_the_metric(built: SweepBuilder) -> None:
+def test_best_first_ranks_by_the_direction_of_the_metric(built: SweepBuilder) -> None:
     elements = read_sweep(built.sweep).elements
     assert measured(elements) == ["test_accuracy", "test_loss", "loss"]
     assert [each.number for each in best_first(elements, "test_loss").elements] == [2, 0, 1, 3]
@@ -112,9 +112,7 @@ def test_what_is_best_follows_from_the_metric(built: SweepBuilder) -> None:
         best_first(elements, "test_acuracy")
 
 
-def test_the_table_for_programs_has_a_row_for_each_element(
-    built: SweepBuilder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sweep_function_returns_a_row_for_each_element(built: SweepBuilder, capsys: pytest.CaptureFixture[str]) -> None:
     rows = clusterdp.sweep("runs/s")
     assert rows[0]["element"] == 2
     assert {name: rows[0][name] for name in ("params.lr", "state", "step", "job", "test_loss")} == {
@@ -135,9 +133,7 @@ def test_the_table_for_programs_has_a_row_for_each_element(
     assert lines[4:] == ["", "best first, by the last test_accuracy: the highest"]
 
 
-def test_status_of_a_sweep_is_its_table_and_of_an_element_that_of_a_run(
-    built: SweepBuilder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_takes_a_sweep_or_an_element(built: SweepBuilder, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "runs/s"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "digits  1 waiting, 1 running, 1 done, 1 failed"
     assert main(["status", "runs/s/3"]) == 0
@@ -148,29 +144,27 @@ def test_status_of_a_sweep_is_its_table_and_of_an_element_that_of_a_run(
     assert len(json.loads(capsys.readouterr().out)["elements"]) == 4
 
 
-def test_the_verbs_of_one_run_refuse_a_sweep_in_one_sentence(
-    built: SweepBuilder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verbs_for_single_runs_refuse_a_sweep(built: SweepBuilder, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["goodput"], ["plot"], ["diff", "runs/s/0"], ["diff"]):
         others = ["runs/s/1"] if words == ["diff"] else []
         assert main([*words, "runs/s", *others]) == 4
         assert capsys.readouterr().err.startswith("clusterdp: runs/s: is a sweep. Name an element, as runs/s/0;")
 
 
-def test_the_report_of_a_sweep_has_its_elements(built: SweepBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_of_a_sweep_has_its_elements(built: SweepBuilder, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "runs/s"]) == 0
     assert capsys.readouterr().out.startswith("report-s.html: 4 runs, ")
     assert "<title>0, 1, 2, 3</title>" in Path("report-s.html").read_text()
 
 
-def test_the_table_for_programs_is_that_of_a_sweep(built: SweepBuilder) -> None:
+def test_sweep_function_refuses_a_single_run(built: SweepBuilder) -> None:
     assert len(clusterdp.sweep("runs/s/1")) == 4
     RunBuilder(built.sweep.path.parent / "one").submitted("9")
     with pytest.raises(RunError, match=r"runs/one: is a single run\. `clusterdp status` says how it stands\."):
         clusterdp.sweep("runs/one")
 
 
-def test_an_element_is_found_by_its_job_and_a_sweep_by_its_array(built: SweepBuilder) -> None:
+def test_find_run_takes_element_and_array_job_ids(built: SweepBuilder) -> None:
     remember(built.sweep.files, ["7"])
     assert find_run("7_2").path == built.sweep.element(2).path
     assert find_run("7").path == built.sweep.path
@@ -181,7 +175,7 @@ def test_an_element_is_found_by_its_job_and_a_sweep_by_its_array(built: SweepBui
     assert sweep_of(RunDir(built.sweep.path)) is None
 
 
-def test_cancelling_marks_every_element_first_and_tells_slurm_once(built: SweepBuilder, queue: FakeQueue) -> None:
+def test_cancel_sweep_marks_every_element_before_a_single_scancel(built: SweepBuilder, queue: FakeQueue) -> None:
     marks = f"{built.sweep.path}/2/cancelled {built.sweep.path}/3/cancelled"
     queue.write("scancel", f"/bin/ls {marks} >/dev/null || echo cancelled too early >>{queue.folder}/asked\n")
     assert cancel_sweep(built.sweep) == "runs/s: cancelled 2 elements; no attempt of them starts any more."
@@ -193,13 +187,13 @@ def test_cancelling_marks_every_element_first_and_tells_slurm_once(built: SweepB
     assert {each.status.state for each in read_sweep(built.sweep).elements[2:]} == {RunState.CANCELLED}
 
 
-def test_cancelling_an_element_leaves_the_others_alone(built: SweepBuilder, queue: FakeQueue) -> None:
+def test_cancel_of_an_element_leaves_the_others(built: SweepBuilder, queue: FakeQueue) -> None:
     cancel(built.sweep.element(2))
     assert [line for line in queue.asked if "cancel" in line] == ["scancel 7_2"]
     assert not (built.sweep.path / "3/cancelled").exists()
 
 
-def test_elements_stay_marked_though_slurm_does_not_answer(built: SweepBuilder, queue: FakeQueue) -> None:
+def test_cancel_sweep_keeps_its_marks_without_an_answer_of_slurm(built: SweepBuilder, queue: FakeQueue) -> None:
     queue.answers(error="Unable to contact slurm controller")
     queue.write("scancel", "echo 'Unable to contact slurm controller' >&2; exit 1\n")
     with pytest.raises(SlurmError, match=r"They are marked.* Job 7 may still run: `clusterdp cancel runs/s` again"):
@@ -211,17 +205,13 @@ def test_elements_stay_marked_though_slurm_does_not_answer(built: SweepBuilder, 
     assert not (built.sweep.path / "0/cancelled").exists()
 
 
-def test_stopping_takes_what_waits_out_of_the_queue_and_lets_the_rest_save(
-    built: SweepBuilder, queue: FakeQueue
-) -> None:
+def test_stop_sweep_removes_waiting_elements_and_lets_running_ones_save(built: SweepBuilder, queue: FakeQueue) -> None:
     assert stop_sweep(built.sweep) == "runs/s: 1 element left the queue; 1 that run save and end."
     assert [line for line in queue.asked if "cancel" in line] == ["scancel 7_3"]
     assert (built.sweep.path / "2/stop").exists()
 
 
-def test_a_sweep_is_watched_in_a_line_of_counts_until_every_element_is_over(
-    built: SweepBuilder, queue: FakeQueue
-) -> None:
+def test_watch_sweep_prints_counts_until_every_element_ends(built: SweepBuilder, queue: FakeQueue) -> None:
     def ends() -> None:
         built.elements[2].attempt("7_2.1").trained(61, 100, 100).finished(100)
         built.elements[3].attempt("7_3.0").trained(1, 100, 100).finished(100)
@@ -236,7 +226,7 @@ def test_a_sweep_is_watched_in_a_line_of_counts_until_every_element_is_over(
     assert code == 1
 
 
-def test_an_end_that_only_squeue_knows_is_believed_when_it_lasts(built: SweepBuilder, queue: FakeQueue) -> None:
+def test_watch_sweep_believes_a_lasting_unrecorded_end(built: SweepBuilder, queue: FakeQueue) -> None:
     queue.answers("7_2|CANCELLED|None|", "7_3|CANCELLED|None|")
     clock, out = Clock(), io.StringIO()
     watch_sweep(built.sweep, out, pace=SweepPace(clock=lambda: clock.now, sleep=clock.sleep))
@@ -246,7 +236,7 @@ def test_an_end_that_only_squeue_knows_is_believed_when_it_lasts(built: SweepBui
     assert offered == ["failed", "cancelled"]
 
 
-def test_what_retry_and_resume_would_submit_is_said_without_a_submit(
+def test_sweep_retry_dry_run_lists_its_elements(
     built: SweepBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     queue.answers("7_3|PENDING|Priority|")
@@ -261,7 +251,7 @@ def test_what_retry_and_resume_would_submit_is_said_without_a_submit(
     assert not [line for line in queue.asked if line.startswith("sbatch")]
 
 
-def test_an_element_whose_submission_was_not_noted_is_known_by_the_array(built: SweepBuilder, queue: FakeQueue) -> None:
+def test_element_without_a_submit_record_is_found_by_its_array(built: SweepBuilder, queue: FakeQueue) -> None:
     for path in built.elements[3].run.events.iterdir():
         path.unlink()
     assert read_sweep(built.sweep).elements[3].status.state is RunState.WAITING
@@ -285,7 +275,9 @@ def test_reasons_of_failed_elements_are_in_table_rows_and_why(
     assert reason in capsys.readouterr().out
 
 
-def test_why_of_a_sweep_has_what_its_elements_wait_for(built: SweepBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_of_a_sweep_groups_reasons_of_waiting_elements(
+    built: SweepBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["why", "runs/s"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("digits  1 waiting, 1 running, 1 done, 1 failed\n")
@@ -295,7 +287,7 @@ def test_why_of_a_sweep_has_what_its_elements_wait_for(built: SweepBuilder, caps
     assert [each["element"] for each in json.loads(capsys.readouterr().out)["elements"]] == [0, 1, 2, 3]
 
 
-def test_what_is_tried_again_are_the_elements_in_that_state(built: SweepBuilder, queue: FakeQueue) -> None:
+def test_to_retry_takes_elements_in_the_named_state(built: SweepBuilder, queue: FakeQueue) -> None:
     status = read_sweep(built.sweep)
     assert [each.number for each in to_retry(status, "failed")] == [1]
     assert to_retry(status, "cancelled") == to_retry(status, "unsubmitted") == []
@@ -307,7 +299,7 @@ def test_what_is_tried_again_are_the_elements_in_that_state(built: SweepBuilder,
         to_retry(read_sweep(built.sweep), "failed")
 
 
-def test_elements_that_failed_are_submitted_again_as_one_array_of_the_same_script(
+def test_sweep_retry_resubmits_failed_elements_as_one_array(
     built: SweepBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     built.sweep.script(0).write_text("#!/bin/bash\n#SBATCH --array=0-3%2\n")
@@ -329,7 +321,7 @@ def test_elements_that_failed_are_submitted_again_as_one_array_of_the_same_scrip
     assert capsys.readouterr().out == "No element is failed.\n"
 
 
-def test_a_retry_names_the_files_that_have_changed_since_the_snapshot(
+def test_sweep_retry_names_files_changed_since_the_snapshot(
     built: SweepBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = built.sweep.path / "code"
@@ -346,7 +338,7 @@ def test_a_retry_names_the_files_that_have_changed_since_the_snapshot(
     assert capsys.readouterr().out.startswith(said)
 
 
-def test_the_best_go_on_with_other_values_once_all_of_them_are_over(
+def test_sweep_top_resumes_the_best_after_all_have_ended(
     built: SweepBuilder, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     values = {"entry": "train:main", "params": {"epochs": 3}, "launch": {"python": "python"}}
@@ -377,14 +369,14 @@ def test_the_best_go_on_with_other_values_once_all_of_them_are_over(
         (["--by", "los"], "--by los: no element has measured it. Did you mean loss?"),
     ],
 )
-def test_a_mistake_is_told(
+def test_mistaken_sweep_command_is_an_error(
     built: SweepBuilder, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sweep", "runs/s", *words]) != 0
     assert said in capsys.readouterr().err
 
 
-def test_a_sweep_is_one_row_of_the_list(built: SweepBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sweep_is_a_single_row_of_list(built: SweepBuilder, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     _, *rows = capsys.readouterr().out.splitlines()
     assert [row.split() for row in rows] == ["s running 1 waiting, 1 running, 1 done, 1 failed".split()]
@@ -402,7 +394,7 @@ def row_of(built: SweepBuilder, capsys: pytest.CaptureFixture[str], *words: str)
     return rows[str(built.sweep.path)], said.err
 
 
-def test_the_row_of_a_sweep_is_what_slurm_says_of_its_elements(
+def test_list_row_of_a_sweep_follows_slurm_states_of_its_elements(
     built: SweepBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row, said = row_of(built, capsys)
@@ -415,7 +407,7 @@ def test_the_row_of_a_sweep_is_what_slurm_says_of_its_elements(
     assert row_of(built, capsys)[0]["why"] == "1 done, 1 failed, 2 vanished"
 
 
-def test_one_squeue_for_runs_and_the_elements_of_sweeps(
+def test_list_asks_squeue_once_for_runs_and_sweep_elements(
     built: SweepBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     RunBuilder(built.sweep.path.parent / "beside").submitted("9")
@@ -427,7 +419,7 @@ def test_one_squeue_for_runs_and_the_elements_of_sweeps(
     assert "--array" in queue.asked[0]
 
 
-def test_a_sweep_of_which_slurm_says_nothing_is_marked_and_the_mark_explained(
+def test_list_marks_a_sweep_unknown_to_slurm(
     built: SweepBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     queue.answers(error="Unable to contact slurm controller")
@@ -439,7 +431,7 @@ def test_a_sweep_of_which_slurm_says_nothing_is_marked_and_the_mark_explained(
     assert row_of(built, capsys)[0]["as_recorded"]
 
 
-def test_an_element_that_submit_did_not_note_is_asked_for_by_its_array(
+def test_list_finds_an_unrecorded_element_by_its_array(
     built: SweepBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.rmtree(built.elements[3].run.events)
@@ -447,7 +439,7 @@ def test_an_element_that_submit_did_not_note_is_asked_for_by_its_array(
     assert row_of(built, capsys)[0]["elements"]["running"] == 2
 
 
-def test_a_sweep_whose_table_is_damaged_is_left_out_and_named(
+def test_list_omits_and_names_a_sweep_with_a_damaged_table(
     built: SweepBuilder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (built.sweep.path / "sweep.json").write_text("{")
@@ -457,7 +449,7 @@ def test_a_sweep_whose_table_is_damaged_is_left_out_and_named(
     assert said.err.startswith(f"clusterdp: left out: {built.sweep.path}: sweep.json: is not the table of a sweep. ")
 
 
-def test_the_counts_of_a_sweep_are_no_note(built: SweepBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_counts_of_a_sweep_do_not_match_a_tag(built: SweepBuilder, capsys: pytest.CaptureFixture[str]) -> None:
     assert row_of(built, capsys)[0]["note"] == ""
     assert main(["list", "--tag", "failed"]) == 0
     assert capsys.readouterr().out == "No run is meant by these words.\n"
@@ -465,7 +457,7 @@ def test_the_counts_of_a_sweep_are_no_note(built: SweepBuilder, capsys: pytest.C
     assert row_of(built, capsys, "--tag", "failed")[0]["note"] == "failed baseline"
 
 
-def test_an_element_that_was_resumed_has_no_row_beside_its_sweep(
+def test_resumed_element_has_no_list_row_beside_its_sweep(
     built: SweepBuilder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     remember(built.sweep.files)
@@ -474,7 +466,7 @@ def test_an_element_that_was_resumed_has_no_row_beside_its_sweep(
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["run", "s"]
 
 
-def test_a_sweep_is_removed_once_all_elements_are_over(
+def test_rm_removes_a_sweep_after_all_elements_end(
     built: SweepBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in (0, 1, 2, 3):
@@ -490,14 +482,14 @@ def test_a_sweep_is_removed_once_all_elements_are_over(
     assert not built.sweep.path.exists()
 
 
-def test_a_table_that_is_none_is_one_line(built: SweepBuilder) -> None:
+def test_malformed_sweep_table_is_a_one_line_error(built: SweepBuilder) -> None:
     for text in ("", "[]", '{"name": "x"}', '{"name": 1, "elements": {"a": {}}}', '{"name": 1, "elements": 3}'):
         (built.sweep.path / "sweep.json").write_text(text)
         with pytest.raises(RunError, match=r"sweep\.json: is not the table of a sweep"):
             read_sweep(built.sweep)
 
 
-def test_elements_are_asked_for_one_by_one(queue: FakeQueue) -> None:
+def test_element_states_asks_squeue_with_array(queue: FakeQueue) -> None:
     queue.answers("7_3|PENDING|Priority|")
     assert job_states(["7_3"])["7_3"].state == "PENDING"
     assert element_states(["7"])["7_3"].state == "PENDING"
@@ -505,7 +497,7 @@ def test_elements_are_asked_for_one_by_one(queue: FakeQueue) -> None:
     assert ["--array" in line for line in queue.asked] == [True, True, False]
 
 
-def test_the_limit_of_arrays_is_slurms(queue: FakeQueue) -> None:
+def test_max_array_size_is_read_from_slurm(queue: FakeQueue) -> None:
     queue.write("scontrol", "echo 'MaxArraySize            = 4001'\n")
     assert max_array_size() == 4001
     queue.write("scontrol", "exit 1\n")

@@ -54,12 +54,14 @@ def pending(
 
 @pytest.mark.parametrize("columns", [40, 80])
 @pytest.mark.parametrize("name", ["flood", "killed", "collective-timeout", "entry-shapes", "torchrun-killed"])
-def test_a_failure_on_the_screen(name: str, columns: int, elsewhere: Path) -> None:
+def test_why_screen_of_a_failure_equals_its_golden_file(name: str, columns: int, elsewhere: Path) -> None:
     check_golden(GOLDEN / f"{name}-{columns}.txt", screen(restore(name, elsewhere / "runs" / name), columns))
 
 
 @pytest.mark.parametrize("columns", [40, 80])
-def test_a_wait_on_the_screen(columns: int, builder: RunBuilder, queue: FakeQueue) -> None:
+def test_why_screen_of_a_pending_job_equals_its_golden_file(
+    columns: int, builder: RunBuilder, queue: FakeQueue
+) -> None:
     pending(queue, "Resources", start="2023-11-20T08:00:00")
     check_golden(GOLDEN / f"resources-{columns}.txt", screen(builder.submitted().run, columns))
 
@@ -74,14 +76,12 @@ def test_a_wait_on_the_screen(columns: int, builder: RunBuilder, queue: FakeQueu
         ("Dependency", "do     `scontrol show job 7` has the job ids at Dependency="),
     ],
 )
-def test_what_a_pending_job_waits_for_and_what_to_do(
-    reason: str, words: str, builder: RunBuilder, queue: FakeQueue
-) -> None:
+def test_why_explains_each_pending_reason(reason: str, words: str, builder: RunBuilder, queue: FakeQueue) -> None:
     pending(queue, reason)
     assert words in screen(builder.submitted().run, 120)
 
 
-def test_slurms_estimate_is_called_one_and_none_is_made_up(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_why_shows_slurms_start_estimate_only_if_given(builder: RunBuilder, queue: FakeQueue) -> None:
     pending(queue, "Resources")
     assert "start  Slurm has no estimate\n" in screen(builder.submitted().run)
     pending(queue, "Resources", start="2023-11-20T08:00:00")
@@ -105,7 +105,7 @@ def test_slurms_estimate_is_called_one_and_none_is_made_up(builder: RunBuilder, 
         ("no row at all", "(null)"),
     ],
 )
-def test_no_smaller_request_is_named_that_sinfo_has_no_nodes_for(
+def test_why_suggests_no_smaller_request_without_fitting_nodes(
     row: str, features: str, builder: RunBuilder, queue: FakeQueue
 ) -> None:
     busy = "mixed|6|64|512000|gpu:8||infinite|1-infinite"
@@ -113,14 +113,14 @@ def test_no_smaller_request_is_named_that_sinfo_has_no_nodes_for(
     assert "less" not in screen(builder.submitted().run)
 
 
-def test_more_nodes_than_the_partition_allows_or_has(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_why_names_the_node_limit_of_the_partition(builder: RunBuilder, queue: FakeQueue) -> None:
     pending(queue, "PartitionNodeLimit", sinfo=("idle|9|64|512000|gpu:8||infinite|1-2",))
     assert "less   gpu allows 2 nodes a job: resources.nodes=2" in screen(builder.submitted().run)
     pending(queue, "PartitionConfig", sinfo=("idle|3|64|512000|gpu:8||infinite|1-infinite",))
     assert "less   gpu has 3 nodes in all" in screen(builder.run)
 
 
-def test_a_pending_job_whose_last_attempt_crashed_says_why_that_was(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_why_of_a_pending_job_explains_its_last_crash(builder: RunBuilder, queue: FakeQueue) -> None:
     trace = "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n"
     builder.submitted().attempt().printed(trace, 1).requeued("crash")
     pending(queue, "BeginTime")
@@ -129,7 +129,7 @@ def test_a_pending_job_whose_last_attempt_crashed_says_why_that_was(builder: Run
     assert "cause  the GPU's memory is full" in text
 
 
-def test_slurm_that_does_not_answer_is_said_and_is_no_error(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_why_without_an_answer_of_slurm_is_not_an_error(builder: RunBuilder, queue: FakeQueue) -> None:
     queue.answers(error="slurm_load_jobs error: Unable to contact slurm controller")
     assert "Unable to contact slurm controller" in screen(builder.submitted().run)
     queue.answers("7|PENDING|Resources|")
@@ -159,7 +159,7 @@ END_OF_STEP = "slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT 2023-11-14T
         ("signal", ""),
     ],
 )
-def test_ranks_that_slurm_ended_are_no_cause_of_what_is_on_record(cause: str, reason: str, builder: RunBuilder) -> None:
+def test_ranks_ended_by_slurm_are_not_blamed_for_a_recorded_cause(cause: str, reason: str, builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt().stopped(40).printed(f"step 40\n{END_OF_STEP}")
     builder.batch_log("srun: error: n1: task 0: Killed\n")
     attempt.exited(143).failed(cause, **({"reason": reason} if reason else {}))
@@ -176,7 +176,7 @@ def test_ranks_that_slurm_ended_are_no_cause_of_what_is_on_record(cause: str, re
         assert "rank 0" not in shown.partition("clusterdp ")[0]
 
 
-def test_other_ends(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_why_of_a_running_or_vanished_run_shows_its_state(builder: RunBuilder, queue: FakeQueue) -> None:
     attempt = builder.submitted().attempt().trained(1, 20)
     queue.answers("7|RUNNING|None|n[1-2]")
     assert "why    it runs\nwhere  attempt 1 on n[1-2]" in screen(builder.run)
@@ -192,7 +192,7 @@ def test_other_ends(builder: RunBuilder, queue: FakeQueue) -> None:
     assert "ended  it finished at step 20\n" in screen(builder.run)
 
 
-def test_a_run_that_gave_up_says_so_and_shows_the_last_failure(builder: RunBuilder) -> None:
+def test_why_of_a_run_after_giving_up_shows_the_last_failure(builder: RunBuilder) -> None:
     builder.submitted().attempt("7.0").printed("Traceback (most recent call last):\nKeyError: 'lr'\n", 1).requeued(
         "crash"
     )
@@ -202,7 +202,7 @@ def test_a_run_that_gave_up_says_so_and_shows_the_last_failure(builder: RunBuild
     assert "error  KeyError: 'lr'" in text
 
 
-def test_a_hang_is_told_with_its_report(builder: RunBuilder) -> None:
+def test_why_of_a_hang_shows_its_report(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt().trained(1, 5)
     reason = "rank 1 on n1: step 4, in the loader; the others wait in step 5"
     builder.event("hang", "7.0", "hang0", ranks=[1], nodes="n1", step=4, reason=reason)
@@ -215,7 +215,7 @@ def test_a_hang_is_told_with_its_report(builder: RunBuilder) -> None:
 
 
 @pytest.mark.parametrize("log", [b"", b"\n\n", os.urandom(50_000), b"\xff\xfe\x00\x1b[2J" * 5000, b"x" * 100_000])
-def test_a_log_of_anything_is_shown_without_harm(log: bytes, builder: RunBuilder) -> None:
+def test_why_survives_any_bytes_in_a_log(log: bytes, builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt()
     attempt.files.rank_log(0).write_bytes(log)
     attempt.files.rank_log(1).mkdir()
@@ -225,7 +225,7 @@ def test_a_log_of_anything_is_shown_without_harm(log: bytes, builder: RunBuilder
     assert len(text) < 60_000
 
 
-def test_only_the_end_of_a_log_of_10_gb_is_read(builder: RunBuilder) -> None:
+def test_why_reads_only_the_end_of_a_huge_log(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt()
     with attempt.files.rank_log(0).open("wb") as log:
         log.truncate(10 << 30)
@@ -235,7 +235,7 @@ def test_only_the_end_of_a_log_of_10_gb_is_read(builder: RunBuilder) -> None:
     assert "cause  the loss or a gradient is not a finite number" in screen(builder.run)
 
 
-def test_a_folder_that_is_gone_or_half_written(builder: RunBuilder, queue: FakeQueue, tmp_path: Path) -> None:
+def test_why_survives_a_missing_or_torn_run_folder(builder: RunBuilder, queue: FakeQueue, tmp_path: Path) -> None:
     assert "waiting" in screen(RunDir(tmp_path / "gone"))
     attempt = builder.submitted().attempt()
     attempt.files.error.write_text("n1")  # torn
@@ -246,7 +246,7 @@ def test_a_folder_that_is_gone_or_half_written(builder: RunBuilder, queue: FakeQ
         assert "ended  crashed (exit 1)" in screen(builder.run)
 
 
-def test_the_run_of_another_user_says_that_slurm_may_hide_it(
+def test_why_of_another_users_run_warns_of_hidden_jobs(
     builder: RunBuilder, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder.submitted().attempt()
@@ -254,7 +254,7 @@ def test_the_run_of_another_user_says_that_slurm_may_hide_it(
     assert "whose jobs Slurm may hide from you" in screen(builder.run)
 
 
-def test_the_json_has_what_the_screen_has(elsewhere: Path, builder: RunBuilder, queue: FakeQueue) -> None:
+def test_why_json_has_the_values_of_the_screen(elsewhere: Path, builder: RunBuilder, queue: FakeQueue) -> None:
     found = in_json(restore("entry-shapes", elsewhere / "runs" / "shapes"))
     failure = found["failure"]
     assert isinstance(failure, dict)
@@ -273,13 +273,13 @@ def test_the_json_has_what_the_screen_has(elsewhere: Path, builder: RunBuilder, 
     assert "resources.nodes=2" in waits["smaller"]
 
 
-def test_status_has_it_in_one_line(elsewhere: Path) -> None:
+def test_status_has_a_line_of_why(elsewhere: Path) -> None:
     history = read_history(restore("memory-error", elsewhere / "runs" / "memory"))
     lines = status_text(history, current_status(history), NOW, Colour(io.StringIO()))
     assert "why    the program asked for more memory than the node gives it (rank 0 on n1)" in lines
 
 
-def test_a_rank_that_printed_nothing_is_said_to_have_and_its_own_exit_code_counts(builder: RunBuilder) -> None:
+def test_why_uses_the_exit_code_of_the_silent_rank(builder: RunBuilder) -> None:
     """srun ends the other ranks, and then itself with 143."""
     attempt = builder.submitted().attempt()
     attempt.printed("step 1\n", 0).printed("", 1).failed("start", exit=143)

@@ -24,7 +24,7 @@ def crashed(builder: RunBuilder, logs: dict[int, str]) -> AttemptBuilder:
     return attempt.failed(exit=1)
 
 
-def test_an_echo_of_anothers_death_is_not_the_cause_even_if_it_is_earlier(builder: RunBuilder) -> None:
+def test_earlier_lost_connection_is_not_the_first_failure(builder: RunBuilder) -> None:
     crashed(builder, {0: ECHO, 1: ECHO, 2: "step 1\n" + CAUSE, 3: "fine\n"})
     found = find_failure(read_history(builder.run))
     assert found.rank == 2
@@ -38,45 +38,45 @@ def test_an_echo_of_anothers_death_is_not_the_cause_even_if_it_is_earlier(builde
         "step 1\nclusterdp: ending rank 0, because another failed: rank 2: ClusterdpError: loader: ...\n",
     ],
 )
-def test_a_rank_that_said_why_in_one_line_is_named_by_the_others(builder: RunBuilder, words: str) -> None:
+def test_rank_named_by_its_peers_is_blamed_for_its_last_line(builder: RunBuilder, words: str) -> None:
     crashed(builder, {0: words, 1: ECHO, 2: "step 1\nclusterdp: loader: a worker was killed\n"})
     builder.batch_log("srun: error: n2: task 2: Exited with exit code 1\nsrun: error: n1: task 0: Killed\n")
     found = find_failure(read_history(builder.run))
     assert (found.rank, found.lines[-1]) == (2, "clusterdp: loader: a worker was killed")
 
 
-def test_an_echo_that_others_name_is_no_cause(builder: RunBuilder) -> None:
+def test_named_rank_with_only_a_lost_connection_is_not_blamed(builder: RunBuilder) -> None:
     """Rank 1 died without a word; rank 0 noticed first, and told the others."""
     named = "clusterdp: ending rank 3, because another failed: rank 0: RuntimeError: Connection closed by peer\n"
     crashed(builder, {0: ECHO, 3: named, 2: CAUSE})
     assert find_failure(read_history(builder.run)).rank == 2
 
 
-def test_traceback_cut_off_is_not_an_error(builder: RunBuilder) -> None:
+def test_truncated_traceback_is_not_an_error(builder: RunBuilder) -> None:
     crashed(builder, {0: "step 1\nTraceback (most recent call last):\n  File x", 1: CAUSE})
     assert find_failure(read_history(builder.run)).rank == 1
 
 
-def test_of_several_causes_the_earliest_counts(builder: RunBuilder) -> None:
+def test_earliest_error_is_the_first_failure(builder: RunBuilder) -> None:
     crashed(builder, {3: CAUSE, 0: CAUSE, 1: CAUSE})
     assert find_failure(read_history(builder.run)).rank == 3
 
 
-def test_a_rank_that_was_killed_before_it_printed_anything_is_named_by_srun(builder: RunBuilder) -> None:
+def test_silent_killed_rank_is_found_by_srun(builder: RunBuilder) -> None:
     crashed(builder, {0: "step 1\n", 1: "step 1\n", 2: "step 1\nstep 2\n"})
     builder.batch_log("srun: error: n1: task 2: Out Of Memory\nsrun: error: n1: tasks 0-1: Terminated\n")
     found = find_failure(read_history(builder.run))
     assert (found.rank, found.said, found.lines) == (2, "Out Of Memory", ["step 1", "step 2"])
 
 
-def test_a_killed_rank_that_ends_after_its_survivor_is_named_by_srun(builder: RunBuilder) -> None:
+def test_killed_rank_is_blamed_before_its_earlier_survivor(builder: RunBuilder) -> None:
     crashed(builder, {0: ECHO, 1: "step 1\n"})
     builder.batch_log("srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: task 1: Killed\n")
     found = find_failure(read_history(builder.run))
     assert (found.rank, found.node, found.evidence, found.said) == (1, "n2", "srun", "Killed")
 
 
-def test_rank_that_the_batch_program_has_recorded_counts(builder: RunBuilder) -> None:
+def test_rank_recorded_by_the_batch_program_is_blamed(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt()
     for rank in (0, 1):
         attempt.printed(CAUSE, rank)
@@ -85,14 +85,14 @@ def test_rank_that_the_batch_program_has_recorded_counts(builder: RunBuilder) ->
     assert (found.rank, found.evidence, found.error) == (1, "record", "ValueError: the loss is nan")
 
 
-def test_torchruns_agent_speaks_for_its_ranks_if_they_did_not(builder: RunBuilder) -> None:
+def test_error_of_the_torchrun_agent_counts_for_silent_ranks(builder: RunBuilder) -> None:
     attempt = crashed(builder, {})
     (attempt.files.logs / "node-00001.out").write_text("Traceback (most recent call last):\nno such file: train.py\n")
     found = find_failure(read_history(builder.run))
     assert (found.rank, found.lines[-1]) == (None, "no such file: train.py")
 
 
-def test_that_slurm_ended_a_rank_is_no_error_of_its_own(builder: RunBuilder) -> None:
+def test_slurm_cancellation_in_a_rank_log_is_not_its_error(builder: RunBuilder) -> None:
     """Slurm 20.11 writes so into the rank's log."""
     crashed(builder, {0: "slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-23T08:14:33 ***\n", 1: ""})
     builder.batch_log("srun: error: n2: task 1: Exited with exit code 3\nsrun: error: n1: task 0: Terminated\n")
@@ -100,7 +100,7 @@ def test_that_slurm_ended_a_rank_is_no_error_of_its_own(builder: RunBuilder) -> 
     assert (found.rank, found.node, found.known and found.known.name) == (1, "n2", "exit-code")
 
 
-def test_an_error_after_which_the_program_went_on_is_not_what_killed_it(builder: RunBuilder) -> None:
+def test_error_far_before_the_end_of_a_log_is_not_blamed(builder: RunBuilder) -> None:
     caught = "ERROR: the event file cannot be flushed, trying again\n" + "".join(f"step {i}\n" for i in range(50))
     crashed(builder, {0: caught, 1: caught})
     builder.batch_log("srun: error: n1: task 1: Killed\n")
@@ -108,13 +108,13 @@ def test_an_error_after_which_the_program_went_on_is_not_what_killed_it(builder:
     assert (found.rank, found.known and found.known.name) == (1, "killed")
 
 
-def test_the_stacks_of_all_threads_after_a_crash_are_part_of_it(builder: RunBuilder) -> None:
+def test_segfault_with_many_thread_stacks_is_found(builder: RunBuilder) -> None:
     stacks = "".join(f"Thread 0x{i:016x} (most recent call first):\n  File x\n\n" for i in range(60))
     crashed(builder, {0: "step 1\n", 1: f"Fatal Python error: Segmentation fault\n\n{stacks}"})
     assert find_failure(read_history(builder.run)).rank == 1
 
 
-def test_under_torchrun_the_tasks_of_srun_are_its_agents(builder: RunBuilder) -> None:
+def test_srun_tasks_under_torchrun_are_not_taken_for_ranks(builder: RunBuilder) -> None:
     attempt = crashed(builder, {0: "step 1\n", 1: "step 1\n", 2: "step 1\n", 3: "step 1\n"})
     (attempt.files.logs / "node-00000.out").write_text(
         "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-23_07:59:46\n  host      : n1\n"
@@ -126,14 +126,14 @@ def test_under_torchrun_the_tasks_of_srun_are_its_agents(builder: RunBuilder) ->
     assert (found.rank, found.known and found.known.name, found.evidence) == (1, "killed", "agent")
 
 
-def test_without_any_rank_the_batch_script_speaks(builder: RunBuilder) -> None:
+def test_failure_without_ranks_shows_the_batch_log(builder: RunBuilder) -> None:
     builder.submitted().batch_log("".join(f"line {i}\n" for i in range(100)))
     found = find_failure(read_history(builder.run))
     assert found.log == builder.run.path / "slurm-7.out"
     assert found.lines == [f"line {i}" for i in range(85, 100)]
 
 
-def test_a_fatal_line_of_a_container_counts_before_the_exit_code(builder: RunBuilder) -> None:
+def test_fatal_line_of_a_container_counts_before_the_exit_code(builder: RunBuilder) -> None:
     fatal = "FATAL:   could not open image /data/img.sif: no such file"
     crashed(builder, {0: "", 1: f"{fatal}\n"})
     builder.batch_log("srun: error: n1: task 0: Exited with exit code 255\n")
@@ -141,24 +141,24 @@ def test_a_fatal_line_of_a_container_counts_before_the_exit_code(builder: RunBui
     assert (found.rank, found.error) == (1, fatal)
 
 
-def test_no_log_at_all_is_no_error(builder: RunBuilder) -> None:
+def test_find_failure_survives_a_run_without_logs(builder: RunBuilder) -> None:
     found = find_failure(read_history(builder.submitted().run))
     assert (found.log, found.lines) == (None, [])
 
 
-def test_an_attempt_that_gave_up_points_to_the_one_before(builder: RunBuilder) -> None:
+def test_failure_of_an_attempt_giving_up_is_the_one_before(builder: RunBuilder) -> None:
     builder.submitted().attempt("7.0").printed(CAUSE, 1).requeued("crash")
     builder.attempt("7.1").failed("gave-up")
     assert find_failure(read_history(builder.run)).rank == 1
 
 
-def test_an_attempt_that_ran_and_then_gave_up_speaks_for_itself(builder: RunBuilder) -> None:
+def test_failure_of_a_run_attempt_giving_up_is_its_own(builder: RunBuilder) -> None:
     builder.submitted().attempt("7.0").printed(CAUSE, 1).requeued("asked")
     builder.attempt("7.1").printed(CAUSE, 2).failed("gave-up")
     assert find_failure(read_history(builder.run)).rank == 2
 
 
-def test_a_thousand_ranks_are_read_once_each_and_only_at_their_ends(
+def test_find_failure_reads_only_the_ends_of_thousand_logs(
     builder: RunBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt = builder.submitted().attempt()
@@ -179,7 +179,7 @@ def test_a_thousand_ranks_are_read_once_each_and_only_at_their_ends(
     assert max(read) <= 64 * 1024
 
 
-def test_of_many_ranks_some_that_followed_are_named_and_the_others_counted(builder: RunBuilder) -> None:
+def test_find_failure_names_few_followers_and_counts_the_others(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt()
     for rank in range(100):
         attempt.printed(CAUSE if rank == 99 else ECHO, rank)
@@ -192,7 +192,7 @@ def test_of_many_ranks_some_that_followed_are_named_and_the_others_counted(build
     assert ("then", said) in facts(history, found)
 
 
-def test_a_rank_that_crashed_in_c_counts_before_the_errors_of_those_that_noticed(builder: RunBuilder) -> None:
+def test_rank_with_a_segfault_counts_before_errors_of_its_peers(builder: RunBuilder) -> None:
     crashed(builder, {0: "Traceback (most recent call last):\nPeerLost: rank 1\n", 1: "step 1\n"})
     builder.batch_log(
         "srun: error: n1: task 1: Segmentation fault (core dumped)\nsrun: error: n1: task 0: Exited with exit code 1\n"
@@ -201,7 +201,7 @@ def test_a_rank_that_crashed_in_c_counts_before_the_errors_of_those_that_noticed
     assert (found.rank, found.known and found.known.name, found.evidence) == (1, "segfault", "srun")
 
 
-def test_a_rank_that_left_without_a_word_does_not_count_before_an_error(builder: RunBuilder) -> None:
+def test_silent_exit_does_not_count_before_an_error(builder: RunBuilder) -> None:
     crashed(builder, {0: "step 1\n", 1: CAUSE})
     builder.batch_log(
         "srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n1: task 1: Exited with exit code 1\n"
@@ -209,7 +209,7 @@ def test_a_rank_that_left_without_a_word_does_not_count_before_an_error(builder:
     assert find_failure(read_history(builder.run)).rank == 1
 
 
-def test_a_worker_that_the_kernel_killed_for_want_of_memory_is_no_riddle(builder: RunBuilder) -> None:
+def test_dead_loader_worker_with_an_oom_notice_is_out_of_memory(builder: RunBuilder) -> None:
     died = "Traceback (most recent call last):\nRuntimeError: DataLoader worker (pid(s) 9936) exited unexpectedly\n"
     crashed(builder, {0: ECHO, 1: died})
     builder.batch_log(
@@ -220,7 +220,7 @@ def test_a_worker_that_the_kernel_killed_for_want_of_memory_is_no_riddle(builder
     assert (found.rank, found.known and found.known.name) == (1, "host-out-of-memory")
 
 
-def test_memory_of_the_node_is_not_blamed_for_an_error_that_is_known(builder: RunBuilder) -> None:
+def test_oom_notice_does_not_replace_a_known_error(builder: RunBuilder) -> None:
     crashed(builder, {0: "Traceback (most recent call last):\nModuleNotFoundError: No module named 'timm'\n"})
     builder.batch_log("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\n")
     found = find_failure(read_history(builder.run))
@@ -228,7 +228,7 @@ def test_memory_of_the_node_is_not_blamed_for_an_error_that_is_known(builder: Ru
     assert found.known.name == "missing-module"
 
 
-def test_what_srun_said_of_an_attempt_before_does_not_count(builder: RunBuilder) -> None:
+def test_srun_messages_of_earlier_attempts_are_ignored(builder: RunBuilder) -> None:
     attempt = crashed(builder, {0: "step 1\n", 1: "step 1\n", 2: "step 1\n"})
     builder.batch_log(
         "srun: error: n1: task 2: Killed\n"
@@ -240,20 +240,20 @@ def test_what_srun_said_of_an_attempt_before_does_not_count(builder: RunBuilder)
     assert find_failure(read_history(builder.run)).rank == 1
 
 
-def test_the_note_of_the_first_rank_counts_before_all(builder: RunBuilder) -> None:
+def test_error_note_of_the_first_failed_rank_counts_before_all(builder: RunBuilder) -> None:
     attempt = crashed(builder, {0: CAUSE, 1: CAUSE, 2: CAUSE})
     attempt.files.error.write_text("n2\n120\nValueError: the loss is nan\n2\n")
     found = find_failure(read_history(builder.run))
     assert (found.rank, found.node, found.step, found.evidence) == (2, "n2", 120, "named")
 
 
-def test_a_note_of_what_followed_does_not_count(builder: RunBuilder) -> None:
+def test_error_note_with_a_lost_connection_is_ignored(builder: RunBuilder) -> None:
     attempt = crashed(builder, {0: CAUSE, 1: ECHO})
     attempt.files.error.write_text("n1\n120\nRuntimeError: gloo/transport/tcp Connection closed by peer\n1\n")
     assert find_failure(read_history(builder.run)).rank == 0
 
 
-def test_of_chained_exceptions_the_known_one_counts(builder: RunBuilder) -> None:
+def test_known_error_of_chained_exceptions_is_named(builder: RunBuilder) -> None:
     chain = (
         "Traceback (most recent call last):\n  File x\nOSError: [Errno 122] Disk quota exceeded: 'm.pt'\n\n"
         "During handling of the above exception, another exception occurred:\n\n"
@@ -265,7 +265,7 @@ def test_of_chained_exceptions_the_known_one_counts(builder: RunBuilder) -> None
     assert (found.known.name, found.lines[0]) == ("quota", "Traceback (most recent call last):")
 
 
-def test_an_error_that_was_caught_long_before_does_not_count(builder: RunBuilder) -> None:
+def test_error_caught_long_before_is_ignored(builder: RunBuilder) -> None:
     caught = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n" + "step\n" * 50
     crashed(builder, {0: caught + "Traceback (most recent call last):\n  File x\nKeyError: 'lr'\n"})
     found = find_failure(read_history(builder.run))
@@ -283,9 +283,7 @@ def test_an_error_that_was_caught_long_before_does_not_count(builder: RunBuilder
         ("warning: [Errno 2] No such file or directory: 'cache.json'; it is made anew", False),
     ],
 )
-def test_what_stands_before_a_traceback_counts_if_it_is_known_to_stand_there(
-    before: str, counts: bool, builder: RunBuilder
-) -> None:
+def test_known_line_before_a_traceback_names_the_cause(before: str, counts: bool, builder: RunBuilder) -> None:
     crashed(builder, {0: f"{before}\n{CAUSE.replace('the loss is nan', 'x')}"})
     assert bool(find_failure(read_history(builder.run)).known) is counts
 
@@ -293,7 +291,7 @@ def test_what_stands_before_a_traceback_counts_if_it_is_known_to_stand_there(
 SETUP = "launch.setup: line 2 ended with exit code 1: source /nope/bin/activate"
 
 
-def test_a_failed_line_of_setup_is_the_cause_if_no_rank_ran(builder: RunBuilder) -> None:
+def test_failed_setup_line_is_the_cause_without_ranks(builder: RunBuilder) -> None:
     builder.batch_log(f"/dev/stdin: line 2: /nope/bin/activate: No such file or directory\nclusterdp: {SETUP}.\n")
     attempt = builder.submitted().attempt()
     attempt.files.error.write_text(f"n2\n\n{SETUP}\n")
@@ -314,7 +312,7 @@ def test_failed_setup_line_is_shown_beside_the_error_of_the_program(builder: Run
 
 
 @pytest.mark.parametrize("at_the_end", [True, False])
-def test_a_failed_check_of_a_cuda_kernel_is_shown_with_its_traceback(builder: RunBuilder, at_the_end: bool) -> None:
+def test_cuda_assertion_is_shown_with_its_traceback(builder: RunBuilder, at_the_end: bool) -> None:
     check = "/pytorch/cuda/Loss.cu:245: nll_loss: block: [0,0,0], thread: [{},0,0] Assertion `t < n_classes` failed.\n"
     says = "CUDA error: device-side assert triggered\n"
     advice = "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\nCompile with `TORCH_USE_CUDA_DSA` to enable.\n\n"

@@ -49,7 +49,7 @@ def remedy(builder: RunBuilder, log: str) -> str | None:
         "Traceback (most recent call last):\ncat: data/set/train.bin: No such file or directory\n",
     ],
 )
-def test_status_and_the_summary_of_watch_name_the_line_that_brings_it(crashed: RunBuilder, line: str) -> None:
+def test_status_and_watch_name_the_snapshot_link_for_a_missing_file(crashed: RunBuilder, line: str) -> None:
     said = remedy(crashed, line)
     assert said
     assert said.startswith("data/set/train.bin is in ")
@@ -60,7 +60,7 @@ def test_status_and_the_summary_of_watch_name_the_line_that_brings_it(crashed: R
     assert said in summary(history, status, Colour(io.StringIO()), crashed.now)
 
 
-def test_the_part_that_is_missing_is_what_is_to_be_linked(crashed: RunBuilder) -> None:
+def test_snapshot_link_names_only_the_missing_part(crashed: RunBuilder) -> None:
     (crashed.run.code / "data/set").mkdir(parents=True)
     said = remedy(crashed, PYTHON.format(crashed.run.code / "data/set/train.bin"))
     assert said
@@ -68,10 +68,10 @@ def test_the_part_that_is_missing_is_what_is_to_be_linked(crashed: RunBuilder) -
 
 
 @pytest.mark.parametrize("name", ["data/set/other.bin", "/etc/no-such-file", "../../here/train.py", "train.py", "\0"])
-def test_of_other_files_nothing_is_said(crashed: RunBuilder, name: str) -> None:
+def test_missing_files_outside_the_submit_folder_get_no_remedy(crashed: RunBuilder, name: str) -> None:
     assert remedy(crashed, PYTHON.format(name)) is None
 
 
-def test_a_run_without_a_snapshot_misses_nothing(builder: RunBuilder, submit_dir: Path) -> None:
+def test_run_without_a_snapshot_gets_no_link_remedy(builder: RunBuilder, submit_dir: Path) -> None:
     builder.submitted(dir=str(submit_dir))
     assert remedy(builder, PYTHON.format("data/set/train.bin")) is None

@@ -12,7 +12,7 @@ from clusterdp.operate.why.signatures import SIGNATURES
 
 
 @pytest.mark.parametrize("signature", SIGNATURES, ids=lambda each: each.name)
-def test_its_example_is_found_by_it_and_by_none_before_it(signature: Signature) -> None:
+def test_example_of_each_signature_is_matched_only_by_it(signature: Signature) -> None:
     found = known(signature.example)
     assert found is not None
     assert found.name == signature.name
@@ -29,14 +29,14 @@ def test_its_example_is_found_by_it_and_by_none_before_it(signature: Signature) 
         ("./train.py: Permission denied", "not-executable"),
     ],
 )
-def test_the_shell_of_a_step_is_known_for_a_missing_program(shell: str, line: str, name: str) -> None:
+def test_missing_program_in_a_step_shell_is_known(shell: str, line: str, name: str) -> None:
     found = known(f"{shell}: line 19: {line}")
     assert found is not None
     assert found.name == name
 
 
 @pytest.mark.parametrize("why", ["", " DUE TO TASK FAILURE", " DUE to SIGNAL Terminated"])
-def test_the_end_of_a_step_is_a_consequence_on_each_release(why: str) -> None:
+def test_cancelled_step_notice_is_a_consequence_on_each_release(why: str) -> None:
     found = known(f"[2026-11-24T14:02:41.113] error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-24T14:02:41{why} ***")
     assert found is not None
     assert (found.name, found.consequence) == ("step-cancelled", True)
@@ -48,7 +48,7 @@ def test_end_of_a_step_after_its_killed_batch_script_is_a_consequence() -> None:
     assert (found.name, found.consequence) == ("step-cancelled", True)
 
 
-def test_names_are_unique_and_words_are_complete() -> None:
+def test_signatures_have_unique_names_and_complete_texts() -> None:
     assert len({each.name for each in SIGNATURES}) == len(SIGNATURES) >= 25
     for each in SIGNATURES:
         assert re.fullmatch(r"[a-z0-9-]+", each.name)
