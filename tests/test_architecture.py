@@ -126,7 +126,7 @@ def of_ours(file: str, typing: bool = False) -> set[str]:
     return {name for name in names if name.split(".")[0] in PARTS}
 
 
-def test_each_part_imports_only_the_parts_it_may() -> None:
+def test_each_part_imports_only_its_allowed_parts() -> None:
     bad = []
     for file in modules():
         part = part_of(Path(file).with_suffix("").parts[0])
@@ -157,7 +157,7 @@ def arrows(typing: bool = False) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("part", FLOORS)
-def test_no_package_imports_one_above_it(part: str) -> None:
+def test_rooms_import_only_rooms_below_them(part: str) -> None:
     floors = FLOORS[part].split()
     rooms = {name.split(".")[1] for name in arrows() if name.startswith(f"{part}.")}
     assert rooms == set(floors), "give a new room its place among the floors of its part, and in the design"
@@ -171,7 +171,7 @@ def test_no_package_imports_one_above_it(part: str) -> None:
     assert up <= UPWARD
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_modules_import_each_other_without_circles() -> None:
     def beyond(name: str) -> set[str]:
         seen: set[str] = set()
         ahead = [*arrows().get(name, ())]
@@ -186,7 +186,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert sorted(name for name in arrows() if name not in packages and name in beyond(name)) == []
 
 
-def test_modules_are_neither_crumbs_nor_heaps() -> None:
+def test_module_sizes_stay_within_their_limits() -> None:
     """Each module costs its reader a header and a place to remember: 15 % of all lines were headers once."""
     lines = {file: len((PACKAGE / file).read_text().splitlines()) for file in modules()}
     assert [file for file, count in lines.items() if count > LARGEST and file not in TABLES] == []
@@ -194,7 +194,7 @@ def test_modules_are_neither_crumbs_nor_heaps() -> None:
 
 
 @pytest.mark.parametrize("library", OWNERS)
-def test_each_library_has_one_owner(library: str) -> None:
+def test_each_library_is_imported_only_by_its_owner(library: str) -> None:
     importing = {file for file in modules() if any(name.split(".")[0] == library for name in imports(file))}
     strangers = {file for file in importing if not file.startswith(OWNERS[library])}
     assert importing, f"nobody imports {library}: is this test looking at the right files?"
@@ -202,7 +202,7 @@ def test_each_library_has_one_owner(library: str) -> None:
     assert library != "torch" or not any(file.startswith(TORCH_FREE) for file in importing)
 
 
-def test_slurm_and_the_fake_use_the_standard_library_alone() -> None:
+def test_batch_slurm_and_fakeslurm_import_only_the_standard_library() -> None:
     # The commands of the fake start without site-packages, and find its modules by their bare names.
     ours = {"clusterdp", *(path.stem for path in (PACKAGE / "fakeslurm").rglob("*.py"))}
     for file in modules():
@@ -211,7 +211,7 @@ def test_slurm_and_the_fake_use_the_standard_library_alone() -> None:
             assert roots <= set(sys.stdlib_module_names) | {"__future__"}, file
 
 
-def test_one_place_runs_slurm_commands() -> None:
+def test_slurm_commands_are_run_in_two_modules_only() -> None:
     """So that what is asked of Slurm, and how its answers are read, can be seen there. The fake is not a client."""
     commands = {"sbatch", "srun", "squeue", "scancel", "scontrol", "sacct", "sinfo"}
     for file in modules():
@@ -223,18 +223,18 @@ def test_one_place_runs_slurm_commands() -> None:
                 assert not words & commands, f"{file}:{node.lineno}"
 
 
-def test_the_linter_reads_every_module() -> None:
+def test_ruff_checks_every_module() -> None:
     """A folder named like build output (`dist`) is left out without a word: nine modules were, for months."""
     ruff = Path(sysconfig.get_path("scripts")) / "ruff"
     listed = subprocess.run([ruff, "check", "--show-files", PACKAGE], capture_output=True, text=True, check=True).stdout
     assert {Path(line) for line in listed.splitlines() if line.endswith(".py")} == set(PACKAGE.rglob("*.py"))
 
 
-def test_the_package_itself_costs_nothing_to_import() -> None:
+def test_importing_clusterdp_loads_no_library() -> None:
     assert not loaded_by("import clusterdp") & {"torch", "submitit", "omegaconf", "fsspec", "jinja2", "rich", "yaml"}
 
 
-def test_what_tells_a_checkpoint_from_a_torn_one_needs_no_torch() -> None:
+def test_checkpoint_format_imports_no_torch() -> None:
     """`status` and `checkpoint ls` read manifests on login nodes, where torch takes a minute to load from NFS."""
     names = ", ".join(dotted(file) for file in modules() if file.startswith(TORCH_FREE))
     assert "torch" not in loaded_by(f"import {names}")
@@ -300,7 +300,7 @@ VERBS = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_no_verb_of_the_login_node_loads_torch(verb: str, run_folder: Path, checkpoints: Path, tmp_path: Path) -> None:
+def test_login_node_verbs_load_no_torch(verb: str, run_folder: Path, checkpoints: Path, tmp_path: Path) -> None:
     places = {"RUN": str(run_folder), "CHECKPOINTS": str(checkpoints)}
     words = [places.get(word, word) for word in VERBS[verb]]
     expected = "== 4" if verb in ("cancel", "rm --dry-run") else "== 0"  # there is no Slurm to tell of it, or to ask
@@ -336,14 +336,14 @@ def tracked() -> Iterator[tuple[str, str]]:
                 continue
 
 
-def test_nothing_in_the_repository_points_out_of_it() -> None:
+def test_repository_files_name_no_path_outside() -> None:
     """A user's clone has neither the folders beside ours nor our machine's paths."""
     outside = (f"{ROOT}/", "/".join(["..", "shared"]))
     bad = [(name, word) for name, text in tracked() for word in outside if word in text]
     assert not bad
 
 
-def test_no_file_has_a_conflict_marker_or_is_enormous() -> None:
+def test_repository_files_have_no_conflict_markers_and_stay_small() -> None:
     for name, text in tracked():
         assert "\n<<<<<<< " not in text, name
         assert len(text) < 1_000_000, name

@@ -38,11 +38,11 @@ def map_of(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("folder", packages(), ids=lambda folder: folder.relative_to(ROOT).as_posix())
-def test_a_package_names_its_modules_in_a_line_each(folder: Path) -> None:
+def test_package_docstring_lists_its_modules(folder: Path) -> None:
     assert map_of(folder) == listing(folder), "give each module a line in the package's docstring"
 
 
-def test_readme_shows_the_tree_that_there_is() -> None:
+def test_readme_tree_equals_the_folders() -> None:
     block = README.split("## The tree")[1].split("```")[1]
     shown = set(re.findall(r"^  ([a-z_]+(?:/|\.py))", block, re.MULTILINE))
     there = {f"{name}" if name.endswith("/") else f"{name}.py" for name in listing(PACKAGE)}
@@ -65,7 +65,7 @@ def test_readme_lists_the_exit_codes_of_the_errors() -> None:
 
 
 @pytest.mark.parametrize("package", ["clusterdp", "clusterdp.checkpoint", "clusterdp.fakeslurm", "clusterdp.train"])
-def test_each_public_name_is_there_and_is_documented(package: str) -> None:
+def test_each_public_name_exists_and_is_documented(package: str) -> None:
     module = importlib.import_module(package)
     for name in module.__all__:
         thing = getattr(module, name)
@@ -77,7 +77,7 @@ def test_each_public_name_is_there_and_is_documented(package: str) -> None:
         assert told, f"no page and no map speaks of {package}.{name}"
 
 
-def test_every_part_has_tests_that_are_there() -> None:
+def test_every_module_has_existing_tests_in_test_part() -> None:
     for path in PACKAGE.rglob("*.py"):
         assert all(found.exists() for found in paths_for(str(path.relative_to(ROOT)))), path
     assert ROOT / "tests/checkpoint/test_manifest.py" in paths_for("clusterdp/checkpoint/format/manifest.py")

@@ -11,7 +11,7 @@ from tests.slurm.release import SUITES
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_each_test_in_the_table_of_releases_is_there() -> None:
+def test_tests_in_the_readme_table_of_releases_exist() -> None:
     section = (ROOT / "README.md").read_text().split("## Releases of Slurm")[1].split("\n## ")[0]
     head, _, *rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
     assert head[2:] == list(SUITES)
@@ -22,7 +22,7 @@ def test_each_test_in_the_table_of_releases_is_there() -> None:
         assert all(re.fullmatch(r"passed|not run|no: .+", cell) for cell in row[2:]), row
 
 
-def test_each_compared_figure_stands_in_readme() -> None:
+def test_compared_figures_are_in_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     for words, claimed, _ in CLAIMS:
         assert words in readme and f"{claimed:g}" in words.replace(",", "")

@@ -36,7 +36,7 @@ def say(installed: Path, *words: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=installed).stdout
 
 
-def test_templates_and_configs_travel_inside_it(installed: Path) -> None:
+def test_wheel_contains_templates_and_configs(installed: Path) -> None:
     where = subprocess.run(
         [installed / "python", "-c", "import clusterdp; print(clusterdp.__file__)"],
         capture_output=True,
@@ -51,11 +51,11 @@ def test_templates_and_configs_travel_inside_it(installed: Path) -> None:
     assert "digits" in say(installed, "configs")
 
 
-def test_type_checkers_see_its_types(installed: Path) -> None:
+def test_wheel_contains_py_typed(installed: Path) -> None:
     site = next((installed.parent / "lib").glob("python*/site-packages"))
     assert (site / "clusterdp" / "py.typed").exists()
 
 
-def test_nothing_of_the_tests_travels(installed: Path) -> None:
+def test_wheel_contains_no_tests(installed: Path) -> None:
     site = next((installed.parent / "lib").glob("python*/site-packages"))
     assert not (site / "tests").exists()

@@ -19,11 +19,11 @@ from clusterdp.wording import counted, did_you_mean, duration, ranges, some_of, 
         (-3, "0 s"),
     ],
 )
-def test_a_duration_has_two_units_at_most(seconds: float, words: str) -> None:
+def test_duration_has_at_most_two_units(seconds: float, words: str) -> None:
     assert duration(seconds) == words
 
 
-def test_a_table_is_aligned_and_nothing_trails() -> None:
+def test_table_is_aligned_without_trailing_spaces() -> None:
     assert table([("attempt", "ended"), ("1", "preempted"), ("10", "")]) == [
         "attempt  ended",
         "1        preempted",
@@ -31,21 +31,21 @@ def test_a_table_is_aligned_and_nothing_trails() -> None:
     ]
 
 
-def test_a_long_list_is_shortened() -> None:
+def test_long_list_is_shortened_by_some_of() -> None:
     assert some_of(["a", "b"], 2) == "a, b"
     assert some_of(["a", "b", "c", "d"], 2) == "a, b and 2 more"
     assert some_of(["a 1", "b 2"], separator=";") == "a 1; b 2"
 
 
-def test_one_is_not_in_the_plural() -> None:
+def test_counted_uses_singular_for_1() -> None:
     assert [counted(number, "step") for number in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
 
 
-def test_a_name_that_is_close_is_offered() -> None:
+def test_did_you_mean_offers_a_close_name() -> None:
     assert did_you_mean("epoch", ["epochs", "lr"], prefix="params.") == "Did you mean params.epochs?"
     assert did_you_mean("zzz", ["epochs"], "There are: epochs.") == "There are: epochs."
 
 
-def test_ranges_join_numbers_that_follow_each_other() -> None:
+def test_ranges_joins_consecutive_numbers() -> None:
     assert ranges([7, 0, 1, 2, 5, 8, 8]) == ["0-2", "5", "7-8"]
     assert ranges([]) == []

@@ -35,33 +35,33 @@ TORCHRUN = {
 }
 
 
-def test_a_task_of_srun_is_known_by_slurms_own_variables() -> None:
+def test_slurm_env_reads_an_srun_task() -> None:
     env = SlurmEnv.read(STEP)
     assert (env.launcher, env.rank, env.world_size) == ("srun", 3, 4)
     assert (env.local_rank, env.local_world_size, env.node_rank) == (1, 2, 1)
     assert (env.attempt, env.nodelist, env.one_node) == ("77.0", "n[1-2]", False)
 
 
-def test_torchrun_inside_one_task_per_node_wins_over_slurm() -> None:
+def test_slurm_env_prefers_torchruns_variables_to_slurms() -> None:
     env = SlurmEnv.read({**STEP, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_GTIDS": "1", **TORCHRUN})
     assert (env.launcher, env.rank, env.world_size) == ("torchrun", 5, 8)
     assert (env.local_rank, env.local_world_size, env.node_rank) == (1, 4, 1)
     assert env.job_id == "77"
 
 
-def test_what_a_batch_script_exports_wins_over_slurm_and_is_not_mixed_with_it() -> None:
+def test_slurm_env_prefers_exported_rank_to_slurms_without_mixing() -> None:
     env = SlurmEnv.read({**STEP, "RANK": "0", "WORLD_SIZE": "2"})
     assert (env.launcher, env.rank, env.world_size, env.local_rank) == ("exported", 0, 2, 0)
 
 
-def test_a_process_in_the_batch_script_itself_is_alone() -> None:
+def test_world_size_in_the_batch_script_is_1() -> None:
     batch = {name: value for name, value in STEP.items() if "STEP" not in name}
     for release in ({}, {"SLURM_STEP_ID": "-5", "SLURM_STEPID": "-5"}):  # 26.05
         env = SlurmEnv.read({**batch, **release})
         assert (env.launcher, env.rank, env.world_size, env.job_id) == ("single", 0, 1, "77")
 
 
-def test_outside_of_everything_a_process_is_alone() -> None:
+def test_world_size_outside_slurm_is_1() -> None:
     assert SlurmEnv.read({}) == SlurmEnv("single")
     assert SlurmEnv.read({}).attempt is None
 
@@ -74,17 +74,17 @@ def test_outside_of_everything_a_process_is_alone() -> None:
         ({"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "4"}, "70_4.0"),
     ],
 )
-def test_an_attempt_has_the_name_that_the_batch_script_gives_it(count: dict[str, str], attempt: str) -> None:
+def test_attempt_name_is_read_from_the_batch_programs_variable(count: dict[str, str], attempt: str) -> None:
     assert SlurmEnv.read({**STEP, **count}).attempt == attempt
 
 
 @pytest.mark.parametrize("bad", [{"SLURM_PROCID": "four"}, {"SLURM_PROCID": "4"}, {"RANK": "-1", "WORLD_SIZE": "2"}])
-def test_nonsense_is_refused_by_name(bad: dict[str, str]) -> None:
+def test_slurm_env_names_an_invalid_variable(bad: dict[str, str]) -> None:
     with pytest.raises(SlurmError, match=next(iter(bad))):
         SlurmEnv.read({**STEP, **bad})
 
 
-def test_the_records_of_a_real_slurm_give_each_task_its_place() -> None:
+def test_recorded_slurm_environments_give_each_task_its_rank() -> None:
     environments = json.loads((RECORDS / "plain.json").read_text())["env"]
     tasks = [SlurmEnv.read(env) for name, env in sorted(environments.items()) if name.startswith("task")]
     assert [(t.rank, t.local_rank, t.node_rank) for t in tasks] == [(0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1)]

@@ -18,34 +18,34 @@ EXPANDED = [row for row in RECORD["expand"] if row["in"] not in TYPING_ERRORS]
 
 
 @pytest.mark.parametrize("row", EXPANDED, ids=lambda row: repr(row["in"]))
-def test_expands_as_slurm_does(row: dict[str, list[str]]) -> None:
+def test_expand_agrees_with_recorded_slurm(row: dict[str, list[str]]) -> None:
     assert expand(row["in"], strict=True) == row["out"]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("row", RECORD["compress"], ids=lambda row: ",".join(row["in"])[:60])
-def test_compresses_as_slurm_does(row: dict[str, list[str]]) -> None:
+def test_compress_agrees_with_recorded_slurm(row: dict[str, list[str]]) -> None:
     hosts = [host for part in row["in"] for host in expand(part)]
     assert compress(hosts) == row["out"]
     assert compress_sorted(hosts) == row["sorted"]
 
 
 @pytest.mark.parametrize("row", [row for row in RECORD["errors"] if row["in"] != "--"], ids=lambda row: repr(row["in"]))
-def test_refuses_what_slurm_refuses(row: dict[str, str]) -> None:
+def test_expand_refuses_hostlists_refused_by_slurm(row: dict[str, str]) -> None:
     with pytest.raises(HostlistError):
         expand(row["in"], strict=True)
 
 
 @pytest.mark.parametrize("text", sorted(TYPING_ERRORS))
-def test_refuses_typing_errors(text: str) -> None:
+def test_expand_refuses_typing_errors(text: str) -> None:
     with pytest.raises(HostlistError):
         expand(text)
 
 
-def test_later_slurms_allow_a_name_to_go_on_after_the_bracket() -> None:
+def test_expand_allows_text_after_a_bracket() -> None:
     assert expand("n[1-2]-ib,m7") == ["n1-ib", "n2-ib", "m7"]
 
 
-def test_a_huge_range_is_refused_rather_than_written_out() -> None:
+def test_expand_refuses_a_huge_range() -> None:
     with pytest.raises(HostlistError, match="too many hosts"):
         expand("n[1-99999999]")
 
@@ -54,16 +54,16 @@ names = st.from_regex(r"[a-z][a-z-]{0,4}(0|[0-9]{1,3})?", fullmatch=True)
 
 
 @given(st.lists(names, max_size=30))
-def test_what_is_compressed_expands_to_the_same_hosts_in_the_same_order(hosts: list[str]) -> None:
+def test_compressed_hostlist_expands_to_the_same_hosts_in_order(hosts: list[str]) -> None:
     assert expand(compress(hosts), strict=True) == hosts
 
 
 @given(st.lists(names, max_size=30))
-def test_sorting_loses_and_adds_no_host(hosts: list[str]) -> None:
+def test_compress_sorted_keeps_all_hosts(hosts: list[str]) -> None:
     assert sorted(expand(compress_sorted(hosts))) == sorted(hosts)
 
 
 @pytest.mark.parametrize("expression", ["n[0-65535][0-65535]", "n[0-999][0-999]", ",".join(["n[0-60000]"] * 2)])
-def test_the_limit_holds_for_the_whole_expression(expression: str) -> None:
+def test_expand_limits_the_hosts_of_a_whole_expression(expression: str) -> None:
     with pytest.raises(HostlistError, match="too many hosts"):
         expand(expression)

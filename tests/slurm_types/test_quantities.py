@@ -21,12 +21,12 @@ from clusterdp.slurm.quantities import clock_of, megabytes_of, seconds_of
         ("", None),
     ],
 )
-def test_times_as_slurm_takes_them(text: str, seconds: float | None) -> None:
+def test_seconds_of_reads_slurms_time_formats(text: str, seconds: float | None) -> None:
     assert seconds_of(text) == seconds
 
 
 @pytest.mark.parametrize("seconds", [60, 3599, 86_400, 129_630])
-def test_a_clock_is_read_back(seconds: int) -> None:
+def test_clock_of_and_seconds_of_are_inverse(seconds: int) -> None:
     assert seconds_of(clock_of(seconds)) == seconds
     assert clock_of(172_800) == "2-00:00:00" and clock_of(3600) == "1:00:00"
 
@@ -34,5 +34,5 @@ def test_a_clock_is_read_back(seconds: int) -> None:
 @pytest.mark.parametrize(
     ("text", "megabytes"), [("4000", 4000), ("64G", 65_536), ("62.50G", 64_000), ("1T", 1_048_576), ("UNLIMITED", None)]
 )
-def test_memory_as_slurm_takes_it(text: str, megabytes: float | None) -> None:
+def test_megabytes_of_reads_slurms_memory_formats(text: str, megabytes: float | None) -> None:
     assert megabytes_of(text) == megabytes

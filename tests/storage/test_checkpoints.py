@@ -32,9 +32,7 @@ def steps(storage: Storage) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", ["memory", "s3", "sftp"])
-def test_a_checkpoint_is_saved_damaged_fallen_back_from_and_pruned(
-    kind: str, open_kind: Callable[..., Storage]
-) -> None:
+def test_each_storage_saves_restores_and_prunes_checkpoints(kind: str, open_kind: Callable[..., Storage]) -> None:
     storage = open_kind(kind)
     saver = Checkpointer(storage, state(0.0), keep_last=2)
     for step in (1, 2, 3):
@@ -68,7 +66,7 @@ def test_a_checkpoint_is_saved_damaged_fallen_back_from_and_pruned(
     assert len(storage.list("step_00000005")) == 4, "slice, two files of the rank, manifest"
 
 
-def test_checkpoints_at_a_url_are_listed_without_naming_the_storage(open_kind: Callable[..., Storage]) -> None:
+def test_list_checkpoints_takes_a_url(open_kind: Callable[..., Storage]) -> None:
     storage = open_kind("memory")
     Checkpointer(storage, state(1.0)).save(1)
     assert [info.step for info in list_checkpoints(storage.url)] == [1]

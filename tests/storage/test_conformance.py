@@ -11,7 +11,7 @@ import pytest
 from clusterdp.storage import Storage
 
 
-def test_what_is_written_is_there_with_its_size_and_bytes(storage: Storage) -> None:
+def test_written_files_have_their_size_and_bytes(storage: Storage) -> None:
     storage.make_folder("a/b")
     storage.make_folder("a/b")
     storage.write("a/b/x", [memoryview(b"one"), memoryview(b""), memoryview(b"two")])
@@ -26,7 +26,7 @@ def test_what_is_written_is_there_with_its_size_and_bytes(storage: Storage) -> N
     assert storage.modified("a/b/y") >= storage.modified("a/b/x") > 1e9
 
 
-def test_any_range_of_a_file_can_be_read_whatever_was_said_at_first(storage: Storage) -> None:
+def test_opened_file_reads_any_range(storage: Storage) -> None:
     storage.make_folder("a")
     storage.write("a/x", [memoryview(b"onetwo")])
     for said in ((0, None), (0, 6), (2, 5), (6, 9)):
@@ -38,7 +38,7 @@ def test_any_range_of_a_file_can_be_read_whatever_was_said_at_first(storage: Sto
                 assert bytes(target[: len(expected)]) == expected
 
 
-def test_nothing_is_overwritten(storage: Storage) -> None:
+def test_write_and_publish_refuse_an_existing_name(storage: Storage) -> None:
     storage.make_folder("a")
     storage.write("a/x", [memoryview(b"first")])
     storage.publish("a/y", b"first")
@@ -52,9 +52,7 @@ def test_nothing_is_overwritten(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("kind", ["path", "sftp"])  # the S3 server for tests looks first, and writes later
-def test_of_many_who_publish_a_name_at_once_one_wins_and_the_others_hear_of_it(
-    kind: str, open_kind: Callable[..., Storage]
-) -> None:
+def test_concurrent_publishers_of_a_name_have_a_single_winner(kind: str, open_kind: Callable[..., Storage]) -> None:
     storage = open_kind(kind)
     storage.make_folder("a")
     start, outcomes = threading.Barrier(4), []
@@ -78,7 +76,7 @@ def test_of_many_who_publish_a_name_at_once_one_wins_and_the_others_hear_of_it(
     assert storage.list("a") == ["x"]
 
 
-def test_what_is_missing_is_no_surprise(storage: Storage) -> None:
+def test_missing_files_and_folders_are_handled_quietly(storage: Storage) -> None:
     assert storage.list() == []
     assert storage.list("none") == []
     assert storage.tree(lambda name: True) == {}
@@ -92,7 +90,7 @@ def test_what_is_missing_is_no_surprise(storage: Storage) -> None:
             ask("a/none")  # type: ignore[operator]
 
 
-def test_a_folder_goes_only_when_it_is_empty(storage: Storage) -> None:
+def test_remove_folder_removes_only_empty_folders(storage: Storage) -> None:
     storage.make_folder("a")
     storage.write("a/x", [memoryview(b"x")])
     storage.remove_folder("a")
@@ -102,7 +100,7 @@ def test_a_folder_goes_only_when_it_is_empty(storage: Storage) -> None:
     assert storage.list() == []
 
 
-def test_the_tree_is_what_the_lists_say(storage: Storage) -> None:
+def test_tree_agrees_with_list(storage: Storage) -> None:
     for folder in ("step_1", "step_2", "other"):
         storage.make_folder(folder)
         for name in ("x", "y"):
@@ -115,7 +113,7 @@ def test_the_tree_is_what_the_lists_say(storage: Storage) -> None:
     assert found == {"step_1": storage.list("step_1"), "step_2": ["deeper", "xstep_2", "ystep_2"]}
 
 
-def test_a_name_that_leads_elsewhere_is_refused(storage: Storage) -> None:
+def test_storage_refuses_names_leading_outside(storage: Storage) -> None:
     asks = (storage.list, storage.size, storage.read, storage.remove, storage.make_folder, storage.modified)
     for name in ("../x", "a/../../x", "/etc/x", "a//x", "./x", "a/", "a\\x", "a\0x", ".."):
         for ask in (*asks, lambda name: storage.write(name, []), lambda name: storage.publish(name, b"")):
@@ -124,7 +122,7 @@ def test_a_name_that_leads_elsewhere_is_refused(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("kind", ["path", "s3", "sftp"])
-def test_names_with_odd_characters_are_just_names(kind: str, open_kind: Callable[..., Storage]) -> None:
+def test_storage_takes_names_with_odd_characters(kind: str, open_kind: Callable[..., Storage]) -> None:
     storage = open_kind(kind)
     name = "a b/ü+%20 #?*[x]&'\"$(x);"
     storage.make_folder("a b")
@@ -135,7 +133,7 @@ def test_names_with_odd_characters_are_just_names(kind: str, open_kind: Callable
     assert storage.list("a b") == []
 
 
-def test_after_an_error_in_the_middle_the_name_is_not_taken_for_a_whole_file(storage: Storage) -> None:
+def test_interrupted_write_leaves_no_whole_file(storage: Storage) -> None:
     """On stores there is no file then; in a folder there is one that is too short, as after a kill."""
 
     def torn() -> Iterator[memoryview]:
@@ -149,7 +147,7 @@ def test_after_an_error_in_the_middle_the_name_is_not_taken_for_a_whole_file(sto
 
 
 @pytest.mark.parametrize("kind", ["path", "s3", "sftp"])
-def test_many_threads_read_and_write_at_once(kind: str, open_kind: Callable[..., Storage]) -> None:
+def test_storage_serves_many_threads_at_once(kind: str, open_kind: Callable[..., Storage]) -> None:
     storage = open_kind(kind)
     storage.make_folder("a")
     data = [os.urandom(300_000) for _ in range(6)]

@@ -59,9 +59,7 @@ def completes(request: Request) -> bool:
     return request.method == "POST" and "uploadId=" in request.path
 
 
-def test_a_big_file_goes_up_in_parts_and_comes_down_as_it_was(
-    storage: S3Storage, proxy: Proxy, small_parts: int
-) -> None:
+def test_s3_uploads_a_large_file_in_parts(storage: S3Storage, proxy: Proxy, small_parts: int) -> None:
     data = os.urandom(12 * MIB + 7)
     storage.write("a/x", chunks(data))
     parts = sorted((r for r in proxy.requests if is_part(r)), key=lambda r: r.path.partition("partNumber=")[2])
@@ -71,13 +69,13 @@ def test_a_big_file_goes_up_in_parts_and_comes_down_as_it_was(
 
 
 @pytest.mark.parametrize("size", [0, 5 * MIB - 1, 5 * MIB, 5 * MIB + 1])
-def test_files_of_every_size_arrive(storage: S3Storage, small_parts: int, size: int) -> None:
+def test_s3_stores_files_of_every_size(storage: S3Storage, small_parts: int, size: int) -> None:
     data = os.urandom(size)
     storage.write("a/x", chunks(data))
     assert storage.read("a/x") == data
 
 
-def test_parts_are_never_more_than_a_few_in_memory(
+def test_s3_upload_keeps_few_parts_in_memory(
     storage: S3Storage, small_parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parts are handed over as they are asked for: their number in memory does not grow with the file."""
@@ -98,9 +96,7 @@ def test_parts_are_never_more_than_a_few_in_memory(
     assert storage.size("a/x") == 35 * MIB
 
 
-def test_an_upload_that_fails_leaves_neither_a_file_nor_parts_that_cost_money(
-    storage: S3Storage, proxy: Proxy, small_parts: int
-) -> None:
+def test_refused_s3_upload_leaves_no_parts(storage: S3Storage, proxy: Proxy, small_parts: int) -> None:
     proxy.befall("denied", 1, lambda r: "partNumber=2" in r.path)
     with pytest.raises(PermissionError, match=r"access denied \(InvalidAccessKeyId\)"):
         storage.write("a/x", chunks(os.urandom(12 * MIB)))
@@ -108,9 +104,7 @@ def test_an_upload_that_fails_leaves_neither_a_file_nor_parts_that_cost_money(
     assert any(r.method == "DELETE" for r in proxy.requests), "an upload was begun, and taken back"
 
 
-def test_an_error_of_our_own_in_the_middle_of_an_upload_leaves_nothing_too(
-    storage: S3Storage, small_parts: int
-) -> None:
+def test_interrupted_s3_upload_leaves_no_parts(storage: S3Storage, small_parts: int) -> None:
     def torn() -> Iterator[memoryview]:
         yield memoryview(bytes(11 * MIB))
         raise OSError(errno.EIO, "as the test wants it")
@@ -120,7 +114,7 @@ def test_an_error_of_our_own_in_the_middle_of_an_upload_leaves_nothing_too(
     assert (storage.list(), uploads(storage)) == ([], [])
 
 
-def test_what_a_killed_upload_has_left_is_dropped_later_and_nothing_of_others(storage: S3Storage) -> None:
+def test_drop_unfinished_removes_only_own_old_uploads(storage: S3Storage) -> None:
     for name in ("step_1/ours", "step_1/another's"):
         storage.call("", "create_multipart_upload", Key=storage._key(name))
     storage.drop_unfinished(lambda name: name == "step_1/ours", before=0.0)
@@ -130,7 +124,7 @@ def test_what_a_killed_upload_has_left_is_dropped_later_and_nothing_of_others(st
 
 
 @pytest.mark.parametrize("fate", ["busy", "drop", "lose"])
-def test_what_passes_is_ridden_out_at_every_kind_of_request(
+def test_s3_retries_temporary_errors_of_every_request(
     storage: S3Storage, proxy: Proxy, small_parts: int, fate: str
 ) -> None:
     """Each request of a save fails once, or twice in a row: the file and the manifest are there in the end."""
@@ -152,22 +146,20 @@ def test_what_passes_is_ridden_out_at_every_kind_of_request(
     assert len(seen) >= 9, seen
 
 
-def test_a_download_that_breaks_off_is_asked_for_again(storage: S3Storage, proxy: Proxy) -> None:
+def test_s3_retries_a_broken_download(storage: S3Storage, proxy: Proxy) -> None:
     data = os.urandom(200_000)
     storage.publish("x", data)
     proxy.befall("cut", 2, lambda r: r.method == "GET")
     assert storage.read("x") == data
 
 
-def test_a_published_file_whose_answer_was_lost_is_not_taken_for_somebody_elses(
-    storage: S3Storage, proxy: Proxy
-) -> None:
+def test_s3_publish_with_a_lost_answer_succeeds(storage: S3Storage, proxy: Proxy) -> None:
     proxy.befall("lose", 1, lambda r: r.method == "PUT")
     storage.publish("m", b"ours")
     assert (storage.read("m"), len(proxy.of("PUT"))) == (b"ours", 2)
 
 
-def test_the_store_itself_refuses_the_second_who_publishes_a_name(storage: S3Storage, proxy: Proxy) -> None:
+def test_s3_put_if_absent_refuses_a_second_publisher(storage: S3Storage, proxy: Proxy) -> None:
     """Both have looked, and seen that it is not there yet: only put-if-absent tells them apart."""
     storage._exists = lambda name: False  # type: ignore[method-assign]
     storage.publish("m", b"first")
@@ -177,7 +169,7 @@ def test_the_store_itself_refuses_the_second_who_publishes_a_name(storage: S3Sto
     assert [r.headers["If-None-Match"] for r in proxy.of("PUT")] == ["*", "*"]
 
 
-def test_a_store_without_put_if_absent_will_do(storage: S3Storage, proxy: Proxy) -> None:
+def test_s3_publish_needs_no_put_if_absent(storage: S3Storage, proxy: Proxy) -> None:
     proxy.fate = lambda request: "unknown" if request.headers["If-None-Match"] else None
     storage.publish("m", b"first")
     with pytest.raises(FileExistsError):
@@ -185,7 +177,7 @@ def test_a_store_without_put_if_absent_will_do(storage: S3Storage, proxy: Proxy)
     assert storage.read("m") == b"first"
 
 
-def test_a_server_that_is_away_is_waited_for(
+def test_s3_waits_for_an_absent_server(
     s3_server: S3Server, keys: None, bucket: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     port = free_port()
@@ -212,9 +204,7 @@ def test_a_server_that_is_away_is_waited_for(
 
 
 @pytest.mark.parametrize("do", ["read", "publish", "write", "list", "remove"])
-def test_a_server_that_never_answers_is_an_error_in_the_end(
-    proxy: Proxy, bucket: str, do: str, small_parts: int
-) -> None:
+def test_s3_server_without_answers_is_finally_an_error(proxy: Proxy, bucket: str, do: str, small_parts: int) -> None:
     storage = open_s3(proxy.endpoint, bucket, RetryPolicy(timeout_s=0.3, retry_s=0.1))
     proxy.fate = lambda request: "hang"
     asks: dict[str, Callable[[], object]] = {
@@ -229,7 +219,7 @@ def test_a_server_that_never_answers_is_an_error_in_the_end(
     assert storage.url in str(caught.value)
 
 
-def test_a_server_that_stops_in_the_middle_of_an_upload_is_an_error_in_the_end(
+def test_s3_server_freezing_during_an_upload_is_finally_an_error(
     s3_server: S3Server, keys: None, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody reads what is sent, and a part is more than the kernel keeps: no time-out for an answer has begun."""
@@ -250,7 +240,7 @@ def test_a_server_that_stops_in_the_middle_of_an_upload_is_an_error_in_the_end(
         s3_server.thaw()
 
 
-def test_refusals_are_errors_at_once_that_say_what_to_do(storage: S3Storage, proxy: Proxy, bucket: str) -> None:
+def test_s3_refusals_are_immediate_errors_with_a_remedy(storage: S3Storage, proxy: Proxy, bucket: str) -> None:
     proxy.fate = lambda request: "denied"
     with pytest.raises(PermissionError, match=r"Check the credentials for checkpoint\.url; they must allow s3:GetO"):
         storage.list()
@@ -263,7 +253,9 @@ def test_refusals_are_errors_at_once_that_say_what_to_do(storage: S3Storage, pro
             ask()
 
 
-def test_no_credentials_is_said_in_words(s3_server: S3Server, keys: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_s3_credentials_are_a_clear_error(
+    s3_server: S3Server, keys: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     storage = open_s3(s3_server.endpoint, "tests")
@@ -271,13 +263,13 @@ def test_no_credentials_is_said_in_words(s3_server: S3Server, keys: None, monkey
         storage.list()
 
 
-def test_keys_in_the_url_are_refused_without_being_shown() -> None:
+def test_s3_url_with_keys_is_refused_without_printing_them() -> None:
     with pytest.raises(ConfigError, match=r"s3://AKIA:\*\*\*@bucket/x has a user or a key") as caught:
         open_storage("s3://AKIA:very-secret@bucket/x")
     assert "very-secret" not in str(caught.value)
 
 
-def test_a_thousand_checkpoints_are_listed_in_few_requests(
+def test_s3_lists_many_checkpoints_in_few_requests(
     storage: S3Storage, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests.checkpoint.test_manifest import manifest
@@ -307,7 +299,7 @@ def test_a_thousand_checkpoints_are_listed_in_few_requests(
     assert len(proxy.requests) == folders + files
 
 
-def test_a_verified_read_downloads_each_byte_once(storage: S3Storage, proxy: Proxy) -> None:
+def test_verified_s3_read_downloads_each_byte_once(storage: S3Storage, proxy: Proxy) -> None:
     from clusterdp.checkpoint.format import verified_reads
     from clusterdp.checkpoint.format.manifest import FileRecord
 
@@ -320,7 +312,7 @@ def test_a_verified_read_downloads_each_byte_once(storage: S3Storage, proxy: Pro
     assert len(proxy.of("GET")) == 2, "16 blocks at a time"
 
 
-def test_a_fork_of_the_process_is_told_to_open_it_anew(storage: S3Storage) -> None:
+def test_s3_storage_refuses_use_after_fork(storage: S3Storage) -> None:
     storage.list()
     reader, writer = os.pipe()
     child = os.fork()

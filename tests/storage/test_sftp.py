@@ -27,7 +27,7 @@ def storage(open_kind: Callable[..., SftpStorage]) -> SftpStorage:
     return storage
 
 
-def test_a_file_of_many_requests_arrives_as_it_was_and_is_synced(
+def test_sftp_writes_and_syncs_a_large_file(
     storage: SftpStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import paramiko
@@ -47,9 +47,7 @@ def test_a_file_of_many_requests_arrives_as_it_was_and_is_synced(
     assert asked.count("fsync@openssh.com") == 1
 
 
-def test_a_connection_that_is_lost_in_the_middle_of_a_write_is_made_again(
-    storage: SftpStorage, sftp_server: SftpServer, tmp_path: Path
-) -> None:
+def test_sftp_reconnects_during_a_write(storage: SftpStorage, sftp_server: SftpServer, tmp_path: Path) -> None:
     data = os.urandom(4 * MIB)
 
     def cut_off():  # type: ignore[no-untyped-def]
@@ -68,7 +66,7 @@ def test_a_connection_that_is_lost_in_the_middle_of_a_write_is_made_again(
     assert storage.list("a") == ["m", "x"]
 
 
-def test_a_server_that_is_away_is_waited_for(storage: SftpStorage, sftp_server: SftpServer) -> None:
+def test_sftp_waits_for_an_absent_server(storage: SftpStorage, sftp_server: SftpServer) -> None:
     class ComeBack(logging.Handler):
         """When the storage says that it will ask again."""
 
@@ -91,7 +89,7 @@ def test_a_server_that_is_away_is_waited_for(storage: SftpStorage, sftp_server: 
     assert (storage.read("a/m"), handler.said) == (b"there", 1)
 
 
-def test_a_server_that_never_answers_is_an_error_in_the_end(
+def test_sftp_server_without_answers_is_finally_an_error(
     open_kind: Callable[..., SftpStorage], sftp_server: SftpServer
 ) -> None:
     storage = open_kind("sftp", retry_policy=RetryPolicy(timeout_s=0.5, retry_s=0.1))
@@ -104,9 +102,7 @@ def test_a_server_that_never_answers_is_an_error_in_the_end(
         sftp_server.signal(signal.SIGCONT)
 
 
-def test_a_file_whose_rename_was_answered_into_the_void_is_ours(
-    storage: SftpStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sftp_publish_with_a_lost_rename_answer_succeeds(storage: SftpStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     import paramiko
 
     rename, lost = paramiko.SFTPClient.rename, []
@@ -122,7 +118,7 @@ def test_a_file_whose_rename_was_answered_into_the_void_is_ours(
     assert (storage.read("a/m"), storage.list("a"), len(lost)) == (b"ours", ["m"], 1)
 
 
-def test_a_link_in_place_of_a_file_is_not_followed(storage: SftpStorage, tmp_path: Path) -> None:
+def test_sftp_read_refuses_a_symbolic_link(storage: SftpStorage, tmp_path: Path) -> None:
     (tmp_path / "far/a/link").symlink_to("/etc/passwd")
     with pytest.raises(OSError, match="symbolic links are not followed"):
         storage.read("a/link")
@@ -130,7 +126,7 @@ def test_a_link_in_place_of_a_file_is_not_followed(storage: SftpStorage, tmp_pat
     assert stat.S_ISREG(os.stat("/etc/passwd").st_mode)
 
 
-def test_nothing_is_deleted_through_a_link(storage: SftpStorage, tmp_path: Path) -> None:
+def test_sftp_remove_deletes_no_file_behind_a_link(storage: SftpStorage, tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/file").touch()
     (tmp_path / "far/a/step").symlink_to(tmp_path / "theirs")
@@ -140,7 +136,7 @@ def test_nothing_is_deleted_through_a_link(storage: SftpStorage, tmp_path: Path)
     assert (tmp_path / "theirs/file").exists()
 
 
-def test_a_host_that_is_not_known_is_not_trusted(
+def test_sftp_refuses_an_unknown_host_key(
     sftp_server: SftpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".ssh").mkdir()
@@ -158,7 +154,7 @@ def _other_key() -> str:
     return f"{key.get_name()} {key.get_base64()}"
 
 
-def test_a_user_who_is_not_let_in_is_told_so_and_no_password_is_shown(
+def test_sftp_login_error_shows_no_password(
     sftp_server: SftpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     home = tmp_path / "home"
@@ -174,9 +170,7 @@ def test_a_user_who_is_not_let_in_is_told_so_and_no_password_is_shown(
         assert "secret" not in text
 
 
-def test_what_ssh_would_do_for_a_host_is_done(
-    sftp_server: SftpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sftp_follows_the_ssh_config(sftp_server: SftpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     (home / ".ssh").mkdir(parents=True)
     (home / ".ssh/config").write_text(
@@ -188,13 +182,13 @@ def test_what_ssh_would_do_for_a_host_is_done(
 
 
 @pytest.mark.parametrize("url", ["sftp:///x", "sftp://user:pa/ss@host/x", "sftp://me:secret@host:port/x"])
-def test_a_url_that_does_not_say_where_is_refused(url: str) -> None:
+def test_sftp_url_without_host_or_folder_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"Write sftp://user@host:port/folder\.") as caught:
         open_storage(url)
     assert "pa/ss" not in str(caught.value) and "secret" not in str(caught.value)
 
 
-def test_a_fork_of_the_process_is_told_to_open_it_anew_and_does_no_harm(storage: SftpStorage) -> None:
+def test_sftp_storage_refuses_use_after_fork(storage: SftpStorage) -> None:
     storage.publish("a/m", b"1")
     reader, writer = os.pipe()
     child = os.fork()
@@ -212,7 +206,7 @@ def test_a_fork_of_the_process_is_told_to_open_it_anew_and_does_no_harm(storage:
     assert storage.read("a/m") == b"1"
 
 
-def test_a_thread_that_comes_later_uses_the_same_connections(storage: SftpStorage) -> None:
+def test_sftp_threads_share_connections(storage: SftpStorage) -> None:
     storage.publish("a/m", b"1")
     seen: list[object] = []
     thread = threading.Thread(target=lambda: seen.append(storage.read("a/m")))

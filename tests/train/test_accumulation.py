@@ -14,7 +14,7 @@ from tests.train.ranks import running
 from tests.train.test_strategy import close
 
 
-def test_the_last_window_is_a_shorter_one() -> None:
+def test_last_accumulation_window_is_shorter() -> None:
     sizes = [(*window,) for _, window in windows(range(5), 2)]
     assert sizes == [(2, False), (2, True), (2, False), (2, True), (1, True)]
     assert [window.ends for _, window in windows("ab", 1)] == [True, True]
@@ -23,7 +23,7 @@ def test_the_last_window_is_a_shorter_one() -> None:
 
 
 @pytest.mark.parametrize("accumulate", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_gradients_are_added_up_once_a_window(tmp_path: Path, accumulate: int) -> None:
+def test_gradients_are_all_reduced_once_per_accumulation_window(tmp_path: Path, accumulate: int) -> None:
     with running(tmp_path, techniques.all_reduces, accumulate, size=2) as ranks:
         (buckets, sent), other = ranks.answers
     assert other == [buckets, sent]
@@ -34,7 +34,7 @@ def test_gradients_are_added_up_once_a_window(tmp_path: Path, accumulate: int) -
 @pytest.mark.parametrize(
     "strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow), pytest.param("hsdp", marks=pytest.mark.slow)]
 )
-def test_k_batches_of_b_train_as_one_of_k_times_b(tmp_path: Path, strategy: str) -> None:
+def test_accumulated_batches_train_like_a_larger_batch(tmp_path: Path, strategy: str) -> None:
     """The last window has half as many batches, and so has the one of the process that it is compared with."""
     with running(tmp_path, techniques.accumulated, strategy, 4, size=2) as ranks:
         answers = ranks.answers

@@ -29,7 +29,7 @@ def gradients(model: nn.Module) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
-def test_it_gives_the_same_bits_and_the_same_names() -> None:
+def test_recompute_keeps_gradients_and_parameter_names() -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(Block(), Block())
     changed = recompute(copy.deepcopy(plain), "Block")
@@ -39,7 +39,7 @@ def test_it_gives_the_same_bits_and_the_same_names() -> None:
     assert [block.calls for block in plain] == [1, 1]
 
 
-def test_a_copy_computes_with_its_own_weights() -> None:
+def test_deepcopy_of_a_recomputed_model_uses_its_own_weights() -> None:
     model = recompute(nn.Sequential(Block()), "Block")
     twin = copy.deepcopy(model)
     with torch.no_grad():
@@ -49,11 +49,11 @@ def test_a_copy_computes_with_its_own_weights() -> None:
     assert model[0].calls == 0  # type: ignore[index]
 
 
-def test_a_name_that_no_module_has_is_an_error() -> None:
+def test_recompute_of_an_unknown_module_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"train\.recompute: the model has no Blok"):
         recompute(nn.Sequential(Block()), "Block", "Blok")
 
 
-def test_statistics_that_would_count_a_batch_twice_are_refused() -> None:
+def test_recompute_refuses_a_module_with_batchnorm() -> None:
     with pytest.raises(ConfigError, match="Sequential has a BatchNorm in it"):
         recompute(nn.Sequential(nn.Sequential(nn.BatchNorm1d(3))), "Sequential")

@@ -18,13 +18,13 @@ def model_and_optimizer() -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
 @pytest.mark.parametrize(
     ("precision", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16), ("fp32", torch.float32)]
 )
-def test_the_forward_pass_runs_in_the_precision_asked_for(precision: str, dtype: torch.dtype) -> None:
+def test_autocast_runs_forward_in_the_configured_precision(precision: str, dtype: torch.dtype) -> None:
     model, _ = model_and_optimizer()
     with Amp(precision, "cpu").autocast():
         assert model(torch.ones(2, 4)).dtype == dtype
 
 
-def test_it_does_what_the_same_lines_with_torch_amp_do() -> None:
+def test_amp_equals_torch_amp_with_a_grad_scaler() -> None:
     ours, our_optimizer = model_and_optimizer()
     theirs, their_optimizer = model_and_optimizer()
     amp, scaler = Amp("fp16", "cpu"), torch.amp.GradScaler("cpu")
@@ -49,7 +49,7 @@ def test_it_does_what_the_same_lines_with_torch_amp_do() -> None:
 
 
 @pytest.mark.parametrize(("level", "dtype"), [("O0", None), ("bf16", torch.bfloat16)])
-def test_where_nothing_is_scaled_it_does_what_plain_torch_does(level: str, dtype: torch.dtype | None) -> None:
+def test_amp_without_scaling_equals_plain_torch(level: str, dtype: torch.dtype | None) -> None:
     ours, our_optimizer = model_and_optimizer()
     theirs, their_optimizer = model_and_optimizer()
     amp = Amp(level, "cpu")
@@ -69,7 +69,7 @@ def test_where_nothing_is_scaled_it_does_what_plain_torch_does(level: str, dtype
     assert torch.equal(ours.weight, theirs.weight)
 
 
-def test_an_overflow_skips_the_step_and_halves_the_scale() -> None:
+def test_overflow_skips_the_step_and_halves_the_scale() -> None:
     model, optimizer = model_and_optimizer()
     before = model.weight.clone()
     amp = Amp("fp16", "cpu", init_scale=1024.0)
@@ -84,7 +84,7 @@ def test_an_overflow_skips_the_step_and_halves_the_scale() -> None:
     assert not amp.skipped
 
 
-def test_the_scale_and_how_long_it_was_stable_survive_a_resume() -> None:
+def test_amp_scale_and_growth_tracker_survive_a_resume() -> None:
     model, optimizer = model_and_optimizer()
     amp = Amp("fp16", "cpu", init_scale=8.0, growth_interval=3)
     for _ in range(5):
@@ -99,14 +99,14 @@ def test_the_scale_and_how_long_it_was_stable_survive_a_resume() -> None:
     assert resumed.scale == 32.0  # the third stable step: two of them were before
 
 
-def test_a_run_may_change_its_precision_at_a_resume() -> None:
+def test_resume_may_change_the_amp_precision() -> None:
     scaled, plain = Amp("fp16", "cpu", init_scale=8.0), Amp("bf16", "cpu")
     plain.load_state_dict(scaled.state_dict())
     scaled.load_state_dict(plain.state_dict())
     assert scaled.scale == 8.0
 
 
-def test_a_state_that_apex_has_saved_is_taken_up() -> None:
+def test_amp_loads_a_state_saved_by_apex() -> None:
     amp = Amp("O1", "cpu", growth_interval=7)
     amp.load_state_dict({"loss_scaler0": {"loss_scale": 1024.0, "unskipped": 5}})
     assert amp.scale == 1024.0
@@ -115,6 +115,6 @@ def test_a_state_that_apex_has_saved_is_taken_up() -> None:
     Amp("O0", "cpu").load_state_dict({"loss_scaler0": {"loss_scale": 1.0, "unskipped": 0}})
 
 
-def test_a_level_that_does_not_exist_is_refused() -> None:
+def test_unknown_amp_level_is_refused() -> None:
     with pytest.raises(ConfigError, match="'fp8' is not a level"):
         Amp("fp8", "cpu")

@@ -72,9 +72,7 @@ class Timm:
         ({"on_step": EarlyStopping}, "on_step: a EarlyStopping is not a function."),
     ],
 )
-def test_a_trainer_is_made_of_the_right_parts_or_one_line_names_them(
-    job: JobHandle, changes: dict[str, Any], said: str
-) -> None:
+def test_trainer_with_wrong_arguments_is_a_one_line_error(job: JobHandle, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         trainer(job, **changes)
     assert str(caught.value).startswith(said)
@@ -121,18 +119,18 @@ def test_a_trainer_is_made_of_the_right_parts_or_one_line_names_them(
         (lambda t: t.fit(DATA, batch_size=None, drop_last=True), "loader: batch_size=None option disables auto-batch"),
     ],
 )
-def test_a_call_has_the_right_words_or_one_line_names_them(job: JobHandle, use: Any, said: str) -> None:
+def test_trainer_method_with_wrong_arguments_is_a_one_line_error(job: JobHandle, use: Any, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         use(trainer(job))
     assert str(caught.value).startswith(said)
 
 
-def test_a_step_that_returns_nothing_is_one_line(job: JobHandle) -> None:
+def test_trainer_step_returning_none_is_a_one_line_error(job: JobHandle) -> None:
     with pytest.raises(ConfigError, match=r"^step: returned a NoneType\. Return {name: number}"):
         trainer(job, step=lambda trainer, batch: None).fit(DATA)
 
 
-def test_inputs_alone_are_enough_for_a_forward_of_ones_own(job: JobHandle) -> None:
+def test_custom_forward_may_use_only_inputs(job: JobHandle) -> None:
     net = nn.Linear(3, 3)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     coder = trainer(
@@ -144,7 +142,7 @@ def test_inputs_alone_are_enough_for_a_forward_of_ones_own(job: JobHandle) -> No
     assert coder.fit(X, X)[0]["val_loss"] > 0
 
 
-def test_a_single_function_is_as_good_as_a_list_of_one(job: JobHandle) -> None:
+def test_trainer_takes_a_single_metric_or_callback_without_a_list(job: JobHandle) -> None:
     def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return (outputs.argmax(1) == targets).float()
 
@@ -153,7 +151,7 @@ def test_a_single_function_is_as_good_as_a_list_of_one(job: JobHandle) -> None:
     assert trained.fit(DATA, epochs=2)["accuracy"] == seen
 
 
-def test_no_word_that_we_know_is_explained_away() -> None:
+def test_remedies_for_foreign_arguments_cover_no_own_argument() -> None:
     ours = {*LOADER, *arguments_of(Trainer), *arguments_of(Trainer.fit), *arguments_of(Trainer.predict)}
     assert not ours & MEANT.keys()
     assert {*inspect.signature(DataLoader).parameters} - {"dataset", "batch_size"} < {*LOADER}
@@ -183,7 +181,7 @@ def test_methods_of_other_libraries_have_a_remedy(job: JobHandle) -> None:
 
 
 @pytest.mark.parametrize("own", ["forward", "step", "loss", "amp"])
-def test_trainer_accepts_other_parameters_in_functions_of_ones_own(job: JobHandle, own: str) -> None:
+def test_trainer_accepts_other_parameters_with_custom_functions(job: JobHandle, own: str) -> None:
     loss, net = nn.Linear(2, 2), nn.Linear(3, 2)
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.1)
     changes: dict[str, Any] = {"forward": lambda t, b: loss(b[0]), "step": lambda t, b: {}}

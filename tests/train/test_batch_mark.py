@@ -25,7 +25,7 @@ PIXELS = torch.rand(8, 3, 16, 16)
         ((torch.tensor(1.0), 2), (torch.tensor(1.0), 3)),
     ],
 )
-def test_a_mark_is_that_of_one_batch_alone(batch: Any, other: Any) -> None:
+def test_marks_of_different_batches_differ(batch: Any, other: Any) -> None:
     assert mark_of(batch) == mark_of(batch) != mark_of(other)
 
 
@@ -42,7 +42,7 @@ def test_a_mark_is_that_of_one_batch_alone(batch: Any, other: Any) -> None:
         torch.eye(2).to_sparse(),
     ],
 )
-def test_a_batch_without_readable_values_has_the_mark_of_none(batch: Any) -> None:
+def test_batch_without_readable_values_has_the_mark_of_an_object(batch: Any) -> None:
     assert mark_of(batch) == mark_of(object())
 
 
@@ -56,7 +56,7 @@ def test_batch_changed_in_place_has_no_mark(make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda x: [x, "a"], lambda x: {"x": [x]}, lambda x: x.numpy()])
-def test_batch_without_version_counters_has_the_mark_it_came_with(make: Any) -> None:
+def test_batch_without_version_counters_keeps_its_first_mark(make: Any) -> None:
     tensor = torch.arange(9.0)
     last = LastBatch(make(tensor))
     tensor.add_(1)

@@ -7,14 +7,14 @@ from clusterdp.train import JobHandle
 from clusterdp.train.optim.batch_size import BatchSize
 
 
-def test_what_a_step_sees_is_computed_and_printed() -> None:
+def test_batch_size_prints_the_global_batch() -> None:
     batch = BatchSize(32, world_size=8, accumulate=2)
     assert batch.total == 512
     assert str(batch) == "batch: 32 a rank x 8 ranks x 2 accumulated = 512"
     assert str(BatchSize(4)) == "batch: 4 a rank x 1 rank = 4"
 
 
-def test_the_rate_follows_the_batch() -> None:
+def test_scaled_lr_follows_the_global_batch() -> None:
     batch = BatchSize(64, world_size=16)
     assert batch.scaled_lr(0.1, reference=256) == pytest.approx(0.4)
     assert batch.scaled_lr(0.1, reference=256, rule="sqrt") == pytest.approx(0.2)
@@ -24,23 +24,23 @@ def test_the_rate_follows_the_batch() -> None:
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_a_total_is_dealt_out_to_the_ranks(world_size: int) -> None:
+def test_global_batch_is_divided_among_ranks_by_of_total(world_size: int) -> None:
     batch = BatchSize.of_total(64, world_size, 2)
     assert batch.per_rank * world_size == 32
     assert batch.total == 64
 
 
 @pytest.mark.parametrize(("total", "remedy"), [(3, "Use 8."), (20, "Use 16 or 24.")])
-def test_a_total_that_does_not_go_round_is_an_error_with_the_nearest_ones(total: int, remedy: str) -> None:
+def test_indivisible_total_batch_is_an_error_with_the_nearest_ones(total: int, remedy: str) -> None:
     with pytest.raises(ConfigError, match=f"batch size: {total} samples cannot be divided among 4 ranks x 2.*{remedy}"):
         BatchSize.of_total(total, 4, 2)
 
 
-def test_nothing_is_no_batch() -> None:
+def test_batch_size_0_is_refused() -> None:
     with pytest.raises(ConfigError, match="per_rank is 0"):
         BatchSize(0)
 
 
-def test_rank_0_says_it(job: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rank_0_prints_the_global_batch(job: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:
     job.batch_size(8)
     assert capsys.readouterr().out == "clusterdp: batch: 8 a rank x 1 rank = 8\n"

@@ -16,7 +16,7 @@ def searched(step_s: dict[int, float], *, on_gpu: bool = True, **facts: float) -
     return sizes
 
 
-def test_it_ends_when_twice_the_batch_is_no_faster_and_takes_the_smallest_that_is_nearly_as_fast() -> None:
+def test_batch_size_search_takes_the_smallest_nearly_fastest_size() -> None:
     sizes = searched({8: 0.010, 16: 0.011, 32: 0.012, 64: 0.0235, 128: 0.047, 256: 1.0})
     assert [row.size for row in sizes.rows] == [8, 16, 32, 64, 128]  # 256 is not tried
     best = sizes.best()
@@ -27,15 +27,15 @@ def test_it_ends_when_twice_the_batch_is_no_faster_and_takes_the_smallest_that_i
     assert advice.endswith("twice the batch is no faster any more.")
 
 
-def test_the_fastest_is_not_compared_with_itself() -> None:
+def test_batch_size_search_recommends_a_faster_larger_size() -> None:
     assert "batch_size: 16 of each rank;" in searched({8: 0.01, 16: 0.01, 32: 0.04, 64: 0.1}).lines()[-1]
 
 
-def test_one_slow_measurement_does_not_end_it() -> None:
+def test_batch_size_search_continues_after_one_slow_measurement() -> None:
     assert searched({8: 0.01, 16: 0.05, 32: 0.012}).go_on(64)
 
 
-def test_memory_that_runs_out_is_in_the_table() -> None:
+def test_batch_size_table_shows_out_of_memory_and_ends_the_search() -> None:
     sizes = searched({8: 0.01, 16: 0.01})
     sizes.out_of_memory(32, rank=3)
     assert not sizes.go_on(64)
@@ -43,7 +43,7 @@ def test_memory_that_runs_out_is_in_the_table() -> None:
     assert "batch_size: 16 of each rank;" in sizes.lines()[-1]
 
 
-def test_the_first_that_does_not_fit_is_said() -> None:
+def test_batch_size_table_reports_an_unfitting_first_size() -> None:
     sizes = BatchSizeTable(1, on_gpu=True)
     sizes.out_of_memory(8, rank=0)
     assert sizes.lines()[-1] == "Not even the first fits into memory: begin with less (params.batch_size)."
@@ -53,13 +53,13 @@ def test_the_first_that_does_not_fit_is_said() -> None:
     ("facts", "why"),
     [({"full": 8}, "the same batches as 8. Pass it on to the loader."), ({"batch": 5}, "less than two such batches")],
 )
-def test_batches_that_are_not_what_was_asked_for_end_it(facts: dict[str, float], why: str) -> None:
+def test_batch_size_search_ends_if_batches_have_another_size(facts: dict[str, float], why: str) -> None:
     sizes = searched({8: 0.01, 16: 0.01}, **facts)
     assert not sizes.go_on(32)
     assert why in sizes.lines()[-1]
 
 
-def test_on_cpus_there_is_a_largest_one() -> None:
+def test_batch_size_search_on_cpus_has_a_largest_size() -> None:
     speeding_up = {2**power: 0.01 for power in range(20)}
     assert searched(speeding_up, on_gpu=False).rows[-1].size == MOST_ON_CPU
     assert len(searched(speeding_up).rows) == 20

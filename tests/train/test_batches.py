@@ -179,7 +179,7 @@ def attempt(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("kind", LOADERS)
 @pytest.mark.parametrize("stop_at", [1, pytest.param(4, marks=pytest.mark.slow), 7])
-def test_stopped_and_resumed_every_kind_of_loader_gives_the_same_batches(attempt: Any, kind: str, stop_at: int) -> None:
+def test_resumed_loader_of_every_kind_gives_the_same_batches(attempt: Any, kind: str, stop_at: int) -> None:
     whole, _ = attempt("whole", LOADERS[kind])
     first, _ = attempt("run", LOADERS[kind], stop_at)
     second, _ = attempt("run", LOADERS[kind])
@@ -188,7 +188,7 @@ def test_stopped_and_resumed_every_kind_of_loader_gives_the_same_batches(attempt
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_stopped_after_the_last_batch_of_an_epoch_it_goes_on_with_the_next(attempt: Any, kind: str) -> None:
+def test_loader_stopped_at_an_epochs_end_resumes_with_the_next_epoch(attempt: Any, kind: str) -> None:
     whole, _ = attempt("whole", LOADERS[kind])
     first, _ = attempt("run", LOADERS[kind], len(whole) // 3 * 2, watch_at_end=True)
     second, _ = attempt("run", LOADERS[kind])
@@ -196,7 +196,7 @@ def test_stopped_after_the_last_batch_of_an_epoch_it_goes_on_with_the_next(attem
     assert first + second == whole
 
 
-def test_a_loader_without_state_is_read_again_and_the_log_says_so(
+def test_resumed_loader_without_state_is_read_again_with_a_warning(
     attempt: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     attempt("run", lambda: DataLoader(Stream(), 2), 7)
@@ -208,7 +208,7 @@ def test_a_loader_without_state_is_read_again_and_the_log_says_so(
     )
 
 
-def test_mosaic_is_told_of_the_samples_of_all_ranks_and_opened_where_it_stood(attempt: Any) -> None:
+def test_mosaic_dataset_is_resumed_at_the_samples_of_all_ranks(attempt: Any) -> None:
     _, loop = attempt("run", lambda: DataLoader(Mosaic(), 2), 7)
     assert loop.batches.state["loader"].state_dict() == {"epoch": 1, "sample_in_epoch": 6}
     loader: Any = DataLoader(Mosaic(), 2)
@@ -216,7 +216,7 @@ def test_mosaic_is_told_of_the_samples_of_all_ranks_and_opened_where_it_stood(at
     assert loader.dataset.opened == [(1, 6), (2, 0)]
 
 
-def test_a_weighted_order_is_shared_out_and_resumed(attempt: Any, job: JobHandle) -> None:
+def test_weighted_sampler_is_sharded_and_resumed(attempt: Any, job: JobHandle) -> None:
     def loader() -> Any:
         weights = WeightedRandomSampler([0.0, 1.0, 3.0] + [1.0] * 7, 10)
         return job.loader(DATA, 2, sampler=weights, collate_fn=torch.utils.data.default_collate)
@@ -230,18 +230,18 @@ def test_a_weighted_order_is_shared_out_and_resumed(attempt: Any, job: JobHandle
     assert len(set(values[:10])) < 10
 
 
-def test_an_iterable_data_set_goes_through_the_same_door(attempt: Any, job: JobHandle) -> None:
+def test_job_loader_takes_an_iterable_data_set(attempt: Any, job: JobHandle) -> None:
     batches, _ = attempt("run", lambda: job.loader(Stream(), 2))
     assert [batch[1:3] for batch in batches[:5]] == [(i, i + 1.0) for i in range(0, 10, 2)]
 
 
-def test_accumulation_wants_a_loader_that_knows_its_length(job: JobHandle) -> None:
+def test_accumulation_refuses_a_loader_without_length(job: JobHandle) -> None:
     loop = job.loop(DataLoader(Stream(), 2), {}, accumulate=2)
     with pytest.raises(ConfigError, match="has no length"):
         next(iter(loop))
 
 
-def test_a_length_that_is_wrong_in_the_middle_of_a_window_is_refused(job: JobHandle) -> None:
+def test_loader_ending_within_an_accumulation_window_is_an_error(job: JobHandle) -> None:
     class Short(SizedStream):
         def __len__(self) -> int:
             return 16
@@ -252,7 +252,7 @@ def test_a_length_that_is_wrong_in_the_middle_of_a_window_is_refused(job: JobHan
 
 
 @pytest.mark.parametrize("sized", [False, True])
-def test_ranks_whose_streams_end_apart_end_their_epochs_together(tmp_path: Path, sized: bool) -> None:
+def test_uneven_streams_end_their_epochs_together_on_all_ranks(tmp_path: Path, sized: bool) -> None:
     with running(tmp_path, programs.uneven_streams, [5, 3, 4], sized, size=3) as ranks:
         assert ranks.answers == [[0, 1, 2, 0, 1, 2]] * 3
     dropped = "clusterdp: rank 0 has 5 batches, another rank only 3; 2 dropped.\n"
@@ -261,7 +261,7 @@ def test_ranks_whose_streams_end_apart_end_their_epochs_together(tmp_path: Path,
     assert ranks.rank_log(1) == (share.format(1) if sized else "")
 
 
-def test_each_rank_says_what_share_of_the_samples_it_has(tmp_path: Path) -> None:
+def test_each_rank_prints_its_share_of_the_samples(tmp_path: Path) -> None:
     with running(tmp_path, programs.shared_samples, 10, size=2) as ranks:
         assert ranks.answers == [3, 3]
     for rank in (0, 1):
@@ -269,7 +269,7 @@ def test_each_rank_says_what_share_of_the_samples_it_has(tmp_path: Path) -> None
         assert ranks.rank_log(rank) == said
 
 
-def test_a_single_rank_has_all_samples_and_says_so_once(job: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_single_rank_prints_its_samples_once(job: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:
     first = job.loop(job.loader(DATA, batch_size=4), {}, epochs=2, name="warm")
     assert len(list(first)) == 6
     assert capsys.readouterr().out == (
@@ -277,7 +277,9 @@ def test_a_single_rank_has_all_samples_and_says_so_once(job: JobHandle, capsys: 
     )
 
 
-def test_another_global_batch_is_said(tmp_path: Path, job: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_prints_a_changed_global_batch(
+    tmp_path: Path, job: JobHandle, capsys: pytest.CaptureFixture[str]
+) -> None:
     loop = job.loop(job.loader(DATA, 2), {}, every_steps=1)
     for _ in loop:
         if loop.step == 3:
@@ -289,9 +291,7 @@ def test_another_global_batch_is_said(tmp_path: Path, job: JobHandle, capsys: py
     assert "the global batch was 2 samples and is 3: same order, but other steps. 2 a rank would keep it." in said
 
 
-def test_a_rank_with_more_batches_than_another_goes_on_with_the_next_epoch(
-    attempt: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rank_with_surplus_batches_resumes_with_the_next_epoch(attempt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not with those that it had left over."""
 
     def measure(feed: Batches[Any]) -> None:
@@ -307,7 +307,7 @@ def test_a_rank_with_more_batches_than_another_goes_on_with_the_next_epoch(
 
 
 @pytest.mark.parametrize("size", [1, 6])
-def test_a_stop_after_which_the_batches_have_another_size_goes_on_with_the_same_samples(
+def test_resume_with_another_batch_size_continues_at_the_same_sample(
     attempt: Any, capsys: pytest.CaptureFixture[str], size: int
 ) -> None:
     """Where they meet: after 6 of 10 samples."""
@@ -325,7 +325,7 @@ def test_a_stop_after_which_the_batches_have_another_size_goes_on_with_the_same_
     assert f"it has changed since the checkpoint: batch size 2 -> {size}. The run" in capsys.readouterr().out
 
 
-def test_a_training_on_the_last_and_shorter_batch_may_go_on_in_any_size(attempt: Any) -> None:
+def test_resume_after_the_last_short_batch_takes_any_batch_size(attempt: Any) -> None:
     """All samples are done, though the epoch has not been closed."""
     first, _ = attempt("run", lambda: DataLoader(DATA, 4), 2)
     second, _ = attempt("run", lambda: DataLoader(DATA, 3))
@@ -342,7 +342,7 @@ CHANGED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("changed", CHANGED)
-def test_a_loader_that_has_changed_in_mid_epoch_is_refused_and_at_its_end_taken(
+def test_changed_loader_is_refused_in_mid_epoch_and_accepted_at_its_end(
     attempt: Any, changed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     attempt("middle", lambda: DataLoader(DATA, 2), 2)
@@ -358,13 +358,13 @@ def test_a_loader_that_has_changed_in_mid_epoch_is_refused_and_at_its_end_taken(
     assert "The run goes on with it." in said
 
 
-def test_workers_of_a_stream_that_have_changed_are_refused(attempt: Any) -> None:
+def test_changed_num_workers_of_a_stream_is_refused_in_mid_epoch(attempt: Any) -> None:
     attempt("run", lambda: DataLoader(Stream(), 2, num_workers=2), 2)
     with pytest.raises(StateError, match="num_workers 2 -> 1"):
         attempt("run", lambda: DataLoader(Stream(), 2, num_workers=1))
 
 
-def test_workers_of_a_data_set_with_indices_may_change(attempt: Any) -> None:
+def test_num_workers_of_a_map_style_data_set_may_change(attempt: Any) -> None:
     whole, _ = attempt("whole", lambda: DataLoader(DATA, 2))
     first, _ = attempt("run", lambda: DataLoader(DATA, 2), 2)
     second, _ = attempt("run", lambda: DataLoader(DATA, 2, num_workers=1))
@@ -400,7 +400,7 @@ AUGMENTED: dict[str, tuple[Any, bool, bool]] = {
 
 @pytest.mark.parametrize("epoch", [0, 1])
 @pytest.mark.parametrize("kind", AUGMENTED)
-def test_augmentations_come_again_exactly_or_the_log_says_that_they_do_not(
+def test_resumed_augmentations_are_exact_or_reported(
     attempt: Any, job: JobHandle, kind: str, epoch: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make, *exact = AUGMENTED[kind]
@@ -413,7 +413,7 @@ def test_augmentations_come_again_exactly_or_the_log_says_that_they_do_not(
     assert [first + second == whole, not said, "inexact" not in restored, loop.restored.exact] == [exact[epoch]] * 4
 
 
-def test_workers_that_would_have_stayed_are_missed_from_the_end_of_the_first_epoch_on(
+def test_persistent_workers_are_reported_as_inexact_after_the_first_epoch(
     attempt: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def loader() -> Any:
@@ -440,7 +440,7 @@ class Own(Noisy):
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_generator_of_a_data_set_comes_back_in_the_first_epoch_alone(
+def test_generator_of_a_data_set_is_exact_only_in_the_first_epoch(
     attempt: Any, epoch: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As EXACT.md says: what is read again draws again, and the last batch that is read shows whether it is the one."""
@@ -460,9 +460,7 @@ class ByTheClock(Stream):
         return iter(items)
 
 
-def test_a_stream_that_is_shuffled_by_the_clock_is_reported_once(
-    attempt: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unrepeatable_stream_is_reported_once_after_a_resume(attempt: Any, capsys: pytest.CaptureFixture[str]) -> None:
     attempt("run", lambda: DataLoader(ByTheClock(1000), 100), 7)
     assert "exact" not in capsys.readouterr().out
     _, loop = attempt("run", lambda: DataLoader(ByTheClock(1000), 100))

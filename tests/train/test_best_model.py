@@ -62,7 +62,7 @@ def kept(job: JobHandle) -> list[int]:
     return [info.step for info in list_checkpoints(f"{job.saving.url}-best")]
 
 
-def test_a_store_that_is_away_is_told_and_the_next_epoch_that_is_better_than_the_kept_one_is_kept(
+def test_failed_best_model_save_is_reported_and_the_next_better_kept(
     job: JobHandle, away: set[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     away.add(2 * EPOCH)
@@ -73,7 +73,7 @@ def test_a_store_that_is_away_is_told_and_the_next_epoch_that_is_better_than_the
     assert trainer.load_best() == 3 * EPOCH
 
 
-def test_a_best_model_that_can_never_be_saved_ends_no_attempt(job: JobHandle, away: set[int]) -> None:
+def test_unsavable_best_model_does_not_end_the_attempt(job: JobHandle, away: set[int]) -> None:
     """The run's own checkpoints are safe; to end it would cost the steps since."""
     away.update(EPOCH * n for n in range(1, 6))
     trainer = fit(job, 1, 2, 3, 4, 5)
@@ -83,7 +83,7 @@ def test_a_best_model_that_can_never_be_saved_ends_no_attempt(job: JobHandle, aw
     assert kept(job) == []
 
 
-def test_an_attempt_knows_what_the_one_before_it_has_kept(job: JobHandle, away: set[int]) -> None:
+def test_resumed_attempt_knows_the_kept_best_model(job: JobHandle, away: set[int]) -> None:
     away.add(2 * EPOCH)
     fit(job, 1, 5)
     fit(job, 1, 5, 3, attempt="1.1")  # better than what is kept, though not than what was lost
@@ -92,7 +92,7 @@ def test_an_attempt_knows_what_the_one_before_it_has_kept(job: JobHandle, away: 
     assert kept(job) == [3 * EPOCH]
 
 
-def test_what_the_run_has_gone_back_behind_is_not_its_best(job: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_best_model_after_the_resumed_step_is_dropped(job: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:
     fit(job, 3, 4, 9)
     found: list[Any] = []
 
@@ -107,7 +107,7 @@ def test_what_the_run_has_gone_back_behind_is_not_its_best(job: JobHandle, capsy
     assert said in capsys.readouterr().out
 
 
-def test_an_epoch_that_is_done_otherwise_after_that_is_known_from_the_one_before(job: JobHandle) -> None:
+def test_best_model_of_a_repeated_epoch_replaces_the_dropped_one(job: JobHandle) -> None:
     """It has the same number, and the same step."""
     fit(job, 3, 9, 1)
     again = fit(job, 3, 4, attempt="1.1", resume_step=EPOCH + 2, lr=0.2)
@@ -117,7 +117,7 @@ def test_an_epoch_that_is_done_otherwise_after_that_is_known_from_the_one_before
     assert torch.equal(last, again.net.weight)  # type: ignore[arg-type]
 
 
-def test_without_a_place_for_checkpoints_the_best_model_is_kept_in_memory(job: JobHandle) -> None:
+def test_best_model_without_checkpoints_is_kept_in_memory(job: JobHandle) -> None:
     trainer = fit(job, 1, 5, 2, checkpoint=CheckpointConfig())
     best = fit(job, 1, 5, checkpoint=CheckpointConfig()).net.weight
     assert not torch.equal(trainer.net.weight, best)  # type: ignore[arg-type]
@@ -125,12 +125,12 @@ def test_without_a_place_for_checkpoints_the_best_model_is_kept_in_memory(job: J
     assert torch.equal(trainer.net.weight, best)  # type: ignore[arg-type]
 
 
-def test_without_a_place_for_checkpoints_and_before_the_first_save_there_is_none(job: JobHandle) -> None:
+def test_load_best_before_any_save_returns_none(job: JobHandle) -> None:
     trainer = Trainer(nn.Linear(FEATURES, 3), job=JobHandle(WorkerSettings(), job.group, job.stop_signal, "1.0"))
     assert trainer.load_best() is None
 
 
-def test_each_phase_has_a_best_model_of_its_own(job: JobHandle) -> None:
+def test_each_phase_has_its_own_best_model(job: JobHandle) -> None:
     trainers = []
     for name in ("first", "second"):
         net = nn.Linear(FEATURES, 3)
@@ -143,7 +143,7 @@ def test_each_phase_has_a_best_model_of_its_own(job: JobHandle) -> None:
         assert torch.equal(trainer.net.weight, weight)  # type: ignore[arg-type]
 
 
-def test_a_program_of_its_own_takes_what_is_kept(job: JobHandle) -> None:
+def test_load_best_works_without_a_history(job: JobHandle) -> None:
     """Without a history."""
     trained = fit(job, 1, 2)
     other = Trainer(nn.Linear(FEATURES, 3), job=job)
@@ -151,7 +151,7 @@ def test_a_program_of_its_own_takes_what_is_kept(job: JobHandle) -> None:
     assert torch.equal(other.net.weight, trained.net.weight)  # type: ignore[arg-type]
 
 
-def test_what_is_saved_by_hand_in_an_epoch_can_be_loaded_in_it(job: JobHandle) -> None:
+def test_save_best_can_be_loaded_within_the_same_epoch(job: JobHandle) -> None:
     found: list[Any] = []
 
     def by_hand(trainer: Trainer, values: Any) -> None:

@@ -15,14 +15,14 @@ from tests.train.ranks import running
 
 
 @pytest.mark.parametrize("settled", [True, False])
-def test_only_with_settled_buckets_two_halves_give_the_bits_of_the_whole(tmp_path: Path, settled: bool) -> None:
+def test_settle_buckets_makes_a_resumed_ddp_run_exact(tmp_path: Path, settled: bool) -> None:
     with running(tmp_path, programs.train_in_two_halves, settled) as ranks:
         answers = ranks.answers
     for whole, halves in answers:
         assert (whole == halves) is settled
 
 
-def test_settling_touches_neither_weights_nor_buffers_nor_random_numbers(job: JobHandle) -> None:
+def test_settle_buckets_changes_no_weights_buffers_or_random_numbers(job: JobHandle) -> None:
     net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.5))
     model = DistributedDataParallel(net)
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -34,11 +34,11 @@ def test_settling_touches_neither_weights_nor_buffers_nor_random_numbers(job: Jo
     assert model.module is net
 
 
-def test_a_static_graph_cannot_be_settled_and_says_so(job: JobHandle) -> None:
+def test_settle_buckets_warns_of_a_static_graph(job: JobHandle) -> None:
     model = DistributedDataParallel(torch.nn.Linear(3, 3), static_graph=True)
     with pytest.warns(UserWarning, match="cannot be settled"):
         settle_buckets(model)
 
 
-def test_what_is_no_ddp_is_left_alone() -> None:
+def test_settle_buckets_ignores_a_model_without_ddp() -> None:
     settle_buckets(torch.nn.Linear(3, 3))

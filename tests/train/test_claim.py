@@ -11,7 +11,7 @@ from clusterdp.errors import RunError
 from clusterdp.train.ranks.claim import Claim
 
 
-def test_the_newest_claim_owns_the_folder(tmp_path: Path) -> None:
+def test_newest_claim_owns_the_run_folder(tmp_path: Path) -> None:
     first = Claim.take(tmp_path / "claims", "1.0", "aaaa")
     assert first.is_newest()
     second = Claim.take(tmp_path / "claims", "2.0", "bbbb")
@@ -22,7 +22,7 @@ def test_the_newest_claim_owns_the_folder(tmp_path: Path) -> None:
     assert len(list((tmp_path / "claims").iterdir())) == 2
 
 
-def test_of_many_that_come_at_once_exactly_one_is_the_newest(tmp_path: Path) -> None:
+def test_concurrent_claims_have_exactly_one_newest(tmp_path: Path) -> None:
     claims: list[Claim] = []
     together = threading.Barrier(8)
 
@@ -39,7 +39,7 @@ def test_of_many_that_come_at_once_exactly_one_is_the_newest(tmp_path: Path) -> 
     assert sum(claim.is_newest() for claim in claims) == 1
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_claims_folder_is_an_error_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "claims").write_text("a file where the folder should be")
     with pytest.raises(RunError, match="claims: cannot be claimed"):
         Claim.take(tmp_path / "claims", "1.0", "aaaa")

@@ -23,7 +23,7 @@ from clusterdp.train.settings import WorkerSettings
 from tests.checkpoint.training import digest
 
 
-def test_it_is_the_average_that_torch_keeps_of_fp32_weights() -> None:
+def test_ema_equals_torchs_averaged_model() -> None:
     model = nn.Linear(3, 2)
     theirs = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     theirs.update_parameters(model)  # its first call only copies
@@ -36,7 +36,7 @@ def test_it_is_the_average_that_torch_keeps_of_fp32_weights() -> None:
     assert torch.equal(ours.state_dict()["weight"], theirs.module.weight)
 
 
-def test_the_model_has_the_averages_for_as_long_as_it_is_evaluated() -> None:
+def test_ema_applied_swaps_averages_in_and_out() -> None:
     model = nn.Linear(1, 1, bias=False)
     with torch.no_grad():
         model.weight.fill_(0.0)
@@ -50,7 +50,7 @@ def test_the_model_has_the_averages_for_as_long_as_it_is_evaluated() -> None:
     assert model.weight.item() == 8.0
 
 
-def test_an_evaluation_that_fails_leaves_the_model_as_it_was() -> None:
+def test_ema_applied_restores_weights_after_an_exception() -> None:
     model = nn.Linear(1, 1, bias=False)
     ema, before = Ema(model, 0.5), model.weight.item()
     ema.state_dict()["weight"].fill_(4.0)
@@ -59,7 +59,7 @@ def test_an_evaluation_that_fails_leaves_the_model_as_it_was() -> None:
     assert model.weight.item() == before
 
 
-def test_it_averages_what_fp16_cannot_hold() -> None:
+def test_ema_of_fp16_weights_is_kept_in_fp32() -> None:
     """A 0.999th of the way to the next fp16 number is no way at all, unless it is counted in fp32."""
     amp = Amp("O2", "cpu")
     model = amp.cast(nn.Linear(1, 1, bias=False))
@@ -76,7 +76,7 @@ def test_it_averages_what_fp16_cannot_hold() -> None:
     assert average.item() == pytest.approx(1.0001)
 
 
-def test_it_goes_by_the_names_of_the_users_own_module() -> None:
+def test_ema_state_has_names_of_the_unwrapped_module() -> None:
     class Outer(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -89,7 +89,7 @@ def test_it_goes_by_the_names_of_the_users_own_module() -> None:
     assert other.state_dict() == ema.state_dict()
 
 
-def test_a_decay_beyond_one_is_refused() -> None:
+def test_ema_decay_above_1_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"ema: decay: 1\.5"):
         Ema(nn.Linear(1, 1), 1.5)
 
@@ -104,7 +104,7 @@ class Twice(nn.Module):
         self.b.bias.requires_grad_(False)
 
 
-def test_what_is_saved_meanwhile_are_the_models_own_weights(tmp_path: Path) -> None:
+def test_save_during_ema_applied_stores_the_own_weights(tmp_path: Path) -> None:
     model = Twice()
     ema = Ema(model, 0.5)
     before = {name: tensor.item() for name, tensor in model.state_dict().items()}
@@ -156,7 +156,7 @@ def attempt(job: JobHandle, folder: Path, evaluated: Callable[[int, int], None] 
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_a_run_that_ends_while_they_are_evaluated_goes_on_from_its_own_weights(
+def test_run_ended_during_ema_applied_resumes_from_its_own_weights(
     job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Stopped, it saves in there; killed, it goes on from the save that was due in there."""

@@ -27,7 +27,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "users_module.py"
 
 
-def test_a_function_is_found_by_its_name(module: Path) -> None:
+def test_entry_load_finds_a_function_by_name(module: Path) -> None:
     module.with_name("good_module.py").write_text("def train(job): return 7")
     assert entry.load("good_module:train")(None) == 7
 
@@ -42,7 +42,7 @@ def test_a_function_is_found_by_its_name(module: Path) -> None:
         ("clusterdp.train.process.entry:Path", None),
     ],
 )
-def test_an_entry_that_cannot_be_loaded_is_explained(text: str, message: str | None) -> None:
+def test_unloadable_entry_is_explained(text: str, message: str | None) -> None:
     if message is None:
         entry.load(text)  # callable, if odd
         return
@@ -64,7 +64,7 @@ def test_an_entry_that_cannot_be_loaded_is_explained(text: str, message: str | N
         ("raises", "x = 1\n\n1 / 0", "ZeroDivisionError: division by zero (FILE, line 3)"),
     ],
 )
-def test_what_a_module_raises_is_told_with_file_and_line(module: Path, name: str, source: str, said: str) -> None:
+def test_import_error_of_an_entry_has_file_and_line(module: Path, name: str, source: str, said: str) -> None:
     file = module.with_name(f"{name}.py")
     file.write_text(source)
     with pytest.raises(EntryError) as caught:
@@ -85,23 +85,23 @@ def test_what_a_module_raises_is_told_with_file_and_line(module: Path, name: str
         ),
     ],
 )
-def test_params_that_do_not_fit_are_named_by_their_key(params: dict[str, Any], message: str) -> None:
+def test_unfit_params_are_named_by_their_key(params: dict[str, Any], message: str) -> None:
     with pytest.raises(EntryError) as caught:
         entry.check_params(main, params)
     assert str(caught.value) == message
 
 
-def test_params_that_fit_pass() -> None:
+def test_fitting_params_pass() -> None:
     entry.check_params(main, {"epochs": 3, "amp": "bf16"})
     entry.check_params(takes_all, {"anything": 1})
 
 
-def test_a_function_without_room_for_the_job_is_refused() -> None:
+def test_entry_without_a_job_parameter_is_refused() -> None:
     with pytest.raises(EntryError, match="cannot be called"):
         entry.check_params(takes_nothing, {})
 
 
-def test_words_of_a_command_line_are_read_as_a_config_reads_them() -> None:
+def test_parse_words_reads_values_like_a_config() -> None:
     assert parse_words(["epochs=3", "lr=1e-1", "amp=fp16", "name=a=b"]) == {
         "epochs": 3,
         "lr": 0.1,

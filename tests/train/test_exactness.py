@@ -46,7 +46,7 @@ FAULTS = {  # how, where: the step in which it comes, the step that the run goes
 Case = tuple[int, str, int, str, str]
 
 
-def test_the_quick_cases_hold_every_pair_of_values() -> None:
+def test_pairwise_cases_cover_every_pair_of_factors() -> None:
     assert all(value in FACTORS[name] for case in PAIRWISE for name, value in zip(FACTORS, case, strict=True))
     for (i, a), (j, b) in itertools.combinations(enumerate(FACTORS.values()), 2):
         assert {(case[i], case[j]) for case in PAIRWISE} == set(itertools.product(a, b))
@@ -125,21 +125,19 @@ def check(case: Case, whole: Training, folder: Path, epochs: int) -> None:
 
 
 @pytest.mark.parametrize("case", PAIRWISE, ids=str)
-def test_resumed_it_ends_in_the_bits_of_the_uninterrupted_run(case: Case, uninterrupted: Any, tmp_path: Path) -> None:
+def test_resumed_run_equals_the_uninterrupted_one_in_pairwise_cases(
+    case: Case, uninterrupted: Any, tmp_path: Path
+) -> None:
     check(case, uninterrupted(*case[:2], 2), tmp_path, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", list(itertools.product(*FACTORS.values())), ids=str)
-def test_a_resumed_run_has_the_same_bits_in_all_cases_over_the_next_hundred_batches(
-    case: Case, uninterrupted: Any, tmp_path: Path
-) -> None:
+def test_resumed_run_equals_the_uninterrupted_one_in_all_cases(case: Case, uninterrupted: Any, tmp_path: Path) -> None:
     check(case, uninterrupted(*case[:2], 11), tmp_path, 11)
 
 
-def test_other_ranks_take_up_the_same_order_of_samples_and_the_log_says_what_is_not_exact(
-    uninterrupted: Any, tmp_path: Path
-) -> None:
+def test_resume_on_other_ranks_keeps_sample_order_and_reports_inexactness(uninterrupted: Any, tmp_path: Path) -> None:
     """With the same global batch, each step has the very samples that it would have had."""
     run = Training(tmp_path, 4, precision="fp32", workers=0, epochs=2)
     run.attempt("1.0", fault=["TERM", 2, 3])

@@ -79,9 +79,7 @@ def train(run: JobHandle, at: dict[int, Any]) -> list[int]:
     return done
 
 
-def test_a_disk_that_is_full_for_a_while_costs_a_training_nothing_but_lines(
-    disk: Disk, run: JobHandle, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_temporarily_full_disk_costs_no_steps(disk: Disk, run: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(run, {9: disk.fill, 17: disk.clear}) == list(range(48))
     assert run._run is not None
     assert [info.step for info in list_checkpoints(str(run.saving.url))] == [48, 48]  # the last one after the epoch
@@ -97,7 +95,7 @@ def test_a_disk_that_is_full_for_a_while_costs_a_training_nothing_but_lines(
     assert len([line for line in said if "a checkpoint was not saved" in line]) == 2  # of the steps 12 and 16
 
 
-def test_two_ranks_whose_logs_lie_on_the_full_disk_train_on_and_end_in_order(disk: Disk) -> None:
+def test_ranks_with_logs_on_a_full_disk_end_with_outcome_done(disk: Disk) -> None:
     params = {"filler": str(disk.filler), "at": 5, "until": 17}
     run = Run(
         disk.path / "run",
@@ -120,7 +118,7 @@ def test_two_ranks_whose_logs_lie_on_the_full_disk_train_on_and_end_in_order(dis
 
 
 @pytest.mark.usefixtures("quick")
-def test_more_failures_than_allowed_hold_the_training_until_there_is_room(
+def test_training_waits_for_room_after_too_many_failed_saves(
     disk: Disk, run: JobHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its steps would be lost, if it went on and ended."""
@@ -140,7 +138,7 @@ def test_more_failures_than_allowed_hold_the_training_until_there_is_room(
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_disk_that_stays_full_ends_the_attempt_and_what_was_saved_stays(
+def test_lasting_full_disk_ends_the_attempt_and_keeps_checkpoints(
     disk: Disk, run: JobHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(save_schedule, "LAST_CHANCE_S", 0.05)
@@ -151,7 +149,7 @@ def test_a_disk_that_stays_full_ends_the_attempt_and_what_was_saved_stays(
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_last_save_of_a_run_waits_for_room(
+def test_last_save_of_a_run_waits_for_room(
     disk: Disk, run: JobHandle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("clusterdp.train.loop.save_schedule.time.sleep", lambda seconds: disk.clear())
@@ -160,7 +158,7 @@ def test_the_last_save_of_a_run_waits_for_room(
     assert "the training waits for this save, for up to 600 s." in capsys.readouterr().err
 
 
-def test_a_line_that_has_no_room_leaves_none_that_is_torn(disk: Disk) -> None:
+def test_append_line_on_a_full_disk_leaves_no_torn_line(disk: Disk) -> None:
     file = disk.path / "lines.jsonl"
     append_line(file, {"n": 0})
     disk.fill()
@@ -183,14 +181,14 @@ def test_claim_and_outcome_wait_for_room(disk: Disk, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.usefixtures("quick")
-def test_an_outcome_that_finds_no_room_is_said_in_one_line(disk: Disk, capsys: pytest.CaptureFixture[str]) -> None:
+def test_outcome_without_room_is_a_one_line_error(disk: Disk, capsys: pytest.CaptureFixture[str]) -> None:
     disk.fill()
     with pytest.raises(RunError, match=r"outcome: cannot be written: No space left on device.*'done' at step 7"):
         attempt.write_outcome(disk.path / "attempt" / "outcome", Outcome("done", "finished", 7), 0.05)
     assert capsys.readouterr().err.count("waits up to 0 s for room") == 1
 
 
-def test_who_owns_the_folder_is_not_guessed_when_nobody_can_know(tmp_path: Path, monkeypatch: Any) -> None:
+def test_claim_check_on_a_full_disk_raises(tmp_path: Path, monkeypatch: Any) -> None:
     """Neither that the claim is lost, which would end the run, nor that it stands."""
     claim = Claim.take(tmp_path / "claims", "1.0", "aaaa")
 
@@ -202,9 +200,7 @@ def test_who_owns_the_folder_is_not_guessed_when_nobody_can_know(tmp_path: Path,
         claim.is_newest()
 
 
-def test_a_checkpoint_stands_though_nobody_could_ask_whether_old_ones_may_go(
-    job: JobHandle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_retention_check_keeps_the_new_checkpoint(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
     saving = replace(job.saving, every_steps=1, keep_last=1, async_save=False)
     handle = JobHandle(replace(job._settings, checkpoint=saving), job.group, job.stop_signal, "1.0")
     loop = handle.loop(handle.loader(range(4), 1), {})
@@ -237,7 +233,7 @@ class Full:
         self.seen.append(record["step"])
 
 
-def test_a_sink_on_a_full_disk_gets_records_again_when_there_is_room(capsys: pytest.CaptureFixture[str]) -> None:
+def test_metric_sink_gets_records_again_after_a_full_disk(capsys: pytest.CaptureFixture[str]) -> None:
     sink = Full()
     log = MetricLog(None, sinks=[sink])
     for step in range(4):
@@ -247,7 +243,7 @@ def test_a_sink_on_a_full_disk_gets_records_again_when_there_is_room(capsys: pyt
     assert ["Full: No space left on device" in said[0], "2 records were lost" in said[1]] == [True, True]
 
 
-def test_tensorboard_begins_another_file_after_its_thread_has_died_of_a_full_disk() -> None:
+def test_tensorboard_sink_opens_a_new_file_after_a_full_disk() -> None:
     class Writer:
         def __init__(self, folder: str, **options: Any):
             made.append(self)
@@ -265,7 +261,7 @@ def test_tensorboard_begins_another_file_after_its_thread_has_died_of_a_full_dis
     assert len(made) == 2
 
 
-def test_an_event_on_a_full_disk_is_lost_and_the_ledger_goes_on(job: JobHandle, monkeypatch: Any) -> None:
+def test_ledger_continues_after_an_event_lost_to_a_full_disk(job: JobHandle, monkeypatch: Any) -> None:
     """As append_line() does it: without a disk of its own."""
     full = [True]
 

@@ -20,7 +20,7 @@ def losses(steps: int, keep: Callable[[torch.Tensor], None], watch: GraphWatch) 
         keep(loss)
 
 
-def test_losses_in_a_list_are_noticed(capfd: pytest.CaptureFixture[str]) -> None:
+def test_graph_watch_reports_losses_kept_in_a_list(capfd: pytest.CaptureFixture[str]) -> None:
     kept: list[torch.Tensor] = []
     watch = GraphWatch()
     losses(ROUND, kept.append, watch)
@@ -30,7 +30,7 @@ def test_losses_in_a_list_are_noticed(capfd: pytest.CaptureFixture[str]) -> None
     assert capfd.readouterr().err == ""  # it is said once
 
 
-def test_a_running_total_is_noticed_too() -> None:
+def test_graph_watch_reports_a_running_total_of_losses() -> None:
     """The losses themselves are gone; their graphs hang on the total."""
     total = torch.zeros(())
 
@@ -43,7 +43,7 @@ def test_a_running_total_is_noticed_too() -> None:
     assert watch.kept == "loss"
 
 
-def test_it_looks_again_later() -> None:
+def test_graph_watch_checks_again_after_a_pause() -> None:
     kept: list[torch.Tensor] = []
     watch = GraphWatch()
     losses(ROUND, lambda loss: None, watch)
@@ -51,7 +51,7 @@ def test_it_looks_again_later() -> None:
     assert watch.kept == "loss"
 
 
-def test_detached_losses_and_the_newest_loss_are_nobodys_mistake(capfd: pytest.CaptureFixture[str]) -> None:
+def test_graph_watch_ignores_detached_losses(capfd: pytest.CaptureFixture[str]) -> None:
     kept: list[torch.Tensor] = []
     watch = GraphWatch()
     losses(ROUND, lambda loss: kept.append(loss.detach()), watch)

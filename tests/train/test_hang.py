@@ -64,7 +64,7 @@ def hang(run: Run) -> dict[str, Any]:
         ),
     ],
 )
-def test_it_names_the_rank_that_is_behind_and_ends_the_attempt(tmp_path: Path, what: str, on: int, told: str) -> None:
+def test_hang_report_names_the_rank_behind_and_ends_the_attempt(tmp_path: Path, what: str, on: int, told: str) -> None:
     run, ranks = hung(tmp_path, "does", {"what": what, "on": [on]}, size=3 if on == 2 else 2)
     node = f"n{on // 2 + 1}"
     phase = {"return": "end", "break": "program"}.get(what, "step")
@@ -78,7 +78,7 @@ def test_it_names_the_rank_that_is_behind_and_ends_the_attempt(tmp_path: Path, w
 
 
 @pytest.mark.slow
-def test_a_rank_that_has_called_one_collective_more_ends_the_attempt_too(tmp_path: Path) -> None:
+def test_surplus_collective_on_one_rank_ends_the_attempt_as_hung(tmp_path: Path) -> None:
     """All wait for each other in one step: it may be that none of them is named."""
     run, _ = hung(tmp_path, "does", {"what": "one more", "on": [2]}, size=3)
     assert run.dir.attempt("1.0").hung.exists()
@@ -86,7 +86,7 @@ def test_a_rank_that_has_called_one_collective_more_ends_the_attempt_too(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_worker_of_a_loader_that_never_returns_is_in_the_report_with_its_stack(tmp_path: Path) -> None:
+def test_hang_report_has_the_stack_of_a_stuck_loader_worker(tmp_path: Path) -> None:
     run, _ = hung(tmp_path, "reads", {"on": [1]}, size=3)
     assert hang(run) == {"ranks": [1], "nodes": "n1", "step": 4, "phase": "data"}
     mine = report(run).partition("--- rank 1 on n1")[2].partition("\n---")[0]
@@ -94,7 +94,7 @@ def test_a_worker_of_a_loader_that_never_returns_is_in_the_report_with_its_stack
 
 
 @pytest.mark.slow
-def test_with_a_trainer_it_says_that_a_rank_is_in_its_backward_pass(tmp_path: Path) -> None:
+def test_hang_report_of_a_trainer_names_the_backward_pass(tmp_path: Path) -> None:
     run, _ = hung(tmp_path, "goes_backward", {"on": [2]}, size=3)
     assert hang(run) == {"ranks": [2], "nodes": "n2", "step": 4, "phase": "backward"}
     assert "rank 2 on n2: step 5, in backward (hangs.py:" in report(run)
@@ -102,7 +102,7 @@ def test_with_a_trainer_it_says_that_a_rank_is_in_its_backward_pass(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_by_default_it_reports_first_and_ends_the_attempt_when_that_lasts_as_long_again(tmp_path: Path) -> None:
+def test_hang_is_reported_first_and_ended_after_the_same_time_again(tmp_path: Path) -> None:
     with started(tmp_path, "does", {"what": "stop", "on": [1]}, restart={"hang_after_s": 2}) as (run, ranks):
         ranks.reach(run.dir.attempt("1.0").hang.exists, "the report")
         assert not run.dir.attempt("1.0").hung.exists()
@@ -113,7 +113,7 @@ def test_by_default_it_reports_first_and_ends_the_attempt_when_that_lasts_as_lon
 
 
 @pytest.mark.slow
-def test_a_collective_that_times_out_ends_the_attempt_as_hung_though_hangs_are_only_reported(tmp_path: Path) -> None:
+def test_collective_timeout_ends_the_attempt_as_hung_under_on_hang_report(tmp_path: Path) -> None:
     options = {"restart": {"hang_after_s": 2, "on_hang": "report"}, "train": {"timeout_s": 7}}
     run, ranks = hung(tmp_path, "does", {"what": "loop", "on": [1]}, **options)
     assert run.events.count("hang") == 1
@@ -122,7 +122,7 @@ def test_a_collective_that_times_out_ends_the_attempt_as_hung_though_hangs_are_o
 
 
 @pytest.mark.slow
-def test_a_stopped_rank_goes_on_and_the_hang_is_over(tmp_path: Path) -> None:
+def test_hang_ends_after_a_stopped_rank_continues(tmp_path: Path) -> None:
     options = {"restart": {"hang_after_s": 2, "on_hang": "report"}}
     with started(tmp_path, "steps", {"seconds": 0.05, "count": 40}, **options) as (run, ranks):
         attempt = run.dir.attempt("1.0")
@@ -137,7 +137,7 @@ def test_a_stopped_rank_goes_on_and_the_hang_is_over(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["first step", "evaluation", "save", "between epochs"])
-def test_what_may_take_long_is_no_hang(tmp_path: Path, what: str) -> None:
+def test_long_phases_outside_steps_are_not_a_hang(tmp_path: Path, what: str) -> None:
     with started(tmp_path, "takes_long", {"what": what, "seconds": 10 * SOON}) as (run, ranks):
         assert ranks.join() == [0, 0], ranks.log
     assert str(run.outcome("1.0")).startswith("done finished ")
@@ -146,7 +146,7 @@ def test_what_may_take_long_is_no_hang(tmp_path: Path, what: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("also", ["the ranks", "their watchers"])
-def test_a_suspended_job_is_no_hang(tmp_path: Path, also: str) -> None:
+def test_suspended_job_is_not_a_hang(tmp_path: Path, also: str) -> None:
     with started(tmp_path, "steps", {"seconds": 0.1}, size=3) as (run, ranks):
         ranks.reach(lambda: run.step() >= 5, "the fifth step")
         pids = [process.pid for process in ranks.processes]
@@ -164,7 +164,7 @@ def test_a_suspended_job_is_no_hang(tmp_path: Path, also: str) -> None:
     assert not run.dir.attempt("1.0").hung.exists()
 
 
-def test_the_watcher_ends_with_its_rank_in_order_or_not(tmp_path: Path) -> None:
+def test_hang_watcher_ends_with_its_rank(tmp_path: Path) -> None:
     options = {"restart": {"hang_after_s": 60.0}}
     with started(tmp_path, "steps", {"seconds": 0.02, "count": 10**6}, **options) as (run, ranks):
         ranks.reach(lambda: run.step() >= 1, "the first step")

@@ -43,7 +43,7 @@ def said(notes: list[Note], world_size: int | None = None) -> str:
     return sentence(behind, notes, lambda rank: f"n{rank // 2 + 1}")
 
 
-def test_the_rank_with_the_least_step_or_phase() -> None:
+def test_find_behind_names_the_rank_with_the_least_step_or_phase() -> None:
     notes = [note(0, 121), note(1, 121), note(2, 121), note(3, 120)]
     assert said(notes) == "rank 3 on n2: step 121, in backward; the others wait in step 122, in backward"
     notes[3] = note(3, 121, DATA)
@@ -52,20 +52,20 @@ def test_the_rank_with_the_least_step_or_phase() -> None:
     assert find_behind(notes, 4) == Behind((0,), "position")
 
 
-def test_a_rank_that_is_stopped_even_where_another_has_done_less() -> None:
+def test_find_behind_names_a_stopped_rank_first() -> None:
     notes = [note(0, 120), note(1, 121), note(2, 121, state="T"), note(3, 121)]
     assert find_behind(notes, 4) == Behind((2,), "stopped")
     assert find_behind([note(0, state="T"), note(1, state="T")], 2).why == "suspended"
     assert not find_behind([note(0, state="T"), note(1, state="T")], 2).is_hang([note(0, state="T")])
 
 
-def test_of_ranks_in_and_out_of_the_loop_the_fewer() -> None:
+def test_find_behind_names_the_minority_in_or_outside_the_loop() -> None:
     left = [note(0), note(1), note(2, 120, PROGRAM)]
     assert find_behind(left, 3) == Behind((2,), "position")
     assert find_behind([note(0, 120, END), note(1, 120, END), note(2, 120, STEP_BODY)], 3) == Behind((2,), "position")
 
 
-def test_where_all_are_in_one_phase_the_rank_that_does_not_wait_in_a_collective() -> None:
+def test_find_behind_names_the_rank_outside_the_collective() -> None:
     waits = (f"{COLLECTIVE}:3", "train.py:31")
     notes = [note(0, frames=waits), note(1, frames=("train.py:12", "train.py:30")), note(2, frames=waits)]
     assert (
@@ -75,7 +75,7 @@ def test_where_all_are_in_one_phase_the_rank_that_does_not_wait_in_a_collective(
     assert find_behind(notes, 3).is_hang(notes)
 
 
-def test_where_most_do_not_seem_to_wait_as_with_a_gpu_the_rank_that_is_elsewhere() -> None:
+def test_find_behind_names_the_rank_at_another_code_line() -> None:
     notes = [
         note(0, frames=("train.py:31",)),
         note(1, frames=(f"{COLLECTIVE}:3", "train.py:7")),
@@ -84,7 +84,7 @@ def test_where_most_do_not_seem_to_wait_as_with_a_gpu_the_rank_that_is_elsewhere
     assert find_behind(notes, 3) == Behind((1,), "places")
 
 
-def test_ranks_in_different_collectives_of_which_nobody_knows_which_is_right() -> None:
+def test_find_behind_lists_ranks_in_different_collectives() -> None:
     notes = [note(rank, frames=(f"{COLLECTIVE}:3", f"train.py:{30 + rank}")) for rank in range(2)]
     assert said(notes) == (
         "the ranks are at different places: rank 0 in step 121, in backward (train.py:30 in f); "
@@ -93,19 +93,19 @@ def test_ranks_in_different_collectives_of_which_nobody_knows_which_is_right() -
     assert find_behind(notes, 2).is_hang(notes)
 
 
-def test_at_the_end_the_others_wait_for_what_rank_0_writes() -> None:
+def test_ranks_waiting_for_the_last_write_of_rank_0_are_not_hung() -> None:
     notes = [note(0, order=END, frames=("durable.py:9",)), note(1, order=END, frames=(f"{COLLECTIVE}:3",))]
     assert not find_behind(notes, 2).is_hang(notes)
 
 
-def test_all_at_one_place() -> None:
+def test_ranks_all_at_one_code_line_are_hung() -> None:
     notes = [note(rank, frames=("train.py:5",)) for rank in range(2)]
     assert said(notes) == "all ranks are at one place: step 121, in backward (train.py:5 in f)"
     assert find_behind(notes, 2).is_hang(notes)
 
 
 @pytest.mark.parametrize("phase", [SAVE, EVALUATION, PROGRAM])
-def test_the_others_may_wait_for_long_for_a_rank_at_what_may_take_long(phase: int) -> None:
+def test_rank_in_a_long_phase_is_hung_only_after_longer_silence(phase: int) -> None:
     notes = [note(0, 120, phase), note(1, 120, STEP_BODY)]
     behind = find_behind(notes, 2)
     assert behind.ranks == (0,)
@@ -115,7 +115,7 @@ def test_the_others_may_wait_for_long_for_a_rank_at_what_may_take_long(phase: in
     assert behind.may_end(notes)
 
 
-def test_unless_that_waits_for_them_in_turn() -> None:
+def test_rank_waiting_for_its_peers_in_a_long_phase_is_hung() -> None:
     waits = (f"{COLLECTIVE}:3", "train.py:31")
     notes = [note(0, 120, EVALUATION, waits), note(1, 120, STEP_BODY, waits)]
     behind = find_behind(notes, 2)
@@ -123,7 +123,7 @@ def test_unless_that_waits_for_them_in_turn() -> None:
     assert not behind.may_end(notes)
 
 
-def test_the_import_of_torchs_own_modules_is_no_wait_for_others() -> None:
+def test_importing_torch_modules_is_not_a_collective_wait() -> None:
     """Imported late, they take half a minute on a busy machine: two ranks, at different lines of torch.distributed."""
     imports = """Thread 0x0000000000000001 (most recent call first):
   File "/lib/torch/distributed/tensor/_ops/autogen.py", line 82 in _is_explicit_out_arg
@@ -137,7 +137,7 @@ def test_the_import_of_torchs_own_modules_is_no_wait_for_others() -> None:
     assert not find_behind(notes[1:], 2).is_hang(notes[1:]), "rank 0's note has not come yet"
 
 
-def test_of_a_thousand_ranks_those_that_are_at_one_place_share_a_line_and_a_stack() -> None:
+def test_hang_report_groups_a_thousand_ranks_by_place() -> None:
     waits = (f"{COLLECTIVE}:3", "train.py:31")
     notes = [note(rank, 120 if rank == 700 else 121, frames=waits) for rank in range(1000)]
     text = full_text(said(notes), notes, find_behind(notes, 1000))

@@ -29,7 +29,7 @@ def at(seen: list[int]) -> tuple[int, str]:
     return seen[STEP], phase_name(seen[PHASE], first=seen[STEP] == seen[FIRST])
 
 
-def test_a_loop_tells_its_step_and_phase(seen: list[int], job: JobHandle) -> None:
+def test_loop_records_step_and_phase_for_the_hang_watcher(seen: list[int], job: JobHandle) -> None:
     found: list[Any] = []
 
     class State:
@@ -80,7 +80,7 @@ def test_a_loop_tells_its_step_and_phase(seen: list[int], job: JobHandle) -> Non
     ]
 
 
-def test_a_loop_that_was_left_is_outside_also_after_a_save_and_an_evaluation(seen: list[int], job: JobHandle) -> None:
+def test_left_loop_stays_in_phase_program_after_save_and_evaluation(seen: list[int], job: JobHandle) -> None:
     loop = job.loop([[i] for i in range(5)], {})
     for _ in loop:
         if loop.step == 2:
@@ -92,7 +92,7 @@ def test_a_loop_that_was_left_is_outside_also_after_a_save_and_an_evaluation(see
     assert at(seen) == (3, "program")
 
 
-def test_a_trainer_tells_when_it_evaluates(seen: list[int], job: JobHandle) -> None:
+def test_trainer_records_phase_evaluation(seen: list[int], job: JobHandle) -> None:
     found: list[tuple[str, tuple[int, str]]] = []
     data = TensorDataset(torch.randn(8, 4), torch.zeros(8, 1))
     net = torch.nn.Linear(4, 1)
@@ -115,7 +115,7 @@ def test_a_trainer_tells_when_it_evaluates(seen: list[int], job: JobHandle) -> N
     assert at(seen) == (2, "program")
 
 
-def test_another_process_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_page_is_readable_by_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "_current", [0, 0, 0, -1])
     fd = page.shared()
     page.current()[STEP] = 7
@@ -125,7 +125,7 @@ def test_another_process_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     os.close(fd)
 
 
-def test_who_is_slow_is_gathered_at_a_save_by_the_clock(job: JobHandle) -> None:
+def test_step_times_of_ranks_are_gathered_at_timed_saves(job: JobHandle) -> None:
     assert job._run is not None
     times = job._run.attempt("1.0").times
     loop = job.loop([[i] for i in range(40)], {}, every_s=1e-9)

@@ -107,7 +107,7 @@ def begun(folder: Path, **task: Any) -> Scene:
 
 
 @pytest.mark.parametrize(("rank", "slept_s", "noted"), [(0, 60.0, [60.0]), (0, 4.0, []), (1, 60.0, [])])
-def test_watcher_of_rank_0_records_for_how_long_the_job_was_suspended(
+def test_watcher_of_rank_0_records_the_suspended_time(
     tmp_path: Path, rank: int, slept_s: float, noted: list[float]
 ) -> None:
     scene = begun(tmp_path, rank=rank).steps(2, 1.0)
@@ -117,7 +117,7 @@ def test_watcher_of_rank_0_records_for_how_long_the_job_was_suspended(
     assert [event["seconds"] for event in read_events(scene.run) if event["event"] == "suspended"] == noted
 
 
-def test_a_step_may_take_five_times_as_long_as_the_longest_before_and_300_s(scene: Scene) -> None:
+def test_step_may_take_5_times_the_longest_and_300_s(scene: Scene) -> None:
     scene.steps(5, 1.0).at(BACKWARD).passes(299)
     assert not scene.reported
     scene.passes(3)
@@ -127,7 +127,7 @@ def test_a_step_may_take_five_times_as_long_as_the_longest_before_and_300_s(scen
     assert again.passes(3).reported
 
 
-def test_the_first_step_an_evaluation_and_a_save_do_not_count_among_the_steps(scene: Scene) -> None:
+def test_first_step_evaluation_and_save_do_not_raise_the_hang_limit(scene: Scene) -> None:
     scene.steps(1, 1000.0).steps(3, 1.0)
     scene.at(EVALUATION).passes(1000).at(SAVE).passes(1000).steps(1, 1.0)
     assert scene.watcher.longest < 5
@@ -135,13 +135,13 @@ def test_the_first_step_an_evaluation_and_a_save_do_not_count_among_the_steps(sc
 
 
 @pytest.mark.parametrize("phase", [SAVE, EVALUATION])
-def test_what_may_take_long_on_a_rank_that_nobody_waits_for_is_never_reported(tmp_path: Path, phase: int) -> None:
+def test_long_phase_of_a_single_rank_is_never_reported_as_hung(tmp_path: Path, phase: int) -> None:
     scene = begun(tmp_path, hang_after_s=10.0)
     assert not scene.steps(5, 1.0).at(phase).passes(5000).reported
     assert not begun(tmp_path / "first", hang_after_s=10.0).at(BACKWARD).passes(5000).reported
 
 
-def test_items_of_an_evaluation_are_progress(scene: Scene) -> None:
+def test_evaluated_items_count_as_progress(scene: Scene) -> None:
     scene.steps(2, 1.0).at(EVALUATION)
     for _ in range(5):
         scene.passes(200)
@@ -150,7 +150,7 @@ def test_items_of_an_evaluation_are_progress(scene: Scene) -> None:
     assert not list(scene.attempt.hang_notes.glob("*"))
 
 
-def test_what_the_watcher_slept_through_is_no_silence(tmp_path: Path) -> None:
+def test_time_without_watcher_polls_does_not_count_as_silence(tmp_path: Path) -> None:
     scene = begun(tmp_path, hang_after_s=100.0).steps(2, 1.0).at(BACKWARD).passes(90)
     scene.now += 3600
     scene.watcher.look()
@@ -158,7 +158,7 @@ def test_what_the_watcher_slept_through_is_no_silence(tmp_path: Path) -> None:
     assert scene.passes(15).reported
 
 
-def test_a_rank_alone_that_is_stopped_is_taken_for_suspended_and_its_clock_starts_again(tmp_path: Path) -> None:
+def test_stopped_single_rank_counts_as_suspended(tmp_path: Path) -> None:
     scene = begun(tmp_path, hang_after_s=100.0).steps(2, 1.0).at(BACKWARD).passes(90)
     scene.rank.stopped = True
     scene.passes(500)
@@ -168,7 +168,7 @@ def test_a_rank_alone_that_is_stopped_is_taken_for_suspended_and_its_clock_start
 
 
 @pytest.mark.parametrize(("on_hang", "ends_at"), [(None, 200), ("restart", 100), ("report", None)])
-def test_when_the_attempt_ends_as_hung(tmp_path: Path, on_hang: str | None, ends_at: int | None) -> None:
+def test_hung_attempt_ends_at_the_time_set_by_on_hang(tmp_path: Path, on_hang: str | None, ends_at: int | None) -> None:
     scene = begun(tmp_path, hang_after_s=100.0, on_hang=on_hang).steps(2, 1.0).at(BACKWARD).passes((ends_at or 900) - 5)
     assert not scene.rank.killed
     scene.passes(12)
@@ -176,21 +176,21 @@ def test_when_the_attempt_ends_as_hung(tmp_path: Path, on_hang: str | None, ends
     assert scene.rank.killed == scene.attempt.hung.exists() == (ends_at is not None)
 
 
-def test_the_report_comes_within_a_tenth_of_the_time(tmp_path: Path) -> None:
+def test_hang_report_is_written_within_a_tenth_of_the_limit(tmp_path: Path) -> None:
     scene = begun(tmp_path, hang_after_s=100.0).steps(2, 1.0).at(BACKWARD)
     while not scene.reported:
         scene.passes(1)
     assert scene.now - 2 <= 110
 
 
-def test_progress_takes_the_note_back(tmp_path: Path) -> None:
+def test_progress_removes_the_hang_note(tmp_path: Path) -> None:
     scene = begun(tmp_path, hang_after_s=100.0).steps(2, 1.0).at(BACKWARD).passes(103)
     assert list(scene.attempt.hang_notes.glob("rank-*"))
     scene.steps(1, 1.0)
     assert not list(scene.attempt.hang_notes.glob("rank-*"))
 
 
-def test_of_another_node_that_does_not_answer_it_says_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hang_report_names_ranks_of_a_silent_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
     scene = begun(tmp_path, hang_after_s=100.0, world_size=4, local_world_size=2).steps(2, 1.0).at(BACKWARD)
     scene.passes(103)
@@ -199,7 +199,7 @@ def test_of_another_node_that_does_not_answer_it_says_that(tmp_path: Path, monke
     assert "ranks 1, 2, 3 on n1, n2: no answer (it has ended, or its node is cut off)" in scene.attempt.hang.read_text()
 
 
-def test_ranks_whose_processes_are_killed_by_a_time_out_of_nccl_have_hung(tmp_path: Path) -> None:
+def test_rank_killed_by_an_nccl_timeout_is_recorded_as_hung(tmp_path: Path) -> None:
     scene = begun(tmp_path, on_hang="report").steps(2, 1.0).at(BACKWARD).passes(400)
     scene.watcher.rank_has_died()
     assert not scene.attempt.hung.exists()
@@ -209,9 +209,7 @@ def test_ranks_whose_processes_are_killed_by_a_time_out_of_nccl_have_hung(tmp_pa
 
 
 @pytest.mark.parametrize(("phase", "ends"), [(SAVE, False), (BACKWARD, True)])
-def test_a_rank_for_which_another_waits_may_save_until_the_collective_times_out(
-    tmp_path: Path, phase: int, ends: bool
-) -> None:
+def test_awaited_rank_may_save_until_the_collective_timeout(tmp_path: Path, phase: int, ends: bool) -> None:
     scene = begun(tmp_path, hang_after_s=100.0, world_size=2).steps(2, 1.0)
     waits = Note(1, "n1", 1, step=3, phase="step", order=STEP_BODY, silent_s=9999.0, limit_s=100.0, round=99)
     waits.write(scene.attempt.hang_note(1))
@@ -222,7 +220,7 @@ def test_a_rank_for_which_another_waits_may_save_until_the_collective_times_out(
 
 
 @pytest.mark.parametrize("reported", [False, True])
-def test_a_rank_that_is_ended_names_the_report_where_there_is_one(
+def test_ended_hung_rank_names_an_existing_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], reported: bool
 ) -> None:
     """Before the loop a rank may have left no note, and then nobody writes the report."""

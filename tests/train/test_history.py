@@ -19,7 +19,7 @@ ROWS = [
 ]
 
 
-def test_it_reads_as_a_table() -> None:
+def test_history_prints_as_a_table() -> None:
     assert str(History(ROWS)).splitlines() == [
         "epoch  step   loss  val_loss   lr  val_f1",
         "    1     6    0.5      0.75  0.1       -",
@@ -28,7 +28,7 @@ def test_it_reads_as_a_table() -> None:
     ]
 
 
-def test_the_best_epoch_is_never_one_that_is_not_a_number() -> None:
+def test_history_best_ignores_nan() -> None:
     history = History(ROWS)
     assert history.best("val_loss") is ROWS[1]
     assert history.best("val_loss", "max") is ROWS[0]
@@ -37,7 +37,7 @@ def test_the_best_epoch_is_never_one_that_is_not_a_number() -> None:
         history.best("acc")
 
 
-def test_columns_and_rows() -> None:
+def test_history_gives_columns_and_rows() -> None:
     history = History(ROWS)
     assert history["val_f1"] == [None, None, 0.9]
     assert history[-1]["epoch"] == 3
@@ -46,7 +46,7 @@ def test_columns_and_rows() -> None:
     assert str(again) == str(history)
 
 
-def test_a_picture_of_it(tmp_path: Path) -> None:
+def test_history_plot_writes_a_png(tmp_path: Path) -> None:
     file = History(ROWS).plot(tmp_path / "history.png")
     assert file.read_bytes().startswith(b"\x89PNG")
 
@@ -68,18 +68,18 @@ def panels(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-def test_plot_has_no_panel_of_a_constant_and_ticks_at_epochs(panels: list[Any]) -> None:
+def test_history_plot_omits_constants_and_has_ticks_at_epochs(panels: list[Any]) -> None:
     History(ROWS).plot("history.png")
     assert panels == [[["loss", "val_loss"], [1, 2, 3]], [["val_f1"], [1, 2, 3]]]
 
 
-def test_plot_of_a_column_draws_it_alone(panels: list[Any]) -> None:
+def test_history_plot_of_a_column_draws_it_alone(panels: list[Any]) -> None:
     assert History(ROWS).plot("loss") == Path("loss.png")
     assert History(ROWS).plot("lr") == Path("lr.png")
     assert [lines for lines, _ in panels] == [["loss", "val_loss"], ["lr"]]
 
 
-def test_a_plot_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_plot_without_matplotlib_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ConfigError, match="pip install"):
         History(ROWS).plot("x.png")

@@ -19,7 +19,7 @@ def on_rank(job: JobHandle, rank: int, size: int) -> JobHandle:
 
 
 @pytest.mark.parametrize("rank", range(4))
-def test_a_data_set_smaller_than_the_ranks_is_padded_from_its_start(job: JobHandle, rank: int) -> None:
+def test_data_set_smaller_than_the_ranks_is_padded_from_its_start(job: JobHandle, rank: int) -> None:
     loader = on_rank(job, rank, 4).loader([10, 11, 12], 2, shuffle=False)  # type: ignore[arg-type]
     assert [batch.tolist() for batch in loader] == [[[10], [11], [12], [10]][rank]]
 
@@ -33,14 +33,14 @@ def test_a_data_set_smaller_than_the_ranks_is_padded_from_its_start(job: JobHand
         (0, {"batch_size": 1}, "0 samples are not a batch of 1 for each of 4 ranks. Use more data"),
     ],
 )
-def test_no_batch_at_all_is_an_error_on_every_rank(
+def test_loader_without_any_batch_is_an_error_on_every_rank(
     job: JobHandle, rank: int, samples: int, options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"loader: {said}"):
         on_rank(job, rank, 4).loader(range(samples), **options)  # type: ignore[arg-type]
 
 
-def test_the_samples_of_a_batch_are_known_to_whom_it_concerns(job: JobHandle) -> None:
+def test_loop_samples_returns_the_indices_of_the_batch(job: JobHandle) -> None:
     loop = job.loop(job.loader(range(10), 3, seed_samples=False), {}, epochs=2)  # type: ignore[arg-type]
     named = [(loop.samples() if loop.samples else None, batch.tolist()) for batch in loop]
     assert len(named) == 8
@@ -60,9 +60,7 @@ def test_the_samples_of_a_batch_are_known_to_whom_it_concerns(job: JobHandle) ->
         ("bf16", (), True),
     ],
 )
-def test_a_state_that_a_run_could_not_go_on_from_is_refused(
-    job: JobHandle, level: str, kept: tuple[str, ...], fits: bool
-) -> None:
+def test_loop_state_without_amp_is_refused_at_o2(job: JobHandle, level: str, kept: tuple[str, ...], fits: bool) -> None:
     """At O2 a resumed run would write masters of its first, random weights over those that were restored."""
     job = JobHandle(WorkerSettings(train=TrainConfig(amp=AmpConfig(level=level))), job.group, StopSignal(), "1.0")
     model = job.wrap(torch.nn.Linear(2, 1))
@@ -75,7 +73,7 @@ def test_a_state_that_a_run_could_not_go_on_from_is_refused(
             job.loop([1, 2], state)
 
 
-def test_pydoc_lists_the_classes_of_the_package_with_their_methods() -> None:
+def test_pydoc_lists_the_classes_of_train_with_their_methods() -> None:
     import pydoc
 
     text = pydoc.plain(pydoc.render_doc("clusterdp.train"))

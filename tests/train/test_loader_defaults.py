@@ -38,7 +38,7 @@ class Stream(IterableDataset[Any]):
         (Stream(), "8", 0),  # each worker would read all of it
     ],
 )
-def test_workers_are_as_many_as_the_job_has_room_for(
+def test_default_num_workers_follows_the_cpus_of_the_job(
     job: JobHandle, dataset: Any, cpus: str | None, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
@@ -50,7 +50,7 @@ def test_workers_are_as_many_as_the_job_has_room_for(
     assert job.loader(dataset, 1, num_workers=1, persistent_workers=False).persistent_workers is False
 
 
-def test_a_workers_death_is_told_with_a_remedy() -> None:
+def test_dead_loader_worker_error_has_a_remedy() -> None:
     killed = RuntimeError("DataLoader worker (pid 77) is killed by signal: Killed. ")
     assert dead_worker(killed) == (
         "loader: DataLoader worker (pid 77) is killed by signal: Killed. If it was killed, memory ran out: ask for "
@@ -62,7 +62,7 @@ def test_a_workers_death_is_told_with_a_remedy() -> None:
     assert dead_worker(ValueError("DataLoader worker (pid 77) said no")) is None
 
 
-def test_connection_that_a_dying_worker_breaks_is_reported_as_its_death() -> None:
+def test_connection_broken_by_a_dying_worker_is_reported_as_its_death() -> None:
     """The kernel closes the sockets of a killed process some moments before it reports its end."""
     batches: Any = iter(DataLoader(Noisy(), num_workers=1, timeout=20))
     (worker,) = batches._workers
@@ -98,7 +98,7 @@ class Broken(Dataset[int]):
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes yet")
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_broken_sample_is_named_in_one_line_also_from_a_worker(job: JobHandle, workers: int) -> None:
+def test_broken_sample_is_named_in_one_line(job: JobHandle, workers: int) -> None:
     with pytest.raises(ValueError, match="no picture") as caught:
         list(job.loader(Broken(), 1, num_workers=workers))
     said = in_a_line(caught.value)
@@ -106,7 +106,7 @@ def test_a_broken_sample_is_named_in_one_line_also_from_a_worker(job: JobHandle,
     assert said.endswith("sample 5 of the data set, in epoch 0")
 
 
-def test_an_error_of_many_lines_is_told_by_its_first() -> None:
+def test_error_of_several_lines_is_cut_to_its_first() -> None:
     assert in_a_line(ValueError("a\nb")) == "ValueError: a"
     assert in_a_line(KeyError()) == "KeyError: "
 
@@ -141,14 +141,14 @@ READ_ONCE = {
 
 
 @pytest.mark.parametrize("kind", READ_ONCE)
-def test_what_is_read_once_makes_one_epoch_and_not_several(job: JobHandle, kind: str) -> None:
+def test_iterator_as_loader_is_refused_for_several_epochs(job: JobHandle, kind: str) -> None:
     with pytest.raises(ConfigError, match=rf"^loader: a {kind} is read once, and 3 epochs read it 3 times\. Pass what"):
         job.loop(READ_ONCE[kind](), {}, epochs=3)
     assert len([*job.loop(READ_ONCE[kind](), {})]) == 3
 
 
 @pytest.mark.parametrize("loader", [[1, 2], Again(), range(2), {1: "a", 2: "b"}.keys()])
-def test_what_begins_anew_makes_as_many_epochs_as_are_asked_for(job: JobHandle, loader: Any) -> None:
+def test_reiterable_loader_gives_every_requested_epoch(job: JobHandle, loader: Any) -> None:
     assert len([*job.loop(loader, {}, epochs=3)]) == 6
 
 
@@ -163,7 +163,7 @@ class Spent:
 
 
 @pytest.mark.parametrize(("loader", "epoch"), [(Spent(), 2), (iter(DataLoader(range(2))), 2), (Again(0), 1), ([], 1)])  # type: ignore[arg-type]
-def test_an_epoch_without_a_batch_is_no_success(job: JobHandle, loader: Any, epoch: int) -> None:
+def test_epoch_without_a_batch_is_an_error(job: JobHandle, loader: Any, epoch: int) -> None:
     with pytest.raises(ConfigError, match=f"^loader: epoch {epoch} has no batch. Give it data; an iterator"):
         list(job.loop(loader, {}, epochs=3))
 
@@ -193,7 +193,7 @@ def _unbatched(data: Any) -> Any: ...
         ([DataLoader(Stream(), None), _unbatched], False),
     ],
 )
-def test_a_pipeline_that_makes_batches_is_not_batched_again(job: JobHandle, stages: Any, batches: bool) -> None:
+def test_batch_size_for_a_batching_pipeline_is_refused(job: JobHandle, stages: Any, batches: bool) -> None:
     data = Pipeline(*stages)
     assert job.loader(data, None).batch_size is None
     if not batches:
@@ -203,6 +203,6 @@ def test_a_pipeline_that_makes_batches_is_not_batched_again(job: JobHandle, stag
         job.loader(data, 2)
 
 
-def test_webdatasets_loader_is_a_loader_and_no_data_set() -> None:
+def test_webdataset_loader_is_taken_as_a_loader() -> None:
     assert as_dataset(Pipeline(DataLoader(Stream(), None))) is None
     assert isinstance(as_dataset(Pipeline(len)), Pipeline)

@@ -36,12 +36,12 @@ class Odd:
 @pytest.mark.parametrize(
     "loader", [DataLoader(DATA, 2), DataLoader(Stream(), 2), Odd(), [1, 2], range(3), (i for i in range(3)), iter([])]
 )
-def test_whatever_the_loader_a_checkpoint_can_hold_what_is_known_of_it(loader: Any) -> None:
+def test_loader_facts_are_json_for_any_loader(loader: Any) -> None:
     assert json.loads(json.dumps(facts(loader))) == facts(loader)
     assert changes(facts(loader), facts(loader)) == []
 
 
-def test_what_an_older_checkpoint_does_not_know_has_not_changed() -> None:
+def test_facts_missing_in_an_older_checkpoint_count_as_unchanged() -> None:
     assert changes({}, facts(DataLoader(DATA, 2))) == []
 
 
@@ -49,14 +49,14 @@ def test_what_an_older_checkpoint_does_not_know_has_not_changed() -> None:
     ("size", "batches", "new", "place"),
     [(2, 3, 6, 1), (2, 3, 3, 2), (2, 3, 4, None), (4, 1, 1, 4), (5, 3, 4, 3), (2, 0, 4, 0)],
 )
-def test_batches_of_another_size_end_where_others_did_if_they_meet(
+def test_same_place_converts_the_position_to_another_batch_size(
     size: int, batches: int, new: int, place: int | None
 ) -> None:
     was, loader = facts(DataLoader(DATA, size)), DataLoader(DATA, new)
     assert same_place(was, facts(loader), loader, batches) == place
 
 
-def test_batches_that_a_sampler_of_somebodys_own_makes_are_not_converted() -> None:
+def test_same_place_converts_no_batches_of_a_custom_sampler() -> None:
     class Own(BatchSampler): ...
 
     was = facts(DataLoader(DATA, batch_sampler=Own(SequentialSampler(DATA), 2, False)))
@@ -65,7 +65,7 @@ def test_batches_that_a_sampler_of_somebodys_own_makes_are_not_converted() -> No
     assert same_place(was, facts(loader), loader, 2) is None
 
 
-def test_batches_of_a_stream_are_not_converted_though_it_has_a_length() -> None:
+def test_same_place_converts_no_batches_of_a_sized_stream() -> None:
     class Sized(Stream):
         def __len__(self) -> int:
             return 12
@@ -75,7 +75,7 @@ def test_batches_of_a_stream_are_not_converted_though_it_has_a_length() -> None:
     assert same_place(was, facts(loader), loader, 2) is None
 
 
-def test_nothing_is_said_of_tensors_that_workers_only_send_unless_they_are_collated_by_hand() -> None:
+def test_loader_with_workers_is_inexact_only_with_a_custom_collate_fn() -> None:
     plain = DataLoader(DATA, 2, num_workers=1, persistent_workers=True)
     assert why_not_exact(plain, begun=True, epoch=3, replayed=False) is None
     mixing = DataLoader(DATA, 2, num_workers=1, collate_fn=list)

@@ -21,7 +21,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("what", MISTAKES)
-def test_ranks_that_would_wait_for_each_other_all_say_why_instead(tmp_path: Path, what: str) -> None:
+def test_calls_out_of_lockstep_raise_on_all_ranks(tmp_path: Path, what: str) -> None:
     run = Run(tmp_path / "run", "tests.train.trainings:sharded", {"what": what}, train=FSDP)
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=2, env=run.attempt("1.0")) as ranks:
         assert ranks.join() == [8, 8], ranks.log
@@ -31,7 +31,7 @@ def test_ranks_that_would_wait_for_each_other_all_say_why_instead(tmp_path: Path
         assert "another rank's failure" not in ranks.rank_log(rank)  # each has said it itself
 
 
-def test_uneven_evaluation_is_that_of_one_process_and_an_optimizer_made_before_is_that_of_the_shards(
+def test_fsdp_evaluates_uneven_data_like_one_process_and_adopts_earlier_optimizers(
     tmp_path: Path,
 ) -> None:
     """51 samples to evaluate, over two ranks: 26 and 25, which in fives are six batches and five; 17 steps to train."""

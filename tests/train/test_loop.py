@@ -92,7 +92,7 @@ def foreign_loader(workers: int = 0) -> Any:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("ours", [True, False])
 @pytest.mark.parametrize("stop_at", [1, 3, 5, 9])
-def test_stopped_at_any_step_and_resumed_it_sees_the_same_batches_and_random_numbers(
+def test_loop_resumed_at_any_step_repeats_batches_and_random_numbers(
     another: Any, ours: bool, workers: int, stop_at: int
 ) -> None:
     def loader(job: JobHandle) -> Any:
@@ -236,7 +236,7 @@ class Noise(torch.utils.data.Dataset[tuple[torch.Tensor]]):
         return (torch.rand(()),)
 
 
-def test_randomness_in_workers_is_the_same_in_an_epoch_whichever_attempt_gets_there(another: Any) -> None:
+def test_random_numbers_in_workers_are_the_same_in_any_attempt(another: Any) -> None:
     job = another("whole")
     whole, _, _ = seen(job, job.loader(Noise(), 2, num_workers=1))
     job = another("run")
@@ -247,7 +247,7 @@ def test_randomness_in_workers_is_the_same_in_an_epoch_whichever_attempt_gets_th
     assert first + second == whole
 
 
-def test_it_saves_every_so_many_steps_and_at_the_end(another: Any) -> None:
+def test_loop_saves_every_n_steps_and_at_the_end(another: Any) -> None:
     job = another("run", async_save=False)
     seen(job, job.loader(DATA, 2), every_steps=4)
     url = str(job._settings.checkpoint.url)
@@ -255,7 +255,7 @@ def test_it_saves_every_so_many_steps_and_at_the_end(another: Any) -> None:
     assert saved(job) == [4, 8, 12, 15]
 
 
-def test_it_stops_and_saves_between_windows_only(another: Any) -> None:
+def test_loop_stops_only_between_accumulation_windows(another: Any) -> None:
     """Five batches an epoch, by two: windows of 2, 2 and 1."""
     whole, _, _ = seen(another("whole"), another("unused").loader(DATA, 2), accumulate=2)
     for stop_at in range(1, 10):
@@ -267,14 +267,14 @@ def test_it_stops_and_saves_between_windows_only(another: Any) -> None:
         assert first + second == whole
 
 
-def test_a_window_is_shorter_at_the_end_of_an_epoch(job: JobHandle) -> None:
+def test_accumulation_window_is_shorter_at_the_end_of_an_epoch(job: JobHandle) -> None:
     loop = job.loop(job.loader(DATA, 2), {}, epochs=2, accumulate=3)
     windows = [(loop.window, loop.window_ends) for _ in loop]
     epoch = [(3, False), (3, False), (3, True), (2, False), (2, True)]
     assert windows == epoch * 2
 
 
-def test_within_a_window_nobody_saves_or_evaluates(job: JobHandle) -> None:
+def test_save_within_an_accumulation_window_is_refused(job: JobHandle) -> None:
     loop = job.loop(job.loader(DATA, 2), {}, accumulate=3)
     batches = iter(loop)
     next(batches)
@@ -285,7 +285,7 @@ def test_within_a_window_nobody_saves_or_evaluates(job: JobHandle) -> None:
         next(loop.watch(range(3)))
 
 
-def test_a_save_in_the_body_counts_its_step_as_done(another: Any) -> None:
+def test_save_in_the_loop_body_counts_its_step_as_done(another: Any) -> None:
     job = another("run")
     loop = job.loop(job.loader(DATA, 2), {})
     for _ in loop:
@@ -297,19 +297,19 @@ def test_a_save_in_the_body_counts_its_step_as_done(another: Any) -> None:
     assert len(list(again)) == 2
 
 
-def test_no_batches_are_no_window(job: JobHandle) -> None:
+def test_accumulate_0_is_refused(job: JobHandle) -> None:
     with pytest.raises(ConfigError, match="accumulate: 0"):
         job.loop(job.loader(DATA, 2), {}, accumulate=0)
 
 
-def test_it_saves_by_the_clock(job: JobHandle) -> None:
+def test_loop_saves_every_s_seconds(job: JobHandle) -> None:
     seen(job, job.loader(DATA, 1), every_s=1e-9, epochs=2)
     steps = saved(job)
     assert steps[0] < 20
     assert steps[-1] == 20
 
 
-def test_the_end_of_an_epoch_runs_again_if_it_was_stopped_and_not_if_it_was_done(another: Any) -> None:
+def test_interrupted_epoch_end_is_repeated_and_a_finished_one_is_not(another: Any) -> None:
     ends: list[tuple[str, int]] = []
 
     def attempt(job: JobHandle, name: str, stop_in_epoch: int | None) -> None:
@@ -335,13 +335,13 @@ def test_the_end_of_an_epoch_runs_again_if_it_was_stopped_and_not_if_it_was_done
     assert ends == [("first", 0), ("second", 1), ("second", 2)]
 
 
-def test_an_epoch_that_is_printed_is_its_number(another: Any) -> None:
+def test_epoch_prints_as_its_number(another: Any) -> None:
     job = another("run")
     told = [f"{epoch} {(epoch,)} {epoch:02d}" for epoch in job.loop(job.loader(DATA, 2), {}, epochs=2).epochs()]
     assert told == ["0 (0,) 00", "1 (1,) 01"]
 
 
-def test_a_run_that_is_over_has_no_more_batches(another: Any) -> None:
+def test_loop_of_a_finished_run_has_no_batches(another: Any) -> None:
     job = another("run")
     _, loop, _ = seen(job, job.loader(DATA, 2))
     again = another_attempt(job)
@@ -350,24 +350,24 @@ def test_a_run_that_is_over_has_no_more_batches(another: Any) -> None:
     assert (loop.step, loop.total_steps, counter.value) == (15, 15, 15)
 
 
-def test_a_stop_right_after_a_save_does_not_save_again(job: JobHandle) -> None:
+def test_stop_right_after_a_save_does_not_save_again(job: JobHandle) -> None:
     seen(job, job.loader(DATA, 2), stop_at=3, every_steps=1)
     steps = saved(job)
     assert len(steps) == len(set(steps))
 
 
-def test_without_a_folder_it_trains_all_the_same(group: Any) -> None:
+def test_loop_trains_without_a_run_folder(group: Any) -> None:
     job = JobHandle(WorkerSettings(), group, StopSignal(), "local.1")
     batches, _, _ = seen(job, job.loader(DATA, 2))
     assert len(batches) == 15
 
 
-def test_a_name_that_the_loop_needs_itself_is_refused(job: JobHandle) -> None:
+def test_state_named_loop_is_refused(job: JobHandle) -> None:
     with pytest.raises(StateError, match=r"state\.loop"):
         job.loop(job.loader(DATA, 2), {"loop": Counter()})
 
 
-def test_metrics_know_how_much_there_is_to_do(job: JobHandle) -> None:
+def test_metric_records_have_the_total_steps(job: JobHandle) -> None:
     loop = job.loop(job.loader(DATA, 2), {}, epochs=2)
     for (batch,) in loop:
         loop.log(loss=batch.sum())
@@ -378,7 +378,7 @@ def test_metrics_know_how_much_there_is_to_do(job: JobHandle) -> None:
     assert '"step":10,"total":10,"epoch":1' in lines[-1]
 
 
-def test_a_stop_is_saved_before_a_server_that_is_away_can_take_its_time(another: Any) -> None:
+def test_stop_saves_before_sending_metrics_to_a_server(another: Any) -> None:
     job = another("run")
     had: list[tuple[int, list[int]]] = []
     job.metrics.every_s = 3600.0  # the first step's record, and the newest one when it stops
@@ -389,7 +389,7 @@ def test_a_stop_is_saved_before_a_server_that_is_away_can_take_its_time(another:
     assert meanwhile == [step]
 
 
-def test_a_logged_loss_does_not_keep_its_graph_alive(job: JobHandle) -> None:
+def test_loop_log_does_not_keep_the_graph_of_a_loss(job: JobHandle) -> None:
     weight, alive = torch.ones(3, requires_grad=True), []
     loop = job.loop([1, 2, 3], {})
     for _ in loop:
@@ -401,12 +401,12 @@ def test_a_logged_loss_does_not_keep_its_graph_alive(job: JobHandle) -> None:
     assert len(alive) == 3
 
 
-def test_ranks_of_a_model_without_parameters_to_train_need_no_ddp(job: JobHandle) -> None:
+def test_wrap_returns_a_model_without_parameters_unchanged(job: JobHandle) -> None:
     net = torch.nn.ReLU()
     assert job.wrap(net) is net
 
 
-def test_the_time_of_a_loop_is_told_by_what_it_was_spent_on(another: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loop_records_its_time_by_activity(another: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("clusterdp.train.output.attempt_record.monotonic", lambda: now)
     job = another("run", every_steps=4)
@@ -434,7 +434,7 @@ def test_the_time_of_a_loop_is_told_by_what_it_was_spent_on(another: Any, monkey
     assert told["step"] == 10
 
 
-def test_the_training_ends_at_the_steps_that_are_asked_for_in_mid_epoch_and_after_a_stop(another: Any) -> None:
+def test_max_steps_ends_the_training_also_after_a_resume(another: Any) -> None:
     def limited(job: JobHandle, **options: Any) -> tuple[list[Any], Loop[Any], Counter]:
         job.phases.max_steps = 8
         return seen(job, job.loader(DATA, 2), **options)  # 5 steps an epoch
@@ -454,7 +454,7 @@ def load_data() -> Any:
     yield (torch.zeros(2),)
 
 
-def test_function_in_place_of_batches_is_refused_with_what_to_pass(job: JobHandle) -> None:
+def test_function_in_place_of_a_loader_is_refused_with_a_remedy(job: JobHandle) -> None:
     said = "load_data is a function, .* Pass an object whose __iter__ calls it"
     watched = job.loop([], {}).watch(load_data)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=f"loop.watch: {said}"):
@@ -463,7 +463,7 @@ def test_function_in_place_of_batches_is_refused_with_what_to_pass(job: JobHandl
         job.loop(load_data, {}, name="second")  # type: ignore[arg-type]
 
 
-def test_single_rank_ends_after_the_step_at_hand(job: JobHandle) -> None:
+def test_loop_end_on_a_single_rank_finishes_the_current_step(job: JobHandle) -> None:
     loop = job.loop([torch.zeros(1)] * 100, {}, epochs=3)
     for epoch in loop.epochs():
         for _ in epoch:
