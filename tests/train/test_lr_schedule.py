@@ -7,7 +7,7 @@ from clusterdp.errors import ConfigError
 from clusterdp.train.optim.lr_schedule import warmup_cosine
 
 
-def test_the_rate_rises_then_falls_and_stays_at_its_floor() -> None:
+def test_warmup_cosine_rises_then_falls_to_its_floor() -> None:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=2.0)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, warmup_cosine(4, 12, floor=0.1))
     rates = []
@@ -21,7 +21,7 @@ def test_the_rate_rises_then_falls_and_stays_at_its_floor() -> None:
     assert rates[12:] == pytest.approx([0.2, 0.2])
 
 
-def test_it_may_do_without_a_warm_up_or_consist_of_it() -> None:
+def test_warmup_cosine_may_have_no_or_only_warm_up() -> None:
     assert warmup_cosine(0, 2)(0) == 1.0
     assert [warmup_cosine(2, 2)(step) for step in range(3)] == [0.5, 1.0, 1.0]
     with pytest.raises(ConfigError, match="5 steps of warm-up in 4"):

@@ -53,7 +53,7 @@ PROPERTIES = {
 
 
 @pytest.mark.parametrize("level", PROPERTIES)
-def test_each_level_means_what_apex_meant_by_it(level: str) -> None:
+def test_amp_levels_have_the_properties_of_apex(level: str) -> None:
     model, optimizer, amp = made(level)
     weights, norms, steps_on, activations, scale = PROPERTIES[level]
     seen = []
@@ -68,7 +68,7 @@ def test_each_level_means_what_apex_meant_by_it(level: str) -> None:
 
 
 @pytest.mark.parametrize("level", ["O2", "O3"])
-def test_a_model_in_fp16_takes_and_gives_fp32(level: str) -> None:
+def test_fp16_model_takes_and_returns_fp32(level: str) -> None:
     class Named(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -83,7 +83,7 @@ def test_a_model_in_fp16_takes_and_gives_fp32(level: str) -> None:
     assert (out["y"].dtype, same.dtype) == (FULL, torch.int64)
 
 
-def test_o2_does_what_the_same_steps_by_hand_do() -> None:
+def test_o2_equals_master_weights_by_hand() -> None:
     model, optimizer, amp = made("O2", init_scale=8.0)
     hand = net()
     for part in (hand[0], hand[3]):
@@ -108,7 +108,7 @@ def test_o2_does_what_the_same_steps_by_hand_do() -> None:
         assert torch.equal(ours, theirs)
 
 
-def test_updates_too_small_for_fp16_add_up_in_the_masters() -> None:
+def test_updates_too_small_for_fp16_accumulate_in_the_master_weights() -> None:
     moved = {}
     for level in ("O2", "O3"):
         amp = Amp(level, "cpu", loss_scale=1.0)
@@ -127,7 +127,7 @@ def test_updates_too_small_for_fp16_add_up_in_the_masters() -> None:
 
 
 @pytest.mark.parametrize("level", ["O2", "O3"])
-def test_a_static_scale_stays_and_an_overflow_still_skips_its_step(level: str) -> None:
+def test_static_loss_scale_is_kept_and_an_overflow_skips_the_step(level: str) -> None:
     model, optimizer, amp = made(level, loss_scale=128.0)
     before = [p.detach().clone() for p in model.parameters()]
     optimizer.zero_grad()
@@ -142,7 +142,7 @@ def test_a_static_scale_stays_and_an_overflow_still_skips_its_step(level: str) -
     assert not all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
-def test_gradients_of_a_window_that_is_dropped_are_gone() -> None:
+def test_zero_grad_clears_gradients_of_an_o2_model() -> None:
     model, optimizer, amp = made("O2")
     amp.backward(model(torch.randn(3, 4)).sum())
     optimizer.zero_grad()
@@ -150,7 +150,7 @@ def test_gradients_of_a_window_that_is_dropped_are_gone() -> None:
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O3"])
-def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(level: str, tmp_path: Any) -> None:
+def test_resumed_amp_run_equals_the_uninterrupted_one_bit_for_bit(level: str, tmp_path: Any) -> None:
     whole = made(level, init_scale=64.0, growth_interval=2)
     train(*whole, steps=3)
     state = dict(zip(("model", "optimizer", "amp"), whole, strict=True))
@@ -165,7 +165,7 @@ def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(level: str, tmp_pa
         assert digest(one.state_dict()) == digest(other.state_dict())
 
 
-def test_o2_without_its_masters_is_an_error_and_no_silent_o3() -> None:
+def test_o2_step_without_adopt_is_an_error() -> None:
     amp = Amp("O2", "cpu")
     model = amp.cast(net())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -174,7 +174,7 @@ def test_o2_without_its_masters_is_an_error_and_no_silent_o3() -> None:
         amp.step(optimizer)
 
 
-def test_masters_are_those_of_one_optimizer() -> None:
+def test_adopting_a_second_optimizer_is_refused() -> None:
     model, optimizer, amp = made("O2")
     amp.adopt(optimizer)  # they are its own
     with pytest.raises(ConfigError, match="Make another Amp"):
@@ -182,18 +182,18 @@ def test_masters_are_those_of_one_optimizer() -> None:
 
 
 @pytest.mark.parametrize("level", ["O2", "O3"])
-def test_a_model_that_nobody_has_cast_is_no_silent_fp32(level: str) -> None:
+def test_adopting_an_uncast_fp32_model_is_refused(level: str) -> None:
     with pytest.raises(ConfigError, match=rf"{level} has its weights in fp16, .* Call amp\.cast\(model\) before"):
         Amp(level, "cpu").adopt(torch.optim.SGD(net().parameters(), lr=0.1))
 
 
-def test_masters_are_not_dropped_at_a_resume() -> None:
+def test_resuming_o2_state_at_o1_is_refused() -> None:
     _, _, amp = made("O2")
     with pytest.raises(StateError, match="O1 has no place for them"):
         Amp("O1", "cpu").load_state_dict(amp.state_dict())
 
 
-def test_a_run_that_comes_to_o2_takes_its_masters_from_its_weights() -> None:
+def test_resume_from_o1_to_o2_takes_master_weights_from_the_model() -> None:
     _, _, before = made("O1", init_scale=32.0)
     model, optimizer, amp = made("O2")
     with torch.no_grad():
@@ -203,7 +203,7 @@ def test_a_run_that_comes_to_o2_takes_its_masters_from_its_weights() -> None:
     assert amp.scale == 32.0
 
 
-def test_training_goes_on_from_the_best_weights_and_not_from_the_masters_of_others(job: JobHandle) -> None:
+def test_load_best_updates_the_o2_master_weights(job: JobHandle) -> None:
     model, optimizer, amp = made("O2", loss_scale=1.0)
     best = [p.detach().clone() for p in model.parameters()]
     back = []
@@ -227,7 +227,7 @@ def test_training_goes_on_from_the_best_weights_and_not_from_the_masters_of_othe
         ({"level": "O2", "loss_scale": -1}, "-1 is neither dynamic"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options: dict[str, Any], said: str) -> None:
+def test_contradictory_amp_options_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Amp(**options, device="cpu")
 
@@ -242,7 +242,7 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], said: str) -> N
         pytest.param("O3", {"clip_norm": 0.1}, 32.0, marks=pytest.mark.slow),
     ],
 )
-def test_an_overflow_of_one_rank_in_one_batch_skips_the_windows_step_on_all_ranks(
+def test_overflow_on_one_rank_skips_the_accumulated_step_on_all_ranks(
     tmp_path: Path, level: str, clip: dict[str, float], loss_scale: float | None
 ) -> None:
     """Under accumulation, clipping and DDP: the scale halves on all ranks, and the weights stay the same bits."""
@@ -257,7 +257,7 @@ def test_an_overflow_of_one_rank_in_one_batch_skips_the_windows_step_on_all_rank
     assert len(set(digests)) == 5
 
 
-def test_clipping_is_by_norm_or_by_value() -> None:
+def test_amp_step_clips_by_norm_or_by_value_not_both() -> None:
     model, optimizer, amp = made("O2", init_scale=4.0)
     amp.backward(model(torch.full((3, 4), 100.0)).sum())
     with pytest.raises(ConfigError, match="Keep one"):

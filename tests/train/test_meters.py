@@ -24,7 +24,7 @@ def one_process() -> dict[str, float]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_over_ranks_with_uneven_batches_they_are_those_of_one_process(tmp_path: Path, size: int) -> None:
+def test_meters_over_uneven_ranks_equal_one_process(tmp_path: Path, size: int) -> None:
     # Batches of 5; the samples are dealt out so that one rank of four has no batch at all.
     shares = {1: [SAMPLES], 2: [SAMPLES[:16], SAMPLES[16:]], 4: [SAMPLES[:3], SAMPLES[3:20], [], SAMPLES[20:]]}[size]
     with running(tmp_path / "ranks", programs.meters_over, shares, size=size) as ranks:
@@ -33,7 +33,7 @@ def test_over_ranks_with_uneven_batches_they_are_those_of_one_process(tmp_path: 
     assert answers[0] == pytest.approx(one_process(), rel=1e-12)
 
 
-def test_elements_of_a_tensor_are_samples_and_a_weight_may_live_on_the_device() -> None:
+def test_mean_meter_counts_tensor_elements_as_samples() -> None:
     meters = Meters()
     meters.mean(accuracy=torch.tensor([True, False, True, True]).float())
     meters.mean(accuracy=torch.tensor([False, False]).float())
@@ -43,7 +43,7 @@ def test_elements_of_a_tensor_are_samples_and_a_weight_may_live_on_the_device() 
     assert meters.reduce() == {}
 
 
-def test_integers_halves_and_not_a_number_are_taken_as_they_are() -> None:
+def test_meters_take_integers_bfloat16_and_nan() -> None:
     meters = Meters()
     meters.sum(right=torch.tensor(3), seen=4)
     meters.sum(right=torch.tensor(True), seen=2.5)
@@ -55,14 +55,14 @@ def test_integers_halves_and_not_a_number_are_taken_as_they_are() -> None:
     assert math.isnan(found["norm"])
 
 
-def test_a_thousand_small_losses_are_added_up_in_double_precision() -> None:
+def test_mean_meter_adds_up_in_double_precision() -> None:
     meters = Meters()
     for _ in range(1000):
         meters.mean(loss=torch.tensor(0.1))
     assert meters.reduce()["loss"] == pytest.approx(float(torch.tensor(0.1)), rel=1e-13)
 
 
-def test_they_go_on_in_the_middle_of_an_epoch() -> None:
+def test_meters_resume_in_mid_epoch() -> None:
     values = torch.rand(20, generator=torch.Generator().manual_seed(0))
 
     def fill(meters: Meters, part: torch.Tensor) -> Meters:
@@ -77,7 +77,7 @@ def test_they_go_on_in_the_middle_of_an_epoch() -> None:
     assert fill(second, values[7:]).reduce() == fill(Meters(), values).reduce()
 
 
-def test_what_is_added_up_does_not_hold_the_graph() -> None:
+def test_meters_do_not_hold_the_graph() -> None:
     meters = Meters()
     weight = torch.ones(3, requires_grad=True)
     meters.mean(loss=(weight * 2).sum())
@@ -85,7 +85,7 @@ def test_what_is_added_up_does_not_hold_the_graph() -> None:
     assert not any(t.on_device.requires_grad for t in (meters._meters["loss"].total, meters._meters["loss2"]))  # type: ignore[union-attr]
 
 
-def test_one_name_is_of_one_kind() -> None:
+def test_meter_name_used_for_two_kinds_is_refused() -> None:
     meters = Meters()
     meters.mean(loss=1.0)
     with pytest.raises(ConfigError, match="'loss' is a mean, and now a sum"):
@@ -114,7 +114,7 @@ class Accuracy:
         self.right, self.seen = state["right"], state["seen"]
 
 
-def test_objects_with_update_and_compute_are_part_of_it() -> None:
+def test_attached_metric_object_is_saved_and_restored() -> None:
     meters, metric = Meters(), Accuracy()
     meters.attach("accuracy", metric)
     metric.update(3, 4)
@@ -137,14 +137,14 @@ def test_objects_with_update_and_compute_are_part_of_it() -> None:
         ([{"a": 1.0}, {"a": 1.0, "b": 0.5}], "metrics.f1_b: compute() gave None on rank 0 and 0.5 on rank 1"),
     ],
 )
-def test_objects_give_all_ranks_the_same_number_or_the_same_error(tmp_path: Path, values: Any, found: Any) -> None:
+def test_metric_objects_give_the_same_result_or_error_on_all_ranks(tmp_path: Path, values: Any, found: Any) -> None:
     with running(tmp_path / "ranks", programs.objects_over, values, size=2) as ranks:
         answers = ranks.answers
     assert answers[0] == answers[1]
     assert answers[0].startswith(found) if isinstance(found, str) else answers[0] == found
 
 
-def test_no_number_on_all_ranks_is_the_same_on_all(tmp_path: Path) -> None:
+def test_nan_of_metric_objects_on_all_ranks_is_accepted(tmp_path: Path) -> None:
     with running(tmp_path / "ranks", programs.objects_over, [math.nan, math.nan], size=2) as ranks:
         assert all(math.isnan(answer["f1"]) for answer in ranks.answers)
 
@@ -172,7 +172,7 @@ class Sums(torch.nn.Module):
         return super()._apply(fn, recurse)
 
 
-def test_what_is_within_a_metric_goes_on_too_and_on_its_device() -> None:
+def test_nested_metric_state_is_restored_on_its_device() -> None:
     """torchmetrics' MinMaxMetric(Accuracy()), which is a module in a module."""
     meters, metric = Meters(), Sums(Sums())
     meters.attach("least", metric)
@@ -183,7 +183,7 @@ def test_what_is_within_a_metric_goes_on_too_and_on_its_device() -> None:
     assert [part.total.device.type for part in metric.modules()] == ["meta", "meta"]  # type: ignore[union-attr]
 
 
-def test_a_metric_that_no_checkpoint_has_is_told_once_and_one_that_is_new_in_it_begins_anew(
+def test_metric_without_saved_state_warns_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     class Bare:

@@ -17,7 +17,7 @@ from tests.train.ranks import running
 from tests.train.test_strategy import close
 
 
-def test_each_part_lies_on_its_device_and_activations_follow() -> None:
+def test_model_parallel_places_parts_and_moves_activations() -> None:
     model = ModelParallel(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2), devices=["cpu", "meta"])
     assert [device.type for device in model.devices] == ["cpu", "cpu", "meta"]
     assert [p.device.type for p in model.parameters()] == ["cpu", "cpu", "meta", "meta"]
@@ -29,7 +29,7 @@ def test_each_part_lies_on_its_device_and_activations_follow() -> None:
     assert not is_split(nn.Linear(1, 1))
 
 
-def test_inside_ddp_and_each_part_in_one_of_its_own_it_trains_as_the_whole(tmp_path: Path) -> None:
+def test_model_parallel_in_ddp_trains_like_the_whole_model(tmp_path: Path) -> None:
     with running(tmp_path, techniques.split, size=2) as ranks:
         answers = ranks.answers
     assert answers[0] == answers[1]
@@ -38,14 +38,14 @@ def test_inside_ddp_and_each_part_in_one_of_its_own_it_trains_as_the_whole(tmp_p
     assert close(each, whole)  # its buckets are others
 
 
-def test_a_rank_takes_part_with_the_model_where_it_is(job: JobHandle) -> None:
+def test_wrap_does_not_move_a_model_on_several_devices(job: JobHandle) -> None:
     """No model that lies on several devices is moved."""
     model = ModelParallel(nn.Linear(1, 1), nn.Linear(1, 1), devices=["cpu", "meta"])
     wrapped = strategy.wrap(model, job.group, job.train, job.amp, {}, share=False)
     assert [p.device.type for p in wrapped.parameters()] == ["cpu", "cpu", "meta", "meta"]
 
 
-def test_the_biggest_part_is_as_small_as_may_be() -> None:
+def test_largest_part_is_minimized_by_in_parts() -> None:
     layers = nn.Sequential(*(nn.Linear(size, 1, bias=False) for size in (5, 1, 1, 1, 6, 2)))
     sizes = [[layer.in_features for layer in part] for part in in_parts(layers, 3)]  # type: ignore[union-attr]
     assert sizes == [[5, 1, 1], [1, 6], [2]]

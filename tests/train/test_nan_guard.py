@@ -29,7 +29,7 @@ from tests.train.runs import Run
         pytest.param("constant", "bf16", 0, marks=pytest.mark.slow),
     ],
 )
-def test_all_ranks_stop_at_once_and_know_whose_loss_it_was(tmp_path: Path, how: str, level: str, rank: int) -> None:
+def test_nan_loss_stops_all_ranks_naming_its_rank_and_samples(tmp_path: Path, how: str, level: str, rank: int) -> None:
     with running(tmp_path, techniques.not_finite, "stop", how, level, rank, size=2) as ranks:
         said = set(ranks.answers)
     what = "nan" if how == "input" else "inf"
@@ -49,9 +49,7 @@ def test_all_ranks_stop_at_once_and_know_whose_loss_it_was(tmp_path: Path, how: 
         pytest.param("constant", "bf16", "fsdp", marks=pytest.mark.slow),
     ],
 )
-def test_the_step_is_skipped_on_all_ranks_and_leaves_nothing_behind(
-    tmp_path: Path, how: str, level: str, strategy: str
-) -> None:
+def test_skipped_nan_step_changes_no_state_on_any_rank(tmp_path: Path, how: str, level: str, strategy: str) -> None:
     """Not even in the statistics of BatchNorm, which have seen the batch before its loss was known."""
     with running(tmp_path, techniques.not_finite, "skip", how, level, 0, strategy, size=2) as ranks:
         (ends, skipped, clean), (others, *_) = ranks.answers
@@ -65,12 +63,12 @@ def test_the_step_is_skipped_on_all_ranks_and_leaves_nothing_behind(
 
 
 @pytest.mark.slow
-def test_a_gradient_that_is_not_finite_names_no_rank_if_all_losses_are(tmp_path: Path) -> None:
+def test_nan_gradient_with_finite_losses_names_no_rank(tmp_path: Path) -> None:
     with running(tmp_path, techniques.not_finite, "stop", "gradient", size=2) as ranks:
         assert "step 3: the losses of all ranks are finite, but a gradient is not" in ranks.answers[0]
 
 
-def test_an_overflow_is_the_scalers_business(job: JobHandle) -> None:
+def test_scaler_overflow_is_not_reported_by_the_nan_guard(job: JobHandle) -> None:
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     amp, nan_guard = Amp("O1", "cpu", init_scale=64.0), NanGuard(model, job.group, "stop")
@@ -80,7 +78,7 @@ def test_an_overflow_is_the_scalers_business(job: JobHandle) -> None:
     assert amp.scale == 32.0
 
 
-def test_watching_and_looking_change_no_bit(job: JobHandle) -> None:
+def test_nan_guard_changes_no_bit_of_the_training(job: JobHandle) -> None:
     ends = []
     for watched in (False, True):
         torch.manual_seed(0)
@@ -96,7 +94,7 @@ def test_watching_and_looking_change_no_bit(job: JobHandle) -> None:
     assert torch.equal(*ends)
 
 
-def test_a_training_that_only_skips_is_given_up(job: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nan_guard_gives_up_after_many_skipped_steps(job: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     amp, nan_guard = Amp("O0", "cpu"), NanGuard(model, job.group, "skip")
@@ -133,7 +131,7 @@ class Means:
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_what_is_skipped_is_in_no_score_of_the_epoch(job: JobHandle, accumulate: int) -> None:
+def test_skipped_batch_does_not_count_in_the_epochs_scores(job: JobHandle, accumulate: int) -> None:
     """Or one batch of ten thousand makes the loss NaN that a scheduler or early stopping goes by."""
     x = torch.arange(10.0).reshape(10, 1)
     x[4] = float("nan")
@@ -163,7 +161,7 @@ def test_what_is_skipped_is_in_no_score_of_the_epoch(job: JobHandle, accumulate:
     assert math.isnan(rows[None]["loss"])
 
 
-def test_a_restored_models_statistics_are_those_to_go_back_to(job: JobHandle) -> None:
+def test_skipped_step_after_a_restore_keeps_the_restored_statistics(job: JobHandle) -> None:
     model, amp = nn.BatchNorm1d(2), Amp("O0", "cpu")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     nan_guard = NanGuard(model, job.group, "skip")
@@ -174,12 +172,12 @@ def test_a_restored_models_statistics_are_those_to_go_back_to(job: JobHandle) ->
     assert model.running_mean.tolist() == [3.0, 4.0]
 
 
-def test_a_policy_that_does_not_exist_is_refused(job: JobHandle) -> None:
+def test_unknown_on_nan_policy_is_refused(job: JobHandle) -> None:
     with pytest.raises(ConfigError, match=r"train\.on_nan: 'ignore' is neither stop nor skip"):
         NanGuard(nn.Linear(1, 1), job.group, "ignore")
 
 
-def test_the_attempt_ends_on_all_ranks_with_the_samples_of_the_loader(tmp_path: Path) -> None:
+def test_policy_stop_ends_all_ranks_naming_the_loaders_samples(tmp_path: Path) -> None:
     """As the worker runs it, by config: the bad sample is number 13 of the data set."""
     train: dict[str, Any] = {"backend": "gloo", "on_nan": "stop", "accumulate": 2}
     run = Run(tmp_path / "run", "tests.train.techniques:meets_nan", {"bad": 13}, train=train)
@@ -192,7 +190,7 @@ def test_the_attempt_ends_on_all_ranks_with_the_samples_of_the_loader(tmp_path: 
     assert run.outcome("1.0") is None
 
 
-def test_gradients_are_not_finite_where_only_a_constant_of_the_loss_is_not(group: Group) -> None:
+def test_infinite_constant_in_the_loss_makes_gradients_nan(group: Group) -> None:
     """Or the other ranks, which see the gradients alone, would take a step that this one does not."""
     model = nn.Linear(2, 1)
     loss = model(torch.ones(1, 2)).sum() + float("inf")

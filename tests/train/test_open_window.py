@@ -44,7 +44,7 @@ def check(whole: Any, first: Any, second: Any) -> None:
     assert second["digest"] == whole["digest"]
 
 
-def test_a_stop_waits_for_the_end_of_a_window_that_the_loop_was_not_told_of(
+def test_stop_waits_for_the_end_of_an_undeclared_accumulation_window(
     attempt: Attempt, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = attempt("whole")
@@ -53,7 +53,7 @@ def test_a_stop_waits_for_the_end_of_a_window_that_the_loop_was_not_told_of(
     assert "not exact" not in "".join(capsys.readouterr())
 
 
-def test_a_stop_waits_for_the_optimizer_that_accumulates_beside_another(
+def test_stop_waits_for_the_accumulating_of_two_optimizers(
     attempt: Attempt, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = attempt("whole", beside=True)
@@ -62,7 +62,7 @@ def test_a_stop_waits_for_the_optimizer_that_accumulates_beside_another(
     assert "not exact" not in "".join(capsys.readouterr())
 
 
-def test_periodic_saves_wait_for_it_too(attempt: Attempt, tmp_path: Path) -> None:
+def test_periodic_saves_wait_for_the_end_of_an_open_window(attempt: Attempt, tmp_path: Path) -> None:
     whole = attempt("whole")
     attempt("run", every_steps=5, break_at=19)
     assert [info.step for info in list_checkpoints(str(tmp_path / "run" / "checkpoints"))] == [8, 12, 16]
@@ -71,14 +71,14 @@ def test_periodic_saves_wait_for_it_too(attempt: Attempt, tmp_path: Path) -> Non
     assert second["digest"] == whole["digest"]
 
 
-def test_ranks_wait_together(tmp_path: Path) -> None:
+def test_two_ranks_wait_together_for_an_open_window(tmp_path: Path) -> None:
     with running(tmp_path / "ranks", foreign.whole_and_in_parts, str(tmp_path), [5], size=2) as ranks:
         for whole, first, second in ranks.answers:
             check(whole, first, second)
 
 
 @pytest.mark.slow
-def test_four_ranks_wait_together_wherever_the_stop_comes(tmp_path: Path) -> None:
+def test_four_ranks_wait_together_at_any_stop(tmp_path: Path) -> None:
     stops = [1, 2, 7, 8, 13]
     with running(tmp_path / "ranks", foreign.whole_and_in_parts, str(tmp_path), stops, size=4) as ranks:
         for whole, *parts in ranks.answers:
@@ -86,7 +86,7 @@ def test_four_ranks_wait_together_wherever_the_stop_comes(tmp_path: Path) -> Non
                 check(whole, first, second)
 
 
-def test_a_save_that_the_training_asks_for_in_a_window_is_told_not_to_be_exact(
+def test_save_requested_within_an_open_window_is_reported_as_inexact(
     job: JobHandle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = nn.Linear(1, 1)
@@ -104,7 +104,7 @@ def test_a_save_that_the_training_asks_for_in_a_window_is_told_not_to_be_exact(
     assert "clusterdp: step 3 is saved" in said
 
 
-def test_a_stop_while_evaluating_in_a_window_is_told_not_to_be_exact(
+def test_stop_in_an_evaluation_within_an_open_window_is_inexact(
     job: JobHandle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clusterdp.train.ranks.shared_flags.MOST_STEPS", 1)
@@ -140,7 +140,7 @@ def model_and(kind: Any, **options: Any) -> tuple[nn.Module, Any, Callable[[], A
     return model, kind(model.parameters(), **options), lambda: model(torch.ones(1, 2)).sum().backward()
 
 
-def test_two_optimizers_that_take_turns_put_nothing_off_after_their_first_turns(job: JobHandle) -> None:
+def test_alternating_optimizers_delay_saves_only_at_first(job: JobHandle) -> None:
     """As those of a GAN, where each one's losses leave gradients in the other's parameters."""
     a, one, back_a = model_and(torch.optim.SGD, lr=0.1)
     b, other, back_b = model_and(torch.optim.Adam)
@@ -159,7 +159,7 @@ def test_two_optimizers_that_take_turns_put_nothing_off_after_their_first_turns(
     )
 
 
-def test_an_optimizer_that_never_steps_puts_off_the_first_batches_alone(job: JobHandle) -> None:
+def test_idle_optimizer_delays_saves_only_at_first(job: JobHandle) -> None:
     """As that of a discriminator while the generator is trained alone."""
     a, one, back_a = model_and(torch.optim.SGD, lr=0.1)
     b, other, back_b = model_and(torch.optim.SGD, lr=0.1)
@@ -173,7 +173,7 @@ def test_an_optimizer_that_never_steps_puts_off_the_first_batches_alone(job: Job
     assert Batches(job, a=a, b=b, one=one, other=other).put_off(*[body] * (LONGEST + 4))[-4:] == [False] * 4
 
 
-def test_a_window_of_two_optimizers_ends_where_both_end(job: JobHandle) -> None:
+def test_window_of_two_optimizers_ends_with_the_later_step(job: JobHandle) -> None:
     a, one, back_a = model_and(torch.optim.SGD, lr=0.1)
     b, other, back_b = model_and(torch.optim.SGD, lr=0.1)
 
@@ -191,7 +191,7 @@ def test_a_window_of_two_optimizers_ends_where_both_end(job: JobHandle) -> None:
     assert Batches(job, a=a, b=b, one=one, other=other).put_off(*period * 3) == [*[True] * 5, False] * 3
 
 
-def test_lbfgs_which_calls_for_its_gradients_puts_nothing_off(job: JobHandle) -> None:
+def test_lbfgs_with_a_closure_delays_no_save(job: JobHandle) -> None:
     model, optimizer, back = model_and(torch.optim.LBFGS, max_iter=2)
 
     def closure() -> torch.Tensor:
@@ -202,7 +202,7 @@ def test_lbfgs_which_calls_for_its_gradients_puts_nothing_off(job: JobHandle) ->
     assert Batches(job, model=model, optimizer=optimizer).put_off(lambda: optimizer.step(closure)) == [False]
 
 
-def test_a_step_that_is_skipped_puts_a_stop_off_by_a_batch_and_by_no_more_than_a_few(job: JobHandle) -> None:
+def test_skipped_step_delays_a_stop_by_few_batches(job: JobHandle) -> None:
     """By a GradScaler, or on_nan: the gradients are thrown away at the beginning of the next batch."""
     model, optimizer, back = model_and(torch.optim.SGD, lr=0.1)
 
@@ -220,13 +220,13 @@ def test_a_step_that_is_skipped_puts_a_stop_off_by_a_batch_and_by_no_more_than_a
     assert batches.put_off(*[skips] * (SHORTEST + 1)) == [True] * SHORTEST + [False]
 
 
-def test_before_any_window_has_been_seen_it_waits_for_so_many_batches_at_most(job: JobHandle) -> None:
+def test_stop_before_the_first_step_waits_a_limited_number_of_batches(job: JobHandle) -> None:
     model, optimizer, back = model_and(torch.optim.SGD, lr=0.1)
     batches = Batches(job, model=model, optimizer=optimizer)
     assert batches.put_off(*[back] * (LONGEST + 1)) == [True] * LONGEST + [False]
 
 
-def test_a_training_without_an_optimizer_in_its_state_waits_for_nothing(job: JobHandle) -> None:
+def test_training_without_an_optimizer_in_its_state_delays_no_save(job: JobHandle) -> None:
     model, _, back = model_and(torch.optim.SGD, lr=0.1)
     assert Batches(job, model=model).put_off(back, back) == [False, False]
 
@@ -248,7 +248,7 @@ def test_collected_window_leaves_the_hooks_of_a_step_alone() -> None:
     assert stepped and not windows
 
 
-def test_an_optimizer_inside_another_is_seen_to_step(job: JobHandle) -> None:
+def test_step_of_a_wrapped_optimizer_closes_the_window(job: JobHandle) -> None:
     class Wrapper(torch.optim.Optimizer):
         """As accelerate's: it has none of its base's own attributes."""
 

@@ -32,7 +32,7 @@ def script(run: Run, last: str = MISTAKE, **more: str) -> tuple[int, str]:
         ("raise RuntimeError('InvalidCxxCompiler: none')", "train.compile: there is no C++ compiler here."),
     ],
 )
-def test_a_mistake_is_one_line_and_not_tried_again(tmp_path: Path, last: str, said: str) -> None:
+def test_mistake_under_own_job_is_one_line_and_stops_the_run(tmp_path: Path, last: str, said: str) -> None:
     run = Run(tmp_path / "run", "")
     code, output = script(run, last, **run.attempt("7.0"))
     line, end = output.splitlines()
@@ -42,7 +42,7 @@ def test_a_mistake_is_one_line_and_not_tried_again(tmp_path: Path, last: str, sa
     assert run.outcome("7.0") == "stop entry 0"
 
 
-def test_a_lost_claim_is_left_as_the_outcome_for_slurm_would_try_a_crash_again(tmp_path: Path) -> None:
+def test_lost_claim_under_own_job_has_outcome_overtaken(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "")
     lost = "from clusterdp.checkpoint.errors import ClaimLost; raise ClaimLost('claims: another attempt has the run.')"
     code, output = script(run, lost, **run.attempt("7.0"))
@@ -51,7 +51,7 @@ def test_a_lost_claim_is_left_as_the_outcome_for_slurm_would_try_a_crash_again(t
     assert run.outcome("7.0") == "overtaken claim 0"
 
 
-def test_a_run_that_asks_for_its_end_is_not_requeued(tmp_path: Path) -> None:
+def test_job_stop_under_own_job_exits_75_without_requeue(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "")
     asks = "job.stop('enough')\nfor _ in job.loop([1] * 100, {}): pass"
     code, output = script(run, asks, **run.attempt("7.0"))
@@ -59,7 +59,7 @@ def test_a_run_that_asks_for_its_end_is_not_requeued(tmp_path: Path) -> None:
     assert str(run.outcome("7.0")).startswith("stop user ")
 
 
-def test_any_other_error_is_python_s(tmp_path: Path) -> None:
+def test_exception_under_own_job_keeps_pythons_traceback(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "")
     code, output = script(run, "1 / 0", **run.attempt("7.0"))
     assert code == 1
@@ -82,7 +82,7 @@ def test_any_other_error_is_python_s(tmp_path: Path) -> None:
         ("claims", "", 4, None, "claims: cannot be claimed: File exists. Make the run folder writable."),
     ],
 )
-def test_a_run_folder_that_will_not_do_is_one_line(
+def test_invalid_run_folder_under_own_job_is_a_one_line_error(
     tmp_path: Path, name: str, text: str, code: int, outcome: str | None, said: str
 ) -> None:
     run = Run(tmp_path / "run", "")

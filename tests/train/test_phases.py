@@ -110,9 +110,7 @@ def phase(where: str) -> str:
         pytest.param("folds", "KILL", marks=pytest.mark.slow),
     ],
 )
-def test_stopped_or_killed_in_any_phase_and_between_it_ends_in_the_bits_of_the_undisturbed_run(
-    program: Make, name: str, how: str
-) -> None:
+def test_phased_run_disturbed_anywhere_equals_the_undisturbed_one(program: Make, name: str, how: str) -> None:
     whole = program(name, "whole").attempt()
     for where in FAULTS[name]:
         run = program(name, where.replace(" ", "-"))
@@ -127,7 +125,7 @@ def test_stopped_or_killed_in_any_phase_and_between_it_ends_in_the_bits_of_the_u
         assert not {phase(step) for step in second} & over, f"{where}: it has trained {over} again"
 
 
-def test_steps_count_on_through_the_phases_and_every_record_names_its_own(program: Make) -> None:
+def test_steps_continue_across_phases_and_records_name_their_phase(program: Make) -> None:
     run = program("finetune")
     run.attempt()
     assert run.commits() == [
@@ -143,7 +141,7 @@ def test_steps_count_on_through_the_phases_and_every_record_names_its_own(progra
     assert {row.get("phase") for row in rows} == {None, "head", "all"}
 
 
-def test_the_end_of_each_phase_stays_whatever_retention_deletes(program: Make) -> None:
+def test_retention_keeps_the_last_checkpoint_of_each_phase(program: Make) -> None:
     run = program("finetune", keep_last=1)
     whole = run.attempt()
     assert run.commits() == [("", 12), ("head", 20), ("all", 28)]
@@ -152,7 +150,7 @@ def test_the_end_of_each_phase_stays_whatever_retention_deletes(program: Make) -
     assert len(run.commits()) == 3
 
 
-def test_a_phase_that_is_complete_says_so(program: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resumed_run_prints_complete_phases(program: Make, capsys: pytest.CaptureFixture[str]) -> None:
     run = program("folds")
     run.attempt()
     capsys.readouterr()
@@ -172,9 +170,7 @@ def test_a_phase_that_is_complete_says_so(program: Make, capsys: pytest.CaptureF
         (24, ["all 4"]),
     ],
 )
-def test_a_run_goes_back_to_a_step_of_any_phase_and_retires_what_came_later(
-    program: Make, step: int, again: list[str]
-) -> None:
+def test_resume_from_an_earlier_phase_retires_later_checkpoints(program: Make, step: int, again: list[str]) -> None:
     run = program("finetune")
     whole = run.attempt()
     assert run.attempt(("KILL", "all 6"), resume_step=step) is None
@@ -185,16 +181,14 @@ def test_a_run_goes_back_to_a_step_of_any_phase_and_retires_what_came_later(
     assert {phase(where) for where in run.done[2]} == {"between", "all"}
 
 
-def test_a_step_that_no_phase_has_is_refused(program: Make) -> None:
+def test_resume_from_a_step_of_no_phase_is_refused(program: Make) -> None:
     run = program("gan")
     run.attempt()
     with pytest.raises(CheckpointError, match=r"no checkpoint of step 5\. Those that exist: 4, 6, 10, 14, 18"):
         run.attempt(resume_step=5)
 
 
-def test_a_program_whose_phases_have_other_names_is_not_begun_anew(
-    program: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_renamed_phases_are_refused_at_resume(program: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     run = program("gan")
     run.attempt(("KILL", "gan 5"))
     before = run.commits()
@@ -204,7 +198,7 @@ def test_a_program_whose_phases_have_other_names_is_not_begun_anew(
     assert run.commits() == before
 
 
-def test_weights_from_elsewhere_are_the_start_of_the_first_phase_alone(program: Make, tmp_path: Path) -> None:
+def test_start_from_applies_only_to_the_first_phase(program: Make, tmp_path: Path) -> None:
     torch.manual_seed(9)
     other = nn.Linear(phased.WIDTH, phased.WIDTH)
     torch.save(other.state_dict(), tmp_path / "other.pt")
@@ -221,7 +215,7 @@ def train(job: JobHandle, **options: Any) -> Any:
     return loop
 
 
-def test_a_second_loop_without_a_name_is_refused_with_the_remedy(job: JobHandle) -> None:
+def test_second_loop_without_a_name_is_refused_with_a_remedy(job: JobHandle) -> None:
     train(job)
     with pytest.raises(EntryError, match=r'has no name, .* Give it one: job\.loop\(\.\.\., name="finetune"\)'):
         train(job)
@@ -232,13 +226,13 @@ def test_a_second_loop_without_a_name_is_refused_with_the_remedy(job: JobHandle)
         train(job, name="a/b")
 
 
-def test_without_a_place_for_checkpoints_nothing_can_be_mixed_up(job: JobHandle) -> None:
+def test_unnamed_loops_without_checkpoints_are_allowed(job: JobHandle) -> None:
     bare = replace(job._settings, run_dir=None, checkpoint=CheckpointConfig())
     job = JobHandle(bare, job.group, job.stop_signal, "local.1")
     assert [train(job).step, train(job).step, job.step] == [3, 3, 6]
 
 
-def test_who_leaves_a_phase_before_its_end_hears_that_it_cannot_be_resumed(job: JobHandle) -> None:
+def test_loop_after_an_unfinished_phase_is_refused(job: JobHandle) -> None:
     loop = job.loop([1, 2, 3], {}, epochs=3)
     for _ in loop:
         if loop.step == 4:
@@ -247,7 +241,7 @@ def test_who_leaves_a_phase_before_its_end_hears_that_it_cannot_be_resumed(job: 
         train(job, name="next")
 
 
-def test_a_loop_saves_only_while_it_is_at_work(job: JobHandle) -> None:
+def test_save_of_an_inactive_phase_is_refused(job: JobHandle) -> None:
     first, second = (job.loop([1, 2, 3], {}, name=name) for name in ("first", "second"))
     with pytest.raises(StateError, match=r"loop\.save\(\): phase 'second' is not at work"):
         second.save()
@@ -258,7 +252,7 @@ def test_a_loop_saves_only_while_it_is_at_work(job: JobHandle) -> None:
         first.save()
 
 
-def test_a_stop_while_an_earlier_model_evaluates_saves_the_phase_at_work(job: JobHandle) -> None:
+def test_stop_during_evaluation_of_an_earlier_model_saves_the_active_phase(job: JobHandle) -> None:
     teacher, student = trainer(job, "teacher"), trainer(job, "student")
     teacher.fit(phased.data(), epochs=1)
 
@@ -280,7 +274,7 @@ def trainer(job: JobHandle, name: str = "", **options: Any) -> Trainer:
     return Trainer(net, nn.MSELoss(), torch.optim.SGD(net.parameters(), lr=0.1), job=job, name=name, **options)
 
 
-def test_fit_with_other_data_or_by_another_trainer_is_a_phase_of_its_own(job: JobHandle) -> None:
+def test_fit_on_other_data_requires_a_trainer_with_a_name(job: JobHandle) -> None:
     first = trainer(job)
     x, y = phased.data().tensors
     first.fit((x, y), epochs=1)
@@ -295,7 +289,7 @@ def test_fit_with_other_data_or_by_another_trainer_is_a_phase_of_its_own(job: Jo
         first.fit((x, y), epochs=3)
 
 
-def test_without_a_place_for_checkpoints_fit_counts_epochs_in_all(
+def test_repeated_fit_without_checkpoints_counts_epochs_in_all(
     job: JobHandle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bare = replace(job._settings, run_dir=None, checkpoint=CheckpointConfig())
@@ -309,9 +303,7 @@ def test_without_a_place_for_checkpoints_fit_counts_epochs_in_all(
 
 
 @pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader])
-def test_a_loader_that_two_phases_share_goes_on_as_in_the_undisturbed_run(
-    job: JobHandle, tmp_path: Path, kind: Any
-) -> None:
+def test_loader_shared_by_two_phases_resumes_exactly(job: JobHandle, tmp_path: Path, kind: Any) -> None:
     """It draws its order from a generator of its own, or knows its own place."""
 
     def attempt(folder: str, number: int, *, until: str) -> list[Any]:
@@ -337,7 +329,7 @@ def test_a_loader_that_two_phases_share_goes_on_as_in_the_undisturbed_run(
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
 @pytest.mark.parametrize("name", FAULTS)
-def test_over_two_ranks_too(tmp_path: Path, name: str, how: str) -> None:
+def test_phased_run_on_two_ranks_equals_the_undisturbed_one(tmp_path: Path, name: str, how: str) -> None:
     """A fault in each phase and between two, one after the other, in one run."""
     size, ends = 2, []
     for faults in ([], FAULTS[name]):

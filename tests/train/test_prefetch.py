@@ -17,13 +17,13 @@ DATA = TensorDataset(torch.arange(10.0))
 
 @pytest.mark.parametrize("ahead", [True, False])
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_all_batches_come_in_order(count: int, ahead: bool) -> None:
+def test_prefetcher_keeps_the_order_of_batches(count: int, ahead: bool) -> None:
     batches = [(torch.full((2,), float(i)), f"name {i}") for i in range(count)]
     seen = list(Prefetcher(batches, "cpu", transform=lambda batch: (batch[0] * 2, batch[1]), ahead=ahead))
     assert [(x.tolist(), name) for x, name in seen] == [([2.0 * i] * 2, f"name {i}") for i in range(count)]
 
 
-def test_it_looks_one_batch_ahead_and_no_further() -> None:
+def test_prefetcher_reads_one_batch_ahead() -> None:
     taken: list[int] = []
     source = (taken.append(i) or torch.tensor(i) for i in range(5))
     batches = iter(Prefetcher(source, "cpu"))
@@ -31,7 +31,7 @@ def test_it_looks_one_batch_ahead_and_no_further() -> None:
     assert taken == [0, 1]
 
 
-def test_tensors_are_moved_wherever_they_are() -> None:
+def test_to_device_moves_nested_tensors() -> None:
     Pair = namedtuple("Pair", "x y")
     batch = {"a": [torch.ones(1), 3], "b": Pair(torch.ones(2), "name")}
     moved = to_device(batch, torch.device("meta"))
@@ -40,7 +40,7 @@ def test_tensors_are_moved_wherever_they_are() -> None:
 
 
 @pytest.mark.parametrize("stop_at", [0, 1, 4, 5, 7])
-def test_in_a_loop_a_checkpoint_knows_what_is_done_and_not_what_was_fetched(job: JobHandle, stop_at: int) -> None:
+def test_checkpoint_counts_trained_not_prefetched_batches(job: JobHandle, stop_at: int) -> None:
     def batches(job: JobHandle, most: int | None = None) -> list[Any]:
         loop = job.loop(job.loader(DATA, 2, shuffle=False), {}, epochs=2, move=lambda batch: batch[0] + 100)
         seen = []
@@ -58,7 +58,7 @@ def test_in_a_loop_a_checkpoint_knows_what_is_done_and_not_what_was_fetched(job:
     assert first + batches(JobHandle(job._settings, job.group, job.stop_signal, "1.1")) == whole
 
 
-def test_a_loader_that_keeps_its_own_place_is_not_asked_for_more_than_is_needed(job: JobHandle) -> None:
+def test_loader_without_known_position_is_not_prefetched(job: JobHandle) -> None:
     taken: list[int] = []
 
     class Counts(list[Any]):
@@ -70,7 +70,7 @@ def test_a_loader_that_keeps_its_own_place_is_not_asked_for_more_than_is_needed(
     assert taken == [0]
 
 
-def test_without_samples_of_its_own_seed_nothing_is_fetched_ahead(job: JobHandle) -> None:
+def test_loader_without_seeded_samples_is_not_prefetched(job: JobHandle) -> None:
     """The augmentations would draw from the streams that a checkpoint saves."""
     plain = [torch.tensor(float(i)) for i in range(4)]
     loader = job.loader(plain, 1, seed_samples=False, num_workers=0)  # type: ignore[arg-type]

@@ -18,32 +18,32 @@ from tests.train.preflights import preflight
 from tests.train.ranks import free_port, running, wait_until
 
 
-def test_a_well_node_says_nothing(tmp_path: Path) -> None:
+def test_healthy_node_has_no_fatal_preflight_findings(tmp_path: Path) -> None:
     assert list(own_checks.free_host_memory()) == []
     assert [f for f in own_checks.run_folder(tmp_path, "n1") if f.fatal] == []
     assert [*own_checks.devices()] == []
     assert list(tmp_path.iterdir()) == [], "no probe is left behind"
 
 
-def test_a_full_memory(tmp_path: Path) -> None:
+def test_preflight_finds_a_node_short_of_memory(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 9999999 kB\nMemAvailable:   102400 kB\n")
     assert texts(own_checks.free_host_memory(tmp_path / "meminfo")) == ["100 MB of memory are free, fewer than 256"]
 
 
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preflight_finds_a_full_run_folder_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = list(os.statvfs(tmp_path))
     room[4] = 0  # f_bavail
     monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(room))
     assert texts(own_checks.run_folder(tmp_path, "n1")) == ["the run folder has 0 MB of free space, fewer than 64"]
 
 
-def test_a_run_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_preflight_finds_an_unwritable_run_folder(tmp_path: Path) -> None:
     found = texts(own_checks.run_folder(tmp_path / "none", "n1"))
     assert found == ["cannot write to the run folder: No such file or directory"]
 
 
 @pytest.mark.parametrize(("took", "fatal"), [(2.0, False), (40.0, True)])
-def test_a_slow_disk_is_said_and_a_dead_one_fails(
+def test_preflight_reports_a_slow_disk_and_fails_a_dead_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took: float, fatal: bool
 ) -> None:
     times = iter([0.0, took])
@@ -52,7 +52,7 @@ def test_a_slow_disk_is_said_and_a_dead_one_fails(
     assert found == NodeFinding(f"4 KiB took {took} s to reach the run folder", fatal)
 
 
-def test_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preflight_finds_a_gpu_with_wrong_products(monkeypatch: pytest.MonkeyPatch) -> None:
     right = torch.Tensor.__matmul__
 
     def wrong(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -73,7 +73,7 @@ def test_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None:
         (90.0, NodeFinding("its clock is 90 s ahead of the first node's")),
     ],
 )
-def test_a_skewed_clock(off: float, found: NodeFinding | None) -> None:
+def test_preflight_reports_a_skewed_clock(off: float, found: NodeFinding | None) -> None:
     assert list(meeting.clock(1e9, 1e9 + off)) == ([found] if found else [])
 
 
@@ -85,7 +85,9 @@ def test_a_skewed_clock(off: float, found: NodeFinding | None) -> None:
         (ConnectionRefusedError(), []),  # the host is there
     ],
 )
-def test_an_unreachable_master_address(monkeypatch: pytest.MonkeyPatch, error: Exception, found: list[str]) -> None:
+def test_preflight_finds_an_unreachable_master_addr(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, found: list[str]
+) -> None:
     def refuse(*_: object) -> None:
         raise error
 
@@ -93,18 +95,18 @@ def test_an_unreachable_master_address(monkeypatch: pytest.MonkeyPatch, error: E
     assert texts(meeting.reach(MeetingPlace(["n1", "n2"], 1, "m", 1))) == found
 
 
-def test_a_node_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preflight_names_a_node_absent_from_the_all_reduce(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting, "ARRIVAL_S", 1.0)
     assert meet("n1", "n2", absent=["n3"]) == ["preflight n3 failed did not come to the all-reduce within 1 s"]
 
 
-def test_a_node_whose_gpus_are_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preflight_names_a_node_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting, "_gpus", lambda: 0 if threading.current_thread().name == "n2" else 4)
     found = [line for line in meet("n1", "n2") if "clock" not in line]
     assert found == ["preflight n2 failed torch sees no GPU there, but on other nodes it does"]
 
 
-def test_some_of_the_gpus_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preflight_counts_missing_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_GPUS_ON_NODE", "8")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 7)
     monkeypatch.setattr(own_checks, "_device", lambda *_: ())
@@ -112,13 +114,13 @@ def test_some_of_the_gpus_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_well_nodes_meet(tmp_path: Path) -> None:
+def test_healthy_nodes_pass_the_preflight(tmp_path: Path) -> None:
     with running(tmp_path, preflight, "", size=3) as ranks:
         assert ranks.answers == [[], [], []], ranks.log
 
 
 @pytest.mark.slow
-def test_a_node_that_dies_in_the_all_reduce_is_named(tmp_path: Path) -> None:
+def test_preflight_names_a_node_dying_in_the_all_reduce(tmp_path: Path) -> None:
     with running(tmp_path, preflight, "dies", size=3) as ranks:
         assert ranks.join() == [0, 0, 0]
         assert "preflight n3 failed did not come out of the all-reduce" in (tmp_path / "answer-0").read_text()
@@ -126,7 +128,7 @@ def test_a_node_that_dies_in_the_all_reduce_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_node_that_hangs_in_the_all_reduce_is_named(tmp_path: Path) -> None:
+def test_preflight_names_a_node_hanging_in_the_all_reduce(tmp_path: Path) -> None:
     with running(tmp_path, preflight, "hangs", size=3) as ranks:
         wait_until((tmp_path / "answer-0").exists, "the first node's findings")
         assert "preflight n3 failed did not come out of the all-reduce" in (tmp_path / "answer-0").read_text()

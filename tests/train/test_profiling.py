@@ -25,7 +25,7 @@ ENTRY = "tests.train.trainings:runs_out_of_memory"
 FIND = {"steps": 7, "find": "batch-size"}
 
 
-def test_one_rank_that_runs_out_of_memory_ends_the_search_and_all_ranks(tmp_path: Path) -> None:
+def test_out_of_memory_on_one_rank_ends_the_batch_size_search(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", ENTRY, profile=FIND)
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=2, env=run.attempt("1.0")) as ranks:
         ranks.join()
@@ -38,7 +38,7 @@ def test_one_rank_that_runs_out_of_memory_ends_the_search_and_all_ranks(tmp_path
     assert not run.dir.checkpoints.exists()
 
 
-def test_a_profile_in_a_single_process_ends_as_any_run(tmp_path: Path) -> None:
+def test_profile_in_a_single_process_has_outcome_done(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", ENTRY, {"batch_size": 8, "rank": 0}, profile=FIND)
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=1, env=run.attempt("1.0")) as ranks:
         assert ranks.join() == [0], ranks.log
@@ -50,19 +50,19 @@ def test_a_profile_in_a_single_process_ends_as_any_run(tmp_path: Path) -> None:
     assert told == [f"trying batch_size {size}" for size in (8, 16, 32)]
 
 
-def test_an_entry_without_a_batch_size_is_told_what_to_take(job: JobHandle) -> None:
+def test_batch_size_search_requires_a_batch_size_parameter(job: JobHandle) -> None:
     def main(job: JobHandle, lr: float = 0.1) -> None: ...
 
     with pytest.raises(ConfigError, match=r"main\(\) has no parameter batch_size"):
         find_batch_size(main, job)
 
 
-def test_an_entry_without_a_loop_is_told_what_to_take(job: JobHandle) -> None:
+def test_batch_size_search_requires_a_loop(job: JobHandle) -> None:
     with pytest.raises(ConfigError, match=r"the entry has no job.loop\(\) and no Trainer"):
         find_batch_size(lambda job, batch_size=2: None, job)
 
 
-def test_workers_are_tried_after_the_steps(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profile_find_workers_runs_after_the_steps(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
     from torch.utils.data import TensorDataset
 

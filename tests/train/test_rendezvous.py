@@ -26,7 +26,7 @@ def resolving(monkeypatch: pytest.MonkeyPatch, names: dict[str, str]) -> None:
     monkeypatch.setattr("clusterdp.train.ranks.rendezvous.socket", SimpleNamespace(gethostbyname=look_up))
 
 
-def test_what_the_batch_script_exported_is_taken_as_it_is() -> None:
+def test_rendezvous_takes_exported_master_addr_and_port() -> None:
     place = Rendezvous.find(TWO_NODES, {"MASTER_ADDR": "n9", "MASTER_PORT": "1234"})
     assert place.environ() == {
         "RANK": "3",
@@ -39,13 +39,13 @@ def test_what_the_batch_script_exported_is_taken_as_it_is() -> None:
     }
 
 
-def test_the_first_host_of_the_list_is_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_master_addr_is_the_first_host_of_the_nodelist(monkeypatch: pytest.MonkeyPatch) -> None:
     resolving(monkeypatch, {"n1": "10.0.0.1"})
     assert derive_address(TWO_NODES) == "n1"
 
 
 @pytest.mark.parametrize("names", [{}, {"n1": "127.0.1.1"}])
-def test_a_name_that_leads_nowhere_or_to_the_host_itself_gives_way_to_sruns_address(
+def test_unresolvable_or_loopback_host_falls_back_to_sruns_address(
     monkeypatch: pytest.MonkeyPatch, names: dict[str, str]
 ) -> None:
     resolving(monkeypatch, names)
@@ -54,11 +54,11 @@ def test_a_name_that_leads_nowhere_or_to_the_host_itself_gives_way_to_sruns_addr
         derive_address(TWO_NODES)
 
 
-def test_on_one_node_the_loopback_does() -> None:
+def test_master_addr_on_one_node_is_the_loopback() -> None:
     assert derive_address(SlurmEnv("single")) == "127.0.0.1"
 
 
-def test_ports_of_neighbouring_jobs_and_of_restarts_differ() -> None:
+def test_master_ports_of_consecutive_jobs_and_restarts_differ() -> None:
     ports = {
         derive_port(SlurmEnv("srun", job_id=str(job), restart_count=restart), LINUX)
         for job in range(1000, 1100)
@@ -68,18 +68,18 @@ def test_ports_of_neighbouring_jobs_and_of_restarts_differ() -> None:
 
 
 @pytest.mark.parametrize("ephemeral", [LINUX, (49_152, 65_535), (15_000, 65_535), (10_000, 60_999)])
-def test_the_port_lies_outside_the_ephemeral_range(ephemeral: tuple[int, int]) -> None:
+def test_master_port_is_outside_the_ephemeral_range(ephemeral: tuple[int, int]) -> None:
     for job in range(0, 70_000, 997):
         port = derive_port(SlurmEnv("srun", job_id=str(job)), ephemeral)
         assert 1024 < port < 65_536
         assert not ephemeral[0] <= port <= ephemeral[1]
 
 
-def test_where_nothing_lies_outside_any_port_will_do() -> None:
+def test_master_port_is_any_if_the_ephemeral_range_is_everything() -> None:
     assert derive_port(SlurmEnv("srun", job_id="5"), (1024, 65_535)) >= 1024
 
 
-def test_the_kernels_range_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ephemeral_range_is_read_from_the_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "range").write_text("20000\t30000\n")
     monkeypatch.setattr(rendezvous, "EPHEMERAL_FILE", str(tmp_path / "range"))
     assert rendezvous.ephemeral_range() == (20_000, 30_000)
@@ -88,6 +88,6 @@ def test_the_kernels_range_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "http", "-1"])
-def test_a_port_that_is_none_is_refused(port: str) -> None:
+def test_invalid_master_port_is_refused(port: str) -> None:
     with pytest.raises(RendezvousError, match="MASTER_PORT"):
         Rendezvous.find(TWO_NODES, {"MASTER_ADDR": "n1", "MASTER_PORT": port})

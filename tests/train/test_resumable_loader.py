@@ -59,12 +59,12 @@ def test_windows_of_a_resumed_epoch_end_with_its_last_batch() -> None:
     ]
 
 
-def test_windows_over_other_batches_than_ours_have_their_length() -> None:
+def test_batches_left_is_unknown_for_foreign_loaders() -> None:
     assert batches_left(range(3)) is None
     assert batches_left(DataLoader(DATA, 2)) is None
 
 
-def test_batch_sampler_is_refused_with_what_to_write(job: JobHandle) -> None:
+def test_batch_sampler_is_refused_with_a_remedy(job: JobHandle) -> None:
     batches = torch.utils.data.BatchSampler(range(22), 2, False)
     with pytest.raises(ConfigError, match=r"batch_sampler: .* makes the batches itself\. Pass sampler="):
         job.loader(DATA, None, batch_sampler=batches)

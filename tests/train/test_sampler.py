@@ -22,7 +22,9 @@ def of(size: int, rank: int, world: int, **options: object) -> ResumableSampler:
 
 
 @given(size=sizes, world=worlds, drop_last=st.booleans(), shuffle=st.booleans(), epoch=st.integers(0, 3))
-def test_it_gives_what_torchs_sampler_gives(size: int, world: int, drop_last: bool, shuffle: bool, epoch: int) -> None:
+def test_sampler_equals_torchs_distributed_sampler(
+    size: int, world: int, drop_last: bool, shuffle: bool, epoch: int
+) -> None:
     if drop_last and size < world:
         return  # torch's then fails
     for rank in range(world):
@@ -42,9 +44,7 @@ def test_it_gives_what_torchs_sampler_gives(size: int, world: int, drop_last: bo
 
 
 @given(size=sizes, world=worlds, drop_last=st.booleans(), data=st.data())
-def test_resumed_at_any_sample_it_goes_on_as_if_it_had_never_stopped(
-    size: int, world: int, drop_last: bool, data: st.DataObject
-) -> None:
+def test_resumed_sampler_continues_at_any_sample(size: int, world: int, drop_last: bool, data: st.DataObject) -> None:
     whole = list(of(size, 0, world, drop_last=drop_last))
     done = data.draw(st.integers(0, len(whole)))
     trained = of(size, 0, world, drop_last=drop_last)
@@ -56,7 +56,7 @@ def test_resumed_at_any_sample_it_goes_on_as_if_it_had_never_stopped(
 
 
 @given(size=sizes, before=worlds, after=worlds, data=st.data())
-def test_another_number_of_ranks_shares_out_exactly_what_is_left(
+def test_sampler_on_other_ranks_deals_out_the_remaining_samples(
     size: int, before: int, after: int, data: st.DataObject
 ) -> None:
     first = of(size, 0, before)
@@ -72,7 +72,7 @@ def test_another_number_of_ranks_shares_out_exactly_what_is_left(
 
 
 @given(size=sizes, worlds=st.lists(st.tuples(worlds, st.integers(0, 5)), max_size=6), last=worlds, drop=st.booleans())
-def test_whatever_numbers_of_ranks_take_turns_every_sample_comes_once(
+def test_sampler_gives_each_sample_once_over_changing_numbers_of_ranks(
     size: int, worlds: list[tuple[int, int]], last: int, drop: bool
 ) -> None:
     state, seen = of(size, 0, 1).state_dict(), []
@@ -89,7 +89,7 @@ def test_whatever_numbers_of_ranks_take_turns_every_sample_comes_once(
     assert size - len(set(seen)) < (last if drop else 1)
 
 
-def test_an_epoch_begins_anew_and_in_another_order() -> None:
+def test_sampler_starts_each_epoch_anew_in_another_order() -> None:
     sampler = of(50, 0, 2)
     first = list(sampler)
     sampler.advance(10)
@@ -100,7 +100,7 @@ def test_an_epoch_begins_anew_and_in_another_order() -> None:
     assert list(sampler) != first
 
 
-def test_the_last_partial_batch_ends_the_epoch_and_no_more() -> None:
+def test_partial_last_batch_ends_the_samplers_epoch() -> None:
     sampler = of(10, 0, 2)
     for _ in range(2):
         sampler.advance(4)
@@ -108,12 +108,12 @@ def test_the_last_partial_batch_ends_the_epoch_and_no_more() -> None:
     assert list(sampler) == []
 
 
-def test_a_data_set_of_another_size_is_refused() -> None:
+def test_sampler_state_of_another_data_set_size_is_refused() -> None:
     with pytest.raises(StateError, match=r"50 samples, this data set has 51"):
         of(51, 0, 2).load_state_dict(of(50, 0, 2).state_dict())
 
 
-def test_a_rank_outside_the_world_is_refused() -> None:
+def test_sampler_refuses_a_rank_outside_the_world() -> None:
     with pytest.raises(ValueError, match="rank: 2"):
         of(10, 2, 2)
 
@@ -122,7 +122,7 @@ WEIGHTS = [0.0, 1.0, 3.0, 1.0, 2.0, 0.5, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("replacement", [True, False])
-def test_the_order_of_another_sampler_is_dealt_out_the_same_on_all_ranks_and_in_all_attempts(replacement: bool) -> None:
+def test_wrapped_sampler_order_is_the_same_on_all_ranks_and_attempts(replacement: bool) -> None:
     def make(rank: int, world: int, epoch: int = 0) -> ResumableSampler:
         weighted = WeightedRandomSampler(WEIGHTS, 7 if not replacement else 40, replacement)
         sampler = ResumableSampler.over(weighted, rank=rank, world_size=world, seed=3)
@@ -141,7 +141,7 @@ def test_the_order_of_another_sampler_is_dealt_out_the_same_on_all_ranks_and_in_
     assert (sorted(whole) == list(range(1, 8))) is (not replacement)
 
 
-def test_it_leaves_the_random_numbers_alone_and_seeds_the_samplers_own() -> None:
+def test_wrapped_sampler_draws_no_global_random_numbers() -> None:
     before = torch.get_rng_state()
     orders = []
     for seed in (1, 2):
@@ -151,13 +151,13 @@ def test_it_leaves_the_random_numbers_alone_and_seeds_the_samplers_own() -> None
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_places_come_with_the_indices_where_an_index_may_come_twice() -> None:
+def test_numbered_sampler_gives_places_with_indices() -> None:
     sampler = of(5, 1, 2, shuffle=False)
     sampler.numbered = True
     assert list(sampler) == [(1, 1), (3, 3), (5, 0)]
 
 
-def test_a_sampler_that_knows_of_ranks_is_refused_and_so_is_one_with_a_wrong_length() -> None:
+def test_distributed_or_miscounting_sampler_is_refused() -> None:
     theirs: DistributedSampler[int] = DistributedSampler(range(4), num_replicas=2, rank=0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="divided its samples"):
         ResumableSampler.over(theirs)

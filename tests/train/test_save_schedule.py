@@ -72,7 +72,7 @@ def until(loop: Any, true: Callable[[], Any]) -> Any:
 ENDLESS: dict[str, Any] = {"epochs": 10**9, "every_steps": 1}
 
 
-def test_the_shared_flags_commit_what_was_written_while_training_went_on(make: Make) -> None:
+def test_asynchronous_saves_are_committed_during_the_training(make: Make) -> None:
     job = make()
     loop = job.loop(job.loader(range(8), 2), {}, **ENDLESS)
     until(loop, lambda: len(events(job, "saved")) >= 3)
@@ -81,7 +81,7 @@ def test_the_shared_flags_commit_what_was_written_while_training_went_on(make: M
     assert saved == sorted(set(saved))
 
 
-def test_a_save_that_fails_is_told_and_the_training_goes_on(
+def test_failed_save_is_recorded_and_the_training_continues(
     make: Make, broken: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = make(max_failures=1000)
@@ -104,7 +104,7 @@ def test_a_save_that_fails_is_told_and_the_training_goes_on(
 
 
 @pytest.mark.parametrize("async_save", [True, False])
-def test_more_failures_in_a_row_than_allowed_end_the_attempt(
+def test_consecutive_failed_saves_beyond_max_failures_end_the_attempt(
     make: Make, broken: list[str], async_save: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clusterdp.train.loop.save_schedule.LAST_CHANCE_S", 0.0)
@@ -118,7 +118,7 @@ def test_more_failures_in_a_row_than_allowed_end_the_attempt(
     assert len(events(job, "save-failed")) == 4  # the last of them is of the save that was insisted on
 
 
-def test_the_last_save_is_tried_though_the_one_before_it_failed(make: Make, broken: list[str]) -> None:
+def test_last_save_is_tried_after_a_failed_save(make: Make, broken: list[str]) -> None:
     job = make(max_failures=0)
     loop = job.loop(job.loader(range(8), 2), {}, epochs=1, every_steps=3)
     for _ in loop:
@@ -129,7 +129,7 @@ def test_the_last_save_is_tried_though_the_one_before_it_failed(make: Make, brok
     assert steps(job)[-1] == loop.step
 
 
-def test_a_claim_that_is_lost_is_never_tolerated(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_claim_ends_the_attempt_despite_max_failures(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     job = make(max_failures=1000)
     loop = job.loop(job.loader(range(8), 2), {}, **ENDLESS)
     assert loop.saves.checkpointer is not None
@@ -140,7 +140,7 @@ def test_a_claim_that_is_lost_is_never_tolerated(make: Make, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("async_save", [True, False])
-def test_what_can_never_be_saved_ends_the_attempt_at_once(make: Make, async_save: bool) -> None:
+def test_unsavable_state_ends_the_attempt_immediately(make: Make, async_save: bool) -> None:
     class Bad:
         def state_dict(self) -> dict[str, Any]:
             return {"lock": object()}
@@ -153,7 +153,7 @@ def test_what_can_never_be_saved_ends_the_attempt_at_once(make: Make, async_save
             pass
 
 
-def test_a_save_that_has_failed_beside_the_last_one_does_not_take_it_down(make: Make, broken: list[str]) -> None:
+def test_failed_background_save_does_not_fail_the_last_save(make: Make, broken: list[str]) -> None:
     job = make(max_failures=0)
     saves = job.loop(job.loader(range(8), 2), {}, epochs=1).saves
     assert saves.checkpointer is not None
@@ -167,7 +167,7 @@ def test_a_save_that_has_failed_beside_the_last_one_does_not_take_it_down(make: 
     assert len(events(job, "save-failed")) == 1
 
 
-def test_what_is_in_a_checkpoint_is_not_saved_again(make: Make) -> None:
+def test_saved_step_is_not_saved_again(make: Make) -> None:
     job = make()
     saves = job.loop(job.loader(range(8), 2), {}, epochs=1).saves
     for _ in range(2):
@@ -178,7 +178,7 @@ def test_what_is_in_a_checkpoint_is_not_saved_again(make: Make) -> None:
     assert saves.checkpointer.wait() is None, "none is on its way"
 
 
-def test_the_clock_asks_once_for_a_save_and_again_when_it_was_done(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timed_save_is_requested_once_until_it_is_done(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     job, asked = make(), []
     saves = job.loop(job.loader(range(8), 2), {}, epochs=1, every_s=1e-9).saves
     monkeypatch.setattr(job.flags, "set", asked.append)
@@ -190,7 +190,7 @@ def test_the_clock_asks_once_for_a_save_and_again_when_it_was_done(make: Make, m
     assert asked == ["save", "save"]
 
 
-def test_what_stops_or_ends_a_run_compares_all_ranks_and_what_is_saved_meanwhile_the_next_one(
+def test_last_save_compares_all_ranks_and_periodic_saves_their_neighbour(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[bool, bool]] = []

@@ -19,7 +19,7 @@ class Log(io.StringIO):
         return super().write(text)
 
 
-def test_lines_that_find_no_room_are_lost_and_counted_where_the_log_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_log_lines_are_counted_in_the_next_line(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     monkeypatch.setattr(sys, "stdout", log)
     say("one")
@@ -33,7 +33,7 @@ def test_lines_that_find_no_room_are_lost_and_counted_where_the_log_goes_on(monk
     assert log.getvalue() == f"one\n{lost}four\nfive\n"
 
 
-def test_it_goes_where_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_message_goes_to_stdout_or_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     say("out")
     say("err", error=True)
     assert capsys.readouterr() == ("out\n", "err\n")

@@ -36,7 +36,7 @@ def both(outputs: torch.Tensor) -> Any:
     return {"all": [outputs, outputs * 2], "first": outputs}
 
 
-def test_an_object_that_keeps_what_it_gets_keeps_no_graph(job: JobHandle) -> None:
+def test_metric_object_gets_outputs_without_a_graph(job: JobHandle) -> None:
     """Else each batch of an epoch stays in memory with all its activations."""
     net = nn.Linear(2, 2)
     scores = Scores({"kept": Keeps(net)}, job.group)
@@ -46,7 +46,7 @@ def test_an_object_that_keeps_what_it_gets_keeps_no_graph(job: JobHandle) -> Non
     assert not any(tensor.requires_grad for tensor in kept.seen)
 
 
-def test_training_and_evaluation_do_not_add_up_in_the_same_object(job: JobHandle) -> None:
+def test_training_and_evaluation_use_separate_metric_objects(job: JobHandle) -> None:
     net = nn.Identity()
     mine = Keeps(net)
     training, evaluation = Scores({"kept": mine}, job.group), Scores({"kept": mine}, job.group)
@@ -59,7 +59,7 @@ def test_training_and_evaluation_do_not_add_up_in_the_same_object(job: JobHandle
 
 
 @pytest.mark.parametrize("value", [0.25, torch.tensor(0.25), torch.tensor([0.0, 0.5, 0.25]), True])
-def test_a_metric_gives_a_number_or_one_a_sample(job: JobHandle, value: Any) -> None:
+def test_metric_returns_a_number_or_one_per_sample(job: JobHandle, value: Any) -> None:
     scores = Scores({"right": lambda outputs, targets: value}, job.group)
     scores.add(BATCH, LOSS, BATCH, None)
     assert scores.meters.reduce()["right"] == (0.25 if value is not True else 1.0)
@@ -75,7 +75,7 @@ def test_a_metric_gives_a_number_or_one_a_sample(job: JobHandle, value: Any) -> 
         (None, "a NoneType"),
     ],
 )
-def test_anything_else_is_refused_with_what_it_was(job: JobHandle, value: Any, said: str) -> None:
+def test_metric_with_another_result_is_refused(job: JobHandle, value: Any, said: str) -> None:
     """A mean over it would be one over something else than samples."""
     scores = Scores({"odd": lambda outputs, targets: value}, job.group)
     with pytest.raises(ConfigError, match=rf"metrics\.odd: returned {said}. Return a number, or one number a sample\."):

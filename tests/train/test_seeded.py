@@ -49,7 +49,7 @@ def streams() -> None:
 ALL = list(range(12))
 
 
-def test_a_sample_draws_the_same_whichever_worker_fetches_it_in_whatever_order_and_batch() -> None:
+def test_seeded_sample_draws_the_same_in_any_worker_order_and_batch() -> None:
     data = SeededDataset(Augmented(), seed=3)
     alone = samples(data, ALL)
     assert samples(data, ALL[::-1], batch_size=3) == alone
@@ -59,7 +59,7 @@ def test_a_sample_draws_the_same_whichever_worker_fetches_it_in_whatever_order_a
     assert len({value for row in alone.values() for value in row[1:]}) == 48
 
 
-def test_it_draws_something_else_in_the_next_epoch_and_with_another_seed() -> None:
+def test_seeded_sample_draws_differently_in_each_epoch_and_seed() -> None:
     data, other = SeededDataset(Augmented(), seed=3), SeededDataset(Augmented(), seed=4)
     first = samples(data, ALL)
     data.set_epoch(1)
@@ -69,7 +69,7 @@ def test_it_draws_something_else_in_the_next_epoch_and_with_another_seed() -> No
     assert samples(data, ALL) == first
 
 
-def test_workers_that_persist_hear_of_the_epoch() -> None:
+def test_persistent_workers_receive_the_epoch() -> None:
     data = SeededDataset(Augmented(), seed=3)
     loader = DataLoader(data, 2, num_workers=1, persistent_workers=True)
     epochs = []
@@ -83,7 +83,7 @@ def test_workers_that_persist_hear_of_the_epoch() -> None:
 
 
 @pytest.mark.parametrize("dataset", [Augmented(), Batched()])
-def test_the_training_process_draws_what_it_would_have_drawn(dataset: Any) -> None:
+def test_seeded_data_set_leaves_the_training_streams_unchanged(dataset: Any) -> None:
     data = SeededDataset(dataset)
     random.gauss(0, 1)  # leaves a second one behind, which is state too
     numpy.random.randn()
@@ -111,7 +111,7 @@ def mixes(rows: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack([torch.cat([row, torch.rand(1, dtype=torch.float64)]) for row in rows])
 
 
-def test_a_collation_that_draws_depends_on_its_batch_alone() -> None:
+def test_seeded_collation_depends_only_on_its_batch() -> None:
     data = SeededDataset(Augmented(), seed=3)
     options = {"collate_fn": data.collation(mixes)}
     alone = samples(data, ALL, **options)
@@ -120,14 +120,14 @@ def test_a_collation_that_draws_depends_on_its_batch_alone() -> None:
     assert len({row[-1] for row in alone.values()}) == 12
 
 
-def test_workers_that_are_not_forked_from_the_training_do_the_same() -> None:
+def test_seeded_samples_are_equal_in_spawned_workers() -> None:
     data = SeededDataset(Augmented(), seed=3)
     options = {"collate_fn": data.collation(mixes)}
     unpickled = samples(data, ALL[:2], workers=1, multiprocessing_context=quick_to_start, **options)
     assert unpickled == samples(data, ALL[:2], **options)
 
 
-def test_a_batch_that_the_data_set_makes_at_once_depends_on_the_batch_alone() -> None:
+def test_seeded_getitems_batch_depends_only_on_its_indices() -> None:
     data = SeededDataset(Batched(), seed=3)
     alone = samples(data, ALL)
     assert samples(data, ALL, workers=2) == alone
@@ -135,14 +135,14 @@ def test_a_batch_that_the_data_set_makes_at_once_depends_on_the_batch_alone() ->
     assert alone[0][1:] != alone[1][1:]
 
 
-def test_a_subset_is_seeded_by_the_sample_unless_its_data_set_makes_batches() -> None:
+def test_subset_is_seeded_by_sample_or_by_batch() -> None:
     data = SeededDataset(Subset(Augmented(), ALL), seed=3)
     assert samples(data, ALL[1:]) == {i: row for i, row in samples(data, ALL).items() if i > 0}
     at_once = SeededDataset(Subset(Batched(), ALL), seed=3)
     assert samples(at_once, ALL, workers=2) == samples(at_once, ALL)
 
 
-def test_a_sample_that_comes_twice_draws_by_its_place() -> None:
+def test_repeated_sample_draws_by_its_place() -> None:
     data = SeededDataset(Augmented(), seed=3)
     first, again, elsewhere = data[(0, 5)], data[(0, 5)], data[(1, 5)]
     assert first.tolist() == again.tolist()
@@ -150,14 +150,14 @@ def test_a_sample_that_comes_twice_draws_by_its_place() -> None:
     assert first.tolist() != elsewhere.tolist()
 
 
-def test_the_data_set_inside_can_be_asked_as_before() -> None:
+def test_seeded_data_set_forwards_attributes() -> None:
     data: Any = SeededDataset(Augmented())
     assert (len(data), data.classes) == (12, ("cat", "dog"))
     with pytest.raises(AttributeError, match="colour"):
         _ = data.colour
 
 
-def test_seeds_of_neighbours_are_all_different() -> None:
+def test_mixed_seeds_of_neighbouring_samples_differ() -> None:
     seeds = {mixed_seed(seed, epoch, index) for seed in range(3) for epoch in range(10) for index in range(1000)}
     assert len(seeds) == 30_000
     assert len({seed & 0xFFFFFFFF for seed in seeds}) > 29_990

@@ -47,7 +47,7 @@ def seen(batches: Any) -> list[float]:
 
 
 @pytest.mark.parametrize(("world_size", "workers"), [(1, 0), (3, 0), (2, 2)])
-def test_each_sample_is_seen_once_in_another_order_each_epoch(world_size: int, workers: int) -> None:
+def test_shards_give_each_sample_once_per_epoch_in_another_order(world_size: int, workers: int) -> None:
     orders = []
     for epoch in range(2):
         found: list[float] = []
@@ -61,7 +61,7 @@ def test_each_sample_is_seen_once_in_another_order_each_epoch(world_size: int, w
     assert orders[0] != sorted(orders[0])
 
 
-def test_a_file_is_shuffled_and_augmented_anew_in_each_epoch_and_each_round() -> None:
+def test_shard_is_shuffled_and_augmented_anew_in_each_pass() -> None:
     one = Shards([2], counted, jittered, buffer=4, batches=1)
     trainings_own = torch.get_rng_state()
     passes = []
@@ -75,7 +75,7 @@ def test_a_file_is_shuffled_and_augmented_anew_in_each_epoch_and_each_round() ->
     assert torch.equal(torch.get_rng_state(), trainings_own)
 
 
-def test_the_files_are_dealt_out_anew_in_each_epoch() -> None:
+def test_shards_are_dealt_out_anew_in_each_epoch() -> None:
     deals = [[shards().dealt(rank, 2, 0, epoch) for rank in range(2)] for epoch in range(3)]
     assert all(sorted(mine + others) == [*range(len(SIZES))] for mine, others in deals)
     assert len({tuple(mine) for mine, _ in deals}) == 3
@@ -83,7 +83,7 @@ def test_the_files_are_dealt_out_anew_in_each_epoch() -> None:
 
 @pytest.mark.parametrize("workers", [0, 3])
 @pytest.mark.parametrize("batches", [None, 14])
-def test_it_resumes_after_any_batch_to_the_bit(workers: int, batches: int | None) -> None:
+def test_shard_loader_resumes_exactly_after_any_batch(workers: int, batches: int | None) -> None:
     whole = [batch.tolist() for batch in loader(workers, batches=batches)]
     assert batches is None or len(whole) == batches  # more than there are: it begins with its files again
     for done in range(0, len(whole) + 1, 1 if workers == 0 else 4):
@@ -95,7 +95,7 @@ def test_it_resumes_after_any_batch_to_the_bit(workers: int, batches: int | None
         assert head + [batch.tolist() for batch in second] == whole
 
 
-def test_an_epoch_that_is_longer_now_than_it_is_to_be_ends() -> None:
+def test_shard_loader_resumed_beyond_a_shorter_epoch_ends() -> None:
     first = loader(batches=6)
     list(first)
     second = loader(batches=5)
@@ -103,12 +103,12 @@ def test_an_epoch_that_is_longer_now_than_it_is_to_be_ends() -> None:
     assert seen(second) == []
 
 
-def test_in_order_where_nothing_is_to_be_shuffled() -> None:
+def test_shards_without_a_buffer_are_in_order() -> None:
     assert seen(loader(buffer=0, decode=None)) == EVERYTHING
     assert [int(number) for number in shards(buffer=0)] == EVERYTHING
 
 
-def test_what_is_wrong_with_the_files_is_said(tmp_path: Path) -> None:
+def test_missing_or_too_few_shards_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"shards: there is no file .*x-\*\.tar"):
         Shards(tmp_path / "x-*.tar")
     with pytest.raises(ConfigError, match="shards: 7 files cannot be divided among 8 ranks"):
@@ -116,7 +116,7 @@ def test_what_is_wrong_with_the_files_is_said(tmp_path: Path) -> None:
     assert seen(ShardLoader(Shards([1, 1], counted, batches=3), 4)) == []  # nothing in them: no endless search
 
 
-def test_a_tar_is_read_by_sample(tmp_path: Path) -> None:
+def test_read_tar_groups_files_by_sample(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a-0.tar", "w") as tar:
         folder = tarfile.TarInfo("x")
         folder.type = tarfile.DIRTYPE
@@ -149,7 +149,7 @@ def two_epochs(job: JobHandle) -> list[Any]:
 
 
 @pytest.mark.parametrize("stop", [3, 11])
-def test_a_loop_goes_on_where_its_checkpoint_was(job: JobHandle, tmp_path: Path, stop: int) -> None:
+def test_loop_over_shards_resumes_at_its_checkpoint(job: JobHandle, tmp_path: Path, stop: int) -> None:
     def run(folder: str, until: int | None = None) -> list[Any]:
         settings = WorkerSettings(run_dir=tmp_path, checkpoint=CheckpointConfig(url=str(tmp_path / folder)))
         mine = JobHandle(settings, job.group, job.stop_signal, "1.0")

@@ -25,25 +25,25 @@ def assert_all_stop_together(tmp_path: Path, size: int, trials: int, folder: str
     assert 0 < max(exchanges for _, exchanges in answers) <= 2
 
 
-def test_a_signal_on_one_rank_stops_all_at_the_same_step_in_20_trials(tmp_path: Path) -> None:
+def test_signal_on_one_rank_stops_all_at_one_step_in_20_trials(tmp_path: Path) -> None:
     assert_all_stop_together(tmp_path, 4, 20)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3, 4, 6, 8])
-def test_in_a_thousand_trials_all_stop_and_commit_at_one_step_within_two_exchanges(tmp_path: Path, size: int) -> None:
+def test_ranks_stop_and_commit_at_one_step_in_200_trials(tmp_path: Path, size: int) -> None:
     assert_all_stop_together(tmp_path, size, 200, str(tmp_path / "checkpoints"))
 
 
 @pytest.mark.parametrize("counts", [[3, 40, 0, 17], [5, 5, 5, 5]])
-def test_ranks_with_uneven_ends_make_as_many_exchanges_and_stay_in_step(tmp_path: Path, counts: list[int]) -> None:
+def test_ranks_with_uneven_items_make_equally_many_exchanges(tmp_path: Path, counts: list[int]) -> None:
     with running(tmp_path, programs.uneven_items, counts) as ranks:
         answers = ranks.answers
     assert [answer["seen"] for answer in answers] == counts
     assert len({answer["sent"] for answer in answers}) == 1
 
 
-def test_a_stop_reaches_a_rank_that_is_through_already(tmp_path: Path) -> None:
+def test_stop_reaches_ranks_already_finished_with_their_items(tmp_path: Path) -> None:
     with running(tmp_path, programs.uneven_items, [2, 0, 9000], 50, size=3) as ranks:
         answers = ranks.answers
     assert [answer["stop"] for answer in answers] == ["term"] * 3
@@ -52,14 +52,14 @@ def test_a_stop_reaches_a_rank_that_is_through_already(tmp_path: Path) -> None:
     assert len({answer["sent"] for answer in answers}) == 1
 
 
-def test_no_flag_is_lost_and_the_least_durable_save_counts(tmp_path: Path) -> None:
+def test_exchange_keeps_every_flag_and_the_least_durable_save(tmp_path: Path) -> None:
     with running(tmp_path, programs.flags_and_numbers) as ranks:
         answers = ranks.answers
     flags = {"user": False, "term": False, "time": False, "save": True, "enough": False, "busy": True}
     assert answers == [[None, flags, 10, False]] * 4
 
 
-def test_a_single_process_agrees_with_itself() -> None:
+def test_single_process_agrees_without_a_stop() -> None:
     stop = StopSignal()
     flags = SharedFlags(None, stop)
     assert flags.tick() is None
@@ -71,7 +71,7 @@ def test_a_single_process_agrees_with_itself() -> None:
     assert "time" in heard[:2]
 
 
-def test_after_an_evaluation_a_rank_has_items_again() -> None:
+def test_rank_is_busy_again_after_an_evaluation() -> None:
     """Else the next evaluation would end, on all ranks, with the first that is through."""
     flags = SharedFlags(None)
     assert [item for item, agreed in flags.iterate(range(3)) if agreed is None] == [0, 1, 2]
@@ -80,7 +80,7 @@ def test_after_an_evaluation_a_rank_has_items_again() -> None:
     assert all(heard)
 
 
-def test_the_flags_are_exchanged_every_200_ms_of_steps_and_at_least_every_32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_are_exchanged_every_200_ms_and_at_least_every_32_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("clusterdp.train.ranks.shared_flags.time", SimpleNamespace(monotonic=lambda: now))
 
@@ -133,7 +133,7 @@ def go_on(ring: Ring, flags: SharedFlags, steps: int, *, step_s: float = 0.05) -
         flags.tick()
 
 
-def test_exchanges_that_take_long_are_made_less_often_and_hardly_waited_for(
+def test_slow_exchanges_are_made_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ring = Ring(way_s=0.5)
@@ -142,11 +142,11 @@ def test_exchanges_that_take_long_are_made_less_often_and_hardly_waited_for(
     assert ring.waited_s < 0.05 * ring.now  # at four steps to an exchange, it waited for 3/5 of the time
 
 
-def test_a_network_that_stood_still_does_not_put_off_a_stop_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_network_pause_does_not_lengthen_the_exchange_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     assert train(Ring(way_s=30.0), 20, monkeypatch, step_s=0.5).every == 4
 
 
-def test_a_way_that_is_short_again_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exchange_interval_shrinks_after_the_network_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or a network that was slow for a moment would make every later stop come late."""
     ring = Ring(way_s=0.5)
     flags = train(ring, 200, monkeypatch)
@@ -156,12 +156,12 @@ def test_a_way_that_is_short_again_is_forgotten(monkeypatch: pytest.MonkeyPatch)
     assert flags.every == 4
 
 
-def test_a_rank_that_waited_for_another_one_does_not_take_that_for_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_late_rank_does_not_lengthen_the_exchange_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     late = Ring(way_s=0.5, others=lambda mine: 0)  # who came last did not wait
     assert train(late, 200, monkeypatch).every == 4
 
 
-def test_the_lead_before_the_end_of_the_time_is_two_exchanges_and_a_save_and_some(
+def test_stop_lead_is_two_exchanges_and_a_save_plus_margin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ring = Ring(way_s=0.0)
@@ -171,7 +171,7 @@ def test_the_lead_before_the_end_of_the_time_is_two_exchanges_and_a_save_and_som
     assert flags.stop.needed_s == pytest.approx(1.25 * (2 * (4 + 1) * 0.05 + 3.0) + 5.0)
 
 
-def test_time_before_the_first_step_and_in_saves_is_no_step_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_time_excludes_loading_and_saves(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("clusterdp.train.ranks.shared_flags.time", SimpleNamespace(monotonic=lambda: now))
     flags = SharedFlags(None)

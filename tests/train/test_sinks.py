@@ -39,7 +39,7 @@ def run(tmp_path: Path) -> RunDir:
     return RunDir(tmp_path)
 
 
-def test_tensorboard_drops_what_an_attempt_trains_again(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_sink_purges_repeated_steps(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Calls()
     module = SimpleNamespace(SummaryWriter=lambda folder, **o: calls.append(("made", folder, o)) or calls)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
@@ -56,7 +56,7 @@ def test_tensorboard_drops_what_an_attempt_trains_again(run: RunDir, monkeypatch
     assert calls[-1][0] == "close"
 
 
-def test_wandb_is_told_the_same_id_in_every_attempt(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_sink_uses_one_id_for_all_attempts(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Calls()
     monkeypatch.setitem(sys.modules, "wandb", calls)
     for _ in range(2):
@@ -71,7 +71,7 @@ def test_wandb_is_told_the_same_id_in_every_attempt(run: RunDir, monkeypatch: py
     assert len(calls.named("finish")) == 2
 
 
-def test_mlflow_goes_on_with_the_run_that_the_folder_names(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_sink_continues_the_run_named_in_the_folder(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Calls()
     client = SimpleNamespace(
         get_experiment_by_name=lambda name: None,
@@ -93,7 +93,7 @@ def test_mlflow_goes_on_with_the_run_that_the_folder_names(run: RunDir, monkeypa
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "tensorboard"])
-def test_one_that_is_missing_is_one_line_with_its_extra(
+def test_missing_sink_package_is_an_error_with_its_extra(
     run: RunDir, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard" if name == "tensorboard" else name, None)
@@ -101,7 +101,7 @@ def test_one_that_is_missing_is_one_line_with_its_extra(
         open_sinks([name], run, {})
 
 
-def test_one_that_cannot_be_opened_does_not_hold_up_the_training(
+def test_unopenable_sink_is_reported_and_skipped(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def init(**options: Any) -> None:
@@ -114,14 +114,16 @@ def test_one_that_cannot_be_opened_does_not_hold_up_the_training(
 
 
 @pytest.mark.parametrize("module", ["sqlalchemy", "alembic"])
-def test_a_database_takes_more_than_mlflows_client(run: RunDir, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_database_without_its_packages_is_an_error(
+    run: RunDir, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(entities=SimpleNamespace(Metric=None)))
     monkeypatch.setattr(sinks, "find_spec", lambda name: None if name == module else name)
     with pytest.raises(ConfigError, match=rf"tracking_uri: sqlite needs {module}, .* pip install mlflow;"):
         open_sinks(["mlflow"], run, {"mlflow": {"tracking_uri": "sqlite:///runs.db"}})
 
 
-def test_a_sink_that_fails_is_dropped_and_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_failing_sink_is_dropped_and_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     seen: list[Any] = []
 
     def away(record: dict[str, Any]) -> None:
@@ -135,9 +137,7 @@ def test_a_sink_that_fails_is_dropped_and_said(tmp_path: Path, capfd: pytest.Cap
     assert capfd.readouterr().err == "clusterdp: metrics: function gets no more records: no route to host\n"
 
 
-def test_one_that_cannot_be_closed_does_not_undo_what_has_been_trained(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_failing_close_of_a_sink_does_not_fail_the_attempt(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A stop that is saved would count as a crash."""
     closed: list[str] = []
 
@@ -155,7 +155,7 @@ def test_one_that_cannot_be_closed_does_not_undo_what_has_been_trained(
     assert capfd.readouterr().err == "clusterdp: metrics: Away was not closed: no route to host\n" * 2
 
 
-def test_sinks_get_records_of_runs_without_a_folder_too() -> None:
+def test_sinks_get_records_without_a_run_folder() -> None:
     seen: list[Any] = []
     log = MetricLog(None, sinks=[seen.append])
     log.step({"step": 1}, {"loss": 1.0})
@@ -172,7 +172,7 @@ def two_attempts(name: str, run: RunDir, options: dict[str, Any]) -> None:
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("place", ["in the run folder", "elsewhere"])
-def test_mlflow_itself_has_one_run_in_a_folder(
+def test_real_mlflow_has_one_run_for_two_attempts(
     run: RunDir, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mlflow = pytest.importorskip("mlflow")
@@ -192,7 +192,7 @@ def test_mlflow_itself_has_one_run_in_a_folder(
 
 
 @pytest.mark.filterwarnings("default")
-def test_tensorboard_itself_shows_each_step_once(run: RunDir) -> None:
+def test_real_tensorboard_shows_each_step_once(run: RunDir) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -203,7 +203,7 @@ def test_tensorboard_itself_shows_each_step_once(run: RunDir) -> None:
 
 
 @pytest.mark.filterwarnings("default")
-def test_wandb_itself_writes_both_attempts_for_one_run(run: RunDir) -> None:
+def test_real_wandb_writes_two_attempts_for_one_run(run: RunDir) -> None:
     pytest.importorskip("wandb")
     two_attempts("wandb", run, {"mode": "offline", "settings": {"silent": True}})
     name = (run.path / "wandb-id").read_text().strip()

@@ -35,7 +35,7 @@ def run(job: JobHandle, folder: Path, epochs: int, **saving: Any) -> list[float]
     return weights
 
 
-def test_a_new_run_begins_there_and_goes_on_from_its_own(job: JobHandle, tmp_path: Path) -> None:
+def test_start_from_loads_a_file_only_into_a_new_run(job: JobHandle, tmp_path: Path) -> None:
     torch.save({"model": {"weight": torch.full((1, 1), 40.0)}, "step": 9}, tmp_path / "x.pt")
     how: dict[str, Any] = {"start_from": str(tmp_path / "x.pt"), "start_only": ["model"]}
     assert run(job, tmp_path / "run", 1, **how) == [40.0, 41.0]
@@ -46,9 +46,7 @@ def test_a_new_run_begins_there_and_goes_on_from_its_own(job: JobHandle, tmp_pat
 
 @pytest.mark.parametrize("order", ["model optimizer amp ema", "ema amp optimizer model"])
 @pytest.mark.parametrize("saved", [["model"], ["model", "amp"]])
-def test_what_was_copied_from_the_model_before_is_copied_again(
-    job: JobHandle, tmp_path: Path, order: str, saved: list[str]
-) -> None:
+def test_start_from_refreshes_o2_masters_and_ema(job: JobHandle, tmp_path: Path, order: str, saved: list[str]) -> None:
     """O2 would step on, and average, the fp32 copies of the weights that it began with."""
 
     def made(weight: float) -> dict[str, Any]:
@@ -78,13 +76,13 @@ def test_what_was_copied_from_the_model_before_is_copied_again(
         assert state["optimizer"].param_groups[0]["params"][0].item() == pytest.approx(exact, abs=1e-5)
 
 
-def test_what_lacks_an_optimizer_must_say_so(job: JobHandle, tmp_path: Path) -> None:
+def test_start_from_a_file_without_optimizer_requires_start_only(job: JobHandle, tmp_path: Path) -> None:
     torch.save({"model": {"weight": torch.ones(1, 1)}}, tmp_path / "x.pt")
     with pytest.raises(StateError, match="nothing for optimizer"):
         run(job, tmp_path / "run", 1, start_from=str(tmp_path / "x.pt"))
 
 
-def test_the_config_says_it(tmp_path: Path) -> None:
+def test_worker_settings_read_start_from_and_start_only(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("checkpoint: {start_from: /data/x.pt, start_only: [model]}\n")
     saving = WorkerSettings.read(tmp_path, {}).checkpoint
     assert (saving.start_from, list(saving.start_only)) == ("/data/x.pt", ["model"])

@@ -26,7 +26,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     return clock
 
 
-def test_laps_are_what_passed_since_the_lap_before_and_the_first_steps_do_not_count(job: JobHandle, clock: Any) -> None:
+def test_stopwatch_laps_exclude_the_warm_up_steps(job: JobHandle, clock: Any) -> None:
     watch = Stopwatch()
     for step in range(WARM_UP + 4):
         clock.now += 0.002 if step >= WARM_UP else 100.0
@@ -43,11 +43,11 @@ def test_laps_are_what_passed_since_the_lap_before_and_the_first_steps_do_not_co
     assert report["diagnosis"] == ["rank 0 waits 25 % of the time for data: 2 workers on 8 cpus; try num_workers: 7."]
 
 
-def test_too_few_steps_tell_nothing(job: JobHandle) -> None:
+def test_stopwatch_without_enough_steps_has_no_report(job: JobHandle) -> None:
     assert Stopwatch().report(job.group) is None
 
 
-def test_a_loop_measures_itself_and_leaves_the_report_in_the_run_folder(job: JobHandle) -> None:
+def test_loop_writes_its_step_times_into_the_run_folder(job: JobHandle) -> None:
     loop = job.loop([[i] for i in range(20)], {})
     for _ in loop:
         job.stopwatch.lap("mine")
@@ -57,7 +57,7 @@ def test_a_loop_measures_itself_and_leaves_the_report_in_the_run_folder(job: Job
     assert report["steps"] == 20 - WARM_UP
 
 
-def test_what_the_main_process_makes_of_a_batch_is_no_waiting_for_data(job: JobHandle, clock: Any) -> None:
+def test_time_of_moving_a_batch_is_not_data_time(job: JobHandle, clock: Any) -> None:
     def slow(seconds: float, batch: Any) -> Any:
         clock.now += seconds
         return batch
@@ -106,12 +106,12 @@ def rank(workers: int | None = 0, cpus: int = 1, **ms: float) -> dict[str, Any]:
         ),
     ],
 )
-def test_what_it_means_is_said_in_words(ranks: list[Any], said: str) -> None:
+def test_diagnosis_of_step_times_is_a_sentence(ranks: list[Any], said: str) -> None:
     (line,) = diagnose(ranks)
     assert line.startswith(said)
 
 
-def test_the_table_has_a_line_a_rank() -> None:
+def test_step_time_table_has_a_line_per_rank() -> None:
     assert table([rank(data=1, forward=3), rank(data=2, forward=2, mine=1)]) == [
         "rank   ms a step        data     forward        mine",
         "   0        4.00      25.0 %      75.0 %       0.0 %",
@@ -119,7 +119,7 @@ def test_the_table_has_a_line_a_rank() -> None:
     ]
 
 
-def test_a_straggler_is_a_rank_whose_own_work_is_longer_than_the_medians() -> None:
+def test_straggler_is_a_rank_with_more_own_work_than_the_median() -> None:
     ranks = [rank(forward=3, backward=7) | {"node": f"n{number}"} for number in range(4)]
     assert stragglers(ranks) == []
     ranks[2] = rank(forward=6, backward=4) | {"node": "n2"}
@@ -127,7 +127,7 @@ def test_a_straggler_is_a_rank_whose_own_work_is_longer_than_the_medians() -> No
     assert slow == {"rank": 2, "node": "n2", "more_ms": 3, "share": pytest.approx(0.3), "most_in": "forward"}
 
 
-def test_in_a_loop_without_laps_the_wait_for_the_others_is_not_taken_for_work() -> None:
+def test_waiting_for_a_straggler_is_not_counted_as_work() -> None:
     ranks = [rank(data=1, step=9), rank(data=1, step=9), rank(data=6, step=4)]
     (slow,) = stragglers(ranks)
     assert (slow["rank"], slow["most_in"], slow["more_ms"]) == (2, "data", 5)

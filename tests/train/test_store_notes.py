@@ -23,7 +23,7 @@ def notes(store: dist.HashStore, key: bytes | None = KEY, attempt: str = "7.0") 
     return StoreNotes(store, key, attempt)
 
 
-def test_a_note_says_who_left_it_and_the_first_one_stays(store: dist.HashStore) -> None:
+def test_first_store_note_stays_with_its_rank(store: dist.HashStore) -> None:
     assert notes(store).find("failed") is None
     notes(store).leave("failed", 3, "ValueError: a bad sample")
     notes(store).leave("failed", 5, "RuntimeError: connection closed")
@@ -31,7 +31,7 @@ def test_a_note_says_who_left_it_and_the_first_one_stays(store: dist.HashStore) 
 
 
 @pytest.mark.parametrize("forged", ["rank 7: \x1b[31mboo", "", "0", "3 boo", "\udcff", f"{'0' * 64} 3 boo", "é 3 boo"])
-def test_what_a_stranger_writes_is_as_if_it_were_not_there(store: dist.HashStore, forged: str) -> None:
+def test_forged_store_note_is_ignored(store: dist.HashStore, forged: str) -> None:
     store.set("clusterdp/failed", forged.encode(errors="surrogateescape"))
     assert notes(store).find("failed") is None
     assert PeerWatch(notes(store), 1, 2).first_failure() is None
@@ -39,7 +39,7 @@ def test_what_a_stranger_writes_is_as_if_it_were_not_there(store: dist.HashStore
     assert notes(store).find("failed") == (0, "ValueError")
 
 
-def test_a_note_holds_for_its_name_its_attempt_its_rank_and_its_key(store: dist.HashStore) -> None:
+def test_store_note_is_bound_to_name_attempt_rank_and_key(store: dist.HashStore) -> None:
     notes(store).leave("failed", 3, "ValueError")
     note = store.get("clusterdp/failed")
     assert notes(store, attempt="7.1").find("failed") is None
@@ -50,14 +50,14 @@ def test_a_note_holds_for_its_name_its_attempt_its_rank_and_its_key(store: dist.
     assert notes(store).find("failed") is None
 
 
-def test_without_a_key_nothing_is_left_and_nothing_believed(store: dist.HashStore) -> None:
+def test_store_notes_without_a_key_are_neither_written_nor_read(store: dist.HashStore) -> None:
     notes(store, key=None).leave("failed", 3, "ValueError")
     assert store.num_keys() == 0
     notes(store).leave("failed", 3, "ValueError")
     assert notes(store, key=None).find("failed") is None
 
 
-def test_a_note_is_one_bounded_line_that_a_terminal_can_be_shown(store: dist.HashStore) -> None:
+def test_store_note_is_one_short_printable_line(store: dist.HashStore) -> None:
     notes(store).leave(FAILED, 0, "a\nb\x1b[2Jc\x85" + "x" * 10_000)
     said = PeerWatch(notes(store), 1, 2).first_failure()
     assert said is not None
@@ -65,7 +65,7 @@ def test_a_note_is_one_bounded_line_that_a_terminal_can_be_shown(store: dist.Has
     assert len(said) < MOST + 20
 
 
-def test_the_key_is_for_its_owner_alone_and_new_at_each_start(tmp_path: Path) -> None:
+def test_store_key_is_private_and_new_at_each_start(tmp_path: Path) -> None:
     path = tmp_path / "attempts" / "7.0" / "key"
     assert read_key(path) is None
     before = os.umask(0)
@@ -79,7 +79,7 @@ def test_the_key_is_for_its_owner_alone_and_new_at_each_start(tmp_path: Path) ->
     assert first not in (None, read_key(path))
 
 
-def test_a_key_that_is_torn_a_link_or_a_pipe_is_none(tmp_path: Path) -> None:
+def test_torn_or_linked_store_key_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(b"short")
     assert read_key(path) is None

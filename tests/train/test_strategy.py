@@ -57,7 +57,7 @@ HOOKS = [
 
 
 @pytest.mark.parametrize("size", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
-def test_any_number_of_ranks_trains_what_one_process_would_of_the_same_batches(
+def test_each_strategy_on_any_ranks_trains_like_one_process(
     tmp_path: Path, size: int, alone: dict[float | None, list[float]]
 ) -> None:
     exact: list[dict[str, Any]] = [
@@ -80,7 +80,7 @@ def test_any_number_of_ranks_trains_what_one_process_would_of_the_same_batches(
         assert 0 < error < 0.05, (options, error)
 
 
-def test_no_pickle_of_another_rank_is_read_but_of_plans_of_saves(tmp_path: Path) -> None:
+def test_strategies_unpickle_no_bytes_of_other_ranks_except_save_plans(tmp_path: Path) -> None:
     """A pickle runs code, and the ranks meet at a store and at sockets that every user of their nodes can reach."""
     strategies = [{}, {"strategy": "fsdp"}, {"strategy": "hsdp", "fsdp": {"shard_size": 2}}, *HOOKS]
     with running(tmp_path, techniques.unpickled, strategies, str(tmp_path / "saved"), size=2) as ranks:
@@ -94,7 +94,7 @@ LAYERS = ["stem", *(name for block in BLOCKS for name in (block, f"{block}.inner
 @pytest.mark.parametrize(
     ("options", "units"), [({}, BLOCKS), ({"units": ["Block"]}, BLOCKS), ({"units": ["Block", "Linear"]}, LAYERS)]
 )
-def test_a_sharded_model_is_gathered_layer_by_layer(job: JobHandle, options: dict[str, Any], units: list[str]) -> None:
+def test_fsdp_gathers_a_model_unit_by_unit(job: JobHandle, options: dict[str, Any], units: list[str]) -> None:
     """Were its root the only unit, all of the model would be whole at once, and nothing saved."""
     model = handle(job, strategy="fsdp", fsdp=options).wrap(techniques.Net())
     owners = {name: module for name, module in model.named_modules() if isinstance(module, FSDPModule)}
@@ -103,9 +103,7 @@ def test_a_sharded_model_is_gathered_layer_by_layer(job: JobHandle, options: dic
     assert all(isinstance(parameter.grad, DTensor) for parameter in model.parameters())
 
 
-def test_what_a_config_says_of_sharding_is_what_torch_is_told_of_each_unit(
-    job: JobHandle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fsdp_options_reach_fully_shard_for_each_unit(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[dict[str, Any]] = []
     monkeypatch.setattr("clusterdp.train.parallel.fsdp.fully_shard", lambda module, **arguments: told.append(arguments))
     dtypes = {"param_dtype": "bfloat16", "reduce_dtype": "torch.float32", "output_dtype": "float16"}
@@ -132,7 +130,7 @@ def test_what_a_config_says_of_sharding_is_what_torch_is_told_of_each_unit(
         pytest.param("fsdp", "head.weight is float32 (1, 64) on rank 0", marks=pytest.mark.slow),
     ],
 )
-def test_a_model_that_is_another_one_on_one_rank_is_named_on_all(tmp_path: Path, what: str, said: str) -> None:
+def test_every_rank_names_the_rank_with_a_different_model(tmp_path: Path, what: str, said: str) -> None:
     with running(tmp_path, techniques.differs, what, size=2) as ranks:
         answers = ranks.answers
     assert answers[0] == answers[1]
@@ -144,7 +142,7 @@ UNUSED = "these parameters had no part in the loss: spare.weight, spare.bias. Us
 
 
 @pytest.mark.parametrize("where", ["all", "last"])
-def test_parameters_without_a_part_in_the_loss_are_named_and_nobody_waits_for_them(tmp_path: Path, where: str) -> None:
+def test_unused_parameters_are_named_and_end_all_ranks(tmp_path: Path, where: str) -> None:
     """In the last step nothing of torch's notices: rank 0 would wait for rank 1's gradients until a time-out."""
     run = Run(tmp_path / "run", "tests.train.techniques:unused", {"where": where}, train={"backend": "gloo"})
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=2, env=run.attempt("1.0")) as ranks:
@@ -155,7 +153,7 @@ def test_parameters_without_a_part_in_the_loss_are_named_and_nobody_waits_for_th
     assert "Traceback" not in ranks.rank_log(1)
 
 
-def test_unused_parameters_are_looked_for_where_the_config_says_so(tmp_path: Path) -> None:
+def test_find_unused_parameters_of_the_config_is_used(tmp_path: Path) -> None:
     train = {"backend": "gloo", "ddp": {"find_unused_parameters": True}}
     run = Run(tmp_path / "run", "tests.train.techniques:unused", {"where": "all"}, train=train)
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=2, env=run.attempt("1.0")) as ranks:
@@ -166,7 +164,7 @@ def handle(job: JobHandle, **train: Any) -> JobHandle:
     return JobHandle(WorkerSettings(train=from_plain(TrainConfig, train)), job.group, StopSignal(), "1.0")
 
 
-def test_data_parallel_is_there_for_one_process(job: JobHandle) -> None:
+def test_strategy_dp_wraps_in_data_parallel(job: JobHandle) -> None:
     model = handle(job, strategy="dp").wrap(techniques.Net())
     assert isinstance(model, torch.nn.DataParallel)
     assert model(torch.ones(3, 8)).shape == (3, 1)
@@ -194,13 +192,13 @@ def test_data_parallel_is_there_for_one_process(job: JobHandle) -> None:
         ({"comm_hook": "powersgd", "powersgd": {"rank": 1}}, "train.powersgd.rank: .* takes no such argument"),
     ],
 )
-def test_what_a_config_may_not_say_is_one_line(job: JobHandle, train: dict[str, Any], said: str) -> None:
+def test_invalid_strategy_options_are_a_one_line_error(job: JobHandle, train: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         handle(job, **train).wrap(techniques.Net())
 
 
 @pytest.mark.parametrize("part", [Amp("O1", "cpu"), torch.amp.GradScaler("cpu")])
-def test_powersgd_and_what_skips_steps_unknown_to_the_config_are_one_line(job: JobHandle, part: Any) -> None:
+def test_powersgd_with_an_undeclared_loss_scale_is_refused(job: JobHandle, part: Any) -> None:
     model = handle(job, comm_hook="powersgd").wrap(techniques.Net())
     job.loop([1], {"model": model, "amp": Amp("bf16", "cpu"), "scaler": torch.amp.GradScaler("cpu", enabled=False)})
     with pytest.raises(
@@ -212,14 +210,14 @@ def test_powersgd_and_what_skips_steps_unknown_to_the_config_are_one_line(job: J
         NanGuard(model, job.group, "skip")
 
 
-def test_a_model_of_two_devices_is_left_where_it_is(job: JobHandle) -> None:
+def test_model_on_two_devices_gets_no_device_ids(job: JobHandle) -> None:
     from clusterdp.train.parallel.ddp import _device_ids
 
     model = torch.nn.ModuleList([torch.nn.Linear(1, 1), torch.nn.Linear(1, 1, device="meta")])
     assert _device_ids(model) is None
 
 
-def test_of_many_unused_parameters_the_first_are_named() -> None:
+def test_error_names_only_the_first_of_many_unused_parameters() -> None:
     """In one line, also where half of a large model is unused."""
     from clusterdp.train.parallel.ddp import explained
 

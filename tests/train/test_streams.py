@@ -44,7 +44,7 @@ def own() -> OwnStreams:
     return made
 
 
-def test_streams_of_training_and_loader_are_apart() -> None:
+def test_streams_of_training_and_loader_are_separate() -> None:
     seed(1)
     alone = [draw() for _ in range(4)]
     for training_between in (0, 2):
@@ -79,7 +79,7 @@ def test_both_ways_to_switch_streams_draw_equal_numbers(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("aside", [own, scratch_streams, streams_restored], ids=["own", "scratch", "restored"])
-def test_streams_are_put_back(aside: Callable[[], AbstractContextManager[None]]) -> None:
+def test_streams_are_restored_after_use(aside: Callable[[], AbstractContextManager[None]]) -> None:
     seed(1)
     draw()
     expected = [draw() for _ in range(2)]
@@ -94,7 +94,7 @@ def test_streams_are_put_back(aside: Callable[[], AbstractContextManager[None]])
     assert [*found, draw()] == expected
 
 
-def test_nested_scratch_streams_go_on_where_they_were() -> None:
+def test_nested_scratch_streams_continue_after_the_inner_block() -> None:
     with scratch_streams():
         seed_streams(7)
         expected = [draw(), draw()]
@@ -107,7 +107,7 @@ def test_nested_scratch_streams_go_on_where_they_were() -> None:
         assert [*found, draw()] == expected
 
 
-def test_another_bit_generator_of_the_users_is_put_back(way: str) -> None:
+def test_users_numpy_bit_generator_is_restored(way: str) -> None:
     if way != "memory":
         pytest.skip("numpy before 1.24 has no set_bit_generator()")
     before = numpy.random.get_bit_generator()

@@ -14,7 +14,7 @@ from tests.train.ranks import running
 from tests.train.test_strategy import close
 
 
-def test_ranks_share_the_statistics_of_one_batch(tmp_path: Path) -> None:
+def test_sync_batchnorm_over_ranks_equals_one_batch(tmp_path: Path) -> None:
     with running(tmp_path, techniques.batch_norms, size=2) as ranks:
         answers = ranks.answers
     model = techniques.Net(norm=True)
@@ -32,7 +32,7 @@ def test_ranks_share_the_statistics_of_one_batch(tmp_path: Path) -> None:
     assert close([y for (y,) in evaluated], model(torch.ones(2, 8)).flatten().tolist())
 
 
-def test_in_a_single_process_it_is_batchnorm_of_images_too(job: JobHandle) -> None:
+def test_sync_batchnorm_in_one_process_equals_batchnorm(job: JobHandle) -> None:
     for kind, shape in ((nn.BatchNorm1d, (6, 3)), (nn.BatchNorm2d, (2, 3, 4, 4))):
         for options in ({}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}):
             theirs = kind(3, **options)  # type: ignore[arg-type]

@@ -61,7 +61,7 @@ def all_bits(loader: Iterable[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"shuffle": False}], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_its_batches_are_those_of_a_dataloader_in_every_bit(job: JobHandle, kind: str, options: dict[str, Any]) -> None:
+def test_tensor_loader_equals_a_dataloader_bit_for_bit(job: JobHandle, kind: str, options: dict[str, Any]) -> None:
     data = KINDS[kind]
     ours, theirs = job.loader(data, 4, **options), job.loader(data, 4, collate_fn=default_collate, **options)
     assert (type(ours), type(theirs)) == (TensorLoader, ResumableLoader)
@@ -73,7 +73,7 @@ def test_its_batches_are_those_of_a_dataloader_in_every_bit(job: JobHandle, kind
         assert all_bits(ours) == all_bits(theirs)
 
 
-def test_no_sample_is_looked_at(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensor_loader_calls_no_getitem(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (TensorDataset, Subset):
         monkeypatch.setattr(kind, "__getitem__", lambda *_: pytest.fail("a sample was asked for"))
     assert len([*job.loader(KINDS["a part of it"], 4)]) == 3
@@ -106,11 +106,11 @@ class Named(torch.Tensor):
         (numpy.array(["a", "b"]), {}),
     ],
 )
-def test_anything_else_is_read_as_before(job: JobHandle, data: Any, options: dict[str, Any]) -> None:
+def test_other_data_sets_are_read_sample_by_sample(job: JobHandle, data: Any, options: dict[str, Any]) -> None:
     assert type(job.loader(data, 2, **options)) is ResumableLoader
 
 
-def test_a_type_that_torch_cannot_index_is_read_as_before(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unindexable_dtype_is_read_sample_by_sample(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
     def index_select(*_: Any) -> Any:
         raise NotImplementedError("\"index_select\" not implemented for 'UInt16'")
 
@@ -118,7 +118,7 @@ def test_a_type_that_torch_cannot_index_is_read_as_before(job: JobHandle, monkey
     assert type(job.loader(TensorDataset(X), 2)) is ResumableLoader
 
 
-def test_a_sampler_of_ones_own_gives_the_order(job: JobHandle) -> None:
+def test_tensor_loader_follows_a_custom_sampler(job: JobHandle) -> None:
     def batches(**options: Any) -> list[Any]:
         weighted = WeightedRandomSampler([0.0] + [1.0] * (SIZE - 1), 30)
         return all_bits(job.loader(TensorDataset(Y), 8, sampler=weighted, **options))
@@ -126,14 +126,14 @@ def test_a_sampler_of_ones_own_gives_the_order(job: JobHandle) -> None:
     assert batches() == batches(collate_fn=default_collate)
 
 
-def test_a_batch_that_is_changed_in_place_leaves_the_data_alone(job: JobHandle) -> None:
+def test_batch_changed_in_place_leaves_the_data_unchanged(job: JobHandle) -> None:
     data = X.clone()
     for batch in job.loader(data, SIZE, shuffle=False):
         batch.zero_()
     assert torch.equal(data, X)
 
 
-def test_tensors_that_are_replaced_are_seen_in_the_next_epoch(job: JobHandle) -> None:
+def test_replaced_tensors_are_used_in_the_next_epoch(job: JobHandle) -> None:
     data = TensorDataset(X)
     loader = job.loader(data, SIZE, shuffle=False)
     next(iter(loader))
@@ -141,7 +141,7 @@ def test_tensors_that_are_replaced_are_seen_in_the_next_epoch(job: JobHandle) ->
     assert torch.equal(next(iter(loader))[0], X + 1)
 
 
-def test_batches_are_pinned_for_a_gpu(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensor_loader_pins_batches_with_pin_memory(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: (tensor, "pinned"))
     assert next(iter(job.loader({"x": X}, SIZE, pin_memory=True)))["x"][1] == "pinned"
@@ -149,7 +149,7 @@ def test_batches_are_pinned_for_a_gpu(job: JobHandle, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("data", [{"x": X}, Subset(TensorDataset(X), range(9))])
-def test_the_next_batch_is_fetched_ahead(job: JobHandle, data: Any) -> None:
+def test_tensor_loader_is_prefetched(job: JobHandle, data: Any) -> None:
     batches = job.loop(job.loader(data, 2), {}, move=lambda batch: batch).batches
     assert batches._moved(iter(())).gi_frame.f_locals["self"].ahead is True  # type: ignore[attr-defined]
 
@@ -162,13 +162,13 @@ def test_the_next_batch_is_fetched_ahead(job: JobHandle, data: Any) -> None:
         ((X, numpy.array(["cat"] * SIZE)), "data: a ndarray cannot be made a tensor: .* Convert it"),
     ],
 )
-def test_columns_that_make_no_samples_are_one_line(job: JobHandle, data: Any, said: str) -> None:
+def test_columns_of_different_lengths_are_a_one_line_error(job: JobHandle, data: Any, said: str) -> None:
     for use in (lambda: job.loader(data, 2), lambda: Trainer(torch.nn.Linear(3, 2), job=job).predict(data)):
         with pytest.raises(ConfigError, match=said):
             use()
 
 
-def test_an_array_of_a_file_opened_for_reading_is_taken_without_a_warning(job: JobHandle, tmp_path: Path) -> None:
+def test_read_only_memory_mapped_array_causes_no_warning(job: JobHandle, tmp_path: Path) -> None:
     numpy.save(tmp_path / "x.npy", X.numpy())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -194,7 +194,7 @@ def sample_by_sample(tmp_path_factory: pytest.TempPathFactory) -> Any:
         pytest.param(1, "1.1", id="one rank, ended sample by sample", marks=pytest.mark.slow),
     ],
 )
-def test_a_run_stopped_in_mid_epoch_ends_in_the_bits_of_one_that_collates_samples(
+def test_resumed_tensor_loader_run_equals_one_with_collated_samples(
     sample_by_sample: Any, tmp_path: Path, size: int, by_sample: str
 ) -> None:
     run, ends = trained(tmp_path / "run", size, ["SIGTERM", 8, size - 1], entry="in_tensors", by_sample=by_sample)

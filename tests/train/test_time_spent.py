@@ -17,7 +17,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def test_the_kinds_add_up_to_the_time_since_it_was_made(clock: Clock) -> None:
+def test_time_spent_by_kind_adds_up_to_the_elapsed_time(clock: Clock) -> None:
     told: list[dict[str, float]] = []
     spent = TimeSpent(lambda **seconds: told.append(seconds))
     clock.now += 5  # imports
@@ -40,7 +40,7 @@ def test_the_kinds_add_up_to_the_time_since_it_was_made(clock: Clock) -> None:
     assert sum(told[-1].values()) == clock.now - 1000
 
 
-def test_it_tells_of_the_first_step_and_then_seldom(clock: Clock) -> None:
+def test_time_spent_is_recorded_at_the_first_step_and_then_rarely(clock: Clock) -> None:
     told: list[float] = []
     spent = TimeSpent(lambda **seconds: told.append(clock.now - 1000))
     spent.tell()

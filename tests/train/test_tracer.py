@@ -27,7 +27,7 @@ def work(steps: int, tracer: Tracer) -> None:
         tracer.step()
 
 
-def test_it_writes_the_steps_that_were_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tracer_writes_the_configured_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "new" / "trace.json.gz"
     tracer = Tracer(file, start=4, steps=2)
     work(4, tracer)
@@ -37,7 +37,7 @@ def test_it_writes_the_steps_that_were_asked_for(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().out == f"clusterdp: steps 4 to 5 are traced in {file}\n"
 
 
-def test_a_training_that_ends_in_the_middle_leaves_what_there_is(tmp_path: Path) -> None:
+def test_tracer_of_a_shorter_training_writes_its_steps(tmp_path: Path) -> None:
     early, late = Tracer(tmp_path / "e.json.gz", start=9), Tracer(tmp_path / "l.json.gz", start=3, steps=50)
     work(6, early)
     early.close()
@@ -49,7 +49,7 @@ def test_a_training_that_ends_in_the_middle_leaves_what_there_is(tmp_path: Path)
 
 
 @pytest.mark.parametrize("ranks", [(0,), (1,)])
-def test_a_job_traces_the_ranks_that_its_config_names(job: JobHandle, ranks: tuple[int, ...]) -> None:
+def test_profile_trace_ranks_selects_the_traced_ranks(job: JobHandle, ranks: tuple[int, ...]) -> None:
     settings = WorkerSettings(
         run_dir=job.run_dir, profile=ProfileConfig(trace=TraceConfig(start=3, steps=2, ranks=ranks))
     )

@@ -63,7 +63,7 @@ def trained(
         pytest.param(4, ["SIGTERM", 6, 3], id="four ranks, preempted in the first", marks=pytest.mark.slow),
     ],
 )
-def test_a_preempted_run_ends_in_the_bits_of_the_undisturbed_one_history_included(
+def test_preempted_trainer_run_equals_the_undisturbed_one_with_its_history(
     tmp_path: Path, size: int, fault: list[Any]
 ) -> None:
     _, whole = trained(tmp_path / "whole", size, amp="fp16")
@@ -75,7 +75,7 @@ def test_a_preempted_run_ends_in_the_bits_of_the_undisturbed_one_history_include
     assert all(rank["best"] < 1e-6 for rank in whole)
 
 
-def test_who_is_stopped_in_a_callback_closes_the_epoch_once(tmp_path: Path) -> None:
+def test_trainer_stopped_in_a_callback_closes_the_epoch_once(tmp_path: Path) -> None:
     """The callbacks come after the epoch's row and its scheduler: what were saved among them would get both again."""
     _, whole = trained(tmp_path / "whole", 2, entry="evaluates_after_epochs")
     run, resumed = trained(tmp_path / "resumed", 2, ["SIGTERM", 1, 1], entry="evaluates_after_epochs")
@@ -96,7 +96,7 @@ def of_ranks(folder: Path, ranks: int, size: int) -> list[Any]:
 
 
 @pytest.mark.parametrize(("ranks", "size"), [(2, 23), (4, 3)])
-def test_scores_and_predictions_are_those_of_one_process(by_one: Any, tmp_path: Path, ranks: int, size: int) -> None:
+def test_trainer_scores_and_predictions_equal_one_process(by_one: Any, tmp_path: Path, ranks: int, size: int) -> None:
     """Uneven: 23 samples in batches of 4 over 2 ranks; and 3 samples over 4: one rank has none."""
     scores, _ = by_one[size]
     answers = of_ranks(tmp_path / "ranks", ranks, size)
@@ -105,7 +105,7 @@ def test_scores_and_predictions_are_those_of_one_process(by_one: Any, tmp_path: 
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_all_ranks_evaluate_with_the_statistics_that_a_checkpoint_keeps(tmp_path: Path, strategy: str) -> None:
+def test_ranks_evaluate_with_the_batchnorm_statistics_of_the_checkpoint(tmp_path: Path, strategy: str) -> None:
     args = (programs.with_job, ENTRY + "statistics", {}, {"strategy": strategy})
     with running(tmp_path, *args, size=2) as ranks:
         (kept, _), (own, evaluated_with) = ranks.answers
@@ -113,7 +113,7 @@ def test_all_ranks_evaluate_with_the_statistics_that_a_checkpoint_keeps(tmp_path
 
 
 @pytest.mark.parametrize("where", ["step", "epoch", "plateau"])
-def test_who_has_had_enough_on_one_rank_stops_all_at_the_same_step(tmp_path: Path, where: str) -> None:
+def test_early_stop_on_one_rank_stops_all_at_the_same_step(tmp_path: Path, where: str) -> None:
     run = Run(tmp_path / "run", "x:y")
     args = (programs.with_job, "tests.train.trainings:stops_early", {"where": where})
     with running(tmp_path / "ranks", *args, size=2, env=run.attempt("1.0")) as ranks:
@@ -132,7 +132,7 @@ def test_who_has_had_enough_on_one_rank_stops_all_at_the_same_step(tmp_path: Pat
     assert f"epoch {epochs} of 9: more epochs than 9 go on from there." in ranks.rank_log(0)
 
 
-def test_a_metric_that_returns_a_graph_holds_none(job: JobHandle) -> None:
+def test_metric_returning_a_graph_does_not_hold_it(job: JobHandle) -> None:
     net = nn.Linear(trainings.FEATURES, 3)
     trainer = Trainer(
         net,
@@ -145,7 +145,7 @@ def test_a_metric_that_returns_a_graph_holds_none(job: JobHandle) -> None:
     assert isinstance(history[0]["odd"], float)
 
 
-def test_a_metric_that_is_no_number_on_one_rank_ends_all_with_one_line(tmp_path: Path) -> None:
+def test_metric_returning_text_on_one_rank_ends_all_with_one_line(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", ENTRY + "bad_metric", {"kind": "word", "rank": 1})
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=2, env=run.attempt("1.0")) as ranks:
         codes = ranks.join()  # both: who is killed because the other has ended cannot say why
@@ -154,7 +154,7 @@ def test_a_metric_that_is_no_number_on_one_rank_ends_all_with_one_line(tmp_path:
     assert "Traceback" not in ranks.rank_log(1)
 
 
-def test_a_metric_that_is_of_one_rank_alone_ends_all_at_once_with_one_line(tmp_path: Path) -> None:
+def test_metric_on_one_rank_only_ends_all_with_one_line(tmp_path: Path) -> None:
     """Else one rank would think that this epoch is the best and save it, and another one would not."""
     run = Run(tmp_path / "run", ENTRY + "own_metric")
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=2, env=run.attempt("1.0")) as ranks:
@@ -168,7 +168,7 @@ def test_a_metric_that_is_of_one_rank_alone_ends_all_at_once_with_one_line(tmp_p
         assert "Traceback" not in said
 
 
-def test_a_dead_worker_of_one_rank_ends_all_with_one_line(tmp_path: Path) -> None:
+def test_dead_loader_worker_on_one_rank_ends_all_with_one_line(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", ENTRY + "worker_dies", {"rank": 1})
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=2, env=run.attempt("1.0")) as ranks:
         codes = ranks.join()
@@ -197,7 +197,7 @@ trainer.evaluate("no data")
 
 
 @pytest.mark.slow
-def test_a_plain_script_is_stopped_saved_and_goes_on(tmp_path: Path) -> None:
+def test_plain_trainer_script_is_stopped_saved_and_resumed(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text(SCRIPT)
     root = str(Path(__file__).resolve().parents[2])
@@ -250,7 +250,7 @@ WHAT_TRAIN_SAYS: dict[str, tuple[dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("what", WHAT_TRAIN_SAYS)
-def test_on_one_rank_the_config_is_heeded_as_on_many_but_for_ddp_itself(job: JobHandle, what: str) -> None:
+def test_train_options_apply_on_a_single_rank(job: JobHandle, what: str) -> None:
     options, heeded = WHAT_TRAIN_SAYS[what]
     handle = JobHandle(WorkerSettings(train=from_plain(TrainConfig, options)), job.group, job.stop_signal, "1.0")
     net = techniques.Net(norm=True)
@@ -263,7 +263,7 @@ def test_on_one_rank_the_config_is_heeded_as_on_many_but_for_ddp_itself(job: Job
     Trainer(net, nn.MSELoss(), optimizer, job=handle)
 
 
-def test_the_masters_of_one_trainer_are_not_taken_for_anothers(job: JobHandle) -> None:
+def test_second_o2_trainer_requires_its_own_amp(job: JobHandle) -> None:
     handle = JobHandle(WorkerSettings(train=TrainConfig(amp=AmpConfig(level="O2"))), job.group, job.stop_signal, "1.0")
     linear(handle)
     with pytest.raises(ConfigError, match="Make another Amp for the other one"):
@@ -276,7 +276,7 @@ def stepped_on(trainer: Trainer) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("cast_before", [False, True])
-def test_a_level_of_ones_own_casts_the_model_once(job: JobHandle, cast_before: bool) -> None:
+def test_trainer_with_its_own_amp_casts_the_model_once(job: JobHandle, cast_before: bool) -> None:
     amp, net = Amp("O3", "cpu"), nn.Linear(trainings.FEATURES, 3)
     if cast_before:
         amp.cast(net)
@@ -285,7 +285,7 @@ def test_a_level_of_ones_own_casts_the_model_once(job: JobHandle, cast_before: b
     assert len(net._forward_pre_hooks) == 1
 
 
-def test_no_rank_trains_alone(tmp_path: Path) -> None:
+def test_trainer_wraps_in_ddp_or_refuses_an_unwrapped_model(tmp_path: Path) -> None:
     with running(tmp_path, programs.with_job, ENTRY + "wrapped", {}, size=2) as ranks:
         first, second = ranks.answers
     assert first == second
@@ -295,13 +295,13 @@ def test_no_rank_trains_alone(tmp_path: Path) -> None:
     assert "train.compile: true" in said
 
 
-def test_a_step_of_ones_own_needs_no_subclass(job: JobHandle) -> None:
+def test_trainer_takes_a_custom_step(job: JobHandle) -> None:
     trainer = Trainer(nn.Linear(trainings.FEATURES, 1), job=job, step=Pair())
     history = trainer.fit(trainings.Noisy(), epochs=2, batch_size=16)
     assert history[1]["loss"] < history[0]["loss"]
 
 
-def test_the_numbers_of_a_step_of_ones_own_are_in_the_history_as_means_over_the_samples(job: JobHandle) -> None:
+def test_numbers_of_a_custom_step_are_averaged_in_the_history(job: JobHandle) -> None:
     def step(trainer: Trainer, batch: Any) -> dict[str, Any]:
         x, _ = batch
         return {"loss": trainer.model(x).square().mean(), "first": x[0, :1], "samples": len(x), "kind": "odd"}
@@ -321,7 +321,7 @@ def of_mapping(trainer: Trainer, batch: Any) -> Any:
     return nn.functional.cross_entropy(outputs, batch["y"]), outputs, batch["y"]
 
 
-def test_predictions_are_the_outputs_of_a_forward_of_ones_own(job: JobHandle) -> None:
+def test_predict_uses_a_custom_forward(job: JobHandle) -> None:
     x, y = held().tensors
     trainer = linear(job)
     straight, flipped = trainer.predict(x), trainer.predict(x.flip(1))
@@ -334,7 +334,7 @@ def test_predictions_are_the_outputs_of_a_forward_of_ones_own(job: JobHandle) ->
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes yet")
-def test_who_predicts_from_data_without_targets_is_told_how(job: JobHandle) -> None:
+def test_predict_without_targets_has_a_note_with_the_remedy(job: JobHandle) -> None:
     trainer = linear(job)
     trainer.forward = of_mapping
     with pytest.raises(KeyError) as caught:
@@ -345,7 +345,7 @@ def test_who_predicts_from_data_without_targets_is_told_how(job: JobHandle) -> N
 
 
 @pytest.mark.parametrize("watched", ["val_loss", "loss"])
-def test_a_scheduler_that_waits_for_a_plateau_sees_the_loss_of_each_epoch(job: JobHandle, watched: str) -> None:
+def test_reduce_lr_on_plateau_gets_the_loss_of_each_epoch(job: JobHandle, watched: str) -> None:
     trainer = linear(job)
     assert trainer.optimizer is not None
     scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(trainer.optimizer, patience=0, threshold=0.9)
@@ -373,7 +373,7 @@ class Pile(torch.utils.data.Dataset[Any]):
 
 
 @pytest.mark.parametrize("batches", [Stream(), Pile()])
-def test_batches_of_the_data_set_are_taken_as_they_are(job: JobHandle, batches: Any) -> None:
+def test_batch_size_none_takes_batches_of_the_data_set(job: JobHandle, batches: Any) -> None:
     trainer = linear(job)
     assert trainer.evaluate(batches, batch_size=None) == trainer.evaluate(held(), batch_size=17)
     assert torch.equal(trainer.predict(batches, batch_size=None), trainer.predict(held(), batch_size=17))
@@ -382,7 +382,7 @@ def test_batches_of_the_data_set_are_taken_as_they_are(job: JobHandle, batches: 
     assert trainer.history[1]["val_loss"] == trainer.evaluate(held(), batch_size=17)["loss"]
 
 
-def test_fit_again_goes_on_from_where_it_is(job: JobHandle) -> None:
+def test_repeated_fit_continues_its_epochs(job: JobHandle) -> None:
     net = nn.Linear(trainings.FEATURES, 3)
     trainer = Trainer(net, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), lr=0.1), job=job)
     trainer.fit(trainings.Noisy(), epochs=1)
@@ -410,7 +410,7 @@ ANY_ORDER = torch.utils.data.WeightedRandomSampler([1.0] * trainings.SAMPLES, tr
         ({"collate_fn": doubled, "val_options": {"collate_fn": None, "batch_size": 7}}, {"batch_size": 7}),
     ],
 )
-def test_which_samples_are_trained_on_is_nothing_to_the_validation(
+def test_training_sampler_options_do_not_affect_the_validation(
     job: JobHandle, options: dict[str, Any], evaluated: dict[str, Any]
 ) -> None:
     trainer = linear(job)
@@ -420,7 +420,7 @@ def test_which_samples_are_trained_on_is_nothing_to_the_validation(
     assert torch.equal(torch.get_rng_state(), streams), "the training's random numbers were drawn from"
 
 
-def test_a_loader_that_is_made_is_evaluated_as_it_is(job: JobHandle) -> None:
+def test_given_dataloader_is_evaluated_unchanged(job: JobHandle) -> None:
     trainer, made = linear(job), DataLoader(held(), 32)
     trainer.fit(trainings.Noisy(), made, collate_fn=doubled, drop_last=True)
     assert trainer.history[0]["val_loss"] == trainer.evaluate(made)["loss"]
@@ -431,7 +431,7 @@ def linear(job: JobHandle) -> Trainer:
     return Trainer(net, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), lr=0.1), job=job)
 
 
-def test_no_prediction_waits_on_the_device_for_the_others(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predict_copies_to_the_host_after_the_next_forward(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[Any] = []
     to_host = torch.Tensor.cpu
     monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: fetched.append(tensor) or to_host(tensor))
@@ -444,7 +444,7 @@ def test_no_prediction_waits_on_the_device_for_the_others(job: JobHandle, monkey
 
 
 @pytest.mark.parametrize("val", [3, "no data"])
-def test_what_cannot_be_evaluated_is_said_before_the_first_step(job: JobHandle, val: Any) -> None:
+def test_unusable_validation_data_is_refused_before_the_first_step(job: JobHandle, val: Any) -> None:
     trainer = linear(job)
     with pytest.raises(ConfigError, match="is not a data set"):
         trainer.fit(held(), val)
@@ -455,7 +455,7 @@ def batches_of(data: TensorDataset) -> Iterator[Any]:
     yield from DataLoader(data, 17)
 
 
-def test_a_generator_is_evaluated_and_predicted_as_what_it_gives(job: JobHandle) -> None:
+def test_generator_is_evaluated_and_predicted_like_its_data(job: JobHandle) -> None:
     trainer, data = linear(job), held()
     assert trainer.evaluate(batches_of(data)) == trainer.evaluate(data, batch_size=17)
     assert torch.equal(trainer.predict(batches_of(data)), trainer.predict(data, batch_size=17))
@@ -485,7 +485,7 @@ def test_a_generator_is_evaluated_and_predicted_as_what_it_gives(job: JobHandle)
         (lambda t: Trainer(nn.Flatten(0), job=t.job).predict(held()), "gave 816 rows for 51 samples"),
     ],
 )
-def test_mistakes_are_one_line(job: JobHandle, use: Any, said: str) -> None:
+def test_trainer_mistakes_are_one_line_errors(job: JobHandle, use: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         use(linear(job))
 
@@ -494,7 +494,7 @@ def held() -> TensorDataset:
     return trainings.held_out()
 
 
-def test_the_summary_counts_what_is_trained(job: JobHandle, capfd: pytest.CaptureFixture[str]) -> None:
+def test_summary_counts_trained_parameters(job: JobHandle, capfd: pytest.CaptureFixture[str]) -> None:
     net = trainings.Net()
     net.stem.weight.requires_grad_(False)
     text = Trainer(net, job=job).summary(torch.ones(2, trainings.FEATURES))
@@ -503,7 +503,7 @@ def test_the_summary_counts_what_is_trained(job: JobHandle, capfd: pytest.Captur
     assert text.splitlines()[-1] == "273,923 parameters, 265,731 of them trained; 1.1 MB with buffers"
 
 
-def test_the_signal_is_heard_while_it_predicts(job: JobHandle) -> None:
+def test_signal_during_predict_stops_the_run(job: JobHandle) -> None:
     from clusterdp.train import Stopped
 
     trainer = Trainer(nn.Linear(trainings.FEATURES, 3), job=job)

@@ -55,9 +55,7 @@ def worker(run: Run) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
-def test_a_signal_while_modules_are_still_being_imported_is_a_stop_and_no_crash(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_signal_during_imports_is_a_stop_not_a_crash(tmp_path: Path, number: signal.Signals) -> None:
     code = tmp_path / "code"
     code.mkdir()
     os.mkfifo(tmp_path / "gate")
@@ -77,7 +75,7 @@ def test_a_signal_while_modules_are_still_being_imported_is_a_stop_and_no_crash(
     assert run.outcome("1.0") == f"requeue {'term' if number == signal.SIGTERM else 'time'} 0"
 
 
-def test_a_port_that_is_taken_is_one_line_and_an_exit_code_of_its_own(tmp_path: Path) -> None:
+def test_taken_master_port_exits_98_with_one_line(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "tests.train.jobs:train")
     with socket.create_server(("127.0.0.1", 0)) as squatter:
         port = squatter.getsockname()[1]
@@ -90,7 +88,7 @@ def test_a_port_that_is_taken_is_one_line_and_an_exit_code_of_its_own(tmp_path: 
     assert run.outcome("1.0") is None
 
 
-def test_ranks_that_do_not_meet_say_where_they_waited(tmp_path: Path) -> None:
+def test_rendezvous_timeout_is_one_line_with_the_address(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "tests.train.jobs:train", train={"timeout_s": 1.0})
     port = free_port()
     code, output = finish(worker(run), environ(**run.attempt("1.0"), **rank_environ(0, 2, port)))
@@ -99,7 +97,7 @@ def test_ranks_that_do_not_meet_say_where_they_waited(tmp_path: Path) -> None:
     assert "Traceback" not in output
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_worker_refuses_a_folder_without_config(tmp_path: Path) -> None:
     code, output = finish([sys.executable, "-m", "clusterdp.train.worker", str(tmp_path)], environ())
     assert (code, output.count("\n")) == (2, 1)
     assert "config.yaml: No such file or directory" in output
@@ -117,7 +115,7 @@ def main(job):
 """
 
 
-def test_a_log_begins_with_who_prints_where_and_what_an_entry_does_not_use_does_not_delay_it(tmp_path: Path) -> None:
+def test_rank_log_begins_with_its_place_and_lazy_imports_stay_unloaded(tmp_path: Path) -> None:
     (tmp_path / "lean.py").write_text(LEAN)
     run = Run(tmp_path / "run", "lean:main")
     env = environ(**run.attempt("1.0"), PYTHONPATH=f"{tmp_path}:{ROOT}", SLURMD_NODENAME="n7", CUDA_VISIBLE_DEVICES="")
@@ -130,7 +128,7 @@ def test_a_log_begins_with_who_prints_where_and_what_an_entry_does_not_use_does_
 
 
 @pytest.mark.slow
-def test_plain_python_runs_a_recipe_stops_at_a_signal_and_goes_on(tmp_path: Path) -> None:
+def test_recipe_under_plain_python_stops_at_a_signal_and_resumes(tmp_path: Path) -> None:
     env = environ(CLUSTERDP_RUN_DIR=str(tmp_path / "run"))
     with process([*DIGITS, "step_delay_s=0.05"], env) as child:
         wait_until(lambda: list((tmp_path / "run").glob("metrics/*")), "the first step")
@@ -145,14 +143,14 @@ def test_plain_python_runs_a_recipe_stops_at_a_signal_and_goes_on(tmp_path: Path
     assert outcomes == ["done", "requeue"]
 
 
-def test_words_that_fit_no_parameter_are_refused_before_anything_starts() -> None:
+def test_unknown_recipe_parameter_is_refused_before_the_start() -> None:
     code, output = finish([*DIGITS[:3], "epoch=3"], environ())
     assert (code, output.count("\n")) == (2, 1)
     assert "params.epoch: main() takes no such parameter. Did you mean params.epochs?" in output
 
 
 @pytest.mark.slow  # end to end it runs in test-slurm
-def test_torchrun_runs_the_same_worker(tmp_path: Path) -> None:
+def test_torchrun_runs_the_worker(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "tests.train.jobs:train", {"epochs": 1})
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     env = environ(**run.attempt("7.0"), SLURM_JOB_ID="7", SLURM_STEP_ID="0", SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="1")
@@ -172,7 +170,7 @@ print(ending.outcome, ending.reason, ending.result, ending.exit_code)
 """
 
 
-def test_in_submitit_the_result_comes_back_and_so_do_submitits_handlers(tmp_path: Path) -> None:
+def test_worker_under_submitit_returns_the_result_and_restores_handlers(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "tests.train.jobs:train", {"epochs": 1})
     run.attempt("7.0")
     slurm = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
@@ -183,7 +181,7 @@ def test_in_submitit_the_result_comes_back_and_so_do_submitits_handlers(tmp_path
     assert run.outcome("7.0") == "done finished 24"
 
 
-def test_the_worker_knows_when_the_jobs_time_ends(tmp_path: Path) -> None:
+def test_worker_stops_before_the_end_of_the_jobs_time(tmp_path: Path) -> None:
     params = {"epochs": 500, "delay_s": 0.01}
     for lasts_s in (9.0, 18.0, 36.0, 72.0):  # a busy machine may need all of a short time to begin
         run = Run(
@@ -206,7 +204,7 @@ def test_the_worker_knows_when_the_jobs_time_ends(tmp_path: Path) -> None:
     assert len(told) == 1
 
 
-def test_a_raw_loop_with_the_documented_lines_resumes_exactly(tmp_path: Path) -> None:
+def test_documented_raw_loop_resumes_exactly(tmp_path: Path) -> None:
     with running(tmp_path / "whole", raw_loop.main, str(tmp_path / "a"), 10, size=2) as ranks:
         whole = ranks.answers
     with running(tmp_path / "first", raw_loop.main, str(tmp_path / "b"), 10, 13, size=2) as ranks:
@@ -215,13 +213,13 @@ def test_a_raw_loop_with_the_documented_lines_resumes_exactly(tmp_path: Path) ->
         assert ranks.answers == whole
 
 
-def test_the_raw_loop_runs_under_plain_python(tmp_path: Path) -> None:
+def test_raw_loop_runs_under_plain_python(tmp_path: Path) -> None:
     script = [sys.executable, str(ROOT / "tests" / "train" / "raw_loop.py"), str(tmp_path / "run"), "1"]
     code, output = finish(script, environ())
     assert (code, len(output.strip())) == (0, 64), output
 
 
-def test_the_documented_lines_are_those_of_the_raw_loop() -> None:
+def test_documented_lines_equal_the_tested_raw_loop() -> None:
     import clusterdp.train
 
     documented = str(clusterdp.train.__doc__)
@@ -247,7 +245,7 @@ def main(job):
 """
 
 
-def test_a_signal_after_the_end_makes_no_failure_of_it(tmp_path: Path) -> None:
+def test_signal_after_the_end_does_not_fail_the_run(tmp_path: Path) -> None:
     (tmp_path / "late_module.py").write_text(LATE)
     run = Run(tmp_path / "run", "late_module:main")
     code, output = finish(worker(run), environ(**run.attempt("1.0"), PYTHONPATH=f"{tmp_path}:{ROOT}"))

@@ -27,7 +27,7 @@ DATA = TensorDataset(torch.arange(24))
         pytest.param(900.0, 4, id="the fastest, and it is too slow"),
     ],
 )
-def test_the_best_number_of_workers_follows_from_what_the_training_takes(needed: float | None, best: int) -> None:
+def test_best_num_workers_follows_from_the_needed_speed(needed: float | None, best: int) -> None:
     found = WorkerSpeeds({0: 100.0, 1: 90.0, 2: 190.0, 4: 380.0, 8: 400.0}, cpus=8, needed=needed)
     assert found.best() == best
     assert f"Try num_workers: {best}, on 8 cpus a rank." in str(found)
@@ -46,7 +46,7 @@ def everything(loader: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["ours", "torch's", "with a generator"])
-def test_the_loader_is_left_as_it_was(job: JobHandle, kind: str) -> None:
+def test_find_workers_leaves_the_loader_unchanged(job: JobHandle, kind: str) -> None:
     loader: Any = {
         "ours": lambda: job.loader(DATA, 4),
         "torch's": lambda: DataLoader(DATA, 4, shuffle=True),
@@ -61,7 +61,7 @@ def test_the_loader_is_left_as_it_was(job: JobHandle, kind: str) -> None:
     assert everything(loader) == before
 
 
-def test_without_workers_data_in_tensors_is_measured_as_it_is_read(job: JobHandle) -> None:
+def test_tensor_loader_is_measured_without_workers(job: JobHandle) -> None:
     loader: Any = job.loader(DATA, 4)
     whole = [batch[0].tolist() for batch in loader]
     loader.sampler.advance(20)
@@ -70,13 +70,13 @@ def test_without_workers_data_in_tensors_is_measured_as_it_is_read(job: JobHandl
     assert [batch[0].tolist() for batch in again] == whole
 
 
-def test_all_powers_of_two_are_tried_and_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_workers_tries_powers_of_two_and_the_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_finder, "samples_per_s", lambda loader: 1.0 + loader.num_workers)
     assert [*find_workers(DataLoader(DATA), most=6).speeds] == [0, 1, 2, 4, 6]
     assert [*find_workers(DataLoader(DATA), most=0).speeds] == [0]
 
 
-def test_what_has_no_workers_is_refused() -> None:
+def test_find_workers_refuses_a_list_or_an_empty_loader() -> None:
     with pytest.raises(ConfigError, match="a list has no num_workers"):
         find_workers([1, 2])
     with pytest.raises(ConfigError, match="the loader gives no batch"):
