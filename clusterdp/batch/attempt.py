@@ -40,7 +40,8 @@ LATE_S = (0, 1, 2, 4, 8, 15)  # a shared file system may show the outcome late
 
 
 class Setup(NamedTuple):
-    """What launch.setup came to. failed: the line that ends the attempt, with `code`; errors: all lines that failed."""
+    """The result of launch.setup. failed: the line that ends the attempt, with `code`; errors: all lines that
+    failed."""
 
     failed: str = ""
     code: int = 0
@@ -184,7 +185,7 @@ class ThisAttempt:
         return any(os.path.exists(os.path.join(self.job.folder_of(name), "saved")) for name in ours)
 
     def exported(self) -> List[Tuple[str, str]]:
-        """What the ranks get from this program, and what `came_back` is to know."""
+        """The variables that the ranks get from this program, and those that `came_back` reads."""
         environ = self.children.environ
         found = [(name, os.fsdecode(environ[os.fsencode(name)])) for name in EXPORTED if os.fsencode(name) in environ]
         return [*found, (BEGAN, "{:d} {}".format(int(time.time()), self._output_began))]

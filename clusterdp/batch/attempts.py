@@ -95,7 +95,7 @@ def last_event(ledger: str) -> str:
 
 
 def _with_cause(found: Attempt, job: Job, rules: Rules, record: Record, slurm: Slurm) -> Attempt:
-    """Of an attempt that has recorded none: by its ranks' outcome, by Slurm's words, or `lost`."""
+    """The attempt with a cause, if it has recorded none: by its ranks' outcome, by Slurm's words, or `lost`."""
     began = [*words(os.path.join(job.folder_of(found.name), "began")), "", "", "", ""]
     noticed = _by_notice(job, began[1])
     cause = of_outcome(found.word, found.reason)
@@ -114,7 +114,7 @@ def _with_cause(found: Attempt, job: Job, rules: Rules, record: Record, slurm: S
 
 
 def _by_notice(job: Job, since: str) -> str:
-    """What Slurm wrote when it ended the attempt before this one; empty if that is of an attempt before."""
+    """The cause in Slurm's notice on the attempt before this one; empty if the notice is older than that attempt."""
     notice = last_notice_before(job)
     if notice is None or not since or notice.stamp < since or notice.cause == "cancelled":
         return ""
@@ -122,7 +122,7 @@ def _by_notice(job: Job, since: str) -> str:
 
 
 def last_notice_before(job: Job) -> Optional[Notice]:
-    """What ended the attempt before this one is in the last notice that slurmstepd has written."""
+    """The last notice of slurmstepd, which names the end of the attempt before this one."""
     return last_notice(read(job.output(job.replaced_log), LAST))
 
 

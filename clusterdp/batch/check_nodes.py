@@ -89,7 +89,7 @@ class Result(NamedTuple):
 
 
 def result_of(output: str, nodes: Sequence[str], dead: Sequence[str]) -> Result:
-    """What the tasks print comes here through srun, and so also from a node that cannot write to the run folder.
+    """The result by the lines that srun forwards, because a node may be unable to write to the run folder.
 
     output: of its step. nodes: of the job. dead: the first whose task died, or where srun could launch none. A task
     always exits with 0, so one that does not has died, and srun has ended the tasks of all nodes then."""

@@ -18,7 +18,7 @@ STRAY = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Answer(NamedTuple):
-    """Of a command: its exit code, 127 if it is not there; what it printed on both streams."""
+    """A command's exit code, 127 if it is missing, and its output on both streams."""
 
     code: int
     said: str

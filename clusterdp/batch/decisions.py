@@ -1,4 +1,4 @@
-"""What this program may decide: start, requeue, end the run, or leave it to another attempt or to Slurm."""
+"""The decisions of this program: start, requeue, end the run, or leave it to another attempt or to Slurm."""
 
 from typing import Any, Dict, NamedTuple, Union
 
@@ -11,7 +11,7 @@ class Start(NamedTuple):
 
 
 class Requeue(NamedTuple):
-    """One more attempt follows. details: of the failure, for the ledger; None: it has not failed."""
+    """The run continues with one more attempt. details: of the failure, for the ledger; None: it has not failed."""
 
     cause: str
     said: str = ""
@@ -38,7 +38,7 @@ class End(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """Nothing is recorded as the end: that is for another attempt, or for Slurm."""
+    """This attempt records no end, because another attempt or Slurm does."""
 
     code: int
 

@@ -1,4 +1,4 @@
-"""What follows the end of an attempt? Pure, but for what is looked up only where it decides."""
+"""The decision at the end of an attempt. Pure, but for what is looked up only where it decides."""
 
 from typing import Callable, NamedTuple, Sequence, Tuple
 
@@ -32,7 +32,7 @@ class Ended(NamedTuple):
 
 
 def by_the_ranks(ended: Ended) -> Tuple[End, ...]:
-    """What the ranks have agreed on; nothing if that is not an end of the run."""
+    """The end of the run by the ranks' outcome; None if the outcome does not end it."""
     word, reason = ended.word, ended.reason
     if word == "done":
         return (End("done", "finished", 0, {"step": ended.step}),)
@@ -49,8 +49,8 @@ def by_the_ranks(ended: Ended) -> Tuple[End, ...]:
 
 
 def by_slurm(ended: Ended, now: str, history: History, rules: Rules) -> Tuple[Decision, ...]:
-    """What Slurm's word on the job, the ranks' and the exit code decide; nothing if the program or a node has failed.
-    now: of slurm.Look."""
+    """The decision by Slurm's word on the job, the ranks' outcome and the exit code; None if the program or a node has
+    failed. now: of slurm.Look."""
     if now in (slurm.ENDING, slurm.REQUEUED):
         return (Leave(ended.code),)
     if now == slurm.UNKNOWN:

@@ -114,7 +114,7 @@ class Ending:
             self.over(End.by_user())
 
     def _try(self, cause: str) -> str:
-        """What was refused; sets `requeued` if nothing was."""
+        """The refusal of Slurm; sets `requeued` if there was none."""
         if self.rules.how == "resubmit":
             if not self.resubmit("submitted"):
                 return "sbatch has refused the next one"
@@ -240,7 +240,7 @@ def wait_for_room(ending: Ending) -> None:
 
 
 def _make_folders(job: Job) -> str:
-    """What is in the way; empty if nothing is."""
+    """The path that blocks a folder; empty if all were made."""
     try:
         for folder in (job.logs, os.path.join(job.run, "events")):
             os.makedirs(folder, exist_ok=True)

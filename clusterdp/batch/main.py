@@ -155,7 +155,8 @@ def prepare(given: Words) -> ThisAttempt:
 
 
 def environment() -> Dict[bytes, bytes]:
-    """What the script has exported, byte for byte: Python adds LC_CTYPE to its own under LANG=C."""
+    """The variables that the script has exported, byte for byte, because Python adds LC_CTYPE to its own under
+    LANG=C."""
     try:
         with open("/proc/self/environ", "rb") as file:
             entries = file.read().split(b"\0")
@@ -165,7 +166,7 @@ def environment() -> Dict[bytes, bytes]:
 
 
 def setup_of(environ: Mapping[str, str]) -> Setup:
-    """What launch.setup came to, as the script has noted it."""
+    """The result of launch.setup, as the script has recorded it."""
     failed, code, errors = (environ.get(name, "") for name in SETUP)
     return Setup(failed, number(code) or 0, errors.rstrip("\n"))
 

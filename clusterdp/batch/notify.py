@@ -34,7 +34,7 @@ def event_of(event: str, cause: str, details: Mapping[str, Any], wanted: Any) ->
 
 
 def words_for(event: str, cause: str, details: Mapping[str, Any], rules: Rules, hang: str, step: int) -> str:
-    """What has happened, in a line. hang: the first line of hang.txt. step: 0 if it is not known."""
+    """The event in a line. hang: the first line of hang.txt. step: 0 if it is not known."""
     what = CAUSES.get(cause, cause) + (" at step {}".format(step) if step else "")
     why, error, code = details.get("reason", ""), details.get("error", ""), details.get("exit")
     if event == END and cause == "stopped":

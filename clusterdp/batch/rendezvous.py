@@ -13,7 +13,7 @@ QUEUE_S = 10
 
 
 def first_host(nodes: str) -> str:
-    """Of a node list: n[03-07,12],m1 -> n03."""
+    """The first host of a node list: n[03-07,12],m1 -> n03."""
     while True:
         found = re.match(r"([^],[]*)\[([0-9]+)[^]]*\](.*)$", nodes)
         if not found:
@@ -49,7 +49,7 @@ class Ports:
 
 
 def _ephemeral() -> int:
-    """Where that range begins."""
+    """The first port of the kernel's ephemeral range."""
     try:
         with open(RANGE) as file:
             low = int(file.read().split()[0])

@@ -8,7 +8,7 @@ from .texts import native
 
 
 class Policy(NamedTuple):
-    """What follows such an end. limit: how often the run goes on after it; None: always. wait_s: the least seconds
+    """The policy for one cause. limit: how often the run goes on after it; None: always. wait_s: the least seconds
     until the next attempt begins, twice as many each time in a row. avoid: later attempts avoid the node."""
 
     limit: Optional[int] = None

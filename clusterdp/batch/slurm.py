@@ -33,7 +33,8 @@ class Look(NamedTuple):
 
 
 def fields_of(said: str) -> Dict[str, str]:
-    """Of `scontrol show job`. The first of a name counts: a comment or a path of the user's may look like one."""
+    """The fields of `scontrol show job`. The first of a name counts: a comment or a path of the user's may look like
+    one."""
     return dict(reversed(re.findall(r"(?<!\S)(\w+)=(\S*)", said)))
 
 

@@ -193,7 +193,7 @@ class LogSilence:
         self._reason = ""
 
     def look(self) -> Optional[HangFinding]:
-        """What has changed since the last look; None: nothing."""
+        """The changes since the last look; None if there are none."""
         self._silent_s += self.pause_s
         sizes = _sizes(self.logs)
         if sizes != self._sizes:
@@ -241,7 +241,7 @@ def _ticks(said: str) -> Dict[Tuple[str, str], int]:
 
 
 def _sizes(folder: str) -> Dict[str, Tuple[int, int]]:
-    """Of each file, its size and the time of its last change in nanoseconds."""
+    """The size of each file and the time of its last change in nanoseconds."""
     found = {}
     try:
         for entry in os.scandir(folder):

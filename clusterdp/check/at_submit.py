@@ -1,4 +1,4 @@
-"""What `submit` looks at by itself: errors that show without a question to Slurm, in milliseconds."""
+"""The checks of `submit`: errors that show without a question to Slurm, in milliseconds."""
 
 from __future__ import annotations
 

@@ -26,6 +26,6 @@ class Finding:
 
 
 def place_of(key: str, sources: Mapping[str, str]) -> str:
-    """Where a key of the config stands, or the first below it: `sweep.grid.params.lr` for `sweep`; empty for a
+    """The place of a config key, or of the first key below it: `sweep.grid.params.lr` for `sweep`; empty for a
     default."""
     return sources.get(key) or next((place for name, place in sources.items() if name.startswith(f"{key}.")), "")

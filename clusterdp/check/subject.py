@@ -73,7 +73,7 @@ class Subject:
 
     @cached_property
     def time_s(self) -> float | None:
-        """What the config asks for; infinite for no limit."""
+        """The time limit of the config in seconds; infinite without a limit."""
         asked = self.config.resources.time or ""
         if re.fullmatch(r"(?i)unlimited|infinite|-1", asked):
             return math.inf
@@ -103,12 +103,12 @@ class Subject:
 
     @property
     def memory_mb(self) -> float:
-        """Of each node; 0 if none is asked for."""
+        """The memory of each node in MB; 0 if none is asked for."""
         return self._memory[2]
 
     @property
     def memory_of_unit_mb(self) -> float:
-        """Of a node, a CPU or a GPU, as the config has it."""
+        """The memory of a node, a CPU or a GPU in MB, as the config has it."""
         return self._memory[3]
 
 
@@ -122,7 +122,7 @@ class LastRun:
 
 
 def last_run(name: str, submit_dir: Path) -> LastRun | None:
-    """Of the runs that were submitted from this folder. Stores are not asked."""
+    """The last run of this name that was submitted from this folder. Stores are not asked."""
     return next(filter(None, map(_look, itertools.islice(_runs(name, submit_dir), MOST))), None)
 
 

@@ -1,4 +1,4 @@
-"""What a user may type: each verb with its arguments, in the order of `--help`."""
+"""The command line: each verb with its arguments, in the order of `--help`."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ MOST_RUNS = 50  # offered, the newest first
 
 
 def script(shell: str) -> str:
-    """What that shell reads to know of it."""
+    """The text that the shell reads to enable completion."""
     from argcomplete.shell_integration import shellcode
 
     return shellcode(["clusterdp"], shell=shell)
@@ -36,7 +36,7 @@ def answer(top: CliParser) -> None:
 
 
 def _attach(parser: argparse.ArgumentParser) -> None:
-    """What each argument is completed with, by what stands for it in --help."""
+    """The candidates for each argument, by its name in --help."""
     from argcomplete.completers import DirectoriesCompleter
 
     known: dict[str, Any] = {

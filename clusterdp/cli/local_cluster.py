@@ -68,7 +68,8 @@ def run_sweep(plan: SweepPlan, send: Callable[[], SentSweep]) -> int:
 
 
 def _rehearsal(config: Config, cluster: FakeCluster, job: Job) -> Callable[[int, int | None], None] | None:
-    """What to call with each new step; None if there is nothing to rehearse, or it has been done in this run."""
+    """The function to call with each new step; None if there is nothing to rehearse, or it has been done in this
+    run."""
     from clusterdp.fakeslurm.errors import FakeSlurmError
 
     at = config.local.preempt_at

@@ -1,4 +1,4 @@
-"""What a word of the command line names: a run, a config."""
+"""The meaning of a word of the command line: a run, a config."""
 
 from __future__ import annotations
 

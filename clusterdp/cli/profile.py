@@ -49,6 +49,6 @@ def lines_of(run: Any) -> list[str]:
 
 
 def found_in(run: Any) -> list[str]:
-    """What the newest attempt that has found something says; nothing if none has."""
+    """The lines of the newest attempt that has found something; none if no attempt has."""
     files = [attempt.found for attempt in reversed(run.attempts()) if attempt.found.exists()]
     return list(json.loads(read_plain(files[0]))) if files else []

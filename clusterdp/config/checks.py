@@ -1,4 +1,4 @@
-"""What each value of a config must be beyond its type, and what all of them together must be."""
+"""The rules for config values beyond their types, alone and together."""
 
 from __future__ import annotations
 

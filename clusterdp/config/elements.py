@@ -25,7 +25,7 @@ Values = dict[str, Any]  # dotted key -> value
 
 @dataclass(frozen=True)
 class Element:
-    """One run of a sweep. `config` has no `sweep:` any more."""
+    """An element of a sweep. `config` has no `sweep:` any more."""
 
     number: int
     values: Values
@@ -154,7 +154,7 @@ def _refuse_twins(rows: Sequence[Values]) -> None:
 
 
 def _given_with(given: Given, row: Values) -> Given:
-    """What is given, with the values of one element in place of `sweep:`."""
+    """The given layers, with the values of one element in place of `sweep:`."""
     values: dict[str, Any] = {}
     merge(values, {key: value for key, value in given.values.items() if key != "sweep"})
     for key, value in row.items():
@@ -166,7 +166,7 @@ def _given_with(given: Given, row: Values) -> Given:
 
 
 def _places(given: Given) -> dict[str, str]:
-    """Where the values of a swept key stand: key -> `cfg.yaml:7`."""
+    """The places of a swept key's values: key -> `cfg.yaml:7`."""
     found = {}
     for name, place in given.sources.items():
         section, _, rest = name.partition(".")

@@ -20,7 +20,7 @@ from clusterdp.wording import did_you_mean
 
 @dataclass(frozen=True)
 class KeyExplanation:
-    """What is known of one key. `example` is YAML."""
+    """The explanation of one key. `example` is YAML."""
 
     key: str
     kind: str  # its type, as tree.py has it

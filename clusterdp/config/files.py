@@ -1,4 +1,4 @@
-"""One layer of a config: a YAML file, `key=value` words, or a mapping; each value with the place it stands at.
+"""A layer of a config: a YAML file, `key=value` words, or a mapping; each value with its place.
 
 The places make the errors and `clusterdp show` possible. Keys are checked here against the tree of dataclasses, before
 OmegaConf sees them: its own errors know neither file nor line.

@@ -37,7 +37,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Given:
-    """What the layers say, merged; nothing is resolved or checked yet beyond types."""
+    """The merged layers; nothing is resolved or checked yet beyond types."""
 
     values: dict[str, Any]
     sources: Mapping[str, str]
@@ -214,7 +214,7 @@ def site_profile() -> Path | None:
 
 
 def user_profile() -> Path:
-    """Where the user's own site profile lies, if there is one."""
+    """The path of the user's own site profile, if there is one."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "clusterdp", "site.yaml")
 
 
@@ -262,8 +262,8 @@ def from_plain(kind: type[Kind], values: Mapping[str, Any], unknown: list[str] |
 
 
 def read_resolved(path: Path) -> dict[str, Any]:
-    """What `dump` wrote, as plain dictionaries and lists: for the compute node, where omegaconf need not be loaded.
-    ConfigError if the file is not what `dump` writes."""
+    """The config that `dump` wrote, as plain dictionaries and lists: for the compute node, where omegaconf need not be
+    loaded. ConfigError if the file is not what `dump` writes."""
     import yaml
 
     from clusterdp.config.files import compose

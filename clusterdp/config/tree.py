@@ -26,7 +26,7 @@ class Section:
 
 @dataclass(eq=False, repr=False)
 class ResourcesConfig(Section):
-    """What is asked of Slurm, in Slurm's words: `cpus_per_task` is `--cpus-per-task`."""
+    """The request to Slurm, in Slurm's words: `cpus_per_task` is `--cpus-per-task`."""
 
     nodes: int = 1  # of the job; e.g. `4`
     tasks_per_node: int | None = None  # ranks on each node; default: one a GPU, else 1; e.g. `8`
@@ -92,7 +92,7 @@ class LaunchConfig(Section):
 
 @dataclass(eq=False, repr=False)
 class SnapshotConfig(Section):
-    """What of the submit directory is copied to the run folder: what git knows or does not ignore."""
+    """The part of the submit directory that is copied to the run folder: files that git knows or does not ignore."""
 
     enabled: bool = True  # false: the job runs in the submit directory, as it is when each attempt starts; e.g. `false`
     max_mb: int = 100  # a larger snapshot is refused, with the names of what is large; e.g. `500`
@@ -101,7 +101,7 @@ class SnapshotConfig(Section):
 
 @dataclass(eq=False, repr=False)
 class CheckpointConfig(Section):
-    """Where checkpoints go, how often, and how many are kept."""
+    """The place of checkpoints, their interval, and how many are kept."""
 
     url: str | None = None  # a folder, or a URL of fsspec's; default: checkpoints/ of the run; e.g. `s3://bucket/run`
     every_steps: int | None = None  # save every n steps; e.g. `1000`
@@ -126,7 +126,7 @@ class CheckpointConfig(Section):
 
 @dataclass(eq=False, repr=False)
 class PolicyConfig(Section):
-    """What follows an attempt that ended for one cause."""
+    """The policy after an attempt that ended for one cause."""
 
     limit: int | None = None  # how often the run goes on after such an end; none: always; e.g. `3`
     wait_s: float = 0  # the least time until the next attempt begins, twice as long each time in a row; e.g. `30`
@@ -177,8 +177,8 @@ POLICIES = tuple(each.name for each in fields(RestartConfig) if each.type == "Po
 
 @dataclass(eq=False, repr=False)
 class NotifyConfig(Section):
-    """Who is told how a run goes, by webhook_file or command. The batch script takes 10 s for it at most, and the job
-    ends as it would, whatever comes of that."""
+    """The notices on a run, by webhook_file or command. The batch script takes 10 s for it at most, and the job ends as
+    it would, whatever comes of that."""
 
     # Of what people are told: end (done, or stopped as asked), failure (also by a limit of restart:), hang (when it is
     # reported), requeue (each time the run goes on in a new attempt); `[]`: of nothing; e.g. `[failure, hang]`
@@ -238,7 +238,8 @@ class TrainConfig(Section):
 
 @dataclass(eq=False, repr=False)
 class MetricsConfig(Section):
-    """What rank 0 logs: always in metrics/ of the run folder, and besides where you look at it, as one run."""
+    """The metrics that rank 0 logs: always in metrics/ of the run folder, and besides where you look at it, as one
+    run."""
 
     to: list[str] = field(default_factory=list)  # of tensorboard, wandb and mlflow, each an extra; e.g. `[wandb]`
     every_s: float | None = None  # between two records of steps; default: 0.1 to 5, as the run gets older; e.g. `10`
@@ -318,7 +319,7 @@ class RehearseConfig(Section):
 
 @dataclass(eq=False, repr=False)
 class Config(Section):
-    """One run."""
+    """The config of a run."""
 
     name: str = "job"  # Slurm's job name; default: the file's; e.g. `digits`
     entry: str | None = None  # package.module:function, called as function(job, **params); e.g. `train:main`

@@ -74,7 +74,7 @@ def _misfits_of_mapping(value: Any, kind: Any, key: str) -> Iterator[Misfit]:
 
 
 def _unreadable(value: Any, key: str) -> Iterator[Misfit]:
-    """What YAML can write, and JSON and OmegaConf cannot hold."""
+    """A YAML value that JSON and OmegaConf cannot hold, in words."""
     if isinstance(value, (datetime.date, datetime.datetime)):
         yield key, f"{value} is read as a date", f'Put it in quotes: "{value}"'
     elif isinstance(value, bytes):

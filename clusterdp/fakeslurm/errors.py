@@ -1,4 +1,4 @@
-"""What can go wrong with a fake cluster itself. (What its commands refuse is in core/error_texts.py.)"""
+"""The errors of a fake cluster itself. (What its commands refuse is in core/error_texts.py.)"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ LEAST = {"look_s": 0.05, "tick_s": 0.05, "max_array": 1, "first_job_id": 1}
 
 
 class ShapeEntry:
-    """One mapping of the declaration. Its keys are taken one by one; a key that is left over is an error."""
+    """A mapping of the declaration. Its keys are taken one by one; a key that is left over is an error."""
 
     def __init__(self, data: Any, path: str = "", what: str = "the shape"):
         if not isinstance(data, Mapping):

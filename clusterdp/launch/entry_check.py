@@ -78,7 +78,8 @@ def _find(module: str, entry: str, path: list[str]) -> Path | None:
 
 
 def _names(tree: ast.Module) -> tuple[dict[str, ast.AST], bool]:
-    """What the module binds at its top level, in any branch; False if there may be more (import *, __getattr__)."""
+    """The names that the module binds at its top level, in any branch; False if there may be more (import *,
+    __getattr__)."""
     names: dict[str, ast.AST] = {}
     complete = True
     todo: list[ast.AST] = list(tree.body)

@@ -25,7 +25,7 @@ TRAIN = "train.py"
 
 @dataclass(frozen=True)
 class Site:
-    """What Slurm says of the cluster; empty where there is none."""
+    """The cluster by Slurm's answers; empty without Slurm."""
 
     groups: Sequence[NodeGroup] = ()
     limits: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of each partition, as scontrol has them

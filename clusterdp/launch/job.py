@@ -58,12 +58,13 @@ class Job:
         mark_told(self.run, job)
 
     def logs(self, rank: int = 0) -> str:
-        """What this rank printed, in all attempts so far."""
+        """The output of this rank in all attempts so far."""
         logs = (attempt.rank_log(rank) for attempt in self.run.attempts())
         return "".join(_text(log) for log in logs if log.exists())
 
     def result(self) -> Any:
-        """What the entry returned on rank 0; waits for it. Only with backend: submitit, which carries results."""
+        """Wait for the job, and return the entry's result on rank 0. Only with backend: submitit, which carries
+        results."""
         if self.submitit is None:
             raise RunError("job.result(): a script only has an exit code. Use backend: submitit, or write a file.")
         return self.submitit.result()

@@ -56,13 +56,13 @@ def read_config(run: RunDir) -> dict[str, Any]:
 
 
 def submit_dir_of(run: RunDir) -> Path:
-    """Where `clusterdp submit` was called; the current folder if that is not on record."""
+    """The folder in which `clusterdp submit` was called; the current folder if that is not on record."""
     folders = [event["dir"] for event in read_events(run) if event.get("dir")]  # one in doubt has it, too
     return Path(folders[0]) if folders else Path.cwd()
 
 
 def old_code(run: RunDir) -> str:
-    """One line: the job runs the snapshot of the first submit, and which files have changed since; empty if none has,
+    """A line that the job runs the snapshot of the first submit, and which files have changed since; empty if none has,
     or if there is no snapshot or no submit directory any more."""
     source = submit_dir_of(run)
     if not run.code.exists() or not source.is_dir():

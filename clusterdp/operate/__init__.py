@@ -1,4 +1,4 @@
-"""What a user types on the login node after a submit. Imports no torch; all it knows is in the run folder.
+"""The verbs that a user types on the login node after a submit. Imports no torch; all it knows is in the run folder.
 
 json.schema.json has the keys that --json of all verbs prints. The rooms, each of which imports those above it:
 

@@ -88,7 +88,7 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 
 def pack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """One buffer of all: an all-reduce costs a start-up time, which ten small ones would pay ten times.
+    """A single buffer of all gradients: an all-reduce costs a start-up time, which ten small ones would pay ten times.
 
     The last one first, as DDP lays out its buckets. An all-reduce adds up each part of its buffer in another order of
     ranks; over more than two, the last bit of a sum depends on where in the buffer it stands.

@@ -117,7 +117,7 @@ class Writer(nn.Module):
 
     @torch.no_grad()
     def write(self, start: list[int], characters: int, seed: int = 0) -> list[int]:
-        """What follows on `start`, drawn by chance from a stream of its own."""
+        """The text that follows on `start`, drawn by chance from a stream of its own."""
         device = self.head.weight.device
         chance = torch.Generator().manual_seed(seed)
         codes = list(start)

@@ -48,7 +48,7 @@ def main(job: JobHandle, rounds: int = 5, least_s: float = 0.2, largest: int = S
 
 
 def product(size: int, device: str) -> tuple[Callable[[], Any], float]:
-    """What to measure, and its floating point operations."""
+    """The product to measure, and its floating point operations."""
     a, b = (torch.randn(size, size, device=device) for _ in range(2))
     return lambda: a @ b, 2.0 * size**3
 
@@ -68,13 +68,13 @@ def regression(device: str) -> tuple[Callable[[], Any], float]:
 
 
 def seconds(work: Callable[[], Any], least_s: float) -> float:
-    """Of one call, on average over at least so long. The first calls set things up and do not count."""
+    """The seconds of one call, on average over at least so long. The first calls set things up and do not count."""
     timer = Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
     return timer.blocked_autorange(min_run_time=least_s).mean
 
 
 def error(size: int, device: str) -> float:
-    """Of a product in float32, relative to the same in float64."""
+    """The error of a product in float32, relative to the same in float64."""
     chance = torch.Generator().manual_seed(0)
     a, b = (torch.randn(size, size, generator=chance) for _ in range(2))
     right = a.double() @ b.double()

@@ -1,4 +1,4 @@
-"""What the recipes report at their end: the accuracy of a model, and the digest of a state."""
+"""The results that recipes report at their end: the accuracy of a model, and the digest of a state."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def report(job: JobHandle, loop: Loop[Any], name: str, reached: float, at_least:
 
 
 def digest(*things: Any) -> str:
-    """Of every bit of their state: two runs that end with the same one have done the same."""
+    """The digest of every bit of their state: two runs that end with the same one have done the same."""
     hash_ = hashlib.sha256()
     for thing in things:
         _add(hash_, thing.state_dict())

@@ -119,7 +119,7 @@ def evaluate(job: JobHandle, loop: Loop[Any], model: nn.Module, test_set: Tensor
 
 
 def digest(job: JobHandle, loop: Loop[Any]) -> str:
-    """Of every bit that all ranks have, but for BatchNorm's statistics, of which rank 0's are saved."""
+    """The digest of every bit that all ranks have, except BatchNorm's statistics, of which rank 0's are saved."""
     model, *others = (loop.state[name] for name in ("model", "optimizer", "amp"))
     parameters = [parameter.detach() for parameter in model.parameters()]
     mine = hashlib.sha256(repr(_plain([parameters, [thing.state_dict() for thing in others]])).encode()).hexdigest()

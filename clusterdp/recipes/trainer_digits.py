@@ -64,7 +64,7 @@ def main(
 
 
 def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """One number a sample, so that no batch counts for more than it has samples."""
+    """A number for each sample, so that no batch counts for more than it has samples."""
     return (outputs.argmax(1) == targets).float()
 
 

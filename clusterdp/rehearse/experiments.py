@@ -79,8 +79,8 @@ class Experiments:
         )
 
     def _try(self, run: RunDir, after: AfterFault, parts: Mapping[str, Sequence[str]], make_run: MakeRun) -> None:
-        """Nothing is found out where a plain start from the same files ends otherwise than the drill's run did. A part
-        that does not differ is altered, too, where none that differs is read: is the file read at all?"""
+        """The result of an experiment; none if a plain start from the same files ends differently from the drill's run.
+        A part that does not differ is altered, too, where none that differs is read: is the file read at all?"""
         files = files_at(read_versions(run.path), after.began)
         expected = self._end(run)
         if expected is None or not _are_whole(files.values()):
@@ -203,7 +203,7 @@ def _write(path: Path, stored: Stored, places: list[tuple[int, int]]) -> bool:
 
 
 def _others(data: Bytes, dtype: str) -> NDArray[Any]:
-    """Of the same size, and positive where these are: a second moment has a root."""
+    """Values of the same size, and positive where these are: a second moment has a root."""
     values: NDArray[Any] = data.view(dtype)
     others: NDArray[Any] = values * 1.25 + 0.125 if dtype in FLOATS else values ^ np.array(1, dtype)
     return others.astype(dtype)

@@ -1,4 +1,4 @@
-"""One run of a rehearsal, in a process of its own: `python -m clusterdp.rehearse.one_run`, with a RunSpec on stdin.
+"""A run of a rehearsal, in a process of its own: `python -m clusterdp.rehearse.one_run`, with a RunSpec on stdin.
 
 Each line on stdout is a JSON object: where the run is, and at last a RunResult. The fake cluster goes down with this
 process, however that ends.
@@ -153,7 +153,7 @@ def _to_the_end(spec: RunSpec, scene: Scene, began: float) -> RunResult:
 
 
 def _is_stuck(scene: Scene, update: RunUpdate) -> bool:
-    """Of a program that prints its steps."""
+    """Whether a program that prints its steps is stuck."""
     ended = [each.name for each in update.history.attempts if each.ended is not None]
     hits = [ended.index(hit.attempt) for hit in scene.hits if hit.attempt in ended]
     last = ended[max(hits) + 1 :][-MOST_STUCK:] if hits else []

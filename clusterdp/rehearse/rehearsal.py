@@ -246,7 +246,7 @@ class Rehearsal:
 
     @property
     def changes(self) -> list[shortening.Change]:
-        """What is other than in the config, in all runs."""
+        """The changes of the config in all runs."""
         return shortening.changes(values_of(self.config), self.overrides)
 
     # -- drills --
@@ -278,7 +278,7 @@ class Rehearsal:
         return Experiments(self.config, self.reference)
 
     def _experiment(self, drill: Drill, result: RunResult, after: AfterFault | None) -> Shown:
-        """Where nothing else shows why a run ended in another state."""
+        """The experiment on a run whose other end state nothing else explains."""
         if after is None or not self._experiments.are_possible or is_explained(after):
             return NOTHING
         self.screen.is_at(drill.name, None, "starts from the same files, to find out what of them is read")

@@ -14,7 +14,7 @@ AFTER_KILL_S = 1.0  # the kernel closes the files of a killed rank a little late
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run of a rehearsal, for the process that makes it."""
+    """The order for one run of a rehearsal, for the process that makes it."""
 
     name: str
     values: dict[str, Any]  # of the config, resolved

@@ -1,5 +1,5 @@
-"""What of a config is other in a rehearsal: the job is short, saves often, keeps everything in its folder, and tells
-nobody."""
+"""The config changes that make a rehearsal short and private: the job saves often, keeps everything in its folder, and
+sends no notices."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def for_all(config: Config, cluster: str = "local") -> list[str]:
 
 
 def for_first(config: Config) -> list[str]:
-    """Of the first run, too: how many steps it has is not known yet."""
+    """The changes for the first run, too: its number of steps is not known yet."""
     return [f"checkpoint.every_s={LEAST_S}"] if config.checkpoint.every_steps is None else []
 
 
 def for_steps(config: Config, facts: Facts, cut_short: bool) -> list[str]:
-    """Of the runs after it, too."""
+    """The changes for the runs after it, too."""
     if facts.steps is None:
         return []
     every = max(1, facts.steps // SAVES)

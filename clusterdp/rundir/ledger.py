@@ -34,7 +34,7 @@ class Ledger:
 
 
 def append_line(path: Path, record: dict[str, Any], mode: int = 0o666) -> None:
-    """One JSON object as one line in one write, so that a reader sees all of it or, after a kill, a torn last line.
+    """Append a JSON object as a line in one write, so that a reader sees all of it or, after a kill, a torn last line.
 
     Where the disk has room for a part of it alone, OSError, and the file is as it was: the next line must not be glued
     to a torn one. The file has no other writer."""

@@ -25,7 +25,7 @@ LAST = 50  # records
 
 
 def ends_of(path: Path) -> tuple[Record, Sequence[Record]]:
-    """Of a file of JSON lines its first record, empty if there is none yet, and its last ones, so that its length costs
+    """The first record of a file of JSON lines, empty if there is none yet, and its last ones, so that its length costs
     nothing: LAST of them, or all in its last 64 KiB if what one of those has a value for is not among the LAST. The
     others are not parsed."""
     try:

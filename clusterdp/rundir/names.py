@@ -21,7 +21,7 @@ class _Within:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of a job: `<job id>.<restart count>`."""
+    """A start of a job: `<job id>.<restart count>`."""
 
     name: str
     path: Path

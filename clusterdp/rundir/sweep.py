@@ -37,11 +37,11 @@ class SweepDir:
         return RunDir(self.path / str(number))
 
     def numbers(self) -> list[int]:
-        """Of the elements whose folders are there."""
+        """The numbers of the elements whose folders exist."""
         return sorted(int(name) for name in names_in(self.path) if name.isdecimal())
 
     def script(self, offset: int) -> Path:
-        """That of the array whose first element is `offset`."""
+        """The script of the array whose first element is `offset`."""
         return self.path / (f"job-{offset}.sbatch" if offset else "job.sbatch")
 
     def offsets(self) -> list[int]:

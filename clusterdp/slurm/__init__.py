@@ -1,4 +1,4 @@
-"""What Slurm is: its commands, its variables, its texts. Standard library only.
+"""Slurm's commands, variables and texts. Standard library only.
 
 commands    the only place that runs a Slurm command
 env         which rank of which job this process is, by its environment

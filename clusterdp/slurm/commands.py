@@ -130,7 +130,7 @@ def jobs_of_scripts_in(folder: Path) -> dict[str, SqueueRow]:
 
 
 def job_states(jobs: Sequence[str], timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, SqueueRow]:
-    """What squeue knows of these jobs, those that ended lately included; a job that it has forgotten is not in it."""
+    """The rows of squeue for these jobs, those that ended lately included; a job that it has forgotten is missing."""
     # Elements that wait are one row, `7_[2-9]`, unless each is asked for.
     options = ["--array"] if any("_" in job for job in jobs) else []
     wanted, rows = set(jobs), _states(jobs, *options, timeout_s=timeout_s)
@@ -138,7 +138,7 @@ def job_states(jobs: Sequence[str], timeout_s: float = ANSWER_TIMEOUT_S) -> dict
 
 
 def element_states(arrays: Sequence[str], timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, SqueueRow]:
-    """What squeue knows of all elements of these arrays: `7_2` -> row."""
+    """The rows of squeue for all elements of these arrays: `7_2` -> row."""
     return _states(arrays, "--array", timeout_s=timeout_s)
 
 
@@ -236,7 +236,7 @@ def max_array_size() -> int:
 
 
 def show_qos(timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, dict[str, str]]:
-    """Of each QOS the QOS_FIELDS; what has no value is empty. SlurmError as associations()."""
+    """The QOS_FIELDS of each QOS; a field without a value is empty. SlurmError as associations()."""
     fields = ",".join(("Name", *QOS_FIELDS))
     rows = [line.split("|") for line in _accounting("qos", f"format={fields}", timeout_s=timeout_s)]
     return {row[0]: dict(zip(QOS_FIELDS, row[1:], strict=True)) for row in rows if len(row) == 1 + len(QOS_FIELDS)}
@@ -366,8 +366,9 @@ def _call(
 
 @dataclass(frozen=True)
 class Association:
-    """Of this user with an account. partition: the only one where it holds; empty if it holds in all. is_default: jobs
-    that name no account get this one. limits: some of LIMITS, also those that the account has and the user has not."""
+    """An association of this user with an account. partition: the only one where it holds; empty if it holds in all.
+    is_default: jobs that name no account get this one. limits: some of LIMITS, also those that the account has and the
+    user has not."""
 
     account: str
     qos: Sequence[str] = ()
@@ -378,7 +379,8 @@ class Association:
 
 
 def read_associations(lines: Sequence[str]) -> list[Association]:
-    """Of `sacctmgr --parsable2 show user withassoc`. Lines that are none are left out."""
+    """The associations in the output of `sacctmgr --parsable2 show user withassoc`. Lines that are none are left
+    out."""
     found = []
     for values in (line.split("|") for line in lines):
         row = dict(zip(ASSOCIATION_FIELDS, values, strict=False))

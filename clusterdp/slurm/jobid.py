@@ -1,4 +1,4 @@
-"""What a job id is, wherever one comes from: typed, in a record, or in what a command printed."""
+"""The form of a job id, wherever one comes from: typed, in a record, or in the output of a command."""
 
 from __future__ import annotations
 

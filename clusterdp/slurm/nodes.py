@@ -34,7 +34,7 @@ class NodeGroup:
 
 
 def read_sinfo(lines: Iterable[str]) -> list[NodeGroup]:
-    """Of lines in SINFO_FORMAT, in their order; what is no such line is left out."""
+    """The rows of lines in SINFO_FORMAT, in their order; other lines are left out."""
     groups = []
     for match in filter(None, map(ROW.fullmatch, map(str.strip, lines))):
         name, star, up, state, nodes, cpus, memory, gres, features, limit, sizes = match.groups()

@@ -1,4 +1,4 @@
-"""What Slurm calls the states of a job, and how it writes exit codes."""
+"""Slurm's names for the states of a job, and its forms of exit codes."""
 
 from enum import Enum
 

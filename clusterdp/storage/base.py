@@ -109,7 +109,7 @@ def checked(name: str) -> str:
 
 
 def temporary_name(name: str) -> str:
-    """What a file is called while it is made: hidden, and of this thread alone. Clean-up knows it by its form."""
+    """The name of a file while it is made: hidden, and unique to this thread. Clean-up knows it by its form."""
     return f".{name}.{os.getpid()}{threading.get_native_id():08d}.tmp"
 
 

@@ -16,7 +16,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
 
 
 class StorageFault(NamedTuple):
-    """What an exception of a client library means here. `transient`: the same request may succeed later."""
+    """The meaning of a client library's exception here. `transient`: the same request may succeed later."""
 
     error: OSError
     transient: bool

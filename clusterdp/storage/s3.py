@@ -66,7 +66,7 @@ class S3Storage(UrlStorage):
         return f"{key}/" if key else ""
 
     def call(self, name: str, operation: str, *, nbytes: int = 0, **arguments: Any) -> dict[str, Any]:
-        """One of S3's own operations, on the bucket."""
+        """Call an operation of S3's own on the bucket."""
         ask = self.fs.call_s3
         answer: dict[str, Any] = self._ask(name, ask, operation, nbytes=nbytes, Bucket=self.bucket, **arguments)
         return answer
@@ -121,7 +121,8 @@ class S3Storage(UrlStorage):
         return sorted({name[len(prefix) :].rstrip("/") for name in names} - {""})
 
     def tree(self, wanted: Callable[[str], bool]) -> dict[str, Sequence[str]]:
-        """One request for each page of names, from the first wanted folder to the last, and not one for each folder."""
+        """List names with a request for each page, from the first wanted folder to the last, and not one for each
+        folder."""
         folders = [name for name in self.list() if wanted(name)]
         found: dict[str, set[str]] = {folder: set() for folder in folders}
         if folders:

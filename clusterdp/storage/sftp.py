@@ -229,7 +229,7 @@ def _remove(client: Any, path: str) -> None:
 
 
 class Sessions:
-    """What ssh itself would do for the host: ~/.ssh/config, known_hosts, the agent and the keys there."""
+    """SSH sessions as ssh itself would open them: ~/.ssh/config, known_hosts, the agent and the keys there."""
 
     def __init__(self, url: str, timeout_s: float, options: Mapping[str, Any]):
         try:

@@ -34,7 +34,7 @@ class UrlStorage(Storage):
         return f"{self.root}/{name}" if checked(name) else self.root
 
     def _ask(self, name: str, call: Callable[..., T], *args: Any, nbytes: int = 0, **options: Any) -> T:
-        """One request to the server, repeated by the retry policy. It must be safe to repeat."""
+        """Send a request to the server, repeated by the retry policy. It must be safe to repeat."""
         if self.fs.async_impl:
             options["timeout"] = self.limit_s(nbytes)
         return self.retry_policy.call(lambda: call(*args, **options), lambda error: self.judge(error, name))

@@ -1,4 +1,5 @@
-"""What runs on the compute nodes: from the environment of a process to a training that stops and resumes exactly.
+"""The code that runs on the compute nodes: from the environment of a process to a training that stops and resumes
+exactly.
 
     worker          the process of one rank: `python -m clusterdp.train.worker RUN_DIR`
     process/        from the environment of that process to the outcome of its attempt

@@ -122,7 +122,7 @@ def _remedy(word: str, known: Collection[str], elsewhere: Mapping[str, Any]) -> 
 
 
 def no_such_method(word: str) -> AttributeError:
-    """What a Trainer raises for a method that it does not have."""
+    """The error of a Trainer for an unknown method."""
     if word in METHOD:
         return NoSuchMethod(f"Trainer.{word}: it is not a method here. {METHOD[word]}.")
     return AttributeError(f"'Trainer' object has no attribute {word!r}")

@@ -40,7 +40,7 @@ Batch = TypeVar("Batch")
 
 
 class JobHandle:
-    """What a job offers to the user's function, which need not use any of it. There is one in each rank.
+    """The handle of a job for the user's function, which need not use any of it. There is one in each rank.
 
     this_rank: this process among its peers, and record: what the attempt writes about itself. The other attributes are
     theirs, or the config's.
@@ -117,7 +117,7 @@ class JobHandle:
         return NanGuard(model, self.group, on_nan, step=lambda: self.step + 1) if on_nan is not None else None
 
     def batch_size(self, per_rank: int) -> BatchSize:
-        """What a step sees, over all ranks and the config's train.accumulate. Rank 0 prints it."""
+        """The global batch of a step, over all ranks and the config's train.accumulate. Rank 0 prints it."""
         from clusterdp.train.optim.batch_size import BatchSize
 
         batch = BatchSize(per_rank, self.world_size, self.train.accumulate)

@@ -1,4 +1,4 @@
-"""What Slurm says of the cluster, and whether what is asked for fits.
+"""The cluster by Slurm's answers, and whether the job fits.
 
 cluster_facts  what Slurm says of the cluster
 limits         what a partition allows, arrays

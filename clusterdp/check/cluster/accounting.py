@@ -1,4 +1,4 @@
-"""What accounting allows a job: the QOS of the partition, its own, and the accounts."""
+"""The limits of accounting: the QOS of the partition, that of the job, and the accounts."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Limits:
 
     @property
     def outcome(self) -> str:
-        """Of a job beyond a limit."""
+        """The outcome for a job beyond a limit."""
         denies = self.cluster.has_flag(self.subject.config.resources, self.partition, "DenyOnLimit")
         return "the job is refused (DenyOnLimit)" if denies else WAITS
 
@@ -138,7 +138,7 @@ def _of_size(subject: Subject, limits: Limits) -> Iterator[Finding]:
 
 
 def _count(said: str) -> float:
-    """Of memory in megabytes. What is not a number limits nothing: it is compared with as NaN."""
+    """A limit as a number; memory in megabytes. What is not a number limits nothing: it is compared with as NaN."""
     amount = megabytes_of(said)
     return math.nan if amount is None else amount
 

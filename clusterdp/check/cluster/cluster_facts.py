@@ -54,7 +54,7 @@ class ClusterFacts:
 
     @property
     def has_plugins(self) -> bool:
-        """They may change a job when it is submitted."""
+        """Whether job submit plugins may change a job."""
         return self.settings.get("JobSubmitPlugins", "") not in ("", "(null)")
 
     def account_of(self, resources: ResourcesConfig) -> str:

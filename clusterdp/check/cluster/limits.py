@@ -1,4 +1,4 @@
-"""What the scheduler would refuse, or leave in the queue for ever, by the partitions of the job."""
+"""The limits of partitions: jobs that the scheduler refuses, or leaves in the queue for ever."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def limit_findings(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]
 
 
 def _of_partitions(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Of several partitions, a job takes the one that it fits: only where none is left, that is an error. All of them
-    must be there, and with EnforcePartLimits=ALL the job must be within the limits of all."""
+    """A job takes any of its partitions that it fits: only if none is left, that is an error. All of them must be
+    there, and with EnforcePartLimits=ALL the job must be within the limits of all."""
     names = cluster.asked(subject.config.resources.partition)
     if not names:
         yield from _of_no_partition(subject, cluster)

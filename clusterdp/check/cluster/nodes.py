@@ -59,7 +59,7 @@ def _of_names(subject: Subject, partition: str, hosts: set[str]) -> Iterator[Fin
 
 
 def states_away(subject: Subject, cluster: ClusterFacts) -> str:
-    """Of the nodes in the partitions of the job that take no job now: `down*, reserved`; empty if all do."""
+    """The states of nodes in the job's partitions that take no job now: `down*, reserved`; empty if all nodes do."""
     names = cluster.asked(subject.config.resources.partition)
     states = {group.state for group in cluster.groups if group.partition in names}
     return ", ".join(sorted(state for state in states if AWAY.match(state) or state.startswith("reserved")))
@@ -78,7 +78,7 @@ NEVER = "the job is refused, or waits for ever"
 
 @dataclass(frozen=True)
 class Misfit:
-    """What is asked of a node that it does not have; `by` how much it is too large."""
+    """A request that a node does not meet; `by` how much it is too large."""
 
     by: float
     key: str

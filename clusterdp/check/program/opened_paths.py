@@ -153,7 +153,7 @@ class PathText:
         return separator.join(known), True
 
     def _of_name(self, node: ast.Name | ast.Attribute) -> tuple[str, bool]:
-        """What is assigned to it once, or what a parameter is: its default, or what the one call passes."""
+        """The one value assigned to a name, or of a parameter its default or the value that the one call passes."""
         if isinstance(node, ast.Attribute):
             of_self = isinstance(node.value, ast.Name) and node.value.id == "self"
             values = self.source.attributes.get(node.attr, []) if of_self else []

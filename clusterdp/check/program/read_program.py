@@ -62,8 +62,8 @@ MOST_TEXTS = 200  # that a name may stand for, one by another
 
 
 def read_program(words: Sequence[str], folder: Path) -> ProgramText | None:
-    """What is written in the Python files that these words run, in `folder`. None if no such file is found: another
-    program, or one that is installed. Through shell scripts, the files of all their commands together."""
+    """The facts of the Python files that these words run, in `folder`. None if no such file is found: another program,
+    or one that is installed. Through shell scripts, the files of all their commands together."""
     file = program_of(words, folder)
     return None if file is None else _read_any(file, folder, MOST_SCRIPTS)
 
@@ -224,7 +224,7 @@ def _named_signals(node: ast.expr) -> set[str]:
 def _reached(
     source: Source, function: Function, sources: Sources, seen: set[Function]
 ) -> Iterator[tuple[Source, ast.AST]]:
-    """What is in a function, and in those of the program that it calls, where that can be one alone."""
+    """The nodes of a function and of the program's functions that it calls, where the callee is certain."""
     if function in seen:
         return
     seen.add(function)
@@ -241,7 +241,7 @@ def _is_collective(name: str) -> bool:
 
 
 def _exit_code(call: ast.Call, source: Source) -> int | str | None:
-    """Of sys.exit() and the like: the code, `?` where it is computed; None of other calls."""
+    """The code of sys.exit() and the like, `?` where it is computed; None for other calls."""
     if source.name(call.func) not in EXITS:
         return None
     value = call.args[0] if call.args else ast.Constant(0)
@@ -266,7 +266,8 @@ def add_save_facts(text: ProgramText, sources: Sources) -> None:
 
 
 def _saved_to(call: ast.Call, source: Source) -> Iterator[ast.expr | None]:
-    """What names the file of `torch.save(x, path)`, and of `submit(torch.save, x, path)`; None if that is not seen."""
+    """The expression for the file of `torch.save(x, path)` and of `submit(torch.save, x, path)`; None if it is not
+    seen."""
     if (name := source.name(call.func)) in SAVES:
         yield argument(call, *SAVES[name])
         return
@@ -305,8 +306,9 @@ def _trains_anew(call: ast.Call, source: Source) -> bool:
 
 
 def _written(target: ast.expr, source: Source, sources: Sources, call: ast.Call) -> str | None:
-    """What names the file, as it is written, and all that its names may stand for: values, and what callers pass. None
-    if that is too much to be followed, or is opened by something else than open(), which may rename it."""
+    """The expression for a file as written, and all values that its names may have: assigned ones, and those that
+    callers pass. None if that is too much to be followed, or is opened by something else than open(), which may rename
+    it."""
     todo: list[tuple[ast.expr, Source, ast.AST]] = [(target, source, call)]
     seen, texts = {target}, []
     while todo:

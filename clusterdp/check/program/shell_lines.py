@@ -17,7 +17,7 @@ FIXED_PORT = re.compile(
 
 @dataclass(frozen=True)
 class ShellCommand:
-    """One simple command. `line` counts from 1. `in_background`: an `&` follows, after it or later in its line."""
+    """A simple command. `line` counts from 1. `in_background`: an `&` follows, after it or later in its line."""
 
     line: int
     text: str

@@ -134,7 +134,7 @@ def parameters(function: Definition) -> list[str]:
 
 
 def passed(call: ast.Call, function: Definition, of_class: ast.AST | None, name: str) -> ast.expr | None:
-    """What a call gives to this parameter; None for the object of a method, for what `*args` may hold, and where the
+    """The value that a call gives to this parameter; None for the object of a method, for `*args`, and where the
     default is in force. of_class: what the function is defined in."""
     by_place = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
     if isinstance(of_class, ast.ClassDef) and _binds_first(call, function, of_class):
@@ -152,7 +152,7 @@ def _binds_first(call: ast.Call, function: Definition, of_class: ast.ClassDef) -
 
 
 def default_of(function: Definition, name: str) -> ast.expr | None:
-    """What a parameter is where no caller passes it."""
+    """The value of a parameter if no caller passes it."""
     arguments = function.args
     plain = [*arguments.posonlyargs, *arguments.args]
     pairs = [*zip(plain[len(plain) - len(arguments.defaults) :], arguments.defaults, strict=True)]
@@ -190,7 +190,8 @@ class PathUse(CodePlace):
 
 @dataclass(frozen=True, order=True)
 class ShellCall(CodePlace):
-    """Where a shell starts the program; `is_last`: it does nothing after it, and could become it by exec."""
+    """The call by which a shell starts the program; `is_last`: it does nothing after it, and could become it by
+    exec."""
 
     is_last: bool = True
 

@@ -150,7 +150,8 @@ def _imported(source: Source, roots: list[Path]) -> Iterator[tuple[str, bool]]:
 
 
 def _package_of(file: Path, roots: list[Path]) -> list[str]:
-    """Of the last of the roots that it lies below: `python pkg/train.py` has no package, but what pkg imports has."""
+    """The module's package, relative to the last of the roots above it: `python pkg/train.py` has no package, but what
+    pkg imports has."""
     for root in reversed(roots):
         if file.is_relative_to(root):
             return list(file.relative_to(root).parent.parts)

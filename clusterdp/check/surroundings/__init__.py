@@ -1,4 +1,4 @@
-"""What lies around the job: folders, disks, files, interpreters.
+"""The job's surroundings: folders, disks, files, interpreters.
 
 storage_room   whether the run folder can be written, is shared, and has room
 ignored_files  files that the job needs and the snapshot leaves out

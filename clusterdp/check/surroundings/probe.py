@@ -1,6 +1,6 @@
-"""What is tried on this machine: variables of the shell that go with the job and change what the ranks do, and the
-interpreter of the batch program. With --probe, a file is put into the store, and one is written and synced beside the
-run folder; both are deleted."""
+"""The tests on this machine: variables of the shell that go with the job and change the ranks, and the interpreter of
+the batch program. With --probe, a file is put into the store, and one is written and synced beside the run folder; both
+are deleted."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ FILES_OF_A_RANK = 2  # of each checkpoint, beside a manifest and a folder
 
 
 def room_findings(subject: Subject) -> Iterator[Finding]:
-    """What the file systems say. No question to Slurm, and nothing is written."""
+    """The findings by the file systems. No question to Slurm, and nothing is written."""
     run = existing(subject.spec.run_dir)
     yield from _of_writing(run, "run_dir")
     folder = checkpoint_folder(subject)

@@ -22,7 +22,7 @@ OF_SEVERAL_NODES = frozenset({"torchrun", "accelerate"})
 
 
 def launcher_findings(subject: Subject) -> Iterator[Finding]:
-    """One, for the first command that starts ranks by itself."""
+    """A finding for the first command that starts ranks by itself."""
     for words in _commands(subject):
         name = launcher_of(words)
         if name == "srun":
@@ -69,7 +69,7 @@ def _of_srun(subject: Subject, words: Sequence[str]) -> Finding:
 
 
 def _is_started_twice(subject: Subject, name: str, words: Sequence[str]) -> bool:
-    """One agent on each node, that knows of the others, is what people mean."""
+    """Whether more than one agent on each node would start; one that knows of the others is intended."""
     if subject.ranks == 1:
         return False
     if subject.spec.is_torchrun or subject.spec.ranks_per_node > 1:
@@ -89,7 +89,7 @@ def _of_launcher(subject: Subject, name: str, words: Sequence[str]) -> Finding:
 
 
 def _processes(subject: Subject, words: Sequence[str]) -> int:
-    """That one of them starts; 0 if it is not written out."""
+    """The number of processes that one agent starts; 0 if it is not written out."""
     for word, after in zip(words, [*words[1:], ""], strict=True):
         if match := COUNT.fullmatch(word.replace("=", " ", 1)):
             said = match[1] or after

@@ -142,7 +142,7 @@ def _sees_several_gpus(subject: Subject) -> bool:
 
 
 def _hint(subject: Subject, places: Sequence[CodePlace], what: str, why: str, remedy: str) -> Iterator[Finding]:
-    """One for all places of a kind."""
+    """A finding for all places of a kind."""
     if not places:
         return
     others = f" (and {len(places) - 1} more)" if len(places) > 1 else ""

@@ -1,4 +1,4 @@
-"""Where the pieces of sharded tensors lie. Torch-free.
+"""The places of the pieces of sharded tensors. Torch-free.
 
 Under FSDP2 every rank has a box of each tensor, and torch.distributed.checkpoint decides which rank writes which. A
 rank's boxes are the tensors of its safetensors file, named by what they are of their tensor: `model/weight[0:64,0:32]`.

@@ -1,4 +1,4 @@
-"""What a checkpoint is on disk: names, the virtual flat buffer, and its cut into one slice a rank. Torch-free.
+"""The layout of a checkpoint: names, the virtual flat buffer, and its cut into one slice a rank. Torch-free.
 
     checkpoints/step_00001000/
         <token>-r0003-of-0008.safetensors   rank 3's bytes of the flat buffer, as one U8 tensor named `slice`
@@ -94,7 +94,7 @@ def local_name(token: str, rank: int) -> str:
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One tensor's place in a flat buffer. `shape` is in elements, `dtype` a key of ITEM_SIZES."""
+    """The place of a tensor in a flat buffer. `shape` is in elements, `dtype` a key of ITEM_SIZES."""
 
     name: str
     dtype: str
@@ -118,7 +118,7 @@ class FlatLayout:
         return _layout_of(tuple(tensors.items()))
 
     def cut(self, rank: int, world_size: int) -> int:
-        """Where rank's slice begins; cut(world_size) is the end of the last one."""
+        """The start of rank's slice in bytes; cut(world_size) is the end of the last one."""
         return self.total if rank == world_size else rank * self.total // world_size // ALIGN * ALIGN
 
     def span(self, rank: int, world_size: int) -> tuple[int, int]:

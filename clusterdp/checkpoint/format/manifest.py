@@ -39,7 +39,7 @@ _OPEN, _MIDDLE, _CLOSE = b'{"head": ', b',\n"body": ', b"}\n"
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What `ls` shows. `order` counts the commits to a folder: the highest is the newest, whatever its step.
+    """The values that `ls` shows. `order` counts the commits to a folder: the highest is the newest, whatever its step.
 
     `data` is the token that names the files: another checkpoint's where this one commits the same bytes anew, which is
     how a run that goes on from an older step makes that step the newest. `phase` is the part of the run that it is of
@@ -84,7 +84,8 @@ class Damage:
 
 @dataclass(frozen=True)
 class FileRecord:
-    """What a file of the checkpoint must look like: `checksums` has one a block, from the file's first byte on."""
+    """The size and checksums of a file of the checkpoint: `checksums` has one a block, from the file's first byte
+    on."""
 
     size: int
     checksums: tuple[int, ...]
@@ -120,7 +121,7 @@ class Manifest:
         return [0, *accumulate(sizes)][:-1]
 
     def boxes(self, entry: TensorEntry) -> list[Box]:
-        """Where the tensor is, in the order of its elements as far as one can speak of it."""
+        """The places of the tensor, in the order of its elements as far as there is one."""
         if self.chunks is None:
             return [Box(entry.offset, (0,) * len(entry.shape), entry.shape)]
         found = sorted(self.chunks[entry.name], key=lambda chunk: chunk.offsets)

@@ -55,7 +55,7 @@ def shared_payload(storage: Storage, manifest: Manifest) -> Iterator[Payload]:
 
 @contextmanager
 def own_payload(storage: Storage, manifest: Manifest, rank: int) -> Iterator[tuple[Any, Payload]]:
-    """What belonged to this rank alone: its skeleton, and the tensors of that."""
+    """The state of this rank alone: its skeleton, and the tensors in it."""
     skeleton, plan, ranges, _ = read_rank_file(storage, manifest, rank, PIECE)
     with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as pool:
         yield skeleton, FlatPayload(storage, plan, ranges, pool)

@@ -1,4 +1,4 @@
-"""Where the data of verified blocks goes: one buffer, many pieces of memory, or nowhere. Torch-free.
+"""The targets of verified blocks: one buffer, many pieces of memory, or none. Torch-free.
 
 Addresses are those of the buffer that all blocks together would fill (Manifest.bases).
 """

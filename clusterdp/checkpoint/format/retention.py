@@ -27,7 +27,7 @@ def to_delete(
     unsure: Collection[str] = (),
     pinned: Collection[str] = (),
 ) -> list[CheckpointInfo]:
-    """What may be deleted, oldest first.
+    """The checkpoints that may be deleted, oldest first.
 
     Kept are the newest `keep_last` good ones, the newest good one of each phase, which is where a run takes up what
     that phase came to, and the good ones whose order of commit is a multiple of `keep_every`.

@@ -230,8 +230,8 @@ def _read_whole(storage: Storage, name: str, record: FileRecord) -> bytearray:
 def read_rank_file(
     storage: Storage, manifest: Manifest, rank: int, most: int = _MOST
 ) -> tuple[Any, FlatLayout, list[BlockRange], dict[str, Shape]]:
-    """What belonged to this rank alone: its skeleton, where its tensors are in their flat buffer, what to read to fill
-    that, and the strides of those that did not lie row by row. Raises DamagedError, or OSError."""
+    """The state of this rank alone: its skeleton, the places of its tensors in their flat buffer, the reads that fill
+    it, and the strides of tensors that were not row-major. Raises DamagedError, or OSError."""
     info = manifest.info
     name, local = f"{info.folder}/{rank_name(info.data, rank)}", local_name(info.data, rank)
     data = read_file(storage, name, manifest.files[rank_name(info.data, rank)])

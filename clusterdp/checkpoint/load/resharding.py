@@ -117,7 +117,7 @@ def load(target: dict[str, Any], reader: StorageReader, planner: DefaultLoadPlan
 
 
 class _TensorReader(SamePlan, StorageReader):
-    """One tensor that is in memory."""
+    """A tensor in memory."""
 
     def __init__(self, name: str, tensor: torch.Tensor):
         self._name, self._tensor = name, tensor
@@ -135,7 +135,7 @@ class _TensorReader(SamePlan, StorageReader):
 
 
 class CheckpointReader(SamePlan, StorageReader):
-    """One checkpoint, flat or sharded, for dcp.load()."""
+    """A checkpoint, flat or sharded, for dcp.load()."""
 
     def __init__(self, storage: Storage, manifest: Manifest):
         self._storage, self._manifest = storage, manifest
@@ -169,8 +169,8 @@ class CheckpointReader(SamePlan, StorageReader):
         return _done()
 
     def _part(self, item: ReadItem, into: torch.Tensor) -> tuple[int, torch.Tensor, torch.Tensor | None]:
-        """What to read for the item: from which address on, into which memory; and, unless that is the tensor's own,
-        what it looks like from there."""
+        """The read for the item: from which address on, into which memory; and, unless that is the tensor's own, its
+        view there."""
         name = item.storage_index.fqn
         box = self._boxes[name, tuple(item.storage_index.offset or ())]
         dtype = self._dtypes[name]

@@ -47,7 +47,7 @@ class Commit:
 
 
 class Save:
-    """One save. Everything but `here` is collective."""
+    """A save in progress. Everything but `here` is collective."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class Save:
 
 
 class _Report(NamedTuple):
-    """What one rank reports to rank 0, as JSON: its files, and checksums of its slice and of the next rank's."""
+    """A rank's report to rank 0, as JSON: its files, and checksums of its slice and of the next rank's."""
 
     files: Mapping[str, tuple[int, Sequence[int]]]
     own: list[int] | None
@@ -199,7 +199,7 @@ class BackgroundTask(Generic[T]):
         return not self._thread.is_alive()
 
     def result(self) -> T:
-        """What the work returned, or raises what it raised; waits for it."""
+        """Wait for the work, and return its result or raise its error."""
         self._thread.join()
         if self._error is not None:
             raise self._error

@@ -68,7 +68,7 @@ def copy(
 
 
 class _Memory(SamePlan, StorageWriter):
-    """Where dcp.save() leaves this rank's pieces."""
+    """The memory into which dcp.save() writes this rank's pieces."""
 
     def __init__(self, staging: Staging, note: Mapping[str, str], tensors: Mapping[str, torch.Tensor]):
         self._staging, self._note = staging, note

@@ -72,7 +72,7 @@ class Staging:
 
 
 class _Places:
-    """Where each tensor goes in a slice. It is worked out once, for every save has the same places."""
+    """The place of each tensor in a slice. It is worked out once, for every save has the same places."""
 
     def __init__(self, plan: FlatLayout, start: int, stop: int, body: torch.Tensor):
         self.of = (plan, start, stop)
@@ -112,7 +112,7 @@ class _Registered:
 
 @dataclass(frozen=True)
 class Staged:
-    """What one rank will write, in memory of its own: the live tensors may change from here on."""
+    """The bytes that this rank will write, in memory of their own: the live tensors may change from here on."""
 
     slice: memoryview
     local: memoryview | None

@@ -27,7 +27,7 @@ class DictHolder:
 
 
 class TensorHolder:
-    """One tensor, or a parameter of no module."""
+    """A tensor, or a parameter outside a module."""
 
     def __init__(self, held: torch.Tensor):
         self.held = held

@@ -63,7 +63,7 @@ class RankGroup:
         return result["conclusion"]
 
     def _failure_of(self, failures: list[dict[str, str] | None]) -> dict[str, str]:
-        """One failure for all ranks: of the lowest rank's kind, with the messages of the first few ranks."""
+        """The failure for all ranks: of the lowest rank's kind, with the messages of the first few ranks."""
         failed = [(rank, failure) for rank, failure in enumerate(failures) if failure]
         if not failed:
             return {}
@@ -139,7 +139,7 @@ class RankGroup:
 
 
 def tried(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """What `work` returns, or the error that it raises, which RankGroup.agree() tells the other ranks."""
+    """The result of `work`, or the error that it raises, which RankGroup.agree() sends to the other ranks."""
     try:
         return work(), None
     except Exception as error:

@@ -19,7 +19,8 @@ EXTRA_STATE = "_extra_state"  # torch's key of what set_extra_state() gets
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What can be saved. With an attribute `per_rank = True` each rank's state is its own, else all have the same."""
+    """An object that can be saved. With an attribute `per_rank = True` each rank's state is its own, else all have the
+    same."""
 
     def state_dict(self) -> Any: ...
 

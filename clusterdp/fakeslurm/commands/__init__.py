@@ -1,4 +1,4 @@
-"""What each command does, in the daemon: a coroutine from a connection to an exit status.
+"""The commands in the daemon: a coroutine each, from a connection to an exit status.
 
 sbatch               submits a batch script
 srun                 starts a step, in a job of its own if need be

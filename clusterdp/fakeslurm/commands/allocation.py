@@ -1,4 +1,4 @@
-"""What srun outside of a job and salloc share: a job without a script, and the wait for its nodes."""
+"""The allocation that srun outside of a job and salloc share: a job without a script, and the wait for its nodes."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class NewerJsonWriter(JsonWriter):
         return defaults.as_26_05("job", found, submit_line=desc.submit_line, step_id=step_id, **more)
 
     def _resources(self, job: JobRecord) -> Json | None:
-        """What the job has, or had."""
+        """The resources that the job has, or had."""
         shares = job.held_shares
         if not shares:
             return None

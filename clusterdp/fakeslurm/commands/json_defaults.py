@@ -1,4 +1,4 @@
-"""What JSON of 23.11 and later says of things that jobs and nodes of the fake never have, as recorded from 24.11."""
+"""The JSON of 23.11 and later for things that jobs and nodes of the fake never have, as recorded from 24.11."""
 
 from __future__ import annotations
 

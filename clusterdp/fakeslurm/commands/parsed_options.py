@@ -167,7 +167,7 @@ class ParsedOptions:
 
 
 def _kind_and_count(text: str) -> tuple[str, int] | None:
-    """Of `2`, `a100:2`, `a100`."""
+    """The kind and count in `2`, `a100:2`, `a100`."""
     kind, _, count = text.rpartition(":")
     if not count.isdigit():
         return None if kind else (text, 1)

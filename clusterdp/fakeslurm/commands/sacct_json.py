@@ -14,7 +14,7 @@ from clusterdp.slurm.hostlist import compress
 
 
 class SacctJson(Protocol):
-    """What sacct needs of either writer."""
+    """The interface of either writer for sacct."""
 
     def accounted(self, row: AccountingJob) -> Json: ...
     def write(self, kind: str, what: list[Json], accounting: bool = False) -> str: ...

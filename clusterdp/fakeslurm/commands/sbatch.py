@@ -96,7 +96,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
 
 
 def _answer(job: JobRecord, options: ParsedOptions, cluster: str | None) -> str:
-    """What sbatch prints; with --clusters, with the cluster's name."""
+    """The output of sbatch; with --clusters, with the cluster's name."""
     if "parsable" in options:
         return f"{job.id};{cluster}" if cluster else str(job.id)
     return f"Submitted batch job {job.id}" + (f" on cluster {cluster}" if cluster else "")

@@ -78,9 +78,8 @@ class SqueueJob:
 
     @property
     def tres(self) -> str:
-        """What the job has; before it has something, what it asks for, memory included (which accounting leaves out
-        later).
-        """
+        """The TRES of a job; before it has some, those that it asks for, memory included (which accounting leaves out
+        later)."""
         job = self.job
         if job.held_shares:
             return f"cpu={self.cpus},node={len(job.held_shares)},billing={self.cpus}"

@@ -198,7 +198,7 @@ def _labels(options: ParsedOptions) -> bool:
 
 
 def _follows(stdout: StreamTarget) -> StreamTarget | None:
-    """Where stderr goes without --error: with stdout, unless that is srun for all tasks."""
+    """The target of stderr without --error: that of stdout, unless that is srun for all tasks."""
     return StreamTarget("srun") if stdout.kind == "srun" else None
 
 

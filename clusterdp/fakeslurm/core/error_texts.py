@@ -20,7 +20,7 @@ class CommandDone(Exception):
 
 
 class ControllerError(Exception):
-    """What slurmctld answers instead of what was asked for: slurm_strerror's text. `said` is printed before it.
+    """The error that slurmctld answers: slurm_strerror's text. `said` is printed before it.
 
     `numbered`: the error was found when the job already had an id, which is used up.
     """

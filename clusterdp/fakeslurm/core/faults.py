@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Faults:
-    """What is wrong with the controller; times are of the machine's monotonic clock."""
+    """The faults of the controller; times are of the machine's monotonic clock."""
 
     slow_s: float = 0
     slow_until: float = 0

@@ -22,7 +22,7 @@ class Gpus:
 
 @dataclass(slots=True)
 class JobDesc:
-    """What a job asks for."""
+    """The request of a job."""
 
     name: str
     partition: str

@@ -96,7 +96,7 @@ def hidden_from_own(release: Release) -> set[str]:
 
 
 def of_launchers(environ: Mapping[str, str], release: Release) -> dict[str, str]:
-    """What mpirun and its like read, to be added to what the submitter has set."""
+    """The variables that mpirun and its like read, to be added to the submitter's."""
     if not release.tells_launchers:
         return {}
     found = {"OMPI_MCA_plm_slurm_args": EXTERNAL, "PRTE_MCA_plm_slurm_args": EXTERNAL}
@@ -195,7 +195,7 @@ def _of_release(job: JobRecord, shape: Shape) -> dict[str, str]:
 
 
 def tres_per_task(job: JobRecord, gpu: str) -> dict[str, str]:
-    """What each task was asked to have, in variables."""
+    """The request of each task, in variables."""
     asked = {"cpu": job.desc.cpus_per_task, "gres/gpu": job.desc.gpus.per_task}
     words = [f"{name}={count}" for name, count in asked.items() if count]
     found = {"SLURM_TRES_PER_TASK": ",".join(words)} if words else {}

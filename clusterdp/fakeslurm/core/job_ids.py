@@ -60,6 +60,6 @@ def split_list(text: str) -> list[str]:
 
 
 def single_element(job: JobRecord, index: int) -> JobRecord:
-    """One element of a waiting array as it is shown by itself."""
+    """The id of an element of a waiting array, as it is shown by itself."""
     assert job.array
     return replace(job, array=replace(job.array, indexes=[index], split=True))

@@ -61,7 +61,7 @@ class Partition:
 
 @dataclass(slots=True)  # there are thousands of these, and a dict each would be most of the daemon's memory
 class Share:
-    """What a job has of one node."""
+    """The share of a job in one node."""
 
     node: str
     cpus: int
@@ -247,7 +247,7 @@ class JobRecord:
         return f"{self.array.id}_[{index_text(self.array.indexes, self.array.throttle)}]"
 
     def element(self, index: int, number: int) -> JobRecord:
-        """One element of a waiting array as a job of its own, which shares nothing with the array that may change."""
+        """An element of a waiting array as a job of its own, which shares nothing with the array that may change."""
         assert self.array
         desc = replace(self.desc, gpus=replace(self.desc.gpus))
         for entry in fields(desc):

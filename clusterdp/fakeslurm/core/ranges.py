@@ -15,7 +15,7 @@ def ranges(numbers: list[int]) -> str:
 
 
 def counts(numbers: list[int]) -> str:
-    """One number for each node as 2,1(x3): equal neighbours are written together."""
+    """The numbers of the nodes as 2,1(x3): equal neighbours are written together."""
     found: list[list[int]] = []
     for number in numbers:
         if found and found[-1][0] == number:

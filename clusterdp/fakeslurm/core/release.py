@@ -1,4 +1,4 @@
-"""What differs between the releases of Slurm, as far as programs see it: one table.
+"""The differences between the releases of Slurm, as far as programs see them: one table.
 
 22.05.8, 24.11.5 and 26.05.5 are recorded from real ones (tests/slurm_facts/records); the fake is checked against each.
 The releases between them are interpolated: a rule begins where its source says, and where no source is named, with the

@@ -49,7 +49,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class ScriptGone:
-    """Nothing is left of what a batch script started."""
+    """The report that nothing is left of a batch script's processes."""
 
 
 @dataclass(frozen=True)

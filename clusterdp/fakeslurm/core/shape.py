@@ -1,4 +1,4 @@
-"""What a cluster looks like: nodes, partitions, slurm.conf. The default is the cluster of the records."""
+"""The shape of a cluster: nodes, partitions, slurm.conf. The default is the cluster of the records."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class TaskPlan:
 
 @dataclass(frozen=True)
 class StreamTarget:
-    """Where a stream of the tasks goes.
+    """The target of a stream of the tasks.
 
     kind: `srun` (over the connection), `file` (one for all, or by pattern one each), `null`, `one` (that of task
     `rank` over the connection, the others' nowhere).
@@ -35,7 +35,7 @@ class StreamTarget:
 
 @dataclass(frozen=True)
 class ComponentPlan:
-    """What the tasks on one component of the job share. Most jobs have only one."""
+    """The plan that the tasks on one component of the job share. Most jobs have only one."""
 
     job: int
     argv: tuple[str, ...]

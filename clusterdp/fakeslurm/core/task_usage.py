@@ -1,4 +1,4 @@
-"""What the tasks of a step have used, as the kernel reports it with an ended process (wait4(2))."""
+"""The usage of a step's tasks, as the kernel reports it with an ended process (wait4(2))."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands, slurmctld and slurmstepds send each other over the cluster's unix socket.
+"""The messages of commands, slurmctld and slurmstepds over the cluster's unix socket.
 
 A message is a frame: one letter for its kind, four bytes of length (big endian), that many bytes.
 Commands import this file and little else, because they must start within milliseconds.

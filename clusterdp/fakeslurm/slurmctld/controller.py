@@ -200,7 +200,7 @@ class Controller:
             job.eligible_time = now
 
     def would_run(self, desc: JobDesc) -> list[Share] | None:
-        """Where the job would run if the cluster were empty (for --test-only)."""
+        """The nodes on which the job would run if the cluster were empty (for --test-only)."""
         partition = self.model.partitions[desc.partition]
         free = all_free(self.model)
         candidates = [free[name] for name in partition.nodes if name not in desc.exclude]
@@ -359,5 +359,5 @@ class Clock:
 
 
 def _epoch() -> float:
-    """What the machine's clock showed when its monotonic clock began."""
+    """The reading of the machine's clock at the start of its monotonic clock."""
     return time.time() - time.monotonic()

@@ -290,7 +290,7 @@ async def _in_vain(command: Command, client: Connection, daemon: Daemon, patienc
 
 
 def complaint(client: Connection, text: str, number: int) -> Refusal:
-    """What the command says when it got no answer."""
+    """The message of the command if it got no answer."""
     words, job = client.words, client.environ.get("SLURM_JOB_ID") or client.environ.get("SLURM_JOBID")
     if client.command == "sbatch":
         return Refusal(f"sbatch: error: Batch job submission failed: {text}")

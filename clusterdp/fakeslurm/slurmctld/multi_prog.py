@@ -6,7 +6,7 @@ import re
 
 
 class BadFile(Exception):
-    """What srun says about the file, without its own name in front."""
+    """The message of srun on the file, without its own name in front."""
 
 
 def read(text: str, name: str, tasks: int) -> list[tuple[str, ...]]:

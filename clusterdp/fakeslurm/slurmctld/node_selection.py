@@ -16,7 +16,7 @@ from clusterdp.fakeslurm.core.release import Release
 
 @dataclass(frozen=True)
 class FreeNode:
-    """What is free of a node; `index` is its place in the cluster."""
+    """The free resources of a node; `index` is its place in the cluster."""
 
     node: Node
     cpu_ids: tuple[int, ...]
@@ -180,7 +180,7 @@ def _least_tasks(desc: JobDesc) -> int:
 
 @dataclass
 class _Selection:
-    """One try: the nodes selected so far, and what is still needed."""
+    """An attempt at a selection: the nodes selected so far, and the rest that is needed."""
 
     desc: JobDesc
     roomy: Sequence[FreeNode]
@@ -284,7 +284,7 @@ def _neighbours(roomy: Sequence[FreeNode]) -> list[list[FreeNode]]:
 
 
 def place(desc: JobDesc, candidates: Sequence[FreeNode], release: Release) -> list[Share] | None:
-    """What a job gets of each node: of as few nodes as possible (as many as allowed, for --nodes=MIN-MAX), or None if
+    """The job's share of each node: of as few nodes as possible (as many as allowed, for --nodes=MIN-MAX), or None if
     it does not fit.
 
     `candidates` are in the order of the cluster and hold only nodes that the job may use, whatever their features.

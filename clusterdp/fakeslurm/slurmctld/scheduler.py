@@ -49,7 +49,7 @@ Decision = StartJob | PreemptJob | KeepPending | CancelInvalid
 
 @dataclass
 class _Cycle:
-    """One look at all waiting jobs."""
+    """A scheduling cycle over all waiting jobs."""
 
     model: Model
     now: float

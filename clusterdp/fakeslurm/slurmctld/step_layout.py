@@ -31,7 +31,7 @@ class StepLost(StepRefused):
 
 
 class StepMistake(Exception):
-    """What srun itself finds wrong; a whole line."""
+    """The error that srun itself finds; a whole line."""
 
 
 @dataclass

@@ -298,7 +298,8 @@ class Stepds:
         self._daemon.controller.settle()
 
     def _dead(self, job: JobRecord, step: Step) -> None:
-        """One that has never reported was not told to begin: the daemon was killed when the pid was in the journal."""
+        """Whether the stepd is dead; one that has never reported was not ordered to begin, because the daemon was
+        killed when the pid was in the journal."""
         if step.begun:
             self._lost(job, step)
         else:

@@ -1,4 +1,4 @@
-"""What slurmctld refuses at submission. A job that can never run is accepted and waits (EnforcePartLimits=NO)."""
+"""The refusals of slurmctld at submission. A job that can never run is accepted and waits (EnforcePartLimits=NO)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What the controller does when time has passed: time limits, warning signals, ends of grace times, nodes; and
-`advance`.
-"""
+"""The timers of the controller: time limits, warning signals, ends of grace times, nodes; and `advance`."""
 
 from __future__ import annotations
 

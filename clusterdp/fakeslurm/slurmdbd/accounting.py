@@ -1,4 +1,4 @@
-"""What sacct shows: a row for each attempt of a job, with its steps, some seconds behind the controller."""
+"""The rows of sacct: one for each attempt of a job, with its steps, some seconds behind the controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What srun and slurmstepd print about a step, in Slurm's words."""
+"""The messages of srun and slurmstepd about a step, in Slurm's words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the output of tasks goes: to srun, labelled and line by line, or into files."""
+"""The targets of the tasks' output: srun, labelled and line by line, or files."""
 
 from __future__ import annotations
 

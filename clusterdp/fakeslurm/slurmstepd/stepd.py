@@ -308,7 +308,7 @@ class Stepd:
             self._turn(1)
 
     def _used_by_part(self) -> dict[int, Usage | None]:
-        """What the tasks used, by the job id of the component."""
+        """The usage of the tasks, by the job id of the component."""
         ended = [task for task in self.plan.tasks if task.rank in self._used]
         return {
             component.job: Usage.over([(task, self._used[task.rank]) for task in ended if task.component == index])

@@ -1,4 +1,4 @@
-"""What the config decides for the batch program (clusterdp/batch/rules.py), which reads it in the run folder."""
+"""The config's decisions for the batch program (clusterdp/batch/rules.py), which reads them in the run folder."""
 
 from __future__ import annotations
 

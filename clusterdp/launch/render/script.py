@@ -57,12 +57,12 @@ def render(spec: ScriptSpec) -> Script:
 
 
 def script_rules(spec: ScriptSpec) -> dict[str, Any]:
-    """What the batch program in the run folder has besides the script."""
+    """The files of the batch program in the run folder besides the script."""
     return rules_of(spec, render_part(spec, "check.sh") if spec.config.launch.preflight else "")
 
 
 def render_part(spec: ScriptSpec, name: str) -> str:
-    """One part of the script, for a script that submitit writes."""
+    """A part of the script, for a script that submitit writes."""
     ours = shipped_folder("sbatch_templates")
     _refuse_collisions(spec.config.launch, ours)
     return _environment(ours).get_template(f"parts/{name}").render(template_values(spec))

@@ -21,7 +21,7 @@ BACKSLASHES = re.compile(r"(?P<kept>'[^']*'|\\[^\n])|\"(?P<quoted>(?:\\.|[^\"\\]
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """One job array of a sweep: its elements are `offset` and the `size - 1` that follow."""
+    """A job array of a sweep: its elements are `offset` and the `size - 1` that follow."""
 
     offset: int
     size: int
@@ -47,7 +47,8 @@ class ScriptSpec:
 
     @property
     def work_dir(self) -> Path:
-        """Where the ranks run: in the snapshot, so that no edit and no checkout reaches a job that waits."""
+        """The working folder of the ranks: in the snapshot, so that no edit and no checkout reaches a job that
+        waits."""
         return (self.code or self.run_dir / "code") if self.config.snapshot.enabled else self.submit_dir
 
     @property

@@ -1,4 +1,5 @@
-"""What a wheel has inside the package, and a checkout beside it: the example configs and the script templates."""
+"""The files that a wheel has inside the package, and a checkout beside it: the example configs and the script
+templates."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def write_batch(folder: Path, rules: dict[str, Any]) -> None:
 
 
 def _compiled(modules: Sequence[Path]) -> Iterator[Path]:
-    """What this Python has made of them: to do so again at the start of each attempt takes longer than all else there.
-    Another version, or a file that has changed since, is not misled by them."""
+    """The bytecode that this Python has made of them, because compiling at the start of each attempt takes longer than
+    all else there. Another version, or a file that has changed since, is not misled by them."""
     for path in modules:
         cached = Path(cache_from_source(path))
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What a run was made from: the commit and what was not committed, the packages, by whom and where.
+"""The source of a run: the commit and uncommitted changes, the packages, by whom and where.
 
 `source.json` and `source.diff` of the run folder. They are for people and for `clusterdp diff`; no attempt reads them.
 """
@@ -46,7 +46,7 @@ def write_record(run: RunDir, spec: ScriptSpec) -> None:
 
 
 def copy_record(old: RunDir, new: RunDir) -> None:
-    """Of a run that is repeated from its record: the code is the same."""
+    """Copy the record of a run that is repeated: the code is the same."""
     for name in ("source", "source_diff"):
         with suppress(OSError):
             write_durably(getattr(new, name), getattr(old, name).read_bytes(), mode=0o600)
@@ -80,7 +80,7 @@ def _git(source: Path) -> tuple[dict[str, Any] | None, bytes]:
 
 
 def _call_git(source: Path, *words: str) -> bytes | None:
-    """What git prints; None if it fails or takes too long."""
+    """The output of git; None if it fails or takes too long."""
     git = ["git", "--no-optional-locks", "-C", str(source), *words]
     try:
         done = subprocess.run(git, capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=GIT_TIMEOUT_S)

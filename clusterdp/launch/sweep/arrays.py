@@ -122,8 +122,8 @@ def _undo(plan: SweepPlan, arrays: Sequence[str], jobs: Sequence[Job], said: str
 
 
 def submit_again(folder: SweepDir, numbers: Sequence[int], lock: RunLock) -> Iterator[Job]:
-    """One array for each of the sweep's scripts. `numbers`: of elements whose last job is over; their scripts are as
-    submit wrote them. `lock`: of the sweep's folder. SubmitError if sbatch refuses."""
+    """Submit one array for each of the sweep's scripts. `numbers`: of elements whose last job is over; their scripts
+    are as submit wrote them. `lock`: of the sweep's folder. SubmitError if sbatch refuses."""
     by_offset: dict[int, list[int]] = {}
     offsets = folder.offsets()
     for number in sorted(numbers):
@@ -144,7 +144,7 @@ def submit_again(folder: SweepDir, numbers: Sequence[int], lock: RunLock) -> Ite
 
 
 def _as_submitted(run: RunDir) -> dict[str, Any]:
-    """What was noted at the first submission, for the cluster that is here now."""
+    """The record of the first submission, for the cluster that is here now."""
     told = [event for event in read_events(run) if event.get("event") == "submitted" and event.get("dir")]
     about = {name: told[-1].get(name) for name in ABOUT} if told else {"name": run.path.parent.name, "dir": os.getcwd()}
     return {**about, "cluster": os.environ.get("SLURM_CONF", ""), "from_step": None}

@@ -86,7 +86,8 @@ def submit_sweep(
 
 
 def _arrays(count: int, parallel: int | None) -> list[ArraySpec]:
-    """One array, or as many as Slurm's MaxArraySize asks for: then each begins at a multiple of a power of ten."""
+    """The arrays: a single one, or as many as Slurm's MaxArraySize asks for, each beginning at a multiple of a power of
+    ten."""
     most = commands.max_array_size() if commands.have_slurm() else commands.MAX_ARRAY_SIZE
     if count <= most:
         return [ArraySpec(0, count, parallel=parallel)]
@@ -138,7 +139,7 @@ def write_folder(plan: SweepPlan) -> CodeSnapshot | None:
 
 
 def _links(plan: SweepPlan) -> list[str]:
-    """What an element has from the sweep."""
+    """The links of an element to the files of the sweep."""
     files = plan.folder.files
     records = [record.name for record in (files.source, files.source_diff) if record.exists()]
     return [files.code.name, *records] if plan.spec.config.snapshot.enabled else records

@@ -54,7 +54,7 @@ NAMES = tuple(each.name for each in fields(Parts))
 
 @dataclass(frozen=True)
 class Told:
-    """What an attempt has told of its time. points: (step, seconds of steps up to it), rising."""
+    """An attempt's own records of its time. points: (step, seconds of steps up to it), rising."""
 
     seconds: dict[str, float]  # startup, restore, steps, saves, evaluation, running
     points: tuple[tuple[int, float], ...] = ()
@@ -108,7 +108,7 @@ def parts_of(attempt: AttemptHistory, own: Sequence[Record], place: Allocation, 
 
 
 def _shutdown(own: Sequence[Record], place: Allocation, room: float) -> float:
-    """What comes after an end that the program chose is all shutdown; after another one, what the batch script did."""
+    """The shutdown: all time after an end that the program chose; after another end, the time of the batch program."""
     exited = last_of(own, "exited")
     by_itself = "exit" in exited and integer(exited["exit"]) in ENDED_BY_ITSELF
     if by_itself or any(event.get("event") in ("stopped", "finished") and "cause" not in event for event in own):
@@ -183,7 +183,7 @@ class Allocation:
 
 
 def own_events(history: RunHistory) -> list[list[Record]]:
-    """What each attempt has written itself, by time."""
+    """The events that each attempt has written itself, by time."""
     found: dict[object, list[Record]] = {attempt.name: [] for attempt in history.attempts}
     for event in history.events:
         found.get(event.get("attempt"), []).append(event)
@@ -191,7 +191,8 @@ def own_events(history: RunHistory) -> list[list[Record]]:
 
 
 def allocations(history: RunHistory, now: float | None, ended: Mapping[str, float]) -> list[Allocation]:
-    """One for each attempt of the history. now: if the newest one runs still. ended: by Slurm, see ended_by_slurm()."""
+    """The allocation of each attempt of the history. now: if the newest one runs still. ended: by Slurm, see
+    ended_by_slurm()."""
     events = own_events(history)
     found: list[Allocation] = []
     for i, (attempt, own) in enumerate(zip(history.attempts, events, strict=True)):

@@ -1,4 +1,4 @@
-"""What changes a run: `cancel`, `stop` and `rm`, and what `resume` checks first.
+"""The verbs that change a run: `cancel`, `stop` and `rm`, and the checks of `resume`.
 
 cancel        `clusterdp cancel`
 stop          `clusterdp stop`

@@ -40,7 +40,7 @@ def cancel(run: RunDir) -> str:
 
 
 def may_still_run(path: str, jobs: list[str]) -> str:
-    """What to do about jobs that Slurm was not told of."""
+    """The remedy for jobs that Slurm does not know to be cancelled."""
     return f"Job {some_of(jobs)} may still run: `clusterdp cancel {path}` again, or `scancel {' '.join(jobs[:8])}`."
 
 

@@ -38,7 +38,7 @@ class Removal:
 
 
 def plan_removal(word: str) -> Removal:
-    """What is to be removed. RunError or SlurmError if there is no such run, or if it is not known to be over."""
+    """The plan of a removal. RunError or SlurmError if there is no such run, or if it is not known to be over."""
     if path := _rest_of(word):
         return Removal(RunDir(path), _bytes_in(_aside(path)), rest=True)
     run = find_run(word)
@@ -120,7 +120,7 @@ def _aside(path: Path) -> Path:
 
 
 def _rest_of(word: str) -> Path | None:
-    """Where the run lay, if the word means what an interrupted removal has left."""
+    """The former path of the run, if the word means the rest of an interrupted removal."""
     for path in (Path(word).expanduser().absolute(), (RUNS / word).absolute()):
         whole = whole_name(path) or path
         if not os.path.lexists(whole) and _aside(whole).is_dir() and not _aside(whole).is_symlink():
@@ -164,7 +164,8 @@ def _checkpoints_elsewhere(run: RunDir) -> str:
 
 
 def _bytes_in(folder: Path) -> int:
-    """What becomes free. A file that has another name elsewhere does not: unchanged code is shared between runs."""
+    """The bytes that become free. A file that has another name elsewhere does not: unchanged code is shared between
+    runs."""
     names: Counter[tuple[int, int]] = Counter()
     total = 0
     for entry in _entries(folder):

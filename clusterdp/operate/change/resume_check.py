@@ -1,4 +1,4 @@
-"""What `clusterdp resume` checks before it submits a new job for a run. launch/resume.py submits it."""
+"""The checks of `clusterdp resume` before it submits a new job for a run. launch/resume.py submits it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from clusterdp.wording import some_of
 
 @dataclass(frozen=True)
 class CheckpointPlace:
-    """Where checkpoints lie. `which`: the step or token that the user named; `run`: whose they are, if known."""
+    """A place of checkpoints. `which`: the step or token that the user named; `run`: whose they are, if known."""
 
     name: str  # as the user would type it
     storage: Storage

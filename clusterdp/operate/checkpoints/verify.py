@@ -31,7 +31,7 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True)
 class CheckpointDamage:
-    """What is wrong with a checkpoint. `damage`: a line for each damaged file. `unread`: what could not be read now."""
+    """The damage of a checkpoint. `damage`: a line for each damaged file. `unread`: what could not be read now."""
 
     damage: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What runs measured, as numbers, curves and differences: `clusterdp plot` and `clusterdp diff`.
+"""The metrics of runs as numbers, curves and differences: `clusterdp plot` and `clusterdp diff`.
 
 curves  what a run measured, over all attempts
 plot    `clusterdp plot`

@@ -1,4 +1,4 @@
-"""What a run measured, by step and over all its attempts: curves for `clusterdp report` and `clusterdp plot`.
+"""The metrics of a run by step, over all its attempts: curves for `clusterdp report` and `clusterdp plot`.
 
 A step that was trained again counts as the later attempt measured it. What the earlier one had measured is kept apart.
 """
@@ -65,7 +65,7 @@ class RunCurves:
 
 @dataclass
 class _Columns:
-    """What one attempt measured: of each metric its steps and values, and when steps were done."""
+    """The metrics of an attempt: the steps and values of each, and the times of the steps."""
 
     metrics: dict[str, tuple[array[int], array[float]]] = field(default_factory=dict)
     steps: array[int] = field(default_factory=lambda: array("q"))
@@ -90,7 +90,7 @@ def read_curves(history: RunHistory) -> RunCurves:
 
 
 def by_interest(names: Iterable[str]) -> list[str]:
-    """What people look for stands first: losses, then results, then the rest. Layer 2 stands before layer 10."""
+    """The order of metrics by interest: losses first, then results, then the rest. Layer 2 stands before layer 10."""
 
     def rank(name: str) -> tuple[int, list[str]]:
         first = name.endswith("loss"), name.startswith(("test", "val", "eval")), "acc" in name
@@ -101,8 +101,8 @@ def by_interest(names: Iterable[str]) -> list[str]:
 
 
 def thin(line: Line, first: int, last: int, parts: int) -> Line:
-    """Of each of `parts` equal parts of the steps from first to last the least and the largest value, where they were;
-    and both ends. All, if these are not more."""
+    """The least and the largest value, with their steps, in each of `parts` equal parts of the steps from first to
+    last, and both ends. All, if these are not more."""
     if len(line) <= 2 * parts:
         return line
     edges = np.searchsorted(line.steps, np.linspace(first, last + 1, parts + 1))

@@ -134,7 +134,8 @@ def is_run(path: Path) -> bool:
 
 
 def whole_name(path: Path) -> Path | None:
-    """Where the run lay of which this folder is what an interrupted `clusterdp rm` has left; None if it is not that."""
+    """The former path of the run whose rest this folder is after an interrupted `clusterdp rm`; None for another
+    folder."""
     hidden = path.name.startswith(".") and path.name.endswith(REMOVING)
     return path.with_name(path.name[1 : -len(REMOVING)]) if hidden and len(path.name) > 1 + len(REMOVING) else None
 

@@ -59,7 +59,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Axis:
-    """Of time: where it begins, in seconds since 1970, and how many seconds it is long."""
+    """A time axis: its begin in seconds since 1970, and its length in seconds."""
 
     begin: float
     length: float
@@ -91,6 +91,6 @@ def seconds_by_kind(attempt: AttemptAccount) -> dict[str, float]:
 
 
 def meaning_of(bars: Sequence[Bar]) -> dict[str, str]:
-    """Of the kinds that are drawn."""
+    """The legend of the kinds that are drawn."""
     kinds = {span.kind for bar in bars for span in bar.spans} | {mark.kind for bar in bars for mark in bar.marks}
     return {kind: text for kind, text in MEANING.items() if kind in kinds}

@@ -22,7 +22,7 @@ def base_style() -> str:
 
 
 def policy(styles: Sequence[str], scripts: Sequence[str] = ()) -> str:
-    """That of a page with these styles and scripts."""
+    """The content security policy of a page with these styles and scripts."""
 
     def hashes(texts: Sequence[str]) -> str:
         digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts)

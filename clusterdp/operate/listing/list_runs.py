@@ -70,7 +70,7 @@ class Wanted:
 
 
 def list_runs(wanted: Wanted, out: TextIO, err: TextIO, now: float | None = None) -> None:
-    """What could not be learned is said on `err`, in a line for each reason."""
+    """Print the list of runs, and on `err` a line for each reason that something is unknown."""
     reading = Reading(wanted, time.time() if now is None else now, err)
     try:
         reading.read(wanted.rows(out))
@@ -144,7 +144,7 @@ class Reading:
         return {path: looks[path] for path in paths if path in looks and (looks[path].text or looks[path].history)}
 
     def _summaries(self, looks: Mapping[str, RunLook]) -> list[str]:
-        """One squeue for all that may not be over."""
+        """The summaries, with one squeue for all runs that may not be over."""
         live = [history for look in looks.values() for history in look.open]
         statuses, complaints = ask_squeue(live)
         self.complaints += [f"{complaint} A ? marks what was last recorded." for complaint in complaints]
@@ -187,7 +187,7 @@ def _folders() -> list[str]:
 
 
 class TypedName:
-    """What one can type for a run in this folder: a name in `runs/`, else a path."""
+    """The word to type for a run in this folder: a name in `runs/`, else a path."""
 
     def __init__(self) -> None:
         self.here = os.getcwd().rstrip("/") + "/"
@@ -283,8 +283,8 @@ def _row_of_sweep(sweep: RunLook, answers: Answers, kept: Summaries, now: float)
 def read_in_time(
     paths: Sequence[str], read: Callable[[str], Found], patience_s: float = PATIENCE_S
 ) -> tuple[dict[str, Found], list[str]]:
-    """What `read` returns for each path, and the paths for which it has not returned when nothing has happened for
-    `patience_s`. It is called in daemon threads. What it raises is raised here."""
+    """The results of `read` for each path, and the paths without a result when none has come for `patience_s`. It is
+    called in daemon threads. What it raises is raised here."""
     found: dict[str, Found] = {}
     errors: list[BaseException] = []
     done = threading.Semaphore(0)

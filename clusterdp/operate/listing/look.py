@@ -34,8 +34,9 @@ HEADER = f"clusterdp {__version__}, summaries 3".encode()
 
 @dataclass(frozen=True)
 class RunLook:
-    """One of these: the summary as JSON, of a run that is over; the history, of one of which Slurm may know more, or of
-    a sweep, with the looks at its elements; or why the folder cannot be read. Nothing, if there is no run."""
+    """The view of a run folder, as one of these: the summary as JSON, of a run that is over; the history, of one of
+    which Slurm may know more, or of a sweep, with the looks at its elements; or why the folder cannot be read. Nothing,
+    if there is no run."""
 
     text: str = ""
     history: RunHistory | None = None
@@ -194,7 +195,7 @@ def _checksum(*parts: bytes) -> bytes:
 
 
 def stamp_of(run: str) -> tuple[str, float]:
-    """What changes with the folder of a run that is over, and when it last changed.
+    """A stamp that changes with the folder of a run that is over, and the time of its last change.
 
     A new attempt, a cancellation and a stop have event files of their own; a resume and a note write into the run
     folder. FileNotFoundError if there is no such folder."""

@@ -1,4 +1,4 @@
-"""What the ranks printed: `clusterdp logs`.
+"""The output of the ranks: `clusterdp logs`.
 
 Lines have no times of their own, unless the program printed some. Those are used, and none are made up.
 

@@ -89,8 +89,8 @@ class Choice:
         terminal: bool = False,
         now: float | None = None,
     ) -> Choice:
-        """Of the words of the options. ConfigError names the option. `terminal`: whether a person looks on: then the
-        whole of a long log is printed only if it is asked for."""
+        """The choice by the words of the options. ConfigError names the option. `terminal`: whether a person looks on:
+        then the whole of a long log is printed only if it is asked for."""
         if rank is not None and every:
             raise ConfigError("--rank and --all: are two answers to one question. Give one of them.")
         ranks = None if every or (errors and rank is None) else Ranks.read(rank or "0")

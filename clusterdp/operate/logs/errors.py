@@ -1,4 +1,4 @@
-"""What looks like an error in the logs, and which ranks have the same."""
+"""The lines of logs that look like an error, and the ranks that share them."""
 
 from __future__ import annotations
 

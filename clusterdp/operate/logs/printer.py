@@ -13,7 +13,7 @@ TOGETHER = 64 * 1024  # characters that are written at once
 
 
 class Printer:
-    """What is printed comes out with flush(), or when there is much of it."""
+    """A writer that prints at flush(), or when there is much text."""
 
     def __init__(self, out: TextIO, labelled: bool):
         self.out, self.labelled = out, labelled

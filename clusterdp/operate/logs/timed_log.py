@@ -101,13 +101,13 @@ class TimedLog:
         return (modified(self.path) or 0.0) + A_DAY
 
     def text(self, final: bool, limit: int = 1 << 20) -> Iterator[str]:
-        """What is new, as it is: whole lines, and pieces of those that are longer than `limit` bytes."""
+        """The new text unchanged: whole lines, and pieces of those that are longer than `limit` bytes."""
         while text := self.tail.read(final, limit):
             yield text
 
     def lines(self, final: bool, limit: int) -> Iterator[Line]:
-        """What is new, at most `limit` bytes in memory. Of a progress bar, which begins its line again and again, there
-        is only the last state. A traceback comes once it is whole, or after some looks; with `final` at once."""
+        """The new lines, at most `limit` bytes in memory. Of a progress bar, which begins its line again and again,
+        there is only the last state. A traceback comes once it is whole, or after some looks; with `final` at once."""
         latest = self._latest()
         new = False
         for text in self.text(final, limit):
@@ -155,15 +155,15 @@ class TimedLog:
 
 
 def merged(logs: Sequence[TimedLog], final: bool) -> Iterable[Line]:
-    """What is new in all the logs, by time. The lines of one time, and those before a log's first time, stay together,
-    rank by rank."""
+    """The new lines of all the logs, by time. The lines of one time, and those before a log's first time, stay
+    together, rank by rank."""
     limit = min(1 << 20, max(4096, MEMORY // max(1, len(logs))))
     streams = [log.lines(final, limit) for log in logs]
     return streams[0] if len(streams) == 1 else heapq.merge(*streams, key=itemgetter(0, 1))
 
 
 def same_file(path: Path) -> Path:
-    """What tells whether two names are of one file: with submitit the attempts of a job share one, by links."""
+    """The identity of a file behind its names: with submitit the attempts of a job share one, by links."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 

@@ -88,5 +88,5 @@ def measured(metrics: dict[str, Any], most: int = 6) -> str:
 
 
 def metric_rank(name: str) -> int:
-    """What people look for stands first: what was measured on held-out data, then losses."""
+    """The rank of a metric by interest: held-out data first, then losses."""
     return 0 if name.startswith(("test", "val", "eval")) else 1 if name.endswith("loss") else 2

@@ -1,4 +1,4 @@
-"""What Slurm has on a run: one squeue, in words.
+"""A run in Slurm's queue: one squeue, in words.
 
 run_cluster      which cluster the jobs of a run are on
 moved_folder     a run folder that was copied or moved

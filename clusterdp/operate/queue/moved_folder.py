@@ -20,7 +20,7 @@ def copied_from(history: RunHistory) -> Path | None:
 
 
 def moved_from(history: RunHistory) -> Path | None:
-    """Where the folder was when its job was submitted, if nothing is there any more."""
+    """The folder's path when its job was submitted, if nothing is there any more."""
     there = _elsewhere(history)
     return there if there is not None and not there.exists() else None
 

@@ -220,7 +220,7 @@ def explain(reason: str) -> Reason | None:
 
 
 def reason_text(reason: str, start: float | None = None, now: float | None = None) -> str:
-    """One line: `Resources: next in line, waiting for nodes to become free`."""
+    """The reason in a line: `Resources: next in line, waiting for nodes to become free`."""
     found = explain(reason)
     if found is None:
         return reason

@@ -1,4 +1,4 @@
-"""What squeue says of a run, in words for whoever waits for it."""
+"""The state of a run by squeue, in words for its user."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError |
 
 
 def queued_again(job: str | None, row: SqueueRow) -> str:
-    """What Slurm does with the job of a run that is over."""
+    """Slurm's plan for the job of a run that is over."""
     if is_held(row):
         return f"Slurm has put job {job} into its queue again, and holds it ({row.reason}); `scancel {job}` removes it"
     return f"Slurm starts job {job} once more, which finds the run over and ends by itself"
@@ -88,7 +88,7 @@ def is_held(row: SqueueRow) -> bool:
 
 
 def ask_squeue(history: RunHistory) -> dict[str, SqueueRow] | None:
-    """One squeue for all jobs of the run. None if there is no queue to ask: no Slurm here, or another cluster's.
+    """Ask squeue once for all jobs of the run. None if there is no queue to ask: no Slurm here, or another cluster's.
 
     SlurmError if squeue does not answer, or if the run's jobs are not all known.
     """

@@ -1,4 +1,4 @@
-"""What a run folder has on record, as objects and in words. Slurm is not asked.
+"""The records of a run folder, as objects and in words. Slurm is not asked.
 
 run_history        what a run folder says has happened
 attempt_history    one attempt, as its files tell it

@@ -26,7 +26,8 @@ NOT_MEASURED = frozenset({"time", "step", "total", "phase"})
 
 @dataclass(frozen=True)
 class AttemptHistory:
-    """One start of a job. `cause` is why it ended, empty while no ending is on record. A step is a count of steps done.
+    """The history of an attempt. `cause` is why it ended, empty while no ending is on record. A step is a count of
+    steps done.
 
     Metrics are read at the first line and the last 64 KiB of their file only: a year of training costs no more to look
     at than a minute of it.

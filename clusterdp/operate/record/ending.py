@@ -79,7 +79,7 @@ def with_reasons(attempts: tuple[AttemptHistory, ...]) -> tuple[AttemptHistory, 
 
 
 def ended_as(state: str, reason: str = "", *, began: bool = False) -> tuple[RunState, str]:
-    """What a run is whose job left no word itself, by the final state and the reason that Slurm gives the job, and why.
+    """The state of a run whose job left no record, by the final state and the reason that Slurm gives the job, and why.
     began: its program had begun."""
     found, why = ENDED_AS.get(state, (RunState.FAILED, f"Slurm ended it as {state}"))
     if state == "FAILED" and began and reason.startswith(OF_A_SIGNAL):

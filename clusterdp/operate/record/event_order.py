@@ -49,7 +49,7 @@ class NewEvents:
 
 
 class _Known:
-    """What is on record, to find out whether an event comes too early."""
+    """The recorded events, to find out whether an event comes too early."""
 
     def __init__(self, history: RunHistory):
         self.submitted = {str(event.get("job")) for event in history.events if event.get("event") == "submitted"}

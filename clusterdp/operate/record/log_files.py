@@ -1,4 +1,4 @@
-"""Where the logs of a run are: of its ranks, of torchrun's agents, and of the batch script."""
+"""The paths of a run's logs: of its ranks, of torchrun's agents, and of the batch script."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from clusterdp.rundir.names import names_in
 
 
 def batch_log(run: RunDir, job: str | None) -> Path:
-    """What the batch script printed, in all attempts of a job. submitit puts it elsewhere, with rank 0's."""
+    """The output of the batch script in all attempts of a job. submitit puts it elsewhere, with rank 0's."""
     ours, submitits = run.path / f"slurm-{job}.out", run.path / "submitit" / f"{job}_0_log.out"
     return submitits if submitits.exists() and not ours.exists() else ours
 

@@ -1,4 +1,4 @@
-"""What to type next, by the state of a run."""
+"""The next command to type, by the state of a run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def next_command_lines(
 
 
 def command_lines(rows: Sequence[tuple[str, str]], colour: Colour, columns: int = ENDLESS) -> list[str]:
-    """What each is for stands beside it, if there is room."""
+    """The commands with their purpose beside them, if there is room."""
     width = max(len(command) for command, _ in rows)
     if width + 4 + LEAST > min(columns, USUAL):  # a long path would push the words over the edge
         return [f"  {command}" for command, _ in rows]

@@ -1,4 +1,5 @@
-"""What slurmstepd wrote into a job's output when it ended an attempt: the only record of who asked for the end.
+"""The notice that slurmstepd writes into a job's output when it ends an attempt: the only record of who asked for the
+end.
 
     slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-31T10:41:09 DUE TO PREEMPTION ***
 

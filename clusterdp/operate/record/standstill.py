@@ -1,4 +1,4 @@
-"""What `status` says of ranks that are slow, and of a run that makes no progress."""
+"""The words of `status` on slow ranks, and on a run without progress."""
 
 from __future__ import annotations
 

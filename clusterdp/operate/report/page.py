@@ -54,7 +54,7 @@ def default_name(runs: Sequence[RunDir]) -> str:
 
 
 def _elements(run: RunDir) -> list[RunDir]:
-    """Of a sweep; else the run alone."""
+    """The elements of a sweep; else the run alone."""
     sweep = SweepDir(run.path)
     return [sweep.element(number) for number in sweep.numbers()] if is_sweep(run.path) else [run]
 
@@ -128,7 +128,7 @@ def _parts(curves: Sequence[Curve]) -> int:
 
 
 def _lines(curves: Sequence[Curve | None], parts: int) -> list[dict[str, Any]]:
-    """Of one chart. Lines of steps that were trained again come first: the others are drawn over them."""
+    """The lines of a chart. Lines of steps that were trained again come first: the others are drawn over them."""
     steps = [line.steps for curve in curves if curve for line in (curve.kept, *(each for _, each in curve.again))]
     steps = [each for each in steps if len(each)]
     first, last = min(int(each[0]) for each in steps), max(int(each[-1]) for each in steps)

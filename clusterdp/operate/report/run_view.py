@@ -1,4 +1,4 @@
-"""What the page tells of one run."""
+"""The view of a run on the page."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ class RankTimes:
 
 
 def rank_times(history: RunHistory) -> RankTimes | None:
-    """Of the newest attempt that has any."""
+    """The rank times of the newest attempt that has any."""
     for attempt in reversed(history.attempts):
         try:
             found = json.loads(read_plain(history.run.attempt(attempt.name).times))

@@ -34,7 +34,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class RunUpdate:
-    """What one look at a run shows. `news`: the events since the look before, in order."""
+    """The result of one look at a run. `news`: the events since the look before, in order."""
 
     history: RunHistory
     status: RunStatus

@@ -167,7 +167,7 @@ def _with_start(history: RunHistory, status: RunStatus, now: float) -> RunStatus
 
 
 def as_data(history: RunHistory, status: RunStatus) -> dict[str, Any]:
-    """What --json prints of a run. json.schema.json has names, types and units of all keys, for each verb.
+    """The --json output for a run. json.schema.json has names, types and units of all keys, for each verb.
 
     `state` is that of the run, as people see it, and `slurm_state` squeue's. Times end in _at (Unix time, in seconds),
     durations in _s. What is not known is null.

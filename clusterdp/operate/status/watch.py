@@ -91,7 +91,7 @@ def news_lines(update: RunUpdate) -> list[str]:
 
 
 class RunLines:
-    """One line for each event, and for progress one every few seconds, fewer the longer it takes."""
+    """The printer of a line for each event, and for progress of one every few seconds, fewer the longer it takes."""
 
     def __init__(self, out: TextIO):
         self.out = out

@@ -29,7 +29,7 @@ WIDE = 24  # characters of one value
 
 @dataclass(frozen=True)
 class ElementStatus:
-    """One element: the values that are its own, and how its run stands."""
+    """The status of an element: its own values, and the state of its run."""
 
     number: int
     values: Mapping[str, Any]
@@ -85,8 +85,8 @@ def read_sweep(folder: SweepDir, ended: Mapping[int, ElementStatus] | None = Non
 
 
 def ask_for_all(histories: Sequence[RunHistory]) -> dict[str, SqueueRow] | None:
-    """One squeue for the jobs of all these runs. None if there is no queue to ask: no Slurm here, or another cluster's.
-    SlurmError if squeue does not answer."""
+    """Ask squeue once for the jobs of all these runs. None if there is no queue to ask: no Slurm here, or another
+    cluster's. SlurmError if squeue does not answer."""
     from clusterdp.slurm import commands
 
     jobs = dict.fromkeys(job.partition("_")[0] for history in histories for job in history.jobs)

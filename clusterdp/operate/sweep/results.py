@@ -83,7 +83,7 @@ def as_rows(elements: Sequence[ElementStatus]) -> list[dict[str, Any]]:
 
 
 def element_data(each: ElementStatus) -> dict[str, Any]:
-    """What --json says of an element."""
+    """The --json output for an element."""
     last = newest(each.history.attempts)
     return {
         "element": each.number,
@@ -106,7 +106,7 @@ def _row(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def columns(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Of all rows: some have measured more than others."""
+    """The columns of all rows: some have measured more than others."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
@@ -125,7 +125,7 @@ def _remedy(metric: str, known: Sequence[str]) -> str:
 
 
 def reason_of(each: ElementStatus) -> str:
-    """What is known beside the state; of one that failed, the first failure of its ranks. Empty if nothing is."""
+    """The reason behind an element's state; for a failed one, the first failure of its ranks. Empty if nothing is."""
     history, status = each.history, each.status
     wanted = history.asked_to_stop or (history.last is not None and history.last.stopped_by_user)
     failed = status.state in NOT_DONE and not wanted

@@ -42,7 +42,7 @@ def cause_line(failure: FirstFailure) -> str:
 
 
 def remedy(history: RunHistory, failure: FirstFailure) -> str:
-    """What to do; empty if the failure is not known."""
+    """The remedy; empty for an unknown failure."""
     if missed := left_out(history, failure):
         return missed
     return failure.known.remedy.replace("JOB", history.job or "JOB") if failure.known else ""
@@ -103,7 +103,7 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
 
 
 def left_out(history: RunHistory, failure: FirstFailure) -> str | None:
-    """What to do, in one line; None if no such file is the cause."""
+    """The remedy for a file that the snapshot left out, in one line; None if no such file is the cause."""
     submit_dir = next((str(event["dir"]) for event in history.events if event.get("dir")), "")
     code = history.run.code.absolute()
     if not submit_dir or not code.is_dir():

@@ -175,7 +175,7 @@ def _ran(run: RunDir, attempt: AttemptHistory) -> bool:
 
 
 def _of_hang(attempt: Attempt, hang: Record) -> FirstFailure:
-    """Of the rank that was behind. What srun says of the ranks is only how they were ended."""
+    """The failure of the rank that was behind. What srun says of the ranks is only how they were ended."""
     ranks = [rank for each in _listed(hang.get("ranks")) if (rank := integer(each)) is not None and rank >= 0]
     try:
         with reading(attempt.hang) as file:
@@ -251,7 +251,7 @@ def _by_log(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> FirstFailur
 
 
 def _by_agent(paths: Sequence[tuple[int, Path]], logs: Sequence[RankLog]) -> FirstFailure | None:
-    """What torchrun's agents say of their ranks."""
+    """The failure that torchrun's agents report for their ranks."""
     agents = [read_log(node, log, 64 * 1024) for node, log in paths]
     by_rank = {log.rank: log for log in logs}
     for agent in agents:
@@ -313,7 +313,8 @@ def _of_batch(batch: Path, part: str, attempt: str) -> FirstFailure:
 
 
 def _with_memory(found: FirstFailure, part: str) -> FirstFailure:
-    """Where the kernel has killed for want of memory, a rank that was killed, or lost a worker, died of that."""
+    """The failure as out of memory, if the kernel has killed in that attempt and the rank was killed or lost a loader
+    worker."""
     notice = OUT_OF_MEMORY.search(part)
     if notice is None or not (found.known is None or found.known.consequence or found.known.name in KILLED):
         return found

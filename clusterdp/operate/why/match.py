@@ -214,7 +214,7 @@ class TaskMessage:
 
 
 def part_of_attempt(batch: Path, attempt: str) -> str:
-    """What an attempt wrote into the batch script's log, as far as its last 64 KiB have it: up to the words on its end,
+    """The part of an attempt in the batch script's log, as far as its last 64 KiB have it: up to the words on its end,
     or else the newest part in which srun reports a rank."""
     parts: list[list[str]] = [[]]
     for line in last_bytes(batch).decode(errors="replace").splitlines():
@@ -243,7 +243,8 @@ def _ranks(listed: str, most: int = 100_000) -> tuple[int, ...]:
 
 
 def root_causes(text: str) -> list[TaskMessage]:
-    """What torchrun's agent says of the rank of its node that failed first. One that was told to end is none."""
+    """The root causes in the output of torchrun's agent: the rank of its node that failed first. One that was told to
+    end is none."""
     found = []
     for _, host, rank, code, said in ROOT_CAUSE.findall(text):
         if code != "-15":

@@ -246,7 +246,7 @@ def _of_another(history: RunHistory) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Request:
-    """What the job asks for. CPUs, memory and GPUs are those of all nodes together."""
+    """The request of the job. CPUs, memory and GPUs are those of all nodes together."""
 
     partition: str = ""
     nodes: int = 0
@@ -260,7 +260,7 @@ class Request:
 
     @classmethod
     def read(cls, job: Mapping[str, str]) -> Request:
-        """Of `scontrol show job`; what it lacks is empty."""
+        """The request in the output of `scontrol show job`; a missing field is empty."""
         tres = dict(each.split("=", 1) for each in job.get("ReqTRES", job.get("TRES", "")).split(",") if "=" in each)
         features = job.get("Features", "(null)")
         none = ("(null)", "")

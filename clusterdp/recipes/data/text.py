@@ -15,7 +15,7 @@ SHORTEST = 4
 
 
 def manual() -> str:
-    """What `help("topics")` shows: some 465,000 characters of the language reference, in this interpreter's version.
+    """The text of `help("topics")`: some 465,000 characters of the language reference, in this interpreter's version.
 
     (c) Python Software Foundation, under the PSF licence; read where Python has it, not shipped here.
     """

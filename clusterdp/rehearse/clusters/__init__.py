@@ -1,4 +1,4 @@
-"""Where the runs of a rehearsal are made.
+"""The clusters on which the runs of a rehearsal are made.
 
 drill_cluster  what a drill needs of a cluster
 local_cluster  a fake one, on this machine

@@ -32,7 +32,7 @@ class DrillCluster(Protocol):
         """Called again and again while a run is waited for: lets a requeued job begin."""
 
     def causes_of(self, causes: Sequence[str]) -> tuple[str, ...]:
-        """What may be on record where these causes would be on the fake cluster."""
+        """The causes that may be on record here, for these of the fake cluster."""
 
     def run(self, *words: str) -> str: ...
     def history(self) -> list[dict[str, Any]]: ...

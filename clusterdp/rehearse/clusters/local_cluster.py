@@ -66,9 +66,8 @@ class LocalCluster(FakeCluster):
 
 
 def shared_folders(values: dict[str, Any], *folders: str) -> list[Path]:
-    """What the nodes of a real cluster share: these folders, the user's home, interpreter, libraries and caches, and
-    folders that the config names and that are there before the run.
-    """
+    """The folders that the nodes of a real cluster share: these, the user's home, interpreter, libraries and caches,
+    and folders that the config names and that exist before the run."""
     searched = [path for name in SEARCHED for path in os.environ.get(name, "").split(os.pathsep)]
     named = [*folders, str(Path.home()), sys.prefix, *searched, *(os.environ.get(name, "") for name in CACHES)]
     there = [Path(path) for path in (*named, *_texts(values)) if os.path.isabs(path)]

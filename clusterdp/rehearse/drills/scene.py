@@ -23,8 +23,8 @@ ASK_S = 0.3  # between two looks at the run's records
 
 @dataclass(frozen=True)
 class Moment:
-    """Of a training, in which a fault strikes. part: of the training. near_save: at the save that is next to it, just
-    before that is due; else in the middle between two saves."""
+    """A moment of a training, at which a fault strikes. part: of the training. near_save: at the save that is next to
+    it, just before that is due; else in the middle between two saves."""
 
     words: str
     part: float

@@ -139,8 +139,8 @@ class PrintedDifference:
 
 
 def printed_difference(reference: Reference, attempt: Attempt) -> PrintedDifference | None:
-    """Of the first line with another number, in the log of the attempt after the fault. Numbers that two undisturbed
-    runs have printed alike are compared; None if none is other."""
+    """The first line with another number, in the log of the attempt after the fault. Numbers that two undisturbed runs
+    have printed alike are compared; None if none is other."""
     if reference.again is None:
         return None
     facts, same = reference.facts, None

@@ -83,7 +83,7 @@ def words_of_state(state: EndState) -> str:
 
 
 def _names(folder: Path, since: float) -> Iterator[str]:
-    """Of files that were written since then: others came with the program."""
+    """The names of files that were written since then: others came with the program."""
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(each for each in folders if not each.startswith((".", "__")))
         for name in sorted(names):
@@ -93,7 +93,7 @@ def _names(folder: Path, since: float) -> Iterator[str]:
 
 
 def _written_at(path: Path) -> float:
-    """Of a file that is missing, endless: that is reported as such."""
+    """The time of a file's last write; endless for a missing file, which is reported as such."""
     return path.stat().st_mtime if path.is_file() else float("inf")
 
 

@@ -167,7 +167,7 @@ def _passed(history: RunHistory, result: RunResult, lost: int | None, reference:
 
 
 def _differences(reference: Reference, run: RunDir) -> tuple[list[Difference], str]:
-    """Where the end state differs, or why it cannot be compared."""
+    """The differences of the end state, or why it cannot be compared."""
     try:
         got = reference.state_of(run)
         if got is None:
@@ -179,7 +179,7 @@ def _differences(reference: Reference, run: RunDir) -> tuple[list[Difference], s
 
 
 def _beyond(reference: Reference, differences: list[Difference]) -> str:
-    """Of a program that is not deterministic: how far the value that is farthest away is from its spread."""
+    """The value that is farthest away from its spread, and how far, for a program that is not deterministic."""
     if reference.spread is None or not differences:
         return ""
     each = max(differences, key=lambda each: each.size)

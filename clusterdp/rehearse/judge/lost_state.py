@@ -1,5 +1,5 @@
-"""What differs after a fault, and since when; a cause where the checkpoints show one: a part that began anew at the
-resume, or that is in none of them."""
+"""The state that differs after a fault, and since when; a cause where the checkpoints show one: a part that began anew
+at the resume, or that is in none of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MAKES = {
 
 @dataclass(frozen=True)
 class Kept:
-    """What a checkpoint keeps. made: parts_made(). complete: their text shows all that there is."""
+    """The parts that a checkpoint keeps. made: parts_made(). complete: their text shows all that there is."""
 
     state: EndState
     made: Mapping[str, CodePlace]
@@ -112,7 +112,7 @@ def _is_kept(state: EndState, part: str, keys: re.Pattern[str]) -> bool:
 
 
 def _shown(part: str, state: EndState, differences: Sequence[Difference], after: AfterFault | None) -> str | None:
-    """What shows, besides, that the part began anew, in words that may be empty; None if nothing shows it."""
+    """The further evidence that the part began anew, in words that may be empty; None if there is none."""
     if part == "optimizer":
         return None if _has_twins(state) else ""
     if part == "scaler":
@@ -175,8 +175,8 @@ def _stood_still(after: AfterFault, counters: Sequence[_Counter]) -> bool:
 
 
 def counters_behind(after: AfterFault | None) -> str | None:
-    """Of an optimizer that has gone on, and made fewer steps than undisturbed: some were skipped. In words; None if
-    there is none."""
+    """The counters of an optimizer that has gone on with fewer steps than undisturbed, because some were skipped. In
+    words; None if there is none."""
     for each in _counters(after) if after else ():
         if each.part == "optimizer" and each.stood <= each.got < each.expected and not each.began_anew:
             skipped = each.expected - each.got

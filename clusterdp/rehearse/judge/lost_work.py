@@ -140,6 +140,6 @@ def read_steps_of(history: RunHistory, files: Mapping[str, FileUse], usual: Mapp
 
 
 def printed(history: RunHistory, run: RunDir, facts: Facts) -> list[tuple[str, list[int]]]:
-    """Of each attempt that told any: its name, and its steps."""
+    """The name and printed steps of each attempt that printed any."""
     told = [(each.name, read_steps(run.attempt(each.name).rank_log(0), facts.counter)) for each in history.attempts]
     return [(name, steps) for name, steps in told if steps]

@@ -15,9 +15,9 @@ from clusterdp.rehearse.run_spec import Hit
 
 @dataclass(frozen=True)
 class Resume:
-    """Of one attempt after the first. read: the checkpoints that it read, of those that an attempt before it has made,
-    without one that is kept for its score.
-    newer: the newest of the same kind that was whole when it began, and that it has not read."""
+    """The resume of an attempt after the first. read: the checkpoints that it read, of those that an attempt before it
+    has made, without one that is kept for its score. newer: the newest of the same kind that was whole when it began,
+    and that it has not read."""
 
     number: int
     read: tuple[str, ...]

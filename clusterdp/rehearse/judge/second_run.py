@@ -1,5 +1,5 @@
-"""What two undisturbed runs have shown already: what would hurt a second run of the job beside the first, and ranks
-that write over each other."""
+"""The verdicts that two undisturbed runs allow: faults of a second run of the job beside the first, and ranks that
+write over each other."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def left_outside(facts: Facts, folder: Path, text: ProgramText | None, began: fl
 
 
 def shared_files(facts: Facts, text: ProgramText | None) -> Verdict | None:
-    """Of an undisturbed run: checkpoints that several ranks had open for writing at once; None if there were none."""
+    """The checkpoints of an undisturbed run that several ranks had open for writing at once; None if there were
+    none."""
     shared = {path: use for path, use in facts.files.items() if len(use.by) > 1}
     if not shared:
         return None

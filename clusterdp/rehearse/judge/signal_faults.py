@@ -1,5 +1,5 @@
-"""What is wrong with a program that was warned by a signal and still lost steps: by its handlers, as the kernel knew
-them, and by what it wrote afterwards. Of one that was killed in its handler, the text says what it calls there."""
+"""The fault of a program that was warned by a signal and still lost steps: by its handlers, as the kernel knew them,
+and by its writes afterwards. Of one that was killed in its handler, the text says what it calls there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SLACK_S = 0.5  # between a kill and what the kernel then closes, or what is on r
 
 
 def of_signal(case: FailedDrill) -> str:
-    """Of the first stop with a warning; empty if the warning was used, or if nothing is known of it."""
+    """The fault at the first stop with a warning; empty if the warning was used, or if nothing is known of it."""
     hit = next((hit for hit in case.result.hits if hit.grace_s and hit.handlers), None)
     if hit is None:
         return ""
@@ -30,7 +30,7 @@ def outlived(case: FailedDrill) -> bool:
 
 
 def unsaved(case: FailedDrill, may_lose: int) -> str:
-    """What is wrong with a program that was warned, and did not save; empty if nothing is, or the user accepts it. The
+    """The fault of a program that was warned, and did not save; empty if there is none, or the user accepts it. The
     step in which a warning comes may be done again by a program that stops at once in its handler."""
     warned = [hit for hit in case.result.hits if hit.grace_s and hit.causes]
     known = case.facts.steps is not None and case.lost is not None

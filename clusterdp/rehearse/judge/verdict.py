@@ -89,8 +89,8 @@ def rows_of(
     first_at: Mapping[str, float] = NO_TIMES,
     is_silent: bool = False,
 ) -> tuple[AttemptRow, ...]:
-    """Of a program whose steps are not on record, by attempt: printed, the steps that rank 0 has printed; first_at,
-    when the first of them was seen, in seconds since 1970. is_silent: it prints none."""
+    """The rows of a program whose steps are not on record, by attempt: printed, the steps that rank 0 has printed;
+    first_at, when the first of them was seen, in seconds since 1970. is_silent: it prints none."""
     account = account_of(history, None, ended_by_slurm(history.run, history.attempts))
     return tuple(
         AttemptRow(
@@ -122,7 +122,7 @@ def _ending(attempt: AttemptHistory, printed: Sequence[int], is_silent: bool) ->
 
 
 def _spent(told: AttemptAccount, first_at: float | None) -> Mapping[str, float]:
-    """What was before the first printed step is not a training."""
+    """The seconds by activity; time before the first printed step is not training."""
     spent = seconds_by_kind(told)
     if first_at is not None:
         more = min(spent["training"], max(0.0, first_at - told.place.begin - spent["starting"]))

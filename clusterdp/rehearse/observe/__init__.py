@@ -1,4 +1,4 @@
-"""What a run does, seen from outside: by the processes of its ranks, by the files that they use, by what they print.
+"""The behaviour of a run from outside: the processes of its ranks, the files that they use, their output.
 
 live_run       where a run is just now
 processes      the ranks' processes, by /proc

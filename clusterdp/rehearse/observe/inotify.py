@@ -20,7 +20,7 @@ MOST_FOLDERS = 2000  # of a user's 8192 watches, or more
 
 
 class Inotify:
-    """Of a folder, and of those below it, also of those that are made later. OSError where there is no inotify."""
+    """A watch on a folder and those below it, also those that are made later. OSError where there is no inotify."""
 
     def __init__(self, folder: Path):
         if not sys.platform.startswith("linux"):

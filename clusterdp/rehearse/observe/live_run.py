@@ -43,11 +43,12 @@ class LiveRun:
         return self._ranks
 
     def pids(self) -> list[int]:
-        """Of all ranks."""
+        """The pids of all ranks."""
         return [pid for pids in self.ranks(fresh=True).values() for pid in pids]
 
     def page(self) -> processes.Page | None:
-        """Of rank 0. A drill that waits for a phase looks 2,000 times a second, so its file is looked for once."""
+        """The page of rank 0. A drill that waits for a phase looks 2,000 times a second, so its file is looked for
+        once."""
         page = processes.read_page(self._page_file) if self._page_file else None
         if page is None and (ranks := self.ranks()):
             self._page_file = processes.page_file(ranks[min(ranks)])
@@ -59,7 +60,8 @@ class LiveRun:
         return page.phase if page else None
 
     def step(self) -> int | None:
-        """Of the run, as its newest attempt has it: by rank 0's page, or by the ledger, or by what rank 0 prints."""
+        """The step of the run, as its newest attempt has it: by rank 0's page, or by the ledger, or by rank 0's
+        output."""
         page = self.page()
         if page is not None:
             return page.step

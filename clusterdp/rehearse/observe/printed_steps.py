@@ -59,7 +59,7 @@ def lines_of_steps(text: str, counter: str = "") -> list[tuple[int, str]]:
 
 
 def _reading(counter: str) -> tuple[str, Callable[[_Told], int]]:
-    """What stands before the counter, and its number in a line."""
+    """The text before the counter, and its number in a line."""
     if by_epoch := _BY_EPOCH.fullmatch(counter):
         first, each = int(by_epoch[2]), int(by_epoch[3])
         return by_epoch[1], lambda told: (told.epoch - first) * each + told.of_all(each)
@@ -144,7 +144,7 @@ def _counters(text: str) -> dict[str, list[_Told]]:
 
 
 def _likeliest(found: dict[str, list[_Told]]) -> str:
-    """Of those that never go back the one with most values; of equals, that with the least in front of it."""
+    """The counter that never goes back and has most values; among equals, that with the least in front of it."""
     forward: dict[str, Set[object]] = {}
     for name, told in found.items():
         steps = [each.step for each in told]

@@ -25,7 +25,7 @@ LISTENS = "0A"  # a socket's state in /proc/net/tcp
 
 @dataclass(frozen=True)
 class Page:
-    """Where rank 0 is: the steps of the run so far, and the phase."""
+    """The place of rank 0: the steps of the run so far, and the phase."""
 
     step: int
     phase: int
@@ -80,7 +80,8 @@ def page_of(pids: Iterable[int]) -> Page | None:
 
 
 def page_file(pids: Iterable[int]) -> str:
-    """Where that page can be read again and again: to find it, all their descriptors are looked at. Empty: none."""
+    """A path at which that page can be read again and again, because finding it means a look at all descriptors. Empty:
+    none."""
     found = (
         f"/proc/{pid}/fd/{number}" for pid in pids for number, target in procfs.descriptors(pid) if _is_page(target)
     )
@@ -120,7 +121,7 @@ def _writes(pid: int, number: int) -> bool:
 
 
 def on_signal(pids: Iterable[int], number: signal.Signals = signal.SIGTERM) -> str:
-    """What this signal does to the program among these processes of one rank: `handled`, `ignored`, `blocked`, or
+    """The effect of this signal on the program among these processes of one rank: `handled`, `ignored`, `blocked`, or
     `default`, which is death. It is the topmost that is not a shell. Empty where it cannot be known."""
     words = [(procfs.name(pid) in SHELLS, procfs.disposition(pid, number)) for pid in pids]
     return next((word for shell, word in words if word and not shell), next((word for _, word in words if word), ""))
@@ -145,7 +146,7 @@ def _above(pid: int) -> list[int]:
 
 
 def master_ports(pids: Iterable[int]) -> set[int]:
-    """What the job has told these processes to meet at."""
+    """The ports at which the job has these processes meet."""
     return {int(port) for port in (variable(pid, "MASTER_PORT") for pid in pids) if port.isdigit()}
 
 

@@ -128,7 +128,7 @@ def with_pointers(shape: SaveShape, events: Iterable[FileEvent], run: RunDir) ->
 
 
 def _pointed(path: Path) -> str:
-    """What a link, or a small file of text, names."""
+    """The name in a link, or in a small file of text."""
     with suppress(OSError, ValueError):
         if path.is_symlink():
             return os.readlink(path)
@@ -173,8 +173,9 @@ def save_until(events: Sequence[FileEvent]) -> list[FileEvent]:
 
 
 def _grouped(events: Iterable[FileEvent]) -> list[list[FileEvent]]:
-    """What is done soon after another event and at the same step is of the same save. Later, in the background, that is
-    known by the folder, if this save alone has written there, and by the file that gets another name."""
+    """The events by save: one soon after another event and at the same step belongs to the same save. Later, in the
+    background, that is known by the folder, if this save alone has written there, and by the file that gets another
+    name."""
     groups: list[list[FileEvent]] = []
     current: list[FileEvent] = []
     of_file: dict[str, list[FileEvent]] = {}  # by file or folder, the group that has written it first
@@ -194,7 +195,7 @@ def _grouped(events: Iterable[FileEvent]) -> list[list[FileEvent]]:
 
 
 def _folder(path: str) -> str:
-    """Of a file that is one of several saves' if its name has no number: then it tells nothing."""
+    """The folder of a file that is one of several saves' if its name has no number: then the name tells nothing."""
     folder = path.rpartition("/")[0]
     return folder if any(letter.isdigit() for letter in folder.rpartition("/")[2]) else path
 

@@ -19,14 +19,14 @@ _EPOCHS = re.compile(r"(?i)(?:^|[_.-])(?:num_|n_|max_)?epochs?$")
 
 
 def steps_of_warm_up(history: RunHistory, config: Config, steps: int | None) -> int:
-    """Of an undisturbed run with so many steps: by its metric `lr`, or else by an argument that is named warm-up. 0 if
-    none is known."""
+    """The warm-up steps of an undisturbed run with so many steps: by its metric `lr`, or else by an argument that is
+    named warm-up. 0 if none is known."""
     found = _of_metric(history) or (_of_argument(config, steps) if steps else 0)
     return found if found > 1 else 0  # a single step has no place within it
 
 
 def _of_metric(history: RunHistory) -> int:
-    """Where `lr` is at its first maximum, if it never falls before that."""
+    """The step at which `lr` has its first maximum, if it never falls before that."""
     curve = read_curves(history).metrics.get("lr")
     if curve is None or not len(curve.kept):
         return 0

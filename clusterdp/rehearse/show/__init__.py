@@ -1,4 +1,4 @@
-"""What a user sees of a rehearsal.
+"""The output of a rehearsal.
 
 screen   the table, while it runs
 outcome  the sentence at the end, and rehearsal.json

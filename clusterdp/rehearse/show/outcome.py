@@ -1,4 +1,4 @@
-"""What a rehearsal came to: a sentence, rehearsal.json, and its page."""
+"""The outcome of a rehearsal: a sentence, rehearsal.json, and its page."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def _commands(told: Json, outcome: Json) -> list[str]:
 
 
 def _begin(told: Json) -> float:
-    """Of its first attempt, or of the wait for it."""
+    """The begin of its first attempt, or of the wait for it."""
     return min((min(row["queued"] or row["began"], row["began"]) for row in _placed(told)), default=0.0)
 
 

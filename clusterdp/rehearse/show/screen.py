@@ -1,4 +1,4 @@
-"""What a rehearsal shows while it runs: a table that stays on a terminal, a line for each run elsewhere."""
+"""The screen of a rehearsal while it runs: a table that stays on a terminal, a line for each run elsewhere."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def _differences(expected: EndState, got: EndState) -> Iterator[Difference]:
 
 
 def _difference(key: str, a: Leaf, b: Leaf) -> Iterator[Difference]:
-    """Nothing if all that differs is how a NaN is written."""
+    """The difference; none if only the bits of a NaN differ."""
     if a.stored is None or b.stored is None or (a.dtype, a.shape) != (b.dtype, b.shape):
         found = _of_values(key, a, b)
     else:
@@ -213,7 +213,7 @@ def is_float(dtype: str) -> bool:
 
 
 def measure(a: Bytes, b: Bytes, dtype: str) -> Distance:
-    """Of their bytes."""
+    """The distance of two tensors by their bytes."""
     item = ITEM_SIZES.get(dtype, 1)
     total = len(a) // item
     count, most, squares, left, right = 0, 0.0, 0.0, 0.0, 0.0

@@ -34,7 +34,8 @@ class Leaf:
 
 @dataclass(frozen=True)
 class EndState:
-    """Of one run. `source` says in words where it was found. `unmatched`: the patterns that found nothing."""
+    """The end state of a run. `source` says in words where it was found. `unmatched`: the patterns that found
+    nothing."""
 
     values: Mapping[str, Leaf]
     source: str

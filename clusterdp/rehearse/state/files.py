@@ -237,7 +237,8 @@ def read_safetensors(path: Path, read_bytes: ReadRange = read_range) -> dict[str
 
 
 def read_numpy(path: Path) -> Any:
-    """Of a .npy one Stored, of a .npz one for each name. Raises CheckpointError, which names the file."""
+    """The arrays of a .npy (one Stored) or .npz file (one for each name). Raises CheckpointError, which names the
+    file."""
     try:
         if path.suffix == ".npy":
             with reading(path) as file:

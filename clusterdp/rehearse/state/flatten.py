@@ -89,7 +89,7 @@ def _walk(value: Any, plain: PlainValues, path: tuple[str, ...]) -> Iterator[tup
 
 
 def _fields(value: Inert) -> Iterator[tuple[str, Any]]:
-    """Of an object of a class that is not known here: what it was made with and what was put into it."""
+    """The fields of an object of an unknown class: the arguments it was made with and the state put into it."""
     for i, item in enumerate([*value.args, *value.listed]):
         yield str(i), item
     yield from value.named.items()

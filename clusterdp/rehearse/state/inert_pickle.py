@@ -29,7 +29,8 @@ _NUMPY_DTYPE = re.compile(r"[<>=|]?[?biufcSUVmM]\d*|O8?")
 
 
 class Inert:
-    """What a pickle would have made by calling `path` with `args`, and what it would have put into that."""
+    """The object that a pickle would have made by calling `path` with `args`, and the state that it would have put into
+    that."""
 
     path = ""
     args: tuple[Any, ...]

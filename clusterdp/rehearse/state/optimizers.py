@@ -50,7 +50,7 @@ def optimizers_of(values: Mapping[str, Leaf]) -> dict[str, Optimizer]:
 
 
 def prefix_of(key: str, prefixes: Iterable[str]) -> str | None:
-    """Of the optimizer that a key belongs to."""
+    """The prefix of the optimizer that a key belongs to."""
     found = [each for each in prefixes if key.startswith((f"{each}state.", f"{each}param_groups."))]
     return max(found, key=len, default=None)
 

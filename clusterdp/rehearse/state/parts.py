@@ -41,7 +41,7 @@ assert set(_WORDS) == set(get_args(Part))
 
 
 def rank_of(place: str) -> int | None:
-    """Of `rank2.rng.torch`, or of a file `rng_state_2.pth`."""
+    """The rank in `rank2.rng.torch`, or in a file `rng_state_2.pth`."""
     found = _RANK.search(place)
     return int(found[1]) if found else None
 

@@ -33,13 +33,13 @@ class Stored:
 
 
 def of_bytes(dtype: str, shape: tuple[int, ...], data: bytes | bytearray | memoryview) -> Stored:
-    """Of bytes that are in memory anyway."""
+    """A tensor of bytes that are in memory anyway."""
     return Stored(dtype, shape, lambda: np.frombuffer(data, np.uint8))
 
 
 def of_array(data: Any, dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool = False) -> Stored:
-    """Of an array of numpy: its bytes, in the order of its elements or in Fortran's. ValueError if they are not that
-    many."""
+    """A tensor of a numpy array: its bytes, in the order of its elements or in Fortran's. ValueError if they are not
+    that many."""
     array = np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
     return of_bytes(dtype.name, shape, np.ascontiguousarray(array, dtype.newbyteorder("=")).tobytes())
 
@@ -66,7 +66,7 @@ def unreadable(path: Path, error: OSError) -> CheckpointError:
 def strided(
     read: Callable[[int, int], Bytes], item: int, start: int, shape: Sequence[int], strides: Sequence[int], room: int
 ) -> Callable[[], Bytes]:
-    """What reads the elements of a view of a storage with `room` elements of `item` bytes each; `start` and `strides`
+    """A reader of the elements of a view of a storage with `room` elements of `item` bytes each; `start` and `strides`
     are in elements. ValueError if it reaches out of the storage, or makes more elements than that has."""
     # A dimension with stride 0 (expand()) is one element that stands for many: it is read once.
     sizes = [1 if stride == 0 else size for size, stride in zip(shape, strides, strict=True)]

@@ -27,7 +27,7 @@ def is_whole(loader: Any) -> bool:
 
 
 def outline(thing: Any, deep: int = DEEP) -> str:
-    """What can be seen of an object without reading a sample: its type, its length, its attributes, a few elements.
+    """The outline of an object without reading a sample: its type, its length, its attributes, a few elements.
 
     A data set that holds a part of the samples has another outline on each rank.
     """

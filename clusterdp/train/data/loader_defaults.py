@@ -51,7 +51,7 @@ def default_workers() -> int:
 
 
 def cpus_of_rank(local_world_size: int) -> int:
-    """What Slurm gave each task, else this rank's part of what the process may run on."""
+    """The CPUs that Slurm gave each task, else this rank's part of the CPUs that the process may use."""
     cpus = os.environ.get("SLURM_CPUS_PER_TASK", "")
     if cpus.isdigit():
         return int(cpus)

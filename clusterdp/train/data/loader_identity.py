@@ -20,7 +20,7 @@ BATCH = "batch size"
 
 
 def facts(loader: Any) -> Facts:
-    """What describes a loader, as JSON values; None where unknown. `samples` are those of this rank."""
+    """The description of a loader, as JSON values; None where unknown. `samples` are those of this rank."""
     sampler, dataset = getattr(loader, "sampler", None), getattr(loader, "dataset", None)
     iterable = isinstance(dataset, IterableDataset)
     found = {

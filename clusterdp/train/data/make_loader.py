@@ -180,7 +180,7 @@ class ShardLoader:
 
 
 class _Stream(IterableDataset[Any]):
-    """What one worker reads."""
+    """The samples that one worker reads."""
 
     def __init__(self, shards: Shards, files: list[int], seed: int, epoch: int, place: Place):
         self.shards, self.arguments = shards, (files, seed, epoch, place)

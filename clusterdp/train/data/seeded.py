@@ -54,7 +54,7 @@ class SeededDataset(Dataset[Any]):
             return self._fetch(key, int(self._epoch))
 
     def __getitems__(self, keys: Sequence[Key]) -> Any:
-        """What a DataLoader calls for a batch."""
+        """The batch for a DataLoader."""
         epoch = int(self._epoch)
         with scratch_streams():
             if self._at_once:

@@ -1,4 +1,4 @@
-"""What notices that the ranks make no progress, and reports which of them is behind.
+"""The hang watch: notices that the ranks make no progress, and reports which of them is behind.
 
     page          where this rank is, in memory that its watcher reads
     hang_watch    starts and ends the watcher of this rank

@@ -33,7 +33,7 @@ MANY = 64  # ranks: of more, those that are at one place share a line
 
 
 class Silence:
-    """Of one rank, from hang_after_s on. look() is called again and again while it lasts."""
+    """The silence of a rank, from hang_after_s on. look() is called again and again while it lasts."""
 
     def __init__(self, watcher: Watcher):
         self.watcher, self.task, self.rank = watcher, watcher.task, watcher.rank
@@ -166,7 +166,7 @@ class Silence:
         return f"the attempt ends as hung if that lasts for {self.watcher.hang_after_s:.0f} s more (restart.on_hang)"
 
     def _node_of(self, rank: int) -> str:
-        """Of a rank that has left no note."""
+        """The node of a rank that has left no note."""
         nodes = hostlist.expand(SlurmEnv.read().nodelist or "")
         place = rank // self.task.local_world_size
         return nodes[place] if place < len(nodes) else "an unknown node"

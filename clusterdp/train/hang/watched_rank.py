@@ -19,7 +19,7 @@ ANSWER_S, CHILD_S = 1.0, 0.1  # how long a process may take to write its stacks
 
 
 class WatchOrder(NamedTuple):
-    """What to watch, as the rank says it. stacks_signal: makes the rank write its stacks to stacks_fd; 0: none does.
+    """The order of a rank to its watcher. stacks_signal: makes the rank write its stacks to stacks_fd; 0: none does.
     hang_after_s: None if it follows from the steps."""
 
     run_dir: str
@@ -58,12 +58,12 @@ class WatchedRank:
         return procfs.wchan(self.task.pid)
 
     def cpu_s(self) -> float | None:
-        """Of all its threads."""
+        """The CPU seconds of all its threads."""
         fields = procfs.stat(self.task.pid)
         return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") if len(fields) > 13 else None
 
     def stacks(self) -> tuple[str, str]:
-        """Of its threads, and of the processes that it has started. Empty where there is no answer."""
+        """The stacks of its threads, and of the processes that it has started. Empty where there is no answer."""
         stack = self._stack(self.task.pid)
         told = []
         for pid in [each for each in procfs.children(self.task.pid) if each != os.getpid()][:MOST_CHILDREN]:

@@ -40,7 +40,7 @@ END: Any = object()
 
 
 class Epoch(Generic[Batch]):
-    """One pass over the data, or what is left of it. Iterate over it once.
+    """A pass over the data, or the rest of it. Iterate over it once.
 
     done: its batches that were done before: `for i, batch in enumerate(epoch, epoch.done)`.
     """

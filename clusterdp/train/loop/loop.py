@@ -245,7 +245,7 @@ class Loop(Generic[Batch]):
         self._rank.flags.set("enough")
 
     def _meta(self) -> dict[str, Any]:
-        """What a checkpoint says of itself."""
+        """The values in a checkpoint about itself."""
         return {"epoch": self.epoch, "total": self.total_steps}
 
     def _restore(self) -> None:

@@ -1,4 +1,4 @@
-"""What belongs to a step of the optimizer.
+"""The parts of an optimizer step.
 
 amp             mixed precision: O0 to O3, and bf16
 accumulation    several batches to a step

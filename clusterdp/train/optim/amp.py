@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Level(NamedTuple):
-    """What Apex's opt_level of that name stands for."""
+    """The meaning of Apex's opt_level of that name."""
 
     autocast: torch.dtype | None = None  # patch_torch_functions
     half: bool = False  # cast_model_type
@@ -185,7 +185,7 @@ class Amp:
         return [self.full(parameter) for parameter in parameters]
 
     def full(self, parameter: torch.Tensor) -> torch.Tensor:
-        """What the optimizer steps on: the fp32 master, where there is one."""
+        """The tensor that the optimizer steps on: the fp32 master, if there is one."""
         return self.masters.of(parameter) if self.masters is not None else parameter
 
     @property

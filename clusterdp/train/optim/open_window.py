@@ -121,7 +121,7 @@ class OpenWindow:
 
 
 class _Window:
-    """That of one optimizer among several."""
+    """The window of one optimizer among several."""
 
     def __init__(self, optimizer: torch.optim.Optimizer):
         self._optimizer = optimizer

@@ -1,4 +1,4 @@
-"""What an attempt writes besides checkpoints, and what it prints.
+"""The files that an attempt writes besides checkpoints, and its output.
 
 attempt_record  events, metrics, times, the step of the newest checkpoint
 metric_log      numbers of steps, without waiting for the GPU

@@ -107,7 +107,7 @@ class TimeSpent:
         self._due = 0.0
 
     def turn(self, kind: str) -> None:
-        """What runs from here on is `kind`."""
+        """Count the time from here on as `kind`."""
         now = monotonic()
         self.seconds[self._kind] += now - self._at
         self._at = now

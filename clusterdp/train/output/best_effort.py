@@ -53,8 +53,8 @@ class BestEffortFile:
 
 
 def retry_while_full(write: Callable[[], T], path: Path, seconds: float = LONGEST_WAIT_S) -> T:
-    """What `write` returns. While the disk is full, it is tried again, for up to `seconds`, and that is said once.
-    Raises the OSError after that, and at once if waiting does not help."""
+    """Call `write` and return its result. While the disk is full, it is tried again, for up to `seconds`, and that is
+    said once. Raises the OSError after that, and at once if waiting does not help."""
     deadline, pause = time.monotonic() + seconds, FIRST_PAUSE_S
     said = False
     while True:

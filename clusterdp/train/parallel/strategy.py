@@ -31,7 +31,7 @@ STRATEGIES = ("ddp", "fsdp", "hsdp", "dp")
 
 
 class Precision(Protocol):
-    """What is needed here of Amp."""
+    """The part of Amp that is used here."""
 
     @property
     def is_scaled(self) -> bool: ...

@@ -29,7 +29,8 @@ def sync_batchnorm(model: nn.Module) -> nn.Module:
 
 
 class GlooBatchNorm(_BatchNorm):
-    """What nn.SyncBatchNorm computes, in plain steps. It has the parameters, buffers and names of the one it is for."""
+    """The function of nn.SyncBatchNorm, in plain steps. It has the parameters, buffers and names of the one it is
+    for."""
 
     def __init__(self, norm: _BatchNorm):
         super().__init__(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)

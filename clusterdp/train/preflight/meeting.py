@@ -1,4 +1,4 @@
-"""What the nodes find out together: who comes, whether the clocks agree, and whether an all-reduce works.
+"""The joint checks of the nodes: who comes, whether the clocks agree, and whether an all-reduce works.
 
 Rank 0 runs on the first node, where the batch script runs and MASTER_ADDR is. It serves the store.
 """

@@ -1,4 +1,4 @@
-"""What a node finds out by itself: whether its devices compute, its memory, and the run folder as it sees it."""
+"""The checks of a node by itself: its devices' results, its memory, and the run folder as it sees it."""
 
 from __future__ import annotations
 

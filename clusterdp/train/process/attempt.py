@@ -166,7 +166,7 @@ def run_function(function: Callable[..., Any], settings: WorkerSettings, stop: S
 
 
 def first_line(group: Group) -> str:
-    """What the log of a rank begins with: who prints here, where, and with which versions."""
+    """The first line of a rank's log: who prints here, where, and with which versions."""
     import torch
 
     place, device = group.rendezvous, str(group.device)

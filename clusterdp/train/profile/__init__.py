@@ -1,4 +1,4 @@
-"""Where the time of a step goes.
+"""The time of a step by its parts.
 
 stopwatch          the time of each part of a step, by rank
 profiling          how a run ends that is measured

@@ -12,7 +12,7 @@ MOST_ON_CPU = 4096  # of one rank: to run out of host memory would harm the mach
 
 @dataclass(frozen=True)
 class BatchSizeRow:
-    """One size that was tried, of one rank. size: as asked for. batch: the average of a step. full: all but an epoch's
+    """A batch size that was tried, per rank. size: as asked for. batch: the average of a step. full: all but an epoch's
     last."""
 
     size: int

@@ -50,7 +50,7 @@ class Stopwatch:
         self._at = time.perf_counter()
 
     def lap(self, name: str) -> None:
-        """What ran since the lap before was `name`."""
+        """Count the time since the lap before as `name`."""
         now = time.perf_counter()
         try:
             self.seconds[name] += now - self._at

@@ -40,7 +40,8 @@ class Rendezvous:
 
     @classmethod
     def find(cls, slurm: SlurmEnv | None = None, environ: Mapping[str, str] = os.environ) -> Rendezvous:
-        """What the environment says; the rest is derived. Raises RendezvousError if neither tells the address."""
+        """The rendezvous by the environment; missing values are derived. Raises RendezvousError if neither tells the
+        address."""
         slurm = slurm or SlurmEnv.read(environ)
         return cls(
             rank=slurm.rank,

@@ -43,7 +43,8 @@ MOST_STEPS = 32  # k is never more: if steps suddenly become slow, a stop must s
 
 @dataclass(frozen=True)
 class Agreed:
-    """What all ranks know. A flag is true if any rank had set it. `progress` is the smallest of all ranks' numbers."""
+    """The flags that all ranks know. A flag is true if any rank had set it. `progress` is the smallest of all ranks'
+    numbers."""
 
     flags: dict[str, bool]
     progress: int

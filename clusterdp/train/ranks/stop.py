@@ -34,7 +34,7 @@ class Stopped(BaseException):
 
 
 class StopSignal:
-    """What this rank has been asked to do. It only reports: one rank must not stop alone (see SharedFlags).
+    """The stop requests that reached this rank. It only reports: one rank must not stop alone (see SharedFlags).
 
     why: of a request to end the run: what request() was told; None as long as there is none.
     file: `clusterdp stop` writes it. Only rank 0 has one, so that a thousand ranks do not look at it.

@@ -1,4 +1,4 @@
-"""What Trainer does with a batch, as two functions, each of which can be replaced by one of your own.
+"""The two functions by which Trainer handles a batch, each of which can be replaced by one of your own.
 
 def forward(trainer, batch):                       # Trainer(..., forward=forward)
     outputs = trainer.model(batch["image"])
@@ -103,7 +103,7 @@ def outputs(trainer: Trainer, batch: Any) -> Any:
 
 
 def parts_of(given: Any) -> tuple[torch.Tensor, Any, Any]:
-    """What forward() returned: the loss alone, or with outputs and targets for the metrics."""
+    """The parts that forward() returned: the loss alone, or with outputs and targets for the metrics."""
     loss, outputs, targets = given if isinstance(given, tuple) and len(given) == 3 else (given, None, None)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
