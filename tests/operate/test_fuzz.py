@@ -187,13 +187,17 @@ def odd(runs: dict[str, Path], elsewhere: Path, monkeypatch: pytest.MonkeyPatch)
     return Odd(runs, elsewhere, monkeypatch)
 
 
-def test_verbs_survive_odd_files_and_answers(odd: Odd, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbs_survive_random_damage_to_run_folders_and_slurm_answers(
+    odd: Odd, capsys: pytest.CaptureFixture[str]
+) -> None:
     for seed in range(200):
         odd.look(seed, capsys)
 
 
 @pytest.mark.slow
-def test_verbs_survive_ten_thousand_odd_files_and_answers(odd: Odd, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbs_survive_ten_thousand_random_damages_to_run_folders_and_slurm_answers(
+    odd: Odd, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = int(os.environ.get("FUZZ_FROM", "0"))
     for seed in range(first, first + 10_000):
         odd.look(seed, capsys)

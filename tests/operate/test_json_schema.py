@@ -108,7 +108,7 @@ SITUATIONS = [waiting, running, failed, unknown_failure, done, without_metrics, 
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.__name__)
-def test_json_of_each_verb_follows_the_schema_in_each_situation(
+def test_json_of_each_run_verb_follows_the_schema_in_each_situation(
     situation: Any, builder: RunBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     situation(builder, queue)

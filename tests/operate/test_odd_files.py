@@ -40,7 +40,9 @@ odd = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 
 
 @odd
-def test_readers_do_not_block_on_pipes_and_devices(make: Callable[[Path], Any], tmp_path: Path) -> None:
+def test_readers_neither_read_nor_block_on_pipes_folders_devices_and_looping_links(
+    make: Callable[[Path], Any], tmp_path: Path
+) -> None:
     path = tmp_path / "x"
     make(path)
     assert words(path) == []
@@ -69,7 +71,7 @@ def test_resume_with_a_pipe_as_config_is_a_one_line_error(builder: RunBuilder) -
 
 @pytest.mark.parametrize("make", [os.mkfifo, KINDS["a link to itself"]])
 @pytest.mark.parametrize("name", ["events", "events/7.0-rank0.jsonl", "attempts"])
-def test_unreadable_ledger_is_named_in_status(
+def test_unreadable_ledger_or_attempts_folder_is_named_in_status(
     name: str, make: Callable[[Path], Any], builder: RunBuilder, queue: FakeQueue
 ) -> None:
     path = builder.run.path / name
@@ -81,7 +83,7 @@ def test_unreadable_ledger_is_named_in_status(
     assert "cannot be read" in next(follow(builder.run)).status.why
 
 
-def test_unreadable_ledger_blocks_resume_and_cancel(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_resume_and_cancel_fail_if_the_ledger_is_unreadable(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted()
     (builder.run.events / "8.0-batch.jsonl").mkdir()
     with pytest.raises(SlurmError, match=r"8.0-batch.jsonl: cannot be read.*not known whether job 7 is over"):
@@ -107,7 +109,7 @@ def test_slurm_commands_refuse_invalid_job_ids(call: Callable[[str], Any], queue
     assert queue.asked == []
 
 
-def test_superscript_digit_is_not_a_job_id() -> None:
+def test_find_run_does_not_take_a_superscript_digit_for_a_job_id() -> None:
     with pytest.raises(RunError, match="no such run folder"):
         find_run("²")
 
@@ -123,7 +125,7 @@ def test_malformed_squeue_answer_leaves_the_recorded_state(said: str, builder: R
         check_resumable(builder.run)
 
 
-def test_pending_array_rest_counts_for_the_array_job(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_pending_rest_of_a_job_array_makes_its_run_waiting(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted()
     queue.answers("7_[2-9%4]|PENDING|JobArrayTaskLimit|")
     assert current_status(read_history(builder.run)).state is RunState.WAITING
@@ -156,7 +158,9 @@ def test_impossibly_large_step_is_ignored(builder: RunBuilder) -> None:
     assert read_history(builder.run).step == 3
 
 
-def test_logs_reports_a_pipe_and_prints_the_next_log(builder: RunBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_all_reports_a_pipe_and_prints_the_readable_log(
+    builder: RunBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
     attempt = builder.submitted().attempt().printed("hello\n", 1)
     os.mkfifo(attempt.files.rank_log(0))
     assert main(["logs", "--all", str(builder.run.path)]) == 0
@@ -169,7 +173,7 @@ def test_overlong_run_path_is_a_one_line_error(elsewhere: Path, capsys: pytest.C
     assert capsys.readouterr().err.endswith("x: File name too long. Look at that path.\n")
 
 
-def test_absurd_rank_numbers_in_logs_are_ignored(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_find_failure_ignores_absurd_rank_numbers_in_logs(builder: RunBuilder, queue: FakeQueue) -> None:
     from clusterdp.operate.why.first_failure import find_failure
 
     attempt = builder.submitted().attempt().failed(exit=1).printed("ValueError: x\n", 0)
@@ -179,7 +183,7 @@ def test_absurd_rank_numbers_in_logs_are_ignored(builder: RunBuilder, queue: Fak
 
 
 @pytest.mark.parametrize("name", ["events", "attempts"])
-def test_verbs_report_an_unreadable_events_or_attempts_folder(
+def test_logs_plot_goodput_report_and_list_name_an_unreadable_run_subfolder(
     name: str, builder: RunBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As `status` does."""

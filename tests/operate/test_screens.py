@@ -87,7 +87,7 @@ def test_terminal_screen_of_each_verb_equals_its_golden_file(name: str, columns:
 
 
 @pytest.mark.parametrize("name", SCREENS)
-def test_screen_without_colours_has_the_same_text(name: str, project: Path) -> None:
+def test_screen_with_no_color_has_the_text_of_the_coloured_one(name: str, project: Path) -> None:
     coloured = on_terminal(SCREENS[name], 80, NOW)
     assert "\x1b" in coloured
     assert on_terminal(SCREENS[name], 80, NOW, NO_COLOR="1") == plain(coloured)
@@ -99,7 +99,7 @@ def test_piped_output_equals_its_golden_file(name: str, project: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", [20, 40, 60, 80])
-def test_wide_sweep_table_fits_by_omitting_values(columns: int, elsewhere: Path) -> None:
+def test_sweep_table_omits_value_columns_to_fit_the_terminal(columns: int, elsewhere: Path) -> None:
     folder = SweepDir(elsewhere / "runs" / "wide")
     folder.path.mkdir(parents=True)
     values = {"params.lr": 0.1, "params.schedule": "cosine-with-restarts", "params.batch_size": 512, "train.seed": 3}

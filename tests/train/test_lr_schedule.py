@@ -21,7 +21,7 @@ def test_warmup_cosine_rises_then_falls_to_its_floor() -> None:
     assert rates[12:] == pytest.approx([0.2, 0.2])
 
 
-def test_warmup_cosine_may_have_no_or_only_warm_up() -> None:
+def test_warmup_cosine_refuses_only_a_warm_up_longer_than_the_schedule() -> None:
     assert warmup_cosine(0, 2)(0) == 1.0
     assert [warmup_cosine(2, 2)(step) for step in range(3)] == [0.5, 1.0, 1.0]
     with pytest.raises(ConfigError, match="5 steps of warm-up in 4"):

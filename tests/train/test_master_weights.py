@@ -53,7 +53,7 @@ PROPERTIES = {
 
 
 @pytest.mark.parametrize("level", PROPERTIES)
-def test_amp_levels_have_the_properties_of_apex(level: str) -> None:
+def test_each_amp_level_sets_its_dtypes_and_initial_loss_scale(level: str) -> None:
     model, optimizer, amp = made(level)
     weights, norms, steps_on, activations, scale = PROPERTIES[level]
     seen = []
@@ -68,7 +68,7 @@ def test_amp_levels_have_the_properties_of_apex(level: str) -> None:
 
 
 @pytest.mark.parametrize("level", ["O2", "O3"])
-def test_fp16_model_takes_and_returns_fp32(level: str) -> None:
+def test_fp16_model_takes_and_returns_fp32_tensors_and_leaves_integers_unchanged(level: str) -> None:
     class Named(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -83,7 +83,7 @@ def test_fp16_model_takes_and_returns_fp32(level: str) -> None:
     assert (out["y"].dtype, same.dtype) == (FULL, torch.int64)
 
 
-def test_o2_equals_master_weights_by_hand() -> None:
+def test_o2_training_equals_handwritten_training_with_master_weights() -> None:
     model, optimizer, amp = made("O2", init_scale=8.0)
     hand = net()
     for part in (hand[0], hand[3]):
@@ -127,7 +127,7 @@ def test_updates_too_small_for_fp16_accumulate_in_the_master_weights() -> None:
 
 
 @pytest.mark.parametrize("level", ["O2", "O3"])
-def test_static_loss_scale_is_kept_and_an_overflow_skips_the_step(level: str) -> None:
+def test_overflow_skips_the_step_but_keeps_a_static_loss_scale(level: str) -> None:
     model, optimizer, amp = made(level, loss_scale=128.0)
     before = [p.detach().clone() for p in model.parameters()]
     optimizer.zero_grad()
@@ -165,7 +165,7 @@ def test_resumed_amp_run_equals_the_uninterrupted_one_bit_for_bit(level: str, tm
         assert digest(one.state_dict()) == digest(other.state_dict())
 
 
-def test_o2_step_without_adopt_is_an_error() -> None:
+def test_o2_step_without_amp_adopt_is_an_error() -> None:
     amp = Amp("O2", "cpu")
     model = amp.cast(net())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -174,7 +174,7 @@ def test_o2_step_without_adopt_is_an_error() -> None:
         amp.step(optimizer)
 
 
-def test_adopting_a_second_optimizer_is_refused() -> None:
+def test_amp_adopt_refuses_a_second_optimizer() -> None:
     model, optimizer, amp = made("O2")
     amp.adopt(optimizer)  # they are its own
     with pytest.raises(ConfigError, match="Make another Amp"):
@@ -182,18 +182,18 @@ def test_adopting_a_second_optimizer_is_refused() -> None:
 
 
 @pytest.mark.parametrize("level", ["O2", "O3"])
-def test_adopting_an_uncast_fp32_model_is_refused(level: str) -> None:
+def test_amp_adopt_refuses_the_optimizer_of_an_uncast_fp32_model(level: str) -> None:
     with pytest.raises(ConfigError, match=rf"{level} has its weights in fp16, .* Call amp\.cast\(model\) before"):
         Amp(level, "cpu").adopt(torch.optim.SGD(net().parameters(), lr=0.1))
 
 
-def test_resuming_o2_state_at_o1_is_refused() -> None:
+def test_amp_resume_from_o2_to_o1_is_refused() -> None:
     _, _, amp = made("O2")
     with pytest.raises(StateError, match="O1 has no place for them"):
         Amp("O1", "cpu").load_state_dict(amp.state_dict())
 
 
-def test_resume_from_o1_to_o2_takes_master_weights_from_the_model() -> None:
+def test_amp_resume_from_o1_to_o2_takes_master_weights_from_the_model() -> None:
     _, _, before = made("O1", init_scale=32.0)
     model, optimizer, amp = made("O2")
     with torch.no_grad():
@@ -227,7 +227,7 @@ def test_load_best_updates_the_o2_master_weights(job: JobHandle) -> None:
         ({"level": "O2", "loss_scale": -1}, "-1 is neither dynamic"),
     ],
 )
-def test_contradictory_amp_options_are_refused(options: dict[str, Any], said: str) -> None:
+def test_invalid_or_ineffective_amp_options_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Amp(**options, device="cpu")
 
@@ -257,7 +257,7 @@ def test_overflow_on_one_rank_skips_the_accumulated_step_on_all_ranks(
     assert len(set(digests)) == 5
 
 
-def test_amp_step_clips_by_norm_or_by_value_not_both() -> None:
+def test_amp_step_clips_by_value_but_refuses_norm_and_value_together() -> None:
     model, optimizer, amp = made("O2", init_scale=4.0)
     amp.backward(model(torch.full((3, 4), 100.0)).sum())
     with pytest.raises(ConfigError, match="Keep one"):

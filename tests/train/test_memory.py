@@ -31,7 +31,7 @@ def bytes_in_large_tensors() -> int:
 
 
 @pytest.mark.parametrize(("level", "saves"), [pytest.param("O0", False, marks=pytest.mark.slow), ("bf16", True)])
-def test_training_keeps_only_the_model_and_one_staging_copy(
+def test_training_memory_holds_only_the_model_and_one_checkpoint_staging_copy(
     group: Group, tmp_path: Path, level: str, saves: bool
 ) -> None:
     before = bytes_in_large_tensors()

@@ -24,7 +24,7 @@ def one_process() -> dict[str, float]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_meters_over_uneven_ranks_equal_one_process(tmp_path: Path, size: int) -> None:
+def test_meters_reduced_over_uneven_ranks_equal_one_process(tmp_path: Path, size: int) -> None:
     # Batches of 5; the samples are dealt out so that one rank of four has no batch at all.
     shares = {1: [SAMPLES], 2: [SAMPLES[:16], SAMPLES[16:]], 4: [SAMPLES[:3], SAMPLES[3:20], [], SAMPLES[20:]]}[size]
     with running(tmp_path / "ranks", programs.meters_over, shares, size=size) as ranks:
@@ -33,7 +33,7 @@ def test_meters_over_uneven_ranks_equal_one_process(tmp_path: Path, size: int) -
     assert answers[0] == pytest.approx(one_process(), rel=1e-12)
 
 
-def test_mean_meter_counts_tensor_elements_as_samples() -> None:
+def test_mean_meter_is_weighted_by_tensor_elements_or_the_given_count() -> None:
     meters = Meters()
     meters.mean(accuracy=torch.tensor([True, False, True, True]).float())
     meters.mean(accuracy=torch.tensor([False, False]).float())
@@ -43,7 +43,7 @@ def test_mean_meter_counts_tensor_elements_as_samples() -> None:
     assert meters.reduce() == {}
 
 
-def test_meters_take_integers_bfloat16_and_nan() -> None:
+def test_meters_accept_integers_bfloat16_and_nan() -> None:
     meters = Meters()
     meters.sum(right=torch.tensor(3), seen=4)
     meters.sum(right=torch.tensor(True), seen=2.5)
@@ -62,7 +62,7 @@ def test_mean_meter_adds_up_in_double_precision() -> None:
     assert meters.reduce()["loss"] == pytest.approx(float(torch.tensor(0.1)), rel=1e-13)
 
 
-def test_meters_resume_in_mid_epoch() -> None:
+def test_meters_restored_in_mid_epoch_equal_uninterrupted_ones() -> None:
     values = torch.rand(20, generator=torch.Generator().manual_seed(0))
 
     def fill(meters: Meters, part: torch.Tensor) -> Meters:
@@ -77,7 +77,7 @@ def test_meters_resume_in_mid_epoch() -> None:
     assert fill(second, values[7:]).reduce() == fill(Meters(), values).reduce()
 
 
-def test_meters_do_not_hold_the_graph() -> None:
+def test_meters_do_not_keep_the_autograd_graph() -> None:
     meters = Meters()
     weight = torch.ones(3, requires_grad=True)
     meters.mean(loss=(weight * 2).sum())
@@ -85,7 +85,7 @@ def test_meters_do_not_hold_the_graph() -> None:
     assert not any(t.on_device.requires_grad for t in (meters._meters["loss"].total, meters._meters["loss2"]))  # type: ignore[union-attr]
 
 
-def test_meter_name_used_for_two_kinds_is_refused() -> None:
+def test_meter_name_used_for_a_mean_and_a_sum_is_refused() -> None:
     meters = Meters()
     meters.mean(loss=1.0)
     with pytest.raises(ConfigError, match="'loss' is a mean, and now a sum"):
@@ -137,14 +137,14 @@ def test_attached_metric_object_is_saved_and_restored() -> None:
         ([{"a": 1.0}, {"a": 1.0, "b": 0.5}], "metrics.f1_b: compute() gave None on rank 0 and 0.5 on rank 1"),
     ],
 )
-def test_metric_objects_give_the_same_result_or_error_on_all_ranks(tmp_path: Path, values: Any, found: Any) -> None:
+def test_metric_object_gives_all_ranks_the_same_result_or_error(tmp_path: Path, values: Any, found: Any) -> None:
     with running(tmp_path / "ranks", programs.objects_over, values, size=2) as ranks:
         answers = ranks.answers
     assert answers[0] == answers[1]
     assert answers[0].startswith(found) if isinstance(found, str) else answers[0] == found
 
 
-def test_nan_of_metric_objects_on_all_ranks_is_accepted(tmp_path: Path) -> None:
+def test_metric_object_returning_nan_on_all_ranks_is_accepted(tmp_path: Path) -> None:
     with running(tmp_path / "ranks", programs.objects_over, [math.nan, math.nan], size=2) as ranks:
         assert all(math.isnan(answer["f1"]) for answer in ranks.answers)
 
@@ -172,7 +172,7 @@ class Sums(torch.nn.Module):
         return super()._apply(fn, recurse)
 
 
-def test_nested_metric_state_is_restored_on_its_device() -> None:
+def test_nested_metric_state_is_restored_onto_its_device() -> None:
     """torchmetrics' MinMaxMetric(Accuracy()), which is a module in a module."""
     meters, metric = Meters(), Sums(Sums())
     meters.attach("least", metric)
@@ -183,7 +183,7 @@ def test_nested_metric_state_is_restored_on_its_device() -> None:
     assert [part.total.device.type for part in metric.modules()] == ["meta", "meta"]  # type: ignore[union-attr]
 
 
-def test_metric_without_saved_state_warns_once(
+def test_metric_object_without_checkpoint_state_causes_one_warning(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     class Bare:

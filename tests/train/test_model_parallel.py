@@ -17,7 +17,7 @@ from tests.train.ranks import running
 from tests.train.test_strategy import close
 
 
-def test_model_parallel_places_parts_and_moves_activations() -> None:
+def test_model_parallel_places_parts_on_their_devices_and_moves_activations() -> None:
     model = ModelParallel(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2), devices=["cpu", "meta"])
     assert [device.type for device in model.devices] == ["cpu", "cpu", "meta"]
     assert [p.device.type for p in model.parameters()] == ["cpu", "cpu", "meta", "meta"]
@@ -45,7 +45,7 @@ def test_wrap_does_not_move_a_model_on_several_devices(job: JobHandle) -> None:
     assert [p.device.type for p in wrapped.parameters()] == ["cpu", "cpu", "meta", "meta"]
 
 
-def test_largest_part_is_minimized_by_in_parts() -> None:
+def test_model_split_minimizes_the_largest_part_and_refuses_invalid_part_counts() -> None:
     layers = nn.Sequential(*(nn.Linear(size, 1, bias=False) for size in (5, 1, 1, 1, 6, 2)))
     sizes = [[layer.in_features for layer in part] for part in in_parts(layers, 3)]  # type: ignore[union-attr]
     assert sizes == [[5, 1, 1], [1, 6], [2]]

@@ -29,7 +29,9 @@ from tests.train.runs import Run
         pytest.param("constant", "bf16", 0, marks=pytest.mark.slow),
     ],
 )
-def test_nan_loss_stops_all_ranks_naming_its_rank_and_samples(tmp_path: Path, how: str, level: str, rank: int) -> None:
+def test_nan_or_infinite_loss_stops_all_ranks_naming_its_rank_and_samples(
+    tmp_path: Path, how: str, level: str, rank: int
+) -> None:
     with running(tmp_path, techniques.not_finite, "stop", how, level, rank, size=2) as ranks:
         said = set(ranks.answers)
     what = "nan" if how == "input" else "inf"
@@ -63,12 +65,12 @@ def test_skipped_nan_step_changes_no_state_on_any_rank(tmp_path: Path, how: str,
 
 
 @pytest.mark.slow
-def test_nan_gradient_with_finite_losses_names_no_rank(tmp_path: Path) -> None:
+def test_infinite_gradient_with_finite_losses_is_reported_without_a_rank(tmp_path: Path) -> None:
     with running(tmp_path, techniques.not_finite, "stop", "gradient", size=2) as ranks:
         assert "step 3: the losses of all ranks are finite, but a gradient is not" in ranks.answers[0]
 
 
-def test_scaler_overflow_is_not_reported_by_the_nan_guard(job: JobHandle) -> None:
+def test_nan_guard_ignores_an_overflow_of_the_loss_scaler(job: JobHandle) -> None:
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     amp, nan_guard = Amp("O1", "cpu", init_scale=64.0), NanGuard(model, job.group, "stop")
@@ -78,7 +80,7 @@ def test_scaler_overflow_is_not_reported_by_the_nan_guard(job: JobHandle) -> Non
     assert amp.scale == 32.0
 
 
-def test_nan_guard_changes_no_bit_of_the_training(job: JobHandle) -> None:
+def test_nan_guard_does_not_change_the_trained_weights(job: JobHandle) -> None:
     ends = []
     for watched in (False, True):
         torch.manual_seed(0)
@@ -94,7 +96,9 @@ def test_nan_guard_changes_no_bit_of_the_training(job: JobHandle) -> None:
     assert torch.equal(*ends)
 
 
-def test_nan_guard_gives_up_after_many_skipped_steps(job: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nan_guard_fails_after_too_many_consecutive_skipped_steps(
+    job: JobHandle, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     amp, nan_guard = Amp("O0", "cpu"), NanGuard(model, job.group, "skip")
@@ -131,7 +135,7 @@ class Means:
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_skipped_batch_does_not_count_in_the_epochs_scores(job: JobHandle, accumulate: int) -> None:
+def test_skipped_nan_batch_does_not_count_in_the_epochs_scores(job: JobHandle, accumulate: int) -> None:
     """Or one batch of ten thousand makes the loss NaN that a scheduler or early stopping goes by."""
     x = torch.arange(10.0).reshape(10, 1)
     x[4] = float("nan")
@@ -161,7 +165,7 @@ def test_skipped_batch_does_not_count_in_the_epochs_scores(job: JobHandle, accum
     assert math.isnan(rows[None]["loss"])
 
 
-def test_skipped_step_after_a_restore_keeps_the_restored_statistics(job: JobHandle) -> None:
+def test_skipped_step_after_a_restore_keeps_the_restored_batchnorm_statistics(job: JobHandle) -> None:
     model, amp = nn.BatchNorm1d(2), Amp("O0", "cpu")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     nan_guard = NanGuard(model, job.group, "skip")
@@ -172,12 +176,12 @@ def test_skipped_step_after_a_restore_keeps_the_restored_statistics(job: JobHand
     assert model.running_mean.tolist() == [3.0, 4.0]
 
 
-def test_unknown_on_nan_policy_is_refused(job: JobHandle) -> None:
+def test_unknown_train_on_nan_value_is_refused(job: JobHandle) -> None:
     with pytest.raises(ConfigError, match=r"train\.on_nan: 'ignore' is neither stop nor skip"):
         NanGuard(nn.Linear(1, 1), job.group, "ignore")
 
 
-def test_policy_stop_ends_all_ranks_naming_the_loaders_samples(tmp_path: Path) -> None:
+def test_worker_with_on_nan_stop_ends_all_ranks_naming_the_bad_sample(tmp_path: Path) -> None:
     """As the worker runs it, by config: the bad sample is number 13 of the data set."""
     train: dict[str, Any] = {"backend": "gloo", "on_nan": "stop", "accumulate": 2}
     run = Run(tmp_path / "run", "tests.train.techniques:meets_nan", {"bad": 13}, train=train)
@@ -190,7 +194,7 @@ def test_policy_stop_ends_all_ranks_naming_the_loaders_samples(tmp_path: Path) -
     assert run.outcome("1.0") is None
 
 
-def test_infinite_constant_in_the_loss_makes_gradients_nan(group: Group) -> None:
+def test_nan_guard_makes_gradients_nan_if_a_constant_makes_the_loss_infinite(group: Group) -> None:
     """Or the other ranks, which see the gradients alone, would take a step that this one does not."""
     model = nn.Linear(2, 1)
     loss = model(torch.ones(1, 2)).sum() + float("inf")

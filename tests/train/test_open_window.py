@@ -53,7 +53,7 @@ def test_stop_waits_for_the_end_of_an_undeclared_accumulation_window(
     assert "not exact" not in "".join(capsys.readouterr())
 
 
-def test_stop_waits_for_the_accumulating_of_two_optimizers(
+def test_stop_waits_for_the_accumulating_one_of_two_optimizers(
     attempt: Attempt, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = attempt("whole", beside=True)
@@ -62,7 +62,7 @@ def test_stop_waits_for_the_accumulating_of_two_optimizers(
     assert "not exact" not in "".join(capsys.readouterr())
 
 
-def test_periodic_saves_wait_for_the_end_of_an_open_window(attempt: Attempt, tmp_path: Path) -> None:
+def test_periodic_saves_wait_for_the_end_of_an_accumulation_window(attempt: Attempt, tmp_path: Path) -> None:
     whole = attempt("whole")
     attempt("run", every_steps=5, break_at=19)
     assert [info.step for info in list_checkpoints(str(tmp_path / "run" / "checkpoints"))] == [8, 12, 16]
@@ -71,14 +71,14 @@ def test_periodic_saves_wait_for_the_end_of_an_open_window(attempt: Attempt, tmp
     assert second["digest"] == whole["digest"]
 
 
-def test_two_ranks_wait_together_for_an_open_window(tmp_path: Path) -> None:
+def test_two_ranks_stop_together_at_the_end_of_an_accumulation_window(tmp_path: Path) -> None:
     with running(tmp_path / "ranks", foreign.whole_and_in_parts, str(tmp_path), [5], size=2) as ranks:
         for whole, first, second in ranks.answers:
             check(whole, first, second)
 
 
 @pytest.mark.slow
-def test_four_ranks_wait_together_at_any_stop(tmp_path: Path) -> None:
+def test_four_ranks_signaled_at_any_step_stop_at_an_accumulation_window_end(tmp_path: Path) -> None:
     stops = [1, 2, 7, 8, 13]
     with running(tmp_path / "ranks", foreign.whole_and_in_parts, str(tmp_path), stops, size=4) as ranks:
         for whole, *parts in ranks.answers:
@@ -86,7 +86,7 @@ def test_four_ranks_wait_together_at_any_stop(tmp_path: Path) -> None:
                 check(whole, first, second)
 
 
-def test_save_requested_within_an_open_window_is_reported_as_inexact(
+def test_save_requested_within_an_accumulation_window_is_reported_as_inexact(
     job: JobHandle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = nn.Linear(1, 1)
@@ -104,7 +104,7 @@ def test_save_requested_within_an_open_window_is_reported_as_inexact(
     assert "clusterdp: step 3 is saved" in said
 
 
-def test_stop_in_an_evaluation_within_an_open_window_is_inexact(
+def test_stop_in_an_evaluation_within_an_accumulation_window_is_reported_as_inexact(
     job: JobHandle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clusterdp.train.ranks.shared_flags.MOST_STEPS", 1)
@@ -173,7 +173,7 @@ def test_idle_optimizer_delays_saves_only_at_first(job: JobHandle) -> None:
     assert Batches(job, a=a, b=b, one=one, other=other).put_off(*[body] * (LONGEST + 4))[-4:] == [False] * 4
 
 
-def test_window_of_two_optimizers_ends_with_the_later_step(job: JobHandle) -> None:
+def test_accumulation_window_ends_when_both_optimizers_have_used_their_gradients(job: JobHandle) -> None:
     a, one, back_a = model_and(torch.optim.SGD, lr=0.1)
     b, other, back_b = model_and(torch.optim.SGD, lr=0.1)
 
@@ -202,7 +202,7 @@ def test_lbfgs_with_a_closure_delays_no_save(job: JobHandle) -> None:
     assert Batches(job, model=model, optimizer=optimizer).put_off(lambda: optimizer.step(closure)) == [False]
 
 
-def test_skipped_step_delays_a_stop_by_few_batches(job: JobHandle) -> None:
+def test_skipped_optimizer_step_delays_a_stop_by_a_limited_number_of_batches(job: JobHandle) -> None:
     """By a GradScaler, or on_nan: the gradients are thrown away at the beginning of the next batch."""
     model, optimizer, back = model_and(torch.optim.SGD, lr=0.1)
 
@@ -220,7 +220,7 @@ def test_skipped_step_delays_a_stop_by_few_batches(job: JobHandle) -> None:
     assert batches.put_off(*[skips] * (SHORTEST + 1)) == [True] * SHORTEST + [False]
 
 
-def test_stop_before_the_first_step_waits_a_limited_number_of_batches(job: JobHandle) -> None:
+def test_stop_before_the_first_optimizer_step_waits_a_limited_number_of_batches(job: JobHandle) -> None:
     model, optimizer, back = model_and(torch.optim.SGD, lr=0.1)
     batches = Batches(job, model=model, optimizer=optimizer)
     assert batches.put_off(*[back] * (LONGEST + 1)) == [True] * LONGEST + [False]
@@ -231,7 +231,7 @@ def test_training_without_an_optimizer_in_its_state_delays_no_save(job: JobHandl
     assert Batches(job, model=model).put_off(back, back) == [False, False]
 
 
-def test_collected_window_leaves_the_hooks_of_a_step_alone() -> None:
+def test_optimizer_step_calls_all_hooks_if_an_open_window_is_garbage_collected() -> None:
     parameter = torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([parameter], lr=0.1)
     windows = [OpenWindow({"optimizer": optimizer})]
@@ -248,7 +248,7 @@ def test_collected_window_leaves_the_hooks_of_a_step_alone() -> None:
     assert stepped and not windows
 
 
-def test_step_of_a_wrapped_optimizer_closes_the_window(job: JobHandle) -> None:
+def test_step_of_a_wrapped_optimizer_ends_the_accumulation_window(job: JobHandle) -> None:
     class Wrapper(torch.optim.Optimizer):
         """As accelerate's: it has none of its base's own attributes."""
 

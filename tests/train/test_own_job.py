@@ -32,7 +32,9 @@ def script(run: Run, last: str = MISTAKE, **more: str) -> tuple[int, str]:
         ("raise RuntimeError('InvalidCxxCompiler: none')", "train.compile: there is no C++ compiler here."),
     ],
 )
-def test_mistake_under_own_job_is_one_line_and_stops_the_run(tmp_path: Path, last: str, said: str) -> None:
+def test_user_mistake_under_own_job_prints_one_line_and_records_outcome_stop(
+    tmp_path: Path, last: str, said: str
+) -> None:
     run = Run(tmp_path / "run", "")
     code, output = script(run, last, **run.attempt("7.0"))
     line, end = output.splitlines()
@@ -42,7 +44,7 @@ def test_mistake_under_own_job_is_one_line_and_stops_the_run(tmp_path: Path, las
     assert run.outcome("7.0") == "stop entry 0"
 
 
-def test_lost_claim_under_own_job_has_outcome_overtaken(tmp_path: Path) -> None:
+def test_lost_claim_under_own_job_records_outcome_overtaken(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "")
     lost = "from clusterdp.checkpoint.errors import ClaimLost; raise ClaimLost('claims: another attempt has the run.')"
     code, output = script(run, lost, **run.attempt("7.0"))
@@ -59,7 +61,7 @@ def test_job_stop_under_own_job_exits_75_without_requeue(tmp_path: Path) -> None
     assert str(run.outcome("7.0")).startswith("stop user ")
 
 
-def test_exception_under_own_job_keeps_pythons_traceback(tmp_path: Path) -> None:
+def test_unexpected_exception_under_own_job_keeps_its_python_traceback(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "")
     code, output = script(run, "1 / 0", **run.attempt("7.0"))
     assert code == 1

@@ -35,7 +35,7 @@ def rank(number: int, pipe: Connection) -> None:
 
 
 @pytest.mark.parametrize("failed", [0, 1])
-def test_rank_0_leaves_after_all_other_ranks(failed: int) -> None:
+def test_rank_0_waits_for_the_other_rank_before_exiting_after_a_failure(failed: int) -> None:
     pipes = [FORK.Pipe() for _ in range(2)]
     processes = [FORK.Process(target=rank, args=(number, pipes[number][1])) for number in range(2)]
     for process in processes:
@@ -58,7 +58,7 @@ def test_rank_0_leaves_after_all_other_ranks(failed: int) -> None:
         assert process.exitcode == 7
 
 
-def test_rank_0_does_not_wait_for_a_silently_dead_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_0_waits_a_limited_time_for_a_silently_dead_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[int] = []
 
     def leave_now(code: int) -> None:

@@ -110,7 +110,9 @@ def phase(where: str) -> str:
         pytest.param("folds", "KILL", marks=pytest.mark.slow),
     ],
 )
-def test_phased_run_disturbed_anywhere_equals_the_undisturbed_one(program: Make, name: str, how: str) -> None:
+def test_phased_run_preempted_or_killed_anywhere_equals_the_uninterrupted_run(
+    program: Make, name: str, how: str
+) -> None:
     whole = program(name, "whole").attempt()
     for where in FAULTS[name]:
         run = program(name, where.replace(" ", "-"))
@@ -125,7 +127,7 @@ def test_phased_run_disturbed_anywhere_equals_the_undisturbed_one(program: Make,
         assert not {phase(step) for step in second} & over, f"{where}: it has trained {over} again"
 
 
-def test_steps_continue_across_phases_and_records_name_their_phase(program: Make) -> None:
+def test_step_numbers_continue_across_phases_and_records_name_their_phase(program: Make) -> None:
     run = program("finetune")
     run.attempt()
     assert run.commits() == [
@@ -150,7 +152,7 @@ def test_retention_keeps_the_last_checkpoint_of_each_phase(program: Make) -> Non
     assert len(run.commits()) == 3
 
 
-def test_resumed_run_prints_complete_phases(program: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resumed_run_prints_its_complete_phases(program: Make, capsys: pytest.CaptureFixture[str]) -> None:
     run = program("folds")
     run.attempt()
     capsys.readouterr()
@@ -170,7 +172,7 @@ def test_resumed_run_prints_complete_phases(program: Make, capsys: pytest.Captur
         (24, ["all 4"]),
     ],
 )
-def test_resume_from_an_earlier_phase_retires_later_checkpoints(program: Make, step: int, again: list[str]) -> None:
+def test_resume_step_repeats_all_later_steps_and_phases_only_once(program: Make, step: int, again: list[str]) -> None:
     run = program("finetune")
     whole = run.attempt()
     assert run.attempt(("KILL", "all 6"), resume_step=step) is None
@@ -181,7 +183,7 @@ def test_resume_from_an_earlier_phase_retires_later_checkpoints(program: Make, s
     assert {phase(where) for where in run.done[2]} == {"between", "all"}
 
 
-def test_resume_from_a_step_of_no_phase_is_refused(program: Make) -> None:
+def test_resume_step_without_a_checkpoint_lists_the_steps_of_all_phases(program: Make) -> None:
     run = program("gan")
     run.attempt()
     with pytest.raises(CheckpointError, match=r"no checkpoint of step 5\. Those that exist: 4, 6, 10, 14, 18"):
@@ -215,7 +217,7 @@ def train(job: JobHandle, **options: Any) -> Any:
     return loop
 
 
-def test_second_loop_without_a_name_is_refused_with_a_remedy(job: JobHandle) -> None:
+def test_second_loop_needs_a_new_and_valid_phase_name(job: JobHandle) -> None:
     train(job)
     with pytest.raises(EntryError, match=r'has no name, .* Give it one: job\.loop\(\.\.\., name="finetune"\)'):
         train(job)
@@ -226,7 +228,7 @@ def test_second_loop_without_a_name_is_refused_with_a_remedy(job: JobHandle) -> 
         train(job, name="a/b")
 
 
-def test_unnamed_loops_without_checkpoints_are_allowed(job: JobHandle) -> None:
+def test_several_unnamed_loops_are_allowed_without_checkpoints(job: JobHandle) -> None:
     bare = replace(job._settings, run_dir=None, checkpoint=CheckpointConfig())
     job = JobHandle(bare, job.group, job.stop_signal, "local.1")
     assert [train(job).step, train(job).step, job.step] == [3, 3, 6]
@@ -241,7 +243,7 @@ def test_loop_after_an_unfinished_phase_is_refused(job: JobHandle) -> None:
         train(job, name="next")
 
 
-def test_save_of_an_inactive_phase_is_refused(job: JobHandle) -> None:
+def test_loop_save_of_an_inactive_phase_is_refused(job: JobHandle) -> None:
     first, second = (job.loop([1, 2, 3], {}, name=name) for name in ("first", "second"))
     with pytest.raises(StateError, match=r"loop\.save\(\): phase 'second' is not at work"):
         second.save()
@@ -274,7 +276,7 @@ def trainer(job: JobHandle, name: str = "", **options: Any) -> Trainer:
     return Trainer(net, nn.MSELoss(), torch.optim.SGD(net.parameters(), lr=0.1), job=job, name=name, **options)
 
 
-def test_fit_on_other_data_requires_a_trainer_with_a_name(job: JobHandle) -> None:
+def test_fit_on_other_data_requires_another_named_trainer(job: JobHandle) -> None:
     first = trainer(job)
     x, y = phased.data().tensors
     first.fit((x, y), epochs=1)
@@ -289,7 +291,7 @@ def test_fit_on_other_data_requires_a_trainer_with_a_name(job: JobHandle) -> Non
         first.fit((x, y), epochs=3)
 
 
-def test_repeated_fit_without_checkpoints_counts_epochs_in_all(
+def test_repeated_fit_without_checkpoints_trains_up_to_the_total_epochs(
     job: JobHandle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bare = replace(job._settings, run_dir=None, checkpoint=CheckpointConfig())
@@ -329,7 +331,7 @@ def test_loader_shared_by_two_phases_resumes_exactly(job: JobHandle, tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
 @pytest.mark.parametrize("name", FAULTS)
-def test_phased_run_on_two_ranks_equals_the_undisturbed_one(tmp_path: Path, name: str, how: str) -> None:
+def test_phased_run_interrupted_on_two_ranks_equals_the_uninterrupted_run(tmp_path: Path, name: str, how: str) -> None:
     """A fault in each phase and between two, one after the other, in one run."""
     size, ends = 2, []
     for faults in ([], FAULTS[name]):

@@ -37,13 +37,13 @@ def test_preflight_finds_a_full_run_folder_disk(tmp_path: Path, monkeypatch: pyt
     assert texts(own_checks.run_folder(tmp_path, "n1")) == ["the run folder has 0 MB of free space, fewer than 64"]
 
 
-def test_preflight_finds_an_unwritable_run_folder(tmp_path: Path) -> None:
+def test_preflight_reports_a_missing_run_folder_as_unwritable(tmp_path: Path) -> None:
     found = texts(own_checks.run_folder(tmp_path / "none", "n1"))
     assert found == ["cannot write to the run folder: No such file or directory"]
 
 
 @pytest.mark.parametrize(("took", "fatal"), [(2.0, False), (40.0, True)])
-def test_preflight_reports_a_slow_disk_and_fails_a_dead_one(
+def test_preflight_warns_of_a_slow_disk_and_fails_an_extremely_slow_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took: float, fatal: bool
 ) -> None:
     times = iter([0.0, took])
@@ -52,7 +52,7 @@ def test_preflight_reports_a_slow_disk_and_fails_a_dead_one(
     assert found == NodeFinding(f"4 KiB took {took} s to reach the run folder", fatal)
 
 
-def test_preflight_finds_a_gpu_with_wrong_products(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preflight_finds_a_device_with_wrong_matrix_products(monkeypatch: pytest.MonkeyPatch) -> None:
     right = torch.Tensor.__matmul__
 
     def wrong(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -73,7 +73,7 @@ def test_preflight_finds_a_gpu_with_wrong_products(monkeypatch: pytest.MonkeyPat
         (90.0, NodeFinding("its clock is 90 s ahead of the first node's")),
     ],
 )
-def test_preflight_reports_a_skewed_clock(off: float, found: NodeFinding | None) -> None:
+def test_preflight_warns_of_5_seconds_of_clock_skew_and_fails_at_90(off: float, found: NodeFinding | None) -> None:
     assert list(meeting.clock(1e9, 1e9 + off)) == ([found] if found else [])
 
 
@@ -85,7 +85,7 @@ def test_preflight_reports_a_skewed_clock(off: float, found: NodeFinding | None)
         (ConnectionRefusedError(), []),  # the host is there
     ],
 )
-def test_preflight_finds_an_unreachable_master_addr(
+def test_preflight_reports_an_unreachable_master_addr_but_not_a_refused_connection(
     monkeypatch: pytest.MonkeyPatch, error: Exception, found: list[str]
 ) -> None:
     def refuse(*_: object) -> None:
@@ -106,7 +106,7 @@ def test_preflight_names_a_node_without_gpus(monkeypatch: pytest.MonkeyPatch) ->
     assert found == ["preflight n2 failed torch sees no GPU there, but on other nodes it does"]
 
 
-def test_preflight_counts_missing_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preflight_reports_fewer_gpus_than_slurm_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_GPUS_ON_NODE", "8")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 7)
     monkeypatch.setattr(own_checks, "_device", lambda *_: ())

@@ -38,7 +38,7 @@ def test_out_of_memory_on_one_rank_ends_the_batch_size_search(tmp_path: Path) ->
     assert not run.dir.checkpoints.exists()
 
 
-def test_profile_in_a_single_process_has_outcome_done(tmp_path: Path) -> None:
+def test_batch_size_search_in_one_process_records_outcome_done(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", ENTRY, {"batch_size": 8, "rank": 0}, profile=FIND)
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=1, env=run.attempt("1.0")) as ranks:
         assert ranks.join() == [0], ranks.log
@@ -57,12 +57,12 @@ def test_batch_size_search_requires_a_batch_size_parameter(job: JobHandle) -> No
         find_batch_size(main, job)
 
 
-def test_batch_size_search_requires_a_loop(job: JobHandle) -> None:
+def test_batch_size_search_requires_a_loop_or_trainer(job: JobHandle) -> None:
     with pytest.raises(ConfigError, match=r"the entry has no job.loop\(\) and no Trainer"):
         find_batch_size(lambda job, batch_size=2: None, job)
 
 
-def test_profile_find_workers_runs_after_the_steps(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profile_find_workers_starts_after_the_profiled_steps(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
     from torch.utils.data import TensorDataset
 

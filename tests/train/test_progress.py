@@ -28,7 +28,7 @@ def test_progress_on_a_terminal_rewrites_one_line() -> None:
     ]
 
 
-def test_progress_in_a_log_prints_rare_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_in_a_log_prints_lines_at_growing_intervals(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(8, out=io.StringIO())
     for second in range(400):
         progress(record(second, second))
@@ -48,24 +48,24 @@ def lines(*records: dict[str, object], capsys: pytest.CaptureFixture[str]) -> li
     return [line.partition(" to go  ")[2] for line in said]
 
 
-def test_progress_log_line_has_means_since_the_line_before(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_line_in_a_log_shows_means_since_the_previous_line(capsys: pytest.CaptureFixture[str]) -> None:
     values = [(0, 9.0), (5, 1.0), (10, 2.0), (15, 3.0), (20, 7.0)]
     said = lines(*(record(second, second, loss=loss) for second, loss in values), capsys=capsys)
     assert said == ["loss 4", "loss 5"]
 
 
-def test_progress_shows_last_learning_rates_and_nan(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_shows_the_latest_learning_rates_and_a_nan_loss(capsys: pytest.CaptureFixture[str]) -> None:
     first = record(0, 0, **{"lr": 0.1, "head/lr0": 0.5, "clr": 1.0, "loss": 1.0, "name": "x", "ok": True})
     last = record(10, 10, **{"lr": 0.3, "head/lr0": 0.7, "clr": 2.0, "loss": "nan", "rare": 5.0})
     assert lines(first, last, capsys=capsys) == ["lr 0.3  head/lr0 0.7  clr 1.5  loss nan  rare 5"]
 
 
-def test_progress_means_start_anew_in_each_phase(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_means_restart_in_each_phase(capsys: pytest.CaptureFixture[str]) -> None:
     records = [record(0, 0, phase="warm", loss=100.0), record(10, 10, phase="main", loss=1.0)]
     assert lines(*records, capsys=capsys) == ["loss 1"]
 
 
-def test_progress_on_a_terminal_has_means_of_ten_seconds() -> None:
+def test_progress_on_a_terminal_shows_means_of_the_last_ten_seconds() -> None:
     out = Terminal()
     progress = Progress(8, out=out)
     for second, loss in ((0, 50.0), (4, 6.0), (11, 2.0)):

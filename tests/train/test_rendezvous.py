@@ -45,7 +45,7 @@ def test_master_addr_is_the_first_host_of_the_nodelist(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("names", [{}, {"n1": "127.0.1.1"}])
-def test_unresolvable_or_loopback_host_falls_back_to_sruns_address(
+def test_unresolvable_or_loopback_master_host_falls_back_to_sruns_launch_address(
     monkeypatch: pytest.MonkeyPatch, names: dict[str, str]
 ) -> None:
     resolving(monkeypatch, names)
@@ -54,7 +54,7 @@ def test_unresolvable_or_loopback_host_falls_back_to_sruns_address(
         derive_address(TWO_NODES)
 
 
-def test_master_addr_on_one_node_is_the_loopback() -> None:
+def test_master_addr_on_one_node_is_the_loopback_address() -> None:
     assert derive_address(SlurmEnv("single")) == "127.0.0.1"
 
 
@@ -75,11 +75,13 @@ def test_master_port_is_outside_the_ephemeral_range(ephemeral: tuple[int, int]) 
         assert not ephemeral[0] <= port <= ephemeral[1]
 
 
-def test_master_port_is_any_if_the_ephemeral_range_is_everything() -> None:
+def test_master_port_is_above_1023_if_all_ports_are_ephemeral() -> None:
     assert derive_port(SlurmEnv("srun", job_id="5"), (1024, 65_535)) >= 1024
 
 
-def test_ephemeral_range_is_read_from_the_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ephemeral_port_range_comes_from_the_kernel_or_a_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "range").write_text("20000\t30000\n")
     monkeypatch.setattr(rendezvous, "EPHEMERAL_FILE", str(tmp_path / "range"))
     assert rendezvous.ephemeral_range() == (20_000, 30_000)

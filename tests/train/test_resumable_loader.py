@@ -25,7 +25,7 @@ def place(loader: Any) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("options", [{}, {"timeout": 0}])
-def test_length_of_a_loader_stays_while_its_epochs_are_consumed(job: JobHandle, options: dict[str, int]) -> None:
+def test_loader_length_stays_constant_while_an_epoch_is_consumed(job: JobHandle, options: dict[str, int]) -> None:
     """Of one that slices tensors, and of one that reads samples."""
     loader: Any = job.loader(DATA, 4, **options)
     places = [place(loader)]
@@ -39,7 +39,7 @@ def test_length_of_a_loader_stays_while_its_epochs_are_consumed(job: JobHandle, 
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_third_rank_in_mid_epoch_counts_the_whole_epoch(drop_last: bool) -> None:
+def test_loader_resumed_on_three_instead_of_two_ranks_counts_the_whole_epoch(drop_last: bool) -> None:
     two = dealt(2, drop_last=drop_last)
     two.sampler.advance(6)
     assert place(two) == ((5, 3, 2) if drop_last else (6, 3, 3))
@@ -51,7 +51,7 @@ def test_third_rank_in_mid_epoch_counts_the_whole_epoch(drop_last: bool) -> None
         assert numbers == ([2] if drop_last else [2, 3])
 
 
-def test_windows_of_a_resumed_epoch_end_with_its_last_batch() -> None:
+def test_accumulation_windows_of_a_resumed_epoch_end_with_its_last_batch() -> None:
     loader = dealt(1)
     loader.sampler.advance(8)  # one window of four batches
     assert [(*window,) for _, window in windows(loader, 4)] == [(4, False)] * 3 + [(4, True)] + [(3, False)] * 2 + [
@@ -59,12 +59,12 @@ def test_windows_of_a_resumed_epoch_end_with_its_last_batch() -> None:
     ]
 
 
-def test_batches_left_is_unknown_for_foreign_loaders() -> None:
+def test_batches_left_returns_none_for_foreign_loaders() -> None:
     assert batches_left(range(3)) is None
     assert batches_left(DataLoader(DATA, 2)) is None
 
 
-def test_batch_sampler_is_refused_with_a_remedy(job: JobHandle) -> None:
+def test_job_loader_refuses_a_batch_sampler_with_a_remedy(job: JobHandle) -> None:
     batches = torch.utils.data.BatchSampler(range(22), 2, False)
     with pytest.raises(ConfigError, match=r"batch_sampler: .* makes the batches itself\. Pass sampler="):
         job.loader(DATA, None, batch_sampler=batches)

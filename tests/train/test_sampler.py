@@ -22,7 +22,7 @@ def of(size: int, rank: int, world: int, **options: object) -> ResumableSampler:
 
 
 @given(size=sizes, world=worlds, drop_last=st.booleans(), shuffle=st.booleans(), epoch=st.integers(0, 3))
-def test_sampler_equals_torchs_distributed_sampler(
+def test_resumable_sampler_equals_torchs_distributed_sampler(
     size: int, world: int, drop_last: bool, shuffle: bool, epoch: int
 ) -> None:
     if drop_last and size < world:
@@ -56,7 +56,7 @@ def test_resumed_sampler_continues_at_any_sample(size: int, world: int, drop_las
 
 
 @given(size=sizes, before=worlds, after=worlds, data=st.data())
-def test_sampler_on_other_ranks_deals_out_the_remaining_samples(
+def test_sampler_resumed_on_another_number_of_ranks_gives_the_remaining_samples(
     size: int, before: int, after: int, data: st.DataObject
 ) -> None:
     first = of(size, 0, before)
@@ -89,7 +89,7 @@ def test_sampler_gives_each_sample_once_over_changing_numbers_of_ranks(
     assert size - len(set(seen)) < (last if drop else 1)
 
 
-def test_sampler_starts_each_epoch_anew_in_another_order() -> None:
+def test_sampler_restarts_in_another_order_only_at_a_new_epoch() -> None:
     sampler = of(50, 0, 2)
     first = list(sampler)
     sampler.advance(10)
@@ -113,7 +113,7 @@ def test_sampler_state_of_another_data_set_size_is_refused() -> None:
         of(51, 0, 2).load_state_dict(of(50, 0, 2).state_dict())
 
 
-def test_sampler_refuses_a_rank_outside_the_world() -> None:
+def test_sampler_refuses_a_rank_outside_the_world_size() -> None:
     with pytest.raises(ValueError, match="rank: 2"):
         of(10, 2, 2)
 
@@ -151,13 +151,13 @@ def test_wrapped_sampler_draws_no_global_random_numbers() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_numbered_sampler_gives_places_with_indices() -> None:
+def test_numbered_sampler_yields_pairs_of_place_and_sample_index() -> None:
     sampler = of(5, 1, 2, shuffle=False)
     sampler.numbered = True
     assert list(sampler) == [(1, 1), (3, 3), (5, 0)]
 
 
-def test_distributed_or_miscounting_sampler_is_refused() -> None:
+def test_resumable_sampler_refuses_distributed_samplers_and_samplers_of_wrong_length() -> None:
     theirs: DistributedSampler[int] = DistributedSampler(range(4), num_replicas=2, rank=0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="divided its samples"):
         ResumableSampler.over(theirs)

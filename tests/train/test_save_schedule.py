@@ -118,7 +118,7 @@ def test_consecutive_failed_saves_beyond_max_failures_end_the_attempt(
     assert len(events(job, "save-failed")) == 4  # the last of them is of the save that was insisted on
 
 
-def test_last_save_is_tried_after_a_failed_save(make: Make, broken: list[str]) -> None:
+def test_requested_save_is_tried_after_a_failed_periodic_save(make: Make, broken: list[str]) -> None:
     job = make(max_failures=0)
     loop = job.loop(job.loader(range(8), 2), {}, epochs=1, every_steps=3)
     for _ in loop:
@@ -153,7 +153,7 @@ def test_unsavable_state_ends_the_attempt_immediately(make: Make, async_save: bo
             pass
 
 
-def test_failed_background_save_does_not_fail_the_last_save(make: Make, broken: list[str]) -> None:
+def test_failed_background_save_does_not_fail_the_following_save(make: Make, broken: list[str]) -> None:
     job = make(max_failures=0)
     saves = job.loop(job.loader(range(8), 2), {}, epochs=1).saves
     assert saves.checkpointer is not None
@@ -190,7 +190,7 @@ def test_timed_save_is_requested_once_until_it_is_done(make: Make, monkeypatch: 
     assert asked == ["save", "save"]
 
 
-def test_last_save_compares_all_ranks_and_periodic_saves_their_neighbour(
+def test_final_save_compares_replicas_of_all_ranks_but_periodic_saves_do_not(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[bool, bool]] = []

@@ -33,7 +33,7 @@ def test_lost_log_lines_are_counted_in_the_next_line(monkeypatch: pytest.MonkeyP
     assert log.getvalue() == f"one\n{lost}four\nfive\n"
 
 
-def test_message_goes_to_stdout_or_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_messages_go_to_stdout_and_errors_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     say("out")
     say("err", error=True)
     assert capsys.readouterr() == ("out\n", "err\n")

@@ -36,7 +36,7 @@ def both(outputs: torch.Tensor) -> Any:
     return {"all": [outputs, outputs * 2], "first": outputs}
 
 
-def test_metric_object_gets_outputs_without_a_graph(job: JobHandle) -> None:
+def test_metric_object_gets_outputs_without_an_autograd_graph(job: JobHandle) -> None:
     """Else each batch of an epoch stays in memory with all its activations."""
     net = nn.Linear(2, 2)
     scores = Scores({"kept": Keeps(net)}, job.group)
@@ -59,7 +59,7 @@ def test_training_and_evaluation_use_separate_metric_objects(job: JobHandle) -> 
 
 
 @pytest.mark.parametrize("value", [0.25, torch.tensor(0.25), torch.tensor([0.0, 0.5, 0.25]), True])
-def test_metric_returns_a_number_or_one_per_sample(job: JobHandle, value: Any) -> None:
+def test_metric_may_return_a_number_or_one_number_per_sample(job: JobHandle, value: Any) -> None:
     scores = Scores({"right": lambda outputs, targets: value}, job.group)
     scores.add(BATCH, LOSS, BATCH, None)
     assert scores.meters.reduce()["right"] == (0.25 if value is not True else 1.0)
@@ -75,7 +75,7 @@ def test_metric_returns_a_number_or_one_per_sample(job: JobHandle, value: Any) -
         (None, "a NoneType"),
     ],
 )
-def test_metric_with_another_result_is_refused(job: JobHandle, value: Any, said: str) -> None:
+def test_metric_returning_a_wrong_shape_or_type_is_refused(job: JobHandle, value: Any, said: str) -> None:
     """A mean over it would be one over something else than samples."""
     scores = Scores({"odd": lambda outputs, targets: value}, job.group)
     with pytest.raises(ConfigError, match=rf"metrics\.odd: returned {said}. Return a number, or one number a sample\."):

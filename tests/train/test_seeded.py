@@ -49,7 +49,7 @@ def streams() -> None:
 ALL = list(range(12))
 
 
-def test_seeded_sample_draws_the_same_in_any_worker_order_and_batch() -> None:
+def test_seeded_sample_draws_equal_random_numbers_in_any_worker_order_or_batch() -> None:
     data = SeededDataset(Augmented(), seed=3)
     alone = samples(data, ALL)
     assert samples(data, ALL[::-1], batch_size=3) == alone
@@ -59,7 +59,7 @@ def test_seeded_sample_draws_the_same_in_any_worker_order_and_batch() -> None:
     assert len({value for row in alone.values() for value in row[1:]}) == 48
 
 
-def test_seeded_sample_draws_differently_in_each_epoch_and_seed() -> None:
+def test_seeded_sample_draws_other_random_numbers_in_each_epoch_and_seed() -> None:
     data, other = SeededDataset(Augmented(), seed=3), SeededDataset(Augmented(), seed=4)
     first = samples(data, ALL)
     data.set_epoch(1)
@@ -69,7 +69,7 @@ def test_seeded_sample_draws_differently_in_each_epoch_and_seed() -> None:
     assert samples(data, ALL) == first
 
 
-def test_persistent_workers_receive_the_epoch() -> None:
+def test_persistent_loader_workers_receive_the_new_epoch_of_a_seeded_dataset() -> None:
     data = SeededDataset(Augmented(), seed=3)
     loader = DataLoader(data, 2, num_workers=1, persistent_workers=True)
     epochs = []
@@ -83,7 +83,7 @@ def test_persistent_workers_receive_the_epoch() -> None:
 
 
 @pytest.mark.parametrize("dataset", [Augmented(), Batched()])
-def test_seeded_data_set_leaves_the_training_streams_unchanged(dataset: Any) -> None:
+def test_seeded_dataset_leaves_the_global_random_streams_unchanged(dataset: Any) -> None:
     data = SeededDataset(dataset)
     random.gauss(0, 1)  # leaves a second one behind, which is state too
     numpy.random.randn()
@@ -111,7 +111,7 @@ def mixes(rows: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack([torch.cat([row, torch.rand(1, dtype=torch.float64)]) for row in rows])
 
 
-def test_seeded_collation_depends_only_on_its_batch() -> None:
+def test_random_numbers_of_a_seeded_collate_fn_depend_only_on_its_batch() -> None:
     data = SeededDataset(Augmented(), seed=3)
     options = {"collate_fn": data.collation(mixes)}
     alone = samples(data, ALL, **options)
@@ -120,14 +120,14 @@ def test_seeded_collation_depends_only_on_its_batch() -> None:
     assert len({row[-1] for row in alone.values()}) == 12
 
 
-def test_seeded_samples_are_equal_in_spawned_workers() -> None:
+def test_seeded_samples_are_equal_in_forkserver_workers() -> None:
     data = SeededDataset(Augmented(), seed=3)
     options = {"collate_fn": data.collation(mixes)}
     unpickled = samples(data, ALL[:2], workers=1, multiprocessing_context=quick_to_start, **options)
     assert unpickled == samples(data, ALL[:2], **options)
 
 
-def test_seeded_getitems_batch_depends_only_on_its_indices() -> None:
+def test_random_numbers_of_a_seeded_getitems_batch_depend_only_on_its_indices() -> None:
     data = SeededDataset(Batched(), seed=3)
     alone = samples(data, ALL)
     assert samples(data, ALL, workers=2) == alone
@@ -135,14 +135,14 @@ def test_seeded_getitems_batch_depends_only_on_its_indices() -> None:
     assert alone[0][1:] != alone[1][1:]
 
 
-def test_subset_is_seeded_by_sample_or_by_batch() -> None:
+def test_seeded_subset_draws_by_sample_or_by_batch_like_its_data_set() -> None:
     data = SeededDataset(Subset(Augmented(), ALL), seed=3)
     assert samples(data, ALL[1:]) == {i: row for i, row in samples(data, ALL).items() if i > 0}
     at_once = SeededDataset(Subset(Batched(), ALL), seed=3)
     assert samples(at_once, ALL, workers=2) == samples(at_once, ALL)
 
 
-def test_repeated_sample_draws_by_its_place() -> None:
+def test_sample_repeated_in_an_epoch_draws_other_random_numbers_at_each_place() -> None:
     data = SeededDataset(Augmented(), seed=3)
     first, again, elsewhere = data[(0, 5)], data[(0, 5)], data[(1, 5)]
     assert first.tolist() == again.tolist()
@@ -150,7 +150,7 @@ def test_repeated_sample_draws_by_its_place() -> None:
     assert first.tolist() != elsewhere.tolist()
 
 
-def test_seeded_data_set_forwards_attributes() -> None:
+def test_seeded_dataset_forwards_attributes_of_its_data_set() -> None:
     data: Any = SeededDataset(Augmented())
     assert (len(data), data.classes) == (12, ("cat", "dog"))
     with pytest.raises(AttributeError, match="colour"):

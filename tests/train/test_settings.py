@@ -17,7 +17,7 @@ from clusterdp.train import Amp, Group, Tracer, settings
 from clusterdp.train.settings import WorkerSettings
 
 
-def test_worker_settings_read_the_config_of_submit(tmp_path: Path) -> None:
+def test_worker_settings_equal_the_config_written_by_submit(tmp_path: Path) -> None:
     config = from_mapping({"entry": "a:b", "checkpoint": {"keep_last": 7}, "train": {"amp": {"level": "O2"}}})
     (tmp_path / "config.yaml").write_text(dump(config))
     read = WorkerSettings.read(tmp_path, {})
@@ -34,7 +34,9 @@ def test_worker_settings_fill_omitted_keys_with_defaults(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("rank", ["0", "1"])
-def test_unknown_config_keys_are_reported_once(rank: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_unknown_config_keys_are_reported_by_rank_0_only(
+    rank: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "config.yaml").write_text("future: 1\nmetrics: {when: now}\ntrain: {amp: {bits: 4}, seed: 3}\n")
     environ = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": "2"}
     assert WorkerSettings.read(tmp_path, environ).train.seed == 3
@@ -45,13 +47,13 @@ def test_unknown_config_keys_are_reported_once(rank: str, tmp_path: Path, capfd:
 @pytest.mark.parametrize(
     ("text", "key"), [("train: [1]", "train"), ("checkpoint: x", "checkpoint"), ("train: {amp: 3}", "train.amp")]
 )
-def test_config_section_of_a_wrong_type_is_named(text: str, key: str, tmp_path: Path) -> None:
+def test_config_section_of_a_wrong_type_is_an_error_with_its_key(text: str, key: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(ConfigError, match=rf"config.yaml: {key}: is .*, and no section. Put back what submit wrote"):
         WorkerSettings.read(tmp_path, {})
 
 
-def test_bare_settings_save_only_with_a_run_folder() -> None:
+def test_worker_settings_without_config_enable_saves_only_with_a_run_folder() -> None:
     assert WorkerSettings.bare({}, {}).checkpoint.url is None
     assert WorkerSettings.bare({}, {"CLUSTERDP_RUN_DIR": "/run"}).checkpoint.url == "/run/checkpoints"
 
@@ -65,7 +67,7 @@ def defaults(kind: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value not in (None, dataclasses.MISSING, inspect._empty)}
 
 
-def test_config_defaults_are_not_repeated_in_settings() -> None:
+def test_worker_settings_do_not_repeat_defaults_of_the_config() -> None:
     sections = [kind for kind in vars(tree).values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
     there = {pair for kind in sections for pair in defaults(kind).items()}
     here = [kind for kind in vars(settings).values() if getattr(kind, "__module__", "") == settings.__name__]
@@ -77,7 +79,7 @@ def test_config_defaults_are_not_repeated_in_settings() -> None:
     ("piece", "section"),
     [(Amp, AmpConfig), (Group.start, TrainConfig), (Checkpointer, CheckpointConfig), (Tracer, TraceConfig)],
 )
-def test_standalone_pieces_have_the_config_defaults(piece: Any, section: Any) -> None:
+def test_amp_group_checkpointer_and_tracer_have_the_defaults_of_the_config(piece: Any, section: Any) -> None:
     own, configured = defaults(piece), defaults(section)
     shared = own.keys() & configured.keys() - {"keep_local"}  # 0 of the config: there is no folder nearby
     assert shared and {name: own[name] for name in shared} == {name: configured[name] for name in shared}

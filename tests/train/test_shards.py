@@ -47,7 +47,7 @@ def seen(batches: Any) -> list[float]:
 
 
 @pytest.mark.parametrize(("world_size", "workers"), [(1, 0), (3, 0), (2, 2)])
-def test_shards_give_each_sample_once_per_epoch_in_another_order(world_size: int, workers: int) -> None:
+def test_shards_give_each_sample_once_per_epoch_in_a_new_order(world_size: int, workers: int) -> None:
     orders = []
     for epoch in range(2):
         found: list[float] = []
@@ -75,7 +75,7 @@ def test_shard_is_shuffled_and_augmented_anew_in_each_pass() -> None:
     assert torch.equal(torch.get_rng_state(), trainings_own)
 
 
-def test_shards_are_dealt_out_anew_in_each_epoch() -> None:
+def test_shards_are_divided_anew_among_ranks_in_each_epoch() -> None:
     deals = [[shards().dealt(rank, 2, 0, epoch) for rank in range(2)] for epoch in range(3)]
     assert all(sorted(mine + others) == [*range(len(SIZES))] for mine, others in deals)
     assert len({tuple(mine) for mine, _ in deals}) == 3
@@ -95,7 +95,7 @@ def test_shard_loader_resumes_exactly_after_any_batch(workers: int, batches: int
         assert head + [batch.tolist() for batch in second] == whole
 
 
-def test_shard_loader_resumed_beyond_a_shorter_epoch_ends() -> None:
+def test_shard_loader_resumed_past_the_end_of_a_shortened_epoch_is_empty() -> None:
     first = loader(batches=6)
     list(first)
     second = loader(batches=5)
@@ -103,7 +103,7 @@ def test_shard_loader_resumed_beyond_a_shorter_epoch_ends() -> None:
     assert seen(second) == []
 
 
-def test_shards_without_a_buffer_are_in_order() -> None:
+def test_shards_without_a_shuffle_buffer_keep_their_order() -> None:
     assert seen(loader(buffer=0, decode=None)) == EVERYTHING
     assert [int(number) for number in shards(buffer=0)] == EVERYTHING
 
@@ -149,7 +149,7 @@ def two_epochs(job: JobHandle) -> list[Any]:
 
 
 @pytest.mark.parametrize("stop", [3, 11])
-def test_loop_over_shards_resumes_at_its_checkpoint(job: JobHandle, tmp_path: Path, stop: int) -> None:
+def test_loop_over_shards_resumes_exactly_at_its_checkpoint(job: JobHandle, tmp_path: Path, stop: int) -> None:
     def run(folder: str, until: int | None = None) -> list[Any]:
         settings = WorkerSettings(run_dir=tmp_path, checkpoint=CheckpointConfig(url=str(tmp_path / folder)))
         mine = JobHandle(settings, job.group, job.stop_signal, "1.0")

@@ -25,18 +25,18 @@ def assert_all_stop_together(tmp_path: Path, size: int, trials: int, folder: str
     assert 0 < max(exchanges for _, exchanges in answers) <= 2
 
 
-def test_signal_on_one_rank_stops_all_at_one_step_in_20_trials(tmp_path: Path) -> None:
+def test_signal_on_one_rank_stops_every_rank_at_the_same_step(tmp_path: Path) -> None:
     assert_all_stop_together(tmp_path, 4, 20)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3, 4, 6, 8])
-def test_ranks_stop_and_commit_at_one_step_in_200_trials(tmp_path: Path, size: int) -> None:
+def test_signal_on_one_rank_makes_every_rank_commit_the_same_step(tmp_path: Path, size: int) -> None:
     assert_all_stop_together(tmp_path, size, 200, str(tmp_path / "checkpoints"))
 
 
 @pytest.mark.parametrize("counts", [[3, 40, 0, 17], [5, 5, 5, 5]])
-def test_ranks_with_uneven_items_make_equally_many_exchanges(tmp_path: Path, counts: list[int]) -> None:
+def test_ranks_with_uneven_items_exchange_flags_equally_often(tmp_path: Path, counts: list[int]) -> None:
     with running(tmp_path, programs.uneven_items, counts) as ranks:
         answers = ranks.answers
     assert [answer["seen"] for answer in answers] == counts
@@ -52,14 +52,14 @@ def test_stop_reaches_ranks_already_finished_with_their_items(tmp_path: Path) ->
     assert len({answer["sent"] for answer in answers}) == 1
 
 
-def test_exchange_keeps_every_flag_and_the_least_durable_save(tmp_path: Path) -> None:
+def test_flag_exchange_combines_set_flags_and_takes_the_lowest_save_progress(tmp_path: Path) -> None:
     with running(tmp_path, programs.flags_and_numbers) as ranks:
         answers = ranks.answers
     flags = {"user": False, "term": False, "time": False, "save": True, "enough": False, "busy": True}
     assert answers == [[None, flags, 10, False]] * 4
 
 
-def test_single_process_agrees_without_a_stop() -> None:
+def test_shared_flags_of_a_single_process_report_an_expired_time_limit() -> None:
     stop = StopSignal()
     flags = SharedFlags(None, stop)
     assert flags.tick() is None
@@ -71,7 +71,7 @@ def test_single_process_agrees_without_a_stop() -> None:
     assert "time" in heard[:2]
 
 
-def test_rank_is_busy_again_after_an_evaluation() -> None:
+def test_shared_flags_report_a_rank_busy_again_after_its_evaluation() -> None:
     """Else the next evaluation would end, on all ranks, with the first that is through."""
     flags = SharedFlags(None)
     assert [item for item, agreed in flags.iterate(range(3)) if agreed is None] == [0, 1, 2]
@@ -133,7 +133,7 @@ def go_on(ring: Ring, flags: SharedFlags, steps: int, *, step_s: float = 0.05) -
         flags.tick()
 
 
-def test_slow_exchanges_are_made_less_often(
+def test_slow_flag_exchanges_are_made_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ring = Ring(way_s=0.5)
@@ -156,12 +156,12 @@ def test_exchange_interval_shrinks_after_the_network_recovers(monkeypatch: pytes
     assert flags.every == 4
 
 
-def test_waiting_for_a_late_rank_does_not_lengthen_the_exchange_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_rank_does_not_lengthen_the_exchange_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     late = Ring(way_s=0.5, others=lambda mine: 0)  # who came last did not wait
     assert train(late, 200, monkeypatch).every == 4
 
 
-def test_stop_lead_is_two_exchanges_and_a_save_plus_margin(
+def test_time_reserved_for_a_stop_covers_two_exchanges_and_a_typical_save(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ring = Ring(way_s=0.0)
@@ -171,7 +171,7 @@ def test_stop_lead_is_two_exchanges_and_a_save_plus_margin(
     assert flags.stop.needed_s == pytest.approx(1.25 * (2 * (4 + 1) * 0.05 + 3.0) + 5.0)
 
 
-def test_step_time_excludes_loading_and_saves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_step_time_excludes_initial_data_loading_and_saves(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("clusterdp.train.ranks.shared_flags.time", SimpleNamespace(monotonic=lambda: now))
     flags = SharedFlags(None)

@@ -71,7 +71,7 @@ def test_wandb_sink_uses_one_id_for_all_attempts(run: RunDir, monkeypatch: pytes
     assert len(calls.named("finish")) == 2
 
 
-def test_mlflow_sink_continues_the_run_named_in_the_folder(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_sink_continues_one_mlflow_run_in_all_attempts(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Calls()
     client = SimpleNamespace(
         get_experiment_by_name=lambda name: None,
@@ -93,7 +93,7 @@ def test_mlflow_sink_continues_the_run_named_in_the_folder(run: RunDir, monkeypa
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "tensorboard"])
-def test_missing_sink_package_is_an_error_with_its_extra(
+def test_missing_sink_package_is_an_error_with_its_pip_extra(
     run: RunDir, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard" if name == "tensorboard" else name, None)
@@ -114,7 +114,7 @@ def test_unopenable_sink_is_reported_and_skipped(
 
 
 @pytest.mark.parametrize("module", ["sqlalchemy", "alembic"])
-def test_mlflow_database_without_its_packages_is_an_error(
+def test_mlflow_sqlite_uri_without_its_packages_is_an_error(
     run: RunDir, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(entities=SimpleNamespace(Metric=None)))
@@ -203,7 +203,7 @@ def test_real_tensorboard_shows_each_step_once(run: RunDir) -> None:
 
 
 @pytest.mark.filterwarnings("default")
-def test_real_wandb_writes_two_attempts_for_one_run(run: RunDir) -> None:
+def test_real_wandb_writes_two_attempts_under_one_run_id(run: RunDir) -> None:
     pytest.importorskip("wandb")
     two_attempts("wandb", run, {"mode": "offline", "settings": {"silent": True}})
     name = (run.path / "wandb-id").read_text().strip()

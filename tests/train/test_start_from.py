@@ -46,7 +46,9 @@ def test_start_from_loads_a_file_only_into_a_new_run(job: JobHandle, tmp_path: P
 
 @pytest.mark.parametrize("order", ["model optimizer amp ema", "ema amp optimizer model"])
 @pytest.mark.parametrize("saved", [["model"], ["model", "amp"]])
-def test_start_from_refreshes_o2_masters_and_ema(job: JobHandle, tmp_path: Path, order: str, saved: list[str]) -> None:
+def test_start_from_updates_o2_master_weights_and_ema(
+    job: JobHandle, tmp_path: Path, order: str, saved: list[str]
+) -> None:
     """O2 would step on, and average, the fp32 copies of the weights that it began with."""
 
     def made(weight: float) -> dict[str, Any]:

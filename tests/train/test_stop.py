@@ -15,7 +15,7 @@ from clusterdp.train.ranks.stop import Stopped, StopSignal
 
 
 @pytest.mark.parametrize(("number", "reason"), [(signal.SIGTERM, "term"), (signal.SIGUSR2, "time")])
-def test_stop_signal_remembers_a_signal_with_its_reason(number: signal.Signals, reason: str) -> None:
+def test_stop_signal_maps_sigterm_and_sigusr2_to_their_stop_reasons(number: signal.Signals, reason: str) -> None:
     with StopSignal() as stop:
         assert stop.reason() is None
         os.kill(os.getpid(), number)
@@ -23,7 +23,7 @@ def test_stop_signal_remembers_a_signal_with_its_reason(number: signal.Signals, 
         assert stop.name_of(reason) == number.name
 
 
-def test_stop_signal_restores_earlier_handlers() -> None:
+def test_stop_signal_restores_earlier_signal_handlers() -> None:
     def theirs(number: int, frame: object) -> None: ...
 
     before = signal.signal(signal.SIGUSR2, theirs)
@@ -35,7 +35,7 @@ def test_stop_signal_restores_earlier_handlers() -> None:
         signal.signal(signal.SIGUSR2, before)
 
 
-def test_time_limit_is_a_stop_reason_early_enough_for_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_limit_causes_a_stop_early_enough_for_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("clusterdp.train.ranks.stop.time", SimpleNamespace(time=lambda: now))
     stop = StopSignal(end_time=2000.0, margin_s=60.0)
@@ -54,7 +54,7 @@ def test_time_limit_is_a_stop_reason_early_enough_for_a_save(monkeypatch: pytest
     ("answers", "asked", "stops_at"),
     [([2600.0], 2, 2540.0), ([2000.4, 9999.0], 1, 1940.0), ([None], 1, 1940.0), ([2600.0, 3200.0], 3, 3140.0)],
 )
-def test_raised_time_limit_is_used_by_the_stop_signal(
+def test_stop_signal_asks_for_a_raised_time_limit_before_stopping(
     monkeypatch: pytest.MonkeyPatch, answers: list[float | None], asked: int, stops_at: float
 ) -> None:
     now = 1000.0
@@ -74,12 +74,12 @@ def test_raised_time_limit_is_used_by_the_stop_signal(
     assert (stop.reason(), len(times)) == ("time", asked)
 
 
-def test_margin_longer_than_the_job_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_margin_longer_than_the_job_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clusterdp.train.ranks.stop.time", SimpleNamespace(time=lambda: 1000.0))
     assert StopSignal(end_time=1060.0, margin_s=300.0).lead_s == 15.0
 
 
-def test_shielded_children_survive_the_signals_of_a_preemption() -> None:
+def test_shielded_child_processes_ignore_the_signals_of_a_preemption() -> None:
     with StopSignal() as stop:
         with stop.shielded():
             child = subprocess.Popen([sys.executable, "-c", "print('up', flush=True); input()"], stdin=-1, stdout=-1)
@@ -91,7 +91,7 @@ def test_shielded_children_survive_the_signals_of_a_preemption() -> None:
         assert child.returncode == 0
 
 
-def test_signal_during_the_shield_is_not_lost() -> None:
+def test_signal_received_while_shielded_is_not_lost() -> None:
     with StopSignal() as stop:
         with stop.shielded():
             os.kill(os.getpid(), signal.SIGTERM)
@@ -100,7 +100,7 @@ def test_signal_during_the_shield_is_not_lost() -> None:
         assert stop.reason() == "term"
 
 
-def test_process_with_leftover_shielded_workers_ends() -> None:
+def test_process_exits_although_shielded_workers_still_run() -> None:
     """multiprocessing sends them TERM and waits for them; they do not hear it."""
     program = (
         "import multiprocessing, time\n"
@@ -116,7 +116,7 @@ def test_process_with_leftover_shielded_workers_ends() -> None:
     assert time.monotonic() - began < 60
 
 
-def test_stopped_passes_through_except_exception() -> None:
+def test_stopped_exception_is_not_caught_by_except_exception() -> None:
     def user_code() -> None:
         try:
             raise Stopped("term", 7)
@@ -127,7 +127,7 @@ def test_stopped_passes_through_except_exception() -> None:
         user_code()
 
 
-def test_stop_handlers_and_worker_module_load_no_torch() -> None:
+def test_worker_and_attempt_modules_do_not_import_torch() -> None:
     program = (
         "import sys; import clusterdp.train.worker, clusterdp.train.process.attempt; assert 'torch' not in sys.modules"
     )

@@ -43,7 +43,7 @@ def test_stopwatch_laps_exclude_the_warm_up_steps(job: JobHandle, clock: Any) ->
     assert report["diagnosis"] == ["rank 0 waits 25 % of the time for data: 2 workers on 8 cpus; try num_workers: 7."]
 
 
-def test_stopwatch_without_enough_steps_has_no_report(job: JobHandle) -> None:
+def test_stopwatch_without_enough_steps_makes_no_report(job: JobHandle) -> None:
     assert Stopwatch().report(job.group) is None
 
 
@@ -57,7 +57,7 @@ def test_loop_writes_its_step_times_into_the_run_folder(job: JobHandle) -> None:
     assert report["steps"] == 20 - WARM_UP
 
 
-def test_time_of_moving_a_batch_is_not_data_time(job: JobHandle, clock: Any) -> None:
+def test_time_of_moving_a_batch_counts_as_copy_not_data(job: JobHandle, clock: Any) -> None:
     def slow(seconds: float, batch: Any) -> Any:
         clock.now += seconds
         return batch
@@ -106,7 +106,7 @@ def rank(workers: int | None = 0, cpus: int = 1, **ms: float) -> dict[str, Any]:
         ),
     ],
 )
-def test_diagnosis_of_step_times_is_a_sentence(ranks: list[Any], said: str) -> None:
+def test_step_time_diagnosis_names_rank_cause_and_remedy_of_a_slowdown(ranks: list[Any], said: str) -> None:
     (line,) = diagnose(ranks)
     assert line.startswith(said)
 

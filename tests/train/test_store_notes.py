@@ -23,7 +23,7 @@ def notes(store: dist.HashStore, key: bytes | None = KEY, attempt: str = "7.0") 
     return StoreNotes(store, key, attempt)
 
 
-def test_first_store_note_stays_with_its_rank(store: dist.HashStore) -> None:
+def test_first_store_note_is_not_overwritten_by_later_ranks(store: dist.HashStore) -> None:
     assert notes(store).find("failed") is None
     notes(store).leave("failed", 3, "ValueError: a bad sample")
     notes(store).leave("failed", 5, "RuntimeError: connection closed")
@@ -39,7 +39,7 @@ def test_forged_store_note_is_ignored(store: dist.HashStore, forged: str) -> Non
     assert notes(store).find("failed") == (0, "ValueError")
 
 
-def test_store_note_is_bound_to_name_attempt_rank_and_key(store: dist.HashStore) -> None:
+def test_store_note_is_valid_only_for_its_name_attempt_rank_and_key(store: dist.HashStore) -> None:
     notes(store).leave("failed", 3, "ValueError")
     note = store.get("clusterdp/failed")
     assert notes(store, attempt="7.1").find("failed") is None
@@ -79,7 +79,7 @@ def test_store_key_is_private_and_new_at_each_start(tmp_path: Path) -> None:
     assert first not in (None, read_key(path))
 
 
-def test_torn_or_linked_store_key_is_ignored(tmp_path: Path) -> None:
+def test_truncated_symlinked_or_fifo_store_key_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(b"short")
     assert read_key(path) is None

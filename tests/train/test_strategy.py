@@ -57,7 +57,7 @@ HOOKS = [
 
 
 @pytest.mark.parametrize("size", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
-def test_each_strategy_on_any_ranks_trains_like_one_process(
+def test_each_strategy_on_any_number_of_ranks_trains_like_one_process(
     tmp_path: Path, size: int, alone: dict[float | None, list[float]]
 ) -> None:
     exact: list[dict[str, Any]] = [
@@ -80,7 +80,7 @@ def test_each_strategy_on_any_ranks_trains_like_one_process(
         assert 0 < error < 0.05, (options, error)
 
 
-def test_strategies_unpickle_no_bytes_of_other_ranks_except_save_plans(tmp_path: Path) -> None:
+def test_strategies_read_no_data_of_other_ranks_with_the_unrestricted_unpickler(tmp_path: Path) -> None:
     """A pickle runs code, and the ranks meet at a store and at sockets that every user of their nodes can reach."""
     strategies = [{}, {"strategy": "fsdp"}, {"strategy": "hsdp", "fsdp": {"shard_size": 2}}, *HOOKS]
     with running(tmp_path, techniques.unpickled, strategies, str(tmp_path / "saved"), size=2) as ranks:
@@ -94,7 +94,9 @@ LAYERS = ["stem", *(name for block in BLOCKS for name in (block, f"{block}.inner
 @pytest.mark.parametrize(
     ("options", "units"), [({}, BLOCKS), ({"units": ["Block"]}, BLOCKS), ({"units": ["Block", "Linear"]}, LAYERS)]
 )
-def test_fsdp_gathers_a_model_unit_by_unit(job: JobHandle, options: dict[str, Any], units: list[str]) -> None:
+def test_fsdp_shards_the_default_or_configured_units_separately(
+    job: JobHandle, options: dict[str, Any], units: list[str]
+) -> None:
     """Were its root the only unit, all of the model would be whole at once, and nothing saved."""
     model = handle(job, strategy="fsdp", fsdp=options).wrap(techniques.Net())
     owners = {name: module for name, module in model.named_modules() if isinstance(module, FSDPModule)}
@@ -142,7 +144,7 @@ UNUSED = "these parameters had no part in the loss: spare.weight, spare.bias. Us
 
 
 @pytest.mark.parametrize("where", ["all", "last"])
-def test_unused_parameters_are_named_and_end_all_ranks(tmp_path: Path, where: str) -> None:
+def test_unused_parameters_end_all_ranks_with_an_error_naming_them(tmp_path: Path, where: str) -> None:
     """In the last step nothing of torch's notices: rank 0 would wait for rank 1's gradients until a time-out."""
     run = Run(tmp_path / "run", "tests.train.techniques:unused", {"where": where}, train={"backend": "gloo"})
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=2, env=run.attempt("1.0")) as ranks:
@@ -153,7 +155,7 @@ def test_unused_parameters_are_named_and_end_all_ranks(tmp_path: Path, where: st
     assert "Traceback" not in ranks.rank_log(1)
 
 
-def test_find_unused_parameters_of_the_config_is_used(tmp_path: Path) -> None:
+def test_ddp_find_unused_parameters_option_allows_unused_parameters(tmp_path: Path) -> None:
     train = {"backend": "gloo", "ddp": {"find_unused_parameters": True}}
     run = Run(tmp_path / "run", "tests.train.techniques:unused", {"where": "all"}, train=train)
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=2, env=run.attempt("1.0")) as ranks:
@@ -192,13 +194,13 @@ def test_strategy_dp_wraps_in_data_parallel(job: JobHandle) -> None:
         ({"comm_hook": "powersgd", "powersgd": {"rank": 1}}, "train.powersgd.rank: .* takes no such argument"),
     ],
 )
-def test_invalid_strategy_options_are_a_one_line_error(job: JobHandle, train: dict[str, Any], said: str) -> None:
+def test_invalid_or_conflicting_strategy_options_are_refused(job: JobHandle, train: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         handle(job, **train).wrap(techniques.Net())
 
 
 @pytest.mark.parametrize("part", [Amp("O1", "cpu"), torch.amp.GradScaler("cpu")])
-def test_powersgd_with_an_undeclared_loss_scale_is_refused(job: JobHandle, part: Any) -> None:
+def test_powersgd_refuses_a_loss_scaler_or_nan_guard_able_to_skip_steps(job: JobHandle, part: Any) -> None:
     model = handle(job, comm_hook="powersgd").wrap(techniques.Net())
     job.loop([1], {"model": model, "amp": Amp("bf16", "cpu"), "scaler": torch.amp.GradScaler("cpu", enabled=False)})
     with pytest.raises(
@@ -210,14 +212,14 @@ def test_powersgd_with_an_undeclared_loss_scale_is_refused(job: JobHandle, part:
         NanGuard(model, job.group, "skip")
 
 
-def test_model_on_two_devices_gets_no_device_ids(job: JobHandle) -> None:
+def test_ddp_gets_no_device_ids_for_a_model_on_two_devices(job: JobHandle) -> None:
     from clusterdp.train.parallel.ddp import _device_ids
 
     model = torch.nn.ModuleList([torch.nn.Linear(1, 1), torch.nn.Linear(1, 1, device="meta")])
     assert _device_ids(model) is None
 
 
-def test_error_names_only_the_first_of_many_unused_parameters() -> None:
+def test_error_for_unused_parameters_names_at_most_eight() -> None:
     """In one line, also where half of a large model is unused."""
     from clusterdp.train.parallel.ddp import explained
 

@@ -44,7 +44,7 @@ def own() -> OwnStreams:
     return made
 
 
-def test_streams_of_training_and_loader_are_separate() -> None:
+def test_random_streams_of_training_and_loader_are_separate() -> None:
     seed(1)
     alone = [draw() for _ in range(4)]
     for training_between in (0, 2):
@@ -62,7 +62,7 @@ def test_streams_of_training_and_loader_are_separate() -> None:
     assert not set(map(tuple, loader)) & set(map(tuple, alone))
 
 
-def test_both_ways_to_switch_streams_draw_equal_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_implementations_of_random_stream_switching_draw_equal_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     def drawn() -> list[list[float]]:
         seed(1)
         apart, found = own(), []
@@ -79,7 +79,9 @@ def test_both_ways_to_switch_streams_draw_equal_numbers(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("aside", [own, scratch_streams, streams_restored], ids=["own", "scratch", "restored"])
-def test_streams_are_restored_after_use(aside: Callable[[], AbstractContextManager[None]]) -> None:
+def test_global_random_streams_are_restored_after_use_and_after_an_exception(
+    aside: Callable[[], AbstractContextManager[None]],
+) -> None:
     seed(1)
     draw()
     expected = [draw() for _ in range(2)]
@@ -94,7 +96,7 @@ def test_streams_are_restored_after_use(aside: Callable[[], AbstractContextManag
     assert [*found, draw()] == expected
 
 
-def test_nested_scratch_streams_continue_after_the_inner_block() -> None:
+def test_outer_scratch_streams_continue_unchanged_after_a_nested_block() -> None:
     with scratch_streams():
         seed_streams(7)
         expected = [draw(), draw()]
@@ -107,7 +109,7 @@ def test_nested_scratch_streams_continue_after_the_inner_block() -> None:
         assert [*found, draw()] == expected
 
 
-def test_users_numpy_bit_generator_is_restored(way: str) -> None:
+def test_numpy_bit_generator_of_the_user_is_restored_after_scratch_streams(way: str) -> None:
     if way != "memory":
         pytest.skip("numpy before 1.24 has no set_bit_generator()")
     before = numpy.random.get_bit_generator()

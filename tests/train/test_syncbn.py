@@ -14,7 +14,7 @@ from tests.train.ranks import running
 from tests.train.test_strategy import close
 
 
-def test_sync_batchnorm_over_ranks_equals_one_batch(tmp_path: Path) -> None:
+def test_sync_batchnorm_over_two_ranks_equals_batchnorm_over_the_whole_batch(tmp_path: Path) -> None:
     with running(tmp_path, techniques.batch_norms, size=2) as ranks:
         answers = ranks.answers
     model = techniques.Net(norm=True)

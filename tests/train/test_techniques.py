@@ -29,7 +29,7 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks) for name, (_, marks) in CASES.items()])
-def test_each_technique_is_stopped_and_resumed_exactly(tmp_path: Path, name: str) -> None:
+def test_each_train_technique_resumes_bit_for_bit_after_a_stop(tmp_path: Path, name: str) -> None:
     """Where it evaluates its averages, that is where it is stopped."""
     train = {"backend": "gloo", **CASES[name][0]}
     evaluate_at = None if "accumulate" in train else 6

@@ -73,7 +73,7 @@ def test_tensor_loader_equals_a_dataloader_bit_for_bit(job: JobHandle, kind: str
         assert all_bits(ours) == all_bits(theirs)
 
 
-def test_tensor_loader_calls_no_getitem(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensor_loader_never_calls_getitem_of_the_data_set(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (TensorDataset, Subset):
         monkeypatch.setattr(kind, "__getitem__", lambda *_: pytest.fail("a sample was asked for"))
     assert len([*job.loader(KINDS["a part of it"], 4)]) == 3
@@ -106,11 +106,15 @@ class Named(torch.Tensor):
         (numpy.array(["a", "b"]), {}),
     ],
 )
-def test_other_data_sets_are_read_sample_by_sample(job: JobHandle, data: Any, options: dict[str, Any]) -> None:
+def test_loader_reads_sample_by_sample_if_data_or_options_prevent_slicing(
+    job: JobHandle, data: Any, options: dict[str, Any]
+) -> None:
     assert type(job.loader(data, 2, **options)) is ResumableLoader
 
 
-def test_unindexable_dtype_is_read_sample_by_sample(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensor_dtype_without_index_select_is_read_sample_by_sample(
+    job: JobHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def index_select(*_: Any) -> Any:
         raise NotImplementedError("\"index_select\" not implemented for 'UInt16'")
 
@@ -162,7 +166,7 @@ def test_tensor_loader_is_prefetched(job: JobHandle, data: Any) -> None:
         ((X, numpy.array(["cat"] * SIZE)), "data: a ndarray cannot be made a tensor: .* Convert it"),
     ],
 )
-def test_columns_of_different_lengths_are_a_one_line_error(job: JobHandle, data: Any, said: str) -> None:
+def test_uneven_scalar_or_non_numeric_data_columns_are_refused(job: JobHandle, data: Any, said: str) -> None:
     for use in (lambda: job.loader(data, 2), lambda: Trainer(torch.nn.Linear(3, 2), job=job).predict(data)):
         with pytest.raises(ConfigError, match=said):
             use()

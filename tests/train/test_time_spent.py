@@ -40,7 +40,7 @@ def test_time_spent_by_kind_adds_up_to_the_elapsed_time(clock: Clock) -> None:
     assert sum(told[-1].values()) == clock.now - 1000
 
 
-def test_time_spent_is_recorded_at_the_first_step_and_then_rarely(clock: Clock) -> None:
+def test_time_spent_is_recorded_from_the_first_step_at_growing_intervals(clock: Clock) -> None:
     told: list[float] = []
     spent = TimeSpent(lambda **seconds: told.append(clock.now - 1000))
     spent.tell()

@@ -37,7 +37,7 @@ def test_tracer_writes_the_configured_steps(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr().out == f"clusterdp: steps 4 to 5 are traced in {file}\n"
 
 
-def test_tracer_of_a_shorter_training_writes_its_steps(tmp_path: Path) -> None:
+def test_tracer_closed_early_writes_the_steps_traced_so_far(tmp_path: Path) -> None:
     early, late = Tracer(tmp_path / "e.json.gz", start=9), Tracer(tmp_path / "l.json.gz", start=3, steps=50)
     work(6, early)
     early.close()

@@ -63,7 +63,7 @@ def trained(
         pytest.param(4, ["SIGTERM", 6, 3], id="four ranks, preempted in the first", marks=pytest.mark.slow),
     ],
 )
-def test_preempted_trainer_run_equals_the_undisturbed_one_with_its_history(
+def test_preempted_or_killed_trainer_run_equals_the_uninterrupted_one_with_its_history(
     tmp_path: Path, size: int, fault: list[Any]
 ) -> None:
     _, whole = trained(tmp_path / "whole", size, amp="fp16")
@@ -75,7 +75,7 @@ def test_preempted_trainer_run_equals_the_undisturbed_one_with_its_history(
     assert all(rank["best"] < 1e-6 for rank in whole)
 
 
-def test_trainer_stopped_in_a_callback_closes_the_epoch_once(tmp_path: Path) -> None:
+def test_trainer_stopped_in_an_epoch_callback_closes_the_epoch_once(tmp_path: Path) -> None:
     """The callbacks come after the epoch's row and its scheduler: what were saved among them would get both again."""
     _, whole = trained(tmp_path / "whole", 2, entry="evaluates_after_epochs")
     run, resumed = trained(tmp_path / "resumed", 2, ["SIGTERM", 1, 1], entry="evaluates_after_epochs")
@@ -105,7 +105,7 @@ def test_trainer_scores_and_predictions_equal_one_process(by_one: Any, tmp_path:
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_ranks_evaluate_with_the_batchnorm_statistics_of_the_checkpoint(tmp_path: Path, strategy: str) -> None:
+def test_all_ranks_evaluate_with_the_batchnorm_statistics_of_rank_0(tmp_path: Path, strategy: str) -> None:
     args = (programs.with_job, ENTRY + "statistics", {}, {"strategy": strategy})
     with running(tmp_path, *args, size=2) as ranks:
         (kept, _), (own, evaluated_with) = ranks.answers
@@ -113,7 +113,7 @@ def test_ranks_evaluate_with_the_batchnorm_statistics_of_the_checkpoint(tmp_path
 
 
 @pytest.mark.parametrize("where", ["step", "epoch", "plateau"])
-def test_early_stop_on_one_rank_stops_all_at_the_same_step(tmp_path: Path, where: str) -> None:
+def test_early_stop_on_one_rank_stops_all_ranks_at_the_same_step(tmp_path: Path, where: str) -> None:
     run = Run(tmp_path / "run", "x:y")
     args = (programs.with_job, "tests.train.trainings:stops_early", {"where": where})
     with running(tmp_path / "ranks", *args, size=2, env=run.attempt("1.0")) as ranks:
@@ -132,7 +132,7 @@ def test_early_stop_on_one_rank_stops_all_at_the_same_step(tmp_path: Path, where
     assert f"epoch {epochs} of 9: more epochs than 9 go on from there." in ranks.rank_log(0)
 
 
-def test_metric_returning_a_graph_does_not_hold_it(job: JobHandle) -> None:
+def test_metric_returning_a_tensor_with_a_graph_becomes_a_float(job: JobHandle) -> None:
     net = nn.Linear(trainings.FEATURES, 3)
     trainer = Trainer(
         net,
@@ -145,7 +145,7 @@ def test_metric_returning_a_graph_does_not_hold_it(job: JobHandle) -> None:
     assert isinstance(history[0]["odd"], float)
 
 
-def test_metric_returning_text_on_one_rank_ends_all_with_one_line(tmp_path: Path) -> None:
+def test_metric_returning_text_on_one_rank_ends_all_ranks_with_one_line(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", ENTRY + "bad_metric", {"kind": "word", "rank": 1})
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=2, env=run.attempt("1.0")) as ranks:
         codes = ranks.join()  # both: who is killed because the other has ended cannot say why
@@ -154,7 +154,7 @@ def test_metric_returning_text_on_one_rank_ends_all_with_one_line(tmp_path: Path
     assert "Traceback" not in ranks.rank_log(1)
 
 
-def test_metric_on_one_rank_only_ends_all_with_one_line(tmp_path: Path) -> None:
+def test_metric_differing_between_ranks_ends_all_ranks_with_one_line(tmp_path: Path) -> None:
     """Else one rank would think that this epoch is the best and save it, and another one would not."""
     run = Run(tmp_path / "run", ENTRY + "own_metric")
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=2, env=run.attempt("1.0")) as ranks:
@@ -168,7 +168,7 @@ def test_metric_on_one_rank_only_ends_all_with_one_line(tmp_path: Path) -> None:
         assert "Traceback" not in said
 
 
-def test_dead_loader_worker_on_one_rank_ends_all_with_one_line(tmp_path: Path) -> None:
+def test_dead_loader_worker_on_one_rank_ends_all_ranks_with_one_line(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", ENTRY + "worker_dies", {"rank": 1})
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=2, env=run.attempt("1.0")) as ranks:
         codes = ranks.join()
@@ -285,7 +285,7 @@ def test_trainer_with_its_own_amp_casts_the_model_once(job: JobHandle, cast_befo
     assert len(net._forward_pre_hooks) == 1
 
 
-def test_trainer_wraps_in_ddp_or_refuses_an_unwrapped_model(tmp_path: Path) -> None:
+def test_trainer_wraps_in_ddp_and_refuses_a_compiled_model_without_ddp(tmp_path: Path) -> None:
     with running(tmp_path, programs.with_job, ENTRY + "wrapped", {}, size=2) as ranks:
         first, second = ranks.answers
     assert first == second
@@ -295,7 +295,7 @@ def test_trainer_wraps_in_ddp_or_refuses_an_unwrapped_model(tmp_path: Path) -> N
     assert "train.compile: true" in said
 
 
-def test_trainer_takes_a_custom_step(job: JobHandle) -> None:
+def test_trainer_trains_with_a_custom_step(job: JobHandle) -> None:
     trainer = Trainer(nn.Linear(trainings.FEATURES, 1), job=job, step=Pair())
     history = trainer.fit(trainings.Noisy(), epochs=2, batch_size=16)
     assert history[1]["loss"] < history[0]["loss"]
@@ -334,7 +334,7 @@ def test_predict_uses_a_custom_forward(job: JobHandle) -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes yet")
-def test_predict_without_targets_has_a_note_with_the_remedy(job: JobHandle) -> None:
+def test_predict_error_for_data_without_targets_has_a_note_with_the_remedy(job: JobHandle) -> None:
     trainer = linear(job)
     trainer.forward = of_mapping
     with pytest.raises(KeyError) as caught:
@@ -382,7 +382,7 @@ def test_batch_size_none_takes_batches_of_the_data_set(job: JobHandle, batches: 
     assert trainer.history[1]["val_loss"] == trainer.evaluate(held(), batch_size=17)["loss"]
 
 
-def test_repeated_fit_continues_its_epochs(job: JobHandle) -> None:
+def test_repeated_fit_continues_epochs_and_steps_of_the_first_fit(job: JobHandle) -> None:
     net = nn.Linear(trainings.FEATURES, 3)
     trainer = Trainer(net, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), lr=0.1), job=job)
     trainer.fit(trainings.Noisy(), epochs=1)
@@ -410,7 +410,7 @@ ANY_ORDER = torch.utils.data.WeightedRandomSampler([1.0] * trainings.SAMPLES, tr
         ({"collate_fn": doubled, "val_options": {"collate_fn": None, "batch_size": 7}}, {"batch_size": 7}),
     ],
 )
-def test_training_sampler_options_do_not_affect_the_validation(
+def test_validation_uses_the_collate_fn_but_not_the_sampler_of_training(
     job: JobHandle, options: dict[str, Any], evaluated: dict[str, Any]
 ) -> None:
     trainer = linear(job)
@@ -420,7 +420,7 @@ def test_training_sampler_options_do_not_affect_the_validation(
     assert torch.equal(torch.get_rng_state(), streams), "the training's random numbers were drawn from"
 
 
-def test_given_dataloader_is_evaluated_unchanged(job: JobHandle) -> None:
+def test_fit_uses_a_given_validation_dataloader_unchanged(job: JobHandle) -> None:
     trainer, made = linear(job), DataLoader(held(), 32)
     trainer.fit(trainings.Noisy(), made, collate_fn=doubled, drop_last=True)
     assert trainer.history[0]["val_loss"] == trainer.evaluate(made)["loss"]
@@ -455,7 +455,7 @@ def batches_of(data: TensorDataset) -> Iterator[Any]:
     yield from DataLoader(data, 17)
 
 
-def test_generator_is_evaluated_and_predicted_like_its_data(job: JobHandle) -> None:
+def test_generator_of_batches_is_evaluated_and_predicted_like_its_data_set(job: JobHandle) -> None:
     trainer, data = linear(job), held()
     assert trainer.evaluate(batches_of(data)) == trainer.evaluate(data, batch_size=17)
     assert torch.equal(trainer.predict(batches_of(data)), trainer.predict(data, batch_size=17))
@@ -485,7 +485,7 @@ def test_generator_is_evaluated_and_predicted_like_its_data(job: JobHandle) -> N
         (lambda t: Trainer(nn.Flatten(0), job=t.job).predict(held()), "gave 816 rows for 51 samples"),
     ],
 )
-def test_trainer_mistakes_are_one_line_errors(job: JobHandle, use: Any, said: str) -> None:
+def test_invalid_trainer_data_and_options_are_refused(job: JobHandle, use: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         use(linear(job))
 
@@ -494,7 +494,7 @@ def held() -> TensorDataset:
     return trainings.held_out()
 
 
-def test_summary_counts_trained_parameters(job: JobHandle, capfd: pytest.CaptureFixture[str]) -> None:
+def test_trainer_summary_counts_all_and_trained_parameters(job: JobHandle, capfd: pytest.CaptureFixture[str]) -> None:
     net = trainings.Net()
     net.stem.weight.requires_grad_(False)
     text = Trainer(net, job=job).summary(torch.ones(2, trainings.FEATURES))
@@ -519,7 +519,7 @@ def test_signal_during_predict_stops_the_run(job: JobHandle) -> None:
 
 
 @pytest.mark.parametrize("how", ["bare", "wrapped", "hand"])
-def test_step_on_parts_of_a_model_exchanges_gradients_or_is_refused(tmp_path: Path, how: str) -> None:
+def test_custom_step_on_model_parts_exchanges_gradients_or_is_refused(tmp_path: Path, how: str) -> None:
     with running(tmp_path, programs.with_job, ENTRY + "adversaries", {"how": how}, size=2) as ranks:
         (error, weights, at_once), (_, others, _) = ranks.answers
     assert (weights == others) is (how != "bare")
@@ -552,7 +552,7 @@ class TwoInputs(nn.Module):
         return out
 
 
-def test_model_of_two_inputs_is_explained_and_then_takes_the_right_data(job: JobHandle) -> None:
+def test_wrong_nesting_of_two_model_inputs_is_refused_with_a_remedy(job: JobHandle) -> None:
     net = TwoInputs()
     trainer = Trainer(net, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), lr=0.1), job=job)
     x, y = held().tensors
@@ -565,7 +565,7 @@ def test_model_of_two_inputs_is_explained_and_then_takes_the_right_data(job: Job
         trainer.fit(((x, x), y), epochs=2)
 
 
-def test_error_within_the_model_is_not_called_a_wrong_input_count(job: JobHandle) -> None:
+def test_type_error_within_the_model_is_not_reported_as_wrong_inputs(job: JobHandle) -> None:
     class Wrong(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return len(3)  # type: ignore[arg-type,return-value]
@@ -576,7 +576,7 @@ def test_error_within_the_model_is_not_called_a_wrong_input_count(job: JobHandle
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_fit_after_an_interrupt_keeps_position_and_history(job: JobHandle, kept: bool) -> None:
+def test_fit_after_an_interrupt_repeats_the_open_epoch_and_keeps_the_history(job: JobHandle, kept: bool) -> None:
     """With a run folder, but before its first save; and without one."""
     if not kept:
         job = JobHandle(WorkerSettings(), job.group, job.stop_signal, "1.0")

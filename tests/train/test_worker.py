@@ -55,7 +55,7 @@ def worker(run: Run) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
-def test_signal_during_imports_is_a_stop_not_a_crash(tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_during_imports_ends_the_worker_with_outcome_requeue(tmp_path: Path, number: signal.Signals) -> None:
     code = tmp_path / "code"
     code.mkdir()
     os.mkfifo(tmp_path / "gate")
@@ -88,7 +88,7 @@ def test_taken_master_port_exits_98_with_one_line(tmp_path: Path) -> None:
     assert run.outcome("1.0") is None
 
 
-def test_rendezvous_timeout_is_one_line_with_the_address(tmp_path: Path) -> None:
+def test_rendezvous_timeout_prints_the_rank_and_address_without_a_traceback(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "tests.train.jobs:train", train={"timeout_s": 1.0})
     port = free_port()
     code, output = finish(worker(run), environ(**run.attempt("1.0"), **rank_environ(0, 2, port)))
@@ -115,7 +115,7 @@ def main(job):
 """
 
 
-def test_rank_log_begins_with_its_place_and_lazy_imports_stay_unloaded(tmp_path: Path) -> None:
+def test_rank_log_starts_with_rank_node_and_versions_and_worker_imports_lazily(tmp_path: Path) -> None:
     (tmp_path / "lean.py").write_text(LEAN)
     run = Run(tmp_path / "run", "lean:main")
     env = environ(**run.attempt("1.0"), PYTHONPATH=f"{tmp_path}:{ROOT}", SLURMD_NODENAME="n7", CUDA_VISIBLE_DEVICES="")
@@ -150,7 +150,7 @@ def test_unknown_recipe_parameter_is_refused_before_the_start() -> None:
 
 
 @pytest.mark.slow  # end to end it runs in test-slurm
-def test_torchrun_runs_the_worker(tmp_path: Path) -> None:
+def test_torchrun_starts_two_workers_and_finishes_the_run(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "tests.train.jobs:train", {"epochs": 1})
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     env = environ(**run.attempt("7.0"), SLURM_JOB_ID="7", SLURM_STEP_ID="0", SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="1")
@@ -181,7 +181,7 @@ def test_worker_under_submitit_returns_the_result_and_restores_handlers(tmp_path
     assert run.outcome("7.0") == "done finished 24"
 
 
-def test_worker_stops_before_the_end_of_the_jobs_time(tmp_path: Path) -> None:
+def test_worker_stops_and_saves_before_the_jobs_time_limit(tmp_path: Path) -> None:
     params = {"epochs": 500, "delay_s": 0.01}
     for lasts_s in (9.0, 18.0, 36.0, 72.0):  # a busy machine may need all of a short time to begin
         run = Run(
@@ -219,7 +219,7 @@ def test_raw_loop_runs_under_plain_python(tmp_path: Path) -> None:
     assert (code, len(output.strip())) == (0, 64), output
 
 
-def test_documented_lines_equal_the_tested_raw_loop() -> None:
+def test_docstring_of_clusterdp_train_contains_the_numbered_raw_loop_lines() -> None:
     import clusterdp.train
 
     documented = str(clusterdp.train.__doc__)
@@ -245,7 +245,7 @@ def main(job):
 """
 
 
-def test_signal_after_the_end_does_not_fail_the_run(tmp_path: Path) -> None:
+def test_signal_during_interpreter_exit_does_not_fail_the_run(tmp_path: Path) -> None:
     (tmp_path / "late_module.py").write_text(LATE)
     run = Run(tmp_path / "run", "late_module:main")
     code, output = finish(worker(run), environ(**run.attempt("1.0"), PYTHONPATH=f"{tmp_path}:{ROOT}"))

@@ -61,7 +61,7 @@ def test_find_workers_leaves_the_loader_unchanged(job: JobHandle, kind: str) -> 
     assert everything(loader) == before
 
 
-def test_tensor_loader_is_measured_without_workers(job: JobHandle) -> None:
+def test_find_workers_measures_a_whole_epoch_of_a_tensor_loader_without_workers(job: JobHandle) -> None:
     loader: Any = job.loader(DATA, 4)
     whole = [batch[0].tolist() for batch in loader]
     loader.sampler.advance(20)

@@ -29,11 +29,11 @@ HOUR = 3600
         ("2026-01-31 11:59:30", 30),
     ],
 )
-def test_since_is_an_age_a_time_of_day_or_a_date(word: str, ago_s: int) -> None:
+def test_read_since_takes_an_age_a_time_of_day_or_a_date(word: str, ago_s: int) -> None:
     assert read_since(word, NOW) == NOW - ago_s
 
 
 @pytest.mark.parametrize("word", ["", "yesterday", "3", "3x", "-3d", "25:00", "2026-02-31", "9" * 30 + "d", "٣d"])
-def test_invalid_since_is_refused(word: str) -> None:
+def test_read_since_refuses_an_invalid_time(word: str) -> None:
     with pytest.raises(ConfigError, match=r"is not a time\. Write e\.g\. 10m, 12h"):
         read_since(word, NOW)

@@ -68,13 +68,13 @@ lenet-3                       waiting?
 
 
 @pytest.mark.parametrize("width", SCREENS)
-def test_list_table_fits_the_terminal(width: int) -> None:
+def test_list_table_at_widths_40_80_and_120_equals_its_golden_text(width: int) -> None:
     lines = table(list(RUNS.values()), list(RUNS), T0, width, PLAIN)
     assert "\n".join(lines) + "\n" == SCREENS[width]
 
 
 @pytest.mark.parametrize("width", [20, 21, 33, 39, 40, 57, 80, 99, 119, 300])
-def test_list_lines_fit_the_terminal_with_any_names(width: int) -> None:
+def test_list_lines_with_odd_run_names_are_printable_and_fit_the_terminal(width: int) -> None:
     names = ["运行-" * 20, "e\u0301" * 60, "x" * 100, "\x1b[2J\x1b]0;t\x07\u202e" * 9 + "y", "two\nlines"]
     odd = [run(note=name, state="cancelled", metrics={name: 0.1}, left_s=1.0) for name in names]
     lines = table(odd, names, T0, width, PLAIN)
@@ -83,12 +83,12 @@ def test_list_lines_fit_the_terminal_with_any_names(width: int) -> None:
     assert not [line for line in lines if not line.isprintable()]
 
 
-def test_list_omits_columns_without_values() -> None:
+def test_list_table_omits_columns_without_values() -> None:
     (head, _) = table([run(attempt_number=None, goodput=None, saved_at=None)], ["a"], T0, 300, PLAIN)
     assert head.split() == ["run", "state", "step", "measured"]
 
 
-def test_colours_of_states_do_not_move_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_colours_do_not_shift_the_columns_of_the_list_table(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True

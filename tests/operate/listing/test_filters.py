@@ -16,7 +16,7 @@ def takes(filters: Filters, **values: str) -> bool:
     return filters.take(json.dumps(summary, separators=(",", ":")), lambda path: "../p/runs/digits-77aa")
 
 
-def test_state_filter_takes_run_states_and_explains_a_mistake() -> None:
+def test_state_filter_matches_listed_states_and_rejects_unknown_ones_with_a_hint() -> None:
     filters = make_filters("Running, gave-up", None, None, None, NOW)
     assert takes(filters, state="running")
     assert takes(filters, state="gave-up")
@@ -34,16 +34,16 @@ def test_state_filter_takes_run_states_and_explains_a_mistake() -> None:
     ("glob", "taken"),
     [("digits*", True), ("digits", True), ("*77aa", True), ("../p/*", True), ("Digits", False), ("77aa", False)],
 )
-def test_name_filter_matches_folder_and_config_names(glob: str, taken: bool) -> None:
+def test_name_filter_matches_folder_name_config_name_and_typed_path(glob: str, taken: bool) -> None:
     assert takes(make_filters(None, glob, None, None, NOW)) == taken
 
 
 @pytest.mark.parametrize(
     ("tag", "taken"), [("baseline", True), ("LR", True), ("base", False), ("lr,", False), ("0.1", True)]
 )
-def test_tag_filter_matches_a_word_of_the_note(tag: str, taken: bool) -> None:
+def test_tag_filter_matches_whole_words_of_the_note_in_any_case(tag: str, taken: bool) -> None:
     assert takes(make_filters(None, None, tag, None, NOW), note="Baseline, lr 0.1") == taken
 
 
-def test_state_filter_takes_pending_as_waiting() -> None:
+def test_state_filter_reads_pending_as_waiting() -> None:
     assert make_filters("pending,running", None, None, None, 0.0).states == {"waiting", "running"}

@@ -82,7 +82,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return read
 
 
-def test_list_shows_runs_of_this_folder_newest_first(
+def test_list_shows_runs_of_the_current_folder_or_all_newest_first(
     elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done(elsewhere / "runs/first")
@@ -101,7 +101,9 @@ def test_list_shows_runs_of_this_folder_newest_first(
     assert names(listed()) == ["second"]
 
 
-def test_names_in_list_can_be_typed_as_shown(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_quotes_odd_run_names_and_prefixes_ambiguous_ones_with_their_folder(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("plain", "two words", "123", "shadowed", "-n", "swept/3"):
         done(elsewhere / "runs" / name)
     done(elsewhere / "beside")
@@ -110,7 +112,7 @@ def test_names_in_list_can_be_typed_as_shown(elsewhere: Path, capsys: pytest.Cap
     assert said == ["beside", "swept/3", "runs/-n", "runs/shadowed", "runs/123", "'two words'", "plain"]
 
 
-def test_list_asks_squeue_once_and_agrees_with_status(elsewhere: Path, queue: FakeQueue) -> None:
+def test_list_asks_squeue_once_and_shows_the_states_of_clusterdp_status(elsewhere: Path, queue: FakeQueue) -> None:
     runs = [live(elsewhere / "runs" / name, job).run for job, name in enumerate("abcd", start=10) for job in [str(job)]]
     done(elsewhere / "runs/e", "14")
     queue.answers("10|RUNNING|None|n1", "11|PENDING|Priority|", "12|NODE_FAIL|None|n1")
@@ -124,7 +126,7 @@ def test_list_asks_squeue_once_and_agrees_with_status(elsewhere: Path, queue: Fa
     assert names(listed(state="waiting,running")) == ["b", "a"]
 
 
-def test_list_asks_each_live_cluster_once(
+def test_list_asks_squeue_of_each_live_cluster_once(
     elsewhere: Path, queue: FakeQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SLURM_CONF", raising=False)
@@ -158,7 +160,7 @@ def test_list_asks_each_live_cluster_once(
         (None, "there is no squeue here that knows the cluster of 2 runs"),
     ],
 )
-def test_list_without_an_answer_of_slurm_uses_the_records(
+def test_list_without_a_squeue_answer_marks_recorded_states_with_a_question_mark(
     elsewhere: Path, queue: FakeQueue, body: str | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(list_runs, "TIMEOUT_S", 0.3)
@@ -178,7 +180,7 @@ def test_list_without_an_answer_of_slurm_uses_the_records(
     assert not [run["run"] for run in data() if run["as_recorded"] == run["over"]]
 
 
-def test_done_run_is_listed_without_asking_slurm(elsewhere: Path, reads: list[str]) -> None:
+def test_list_shows_and_caches_a_done_run_with_a_requeue_without_squeue(elsewhere: Path, reads: list[str]) -> None:
     builder = RunBuilder(elsewhere / "runs/a").submitted()
     builder.attempt("7.0").stopped(20).requeued("preempted")
     builder.attempt("7.1").restored(20).trained(21, 40).finished(40)
@@ -188,7 +190,9 @@ def test_done_run_is_listed_without_asking_slurm(elsewhere: Path, reads: list[st
     assert reads == ["a"]
 
 
-def test_final_run_is_read_once_by_repeated_lists(elsewhere: Path, reads: list[str], queue: FakeQueue) -> None:
+def test_repeated_list_reads_an_ended_run_once_until_the_cache_is_deleted(
+    elsewhere: Path, reads: list[str], queue: FakeQueue
+) -> None:
     for name in "ab":
         done(elsewhere / "runs" / name)
     first = listed()
@@ -226,7 +230,9 @@ def replaced_by_another(run: RunDir) -> None:
 
 
 @pytest.mark.parametrize("how", [requeued, resumed, noted, cancelled, replaced_by_another])
-def test_changed_final_run_is_read_again_by_list(elsewhere: Path, reads: list[str], queue: FakeQueue, how: Any) -> None:
+def test_list_reads_an_ended_run_again_after_a_change_in_its_folder(
+    elsewhere: Path, reads: list[str], queue: FakeQueue, how: Any
+) -> None:
     run = done(elsewhere / "runs/a")
     before = data()
     how(run)
@@ -235,7 +241,7 @@ def test_changed_final_run_is_read_again_by_list(elsewhere: Path, reads: list[st
     assert after != before
 
 
-def test_just_written_run_is_not_cached_by_list(elsewhere: Path, reads: list[str], queue: FakeQueue) -> None:
+def test_list_does_not_cache_an_ended_run_written_just_now(elsewhere: Path, reads: list[str], queue: FakeQueue) -> None:
     run = done(elsewhere / "runs/a")
     os.utime(run.events)  # just now: the last words may not be seen yet
     listed()
@@ -243,7 +249,7 @@ def test_just_written_run_is_not_cached_by_list(elsewhere: Path, reads: list[str
     assert reads == ["a", "a"]
 
 
-def test_vanished_run_is_cached_after_a_day(elsewhere: Path, reads: list[str], queue: FakeQueue) -> None:
+def test_list_caches_a_vanished_run_unchanged_for_days(elsewhere: Path, reads: list[str], queue: FakeQueue) -> None:
     run = live(elsewhere / "runs/a", "7").run
     assert "vanished" in listed()
     old(run)
@@ -256,7 +262,7 @@ def test_vanished_run_is_cached_after_a_day(elsewhere: Path, reads: list[str], q
     assert len(queue.asked) == 3
 
 
-def test_list_on_a_terminal_reads_and_shows_twenty_runs(elsewhere: Path, reads: list[str]) -> None:
+def test_list_on_a_terminal_reads_and_shows_only_twenty_runs(elsewhere: Path, reads: list[str]) -> None:
     for i in range(30):
         done(elsewhere / "runs" / f"r{i:02}")
     for gone in ("r28", "r01"):
@@ -273,7 +279,7 @@ def test_list_on_a_terminal_reads_and_shows_twenty_runs(elsewhere: Path, reads: 
     assert len(listed(Terminal(), limit=0).splitlines()) == 29
 
 
-def test_list_ignores_folders_other_than_runs(elsewhere: Path) -> None:
+def test_list_skips_non_run_folders_and_removed_runs_of_the_index(elsewhere: Path) -> None:
     done(elsewhere / "runs/good")
     half = RunDir(elsewhere / "runs/half")
     half.events.mkdir(parents=True)
@@ -292,7 +298,9 @@ def test_list_ignores_folders_other_than_runs(elsewhere: Path) -> None:
     }
 
 
-def test_unreadable_run_is_named_beside_the_listed_ones(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_names_an_unreadable_run_and_shows_all_readable_ones(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done(elsewhere / "runs/a")
     done(elsewhere / "runs/b")
     stamp_of = look.stamp_of
@@ -309,7 +317,7 @@ def test_unreadable_run_is_named_beside_the_listed_ones(elsewhere: Path, monkeyp
     assert len(text.splitlines()) == 3
 
 
-def test_unresponsive_run_folder_is_named_beside_the_listed_ones(
+def test_list_names_a_hanging_run_folder_and_shows_all_responsive_ones(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done(elsewhere / "runs/a")
@@ -348,7 +356,7 @@ def test_list_waits_at_most_twice_for_a_hung_file_system(elsewhere: Path, monkey
     assert batches == [2, 7, 0]
 
 
-def test_interrupted_list_caches_its_read_runs(
+def test_interrupted_list_caches_the_runs_read_before_the_interrupt(
     elsewhere: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done(elsewhere / "runs/a")
@@ -364,7 +372,7 @@ def test_interrupted_list_caches_its_read_runs(
     assert reads == ["a"]
 
 
-def test_empty_list_prints_the_next_command(elsewhere: Path, tmp_path: Path) -> None:
+def test_list_without_matching_runs_prints_the_reason_or_empty_json(elsewhere: Path, tmp_path: Path) -> None:
     assert listed() == "No runs of this folder; `clusterdp list --all` has all.\n"
     assert listed(everywhere=True) == "No runs yet.\n"
     assert listed(as_json=True) == "[]\n"
@@ -372,7 +380,9 @@ def test_empty_list_prints_the_next_command(elsewhere: Path, tmp_path: Path) -> 
     assert listed(state="failed") == "No run is meant by these words.\n"
 
 
-def test_list_takes_state_name_tag_since_and_all(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_command_takes_state_name_tag_since_and_all_options(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_note(done(elsewhere / "runs/a"), "baseline \x1b[2J")
     done(elsewhere / "runs/b")
     several = ["--state", "done", "--tag=BASELINE", "--since", "3d", "--all"]

@@ -25,7 +25,7 @@ def test_read_in_time_reads_all_paths() -> None:
     assert read_in_time([], len) == ({}, [])
 
 
-def test_read_in_time_names_a_hung_path_and_reads_the_others(never: threading.Event) -> None:
+def test_read_in_time_returns_a_hung_path_and_reads_all_healthy_ones(never: threading.Event) -> None:
     def read(path: str) -> str:
         if path == "/hung/runs/7":
             never.wait()
@@ -36,7 +36,9 @@ def test_read_in_time_names_a_hung_path_and_reads_the_others(never: threading.Ev
     assert found == {path: path for path in PATHS if path != "/hung/runs/7"}
 
 
-def test_hung_file_system_does_not_stop_reading_others(never: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_in_time_reads_healthy_file_systems_while_one_hangs(
+    never: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def read(path: str) -> str:
         if path.startswith("/hung/"):
             never.wait()
@@ -50,16 +52,16 @@ def test_hung_file_system_does_not_stop_reading_others(never: threading.Event, m
     assert threading.active_count() - before <= 1 + module.MORE_THREADS
 
 
-def test_read_in_time_starts_further_threads_for_waiting_ones() -> None:
+def test_read_in_time_starts_a_second_thread_while_the_first_waits() -> None:
     """As over a network: the second one comes in while the first one waits for its answer."""
     meet = threading.Barrier(2, timeout=20)
     assert len(read_in_time(PATHS[:2], lambda path: meet.wait(), patience_s=20)[0]) == 2
 
 
-def test_read_in_time_raises_errors_of_its_reader() -> None:
+def test_read_in_time_raises_an_error_of_its_read_function() -> None:
     with pytest.raises(ZeroDivisionError):
         read_in_time(PATHS, lambda path: 1 // 0)
 
 
-def test_mount_points_include_the_root() -> None:
+def test_mount_points_include_the_root_file_system() -> None:
     assert "/" in module._mount_points()

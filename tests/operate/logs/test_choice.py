@@ -16,6 +16,6 @@ from clusterdp.operate.logs.choice import Choice
         ({"since": "yesterday"}, "--since: 'yesterday' is not a time"),
     ],
 )
-def test_logs_option_mistake_names_option_and_remedy(options: dict[str, object], said: str) -> None:
+def test_invalid_logs_option_is_an_error_with_its_name(options: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Choice.read(**options)  # type: ignore[arg-type]

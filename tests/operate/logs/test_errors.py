@@ -70,7 +70,7 @@ def test_logs_errors_ignores_harmless_lines(line: str, tmp_path: Path) -> None:
     assert found(tmp_path, f"{line}\n") == ""
 
 
-def test_logs_errors_shows_whole_chained_tracebacks(tmp_path: Path) -> None:
+def test_logs_errors_prints_chained_tracebacks_whole(tmp_path: Path) -> None:
     whole = f"12:00:00 ERROR step failed\n{TRACEBACK}\nDuring handling of the above exception, another\n\n{TRACEBACK}"
     assert found(tmp_path, f"a\n{whole}after\n") == f"rank 0: {whole}\n"
     second = TRACEBACK.replace("nan", "inf")
@@ -96,11 +96,11 @@ GROUP = """\
         GROUP,
     ],
 )
-def test_logs_errors_shows_other_traceback_forms_whole(text: str, tmp_path: Path) -> None:
+def test_logs_errors_prints_rank_prefixed_fatal_and_group_tracebacks_whole(text: str, tmp_path: Path) -> None:
     assert found(tmp_path, f"a\n{text}step 2\n") == f"rank 0: {text}\n"
 
 
-def test_logs_errors_groups_the_same_error_of_many_ranks(tmp_path: Path) -> None:
+def test_logs_errors_groups_the_same_error_of_several_ranks(tmp_path: Path) -> None:
     def log(rank: int) -> str:
         return f"[rank{rank}]: RuntimeError: CUDA error on cuda:{rank % 8}, rank {rank}, at 0x7f{rank:04x}\n"
 
@@ -126,14 +126,14 @@ def test_logs_errors_labels_errors_of_the_batch_script(tmp_path: Path) -> None:
     assert found(tmp_path, "fine\n", batch=line) == f"batch script: {line}"
 
 
-def test_logs_errors_shortens_huge_lines_and_progress_bars(tmp_path: Path) -> None:
+def test_logs_errors_shortens_huge_lines_and_removes_progress_bars(tmp_path: Path) -> None:
     text = " 1%\r 2%\r\0\0ERROR x\n" + "ERROR " + "x" * 1_000_000 + "\n" + "\xff" * 10 + "\n"
     lines = found(tmp_path, text).splitlines()
     assert lines[0] == "rank 0: ERROR x"
     assert lines[1].endswith("x... (998,006 more characters)") and len(lines) == 2
 
 
-def test_followed_traceback_written_in_pieces_is_printed_whole(tmp_path: Path) -> None:
+def test_error_finder_returns_a_traceback_written_in_pieces_whole(tmp_path: Path) -> None:
     path = tmp_path / "0.out"
     finder = ErrorFinder(TimedLog(0, path))
     path.write_text("")

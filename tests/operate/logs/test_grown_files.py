@@ -20,7 +20,7 @@ class Clock:
         return self.now
 
 
-def test_grown_file_is_reported_at_the_next_poll(tmp_path: Path) -> None:
+def test_grown_files_reports_a_changed_size_at_the_next_poll(tmp_path: Path) -> None:
     clock, path = Clock(), tmp_path / "log"
     files = GrownFiles(0.3, clock)
     assert not files.grown(str(path))
@@ -37,7 +37,7 @@ def test_grown_file_is_reported_at_the_next_poll(tmp_path: Path) -> None:
     assert not files.grown(str(path))
 
 
-def test_stale_nfs_size_is_refreshed_by_opening_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grown_files_opens_a_file_to_refresh_a_stale_nfs_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over NFS stat() may answer from memory."""
     clock, path = Clock(), tmp_path / "log"
     path.write_text("a")
@@ -51,7 +51,7 @@ def test_stale_nfs_size_is_refreshed_by_opening_the_file(tmp_path: Path, monkeyp
     assert files.grown(str(path))
 
 
-def test_silent_files_are_polled_ever_more_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_log_files_are_polled_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     files = GrownFiles(0.3, clock)
     paths = [str(tmp_path / str(rank)) for rank in range(1024)]

@@ -32,7 +32,7 @@ def of_ranks(builder: RunBuilder, *texts: str) -> RunDir:
     return builder.run
 
 
-def test_merged_lines_of_all_ranks_are_ordered_by_time(builder: RunBuilder) -> None:
+def test_merged_lines_of_all_ranks_are_ordered_by_printed_time(builder: RunBuilder) -> None:
     run = of_ranks(builder, "head\n" + at(1, "a") + at(5, "e"), at(0, "z") + at(2, "b") + TRACEBACK + at(6, "f"))
     assert printed(run, every=True) == (
         "[0] head\n"
@@ -53,7 +53,7 @@ def test_merged_lines_without_times_are_printed_rank_by_rank(builder: RunBuilder
     assert labels == ["[0]", "[0]", "[1]", "[2]", "[2]", "[3]", "[3]"]
 
 
-def test_merged_order_survives_wrong_printed_times(builder: RunBuilder) -> None:
+def test_merged_lines_of_a_rank_keep_their_order_despite_wrong_times(builder: RunBuilder) -> None:
     wrong = "2099-01-01 00:00:00 x\n"
     run = of_ranks(builder, at(5, "a") + at(1, "b") + wrong + at(7, "c"), at(6, "d"))
     assert [line[-1] for line in printed(run, every=True).splitlines()] == ["a", "b", "x", "d", "c"]
@@ -71,7 +71,7 @@ def test_logs_rank_merges_the_named_ranks_and_reports_missing_ones(builder: RunB
     assert printed(run, rank="1") == "b\n"
 
 
-def test_merging_logs_uses_bounded_memory(tmp_path: Path) -> None:
+def test_merged_yields_every_line_of_four_logs(tmp_path: Path) -> None:
     logs = []
     for rank in range(4):
         (tmp_path / str(rank)).write_text("".join(at(i % 60, "x" * 80) for i in range(500)))
@@ -82,7 +82,7 @@ def test_merging_logs_uses_bounded_memory(tmp_path: Path) -> None:
     assert sum(1 for _ in lines) == 1999
 
 
-def test_merged_rank_labels_keep_their_colour_on_a_terminal(
+def test_merged_rank_labels_are_coloured_on_terminals_unless_no_color_is_set(
     builder: RunBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
@@ -95,7 +95,7 @@ def test_merged_rank_labels_keep_their_colour_on_a_terminal(
     assert printed(run, out=Terminal(), every=True) == "[0] red\n[1] b\n"
 
 
-def test_followed_lines_are_merged_by_arrival_with_whole_tracebacks(builder: RunBuilder) -> None:
+def test_logs_follow_merges_lines_by_arrival_and_keeps_tracebacks_whole(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt().printed(at(1, "a"), 0).printed(at(0, "b"), 1)
     half = at(0, "b") + TRACEBACK[:50]
 
@@ -109,7 +109,7 @@ def test_followed_lines_are_merged_by_arrival_with_whole_tracebacks(builder: Run
     assert [line[:3] + line[-1] for line in lines] == ["[1]b", "[0]a", "[0]c", "[1]:", "[1]3", "[1]n"]
 
 
-def test_logs_follow_starts_with_the_last_lines(builder: RunBuilder) -> None:
+def test_logs_follow_with_n_starts_with_the_last_lines_of_each_log(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt().printed("a\nb\n", 0).printed("c\nd\n", 1)
 
     def more() -> None:
@@ -130,7 +130,7 @@ def test_logs_errors_follow_prints_each_error_once(builder: RunBuilder) -> None:
     assert printed(builder.run, pace, errors=True, follow=True) == "ranks 0-1: ERROR x\n"
 
 
-def test_logs_of_all_attempts_have_a_heading_each(builder: RunBuilder) -> None:
+def test_logs_attempt_all_prints_a_heading_before_each_attempt(builder: RunBuilder) -> None:
     builder.submitted().attempt().printed("a\n").stopped(3).requeued("preempted")
     builder.attempt("7.1").printed("b\n").finished()
     both = "==> attempt 1 (7.0) <==\na\n==> attempt 2 (7.1) <==\nb\n"
@@ -202,7 +202,7 @@ def read_bytes() -> int:
     return int(text.split()[1])
 
 
-def test_unreadable_logs_are_named_together_beside_the_others(builder: RunBuilder) -> None:
+def test_unreadable_rank_logs_are_named_together_and_readable_ones_printed(builder: RunBuilder) -> None:
     run = of_ranks(builder, "a\n")
     for rank in (1, 2, 3):
         run.attempt("7.0").rank_log(rank).mkdir()
@@ -212,7 +212,7 @@ def test_unreadable_logs_are_named_together_beside_the_others(builder: RunBuilde
     )
 
 
-def test_logs_follow_continues_after_a_log_vanishes_or_is_truncated(builder: RunBuilder) -> None:
+def test_logs_follow_continues_after_a_log_is_deleted_or_truncated(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt().printed("a\nb\n", 0).printed("c\n", 1)
 
     def vanish() -> None:
@@ -223,7 +223,7 @@ def test_logs_follow_continues_after_a_log_vanishes_or_is_truncated(builder: Run
     assert printed(builder.run, pace, every=True, follow=True) == "[0] a\n[0] b\n[1] c\n[0] d\n"
 
 
-def test_interrupted_logs_follow_has_printed_its_lines(builder: RunBuilder) -> None:
+def test_interrupted_logs_follow_prints_its_lines_and_exits_with_130(builder: RunBuilder) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 

@@ -29,7 +29,7 @@ def printed(run: RunDir, pace: Pace | None = None, out: io.StringIO | None = Non
     return out.getvalue()
 
 
-def test_logs_default_to_rank_0_of_the_newest_attempt(elsewhere: Path) -> None:
+def test_logs_prints_rank_0_of_the_newest_attempt_by_default(elsewhere: Path) -> None:
     builder = preempted_once(elsewhere / "r")
     builder.run.attempt("7.0").rank_log(0).write_text("old\n")
     builder.run.attempt("7.1").rank_log(0).write_text("new\nlast line without end")
@@ -39,7 +39,9 @@ def test_logs_default_to_rank_0_of_the_newest_attempt(elsewhere: Path) -> None:
     assert printed(builder.run, attempt="1") == printed(builder.run, attempt="7.0") == "old\n"
 
 
-def test_logs_takes_rank_lists_and_n(builder: RunBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_command_takes_rank_tail_errors_attempt_and_since_options(
+    builder: RunBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
     attempt = builder.submitted().attempt()
     for rank in (0, 1, 2):
         attempt.printed("fine\nERROR x\n", rank)
@@ -61,7 +63,7 @@ def test_logs_all_labels_each_line_with_its_rank(builder: RunBuilder) -> None:
     )
 
 
-def test_logs_of_a_crash_end_with_batch_log_and_failed_rank(builder: RunBuilder) -> None:
+def test_logs_of_a_crash_end_with_the_batch_log_and_failed_rank(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt().printed("step 1\n", 0)
     attempt.printed("Traceback (most recent call last):\nValueError: nan\n", 3).failed(exit=1)
     builder.batch_log("srun: error: n1: task 3: Exited with exit code 1\n")
@@ -75,7 +77,7 @@ def test_logs_of_a_job_without_attempts_show_its_batch_log(builder: RunBuilder) 
     assert printed(builder.run) == "bash: module: command not found\n"
 
 
-def test_missing_attempt_or_rank_is_an_error_with_its_name(builder: RunBuilder) -> None:
+def test_logs_of_a_missing_attempt_or_rank_fail_with_its_name(builder: RunBuilder) -> None:
     with pytest.raises(RunError, match="no attempt has begun"):
         printed(builder.submitted().run)
     builder.attempt().printed("x\n", 0).printed("x\n", 1)
@@ -122,7 +124,7 @@ def test_logs_follow_all_finds_ranks_starting_later(builder: RunBuilder) -> None
     assert printed(builder.run, every=True, follow=True, pace=pace) == "[0] a\n[1] b\n"
 
 
-def test_log_shared_by_two_attempts_is_followed_once(builder: RunBuilder) -> None:
+def test_logs_follow_prints_a_file_shared_by_two_attempts_once(builder: RunBuilder) -> None:
     """submitit appends to one file a rank and job; the attempts have symbolic links to it."""
     (builder.run.path / "submitit").mkdir()
     shared = builder.run.path / "submitit" / "7_0_log.out"
@@ -148,12 +150,14 @@ def test_logs_finds_the_batch_log_of_submitit(builder: RunBuilder) -> None:
     assert printed(builder.submitted().run) == "module: command not found\n"
 
 
-def test_logs_follow_of_a_named_attempt_ends_with_it(builder: RunBuilder) -> None:
+def test_logs_follow_of_a_named_ended_attempt_ends_at_once(builder: RunBuilder) -> None:
     builder.submitted().attempt().printed("a\n").stopped(3).requeued("preempted")
     assert printed(builder.run, attempt="1", follow=True, pace=Pace(sleep=Script())) == "a\n"
 
 
-def test_logs_follow_of_a_job_dead_at_start_shows_its_batch_log(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_logs_follow_of_a_failed_job_without_attempts_prints_its_batch_log(
+    builder: RunBuilder, queue: FakeQueue
+) -> None:
     builder.submitted().batch_log("cannot write to /full\n")
     queue.answers("7|FAILED|NonZeroExitCode|n1")
     pace = Pace(settle_s=0, sleep=Script())
@@ -161,7 +165,7 @@ def test_logs_follow_of_a_job_dead_at_start_shows_its_batch_log(builder: RunBuil
 
 
 @pytest.mark.parametrize("lines", [1, 200_000])
-def test_closed_pipe_ends_logs_without_an_error(builder: RunBuilder, lines: int) -> None:
+def test_closed_pipe_ends_logs_silently_with_exit_code_141(builder: RunBuilder, lines: int) -> None:
     """`clusterdp logs | head`: neither a traceback nor Python's own complaint when it flushes stdout at its end."""
     builder.submitted().attempt().printed("line\n" * lines)
     code = (
@@ -182,7 +186,7 @@ def test_closed_pipe_ends_logs_without_an_error(builder: RunBuilder, lines: int)
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_ctrl_c_ends_logs_follow_silently_with_130(builder: RunBuilder) -> None:
+def test_ctrl_c_ends_logs_follow_silently_with_exit_code_130(builder: RunBuilder) -> None:
     builder.submitted().attempt().printed("a\n")
     out = io.StringIO()
     pace = Pace(sleep=Script(lambda: signal.raise_signal(signal.SIGINT)))
@@ -222,7 +226,7 @@ def test_tail_never_splits_a_utf_8_character(tmp_path: Path) -> None:
     assert text == "€" * 5000
 
 
-def test_last_lines_reads_only_the_end_of_a_file(tmp_path: Path) -> None:
+def test_last_lines_returns_the_end_of_a_long_missing_or_empty_file(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("".join(f"line {i}\n" for i in range(CHUNK)))
     assert last_lines(path, 2) == [f"line {CHUNK - 2}", f"line {CHUNK - 1}"]

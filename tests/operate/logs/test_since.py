@@ -40,14 +40,14 @@ def test_logs_since_prints_undated_lines_with_a_warning(builder: RunBuilder) -> 
     )
 
 
-def test_logs_since_searches_a_long_log_from_its_end(builder: RunBuilder) -> None:
+def test_logs_since_finds_the_first_newer_line_in_a_long_log(builder: RunBuilder) -> None:
     text = at(1, "a") + "".join(at(5, "x" * 200) for _ in range(2000)) + at(30, "c") + "".join(at(40, "d" * 200) * 2000)
     run = of_ranks(builder, text)
     touched(run, 0, 40)
     assert since(run, "08:00:30") == text[text.index(at(30, "c")) :]
 
 
-def test_logs_since_finds_a_time_split_between_two_reads(builder: RunBuilder) -> None:
+def test_logs_since_finds_a_timestamp_split_between_two_reads(builder: RunBuilder) -> None:
     line, more = at(30, "c"), at(40, "d" * 1000)
     rest = CHUNK - len(line) + 5  # the second read from the end begins 5 letters into the line
     text = at(1, "a") + line + more * (rest // len(more))

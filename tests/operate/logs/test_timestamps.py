@@ -60,7 +60,7 @@ def test_time_in_ignores_text_unlike_a_timestamp(line: str) -> None:
     assert time_in(line, 1.7e9) is None
 
 
-def test_time_in_completes_a_time_of_day_from_the_line_before() -> None:
+def test_time_in_gives_a_bare_time_the_date_nearest_the_previous_line() -> None:
     midnight = time.mktime((2026, 12, 31, 23, 59, 0, 0, 0, -1))
     assert time_in("[00:00:30] x", midnight) == midnight + 90
     assert time_in("[23:58:00] x", midnight + 90) == midnight - 60

@@ -19,7 +19,7 @@ from clusterdp.operate.output.formatting import ago, clock, number, shown_path, 
         (200_000, "2 d ago"),
     ],
 )
-def test_ago_has_a_single_unit(seconds: float, words: str) -> None:
+def test_ago_prints_a_single_unit(seconds: float, words: str) -> None:
     assert ago(1000, 1000 + seconds) == words
 
 
@@ -34,7 +34,7 @@ def test_shown_path_is_relative_and_quoted_for_the_shell(tmp_path: Path, elsewhe
     assert shown_path(tmp_path / "far") == str(tmp_path / "far")
 
 
-def test_number_is_shortened_to_four_digits() -> None:
+def test_number_prints_at_most_four_significant_digits() -> None:
     assert [number(x) for x in (0.0123456, 1e-7, 3, "nan", 12345.678)] == ["0.01235", "1e-07", "3", "nan", "1.235e+04"]
 
 
@@ -50,5 +50,5 @@ def test_number_is_shortened_to_four_digits() -> None:
         (2e15, "2 PB"),
     ],
 )
-def test_size_has_three_digits(nbytes: float, words: str) -> None:
+def test_size_prints_at_most_three_significant_digits(nbytes: float, words: str) -> None:
     assert size(nbytes) == words

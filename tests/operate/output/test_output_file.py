@@ -15,14 +15,14 @@ from clusterdp.operate.output.output_file import write_output
 from tests.operate.builder import RunBuilder
 
 
-def test_write_output_replaces_a_file_and_leaves_no_other(elsewhere: Path) -> None:
+def test_write_output_replaces_a_file_without_leaving_temporary_files(elsewhere: Path) -> None:
     for content in (b"old", b"new"):
         write_output(Path("page.html"), content, "FILE.html")
     assert [(path.name, path.read_bytes()) for path in elsewhere.iterdir()] == [("page.html", b"new")]
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_write_output_writes_through_a_link(elsewhere: Path, there: bool) -> None:
+def test_write_output_keeps_a_symbolic_link_and_writes_its_target(elsewhere: Path, there: bool) -> None:
     (elsewhere / "site").mkdir()
     if there:
         (elsewhere / "site/page.html").write_text("old")

@@ -51,7 +51,7 @@ def test_clean_stream_keeps_only_plain_colours(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("words", [["status"], ["logs"], ["cancel"], ["checkpoint", "ls"]])
-def test_verbs_print_no_escape_from_hostile_records(
+def test_status_logs_cancel_and_checkpoint_ls_print_no_escapes_from_hostile_records(
     words: list[str], builder: RunBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     builder.submitted(name=f"n{ESCAPES}", cluster=ESCAPES).attempt(nodes=ESCAPES).printed(ESCAPES)
@@ -64,7 +64,9 @@ def test_verbs_print_no_escape_from_hostile_records(
     assert out + err and (out + err).replace("\n", "").isprintable()
 
 
-def test_config_key_with_an_escape_is_printed_without_it(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_error_prints_a_key_without_its_escape_sequence(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("cfg.yaml").write_text('"\\e[2Jkey": 1\n')
     assert main(["show", "cfg.yaml"]) == 2
     assert capsys.readouterr().err.startswith("clusterdp: cfg.yaml:1: key: there is no such key.")

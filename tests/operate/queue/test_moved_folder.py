@@ -31,7 +31,7 @@ def copy(builder: RunBuilder, queue: FakeQueue) -> RunDir:
 
 
 @pytest.mark.parametrize("verb", [cancel, stop, watch, check_over, check_resumable])
-def test_verbs_for_a_job_refuse_a_copied_run_folder(
+def test_cancel_stop_watch_rm_and_resume_refuse_a_copied_run_folder(
     verb: Callable[[RunDir], object], copy: RunDir, queue: FakeQueue
 ) -> None:
     with pytest.raises(RunError, match=r"runs/copy: is a copy of runs/digits, and job 7 is that one's\. Name runs/dig"):
@@ -41,7 +41,7 @@ def test_verbs_for_a_job_refuse_a_copied_run_folder(
     assert not copy.stop.exists()
 
 
-def test_original_run_folder_is_not_a_copy(copy: RunDir, builder: RunBuilder) -> None:
+def test_original_run_folder_of_a_copy_can_be_cancelled(copy: RunDir, builder: RunBuilder) -> None:
     assert "cancelled job 7" in cancel(builder.run)
 
 
@@ -49,20 +49,20 @@ def test_status_of_a_copied_run_folder_names_the_original(copy: RunDir) -> None:
     assert current_status(read_history(copy)).why == "as it was copied; the job is that of runs/digits"
 
 
-def test_link_to_a_run_folder_is_not_a_copy(copy: RunDir, builder: RunBuilder) -> None:
+def test_symbolic_link_to_a_run_folder_is_not_taken_for_a_copy(copy: RunDir, builder: RunBuilder) -> None:
     link = builder.run.path.with_name("link")
     link.symlink_to(builder.run.path)
     assert "cancelled job 7" in cancel(RunDir(link))
 
 
-def test_resumed_copy_of_a_run_has_its_own_jobs(copy: RunDir, queue: FakeQueue) -> None:
+def test_cancel_of_a_resumed_copy_cancels_the_job_of_the_copy(copy: RunDir, queue: FakeQueue) -> None:
     resumed = {"time": 2e9, "event": "submitted", "attempt": "submit-8", "job": "8", "folder": str(copy.path)}
     append_line(copy.events / "submit-8-submit.jsonl", resumed)
     queue.answers("7|COMPLETED|None|n1", "8|RUNNING|None|n1")
     assert "cancelled job 8" in cancel(copy)
 
 
-def test_run_folder_moved_in_mid_run_is_reported_and_can_be_cancelled(
+def test_run_folder_moved_while_running_is_reported_and_can_be_cancelled(
     copy: RunDir, builder: RunBuilder, tmp_path: Path
 ) -> None:
     shutil.rmtree(builder.run.path)

@@ -35,12 +35,12 @@ OF_THE_ENDED = {"InactiveLimit", "NonZeroExitCode", "OutOfMemory", "RaisedSignal
         ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", "kept for"),
     ],
 )
-def test_pending_reason_is_explained(reason: str, words: str) -> None:
+def test_reason_text_explains_each_kind_of_pending_reason(reason: str, words: str) -> None:
     assert reason_text(reason).startswith(f"{reason}: ")
     assert words in reason_text(reason)
 
 
-def test_every_pending_reason_of_slurm_is_known() -> None:
+def test_every_pending_reason_of_slurm_has_an_explanation() -> None:
     assert [reason for reason in SLURMS if explain(reason) is None] == sorted(OF_THE_ENDED)
     named = {reason for reason in REASONS if re.fullmatch("[A-Za-z]+", reason)}
     assert named <= set(SLURMS), "a name that Slurm does not have"

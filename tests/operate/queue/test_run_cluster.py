@@ -47,7 +47,7 @@ def run_there(builder: RunBuilder, fake: FakeQueue) -> RunBuilder:
     return builder
 
 
-def test_commands_of_the_runs_cluster_are_used_off_path(run_there: RunBuilder, fake: FakeQueue) -> None:
+def test_put_on_path_adds_the_commands_of_the_runs_fake_cluster(run_there: RunBuilder, fake: FakeQueue) -> None:
     put_on_path(run_there.run)
     assert current_status(read_history(run_there.run)).state is RunState.RUNNING
     assert "cancelled job 7" in cancel(run_there.run)
@@ -62,7 +62,7 @@ def test_slurm_on_path_is_not_asked_about_runs_of_another_cluster(
     assert queue.asked == []
 
 
-def test_put_on_path_is_idempotent(run_there: RunBuilder) -> None:
+def test_repeated_put_on_path_changes_path_only_once(run_there: RunBuilder) -> None:
     put_on_path(run_there.run)
     once = os.environ["PATH"]
     put_on_path(run_there.run)
@@ -131,7 +131,9 @@ def test_slurm_commands_in_untrusted_folders_are_not_run(run_there: RunBuilder, 
     assert fake.asked == []
 
 
-def test_put_on_path_ignores_a_run_of_the_local_slurm(builder: RunBuilder, queue: FakeQueue, fake: FakeQueue) -> None:
+def test_put_on_path_does_not_change_path_for_the_local_slurm(
+    builder: RunBuilder, queue: FakeQueue, fake: FakeQueue
+) -> None:
     builder.submitted(cluster="").attempt()
     path = os.environ["PATH"]
     put_on_path(builder.run)
@@ -139,7 +141,7 @@ def test_put_on_path_ignores_a_run_of_the_local_slurm(builder: RunBuilder, queue
     assert is_here("")
 
 
-def test_started_fake_cluster_is_recognized_by_its_files(tmp_path: Path, builder: RunBuilder) -> None:
+def test_running_fake_cluster_is_found_and_a_stopped_one_is_gone(tmp_path: Path, builder: RunBuilder) -> None:
     cluster = FakeCluster(tmp_path / "real", nodes=1, quick=True)
     conf = str(tmp_path / "real" / "slurm.conf")
     builder.submitted(cluster=conf)

@@ -19,7 +19,7 @@ from tests.operate.builder import RunBuilder, preempted_once
 from tests.operate.conftest import FakeQueue
 
 
-def test_status_asks_squeue_once_and_never_for_a_final_run(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_current_status_asks_squeue_once_and_never_for_an_ended_run(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().failed()
     current_status(read_history(builder.run))
     assert queue.asked == []
@@ -33,7 +33,9 @@ def test_status_asks_squeue_once_and_never_for_a_final_run(builder: RunBuilder, 
 
 
 @pytest.mark.parametrize("reason", ["JobLaunchFailure", "RaisedSignal:9(Killed)"])
-def test_killed_batch_script_is_named_as_the_end_of_the_run(builder: RunBuilder, queue: FakeQueue, reason: str) -> None:
+def test_killed_batch_script_is_named_as_the_cause_of_a_failed_run(
+    builder: RunBuilder, queue: FakeQueue, reason: str
+) -> None:
     builder.submitted()
     queue.answers(f"7|FAILED|{reason}|")
     assert "batch script was killed" not in current_status(read_history(builder.run)).why, "it has not begun"
@@ -45,7 +47,7 @@ def test_killed_batch_script_is_named_as_the_end_of_the_run(builder: RunBuilder,
     )
 
 
-def test_job_unknown_to_slurm_without_an_ending_has_vanished(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_run_without_a_recorded_end_has_vanished_if_slurm_forgot_its_job(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt()
     status = current_status(read_history(builder.run))
     assert status.state is RunState.VANISHED
@@ -53,7 +55,7 @@ def test_job_unknown_to_slurm_without_an_ending_has_vanished(builder: RunBuilder
 
 
 @pytest.mark.parametrize("answer", ["7|CANCELLED|None|", "7|FAILED|None|", "8|RUNNING|None|"])
-def test_run_marked_as_cancelled_is_cancelled_in_any_slurm_state(
+def test_cancel_marker_decides_the_state_of_a_run_with_an_ended_job(
     builder: RunBuilder, queue: FakeQueue, answer: str
 ) -> None:
     builder.submitted().cancelled().attempt()
@@ -77,7 +79,9 @@ def test_run_marked_as_cancelled_is_cancelled_in_any_slurm_state(
         ("COMPLETED", RunState.FAILED),  # without a word: a script that ended before it could say why
     ],
 )
-def test_run_state_follows_the_slurm_state(builder: RunBuilder, queue: FakeQueue, word: str, state: RunState) -> None:
+def test_run_state_follows_the_slurm_state_of_its_job(
+    builder: RunBuilder, queue: FakeQueue, word: str, state: RunState
+) -> None:
     builder.submitted().attempt()
     queue.answers(f"7|{word}|None|n1")
     assert current_status(read_history(builder.run)).state is state
@@ -93,14 +97,14 @@ def test_unknown_slurm_state_counts_as_alive() -> None:
     assert not alive(SqueueRow("CANCELLED", "None", ""))
 
 
-def test_status_without_squeue_shows_the_last_recorded_state(elsewhere: Path, queue: FakeQueue) -> None:
+def test_status_after_a_squeue_error_shows_the_last_recorded_state(elsewhere: Path, queue: FakeQueue) -> None:
     queue.answers(error="slurm_load_jobs error: Unable to contact slurm controller")
     status = current_status(read_history(preempted_once(elsewhere / "r").run))
     assert status.state is RunState.RUNNING
     assert "Unable to contact" in status.why
 
 
-def test_job_ids_of_a_fake_cluster_are_never_asked_elsewhere(
+def test_job_id_of_a_run_is_asked_only_of_its_own_cluster(
     elsewhere: Path, queue: FakeQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs, ours = tmp_path / "theirs.conf", tmp_path / "ours.conf"
@@ -119,13 +123,13 @@ def test_job_ids_of_a_fake_cluster_are_never_asked_elsewhere(
 
 
 @pytest.mark.parametrize("said", ["Connection refused", "Connection refused."])
-def test_quoted_slurm_error_ends_with_a_full_stop(said: str, builder: RunBuilder, queue: FakeQueue) -> None:
+def test_quoted_slurm_error_ends_with_a_single_full_stop(said: str, builder: RunBuilder, queue: FakeQueue) -> None:
     queue.answers(error=said)
     with pytest.raises(SlurmError, match=r"It says: Connection refused\. So it is not known"):
         check_resumable(builder.submitted().run)
 
 
-def test_records_without_a_cluster_are_named_as_the_reason(
+def test_status_and_list_report_torn_records_without_a_cluster_name(
     builder: RunBuilder, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SLURM_CONF", "/site/slurm.conf")

@@ -34,7 +34,7 @@ def endings(builder: RunBuilder) -> list[str]:
 # -- a run that is done stays done --
 
 
-def test_empty_attempt_folder_does_not_change_the_run_state(builder: RunBuilder) -> None:
+def test_empty_attempt_folders_leave_a_done_run_done(builder: RunBuilder) -> None:
     builder.submitted("10020").attempt("10020.0").trained(1, 400).finished()
     (builder.run.path / "attempts/10020.1/logs").mkdir(parents=True)
     (builder.run.path / "attempts/9.0/logs").mkdir(parents=True)  # of a job without any event
@@ -52,7 +52,7 @@ def test_empty_attempt_folder_does_not_end_a_waiting_run(builder: RunBuilder, qu
     assert headline(builder) == "digits  failed (its script failed before it could say why)"
 
 
-def test_attempt_finding_the_run_done_leaves_it_done(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_attempt_started_after_the_run_is_done_leaves_the_run_done(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().stopped(9).requeued("preempted")
     builder.attempt("7.1").restored(9).trained(10, 400).finished()
     builder.run.attempt("7.2").logs.mkdir(parents=True)
@@ -63,7 +63,7 @@ def test_attempt_finding_the_run_done_leaves_it_done(builder: RunBuilder, queue:
     assert [attempt.number for attempt in read_history(builder.run).ran] == [1, 2]
 
 
-def test_attempt_finding_the_run_failed_leaves_it_failed(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_attempt_started_after_the_run_failed_leaves_the_run_failed(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().printed("Traceback (most recent call last):\nKeyError: 9\n", 2).failed(exit=9)
     before = headline(builder)
     builder.run.attempt("7.1").logs.mkdir(parents=True)
@@ -88,7 +88,7 @@ def test_status_of_a_finished_job_requeued_by_slurm_explains_the_requeue(builder
     assert headline(builder) == "digits  done"
 
 
-def test_status_of_a_finished_run_without_preemption_asks_no_slurm(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_status_of_a_finished_run_without_preemption_does_not_ask_squeue(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().trained(1, 400).finished()
     assert headline(builder) == "digits  done"
     assert queue.asked == []
@@ -104,7 +104,7 @@ def test_attempts_are_ordered_by_restart_count_not_clock(builder: RunBuilder) ->
     assert [a.name for a in read_history(builder.run).attempts] == ["7.0", "7.1", "7.2", "7.3"]
 
 
-def test_attempts_of_a_copied_run_keep_their_order(builder: RunBuilder) -> None:
+def test_new_folder_mtimes_of_a_copied_run_do_not_reorder_its_attempts(builder: RunBuilder) -> None:
     (builder.run.path / "attempts/5.0/logs").mkdir(parents=True)
     builder.submitted("5").attempt("5.1").requeued("preempted")
     builder.submitted("6").attempt("6.0").finished()
@@ -115,7 +115,7 @@ def test_attempts_of_a_copied_run_keep_their_order(builder: RunBuilder) -> None:
 
 
 @pytest.mark.parametrize("words", ["", "DUE to SIGNAL Terminated", "DUE to SIGNAL Killed"])
-def test_cancelled_attempt_is_not_shown_as_preempted(builder: RunBuilder, queue: FakeQueue, words: str) -> None:
+def test_attempt_ended_by_scancel_is_shown_as_cancelled(builder: RunBuilder, queue: FakeQueue, words: str) -> None:
     attempt = builder.submitted().attempt().trained(1, 119)
     builder.notice(words)
     attempt.stopped(120).told_to_end()
@@ -135,7 +135,7 @@ def test_cancelled_attempt_does_not_decide_the_state_of_a_newer_job(builder: Run
     assert headline(builder) == "digits  vanished (no ending on record, and Slurm no longer knows the job)"
 
 
-def test_cancelled_run_is_still_ending_while_its_ranks_save(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_cancelled_run_with_a_completing_job_is_shown_as_still_ending(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().trained(1, 9)
     builder.cancelled().notice()
     builder.event("signal", "7.0", "batch", name="TERM")
@@ -143,19 +143,19 @@ def test_cancelled_run_is_still_ending_while_its_ranks_save(builder: RunBuilder,
     assert headline(builder) == "digits  running (completing); cancelled, it is still ending"
 
 
-def test_cancelled_run_with_a_killed_script_is_shown_as_cancelled(builder: RunBuilder) -> None:
+def test_cancelled_run_with_a_killed_batch_script_is_shown_as_cancelled(builder: RunBuilder) -> None:
     builder.submitted().attempt().stopped(120).builder.cancelled()
     assert endings(builder) == ["cancelled at step 120, saved"]
     assert headline(builder) == "digits  cancelled"
 
 
-def test_run_cancelled_while_waiting_names_the_ending_before(builder: RunBuilder) -> None:
+def test_status_of_a_run_cancelled_while_waiting_names_the_last_ending(builder: RunBuilder) -> None:
     builder.submitted().attempt().stopped(9).requeued("preempted").builder.cancelled()
     assert headline(builder) == "digits  cancelled (the last attempt had ended before: preempted)"
     assert endings(builder) == ["preempted at step 9, saved"]
 
 
-def test_attempt_finding_the_cancel_mark_at_start_is_cancelled(builder: RunBuilder) -> None:
+def test_attempt_finding_the_cancel_marker_at_its_start_is_shown_as_cancelled(builder: RunBuilder) -> None:
     builder.submitted().attempt().outcome("stop cancelled 0").failed("stopped", reason="cancelled", exit=1)
     assert headline(builder.cancelled()) == "digits  cancelled"
     assert endings(builder) == ["cancelled"]
@@ -172,7 +172,7 @@ def test_attempt_finding_the_cancel_mark_at_start_is_cancelled(builder: RunBuild
         (None, False, "lost without a record (a node failed, or it was killed)"),
     ],
 )
-def test_unrecorded_end_before_the_first_save_has_slurms_cause(
+def test_lost_attempt_gets_its_cause_from_slurms_notice_or_a_recorded_term(
     builder: RunBuilder, notice: str | None, term: bool, words: str
 ) -> None:
     first = builder.submitted().attempt()
@@ -187,7 +187,7 @@ def test_unrecorded_end_before_the_first_save_has_slurms_cause(
 
 
 @pytest.mark.parametrize(("notice", "words"), [("DUE TO PREEMPTION", "preempted"), ("", "cancelled"), (None, "")])
-def test_exited_attempt_has_the_cause_of_slurms_notice(builder: RunBuilder, notice: str | None, words: str) -> None:
+def test_exited_attempt_gets_its_cause_from_slurms_notice(builder: RunBuilder, notice: str | None, words: str) -> None:
     """Seen on 20.11: its script survived a preemption without a grace time, and had noted no TERM."""
     builder.submitted().attempt().exited(143)
     if notice is not None:
@@ -206,7 +206,9 @@ def test_requeue_by_hand_is_not_shown_as_preempted(builder: RunBuilder) -> None:
 
 
 @pytest.mark.parametrize("notice", ["DUE TO JOB REQUEUE", ""])
-def test_requeue_of_the_own_script_keeps_its_recorded_cause(builder: RunBuilder, notice: str) -> None:
+def test_requeue_by_the_batch_script_keeps_its_recorded_cause_despite_slurms_notice(
+    builder: RunBuilder, notice: str
+) -> None:
     """Slurm calls it a requeue in the output, as it calls all of them; a scancel may come right after it."""
     first = builder.submitted().attempt().stopped(40).requeued("preempted")
     builder.notice(notice)
@@ -214,7 +216,7 @@ def test_requeue_of_the_own_script_keeps_its_recorded_cause(builder: RunBuilder,
     assert endings(builder) == ["preempted at step 40, saved"]
 
 
-def test_requeue_of_a_killed_batch_program_counts_as_its_own(builder: RunBuilder) -> None:
+def test_requeue_requested_by_a_killed_batch_program_is_shown_as_preempted(builder: RunBuilder) -> None:
     """It notes a TERM only where it did not ask for the requeue itself."""
     first = builder.submitted().attempt().stopped(40)
     builder.notice("DUE TO JOB REQUEUE")
@@ -224,13 +226,13 @@ def test_requeue_of_a_killed_batch_program_counts_as_its_own(builder: RunBuilder
     assert endings(builder)[0] == "preempted at step 40, saved"
 
 
-def test_stopped_ranks_count_as_signalled_until_a_record_names_the_cause(builder: RunBuilder) -> None:
+def test_stopped_attempt_without_a_recorded_cause_is_shown_as_ended_by_signal(builder: RunBuilder) -> None:
     builder.submitted().attempt().stopped(40)
     assert endings(builder) == ["stopped by a signal at step 40, saved"]
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_slurm_notice_counts_only_for_the_attempt_of_its_time(builder: RunBuilder, which: int) -> None:
+def test_slurm_notice_explains_only_the_attempt_running_at_its_time(builder: RunBuilder, which: int) -> None:
     builder.submitted()
     for i in range(2):
         attempt = builder.attempt(f"7.{i}")
@@ -253,7 +255,7 @@ def test_recorded_term_without_an_end_does_not_end_the_attempt(builder: RunBuild
 # -- what the batch script says --
 
 
-def test_run_after_giving_up_shows_the_exhausted_limit(builder: RunBuilder) -> None:
+def test_status_of_a_given_up_run_names_the_exhausted_restart_limit(builder: RunBuilder) -> None:
     builder.submitted()
     for i in range(5):
         builder.attempt(f"7.{i}").requeued("preempted")
@@ -266,7 +268,7 @@ def test_run_after_giving_up_shows_the_exhausted_limit(builder: RunBuilder) -> N
 
 
 @pytest.mark.parametrize("cause", ["unknown", "lost"])
-def test_silent_controller_at_the_stop_is_named_as_the_cause(builder: RunBuilder, cause: str) -> None:
+def test_status_names_a_silent_slurm_controller_as_the_reason_for_no_requeue(builder: RunBuilder, cause: str) -> None:
     attempt = builder.submitted().attempt().trained(1, 39).stopped(40).failed(cause, exit=75)
     assert endings(builder) == ["not requeued: Slurm's controller did not answer"]
     line = headline(builder)
@@ -294,7 +296,7 @@ def test_older_of_two_live_jobs_is_shown_as_superseded(builder: RunBuilder, queu
 
 
 @pytest.mark.parametrize("cause", ["stopped", "overtaken"])
-def test_late_end_of_an_overtaken_attempt_does_not_end_the_run(
+def test_late_end_of_an_overtaken_attempt_leaves_the_run_done(
     builder: RunBuilder, queue: FakeQueue, cause: str
 ) -> None:
     first = builder.submitted().attempt().trained(1, 9)
@@ -315,7 +317,7 @@ def test_late_end_of_an_overtaken_attempt_does_not_end_the_run(
         ("lost", "attempt 1 lost without a record (a node failed, or it was killed): requeued"),
     ],
 )
-def test_cause_recorded_by_the_next_attempt_is_shown_for_its_attempt(
+def test_event_line_names_an_attempts_cause_recorded_by_the_next_attempt(
     builder: RunBuilder, cause: str, said: str | None
 ) -> None:
     builder.submitted().attempt().found_to_be(cause, by="7.1")
@@ -326,7 +328,7 @@ def test_cause_recorded_by_the_next_attempt_is_shown_for_its_attempt(
 # -- whatever lies in the folders --
 
 
-def test_odd_attempt_folders_do_not_make_status_raise(builder: RunBuilder, elsewhere: Path) -> None:
+def test_status_survives_odd_files_in_attempt_and_event_folders(builder: RunBuilder, elsewhere: Path) -> None:
     builder.submitted().attempt().trained(1, 3)
     attempts = builder.run.path / "attempts"
     for name in ("7.1", "7.x", "x.1", "7", "²³.1", "7.1.2", ".7.2"):
@@ -354,7 +356,7 @@ def test_odd_attempt_folders_do_not_make_status_raise(builder: RunBuilder, elsew
     assert "digits" in out.getvalue()
 
 
-def test_stop_beside_a_preemption_is_reported_as_the_users(builder: RunBuilder) -> None:
+def test_attempt_both_preempted_and_stopped_is_shown_as_stopped_by_clusterdp_stop(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt().stopped(40)  # by TERM, and `clusterdp stop` had come too
     attempt.exited().files.cause.write_text("stopped\n")
     builder.event("failed", "7.0", "batch", cause="stopped", reason="user")

@@ -11,7 +11,7 @@ def kinds(builder: RunBuilder) -> list[tuple[object, object]]:
     return [(event["event"], event["attempt"]) for _, event in in_order(read_history(builder.run))]
 
 
-def test_late_events_of_a_lost_attempt_do_not_move_later_attempts(builder: RunBuilder) -> None:
+def test_late_event_of_a_lost_attempt_does_not_reorder_later_attempts(builder: RunBuilder) -> None:
     """On a node that was cut off: what it tells then is told when it came."""
     first = builder.submitted().attempt()
     builder.now += 100

@@ -13,7 +13,7 @@ from clusterdp.rundir import RunDir
 from tests.operate.builder import RunBuilder
 
 
-def test_note_is_written_shown_and_removed(builder: RunBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_note_command_writes_shows_and_removes_a_note(builder: RunBuilder, capsys: pytest.CaptureFixture[str]) -> None:
     run = builder.submitted().run
     assert read_note(run) == ""
     assert cli.main(["note", "digits", "a ", "b", "--", "-c"]) == 0
@@ -32,7 +32,7 @@ def test_note_is_written_shown_and_removed(builder: RunBuilder, capsys: pytest.C
     assert capsys.readouterr().out == "runs/digits: has no note any more.\n" * 2
 
 
-def test_mistaken_note_command_keeps_the_note(builder: RunBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistaken_note_command_keeps_the_old_note(builder: RunBuilder, capsys: pytest.CaptureFixture[str]) -> None:
     run = builder.submitted().run
     write_note(run, "before")
     assert cli.main(["note", "digits", "x", "--clear"]) == 2
@@ -43,13 +43,13 @@ def test_mistaken_note_command_keeps_the_note(builder: RunBuilder, capsys: pytes
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"x" * 100_000, b"", b"\n\n", b"\x1b[2Ja\nb"])
-def test_foreign_note_file_is_read_as_one_short_line(builder: RunBuilder, content: bytes) -> None:
+def test_malformed_note_file_is_read_as_one_short_line(builder: RunBuilder, content: bytes) -> None:
     builder.run.note.write_bytes(content)
     assert "\n" not in read_note(builder.run)
     assert len(read_note(builder.run)) <= LONGEST
 
 
-def test_control_characters_of_a_note_do_not_reach_the_terminal(
+def test_note_and_status_print_no_control_characters_of_a_note(
     builder: RunBuilder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     builder.submitted().run.note.write_text("a\x1b]0;title\x07b\x1b[2J\u202e\n")

@@ -33,7 +33,7 @@ def test_steps_after_the_last_checkpoint_of_a_crash_are_lost(builder: RunBuilder
     assert history.step == 52
 
 
-def test_all_steps_are_lost_if_the_next_attempt_restores_none(builder: RunBuilder) -> None:
+def test_all_steps_are_lost_if_the_next_attempt_restores_no_checkpoint(builder: RunBuilder) -> None:
     builder.submitted().attempt("7.0").trained(1, 30).requeued("crash")
     second = builder.attempt("7.1")
     assert read_history(builder.run).attempts[0].lost is None  # not known yet: it may restore still
@@ -41,7 +41,7 @@ def test_all_steps_are_lost_if_the_next_attempt_restores_none(builder: RunBuilde
     assert read_history(builder.run).lost == 30
 
 
-def test_resume_from_an_older_step_has_no_lost_steps(builder: RunBuilder) -> None:
+def test_resume_from_an_older_step_counts_no_steps_as_lost(builder: RunBuilder) -> None:
     builder.submitted().attempt("7.0").trained(1, 100).saved(100).failed()
     builder.submitted("8", from_step=40).attempt("8.0").restored(40).trained(41, 60)
     assert read_history(builder.run).lost == 0
@@ -63,7 +63,7 @@ def test_last_recorded_cause_decides_the_run_state(builder: RunBuilder, cause: s
     assert read_history(builder.run).state is state
 
 
-def test_retried_crash_is_never_shown_as_failed(builder: RunBuilder) -> None:
+def test_crash_before_its_requeue_does_not_make_the_run_failed(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt()
     builder.event("failed", "7.0", "batch", cause="crash", exit=1)  # before the requeue, and without a cause on file
     assert not read_history(builder.run).state.over
@@ -75,16 +75,16 @@ def test_submitted_run_is_waiting(builder: RunBuilder) -> None:
     assert read_history(builder.submitted().run).state is RunState.WAITING
 
 
-def test_cancel_marker_without_an_attempt_is_state_cancelled(builder: RunBuilder) -> None:
+def test_cancel_marker_makes_a_run_without_attempts_cancelled(builder: RunBuilder) -> None:
     assert read_history(builder.submitted().cancelled().run).state is RunState.CANCELLED
 
 
-def test_marked_run_with_a_live_attempt_is_running(builder: RunBuilder) -> None:
+def test_cancel_marker_leaves_a_run_with_a_live_attempt_running(builder: RunBuilder) -> None:
     builder.submitted().attempt()
     assert read_history(builder.cancelled().run).state is RunState.RUNNING
 
 
-def test_cancel_marker_ends_a_run_waiting_for_its_next_attempt(builder: RunBuilder) -> None:
+def test_cancel_marker_makes_a_requeued_waiting_run_cancelled(builder: RunBuilder) -> None:
     builder.submitted().attempt().stopped(9).requeued("preempted")
     assert read_history(builder.cancelled().run).state is RunState.CANCELLED
 
@@ -95,14 +95,14 @@ def test_state_of_a_resumed_run_follows_its_new_job(builder: RunBuilder) -> None
     assert (history.state, history.job, history.jobs) == (RunState.WAITING, "8", ("7", "8"))
 
 
-def test_resubmission_keeps_name_and_cluster_of_the_submit(builder: RunBuilder) -> None:
+def test_resubmission_by_the_batch_script_keeps_name_and_cluster_of_the_run(builder: RunBuilder) -> None:
     builder.submitted(cluster="/tmp/fake").attempt().stopped(5)
     builder.event("submitted", "7.0", "batch", job="9")  # as the batch script writes it
     history = read_history(builder.run)
     assert (history.name, history.cluster, history.job) == ("digits", "/tmp/fake", "9")
 
 
-def test_job_submitted_by_hand_counts_from_its_start(builder: RunBuilder) -> None:
+def test_job_submitted_by_hand_is_known_from_its_attempt(builder: RunBuilder) -> None:
     builder.submitted().attempt().failed()
     builder.attempt("12.0")
     assert read_history(builder.run).jobs == ("7", "12")
@@ -119,13 +119,13 @@ def test_array_element_ids_are_valid_attempt_names(builder: RunBuilder) -> None:
     assert [a.job for a in read_history(builder.run).attempts] == ["5_3"]
 
 
-def test_outcome_of_the_ranks_is_the_cause_until_one_is_recorded(builder: RunBuilder) -> None:
+def test_outcome_of_the_ranks_is_the_cause_without_a_recorded_one(builder: RunBuilder) -> None:
     builder.submitted().attempt().stopped(40, reason="time")
     history = read_history(builder.run)
     assert (history.attempts[0].cause, history.state) == ("timeout", RunState.WAITING)
 
 
-def test_lost_attempt_ended_at_its_last_record(builder: RunBuilder) -> None:
+def test_lost_attempt_ends_at_the_time_of_its_last_record(builder: RunBuilder) -> None:
     first = builder.submitted().attempt().trained(1, 50)
     last_heard = builder.now
     builder.now += 3600
@@ -158,7 +158,7 @@ def test_history_skips_torn_and_foreign_lines(elsewhere: Path) -> None:
     assert history.attempts[1].cause == ""
 
 
-def test_command_run_has_attempts_without_steps(builder: RunBuilder) -> None:
+def test_run_without_metrics_has_no_steps_in_its_history(builder: RunBuilder) -> None:
     builder.submitted().attempt().requeued("preempted")
     builder.attempt("7.1")
     history = read_history(builder.run)
@@ -182,7 +182,9 @@ def test_history_reads_only_the_end_of_the_metrics(builder: RunBuilder) -> None:
 
 
 @pytest.mark.parametrize("life", ["trained on", "has measured nothing yet", "no total", "overtaken"])
-def test_run_state_is_known_without_metrics_of_older_attempts(life: str, elsewhere: Path) -> None:
+def test_history_read_without_older_metrics_has_unchanged_state_step_and_newest_metrics(
+    life: str, elsewhere: Path
+) -> None:
     builder = RunBuilder(elsewhere / "r").submitted()
     builder.attempt("7.0").trained(1, 20, None if life == "no total" else 40, phase="warm").stopped(20).requeued("term")
     if life == "overtaken":
@@ -224,7 +226,7 @@ def test_ends_of_has_the_last_value_of_every_metric(then: dict[str, Any], builde
     assert (first, latest[-1]) == (records[0], records[-1])
 
 
-def test_ends_of_reads_few_of_many_records(builder: RunBuilder) -> None:
+def test_ends_of_returns_only_the_last_of_many_records(builder: RunBuilder) -> None:
     attempt = builder.attempt("7.0").trained(1, 300, lr=0.2)
     path = builder.run.metrics / f"{attempt.files.name}.jsonl"
     assert len(ends_of(path)[1]) == LAST

@@ -46,7 +46,7 @@ def test_status_names_a_hang_until_progress_resumes(attempt: AttemptBuilder) -> 
     assert not [line for line in status(attempt) if line.startswith("hang")]
 
 
-def test_status_names_ranks_slower_than_the_median(attempt: AttemptBuilder) -> None:
+def test_status_prints_recorded_stragglers_as_slow_ranks(attempt: AttemptBuilder) -> None:
     slow = {"rank": 3, "node": "n2", "more_ms": 12.0, "share": 0.31, "most_in": "data"}
     attempt.files.times.write_text(json.dumps({"steps": 100, "stragglers": [slow]}))
     said = "rank 3 on n2 (12.0 ms a step longer than the median, 31 %, most of it in data)"
@@ -55,7 +55,7 @@ def test_status_names_ranks_slower_than_the_median(attempt: AttemptBuilder) -> N
 
 
 @pytest.mark.parametrize("failures", [["n2: left no result", "n3: GPU 2 gives a wrong product"], [], None, "x"])
-def test_failed_preflight_event_names_its_nodes(attempt: AttemptBuilder, failures: Any) -> None:
+def test_event_line_of_a_preflight_names_its_failed_nodes_if_any(attempt: AttemptBuilder, failures: Any) -> None:
     attempt.builder.event("preflight", attempt.files.name, "batch", seconds=3, failures=failures)
     history = read_history(attempt.builder.run)
     expected = "attempt 1 failed the preflight: n2: left no result; n3: GPU 2 gives a wrong product"
@@ -64,6 +64,6 @@ def test_failed_preflight_event_names_its_nodes(attempt: AttemptBuilder, failure
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"stragglers": 5}', '{"stragglers": [{"rank": "x"}]}', "[" * 9999])
-def test_malformed_times_report_is_ignored(attempt: AttemptBuilder, text: str) -> None:
+def test_status_ignores_a_malformed_times_report(attempt: AttemptBuilder, text: str) -> None:
     attempt.files.times.write_text(text)
     assert not [line for line in status(attempt) if line.startswith("slow")]

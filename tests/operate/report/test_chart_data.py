@@ -22,7 +22,7 @@ def run(**curves: Curve) -> RunCurves:
 
 @settings(max_examples=40)
 @given(st.lists(st.integers(-1000, 1000), min_size=1, max_size=300), st.integers(1, 40))
-def test_thinned_curves_keep_ends_and_extremes_of_real_points(values: list[int], parts: int) -> None:
+def test_thinned_curve_keeps_its_ends_and_extremes_and_only_real_points(values: list[int], parts: int) -> None:
     whole = line([float(value) for value in values])
     few = thin(whole, 1, len(values), parts)
     assert len(few) <= 2 * parts + 2
@@ -31,7 +31,7 @@ def test_thinned_curves_keep_ends_and_extremes_of_real_points(values: list[int],
     assert all(values[step - 1] == value for step, value in zip(few.steps, few.values, strict=True))
 
 
-def test_thinned_curve_keeps_its_peak_and_is_reported() -> None:
+def test_chart_of_a_long_curve_keeps_its_peak_and_notes_the_thinning() -> None:
     values = np.zeros(100_000)
     values[54_321] = 7.0
     charts = chart_data([run(loss=Curve(line(values.tolist())))])
@@ -47,7 +47,7 @@ def test_short_curve_is_drawn_unthinned() -> None:
     assert charts.notes == []
 
 
-def test_repeated_steps_are_drawn_below_the_kept_ones() -> None:
+def test_repeated_steps_are_a_separate_line_drawn_before_the_kept_curve() -> None:
     curve = Curve(line([1.0, 1.0]), again=((1, line([5.0], first=2)),))
     lines = chart_data([run(loss=curve), run(loss=Curve(line([2.0, 2.0])))]).data["charts"][0]["lines"]
     assert [(each["run"], each.get("again")) for each in lines] == [(0, 1), (0, None), (1, None)]

@@ -120,7 +120,7 @@ def test_report_of_two_runs_shares_charts_and_lists_differences(tmp_path: Path) 
     assert "params.epochs 3 3" not in found.words
 
 
-def test_report_has_ranks_config_and_code(tmp_path: Path) -> None:
+def test_report_shows_slowest_ranks_config_and_code(tmp_path: Path) -> None:
     builder = lost_steps(tmp_path / "digits")
     ranks = [{"ms": {"data": 1.0, "step": 30.0 + rank}, "node": f"n{rank}"} for rank in range(40)]
     times = {"steps": 40, "ranks": ranks, "diagnosis": ["Rank 39 is slow."], "stragglers": []}
@@ -141,7 +141,7 @@ def test_report_of_a_live_run_shows_its_attempt_as_running(tmp_path: Path) -> No
     assert re.search(r" 2 [^0-9]*: [0-9 sa-z:]* running", found.words)
 
 
-def test_report_of_a_run_without_records_is_written(tmp_path: Path) -> None:
+def test_report_of_a_waiting_run_names_missing_metrics_and_code(tmp_path: Path) -> None:
     found = page(RunBuilder(tmp_path / "waits").submitted())
     assert "digits waiting" in found.words
     assert "No metrics are on record." in found.words
@@ -186,13 +186,13 @@ def test_report_loads_no_resource_and_forbids_other_scripts(tmp_path: Path) -> N
     assert len(found.texts["script"]) == 3 and len(found.texts["style"]) == 2
 
 
-def test_report_does_not_read_a_checkpoint_store(tmp_path: Path) -> None:
+def test_report_names_a_remote_checkpoint_store_as_not_asked(tmp_path: Path) -> None:
     builder = lost_steps(tmp_path / "digits")
     builder.run.config.write_text("name: digits\ncheckpoint: {url: 's3://bucket/run'}\n")
     assert "They are at s3://bucket/run, which was not asked." in page(builder).words
 
 
-def test_report_prints_the_name_of_its_page(
+def test_report_command_prints_the_name_of_its_page(
     elsewhere: Path, builder: RunBuilder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     builder.submitted().attempt()
@@ -240,12 +240,12 @@ def whole(tmp_path: Path) -> RunDir:
     return builder.run
 
 
-def test_odd_run_files_do_not_break_the_report(whole: RunDir, tmp_path: Path) -> None:
+def test_report_is_written_from_run_folders_with_random_damage(whole: RunDir, tmp_path: Path) -> None:
     spoiled_pages(whole, tmp_path, range(12))
 
 
 @pytest.mark.slow
-def test_thousand_odd_run_files_do_not_break_the_report(whole: RunDir, tmp_path: Path) -> None:
+def test_report_is_written_from_a_thousand_run_folders_with_random_damage(whole: RunDir, tmp_path: Path) -> None:
     spoiled_pages(whole, tmp_path, range(12, 1012))
 
 

@@ -61,7 +61,7 @@ def test_status_of_a_requeued_job_has_its_earliest_start(builder: RunBuilder, qu
     assert len(queue.asked) == before + 1
 
 
-def test_status_names_lost_steps_and_the_crash(builder: RunBuilder) -> None:
+def test_status_names_lost_steps_the_crash_and_the_resume_command(builder: RunBuilder) -> None:
     builder.submitted().attempt().trained(1, 50).saved(50).trained(51, 60).requeued("crash")
     builder.attempt("7.1").restored(50).trained(51, 60).failed(exit=139)
     text = status(builder.run, builder.now)
@@ -72,13 +72,15 @@ def test_status_names_lost_steps_and_the_crash(builder: RunBuilder) -> None:
     assert "clusterdp resume runs/digits" in text
 
 
-def test_status_without_slurm_or_events_shows_the_records(builder: RunBuilder) -> None:
+def test_status_without_squeue_or_events_is_waiting_with_the_reason(builder: RunBuilder) -> None:
     assert "digits  waiting (nothing on record of a job" in status(builder.run, builder.now)
     builder.submitted()
     assert "digits  waiting (as last recorded; there is no squeue here" in status(builder.run, builder.now)
 
 
-def test_status_of_a_cancelled_completing_run_is_still_ending(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_status_of_a_cancelled_run_shows_its_completing_job_as_still_ending(
+    builder: RunBuilder, queue: FakeQueue
+) -> None:
     builder.submitted().attempt()
     queue.answers("7|COMPLETING|None|n1")
     assert "running (completing); cancelled, it is still ending" in status(builder.cancelled().run, builder.now)
@@ -113,7 +115,7 @@ def test_status_uses_colours_unless_no_color_is_set(elsewhere: Path, monkeypatch
     assert "\x1b[" not in text()
 
 
-def test_status_shortens_many_attempts(builder: RunBuilder) -> None:
+def test_status_of_sixty_attempts_prints_only_the_newest_ones(builder: RunBuilder) -> None:
     builder.submitted()
     for i in range(60):
         builder.attempt(f"7.{i}").requeued("preempted")

@@ -78,7 +78,7 @@ def test_watch_prints_events_and_a_summary_of_a_preempted_run(elsewhere: Path, q
 
 
 @pytest.mark.parametrize(("entry", "steps"), [("train:main", 0), (None, 9)])
-def test_watch_of_a_done_command_offers_no_resume(
+def test_watch_offers_no_resume_for_a_done_run_without_steps_or_entry(
     builder: RunBuilder, queue: FakeQueue, entry: str | None, steps: int
 ) -> None:
     attempt = builder.submitted(entry=entry).attempt()
@@ -123,7 +123,7 @@ def test_watch_of_a_job_without_attempts_shows_its_batch_log(builder: RunBuilder
         ("8|RUNNING|None|n1", RunState.VANISHED, "no ending on record, and Slurm no longer knows the job"),
     ],
 )
-def test_watch_believes_an_unrecorded_end_after_settling(
+def test_watch_ends_at_an_unrecorded_end_only_after_the_settling_time(
     builder: RunBuilder, queue: FakeQueue, answer: str, state: RunState, words: str
 ) -> None:
     builder.submitted().attempt().trained(1, 5)
@@ -136,7 +136,7 @@ def test_watch_believes_an_unrecorded_end_after_settling(
     assert 15 <= clock.now < 21
 
 
-def test_watch_prefers_late_records_to_squeue(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_prefers_a_late_recorded_end_to_the_answer_of_squeue(builder: RunBuilder, queue: FakeQueue) -> None:
     attempt = builder.submitted().attempt().trained(1, 400)
     queue.answers("7|COMPLETED|None|n1")
     code, text = watched(builder, *[nothing] * 10, attempt.finished)
@@ -144,7 +144,7 @@ def test_watch_prefers_late_records_to_squeue(builder: RunBuilder, queue: FakeQu
     assert "done at step 400" in text
 
 
-def test_watch_does_not_end_at_a_requeue_between_two_polls(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_restarts_its_settling_time_after_a_requeue(builder: RunBuilder, queue: FakeQueue) -> None:
     """COMPLETED may be seen for a moment, then PENDING again: the settling time starts anew."""
     attempt = builder.submitted().attempt()
     queue.answers("7|PREEMPTED|None|")
@@ -159,7 +159,7 @@ def test_watch_does_not_end_at_a_requeue_between_two_polls(builder: RunBuilder, 
     assert watch(builder.run, io.StringIO(), pace=clock.pace(ask_s=5, settle_s=15)) == 0
 
 
-def test_watch_waits_for_a_resubmission_unknown_to_squeue(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_restarts_its_settling_time_after_a_resubmission(builder: RunBuilder, queue: FakeQueue) -> None:
     """The old job is over, the new one is on record: the settling time starts anew."""
     builder.submitted().attempt().trained(1, 5)
     queue.answers("7|COMPLETED|None|")
@@ -197,7 +197,7 @@ def test_watch_continues_after_a_retried_crash(builder: RunBuilder, queue: FakeQ
     assert code == 0
 
 
-def test_watch_ends_after_the_batch_program_not_after_the_ranks(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_waits_a_limited_time_for_the_batch_programs_last_record(builder: RunBuilder, queue: FakeQueue) -> None:
     """Else the one who takes a local cluster down after the watch cuts its last words off."""
     attempt = builder.submitted().attempt().trained(1, 9).outcome("done finished 9")
     clock = Clock(*[nothing] * 10, attempt.finished)
@@ -209,7 +209,7 @@ def test_watch_ends_after_the_batch_program_not_after_the_ranks(builder: RunBuil
     assert clock.now < 16
 
 
-def test_watch_polls_squeue_rarely_and_less_under_silence(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_asks_squeue_rarely_and_more_rarely_after_errors(builder: RunBuilder, queue: FakeQueue) -> None:
     attempt = builder.submitted().attempt()
     queue.answers("7|RUNNING|None|n1")
     clock = Clock(*[nothing] * 200, attempt.finished)
@@ -238,7 +238,7 @@ def test_ctrl_c_ends_watch_and_leaves_the_job_running(builder: RunBuilder, queue
     assert (code, text.splitlines()[-1][10:]) == (130, "attempt 1 started on n[1-2] (job 7)")
 
 
-def test_watch_reports_each_seen_step_once(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_calls_on_progress_once_for_each_new_step(builder: RunBuilder, queue: FakeQueue) -> None:
     attempt = builder.submitted().attempt().trained(1, 10)
     queue.answers("7|RUNNING|None|n1")
     seen: list[tuple[int, int | None]] = []
@@ -252,7 +252,7 @@ def test_watch_reports_each_seen_step_once(builder: RunBuilder, queue: FakeQueue
     assert seen == [(10, 400), (20, 400), (400, 400)]
 
 
-def test_watch_prints_the_reason_to_wait_once(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_prints_the_pending_reason_once(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted()
     queue.answers("7|PENDING|Priority|")
     code, text = watched(builder, *[nothing] * 50, lambda: builder.attempt().finished())
@@ -278,7 +278,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_watch_on_a_terminal_has_a_bar_and_keeps_only_events(
+def test_watch_on_a_terminal_draws_a_progress_bar_and_prints_events(
     elsewhere: Path, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -316,7 +316,7 @@ def test_watch_bar_in_a_narrow_terminal_keeps_state_and_step(
 
 
 @pytest.mark.parametrize("variable", ["NO_COLOR", "TERM"])
-def test_watch_on_a_dumb_terminal_prints_plain_lines(
+def test_watch_with_no_color_or_a_dumb_terminal_prints_plain_lines(
     builder: RunBuilder, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
@@ -328,7 +328,7 @@ def test_watch_on_a_dumb_terminal_prints_plain_lines(
     assert "\r" not in out.getvalue()
 
 
-def test_watch_exits_with_0_only_for_done() -> None:
+def test_exit_code_is_0_only_for_a_done_run() -> None:
     assert set(EXIT_CODES) == set(RunState)
     assert [state for state, code in EXIT_CODES.items() if code == 0] == [RunState.DONE]
     assert RunState.CANCELLED.exit_code == 143
@@ -343,7 +343,7 @@ def told(builder: RunBuilder, *happenings: Callable[[], object], **seconds: floa
     return [line[10:] for line in out.getvalue().split("\n\n")[0].splitlines()]
 
 
-def test_watch_prints_submitted_before_started_in_any_write_order(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_prints_submitted_before_started_even_if_recorded_later(builder: RunBuilder, queue: FakeQueue) -> None:
     """sbatch had not returned yet when the job began."""
     attempt = builder.attempt()
     builder.submitted()
@@ -405,7 +405,7 @@ def test_watch_waits_only_briefly_for_a_missing_event(builder: RunBuilder, queue
     assert 3 <= said[0] < 4, out.getvalue()
 
 
-def test_watch_prints_no_late_step_of_an_ended_attempt(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_omits_a_late_signal_event_of_an_ended_attempt(builder: RunBuilder, queue: FakeQueue) -> None:
     first = builder.submitted().attempt().trained(1, 9)
     queue.answers("7|RUNNING|None|n1")
 
@@ -423,7 +423,7 @@ def test_watch_prints_no_late_step_of_an_ended_attempt(builder: RunBuilder, queu
     assert not [line for line in lines if line.startswith("TERM at step 9")]
 
 
-def test_watch_prints_the_end_of_an_attempt_before_the_next_wait(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_prints_an_attempts_end_before_the_wait_for_the_next(builder: RunBuilder, queue: FakeQueue) -> None:
     """squeue knows of a requeue before the ledger does."""
     first = builder.submitted().attempt()
     queue.answers("7|PENDING|BeginTime|")
@@ -439,7 +439,7 @@ def test_watch_prints_the_end_of_an_attempt_before_the_next_wait(builder: RunBui
     assert all(line.startswith("attempt 2 waiting") for line in lines if "waiting" in line)
 
 
-def test_watch_prints_an_unrecorded_end_together_with_the_wait(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_prints_an_unrecorded_end_together_with_the_next_wait(builder: RunBuilder, queue: FakeQueue) -> None:
     """Killed at once: only the next attempt, in two minutes, will write what became of this one."""
     builder.submitted().attempt()
     queue.answers("7|PENDING|BeginTime|")
@@ -447,7 +447,7 @@ def test_watch_prints_an_unrecorded_end_together_with_the_wait(builder: RunBuild
     assert "attempt 1 ended; attempt 2 waiting (BeginTime)" in lines
 
 
-def test_watch_prints_a_requeue_by_hand_once(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_prints_a_requeue_by_hand_once_while_the_job_waits(builder: RunBuilder, queue: FakeQueue) -> None:
     first = builder.submitted().attempt().trained(1, 9)
     queue.answers("7|RUNNING|None|n1")
 
@@ -477,7 +477,7 @@ def test_watch_prints_a_requeue_by_hand_once(builder: RunBuilder, queue: FakeQue
     ]
 
 
-def test_progress_words_are_empty_for_an_ended_attempt(builder: RunBuilder) -> None:
+def test_progress_words_omit_the_step_of_an_earlier_attempt(builder: RunBuilder) -> None:
     from clusterdp.operate.status.watch import progress_words
 
     builder.submitted().attempt().trained(1, 240).requeued("crash")
@@ -487,7 +487,7 @@ def test_progress_words_are_empty_for_an_ended_attempt(builder: RunBuilder) -> N
     assert progress_words(next(follow(builder.run, Clock().pace()))).startswith("step 200 of 400")
 
 
-def test_watch_ends_as_done_although_slurm_requeued_the_job(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_watch_of_a_done_run_ends_although_slurm_requeued_its_job(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().stopped(9).requeued("preempted")
     builder.attempt("7.1").restored(9).trained(10, 400).finished()
     queue.answers("7|PENDING|BeginTime|")

@@ -80,7 +80,7 @@ def test_sweep_table_has_values_states_and_metrics_best_first(built: SweepBuilde
 
 
 @pytest.mark.parametrize("verb", [cancel_sweep, stop_sweep, check_sweep_over, watch_sweep])
-def test_verbs_for_jobs_refuse_a_copied_sweep(built: SweepBuilder, queue: FakeQueue, verb: Any) -> None:
+def test_cancel_stop_rm_and_watch_refuse_a_copied_sweep(built: SweepBuilder, queue: FakeQueue, verb: Any) -> None:
     shutil.copytree(built.sweep.path, "runs/copy")
     with pytest.raises(RunError, match=r"runs/copy: is a copy of runs/s, and job 7_0 is that one's\. Name runs/s;"):
         verb(SweepDir(Path("runs/copy").absolute()))
@@ -112,7 +112,9 @@ def test_best_first_ranks_by_the_direction_of_the_metric(built: SweepBuilder) ->
         best_first(elements, "test_acuracy")
 
 
-def test_sweep_function_returns_a_row_for_each_element(built: SweepBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sweep_function_and_command_return_elements_best_first(
+    built: SweepBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = clusterdp.sweep("runs/s")
     assert rows[0]["element"] == 2
     assert {name: rows[0][name] for name in ("params.lr", "state", "step", "job", "test_loss")} == {
@@ -144,14 +146,14 @@ def test_status_takes_a_sweep_or_an_element(built: SweepBuilder, capsys: pytest.
     assert len(json.loads(capsys.readouterr().out)["elements"]) == 4
 
 
-def test_verbs_for_single_runs_refuse_a_sweep(built: SweepBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_goodput_plot_and_diff_refuse_a_sweep(built: SweepBuilder, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["goodput"], ["plot"], ["diff", "runs/s/0"], ["diff"]):
         others = ["runs/s/1"] if words == ["diff"] else []
         assert main([*words, "runs/s", *others]) == 4
         assert capsys.readouterr().err.startswith("clusterdp: runs/s: is a sweep. Name an element, as runs/s/0;")
 
 
-def test_report_of_a_sweep_has_its_elements(built: SweepBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_of_a_sweep_shows_all_its_elements(built: SweepBuilder, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "runs/s"]) == 0
     assert capsys.readouterr().out.startswith("report-s.html: 4 runs, ")
     assert "<title>0, 1, 2, 3</title>" in Path("report-s.html").read_text()
@@ -187,13 +189,13 @@ def test_cancel_sweep_marks_every_element_before_a_single_scancel(built: SweepBu
     assert {each.status.state for each in read_sweep(built.sweep).elements[2:]} == {RunState.CANCELLED}
 
 
-def test_cancel_of_an_element_leaves_the_others(built: SweepBuilder, queue: FakeQueue) -> None:
+def test_cancel_of_a_sweep_element_does_not_cancel_its_neighbours(built: SweepBuilder, queue: FakeQueue) -> None:
     cancel(built.sweep.element(2))
     assert [line for line in queue.asked if "cancel" in line] == ["scancel 7_2"]
     assert not (built.sweep.path / "3/cancelled").exists()
 
 
-def test_cancel_sweep_keeps_its_marks_without_an_answer_of_slurm(built: SweepBuilder, queue: FakeQueue) -> None:
+def test_cancel_sweep_keeps_its_marks_if_slurm_does_not_answer(built: SweepBuilder, queue: FakeQueue) -> None:
     queue.answers(error="Unable to contact slurm controller")
     queue.write("scancel", "echo 'Unable to contact slurm controller' >&2; exit 1\n")
     with pytest.raises(SlurmError, match=r"They are marked.* Job 7 may still run: `clusterdp cancel runs/s` again"):
@@ -226,7 +228,7 @@ def test_watch_sweep_prints_counts_until_every_element_ends(built: SweepBuilder,
     assert code == 1
 
 
-def test_watch_sweep_believes_a_lasting_unrecorded_end(built: SweepBuilder, queue: FakeQueue) -> None:
+def test_watch_sweep_accepts_an_unrecorded_end_after_the_settling_time(built: SweepBuilder, queue: FakeQueue) -> None:
     queue.answers("7_2|CANCELLED|None|", "7_3|CANCELLED|None|")
     clock, out = Clock(), io.StringIO()
     watch_sweep(built.sweep, out, pace=SweepPace(clock=lambda: clock.now, sleep=clock.sleep))
@@ -236,7 +238,7 @@ def test_watch_sweep_believes_a_lasting_unrecorded_end(built: SweepBuilder, queu
     assert offered == ["failed", "cancelled"]
 
 
-def test_sweep_retry_dry_run_lists_its_elements(
+def test_sweep_dry_run_lists_elements_to_retry_or_resume_without_submitting(
     built: SweepBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     queue.answers("7_3|PENDING|Priority|")
@@ -251,14 +253,14 @@ def test_sweep_retry_dry_run_lists_its_elements(
     assert not [line for line in queue.asked if line.startswith("sbatch")]
 
 
-def test_element_without_a_submit_record_is_found_by_its_array(built: SweepBuilder, queue: FakeQueue) -> None:
+def test_element_without_a_submit_record_gets_its_job_from_the_array(built: SweepBuilder, queue: FakeQueue) -> None:
     for path in built.elements[3].run.events.iterdir():
         path.unlink()
     assert read_sweep(built.sweep).elements[3].status.state is RunState.WAITING
     assert read_sweep(built.sweep).elements[3].history.job == "7_3"
 
 
-def test_reasons_of_failed_elements_are_in_table_rows_and_why(
+def test_failure_reason_of_an_element_is_in_sweep_rows_status_and_why(
     built: SweepBuilder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = built.elements[1].run.attempt("7_1.0").logs / "rank-00000.out"
@@ -275,7 +277,7 @@ def test_reasons_of_failed_elements_are_in_table_rows_and_why(
     assert reason in capsys.readouterr().out
 
 
-def test_why_of_a_sweep_groups_reasons_of_waiting_elements(
+def test_why_of_a_sweep_prints_state_counts_and_reasons_of_waiting_elements(
     built: SweepBuilder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["why", "runs/s"]) == 0
@@ -287,7 +289,7 @@ def test_why_of_a_sweep_groups_reasons_of_waiting_elements(
     assert [each["element"] for each in json.loads(capsys.readouterr().out)["elements"]] == [0, 1, 2, 3]
 
 
-def test_to_retry_takes_elements_in_the_named_state(built: SweepBuilder, queue: FakeQueue) -> None:
+def test_to_retry_takes_ended_elements_in_the_named_state(built: SweepBuilder, queue: FakeQueue) -> None:
     status = read_sweep(built.sweep)
     assert [each.number for each in to_retry(status, "failed")] == [1]
     assert to_retry(status, "cancelled") == to_retry(status, "unsubmitted") == []
@@ -338,7 +340,7 @@ def test_sweep_retry_names_files_changed_since_the_snapshot(
     assert capsys.readouterr().out.startswith(said)
 
 
-def test_sweep_top_resumes_the_best_after_all_have_ended(
+def test_sweep_top_resume_refuses_running_elements_and_resumes_the_best_ended_ones(
     built: SweepBuilder, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     values = {"entry": "train:main", "params": {"epochs": 3}, "launch": {"python": "python"}}
@@ -369,7 +371,7 @@ def test_sweep_top_resumes_the_best_after_all_have_ended(
         (["--by", "los"], "--by los: no element has measured it. Did you mean loss?"),
     ],
 )
-def test_mistaken_sweep_command_is_an_error(
+def test_mistaken_sweep_option_is_an_error_with_its_name(
     built: SweepBuilder, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sweep", "runs/s", *words]) != 0
@@ -419,7 +421,7 @@ def test_list_asks_squeue_once_for_runs_and_sweep_elements(
     assert "--array" in queue.asked[0]
 
 
-def test_list_marks_a_sweep_unknown_to_slurm(
+def test_list_marks_a_sweep_with_a_question_mark_if_squeue_fails(
     built: SweepBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     queue.answers(error="Unable to contact slurm controller")
@@ -431,7 +433,7 @@ def test_list_marks_a_sweep_unknown_to_slurm(
     assert row_of(built, capsys)[0]["as_recorded"]
 
 
-def test_list_finds_an_unrecorded_element_by_its_array(
+def test_list_finds_the_job_of_an_unrecorded_element_in_its_array(
     built: SweepBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.rmtree(built.elements[3].run.events)
@@ -449,7 +451,9 @@ def test_list_omits_and_names_a_sweep_with_a_damaged_table(
     assert said.err.startswith(f"clusterdp: left out: {built.sweep.path}: sweep.json: is not the table of a sweep. ")
 
 
-def test_counts_of_a_sweep_do_not_match_a_tag(built: SweepBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tag_filter_does_not_match_the_state_counts_of_a_sweep(
+    built: SweepBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert row_of(built, capsys)[0]["note"] == ""
     assert main(["list", "--tag", "failed"]) == 0
     assert capsys.readouterr().out == "No run is meant by these words.\n"
@@ -466,7 +470,7 @@ def test_resumed_element_has_no_list_row_beside_its_sweep(
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["run", "s"]
 
 
-def test_rm_removes_a_sweep_after_all_elements_end(
+def test_rm_removes_a_sweep_only_after_all_elements_end(
     built: SweepBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in (0, 1, 2, 3):
@@ -489,7 +493,7 @@ def test_malformed_sweep_table_is_a_one_line_error(built: SweepBuilder) -> None:
             read_sweep(built.sweep)
 
 
-def test_element_states_asks_squeue_with_array(queue: FakeQueue) -> None:
+def test_squeue_is_asked_with_the_array_option_only_for_elements(queue: FakeQueue) -> None:
     queue.answers("7_3|PENDING|Priority|")
     assert job_states(["7_3"])["7_3"].state == "PENDING"
     assert element_states(["7"])["7_3"].state == "PENDING"
@@ -497,7 +501,7 @@ def test_element_states_asks_squeue_with_array(queue: FakeQueue) -> None:
     assert ["--array" in line for line in queue.asked] == [True, True, False]
 
 
-def test_max_array_size_is_read_from_slurm(queue: FakeQueue) -> None:
+def test_max_array_size_is_read_from_scontrol_or_defaults_to_1001(queue: FakeQueue) -> None:
     queue.write("scontrol", "echo 'MaxArraySize            = 4001'\n")
     assert max_array_size() == 4001
     queue.write("scontrol", "exit 1\n")

@@ -76,12 +76,14 @@ def test_why_screen_of_a_pending_job_equals_its_golden_file(
         ("Dependency", "do     `scontrol show job 7` has the job ids at Dependency="),
     ],
 )
-def test_why_explains_each_pending_reason(reason: str, words: str, builder: RunBuilder, queue: FakeQueue) -> None:
+def test_why_of_a_pending_job_suggests_a_remedy_for_its_reason(
+    reason: str, words: str, builder: RunBuilder, queue: FakeQueue
+) -> None:
     pending(queue, reason)
     assert words in screen(builder.submitted().run, 120)
 
 
-def test_why_shows_slurms_start_estimate_only_if_given(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_why_prints_slurms_start_estimate_or_reports_a_missing_one(builder: RunBuilder, queue: FakeQueue) -> None:
     pending(queue, "Resources")
     assert "start  Slurm has no estimate\n" in screen(builder.submitted().run)
     pending(queue, "Resources", start="2023-11-20T08:00:00")
@@ -105,7 +107,7 @@ def test_why_shows_slurms_start_estimate_only_if_given(builder: RunBuilder, queu
         ("no row at all", "(null)"),
     ],
 )
-def test_why_suggests_no_smaller_request_without_fitting_nodes(
+def test_why_suggests_no_smaller_request_if_fewer_nodes_would_not_help(
     row: str, features: str, builder: RunBuilder, queue: FakeQueue
 ) -> None:
     busy = "mixed|6|64|512000|gpu:8||infinite|1-infinite"
@@ -120,7 +122,7 @@ def test_why_names_the_node_limit_of_the_partition(builder: RunBuilder, queue: F
     assert "less   gpu has 3 nodes in all" in screen(builder.run)
 
 
-def test_why_of_a_pending_job_explains_its_last_crash(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_why_of_a_requeued_pending_job_explains_its_last_crash(builder: RunBuilder, queue: FakeQueue) -> None:
     trace = "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n"
     builder.submitted().attempt().printed(trace, 1).requeued("crash")
     pending(queue, "BeginTime")
@@ -129,7 +131,7 @@ def test_why_of_a_pending_job_explains_its_last_crash(builder: RunBuilder, queue
     assert "cause  the GPU's memory is full" in text
 
 
-def test_why_without_an_answer_of_slurm_is_not_an_error(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_why_prints_the_remaining_facts_if_a_slurm_command_fails(builder: RunBuilder, queue: FakeQueue) -> None:
     queue.answers(error="slurm_load_jobs error: Unable to contact slurm controller")
     assert "Unable to contact slurm controller" in screen(builder.submitted().run)
     queue.answers("7|PENDING|Resources|")
@@ -140,7 +142,7 @@ def test_why_without_an_answer_of_slurm_is_not_an_error(builder: RunBuilder, que
     assert "asks   4 nodes, 32 CPUs, 32 GPUs, 04:00:00 of time" in screen(builder.run)
 
 
-def test_attempt_of_a_finished_run_is_not_a_second_fault(builder: RunBuilder) -> None:
+def test_attempt_started_after_a_failed_run_is_not_counted_as_a_retry(builder: RunBuilder) -> None:
     builder.submitted().attempt().trained(1, 20).failed(exit=1)
     builder.run.attempt("7.1").path.mkdir()
     AttemptBuilder(builder, builder.run.attempt("7.1")).failed(exit=1)
@@ -159,7 +161,7 @@ END_OF_STEP = "slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT 2023-11-14T
         ("signal", ""),
     ],
 )
-def test_ranks_ended_by_slurm_are_not_blamed_for_a_recorded_cause(cause: str, reason: str, builder: RunBuilder) -> None:
+def test_why_status_and_watch_do_not_blame_ranks_ended_by_slurm(cause: str, reason: str, builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt().stopped(40).printed(f"step 40\n{END_OF_STEP}")
     builder.batch_log("srun: error: n1: task 0: Killed\n")
     attempt.exited(143).failed(cause, **({"reason": reason} if reason else {}))
@@ -176,7 +178,7 @@ def test_ranks_ended_by_slurm_are_not_blamed_for_a_recorded_cause(cause: str, re
         assert "rank 0" not in shown.partition("clusterdp ")[0]
 
 
-def test_why_of_a_running_or_vanished_run_shows_its_state(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_why_shows_the_state_of_running_vanished_cancelled_and_done_runs(builder: RunBuilder, queue: FakeQueue) -> None:
     attempt = builder.submitted().attempt().trained(1, 20)
     queue.answers("7|RUNNING|None|n[1-2]")
     assert "why    it runs\nwhere  attempt 1 on n[1-2]" in screen(builder.run)
@@ -192,7 +194,7 @@ def test_why_of_a_running_or_vanished_run_shows_its_state(builder: RunBuilder, q
     assert "ended  it finished at step 20\n" in screen(builder.run)
 
 
-def test_why_of_a_run_after_giving_up_shows_the_last_failure(builder: RunBuilder) -> None:
+def test_why_of_a_given_up_run_shows_the_limit_and_last_failure(builder: RunBuilder) -> None:
     builder.submitted().attempt("7.0").printed("Traceback (most recent call last):\nKeyError: 'lr'\n", 1).requeued(
         "crash"
     )
@@ -235,7 +237,9 @@ def test_why_reads_only_the_end_of_a_huge_log(builder: RunBuilder) -> None:
     assert "cause  the loss or a gradient is not a finite number" in screen(builder.run)
 
 
-def test_why_survives_a_missing_or_torn_run_folder(builder: RunBuilder, queue: FakeQueue, tmp_path: Path) -> None:
+def test_why_survives_a_missing_run_folder_and_torn_error_notes(
+    builder: RunBuilder, queue: FakeQueue, tmp_path: Path
+) -> None:
     assert "waiting" in screen(RunDir(tmp_path / "gone"))
     attempt = builder.submitted().attempt()
     attempt.files.error.write_text("n1")  # torn
@@ -273,13 +277,13 @@ def test_why_json_has_the_values_of_the_screen(elsewhere: Path, builder: RunBuil
     assert "resources.nodes=2" in waits["smaller"]
 
 
-def test_status_has_a_line_of_why(elsewhere: Path) -> None:
+def test_status_of_a_failed_run_has_a_line_with_the_cause(elsewhere: Path) -> None:
     history = read_history(restore("memory-error", elsewhere / "runs" / "memory"))
     lines = status_text(history, current_status(history), NOW, Colour(io.StringIO()))
     assert "why    the program asked for more memory than the node gives it (rank 0 on n1)" in lines
 
 
-def test_why_uses_the_exit_code_of_the_silent_rank(builder: RunBuilder) -> None:
+def test_why_prints_the_exit_code_of_the_silent_rank_not_of_srun(builder: RunBuilder) -> None:
     """srun ends the other ranks, and then itself with 143."""
     attempt = builder.submitted().attempt()
     attempt.printed("step 1\n", 0).printed("", 1).failed("start", exit=143)

@@ -38,7 +38,7 @@ def test_earlier_lost_connection_is_not_the_first_failure(builder: RunBuilder) -
         "step 1\nclusterdp: ending rank 0, because another failed: rank 2: ClusterdpError: loader: ...\n",
     ],
 )
-def test_rank_named_by_its_peers_is_blamed_for_its_last_line(builder: RunBuilder, words: str) -> None:
+def test_rank_named_by_its_peers_is_blamed_with_its_last_line(builder: RunBuilder, words: str) -> None:
     crashed(builder, {0: words, 1: ECHO, 2: "step 1\nclusterdp: loader: a worker was killed\n"})
     builder.batch_log("srun: error: n2: task 2: Exited with exit code 1\nsrun: error: n1: task 0: Killed\n")
     found = find_failure(read_history(builder.run))
@@ -52,24 +52,24 @@ def test_named_rank_with_only_a_lost_connection_is_not_blamed(builder: RunBuilde
     assert find_failure(read_history(builder.run)).rank == 2
 
 
-def test_truncated_traceback_is_not_an_error(builder: RunBuilder) -> None:
+def test_truncated_traceback_is_not_the_first_failure(builder: RunBuilder) -> None:
     crashed(builder, {0: "step 1\nTraceback (most recent call last):\n  File x", 1: CAUSE})
     assert find_failure(read_history(builder.run)).rank == 1
 
 
-def test_earliest_error_is_the_first_failure(builder: RunBuilder) -> None:
+def test_rank_with_the_oldest_log_is_blamed_if_several_have_errors(builder: RunBuilder) -> None:
     crashed(builder, {3: CAUSE, 0: CAUSE, 1: CAUSE})
     assert find_failure(read_history(builder.run)).rank == 3
 
 
-def test_silent_killed_rank_is_found_by_srun(builder: RunBuilder) -> None:
+def test_silent_killed_rank_is_found_by_its_srun_message(builder: RunBuilder) -> None:
     crashed(builder, {0: "step 1\n", 1: "step 1\n", 2: "step 1\nstep 2\n"})
     builder.batch_log("srun: error: n1: task 2: Out Of Memory\nsrun: error: n1: tasks 0-1: Terminated\n")
     found = find_failure(read_history(builder.run))
     assert (found.rank, found.said, found.lines) == (2, "Out Of Memory", ["step 1", "step 2"])
 
 
-def test_killed_rank_is_blamed_before_its_earlier_survivor(builder: RunBuilder) -> None:
+def test_killed_rank_is_blamed_before_a_rank_with_a_lost_connection(builder: RunBuilder) -> None:
     crashed(builder, {0: ECHO, 1: "step 1\n"})
     builder.batch_log("srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: task 1: Killed\n")
     found = find_failure(read_history(builder.run))
@@ -85,7 +85,7 @@ def test_rank_recorded_by_the_batch_program_is_blamed(builder: RunBuilder) -> No
     assert (found.rank, found.evidence, found.error) == (1, "record", "ValueError: the loss is nan")
 
 
-def test_error_of_the_torchrun_agent_counts_for_silent_ranks(builder: RunBuilder) -> None:
+def test_error_of_the_torchrun_agent_is_shown_without_rank_logs(builder: RunBuilder) -> None:
     attempt = crashed(builder, {})
     (attempt.files.logs / "node-00001.out").write_text("Traceback (most recent call last):\nno such file: train.py\n")
     found = find_failure(read_history(builder.run))
@@ -133,7 +133,7 @@ def test_failure_without_ranks_shows_the_batch_log(builder: RunBuilder) -> None:
     assert found.lines == [f"line {i}" for i in range(85, 100)]
 
 
-def test_fatal_line_of_a_container_counts_before_the_exit_code(builder: RunBuilder) -> None:
+def test_fatal_container_line_of_a_rank_is_blamed_before_an_exit_code(builder: RunBuilder) -> None:
     fatal = "FATAL:   could not open image /data/img.sif: no such file"
     crashed(builder, {0: "", 1: f"{fatal}\n"})
     builder.batch_log("srun: error: n1: task 0: Exited with exit code 255\n")
@@ -146,19 +146,19 @@ def test_find_failure_survives_a_run_without_logs(builder: RunBuilder) -> None:
     assert (found.log, found.lines) == (None, [])
 
 
-def test_failure_of_an_attempt_giving_up_is_the_one_before(builder: RunBuilder) -> None:
+def test_attempt_giving_up_without_ranks_shows_the_failure_of_the_previous_attempt(builder: RunBuilder) -> None:
     builder.submitted().attempt("7.0").printed(CAUSE, 1).requeued("crash")
     builder.attempt("7.1").failed("gave-up")
     assert find_failure(read_history(builder.run)).rank == 1
 
 
-def test_failure_of_a_run_attempt_giving_up_is_its_own(builder: RunBuilder) -> None:
+def test_attempt_giving_up_after_its_ranks_ran_shows_its_own_failure(builder: RunBuilder) -> None:
     builder.submitted().attempt("7.0").printed(CAUSE, 1).requeued("asked")
     builder.attempt("7.1").printed(CAUSE, 2).failed("gave-up")
     assert find_failure(read_history(builder.run)).rank == 2
 
 
-def test_find_failure_reads_only_the_ends_of_thousand_logs(
+def test_find_failure_names_the_failed_rank_among_thousand_logs_in_one_pass(
     builder: RunBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt = builder.submitted().attempt()
@@ -179,7 +179,7 @@ def test_find_failure_reads_only_the_ends_of_thousand_logs(
     assert max(read) <= 64 * 1024
 
 
-def test_find_failure_names_few_followers_and_counts_the_others(builder: RunBuilder) -> None:
+def test_find_failure_lists_63_follower_ranks_and_counts_unread_logs(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt()
     for rank in range(100):
         attempt.printed(CAUSE if rank == 99 else ECHO, rank)
@@ -192,7 +192,7 @@ def test_find_failure_names_few_followers_and_counts_the_others(builder: RunBuil
     assert ("then", said) in facts(history, found)
 
 
-def test_rank_with_a_segfault_counts_before_errors_of_its_peers(builder: RunBuilder) -> None:
+def test_rank_with_a_segfault_is_blamed_before_errors_of_its_peers(builder: RunBuilder) -> None:
     crashed(builder, {0: "Traceback (most recent call last):\nPeerLost: rank 1\n", 1: "step 1\n"})
     builder.batch_log(
         "srun: error: n1: task 1: Segmentation fault (core dumped)\nsrun: error: n1: task 0: Exited with exit code 1\n"
@@ -201,7 +201,7 @@ def test_rank_with_a_segfault_counts_before_errors_of_its_peers(builder: RunBuil
     assert (found.rank, found.known and found.known.name, found.evidence) == (1, "segfault", "srun")
 
 
-def test_silent_exit_does_not_count_before_an_error(builder: RunBuilder) -> None:
+def test_rank_with_an_error_is_blamed_before_a_silent_exit(builder: RunBuilder) -> None:
     crashed(builder, {0: "step 1\n", 1: CAUSE})
     builder.batch_log(
         "srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n1: task 1: Exited with exit code 1\n"
@@ -228,7 +228,7 @@ def test_oom_notice_does_not_replace_a_known_error(builder: RunBuilder) -> None:
     assert found.known.name == "missing-module"
 
 
-def test_srun_messages_of_earlier_attempts_are_ignored(builder: RunBuilder) -> None:
+def test_srun_messages_of_earlier_and_later_attempts_are_ignored(builder: RunBuilder) -> None:
     attempt = crashed(builder, {0: "step 1\n", 1: "step 1\n", 2: "step 1\n"})
     builder.batch_log(
         "srun: error: n1: task 2: Killed\n"
@@ -240,7 +240,7 @@ def test_srun_messages_of_earlier_attempts_are_ignored(builder: RunBuilder) -> N
     assert find_failure(read_history(builder.run)).rank == 1
 
 
-def test_error_note_of_the_first_failed_rank_counts_before_all(builder: RunBuilder) -> None:
+def test_rank_of_the_error_note_is_blamed_before_ranks_with_errors(builder: RunBuilder) -> None:
     attempt = crashed(builder, {0: CAUSE, 1: CAUSE, 2: CAUSE})
     attempt.files.error.write_text("n2\n120\nValueError: the loss is nan\n2\n")
     found = find_failure(read_history(builder.run))
@@ -265,7 +265,7 @@ def test_known_error_of_chained_exceptions_is_named(builder: RunBuilder) -> None
     assert (found.known.name, found.lines[0]) == ("quota", "Traceback (most recent call last):")
 
 
-def test_error_caught_long_before_is_ignored(builder: RunBuilder) -> None:
+def test_known_error_caught_long_before_a_traceback_is_ignored(builder: RunBuilder) -> None:
     caught = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n" + "step\n" * 50
     crashed(builder, {0: caught + "Traceback (most recent call last):\n  File x\nKeyError: 'lr'\n"})
     found = find_failure(read_history(builder.run))
@@ -283,7 +283,9 @@ def test_error_caught_long_before_is_ignored(builder: RunBuilder) -> None:
         ("warning: [Errno 2] No such file or directory: 'cache.json'; it is made anew", False),
     ],
 )
-def test_known_line_before_a_traceback_names_the_cause(before: str, counts: bool, builder: RunBuilder) -> None:
+def test_known_error_line_unlike_a_warning_before_a_traceback_names_the_cause(
+    before: str, counts: bool, builder: RunBuilder
+) -> None:
     crashed(builder, {0: f"{before}\n{CAUSE.replace('the loss is nan', 'x')}"})
     assert bool(find_failure(read_history(builder.run)).known) is counts
 
@@ -291,7 +293,7 @@ def test_known_line_before_a_traceback_names_the_cause(before: str, counts: bool
 SETUP = "launch.setup: line 2 ended with exit code 1: source /nope/bin/activate"
 
 
-def test_failed_setup_line_is_the_cause_without_ranks(builder: RunBuilder) -> None:
+def test_failed_setup_line_is_the_cause_if_no_rank_started(builder: RunBuilder) -> None:
     builder.batch_log(f"/dev/stdin: line 2: /nope/bin/activate: No such file or directory\nclusterdp: {SETUP}.\n")
     attempt = builder.submitted().attempt()
     attempt.files.error.write_text(f"n2\n\n{SETUP}\n")

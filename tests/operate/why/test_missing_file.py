@@ -49,7 +49,7 @@ def remedy(builder: RunBuilder, log: str) -> str | None:
         "Traceback (most recent call last):\ncat: data/set/train.bin: No such file or directory\n",
     ],
 )
-def test_status_and_watch_name_the_snapshot_link_for_a_missing_file(crashed: RunBuilder, line: str) -> None:
+def test_status_and_watch_suggest_a_snapshot_link_for_a_missing_file(crashed: RunBuilder, line: str) -> None:
     said = remedy(crashed, line)
     assert said
     assert said.startswith("data/set/train.bin is in ")
@@ -60,7 +60,7 @@ def test_status_and_watch_name_the_snapshot_link_for_a_missing_file(crashed: Run
     assert said in summary(history, status, Colour(io.StringIO()), crashed.now)
 
 
-def test_snapshot_link_names_only_the_missing_part(crashed: RunBuilder) -> None:
+def test_snapshot_remedy_links_only_the_missing_path(crashed: RunBuilder) -> None:
     (crashed.run.code / "data/set").mkdir(parents=True)
     said = remedy(crashed, PYTHON.format(crashed.run.code / "data/set/train.bin"))
     assert said
@@ -68,10 +68,10 @@ def test_snapshot_link_names_only_the_missing_part(crashed: RunBuilder) -> None:
 
 
 @pytest.mark.parametrize("name", ["data/set/other.bin", "/etc/no-such-file", "../../here/train.py", "train.py", "\0"])
-def test_missing_files_outside_the_submit_folder_get_no_remedy(crashed: RunBuilder, name: str) -> None:
+def test_missing_file_gets_no_remedy_if_a_snapshot_link_would_not_help(crashed: RunBuilder, name: str) -> None:
     assert remedy(crashed, PYTHON.format(name)) is None
 
 
-def test_run_without_a_snapshot_gets_no_link_remedy(builder: RunBuilder, submit_dir: Path) -> None:
+def test_missing_file_of_a_run_without_a_snapshot_gets_no_remedy(builder: RunBuilder, submit_dir: Path) -> None:
     builder.submitted(dir=str(submit_dir))
     assert remedy(builder, PYTHON.format("data/set/train.bin")) is None

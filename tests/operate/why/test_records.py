@@ -26,7 +26,7 @@ def check(name: str, run: RunDir) -> FirstFailure:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_first_failure_of_each_recorded_run_is_named(name: str, tmp_path: Path) -> None:
+def test_find_failure_names_rank_and_cause_of_each_recorded_failed_run(name: str, tmp_path: Path) -> None:
     found = check(name, restore(name, tmp_path / name))
     assert found.rank not in found.followed
     assert found.behind == ((2,) if name == "collective-timeout" else ())

@@ -12,7 +12,7 @@ from clusterdp.operate.why.signatures import SIGNATURES
 
 
 @pytest.mark.parametrize("signature", SIGNATURES, ids=lambda each: each.name)
-def test_example_of_each_signature_is_matched_only_by_it(signature: Signature) -> None:
+def test_example_of_each_signature_is_recognized_as_its_own_failure(signature: Signature) -> None:
     found = known(signature.example)
     assert found is not None
     assert found.name == signature.name
@@ -29,20 +29,20 @@ def test_example_of_each_signature_is_matched_only_by_it(signature: Signature) -
         ("./train.py: Permission denied", "not-executable"),
     ],
 )
-def test_missing_program_in_a_step_shell_is_known(shell: str, line: str, name: str) -> None:
+def test_failed_program_start_in_a_step_shell_is_recognized(shell: str, line: str, name: str) -> None:
     found = known(f"{shell}: line 19: {line}")
     assert found is not None
     assert found.name == name
 
 
 @pytest.mark.parametrize("why", ["", " DUE TO TASK FAILURE", " DUE to SIGNAL Terminated"])
-def test_cancelled_step_notice_is_a_consequence_on_each_release(why: str) -> None:
+def test_cancelled_step_notice_of_each_slurm_release_is_a_consequence(why: str) -> None:
     found = known(f"[2026-11-24T14:02:41.113] error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-24T14:02:41{why} ***")
     assert found is not None
     assert (found.name, found.consequence) == ("step-cancelled", True)
 
 
-def test_end_of_a_step_after_its_killed_batch_script_is_a_consequence() -> None:
+def test_failed_step_notice_after_a_killed_batch_script_is_a_consequence() -> None:
     found = known("slurmstepd-n1: error: *** STEP 7.0 ON n1 FAILED (non-zero exit code or other failure mode) ***")
     assert found is not None
     assert (found.name, found.consequence) == ("step-cancelled", True)
