@@ -54,7 +54,7 @@ def test_node_failing_the_preflight_is_avoided_by_the_next_attempt(cluster: Clus
 
 
 def test_preflight_ends_as_soon_as_a_task_dies(cluster: Cluster, project: Path) -> None:
-    dies = PYTHON.replace("ulimit -f 0", 'case "$*" in *preflight*) exit 9 ;; esac')  # before it can say anything
+    dies = PYTHON.replace("ulimit -f 0", 'case "$*" in *train.preflight*) exit 9 ;; esac')  # before it can say anything
     run = run_with(cluster, project, dies)
     first, _ = run.events("preflight")
     assert first["failures"] == ["n2: its task has died: Exited with exit code 9"], run.account()

@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -46,9 +46,12 @@ def slow_start(cluster: FakeCluster) -> Iterator[None]:
 
 
 def users_of_lock(cluster: FakeCluster) -> list[int]:
-    """The pids of those that have it open, as often as they have."""
-    links = Path("/proc").glob("[0-9]*/fd/*")
-    return [int(link.parts[2]) for link in links if target(link) == str(cluster.folder / "state" / "lock")]
+    """The pids of processes that have it open, once for each descriptor."""
+    lock, pids = str(cluster.folder / "state" / "lock"), []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # the process has ended meanwhile
+            pids += [int(folder.name) for link in (folder / "fd").iterdir() if target(link) == lock]
+    return pids
 
 
 def target(link: Path) -> str:
