@@ -41,13 +41,13 @@ def resumed(folder: Path, step: int | None = None, **options: Any) -> list[Any]:
     return [each.step if each else None for each in found]
 
 
-def test_each_phase_restores_its_own_newest_commit(tmp_path: Path) -> None:
+def test_each_phase_restores_its_own_newest_checkpoint(tmp_path: Path) -> None:
     two_phases(tmp_path, keep_last=9)
     assert commits(tmp_path) == [("", 1), ("", 2), ("b", 3), ("b", 4)]
     assert resumed(tmp_path) == [2, 4]
 
 
-def test_store_keeps_the_newest_commit_of_each_phase(tmp_path: Path) -> None:
+def test_local_folder_and_store_keep_the_newest_checkpoint_of_each_phase(tmp_path: Path) -> None:
     checkpointer = two_phases(tmp_path / "far", second=6, local=tmp_path / "near", keep_last=1, keep_local=1)
     assert checkpointer.upload(60)
     for folder in ("near", "far"):
@@ -63,7 +63,7 @@ def test_restoring_a_step_of_an_earlier_phase_restarts_the_later_phases(tmp_path
     assert resumed(tmp_path) == [1, None]
 
 
-def test_phase_before_the_restored_step_is_restored_at_its_end(tmp_path: Path) -> None:
+def test_restoring_a_later_phase_step_restores_earlier_phases_at_their_end(tmp_path: Path) -> None:
     two_phases(tmp_path, keep_last=9)
     assert resumed(tmp_path, step=3) == [2, 4]
     assert commits(tmp_path) == [("", 1), ("", 2), ("b", 3), ("b", 4)], "nothing is retired by that"

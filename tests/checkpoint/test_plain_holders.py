@@ -44,7 +44,7 @@ def test_restored_parameter_outside_a_module_keeps_its_adam_moments(tmp_path: Pa
     assert torch.equal(again.state[other]["exp_avg"], optimizer.state[alpha]["exp_avg"])
 
 
-def test_restoring_a_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:
+def test_restoring_into_a_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:
     Checkpointer(tmp_path, {"mean": torch.ones(2)}).save(1)
     with pytest.raises(
         StateError, match=r"mean: .* float32 of \(2,\) when it was saved, and is float32 of \(3,\) here"
@@ -59,4 +59,4 @@ def test_plain_number_as_state_is_refused_with_the_dict_to_write(tmp_path: Path)
 
 def test_unsavable_value_in_a_dict_is_refused_with_its_key(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"best/fn: a function cannot be saved"):
-        Checkpointer(tmp_path, {"best": {"fn": test_restoring_a_tensor_of_another_shape_is_refused}}).save(1)
+        Checkpointer(tmp_path, {"best": {"fn": test_restoring_into_a_tensor_of_another_shape_is_refused}}).save(1)

@@ -82,7 +82,7 @@ def load_numbers(rank: int, size: int, folder: str) -> tuple[bool, list[float]]:
     return answers[0]
 
 
-def test_checkpoint_is_restored_on_any_number_of_ranks_but_not_as_exact(tmp_path: Path) -> None:
+def test_restore_on_any_rank_count_is_exact_only_on_the_same_count(tmp_path: Path) -> None:
     for writers in (1, 3):
         folder = str(tmp_path / str(writers))
         on_ranks(writers, save_numbers, folder)
@@ -217,7 +217,7 @@ def load_batch_norm(rank: int, size: int, folder: str) -> list[float]:
     return model.running_mean.unique().tolist()  # type: ignore[union-attr, operator]
 
 
-def test_ranks_restore_their_own_buffers_and_additional_ranks_those_of_rank_0(
+def test_buffers_are_restored_per_rank_but_from_rank_0_on_fewer_ranks(
     tmp_path: Path,
 ) -> None:
     answers = on_ranks(4, save_batch_norm, str(tmp_path))
@@ -256,7 +256,7 @@ def train_gan(rank: int, size: int, folder: str, first: int, last: int) -> str:
     return digest([model.module.state_dict(), optimizer.state_dict()])
 
 
-def test_resumed_buffers_differing_between_ranks_are_exact_on_every_rank(tmp_path: Path) -> None:
+def test_model_with_different_buffers_per_rank_resumes_bit_for_bit(tmp_path: Path) -> None:
     expected = on_ranks(2, train_gan, str(tmp_path / "whole"), 0, 4)
     on_ranks(2, train_gan, str(tmp_path / "parts"), 0, 2)
     assert on_ranks(2, train_gan, str(tmp_path / "parts"), 2, 4) == expected

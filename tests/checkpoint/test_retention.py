@@ -98,7 +98,7 @@ def test_prune_removes_and_syncs_the_manifest_before_its_files(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_prune_deletes_the_other_checkpoints_if_one_deletion_fails(
+def test_prune_continues_with_the_next_checkpoint_after_a_failed_deletion(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     commits = save(tmp_path, 1, 2, 3)
@@ -111,7 +111,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_retention_deletes_no_files_behind_a_linked_step_folder(
+def test_retention_deletes_no_files_behind_a_symlinked_step_folder(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
@@ -180,7 +180,7 @@ def after_two_saves(folder: Path, keep_last: int = 3) -> tuple[Sick, Checkpointe
     return storage, Checkpointer(storage, {"x": Counter()}, keep_last=keep_last)
 
 
-def test_commit_after_a_failed_save_is_newer_than_an_unreadable_one(tmp_path: Path) -> None:
+def test_checkpoint_saved_after_a_failed_save_sorts_after_an_unreadable_one(tmp_path: Path) -> None:
     storage, checkpointer = after_two_saves(tmp_path)
     storage.sick = {list_checkpoints(tmp_path)[-1].name}
     checkpointer.restore()
@@ -193,7 +193,7 @@ def test_commit_after_a_failed_save_is_newer_than_an_unreadable_one(tmp_path: Pa
     assert len({info.order for info in list_checkpoints(tmp_path)}) == 3
 
 
-def test_commit_is_newer_than_an_unreadable_commit_with_retired_ones(tmp_path: Path) -> None:
+def test_checkpoint_reuses_no_order_number_of_an_unreadable_rollback_manifest(tmp_path: Path) -> None:
     storage, checkpointer = after_two_saves(tmp_path)
     checkpointer.restore(1, retire_later=True)
     storage.sick = {list_checkpoints(tmp_path)[-1].name}

@@ -31,7 +31,7 @@ def received(thing: Any) -> Any:
     return distributed_c10d._tensor_to_object(torch.frombuffer(bytearray(data), dtype=torch.uint8), len(data), None)
 
 
-def test_pickle_from_a_rank_runs_no_code_and_torch_is_unpatched_afterwards(tmp_path: Path) -> None:
+def test_plans_only_blocks_code_in_received_pickles_and_unpatches_torch_at_exit(tmp_path: Path) -> None:
     marker = tmp_path / "executed"
     with plans_only(), pytest.raises(pickle.UnpicklingError, match=r"a rank has sent a (_io|io)\.open"):
         received(Payload(marker))
@@ -41,13 +41,13 @@ def test_pickle_from_a_rank_runs_no_code_and_torch_is_unpatched_afterwards(tmp_p
 
 
 @pytest.mark.parametrize("name", ["os\nsystem", "builtins\neval", "torch\nload", "torch.serialization\nload"])
-def test_pickle_from_a_rank_may_not_name_a_function(name: str) -> None:
+def test_plans_only_refuses_a_received_pickle_naming_a_function(name: str) -> None:
     data = f"c{name}\n.".encode()
     with plans_only(), pytest.raises(pickle.UnpicklingError):
         distributed_c10d._unpickler(io.BytesIO(data)).load()
 
 
-def test_save_plans_and_state_errors_pass_the_restricted_unpickler() -> None:
+def test_plans_only_admits_pickled_save_plans_state_errors_and_dtypes() -> None:
     plan = SavePlan([WriteItem(MetadataIndex("w", torch.Size([2])), WriteItemType.TENSOR)])
     with plans_only():
         assert received(plan) == plan

@@ -154,7 +154,7 @@ MORE = [
 @pytest.mark.parametrize(
     ("saved", "by", "restored", "on"), [*PAIRS, *(pytest.param(*one, marks=pytest.mark.slow) for one in MORE)]
 )
-def test_sharded_checkpoint_is_restored_under_another_kind_of_parallelism(
+def test_checkpoint_is_restored_under_another_parallelism_or_rank_count(
     tmp_path: Path, saved: str, by: int, restored: str, on: int
 ) -> None:
     before = on_ranks(by, save, str(tmp_path), saved)
@@ -248,7 +248,7 @@ def restore_each_time(rank: int, size: int, folder: str, kind: str) -> list[tupl
 
 
 @pytest.mark.parametrize("kind", ["fsdp", pytest.param("ddp", marks=pytest.mark.slow)])
-def test_flipped_byte_in_a_sharded_checkpoint_restores_the_one_before(tmp_path: Path, kind: str) -> None:
+def test_restore_skips_a_sharded_checkpoint_with_a_flipped_byte(tmp_path: Path, kind: str) -> None:
     (first, second), *_ = on_ranks(2, two_checkpoints, str(tmp_path))
     for answer in on_ranks(2, restore_each_time, str(tmp_path), kind):
         *damaged, (_, digest, step, skipped) = answer
@@ -336,7 +336,7 @@ def partial(rank: int, size: int, folder: str) -> str:
     return str(caught.value)
 
 
-def test_dtensor_with_a_pending_sum_is_refused(tmp_path: Path) -> None:
+def test_save_refuses_a_dtensor_with_partial_placement(tmp_path: Path) -> None:
     said, _ = on_ranks(2, partial, str(tmp_path))
     assert "sum/x: " in said
     assert "redistribute it first" in said

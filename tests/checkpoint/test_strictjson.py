@@ -31,7 +31,7 @@ def test_duplicate_json_key_is_found_in_one_pass() -> None:
 
 
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 1}', "[NaN]", "[Infinity]", "[1e999]"])
-def test_strict_json_refuses_python_extensions(text: str) -> None:
+def test_strict_json_refuses_duplicate_keys_nan_and_infinity(text: str) -> None:
     json.loads(text)
     with pytest.raises(ValueError, match="it has the"):
         strictjson.loads(text.encode())

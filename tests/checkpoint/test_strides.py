@@ -31,7 +31,7 @@ from tests.checkpoint.training import Counter, digest
     ],
     ids=lambda value: str(value.stride()) if isinstance(value, torch.Tensor) else "",
 )
-def test_strides_are_recorded_only_for_gapless_tensors_not_row_major(
+def test_strides_are_recorded_without_gaps_and_only_if_not_row_major(
     tensor: torch.Tensor, noted: tuple[int, ...] | None
 ) -> None:
     shape = tuple(tensor.shape)
@@ -41,7 +41,7 @@ def test_strides_are_recorded_only_for_gapless_tensors_not_row_major(
 
 
 @pytest.mark.parametrize("bad", [[1], [1, 1], [1, 4], [2, 4], [-1, 3], [1.0, 3], [True, 3], [1, 3, 1], "13", 5])
-def test_overlapping_or_gapped_strides_in_json_are_refused(bad: Any) -> None:
+def test_invalid_strides_in_json_are_refused(bad: Any) -> None:
     with pytest.raises((ValueError, TypeError)):
         strides.from_json({"x": bad}, {"x": (3, 2)})
     with pytest.raises(ValueError, match="of no tensor"):
@@ -83,7 +83,7 @@ def everything(state: dict[str, Any]) -> dict[str, Any]:
     return {name: thing.state_dict() for name, thing in state.items()}
 
 
-def test_restored_tensors_keep_their_memory_format(tmp_path: Path) -> None:
+def test_restored_tensors_have_their_saved_memory_format(tmp_path: Path) -> None:
     first = made(1)
     train(first)
     Checkpointer(tmp_path, first).save(1)
@@ -104,7 +104,7 @@ def without_strides(folder: Path) -> None:
     path.write_bytes(replace(decode(path.read_bytes(), name), strides=None).encode())
 
 
-def test_restored_parameter_with_other_strides_keeps_them_and_is_named(tmp_path: Path) -> None:
+def test_restore_keeps_different_strides_of_a_live_parameter_and_reports_them(tmp_path: Path) -> None:
     first = made(1)
     train(first)
     Checkpointer(tmp_path, first).save(1)
@@ -121,7 +121,7 @@ def test_restored_parameter_with_other_strides_keeps_them_and_is_named(tmp_path:
         without_strides(tmp_path)
 
 
-def test_manifest_strides_unfit_for_their_shape_are_damage(tmp_path: Path) -> None:
+def test_manifest_strides_not_fitting_the_shape_raise_a_damaged_error(tmp_path: Path) -> None:
     Checkpointer(tmp_path, made(1)).save(1)
     (path,) = tmp_path.rglob("MANIFEST*")
     name = str(path.relative_to(tmp_path))

@@ -182,7 +182,7 @@ def test_integers_of_any_size_survive_saving() -> None:
     assert through_bytes([huge, -huge, 2**64, 2**63, -(2**63) - 1]) == [huge, -huge, 2**64, 2**63, -(2**63) - 1]
 
 
-def test_invalid_tensor_reference_in_a_skeleton_is_a_value_error() -> None:
+def test_unflatten_raises_a_value_error_for_an_invalid_reference() -> None:
     with pytest.raises(ValueError, match="nothing"):
         unflatten({"$tensor": "nothing"}, {})
     with pytest.raises(ValueError, match=r"\$what"):

@@ -58,7 +58,7 @@ def test_completion_offers_verbs_keys_values_and_files(folder: Path, line: str, 
     assert completed(line) - {"state/"} == words - {"state/"}
 
 
-def test_partition_completion_asks_sinfo_and_survives_its_absence(
+def test_partition_completion_reads_sinfo_and_is_empty_without_sinfo(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sinfo = folder / "bin" / "sinfo"

@@ -82,7 +82,7 @@ def test_fake_up_prints_the_missing_lines_of_etc_hosts(
     assert capsys.readouterr().out.endswith("add to /etc/hosts:\n127.0.0.1 n1 n2\n")
 
 
-def test_job_ids_of_simultaneous_clusters_are_100_apart() -> None:
+def test_job_ids_of_simultaneous_fake_clusters_are_at_least_100_apart() -> None:
     """MASTER_PORT follows from the number: two rehearsals side by side waited for each other's ranks."""
     with ThreadPoolExecutor() as pool:
         numbers = sorted(pool.map(lambda _: fresh_job_id(), range(20)))

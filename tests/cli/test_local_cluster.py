@@ -84,7 +84,7 @@ def test_local_cluster_has_the_nodes_gpus_and_partitions_named_by_the_job(tmp_pa
     assert (shape.settings.reservations, shape.settings.licenses) == (("mine",), ("matlab",))
 
 
-def test_local_cluster_counts_gpus_per_task_and_gres(tmp_path: Path) -> None:
+def test_local_cluster_derives_its_gpus_from_gpus_per_task_or_gres(tmp_path: Path) -> None:
     for resources, found in (
         ({"gpus_per_task": "h100:1", "tasks_per_node": 4}, ("h100", 4)),
         ({"gres": "gpu:a100:2"}, ("a100", 2)),
@@ -97,7 +97,7 @@ def test_local_cluster_counts_gpus_per_task_and_gres(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_local_sweep_is_followed_and_fails_with_a_failed_element(
+def test_local_sweep_submit_waits_and_exits_1_after_a_failed_element(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

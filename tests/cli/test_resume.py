@@ -56,7 +56,7 @@ def finished(queue: Path, run: RunDir) -> None:
     Ledger(run, "1.0", "batch").write("finished", cause="done")
 
 
-def test_simultaneous_resumes_submit_one_job_and_the_losers_explain(queue: Path) -> None:
+def test_simultaneous_resumes_submit_one_job_and_the_rest_exit_4(queue: Path) -> None:
     run = submitted(command="true")
     (queue / "1/row").unlink()
     command = [sys.executable, "-m", "clusterdp", "resume", str(run.path), "--cluster=slurm", "resources.time=9"]
@@ -72,7 +72,9 @@ def test_simultaneous_resumes_submit_one_job_and_the_losers_explain(queue: Path)
     assert "--time=9" in run.script.read_text()
 
 
-def test_resume_of_a_finished_entry_run_needs_a_raised_end(queue: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_of_a_finished_entry_run_submits_only_with_more_epochs(
+    queue: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = submitted(entry="train:main", params={"epochs": 2})
     finished(queue, run)
     for words in ([], ["resources.time=9"], ["params.epochs=2"]):
@@ -97,7 +99,7 @@ def test_resume_of_a_finished_command_run_advises_a_new_run(queue: Path, capsys:
 
 
 @pytest.mark.parametrize("verb", ["resume", "again"])
-def test_unknown_key_of_a_newer_version_is_reported_with_its_file(
+def test_resume_and_again_name_the_file_with_an_unknown_config_key(
     verb: str, queue: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = submitted(command="true")

@@ -37,7 +37,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "clusterdp", *words], capture_output=True, text=True, check=False)
 
 
-def test_version_and_help_list_the_verbs() -> None:
+def test_version_prints_the_version_and_help_lists_the_verbs() -> None:
     assert run("--version").stdout == f"clusterdp {clusterdp.__version__}\n"
     assert run().stdout == run("--help").stdout
     for verb in ("submit", "status", "logs", "watch", "cancel", "resume", "show", "configs", "checkpoint", "fake"):
@@ -89,7 +89,7 @@ def test_debug_option_prints_the_traceback(work: Path) -> None:
     assert "Traceback" in run("--debug", "submit", "missing.yaml").stderr
 
 
-def test_job_refused_by_sbatch_exits_3_with_its_message(work: Path) -> None:
+def test_submit_refused_by_sbatch_exits_3_with_its_message(work: Path) -> None:
     (work.parent / "bin/sbatch").write_text("#!/bin/sh\necho 'sbatch: error: nope' >&2; exit 1\n")
     done = run("submit", "cfg.yaml")
     assert done.returncode == 3
@@ -116,7 +116,7 @@ def test_submit_without_sbatch_exits_3_and_names_cluster_local(work: Path, monke
         (["resume", "--from", "3"], "clusterdp resume runs/r --from 3"),
     ],
 )
-def test_irreversible_verbs_require_the_name_of_the_run(work: Path, words: list[str], command: str) -> None:
+def test_cancel_and_resume_require_the_name_of_the_run(work: Path, words: list[str], command: str) -> None:
     Path("runs/r").mkdir(parents=True)
     Path("runs/r/config.yaml").write_text(CONFIG)
     done = run(*words)
@@ -151,7 +151,7 @@ def test_closed_pipe_after_submit_dry_run_prints_no_error(work: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("words", ["--help", "submit cfg.yaml --dry-run", "status run"])
-def test_full_disk_under_stdout_is_one_line_on_stderr(work: Path, words: str) -> None:
+def test_full_disk_under_stdout_exits_1_with_a_message_and_no_traceback(work: Path, words: str) -> None:
     (work / "run/events").mkdir(parents=True)
     command = [sys.executable, "-m", "clusterdp", *words.split()]
     with open("/dev/full", "w") as full:
@@ -182,7 +182,7 @@ def test_every_verb_is_in_readme() -> None:
 ASCII = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # as Python sees many an old locale
 
 
-def test_submit_dry_run_prints_utf_8_under_any_locale(work: Path) -> None:
+def test_submit_dry_run_prints_utf_8_under_an_ascii_locale(work: Path) -> None:
     Path("cfg.yaml").write_text(CONFIG + "name: größe\n", encoding="utf-8")
     command = [sys.executable, "-m", "clusterdp", "submit", "cfg.yaml"]
     done = subprocess.run([*command, "--dry-run"], capture_output=True, env={**os.environ, **ASCII}, check=False)
@@ -190,7 +190,7 @@ def test_submit_dry_run_prints_utf_8_under_any_locale(work: Path) -> None:
     assert '#SBATCH --job-name="größe"' in done.stdout.decode()
 
 
-def test_folder_name_beyond_the_locale_is_a_one_line_error(work: Path) -> None:
+def test_run_folder_name_unencodable_in_the_locale_is_a_one_line_error(work: Path) -> None:
     Path("cfg.yaml").write_text(CONFIG + "name: größe\n", encoding="utf-8")
     command = [sys.executable, "-m", "clusterdp", "submit", "cfg.yaml"]
     done = subprocess.run(command, capture_output=True, env={**os.environ, **ASCII}, check=False)
@@ -204,7 +204,7 @@ def test_argument_with_invalid_utf_8_is_a_one_line_error(work: Path, capfd: pyte
     assert capfd.readouterr().err == "clusterdp: b'gr\\xf6sse': is not UTF-8. Set the terminal to UTF-8.\n"
 
 
-def test_child_commands_have_stdout_and_stderr_although_clusterdp_has_none() -> None:
+def test_child_processes_get_stdout_and_stderr_if_clusterdp_started_with_both_closed() -> None:
     runs = "from clusterdp.cli.streams import prepare; prepare(); import os; assert os.system('echo >&2 && echo') == 0"
     done = subprocess.run(["bash", "-c", f'"{sys.executable}" -c "{runs}" >&- 2>&-'], check=False)
     assert done.returncode == 0
@@ -225,7 +225,9 @@ def test_submit_with_closed_streams_succeeds_and_prints_into_no_file(work: Path,
     ("words", "said"),
     [(["diff"], "RUN twice is missing."), (["diff", "a"], "RUN is missing."), (["submit"], "CFG.yaml is missing.")],
 )
-def test_missing_argument_is_named_once(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_argument_is_named_in_the_error(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         cli.main(words)
     assert said in capsys.readouterr().err

@@ -27,7 +27,7 @@ def written(folder: Path, text: str, name: str = "run.yaml") -> str:
     return name
 
 
-def test_later_defaults_then_the_file_then_the_command_line_win(folder: Path) -> None:
+def test_command_line_beats_file_beats_later_defaults_beats_earlier_defaults(folder: Path) -> None:
     file = written(folder, "defaults: [base.yaml, site/a100.yaml]\nresources: {nodes: 4}\n")
     loaded = config.load_with_sources(file, ["params.lr=0.3"])
     assert loaded.config.params == {"lr": 0.3, "epochs": 2}
@@ -92,7 +92,7 @@ def test_mistake_in_defaults_is_an_error_with_file_and_line(folder: Path, text: 
         config.load(written(folder, text))
 
 
-def test_defaults_outside_a_file_are_refused(folder: Path) -> None:
+def test_defaults_key_outside_a_config_file_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"^defaults=\[base.yaml\]: only a file can have defaults"):
         config.load("base.yaml", ["defaults=[base.yaml]"])
     with pytest.raises(ConfigError, match=r"^defaults: only a file"):

@@ -92,7 +92,7 @@ NO_CONFIG = {"a: 1\nb: {c: ]": ":2", "a: 1\na\0": "", "": "", "- a\n": "", "7": 
 
 
 @pytest.mark.parametrize(("text", "line"), NO_CONFIG.items(), ids=range(len(NO_CONFIG)))
-def test_invalid_run_config_is_a_one_line_error_with_its_line(tmp_path: Path, text: str, line: str) -> None:
+def test_invalid_config_of_a_run_folder_is_refused_with_its_path(tmp_path: Path, text: str, line: str) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(ConfigError, match=rf"config\.yaml{line}: is not the config of a run"):
@@ -100,7 +100,7 @@ def test_invalid_run_config_is_a_one_line_error_with_its_line(tmp_path: Path, te
 
 
 @pytest.mark.parametrize("text", ["a: &a [*a]\n", "a: " + "[" * 200, "- " * 5000, "a: " + "[" * 100_000], ids=range(4))
-def test_endlessly_nested_run_config_is_a_one_line_error(tmp_path: Path, text: str) -> None:
+def test_too_deeply_nested_config_of_a_run_folder_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"config\.yaml(:\d+)?: is (nested too deeply|not the config of a run)"):
@@ -195,7 +195,7 @@ def test_missing_or_binary_config_file_is_named(tmp_path: Path) -> None:
         ("name: caf\xe9\n".encode("latin-1"), r"but ISO-8859-1, as it seems\. Save it as UTF-8"),
     ],
 )
-def test_config_in_another_encoding_is_refused_with_its_encoding(tmp_path: Path, data: bytes, said: str) -> None:
+def test_non_utf_8_config_is_refused_with_its_probable_encoding(tmp_path: Path, data: bytes, said: str) -> None:
     (tmp_path / "cfg.yaml").write_bytes(data)
     with pytest.raises(ConfigError, match=rf"cfg\.yaml: cannot be read: it is not UTF-8 text, {said}"):
         config.load(tmp_path / "cfg.yaml")

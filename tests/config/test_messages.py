@@ -250,7 +250,7 @@ VERBS += [f"fake {verb}" for verb in ("up", "down", "status", "env", "preempt", 
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_of_each_verb_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_verb_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([*verb.split(), "--help"])
     assert f"example: clusterdp {verb}" in capsys.readouterr().out
@@ -264,7 +264,7 @@ def test_help_of_each_verb_has_an_example(verb: str, capsys: pytest.CaptureFixtu
         ("mail 'me", '["mail \'me"]'),
     ],
 )
-def test_notify_command_as_one_string_is_answered_with_its_words(text: str, remedy: str) -> None:
+def test_notify_command_as_one_string_is_refused_with_the_list_to_write(text: str, remedy: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"is not a list. Write command: {remedy}")):
         config.from_mapping({"command": "true", "notify": {"command": text}})
 
@@ -293,14 +293,14 @@ def test_notify_command_as_one_string_is_answered_with_its_words(text: str, reme
         ("resources.node", "Did you mean resources.nodes?"),
     ],
 )
-def test_key_of_another_tool_is_answered_with_the_key_of_clusterdp(key: str, remedy: str) -> None:
+def test_key_of_another_tool_is_refused_with_its_remedy(key: str, remedy: str) -> None:
     with pytest.raises(ConfigError) as caught:
         config.from_mapping({"entry": "train:main"}, [f"{key}=1"])
     assert str(caught.value).startswith(f"command line: {key}: there is no such key. ")
     assert remedy in str(caught.value)
 
 
-def test_remedies_for_keys_of_other_tools_name_existing_keys() -> None:
+def test_foreign_key_table_maps_unknown_keys_to_existing_keys() -> None:
     from clusterdp.config.foreign_keys import KEYS as foreign
     from clusterdp.config.foreign_keys import LOGS, OPTIONS, PARAMS
 

@@ -132,7 +132,7 @@ def test_refused_param_is_named_with_value_and_wanted_type(check: Check) -> None
 
 
 @pytest.mark.parametrize("takes", ["lr=1", "lr: float", "lr: 'float' = 0.1", "name: str, job=None", "sizes: list[int]"])
-def test_entry_taking_the_job_handle_in_a_param_is_refused(check: Check, takes: str) -> None:
+def test_entry_with_a_param_as_first_argument_is_refused(check: Check, takes: str) -> None:
     with pytest.raises(EntryError, match=r"takes \w+ first, which would get the job handle\. Put job before"):
         check(f"def main({takes}): ...\n", {})
 
@@ -145,7 +145,7 @@ def test_params_may_not_set_the_parameter_of_the_job_handle(check: Check) -> Non
 @pytest.mark.parametrize(
     "takes", ["job", "job=None", "job: Any", "handle: 'JobHandle', x=1", "_, /, x=1", "*all", "j, **x"]
 )
-def test_first_parameter_of_another_name_may_take_the_job_handle(check: Check, takes: str) -> None:
+def test_first_parameter_of_any_name_may_take_the_job_handle(check: Check, takes: str) -> None:
     check(f"{IMPORTS}def main({takes}): ...\n", {})
 
 

@@ -41,7 +41,7 @@ def values(*words: str) -> list[list[Any]]:
         ("{a: 1},{a: 2}", [{"a": 1}, {"a": 2}]),
     ],
 )
-def test_sweep_values_are_parsed_like_command_line_values(text: str, wanted: list[Any]) -> None:
+def test_sweep_option_takes_lists_ranges_and_yaml_values(text: str, wanted: list[Any]) -> None:
     assert values(f"params.x={text}") == [[value] for value in wanted]
 
 
@@ -100,7 +100,7 @@ def test_each_sweep_element_equals_its_config_resolved_alone(base: dict[str, Any
         assert config.dump(element.config) == config.dump(alone)
 
 
-def test_random_sweep_values_repeat_by_seed_within_their_bounds() -> None:
+def test_random_sweep_values_are_reproducible_by_seed_and_within_bounds() -> None:
     def drawn(seed: int, **more: str) -> list[dict[str, Any]]:
         given = {"params.lr": "log(1e-5, 1e-2)", "params.wd": "uniform(0, 1)", "params.n": "choice(16, 32)", **more}
         block = {"random": given, "samples": 60, "seed": seed}
@@ -149,7 +149,7 @@ def test_random_sweep_values_repeat_by_seed_within_their_bounds() -> None:
         (["params.api_key=aB3dE6gH9jK2mN5pQ8,sT1vW4yZ7bC0eF3hJ6"], r"params\.api_key: is a secret"),
     ],
 )
-def test_mistake_in_a_sweep_word_is_one_line_with_key_and_remedy(words: list[str], said: str) -> None:
+def test_mistake_in_a_sweep_option_is_one_line_with_key_and_remedy(words: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
         sweep(None, *words)
     assert "\n" not in str(caught.value)

@@ -67,7 +67,7 @@ def kill(run: Run, node: str, most: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_ranks_killed_on_two_nodes_are_two_faults_avoiding_each_node(cluster: Cluster, project: Path) -> None:
+def test_next_attempt_excludes_only_the_node_with_the_killed_ranks(cluster: Cluster, project: Path) -> None:
     with going(cluster, project, *DIGITS) as run:
         wait_attempt(run, 1)
         first = max(nodes_of(run)[0])
@@ -88,7 +88,7 @@ def test_ranks_killed_on_two_nodes_are_two_faults_avoiding_each_node(cluster: Cl
 
 
 @pytest.mark.long
-def test_dead_slurmd_is_recorded_as_node_lost_and_avoided(cluster: Cluster, project: Path) -> None:
+def test_node_with_a_dead_slurmd_is_recorded_as_node_lost_and_avoided(cluster: Cluster, project: Path) -> None:
     setup = "touch here; until [ -e go ]; do sleep 0.1; done"
     (project / "job.yaml").write_text(
         f"command: ['true']\nsnapshot: {{enabled: false}}\nlaunch: {{setup: '{setup}'}}\n"

@@ -121,7 +121,7 @@ def test_hung_attempt_is_requeued_to_another_node(cluster: Cluster, project: Pat
 
 
 @pytest.mark.slow
-def test_silent_program_without_cpu_time_is_hung(cluster: Cluster, project: Path) -> None:
+def test_silent_program_without_cpu_time_is_recorded_as_hung(cluster: Cluster, project: Path) -> None:
     with program(cluster, project, WAITS, "restart.hang_after_s=3", "restart.hung.wait_s=0") as run:
         assert run.wait_end() == "COMPLETED", run.account()
         assert run.causes() == ["hung", "done"], run.account()
@@ -133,7 +133,7 @@ def test_silent_program_without_cpu_time_is_hung(cluster: Cluster, project: Path
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_silent_busy_or_printing_idle_program_is_not_hung(cluster: Cluster, project: Path) -> None:
+def test_busy_or_printing_program_is_not_recorded_as_hung(cluster: Cluster, project: Path) -> None:
     words = ("restart.hang_after_s=2", "restart.on_hang=restart")
     with program(cluster, project, BUSY_THEN_TALKS, *words) as run:
         assert run.wait_end() == "COMPLETED", run.account()
@@ -142,7 +142,7 @@ def test_silent_busy_or_printing_idle_program_is_not_hung(cluster: Cluster, proj
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_full_disk_is_recorded_as_disk_not_crash(cluster: Cluster, project: Path) -> None:
+def test_no_space_left_error_is_recorded_as_disk_not_crash(cluster: Cluster, project: Path) -> None:
     with program(cluster, project, DISK, "restart.disk.wait_s=0") as run:
         assert run.wait_end() == "COMPLETED", run.account()
         assert run.causes() == ["disk", "done"], run.account()
@@ -150,7 +150,7 @@ def test_full_disk_is_recorded_as_disk_not_crash(cluster: Cluster, project: Path
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_program_requeueing_itself_is_not_recorded_as_crash(cluster: Cluster, project: Path) -> None:
+def test_program_requeueing_its_job_is_recorded_as_requeued(cluster: Cluster, project: Path) -> None:
     with program(cluster, project, REQUEUES_ITSELF) as run:
         assert run.wait_end() == "COMPLETED", run.account()
         assert run.causes() == ["requeued", "done"], run.account()
@@ -168,7 +168,7 @@ def test_preemption_without_grace_time_is_recorded_as_preempted(cluster: Cluster
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_lost_node_is_not_recorded_as_crash(cluster: Cluster, project: Path) -> None:
+def test_lost_node_is_recorded_as_cause_node_lost_or_lost(cluster: Cluster, project: Path) -> None:
     with program(cluster, project, WAITS) as run:
         begun(run, project)
         with cluster.without_node_of(run.job):
@@ -184,7 +184,7 @@ def jobs(run: Run) -> list[str]:
 
 
 @pytest.mark.parametrize("link", [0, pytest.param(1, marks=[pytest.mark.long, pytest.mark.slow])])
-def test_cancelled_chain_starts_no_further_link(cluster: Cluster, project: Path, link: int) -> None:
+def test_program_does_not_run_in_later_jobs_of_a_cancelled_chain(cluster: Cluster, project: Path, link: int) -> None:
     """Slurm starts a job that waits for another when that one is cancelled."""
     lines = "echo x >>ran; [ $(wc -l <ran) -gt $LINK ] || exit 75; touch here; exec sleep 600"
     with program(cluster, project, lines, *CHAIN, f"launch.env.LINK={link}") as run:
@@ -195,7 +195,7 @@ def test_cancelled_chain_starts_no_further_link(cluster: Cluster, project: Path,
         assert (project / "ran").read_text() == "x\n" * (link + 1), run.account()
 
 
-def test_chain_continues_in_the_waiting_job_and_ends_with_the_run(cluster: Cluster, project: Path) -> None:
+def test_job_chain_continues_in_the_waiting_job_and_cancels_the_unneeded_one(cluster: Cluster, project: Path) -> None:
     with program(cluster, project, "echo x >>ran; [ $(wc -l <ran) = 2 ] || exit 75", *CHAIN) as run:
         wait_for("the second link", lambda: len(jobs(run)) == 2, 60, report=run.account)
         second, third = jobs(run)

@@ -33,7 +33,7 @@ def store(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-def test_run_after_a_day_of_faults_equals_the_undisturbed_run(tmp_path: Path, store: Path) -> None:
+def test_run_with_many_faults_ends_bit_for_bit_like_an_undisturbed_one(tmp_path: Path, store: Path) -> None:
     day = Day(tmp_path, store, MINUTES, SEED)
     with own_cluster(tmp_path) as (fake, cluster):
         twin = day.undisturbed(cluster)

@@ -81,7 +81,7 @@ def run(story: Story, cluster: Cluster, project: Path) -> Iterator[Run]:
     cluster.run("scancel", run.job)
 
 
-def test_job_finishing_in_its_grace_time_keeps_its_outcome(run: Run, story: Story, project: Path) -> None:
+def test_job_ending_in_its_grace_time_runs_once_more_only_if_unfinished(run: Run, story: Story, project: Path) -> None:
     wait_for("the program", (project / "ran").exists, 60, report=run.account)
     run.cluster.preempt(run.job)
     assert run.wait_end() == story.state, run.account()

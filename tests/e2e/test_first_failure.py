@@ -11,7 +11,7 @@ from tests.operate.why.test_records import check
 
 
 @pytest.mark.slow
-def test_why_names_the_rank_to_fail_first(tmp_path: Path) -> None:
+def test_find_failure_names_the_first_failed_rank_of_fresh_runs(tmp_path: Path) -> None:
     with cluster() as environ:
         for name in EXPECTED:
             check(name, fail(name, tmp_path, environ))

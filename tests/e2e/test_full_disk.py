@@ -14,7 +14,9 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slurm, pytest.mark.slow, pytest.mark.long]
 
 
-def test_full_checkpoint_disk_costs_no_attempt_and_saves_resume_with_room(real_cluster: Cluster, project: Path) -> None:
+def test_training_continues_with_a_full_checkpoint_disk_and_later_saves_again(
+    real_cluster: Cluster, project: Path
+) -> None:
     words = ("params.epochs=2", "params.step_delay_s=0.1", "checkpoint.every_s=2", f"run_dir={project}/run")
     with small_disk(project / "store", mb=32) as disk:
         run = submit(real_cluster, project, "configs/digits.yaml", *words, f"checkpoint.url={disk}")

@@ -28,7 +28,7 @@ def run(cluster: Cluster, project: Path, request: pytest.FixtureRequest) -> Iter
     cluster.run("scancel", run.job)
 
 
-def test_stopped_rank_ends_the_attempt_as_hung_and_the_next_finishes(run: Run) -> None:
+def test_job_with_a_sigstopped_rank_is_recorded_as_hung_and_requeued(run: Run) -> None:
     run.wait_step(10)
     (attempt,) = run.files.attempts()
     victim = wait_for("the process of rank 1", lambda: ranks_of(run).get(1, 0), 10)
@@ -45,7 +45,7 @@ def test_stopped_rank_ends_the_attempt_as_hung_and_the_next_finishes(run: Run) -
 
 
 @pytest.mark.long
-def test_suspended_job_is_not_hung(cluster: Cluster, project: Path) -> None:
+def test_suspended_job_is_not_recorded_as_hung(cluster: Cluster, project: Path) -> None:
     words = ("params.epochs=2", "params.step_delay_s=0.1", "checkpoint.every_s=2", f"run_dir={project}/run")
     run = submit(cluster, project, "configs/digits.yaml", *words, "restart.hang_after_s=5", "restart.on_hang=restart")
     try:

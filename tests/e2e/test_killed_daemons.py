@@ -45,7 +45,7 @@ def slurmd_of(run: Run) -> list[int]:
     )
 
 
-def test_killed_and_restarted_slurmd_costs_no_attempt(start: Start) -> None:
+def test_attempt_continues_over_a_kill_and_restart_of_slurmd(start: Start) -> None:
     run = start()
     (before,) = slurmd_of(run)
     os.kill(before, signal.SIGKILL)
@@ -54,7 +54,7 @@ def test_killed_and_restarted_slurmd_costs_no_attempt(start: Start) -> None:
     assert run.causes() == ["done"], run.account()
 
 
-def test_ranks_surviving_behind_a_silent_slurmd_do_no_harm(start: Start) -> None:
+def test_job_on_a_stopped_slurmd_is_requeued_and_its_old_ranks_end(start: Start) -> None:
     run = start("params.epochs=6")
     (slurmd,), (first,) = slurmd_of(run), run.files.attempts()
     os.kill(slurmd, signal.SIGSTOP)
@@ -74,7 +74,7 @@ def test_ranks_surviving_behind_a_silent_slurmd_do_no_harm(start: Start) -> None
     )
 
 
-def test_srun_is_ended_after_the_slurmstepd_of_its_ranks_dies(
+def test_run_finishes_although_the_slurmstepd_of_its_ranks_is_killed(
     start: Start, real_cluster: Cluster, project: Path
 ) -> None:
     """srun hears of it when the node registers with Slurm again, if at all. Five minutes are as many seconds here."""

@@ -141,7 +141,7 @@ def test_cancelled_job_is_not_requeued(cluster: Cluster, start: Callable[..., Ru
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_stopped_job_saves_and_ends_bit_for_bit_after_resume(
+def test_stopped_and_resumed_job_ends_bit_for_bit_like_an_undisturbed_one(
     cluster: Cluster, start: Callable[..., Run], reference_on: Callable[[Cluster], Reference], project: Path
 ) -> None:
     run = start()

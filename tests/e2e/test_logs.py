@@ -42,7 +42,7 @@ while not pathlib.Path("stop").exists():
 
 
 @pytest.mark.slurm
-def test_logs_merges_lines_of_both_ranks_and_shows_one_error(real_cluster: Cluster, project: Path) -> None:
+def test_logs_merges_both_ranks_and_shows_the_traceback_and_srun_error(real_cluster: Cluster, project: Path) -> None:
     (project / "train.py").write_text(PROGRAM)
     (project / "cfg.yaml").write_text(CONFIG)
     run = submit(real_cluster, project, "cfg.yaml", f"run_dir={project}/run")

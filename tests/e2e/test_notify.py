@@ -16,7 +16,7 @@ TOLD = "notify.on=[end,failure,hang,requeue]"
 
 @pytest.mark.long
 @pytest.mark.parametrize(("builder", "partition"), [("sbatch", "low"), ("sbatch", "low0"), ("submitit", "low")])
-def test_notices_are_sent_for_a_preemption_and_the_end(
+def test_webhook_receives_one_notice_for_a_preemption_and_one_for_the_end(
     cluster: Cluster, project: Path, builder: str, partition: str
 ) -> None:
     """Without a grace time it is Slurm that requeues, and the next attempt that tells it."""
@@ -34,7 +34,9 @@ def test_notices_are_sent_for_a_preemption_and_the_end(
     assert all(text.endswith(f"\nclusterdp status {run.files.path}") for text in (first, last))
 
 
-def test_failure_notice_follows_the_last_allowed_crash(cluster: Cluster, project: Path) -> None:
+def test_webhook_receives_a_requeue_notice_then_a_failure_notice_after_repeated_crashes(
+    cluster: Cluster, project: Path
+) -> None:
     (project / "job.yaml").write_text("command: [bash, -c, 'echo \"ValueError: broken\"; exit 3']\n")
     limits = ("restart.max_crashes=1", "restart.start.wait_s=0")
     with receiving() as server:

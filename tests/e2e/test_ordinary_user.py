@@ -45,7 +45,7 @@ def says(run: Run, *words: str) -> str:
     return done.stdout
 
 
-def test_job_of_an_ordinary_user_survives_preemption_cancel_and_resume(theirs: Cluster, home: Path) -> None:
+def test_job_of_an_ordinary_user_completes_after_preemption_cancel_and_resume(theirs: Cluster, home: Path) -> None:
     (home / "job.yaml").write_text(CONFIG)
     run = submit(theirs, home, "job.yaml", f"run_dir={home}/run")
     run.wait_step(5)

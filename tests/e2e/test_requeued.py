@@ -51,7 +51,7 @@ def ran(project: Path) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
-def test_batch_script_of_a_replaced_attempt_does_not_requeue(
+def test_batch_script_of_an_overtaken_attempt_does_not_requeue_the_job(
     cluster: Cluster, start: Callable[[], Run], project: Path, tmp_path: Path
 ) -> None:
     """As that of a node which was cut off, and ends when the job runs elsewhere already: here it runs beside it."""

@@ -52,7 +52,7 @@ def silence(cluster: Cluster) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_batch_program_waits_for_a_silent_controller_and_requeues(cluster: Cluster, project: Path) -> None:
+def test_batch_script_waits_for_a_silent_controller_before_requeueing(cluster: Cluster, project: Path) -> None:
     (project / "program.sh").write_text(ASKS)
     (project / "job.yaml").write_text(CONFIG)
     srun_waits = " 26." in cluster.run(

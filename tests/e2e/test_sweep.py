@@ -122,7 +122,7 @@ def test_sweep_elements_are_preempted_failed_and_cancelled_independently(
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("does", ["wait", "save"])
-def test_element_ending_in_its_grace_time_is_requeued_once_and_alone(
+def test_sweep_element_ending_in_its_grace_time_is_requeued_once_and_alone(
     cluster: Cluster, start: Callable[..., SweepRun], programs: str, project: Path, does: str
 ) -> None:
     """From 24.05 on Slurm requeues such a job itself, and up to 25.11 once more at its next end. The last element has
@@ -161,7 +161,7 @@ SEEDS = "train.seed=1,2"
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(3000)
-def test_disturbed_sweep_elements_equal_their_undisturbed_twins(
+def test_preempted_or_killed_sweep_elements_end_bit_for_bit_like_undisturbed_ones(
     cluster: Cluster, start: Callable[..., SweepRun]
 ) -> None:
     """Five of each kind on the fake; each kind has a twin that is left alone."""

@@ -47,7 +47,7 @@ def waiting(cluster: Cluster, folder: Path, nodes: int, reason: str, extra: str 
     return pending
 
 
-def test_why_names_the_reason_of_each_waiting_job(cluster: Cluster, project: Path) -> None:
+def test_why_names_the_pending_reason_of_a_waiting_job(cluster: Cluster, project: Path) -> None:
     words = ["sbatch", "--parsable", "--nodes=1", "--exclusive", "--output=/dev/null", "--wrap=sleep 60"]
     other = cluster.run(*words).strip()
     try:
@@ -78,7 +78,7 @@ def test_why_names_the_first_failed_rank_of_a_command(cluster: Cluster, project:
     assert failure["node"] == cluster.run("scontrol", "show", "hostnames", nodes_of(run)).split()[1]
 
 
-def test_list_shows_a_run_running_waiting_and_running_again(cluster: Cluster, project: Path) -> None:
+def test_list_shows_a_preempted_run_as_running_waiting_and_running_again(cluster: Cluster, project: Path) -> None:
     (project / "job.yaml").write_text(SLEEP.format(nodes=1, extra=""))
     run = submit(cluster, project, "job.yaml", "resources.partition=low")
     jobs = [run.job]

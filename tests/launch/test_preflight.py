@@ -15,7 +15,8 @@ from tests.launch.test_policies import nodes, updates
 # An srun whose tasks say what is in $STUBS/said, and a worker that leaves a trace.
 PYTHON = """#!/bin/bash
 case "$*" in
-  *train.preflight*) echo "$MASTER_PORT" >>"$STUBS/ports"; cat "$STUBS/said"; [ ! -e "$STUBS/fault" ] || . "$STUBS/fault" ;;
+  *train.preflight*)
+    echo "$MASTER_PORT" >>"$STUBS/ports"; cat "$STUBS/said"; [ ! -e "$STUBS/fault" ] || . "$STUBS/fault" ;;
   *) touch "$STUBS/ran"; echo "done finished 5" >"$CLUSTERDP_RUN_DIR/attempts/$CLUSTERDP_ATTEMPT/outcome" ;;
 esac
 """

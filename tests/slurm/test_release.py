@@ -16,10 +16,10 @@ pytestmark = pytest.mark.slurm
 
 OTHERS = [name for name in release.SUITES if name != "22.05"]
 ENVIRON = dict(os.environ)  # before tests/e2e takes the user's settings away
-GRACE = "tests/e2e/test_end_in_grace.py::test_job_finishing_in_its_grace_time_keeps_its_outcome"
-ELEMENT = "tests/e2e/test_sweep.py::test_element_ending_in_its_grace_time_is_requeued_once_and_alone"
+GRACE = "tests/e2e/test_end_in_grace.py::test_job_ending_in_its_grace_time_runs_once_more_only_if_unfinished"
+ELEMENT = "tests/e2e/test_sweep.py::test_sweep_element_ending_in_its_grace_time_is_requeued_once_and_alone"
 LIFE = [
-    "tests/e2e/test_ordinary_user.py::test_job_of_an_ordinary_user_survives_preemption_cancel_and_resume",
+    "tests/e2e/test_ordinary_user.py::test_job_of_an_ordinary_user_completes_after_preemption_cancel_and_resume",
     f"{GRACE}[slurm-an entry that finishes in it]",
     f"{GRACE}[slurm-a command that saves]",
     f"{GRACE}[slurm-a script that saves and fails]",
