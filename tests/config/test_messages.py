@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from clusterdp import config
-from clusterdp.cli import main
+from clusterdp.cli import arguments, main
 from clusterdp.config import Config
 from clusterdp.config.explain import KeyExplanation, explain, explanations
 from clusterdp.config.value_types import misfits
@@ -244,16 +244,17 @@ def test_explain_prints_units() -> None:
     assert "megabytes" in explain("snapshot.max_mb")
 
 
-VERBS = ["submit", "profile", "show", "configs", "status", "watch", "logs", "cancel", "resume"]
+VERBS = [each.name for each in arguments.VERBS if each.name not in ("checkpoint", "fake")]
 VERBS += [f"checkpoint {verb}" for verb in ("ls", "verify", "diff", "export", "prune")]
 VERBS += [f"fake {verb}" for verb in ("up", "down", "status", "env", "preempt", "fail", "slow", "advance")]
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_of_a_verb_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_each_verb_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([*verb.split(), "--help"])
-    assert f"example: clusterdp {verb}" in capsys.readouterr().out
+    _, _, example = capsys.readouterr().out.partition("\nexample: ")
+    assert f"clusterdp {verb}" in example.splitlines()[0]
 
 
 @pytest.mark.parametrize(
