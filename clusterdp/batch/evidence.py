@@ -5,14 +5,14 @@ from typing import Dict, NamedTuple, Optional, Sequence
 
 from .texts import number
 
-# What a full disk has cost a training that went on: if it died later, it died of something else.
+# The losses that a full disk cost a training that went on: if it died later, the cause is another one.
 WENT_ON = re.compile(r"was not saved \(\d+ in a row\)|What goes there is lost until it can be written again")
 DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
-# Of cgroups (two spellings), of srun, of a Slurm without cgroups, of torch, Python and C++.
+# The words of cgroups (two spellings), srun, a Slurm without cgroups, torch, Python and C++.
 OUT_OF_MEMORY = re.compile(
     r"oom[-_]kill event|task \d+: Out Of Memory|exceeded memory limit|OutOfMemoryError|^MemoryError|bad_alloc"
 )
-# What a rank says whose peer is gone. It is never an error of its own.
+# The words of a rank whose peer is gone. They are never an error of its own.
 LOST_CONNECTION = re.compile(
     r"DistBackendError|DistNetworkError|Connection (?:closed|reset|refused)|Broken pipe"
     r"|another (?:rank.s failure|failed): rank"
@@ -82,7 +82,7 @@ def failure_of(note: Sequence[str], said: str, logs: Dict[int, str], by_agents: 
         return Failure(error, node, step, "", number(by))
     ended = [(node, int(re.split("[,-]", tasks)[0]), how) for node, tasks, how in TASKS_ENDED.findall(said)]
     of_tasks = {} if by_agents else logs
-    # They stand in the order of their ends; but a rank that outlives another may end before it, of a lost connection.
+    # Tasks stand in the order of their ends; but a rank that outlives another may end before it, of a lost connection.
     by_itself = [each for each in ended if not has_followed(of_tasks.get(each[1], ""))]
     error, node, reported, rank = "", "", "", None
     for node, task, how in (by_itself or ended)[:1]:

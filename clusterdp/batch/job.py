@@ -73,7 +73,7 @@ class Job(NamedTuple):
 
 SETUP = ("CLUSTERDP_SETUP_FAILED", "CLUSTERDP_SETUP_CODE", "CLUSTERDP_SETUP_ERRORS")
 BEGAN = "CLUSTERDP_BEGAN"  # when an attempt under submitit began, and how long its output was then
-# They are for this program, and not for the ranks.
+# Variables for this program, and not for the ranks.
 OWN = ("CLUSTERDP_CHAIN", "CLUSTERDP_REPLACES", "CLUSTERDP_UNWRITTEN", BEGAN, *SETUP)
 EXPORTED = (  # what the ranks get from this program
     "MASTER_ADDR",

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # The answer about a reservation of a later time; sbatch accepts the job (job_test_resv in src/slurmctld/reservation.c).
 NOT_BEGUN = "Invalid time specified"
 DIRECTIVE = re.compile(r"\s*#SBATCH\s+(?:--(?P<long>[a-z][a-z-]*)|-\w).*")
-# Of 20.11 to 26.05.
+# Options of sbatch 20.11 to 26.05.
 KNOWN = frozenset(
     """
     account acctg-freq array batch bb bbf begin chdir cluster cluster-constraint clusters comment

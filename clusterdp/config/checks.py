@@ -142,7 +142,7 @@ def _bad_train(c: Config) -> Iterator[tuple[str, str, str]]:
         yield "train.powersgd", "has no effect without train.comm_hook: powersgd", "Set that as well"
     scaled = t.amp.level in ("O1", "O2", "O3", "fp16") or t.amp.loss_scale not in (None, 1)
     if t.comm_hook == "powersgd" and (t.on_nan == "skip" or scaled):
-        # What a step has left out is added to the next: once not finite, it is so for good.
+        # The error of a step is added to the next: once not finite, it stays so.
         remedy = "Use level bf16 or O0 without loss_scale and on_nan: stop, or comm_hook: bf16"
         yield "train.comm_hook", "powersgd cannot skip a step, which a loss scale and on_nan: skip need", remedy
     if t.amp.level in ("O2", "O3") and t.strategy in ("fsdp", "hsdp"):

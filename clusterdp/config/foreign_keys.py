@@ -32,14 +32,14 @@ KEYS = {  # what to write -> the other names of it
     "train.accumulate": "accumulate_grad_batches gradient_accumulation_steps",
     "train.clip_norm": "gradient_clip_val max_grad_norm",
 }
-# Of sbatch, without a key here: they go below extra.
+# Options of sbatch without a key here: they go below extra.
 OPTIONS = frozenset(
     "begin bell comment cpus_per_gpu deadline delay_boot dependency distribution gpu_bind gpu_freq gpus_per_socket "
     "gres_flags hint licenses mail_type mail_user mem_bind mem_per_cpu mem_per_gpu mincpus network "
     "nice ntasks_per_core ntasks_per_gpu ntasks_per_socket oversubscribe power prefer priority sockets_per_node "
     "spread_job switches threads_per_core tmp tres_per_task use_min_nodes wckey".split()
 )
-# They belong to the user's code.
+# Words that belong to the user's code.
 PARAMS = frozenset("epochs max_epochs num_epochs lr learning_rate batch_size weight_decay num_steps".split())
 LOGS = frozenset("output error stdout stderr log log_dir logs log_file open_mode".split())
 NOTES = {

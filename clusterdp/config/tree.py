@@ -106,7 +106,7 @@ class CheckpointConfig(Section):
     url: str | None = None  # a folder, or a URL of fsspec's; default: checkpoints/ of the run; e.g. `s3://bucket/run`
     every_steps: int | None = None  # save every n steps; e.g. `1000`
     every_s: float | None = 600.0  # save every n seconds; null: only by every_steps, and at a stop; e.g. `300`
-    # Of fsspec's file system, but never a secret; e.g. `{endpoint_url: "https://s3.example.org"}`
+    # Options of fsspec's file system, but never a secret; e.g. `{endpoint_url: "https://s3.example.org"}`
     storage_options: dict[str, Any] = field(default_factory=dict)
     timeout_s: float = 60.0  # for one answer of the store; e.g. `120`
     retry_s: float = 120.0  # how long a store that does not answer is retried before a save fails; e.g. `600`
@@ -118,7 +118,7 @@ class CheckpointConfig(Section):
     max_failures: int = 3  # how many periodic saves in a row may fail before the training waits for one; e.g. `10`
     # Compare the ranks' state at the first of every n saves; the attempt ends if it differs; 0: never; e.g. `10`
     check_replicas_every: int = 1
-    # Where a new run starts: a file or folder of torch, Hugging Face, accelerate or Lightning; e.g. `old/model.pt`
+    # The start of a new run: a file or folder of torch, Hugging Face, accelerate or Lightning; e.g. `old/model.pt`
     start_from: str | None = None
     # what of the state to take from there; default: all; e.g. `[model]`
     start_only: list[str] = field(default_factory=list)
@@ -180,7 +180,7 @@ class NotifyConfig(Section):
     """The notices on a run, by webhook_file or command. The batch script takes 10 s for it at most, and the job ends as
     it would, whatever comes of that."""
 
-    # Of what people are told: end (done, or stopped as asked), failure (also by a limit of restart:), hang (when it is
+    # The events with a notice: end (done, or stopped as asked), failure (also by a limit of restart:), hang (when it is
     # reported), requeue (each time the run goes on in a new attempt); `[]`: of nothing; e.g. `[failure, hang]`
     on: list[str] = field(default_factory=lambda: ["end", "failure", "hang"])
     # A file that you alone can read, with the address of a webhook: it gets JSON as Slack reads it, {"text": ...}; the

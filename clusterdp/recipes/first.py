@@ -21,7 +21,7 @@ def main(job: JobHandle, lr: float = 0.02, epochs: int = 20, batch_size: int = 3
     loader = job.loader(data, batch_size)  # this rank's share of the samples
     criterion = nn.MSELoss()
 
-    # What the loop is given is saved, and restored when the job goes on after a preemption, at the same step.
+    # The state given to the loop is saved, and restored when the job goes on after a preemption, at the same step.
     loop = job.loop(loader, {"model": model, "optimizer": optimizer}, epochs=epochs)
     for x, y in loop:
         optimizer.zero_grad()

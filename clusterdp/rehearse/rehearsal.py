@@ -240,7 +240,7 @@ class Rehearsal:
         nothing yet may save at its end."""
         is_ours = facts.ours or bool(list_checkpoints(run.checkpoints))
         found = [] if self.config.rehearse.compare or is_ours else candidates(run.code, began)
-        # What is not a checkpoint counts only where there is nothing else, and a checkpoint may still come.
+        # Other files count only if there is no checkpoint, and a checkpoint may still come.
         if len(found) > 1 and all(is_checkpoint(path.name) for path in found):
             raise _not_one(run, found)
 

@@ -16,7 +16,7 @@ from clusterdp.plainfile import open_plain, read_plain, write_durably
 from clusterdp.rundir.names import RunDir
 from clusterdp.slurm.jobid import is_job_id
 
-# Of an event, what is text if it is there. The ledger's other values are numbers.
+# The fields of an event that are text. The ledger's other values are numbers.
 TEXTS = frozenset(
     "event attempt of job name entry backend dir cluster nodes host cause reason error checkpoint phase".split()
 )

@@ -26,12 +26,13 @@ LONGEST_ARGUMENT = 100_000  # characters; Linux takes 128 KiB
 MAX_ARRAY_SIZE = 1001  # Slurm's own default
 ANSWER_TIMEOUT_S = 60.0  # a busy slurmctld answers late; Slurm's own MessageTimeout is 10 s and each client retries
 
-# What leaks from an outer job into sbatch and from there into the new job's srun: `SLURM_CPU_BIND` and a size such as
-# `SLURM_NTASKS` spoil it, `SBATCH_*` and `SRUN_*` win over the script's own lines. Where the cluster is must stay.
+# Variables that leak from an outer job into sbatch and from there into the new job's srun: `SLURM_CPU_BIND` and a size
+# such as `SLURM_NTASKS` spoil it, `SBATCH_*` and `SRUN_*` win over the script's own lines. Where the cluster is must
+# stay.
 LEAKS = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SUBMITIT)_")
 KEEPS = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS"})
 
-# What sbatch prints when it has asked the controller and has got no answer.
+# The messages of sbatch when the controller does not answer.
 ANSWER_LOST = re.compile(r"timed? ?out|zero bytes|(send|receive|shutdown) failure|connection reset|broken pipe", re.I)
 
 # The two answers of --test-only that depend on which nodes are up.
@@ -147,7 +148,7 @@ def _states(jobs: Sequence[str], *options: str, timeout_s: float = ANSWER_TIMEOU
         return {}
     wanted = set(jobs)
     asked = ",".join(map(_checked, jobs))
-    # Of more jobs than fit into an argument, squeue is asked for all there are, as it asks the controller itself.
+    # For more jobs than fit into an argument, squeue is asked for all there are, as it asks the controller itself.
     only = [f"--jobs={asked}"] if len(asked) < LONGEST_ARGUMENT else []
     words = ["squeue", "--noheader", "--states=all", *options, *only, "--format=%i|%T|%r|%N"]
     done = _call(words, timeout_s=timeout_s)

@@ -14,7 +14,7 @@ from clusterdp.storage.retry import RetryPolicy, StorageFault
 
 T = TypeVar("T")
 _SLOWEST = 1 << 20  # bytes a second: a slower server counts as silent
-# What we know to need a package: scheme -> extra. Of others fsspec itself knows which one, and says so.
+# Schemes that need a package: scheme -> extra. For others fsspec itself names the package.
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 
 
@@ -70,7 +70,7 @@ class UrlStorage(Storage):
             entries = self._ask(folder, self.fs.ls, self._path(folder), detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        # Of a file, some file systems list the file itself.
+        # Some file systems list a file as itself.
         return sorted({e.rstrip("/").rpartition("/")[2] for e in entries if e.rstrip("/") != self._path(folder)})
 
     def size(self, name: str) -> int:

@@ -18,7 +18,7 @@ from clusterdp.wording import did_you_mean
 
 LOADER = [*inspect.signature(DataLoader).parameters][2:]  # without data set and batch size
 LOADER += ["seed_samples"]
-# What to write -> the names that it replaces.
+# The name to write -> the names that it replaces.
 INSTEAD = {
     "Write fit(train, val)": "validation_data validation val_data valid_data eval_data val_dataset eval_dataset "
     "val_dataloaders val_dataloader eval_dataloader val_loader valid_loader",

@@ -17,7 +17,7 @@ from clusterdp.wording import counted, did_you_mean
 
 WAITS = "the job waits for ever"
 ANOTHER = "Name another account or QOS."
-# Of what a job asks for in all: what limits it, and for whom.
+# For each resource that a job asks for in all: the limit, and for whom it holds.
 MOST = {
     "MaxTRES": "",
     "MaxTRESPU": " for each user",

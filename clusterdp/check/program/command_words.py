@@ -14,7 +14,7 @@ LAUNCHERS = frozenset(
 LAUNCHER_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"})
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
 TAKE_A_WORD = frozenset({"-W", "-X", "--check-hash-based-pycs"})  # options of python
-# They run the words that follow; and what stands in between.
+# Commands that run the words after them; and the options in between.
 WRAPPERS = frozenset("exec env nohup time timeout nice ionice numactl setsid stdbuf taskset chrt".split())
 OF_A_WRAPPER = re.compile(r"-.*|[\d.,:-]+[smhd]?|\w+=.*", re.DOTALL)
 

@@ -18,7 +18,7 @@ LOCAL_RANK = re.compile(
 )
 RANK = re.compile(r"rank|master|main(?!__)", re.I)
 ALONE = re.compile(r"MASTER_PORT|environ|RANK|WORLD_SIZE|SLURM|elastic|launched|debug|single", re.I)
-# They choose the device of each rank by themselves.
+# Libraries that choose the device of each rank by themselves.
 CHOOSE_DEVICES = frozenset(
     "accelerate composer deepspeed horovod ignite lightning pytorch_lightning transformers".split()
 )

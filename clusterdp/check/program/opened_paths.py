@@ -20,7 +20,7 @@ from clusterdp.check.program.source import (
 )
 from clusterdp.check.program.sources import Sources
 
-# What opens a file: the argument that names it.
+# The functions that open a file: the argument that names it.
 READS = {
     "torch.load": (0, "f"),
     "numpy.load": (0, "file"),

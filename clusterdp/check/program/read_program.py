@@ -112,7 +112,7 @@ def _read_shell(text: str, folder: Path, file: Path, hops: int, traps: bool = Fa
         if each is None:
             continue
         found.append(each)
-        # What comes before an exec prepares, and is short.
+        # Lines before an exec prepare, and are short.
         if not traps and "exec" not in [command.words[0], *(later.words[0] for later in rest)]:
             is_last = not command.in_background and all(later.words[0] in ENDS for later in rest)
             shells.append(ShellCall(file, command.line, command.text, is_last))

@@ -205,7 +205,7 @@ class ProgramText:
     """
 
     files: list[Path] = field(default_factory=list)
-    # Of them, those that it may do without: imported in a function, below `try:` or `if`.
+    # The optional ones among them: imported in a function, below `try:` or `if`.
     optional: set[Path] = field(default_factory=set)
     unparsed: list[CodePlace] = field(default_factory=list)  # not valid Python; `text` is the error
     complete: bool = True

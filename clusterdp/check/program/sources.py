@@ -17,7 +17,7 @@ from clusterdp.plainfile import read_plain
 
 MOST_FILES, MOST_BYTES = 80, 800_000  # to parse that much takes about half a second
 OURS = "clusterdp"  # is not part of the program, wherever it lies
-# What they do by themselves is known. Any other may handle signals, form the process group, or load a state.
+# Libraries whose behaviour is known. Any other may handle signals, form the process group, or load a state.
 KNOWN = sys.stdlib_module_names | frozenset(
     "absl accelerate albumentations apex ase attr av bitsandbytes boto3 botorch bs4 captum causal_conv1d clearml "
     "click clip clusterdp colossalai comet_ml composer cupy cv2 dask datasets dateutil decord deepspeed "

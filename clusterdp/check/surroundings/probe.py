@@ -20,7 +20,7 @@ from clusterdp.storage import RetryPolicy, masked, open_storage
 
 DATA = b"clusterdp check --probe: may be deleted\n"
 SLOW_S = 1.0
-# What the job's script or submit itself sets or unsets is harmless, and no finding: RANK, WORLD_SIZE, MASTER_ADDR,
+# Variables that the job's script or submit itself sets or unsets are harmless: RANK, WORLD_SIZE, MASTER_ADDR,
 # SLURM_*, SBATCH_*, TORCHELASTIC_*, and CUDA_VISIBLE_DEVICES where Slurm gives GPUs.
 GPUS = "no GPUs are asked of Slurm, so that it does not set it: the ranks see these alone"
 IS_RECENT = "import sys; sys.exit(sys.version_info < (3, 6))"

@@ -16,7 +16,7 @@ from clusterdp.launch.render.script_spec import lines_of
 from clusterdp.plainfile import read_plain
 
 COUNT = re.compile(r"--?(?:nproc[_-]per[_-]node|num[_-]processes|num_gpus|nprocs|np|n)(?:[= ](\S+))?")
-# Of torchrun: it knows that there are others, and finds them.
+# Options by which torchrun knows that there are other agents, and finds them.
 MEETS_OTHERS = re.compile(r"--?(?:nnodes|rdzv[_-]\w+|node[_-]rank|machine_rank|num_machines|config_file)\b")
 OF_SEVERAL_NODES = frozenset({"torchrun", "accelerate"})
 

@@ -21,7 +21,7 @@ from clusterdp.wording import did_you_mean
 LOADS_BY_THEMSELVES = frozenset(
     {"lightning", "pytorch_lightning", "composer", "transformers", "deepspeed", "clusterdp"}
 )
-# They form the process group themselves.
+# Libraries that form the process group themselves.
 FORM_GROUPS = LOADS_BY_THEMSELVES | frozenset(
     "accelerate colossalai fairscale fastai horovod ignite lightning_fabric megatron mmengine mpi4py ray trl "
     "ultralytics".split()
@@ -29,7 +29,7 @@ FORM_GROUPS = LOADS_BY_THEMSELVES | frozenset(
 # As seen from a node: the same on all, and there when the job is over.
 SYSTEM = ("/dev/", "/proc/", "/sys/", "/etc/", "/usr/", "/opt/")
 OF_ONE_NODE = ("/tmp/", "/dev/shm/", "/var/tmp/", "/scratch/local/", "/local/", "/localscratch/", "$TMPDIR")
-# What is staged or cached there is not looked for by another attempt.
+# Paths that another attempt looks for: not those of staged or cached files.
 KEPT = re.compile(
     r"^(?!.*(?:cache|data|stag)).*(?:ckpt|checkpoint|model|\bstate|\blast|\bbest|runs?\b|logs?\b|\bout|result)", re.I
 )

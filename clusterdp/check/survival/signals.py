@@ -15,7 +15,7 @@ from clusterdp.wording import duration
 
 LOOKS_EVERY_S = 30.0  # Slurm looks at time limits that often
 HANDLED_BY_ENTRY = ("TERM", "USR2")
-# They handle signals themselves, by the launcher or by a plugin that need not stand in the program.
+# Libraries that handle signals themselves, by the launcher or by a plugin that need not stand in the program.
 HANDLE_BY_THEMSELVES = frozenset({"lightning", "pytorch_lightning", "composer", "ignite", "submitit", "clusterdp"})
 NUMBERS = {"10": "USR1", "12": "USR2", "15": "TERM", "1": "HUP", "2": "INT"}
 FUNCTION = re.compile(r"^(?:function\s+)?[\w-]+\s*(?:\(\))?\s*\{.*?^\}", re.M | re.S)

@@ -31,7 +31,7 @@ FLAT, SHARDED = 1, 2  # formats
 HEAD_LIMIT = 4096  # bytes of a first line, so that one small read lists a checkpoint
 LIMIT = 1 << 30  # bytes of all of it: nobody reads a larger one into memory to find out what it is
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-# Of a pipe or a link where a manifest was: another look changes nothing. EINVAL: see plainfile.
+# The errors for a pipe or a link in place of a manifest: another look changes nothing. EINVAL: see plainfile.
 NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
 _YEAR_10000 = 253402300800  # in seconds: no clock shows it, and no calendar can
 _OPEN, _MIDDLE, _CLOSE = b'{"head": ', b',\n"body": ', b"}\n"

@@ -26,7 +26,7 @@ from clusterdp.errors import CheckpointError, StateError
 from clusterdp.storage import open_storage
 
 _GLOBAL = re.compile(r"(?:GLOBAL|class|global:?) ([\w.]+\.\w+)")
-# What describes tensors in a .metadata: (module, name). Of torch itself only dtypes and the like (_Restricted).
+# The classes that describe tensors in a .metadata: (module, name). From torch only dtypes and the like (_Restricted).
 _DESCRIBES = {
     *(("torch.distributed.checkpoint.metadata", name) for name in (
         "Metadata", "MetadataIndex", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata",

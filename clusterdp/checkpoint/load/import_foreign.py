@@ -18,7 +18,7 @@ from clusterdp.wording import some_of
 
 _log = logging.getLogger("clusterdp.checkpoint")
 
-# What programs call it. A name of the user's own comes first.
+# The names that programs give it. A name of the user's own comes first.
 NAMES = {
     "model": ("model", "model_state_dict", "state_dict", "module", "net", "network"),
     "optimizer": ("optimizer", "optimizer_state_dict", "optim", "optim_state_dict"),

@@ -42,8 +42,8 @@ class Committer:
         commits, unread = scan(self.storage, self._known)
         self._order = max((self._order, *(info.order for info in commits)))  # never less: a commit may have failed
         if unread and first:
-            # They may be newer than all that can be read just now, and come back. No number of commits gets ahead of
-            # this clock; a fixed leap would meet that of an attempt which could not read others.
+            # Unreadable commits may be newer than all that can be read just now, and come back. No number of commits
+            # gets ahead of this clock; a fixed leap would meet that of an attempt which could not read others.
             self._order = max(self._order, time.time_ns())
         self._known = {info.name: info for info in commits}
         return commits

@@ -90,7 +90,7 @@ class _Places:
                 self._pieces.append((entry.name, slice(first - entry.offset, last - entry.offset), place))
 
     def copy(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        # One call for all of them, as optimizers do it: a copy_() call each takes longer than copying small tensors.
+        # A single call for all, as in optimizers: a copy_() call each takes longer than copying small tensors.
         if self._views:  # there are none if the slice lies within a single tensor, or the state has no tensors
             torch._foreach_copy_(self._views, [tensors[name] for name in self._names], non_blocking=True)
         for name, part, place in self._pieces:

@@ -97,7 +97,7 @@ STEP: Json = fields(texts="pid") | {
     "CPU": {"requested_frequency": fields(unset="min max"), "governor": "Unknown"},
     "statistics": {"CPU": {"actual_frequency": 0}, "energy": {"consumed": number(0)}},
 }
-# What 26.05 has beside that, and what it has no more.
+# The keys that 26.05 has besides, and those that it has no more.
 ADDED_IN_26_05: dict[str, Json] = {
     "job": fields(
         texts="container_type licenses_allocated stderr_expanded",

@@ -136,5 +136,5 @@ CHECKS: dict[str, Check] = {
     "wait-all-nodes": _wait_all_nodes,
     "extra-node-info": _extra_node_info,
 }
-# Where it is not 255.
+# Exit codes other than 255.
 CODES = dict.fromkeys(("bbf", "extra-node-info", "hint", "propagate", "switches"), 1)

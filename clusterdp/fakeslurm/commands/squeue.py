@@ -255,7 +255,7 @@ def _ordered(options: dict[str, str], client: Connection, jobs: list[JobRecord],
     keys = (options.get("sort") or client.environ.get("SQUEUE_SORT") or SORT).split(",")
     jobs.sort(key=lambda job: (_first_of_array(job), _last_index(job)))
     if "sort" not in options and "SQUEUE_SORT" not in client.environ:
-        # Of equal ones the younger comes first, but elements that never ran stay in order.
+        # Among equal jobs the younger comes first, but elements that never ran stay in order.
         jobs.sort(key=lambda job: (-_first_id(job), -_last_index(job) if job.past or job.shares else job.id))
     for key in reversed(keys):
         jobs.sort(key=_sort_key(key[-1], daemon), reverse=key.startswith("-"))

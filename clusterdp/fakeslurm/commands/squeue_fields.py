@@ -295,7 +295,7 @@ NAMES: dict[str, PrintField[SqueueJob]] = {name: LETTERS[letter] for name, lette
     "network": _f("NETWORK", lambda r: r.job.desc.shown.get("network") or NULL),
     "mcslabel": _f("MCSLABEL", lambda r: r.job.desc.shown.get("mcs-label") or NULL),
     "reboot": _f("REBOOT", lambda r: "1" if "reboot" in r.job.desc.shown else "0"),
-    # What jobs of the fake never have.
+    # Fields that jobs of the fake never have.
     "delayboot": _f("DELAY_BOOT", lambda r: "0:00"),
     "mempertres": _f("MEM_PER_TRES", lambda r: NONE),
     "ntperboard": _f("NTASKS_PER_BOARD", lambda r: "0"),

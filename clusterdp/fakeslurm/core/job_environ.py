@@ -67,7 +67,7 @@ def of_srun(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
         found = {name: value for name, value in environ.items() if name.startswith(("SLURM", "SPANK_"))}
         found |= {word: environ[word] for word in words if word in environ}
     found |= dict(word.split("=", 1) for word in words if "=" in word)
-    # What sbatch --export=NAME=VALUE has set wins over what srun is told.
+    # Values of sbatch --export=NAME=VALUE win over those given to srun.
     outer = split_words(environ.get("SLURM_EXPORT_ENV", "ALL"))
     if export is None or any(word.upper() == "ALL" for word in words):
         found |= dict(word.split("=", 1) for word in outer if "=" in word)

@@ -15,7 +15,7 @@ from clusterdp.errors import ConfigError
 # Options of sbatch that stand in the config under their own name, in the order in which they are printed.
 PLAIN = ("partition", "account", "qos", "constraint", "nodelist", "exclude", "reservation", "gres", "mem", "time")
 
-# Where a shell drops a backslash, and shlex.split() does not: at a line's end, and in double quotes before $ and `.
+# A shell drops a backslash here, and shlex.split() does not: at a line's end, and in double quotes before $ and `.
 BACKSLASHES = re.compile(r"(?P<kept>'[^']*'|\\[^\n])|\"(?P<quoted>(?:\\.|[^\"\\])*)\"|\\\n", re.DOTALL)
 
 

@@ -17,7 +17,7 @@ from clusterdp.rundir import RunDir, read_events
 from clusterdp.slurm import commands
 
 PAUSES_S = (0, 1, 2, 4, 8, 15)  # a controller that is too busy to answer is not done with the request either
-# What sbatch prints -> the keys that it may mean: the first of them that is given, or the first.
+# The text of sbatch -> the keys that it may mean: the first of them that is given, or the first.
 REFUSALS = {
     "group not permitted to use this partition|partition name|invalid partition|system default partition": "partition",
     "account or account/partition": "account partition",

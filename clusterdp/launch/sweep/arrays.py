@@ -41,7 +41,7 @@ def submit_arrays(plan: SweepPlan, lock: RunLock) -> SentSweep:
     arrays: list[str] = []
     jobs: list[Job] = []
     for array, _ in plan.scripts:
-        # So that no more run at a time than may: the limit of an array counts its own elements.
+        # Keeps the running elements within the limit: that of an array counts its own elements only.
         after = [f"--dependency=afterany:{arrays[-1]}"] if arrays and array.parallel else []
         try:
             job = _submit(plan, array, after, lock)

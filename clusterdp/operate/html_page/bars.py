@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from clusterdp.operate.account.run_account import AttemptAccount
 from clusterdp.wording import duration
 
-# What is drawn, in this order within an attempt, and which parts of the account it is. Marks are lines over them.
+# The kinds, in this order within an attempt, and their parts of the account. Marks are lines over them.
 KINDS = {
     "starting": ("startup", "restore"),
     "training": ("kept", "saves", "evaluation", "running"),

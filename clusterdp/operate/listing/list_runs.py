@@ -37,7 +37,7 @@ MANY = 1000  # folders; to read them takes more than a second
 PLAIN = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)  # what no shell and nobody here takes for something else
 TIMEOUT_S = 20.0  # for each cluster; Slurm's own patience is 10 s
 Rows = dict[str, commands.SqueueRow]
-# What a sweep is as a whole: the first of these that an element of it is.
+# The state of a sweep as a whole: the first of these that one of its elements has.
 OF_A_SWEEP = [RunState.RUNNING, RunState.WAITING, RunState.FAILED, RunState.GAVE_UP, RunState.VANISHED]
 PATIENCE_S = 5.0
 TICK_S = 0.1

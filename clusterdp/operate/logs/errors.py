@@ -25,7 +25,7 @@ CHUNK = 256 << 10  # bytes that are read at a time
 DISTINCT = 1000  # errors that are told apart; of a log that has more, the rest are counted
 LONGEST_LINE = 2000  # characters that are shown
 MOST_OF_A_LINE = 16 << 20  # characters that are kept in memory
-# One of these is in every line that LINE finds. To look for words is a hundred times as fast.
+# Every line that LINE finds has one of these. A search for words is a hundred times as fast.
 WORDS = (
     *SIGNS, "ERROR", "CRITICAL", "FATAL", "[E", "\nE", "[F", "\nF", "CUDA", "NCCL", "nccl", "HIP", "CUBLAS", "CUDNN",
     "Error", "Exception", "srun: ", "slurmstepd: ", "terminate called", "Segmentation fault", "Bus error",
@@ -42,7 +42,7 @@ LINE = re.compile(
     r"|\b[Oo]ut [Oo]f [Mm]emory\b|\boom[-_]kill"
     r"|^clusterdp: (?:another failed|this follows from another rank's failure): "
 )
-# What differs between ranks though the error is the same.
+# The parts of an error that differ between ranks.
 OWN = re.compile(
     r"0x[0-9a-fA-F]+|\[?\b[Rr]ank[ =:]?\d+\]?|\b(?:cuda:|GPU |gpu |pid[ =:]+|PID[ =:]+)\d+"
     r"|^\S+:\d+:\d+ \[\d+\]"  # host, process, thread and device, as NCCL prints

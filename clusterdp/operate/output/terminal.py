@@ -36,7 +36,7 @@ ALL = re.compile(r".*", re.DOTALL)
 ENDLESS = sys.maxsize  # of a pipe or a file, where no line is too long
 LEAST = 20  # columns that words get, however narrow the terminal is
 CODE = re.compile(r"\x1b\[[\d;]*m")
-# One is `a command`, too, and what has a colour.
+# `a command` counts as a single word, and so does coloured text.
 WORD = re.compile(r"\s*(?:[^\s`]*`[^`]*`[^\s`]*|\x1b\[[\d;]*m[^\x1b]*\x1b\[0m\S*|\S+)")
 
 

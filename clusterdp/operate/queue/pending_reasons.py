@@ -98,7 +98,7 @@ REASONS = {
     ),
     "Constraints": Reason("no node has now all that it asks for", "see resources.constraint"),
     "MaxMemPerLimit": Reason("asks for more memory a node than is allowed", "see resources.mem", stuck=True),
-    # Who may.
+    # Permissions.
     "InvalidAccount": Reason(
         "its account is not valid", "see resources.account; `sacctmgr show assoc user=$USER`", stuck=True
     ),
@@ -134,7 +134,7 @@ COUNTED = {
 }
 WHOSE = {"Assoc": "your account", "Association": "your account", "QOS": "its QOS", "": "its QOS"}
 LATER = "it starts when some of them have ended"
-# Of the name: its pattern, the words with {whose} and {what}, what to do, and whether such a job never starts.
+# For each name: its pattern, the words with {whose} and {what}, what to do, and whether such a job never starts.
 LIMITS = (
     (
         r"(Assoc|QOS)Grp(\w+?)RunMin(?:ute)?s(?:Limit)?",

@@ -16,8 +16,8 @@ from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import read_ledger
 
 DEFAULT_CONF = "/etc/slurm/slurm.conf"  # where Slurm's clients look if SLURM_CONF is not set
-# What a fake cluster has beside its slurm.conf (fakeslurm/paths.py): its commands, a file that marks it as one, and one
-# that is there as long as it is up.
+# The files of a fake cluster beside its slurm.conf (fakeslurm/paths.py): its commands, a file that marks it as one, and
+# one that is there as long as it is up.
 BIN, MARK, UP = "bin", "state/shape.json", "up"
 
 

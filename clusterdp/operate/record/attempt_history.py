@@ -19,7 +19,7 @@ from clusterdp.rundir.lenient_reads import (
 )
 
 ENDINGS = frozenset({"finished", "failed", "requeued", "cancelled"})  # the batch script's last words
-# What the batch script notes if Slurm ends the attempt, and not it itself. (The ranks name the step as well.)
+# The causes that the batch program records if Slurm ends the attempt. (The ranks name the step as well.)
 SIGNALS = frozenset({"TERM", "ending"})
 NOT_MEASURED = frozenset({"time", "step", "total", "phase"})
 

@@ -14,12 +14,12 @@ STOPPED_BY = {
     "claim": "another attempt has taken over the run folder",
     "entry": "it cannot run as it is: a mistake in its config, its code or what is installed",
 }
-# Of these the step at which they came is said.
+# The causes that are shown with their step.
 AT_A_STEP = FAULTS | {"preempted", "timeout", "signal", "asked", "cancelled", "requeued", "node-lost"}
 
 # With this srun ends when it has ended the other ranks because of one. That one's own code is in the log: `why` has it.
 ENDED_BY_SRUN = 143
-# What ended a job that left no word itself, by the state that Slurm gives it.
+# The end of a job without a record of its own, by the state that Slurm gives it.
 ENDED_AS = {
     "CANCELLED": (RunState.CANCELLED, "by scancel, outside clusterdp"),
     "COMPLETED": (RunState.FAILED, "its script ended without a record"),

@@ -51,11 +51,11 @@ if TYPE_CHECKING:
     from clusterdp.operate.record.attempt_history import AttemptHistory
     from clusterdp.operate.record.run_history import RunHistory
 
-# What our ranks say of the one that failed first.
+# The report of clusterdp's ranks on the rank that failed first.
 NAMED = re.compile(rb"^clusterdp: .*another(?: rank's failure| failed): rank (\d{1,9}): ", re.MULTILINE)
 FEW = 64  # ranks whose logs are read, though it is known which of them was first
 FLOODS = 8  # logs that are read further back: 4 MiB at most
-# Of these no rank is to blame: it was ended, and what srun and slurmstepd write of that is not an error.
+# For these causes no rank is to blame: it was ended, and the lines of srun and slurmstepd on that are not errors.
 BLAMELESS = CAUSES.keys() - FAULTS - {"lost", "stopped", "unknown"}
 KILLED = ("killed", "loader-worker-died", "exit-code")  # what the kernel's out-of-memory killer looks like to others
 

@@ -19,7 +19,7 @@ AFTER = 8  # lines after the line of an error that belong to it
 MOST_AFTER = 40  # lines that a program prints as it ends
 BEFORE = 12  # lines before a traceback in which its cause may stand: a failed assertion of a CUDA kernel, a dead worker
 LONGEST = 2000  # characters of a line that are looked at
-# What torch and torchrun put before a line: `[rank0]: `, `[default0]:`.
+# The labels that torch and torchrun put before a line: `[rank0]: `, `[default0]:`.
 PREFIX = re.compile(r"(?:\[(?:rank|default)\d+\]:\s?)+")
 TRACEBACK = re.compile(rb"(?:\[(?:rank|default)\d+\]:\s?)*(?:Original )?Traceback \(most recent call last\)")
 INDENTED = re.compile(rb"(?:\[(?:rank|default)\d+\]:\s?)*[ \t]")
@@ -38,11 +38,11 @@ LAST_HINTS = (b"illed", b"not found", b"No such file", b"denied", b"fault", b"In
 LAST = 1024  # bytes
 SLURMS_HINTS = (b"srun:", b"slurmstepd:", *LAST_HINTS, *HINTS)  # in the log of the batch script
 EARLIER_HINTS = (b"ssertion", b"imeout", *LAST_HINTS, *HINTS)  # in the lines before an error
-# Where the log of an attempt ends and that of the next one begins: Slurm appends to it.
+# The end of an attempt's part of a log, to which Slurm appends the next one's.
 NEXT_ATTEMPT = re.compile(r"\*\*\* JOB \S+ ON \S+ CANCELLED AT \S+ DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)")
 ENDED = re.compile(r"clusterdp: .* with exit code \d+.* see \S*/attempts/([^/\s]+)/logs")
 OUT_OF_MEMORY = re.compile(r"slurmstepd: error: .*(?:oom[-_]kill event|exceeded (?:virtual )?memory limit).*")
-# Of torchrun's agent, on the rank of its node that failed first.
+# The report of torchrun's agent on the rank of its node that failed first.
 ROOT_CAUSE = re.compile(
     r"Root Cause \(first observed failure\):.*?\n\s*time\s*: (\S+)\s*\n\s*host\s*: (\S+)\s*\n"
     r"\s*rank\s*: (\d{1,9})[^\n]*\n"
@@ -144,7 +144,7 @@ def _error_at(lines: Sequence[bytes], at: int) -> LogError | None:
     error = LogError(line, at, begins, signature)
     if error.consequence:
         return error
-    # What led to it stands before it. A known cause of it says more than what followed.
+    # The cause stands before it, and a known cause means more than the error that followed.
     for earlier in range(max(0, begins - BEFORE if begins < at else at - BEFORE), at):
         if not any(hint in lines[earlier] for hint in EARLIER_HINTS):
             continue

@@ -16,7 +16,7 @@ MORE_MEMORY = (
     "Ask for more with resources.mem, or use less: fewer num_workers, smaller prefetch_factor, data that is not "
     "copied into each worker."
 )
-# Who says so: bash by its own name, or by that of the text that the script has a rank run.
+# The shell that reports it: bash by its own name, or by that of the text that the script has a rank run.
 SHELL = r"(?:bash|sh|task|agent|worker|/\S+)"
 WORDS_OF_A_SHELL = r"cd|source|\.|export|set|unset|ulimit|umask|module|exec|eval|alias|trap|if|for|while|conda|ml"
 SIGNATURES = (

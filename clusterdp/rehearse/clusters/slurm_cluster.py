@@ -16,7 +16,7 @@ from clusterdp.rehearse.run_spec import NotPossibleHere
 from clusterdp.slurm import commands
 
 WAIT_S = 5.0  # between two requests that a requeued job may start, which else waits for two minutes
-# What is on record of an attempt that was ended by the user's command, in place of Slurm's own.
+# The causes on record of an attempt that the user's command ended, in place of Slurm's own.
 ON_RECORD = {"preempted": ("requeued", "signal")}
 
 

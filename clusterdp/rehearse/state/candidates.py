@@ -11,7 +11,7 @@ from clusterdp.rehearse.state.files import ARRAYS, JSON, TORCH, looks_pickled
 
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "wandb", "mlruns", "tensorboard", "cache", "venv", "events"}
 _INPUT = re.compile(r"(?:train|val|valid|test|data|dataset|vocab|meta|tokenizer.*|config|package.*)", re.IGNORECASE)
-# Of a checkpoint that is several files.
+# Names in a checkpoint of several files.
 _PIECE = re.compile(r"(?:optimizer|scheduler|scaler|rng_state|random_states)(?:_\d+)?")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _LAST = re.compile(r"last|latest|final|checkpoint|ckpt|resume|state", re.IGNORECASE)

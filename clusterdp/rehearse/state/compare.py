@@ -281,7 +281,7 @@ def describe(differences: Sequence[Difference], values: Mapping[str, Leaf] = NO_
         differ = "differ" if name in _PLURAL else "differs"
         said.append(f"{name} {differ} in {counted(len(of), 'value')} ({named}{'; ...' if len(of) > SHOWN else ''})")
     if len(said) == 1 and len({each.part for each in differences}) == 1 and differences[0].part == "metrics":
-        # Of a history of 80 entries each has another key: what they are of is what tells.
+        # Each of a history's 80 entries has another key: the name of the history means more.
         names = dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.|$)", "*", each.key) for each in differences)
         return f"nothing but metrics differs: {some_of(list(names), 3)}"
     return ", ".join(said)

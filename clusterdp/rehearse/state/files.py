@@ -303,7 +303,7 @@ def _zip(path: Path, read_bytes: ReadRange) -> tuple[Any, PlainValues]:
         info = members[f"data/{key}"]
         if info.compress_type != zipfile.ZIP_STORED:
             raise ValueError(f"{info.filename} is compressed, and torch.save() compresses nothing")
-        # What follows the member's own header, whose length the archive's list does not say.
+        # The data after the member's own header, whose length the archive's list does not have.
         header = read_range(path, info.header_offset, 30)
         begin = info.header_offset + 30 + sum(int.from_bytes(header[i : i + 2].tobytes(), "little") for i in (26, 28))
         return partial(_read, read_bytes, path, begin), info.file_size

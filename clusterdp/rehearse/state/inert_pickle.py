@@ -47,7 +47,7 @@ class Inert:
     def __init__(self, *args: Any, **named: Any) -> None:
         pass
 
-    # What the opcodes of an unpickler call on the object that they fill.
+    # The methods that the opcodes of an unpickler call on the object that they fill.
     def __setstate__(self, state: Any) -> None:
         self.state = state
 

@@ -14,7 +14,7 @@ from clusterdp.train.hang.page import DATA, LONG
 
 HEADER = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]+)")
 FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
-# Where a rank waits for the others. In a backward pass, which waits in the engine, it computes there as well.
+# The code in which a rank waits for the others. A backward pass waits in the engine, and computes there as well.
 WAITING = ("/torch/distributed/", "/torch/cuda/", "/clusterdp/train/ranks/")
 ENGINE = "/torch/autograd/"
 LIBRARIES = ("/torch/", "/clusterdp/", "/lib/python", "<frozen", "<string>")

@@ -329,7 +329,7 @@ class Batches(Generic[Batch]):
     def _iterator(self) -> Iterator[Batch]:
         generator = getattr(self.loader, "generator", None)
         if self.sampler is not None and isinstance(generator, torch.Generator):
-            # Nothing but the workers' seeds comes from it: the same in this epoch, whichever attempt gets there.
+            # Only the workers' seeds come from it: the same in this epoch, whichever attempt gets there.
             generator.manual_seed(self.rank.seed + self.rank.number + 1_000_003 * self.position.epoch)
         ready, self._ready = self._ready, None
         with self.rank.stop.shielded():

@@ -65,7 +65,7 @@ def _no_sync(model: nn.Module) -> Iterator[None]:
             shards(True)
     else:
         with ExitStack() as stack:
-            # Of a split model, each part may be in a DDP of its own.
+            # Each part of a split model may be in a DDP of its own.
             for part in (model,) if isinstance(model, DistributedDataParallel) else model.modules():
                 if isinstance(part, DistributedDataParallel):
                     stack.enter_context(part.no_sync())

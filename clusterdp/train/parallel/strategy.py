@@ -129,5 +129,5 @@ def distribute(
         )
     from clusterdp.train.parallel.fsdp import shard  # DTensor takes a second to load
 
-    # What is compiled would be compiled once more when the hooks that look are gone.
+    # A compiled model would be compiled once more when the hooks that look are gone.
     return shard(model, group, train.fsdp, hybrid=strategy == "hsdp", look=not train.compile)

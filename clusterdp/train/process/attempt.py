@@ -61,10 +61,10 @@ ENTRY_EXIT = 2
 # Errors that another node would meet again: a run without a checkpoint would fail at the same line, after another wait
 # in the queue. Not ImportError as such: a node may lack a library that the others have.
 BUGS = (AttributeError, ModuleNotFoundError, NameError, SyntaxError, TypeError)
-# What gloo and NCCL say of a collective that another rank has not come to. (torch's store says `wait timeout`.)
+# The messages of gloo and NCCL on a collective that another rank has not come to. (torch's store says `wait timeout`.)
 COLLECTIVE_TIMEOUT = re.compile(r"Timed out waiting \d+ms for|ollective operation timeout")
-# What torch raises on a rank whose peer is gone. A killed rank leaves no note, and those that outlive it must not be
-# blamed for that: once the healthy node was avoided, and the bad one kept.
+# The errors that torch raises on a rank whose peer is gone. A killed rank leaves no note, and those that outlive it
+# must not be blamed for that: once the healthy node was avoided, and the bad one kept.
 LOST_CONNECTION = re.compile(
     r"gloo/transport|[Cc]onnection (?:closed|reset|refused|was likely closed)|Broken pipe|Socket (?:closed|Timeout)|"
     r"remote process exited or there was a network error|ncclRemoteError|NCCL communicator was aborted|"

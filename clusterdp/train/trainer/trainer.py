@@ -181,7 +181,7 @@ class Trainer:
         if val is not None:
             check_can_be_read_again("val", val, epochs)
             options = options_of_val(val, loader, val_options or {})
-            # What is wrong with it is said now, not in an hour.
+            # A mistake in it is raised now, not in an hour.
             evaluation_data(self.job.this_rank, val, batch_size, options, "val")
         phase: dict[str, Any] = {"name": self.name, "continues": self.loop}
         self.loop = loop = self.job.loop(
