@@ -1,7 +1,7 @@
 """The pytest plugin of this package (entry point pytest11): the fixture `fake_slurm`.
 
-pytest loads this file at each start, in every project whose environment has the package. So it imports nothing heavy.
-"""
+pytest loads this file at each start, in every project whose environment has the package. Therefore it imports no heavy
+module."""
 
 from __future__ import annotations
 

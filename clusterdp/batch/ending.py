@@ -1,4 +1,4 @@
-"""Ending: how this attempt ends. What is decided is recorded and done: it is over, left alone, or requeued."""
+"""Ending: how this attempt ends. The decision is recorded and carried out: the run is over, left alone, or requeued."""
 
 import os
 import time

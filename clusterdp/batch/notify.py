@@ -1,5 +1,5 @@
-"""notify: words to people about an end, a failure, a requeue or a hang. They take 10 s at most, and change nothing for
-the job."""
+"""notify: words to people about an end, a failure, a requeue or a hang. Notices take 10 s at most, and change nothing
+for the job."""
 
 import json
 import os

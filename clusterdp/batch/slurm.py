@@ -1,4 +1,4 @@
-"""Slurm: all that this program asks of the controller. Nothing else runs Slurm's commands, but for the step's srun.
+"""Slurm: all that this program asks of the controller. No other module runs Slurm's commands, except the step's srun.
 
 An attempt asks `squeue` once at its start and `scontrol show job` once at its end; `scontrol show node` only where the
 first host's name leads nowhere, `sinfo` only where nodes are avoided. A silent controller is asked again with pauses

@@ -1,4 +1,4 @@
-"""check: all findings about a run, or a sweep, that is to be submitted. Nothing is written, but by --probe."""
+"""check: all findings about a run, or a sweep, that is to be submitted. Only --probe writes files."""
 
 from __future__ import annotations
 

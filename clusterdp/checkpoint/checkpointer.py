@@ -15,8 +15,7 @@ or, while the training goes on,
 
 A run of several trainings, one after the other, calls begin(name, state) before each: see Phase.
 
-Every method is collective: call it on every rank, in the same order. One process without a process group will do.
-"""
+Every method is collective: call it on every rank, in the same order. A single process needs no process group."""
 
 from __future__ import annotations
 
@@ -291,9 +290,8 @@ class Checkpointer:
 
         Every tensor in there must find its object, and every module, optimizer, scheduler and scaler here its state;
         `only` names the objects to restore if that is not so. Raises StateError with the keys that do not fit, and
-        before anything is changed if it would take a pickle to read it. Random numbers stay as they are. What was not
-        restored and has copies of the weights (O2's masters, averages) makes them anew.
-        """
+        before anything is changed if it would take a pickle to read it. Random numbers stay as they are. Objects that
+        were not restored and have copies of the weights (O2's masters, averages) make them anew."""
         self.wait()
         start = self._together(lambda: import_foreign.prepare(os.fspath(path), self._state, only))
         self._together(lambda: import_foreign.put_back(start, self._state))

@@ -49,7 +49,7 @@ def run(plan: Plan, send: Callable[[], Job]) -> int:
 
 
 def run_sweep(plan: SweepPlan, send: Callable[[], SentSweep]) -> int:
-    """Likewise, for the elements of a sweep. Nothing is rehearsed."""
+    """Likewise, for the elements of a sweep. A sweep is not rehearsed."""
     from clusterdp.fakeslurm.cluster import FakeCluster
     from clusterdp.fakeslurm.errors import FakeSlurmError
     from clusterdp.operate.sweep.watch import SweepPace, watch_sweep

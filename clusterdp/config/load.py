@@ -238,7 +238,7 @@ def dump(config: Config, known: dict[str, tuple[Any, str]] | None = None) -> str
 
 
 def from_plain(kind: type[Kind], values: Mapping[str, Any], unknown: list[str] | None = None, at: str = "") -> Kind:
-    """A Config, or one section of it, from plain dictionaries, as `read_resolved` gives them. Nothing is converted.
+    """A Config, or one section of it, from plain dictionaries, as `read_resolved` gives them. Values are not converted.
 
     A key that is missing has its default; so has a section that is null. The dotted name of a key that `kind` does not
     have is appended to `unknown`. at: the dotted name of the section itself, with a dot at its end.

@@ -1,8 +1,8 @@
 """Refuses secrets in a config: it is kept in the run folder, where others may read it.
 
-One rule for all leaves, by the name of the key and by the value. A name counts by its last word, since what comes last
-says what a thing is: `api_key` and `PGPASSWORD` are secrets; `password_free`, `max_tokens` and `tokenizer` are none.
-"""
+All leaves follow a single rule, by the name of the key and by the value. A name counts by its last word, since what
+comes last says what a thing is: `api_key` and `PGPASSWORD` are secrets; `password_free`, `max_tokens` and `tokenizer`
+are none."""
 
 from __future__ import annotations
 

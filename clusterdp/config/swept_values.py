@@ -21,8 +21,7 @@ MOST = 10_000  # elements; a table of more is read by nobody, and Slurm's MaxJob
 def read_sweeps(words: Sequence[str]) -> Layer:
     """The layer of `KEY=VALUES` words: `params.lr=0.1,0.01`, `params.seed=range(5)`, `params.lr=log(1e-5,1e-2)`.
 
-    A comma separates values, which are YAML. One list is the list of the values.
-    """
+    A comma separates values, which are YAML. A single list is the list of the values."""
     layer = Layer()
     for word in words:
         key, equals, text = word.partition("=")

@@ -1,9 +1,8 @@
 """Whether the entry exists and takes the params. It is checked at submit without an import: the login node may have no
 torch, and an import can take a minute.
 
-The module's file is found as Python would find it, in the submit directory first, and its text is read. What only an
-import can show (names that are made at run time, another interpreter's packages) is left to the job.
-"""
+The module's file is found as Python would find it, in the submit directory first, and its text is read. Facts that only
+an import can show (names that are made at run time, another interpreter's packages) are left to the job."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """`clusterdp init`: a train script, its config, and what the runs of this cluster share, to begin with.
 
-Nothing is overwritten. What is written of the cluster is what sinfo, scontrol and sacctmgr say; where one of them does
-not answer, it is left out.
-"""
+No file is overwritten. What is written of the cluster is what sinfo, scontrol and sacctmgr say; where one of them does
+not answer, it is left out."""
 
 from __future__ import annotations
 

@@ -85,8 +85,8 @@ def _section(values: dict[str, Any], name: str, run: RunDir) -> dict[str, Any]:
 
 
 def changes_the_work(plan: Plan) -> bool:
-    """Whether a finished run has work left under this plan. An entry may, by params such as `epochs`. Of a program only
-    the environment can change within a run."""
+    """Whether a finished run has work left under this plan. An entry may, by params such as `epochs`. For a command,
+    only the environment can change within a run."""
     config = plan.spec.config
     before, after = config_module.read_resolved(plan.run.config), dataclasses.asdict(config)
     parts = ("launch", "params", "train", "profile") if config.entry else ("launch",)

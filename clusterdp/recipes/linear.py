@@ -48,7 +48,7 @@ def main(job: JobHandle, epochs: int = 60, batch_size: int = 16, lr: float = 0.0
 
 
 def squared_error(net: nn.Module, features: torch.Tensor, target: torch.Tensor) -> float:
-    """The mean over all. Of a standardised target it is the share of the variance that is left unexplained."""
+    """The mean over all. For a standardised target it is the unexplained share of the variance."""
     with torch.no_grad():
         return float((net.cpu()(features)[:, 0] - target).square().mean())
 

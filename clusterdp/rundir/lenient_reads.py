@@ -1,8 +1,7 @@
 """Reads of JSON lines and one-line files that may be missing or torn, or hold something else.
 
-A command that follows a run reads the same files several times a second, and most of them have not changed. They are
-parsed once. The size is that of the open file, for over NFS only open() asks the server.
-"""
+A command that follows a run reads the same files several times a second, and most of them have not changed. Lines are
+parsed once. The size is that of the open file, for over NFS only open() asks the server."""
 
 from __future__ import annotations
 

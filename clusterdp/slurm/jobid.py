@@ -9,5 +9,5 @@ _WHOLE = re.compile(JOB_ID)
 
 
 def is_job_id(word: object) -> bool:
-    """Whether it is a job id. Nothing else may reach scancel, which takes options and names."""
+    """Whether it is a job id. No other text may reach scancel, which takes options and names."""
     return isinstance(word, str) and _WHOLE.fullmatch(word) is not None

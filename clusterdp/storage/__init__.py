@@ -10,11 +10,10 @@
     retry         how often and how long a request is repeated
     address       a URL without its secrets
 
-Names are relative to the URL and have forward slashes (`step_00000010/x.json`). Nothing here overwrites: a name is
-created once, or FileExistsError. What a method has created is durable when it returns: on a file system the file has
-been fsynced (and its folder, after `sync_folder`), on a store the size that arrived has been read back.
-Errors are OSError, as Python's own file functions raise them; ConfigError if a URL cannot be opened at all.
-"""
+Names are relative to the URL and have forward slashes (`step_00000010/x.json`). No method overwrites: a name is created
+once, or FileExistsError. A file that a method has created is durable when it returns: on a file system the file has
+been fsynced (and its folder, after `sync_folder`), on a store the size that arrived has been read back. Errors are
+OSError, as Python's own file functions raise them; ConfigError if a URL cannot be opened at all."""
 
 from __future__ import annotations
 

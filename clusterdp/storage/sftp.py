@@ -249,7 +249,7 @@ class Sessions:
 
     @contextmanager
     def session(self) -> Iterator[Any]:
-        """A client of the caller's own. One that has failed to answer is not used again."""
+        """A client of the caller's own. A session that has failed to answer is not used again."""
         if os.getpid() != self._process:  # the parent talks on the same connections
             raise OSError(errno.EINVAL, "this process was forked from the one that opened it. Open it anew here")
         with self._lock:

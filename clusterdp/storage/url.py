@@ -19,7 +19,7 @@ _EXTRAS = {"s3": "s3", "s3a": "s3"}
 
 
 class UrlStorage(Storage):
-    """Folders may be mere prefixes there. Nothing is cached: other ranks write here too."""
+    """Folders may be mere prefixes there. Listings are not cached, because other ranks write here too."""
 
     parallel = 8
 

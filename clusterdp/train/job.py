@@ -97,7 +97,7 @@ class JobHandle:
         return wrapped
 
     def stop(self, why: str) -> None:
-        """Asks for the end of the run. One rank or several may call it, at any time. All stop at the same step, save,
+        """Asks for the end of the run. Any rank, or several, may call it at any time. All stop at the same step, save,
         and the run is not requeued; `clusterdp resume` goes on. It returns: the stop comes within two exchanges of
         flags."""
         self.stop_signal.request(f"job.stop: {why}")
@@ -225,7 +225,7 @@ class JobHandle:
         )
 
     def for_measuring(self, params: Mapping[str, Any]) -> JobHandle:
-        """Another handle, for a training that is only measured. Nothing of it is kept."""
+        """Another handle, for a training that is only measured. No state of it is kept."""
         settings = replace(self._settings, params=params, checkpoint=CheckpointConfig(), metrics=MetricsConfig())
         return JobHandle(settings, self.group, self.stop_signal, self.attempt)
 

@@ -57,9 +57,8 @@ class Limits:
     partition: str
 
     def of(self, kind: str, tres: str = "") -> list[tuple[str, str]]:
-        """(whose, value) of `MaxWall`, or of `node` in `MaxTRES`. Of the QOS the first one that has it decides. What
-        none of them limits, the accounts do, and then all of these hold.
-        https://slurm.schedmd.com/resource_limits.html#hierarchy"""
+        """(whose, value) of `MaxWall`, or of `node` in `MaxTRES`. The first QOS that has the limit decides. Without a
+        limit of a QOS, the limits of all accounts hold. https://slurm.schedmd.com/resource_limits.html#hierarchy"""
         resources, cluster = self.subject.config.resources, self.cluster
         named = [(f"the QOS {name}", cluster.qos.get(name, {})) for name in cluster.qos_of(resources, self.partition)]
         if of_qos := _with_value(named, kind, tres):
@@ -138,7 +137,7 @@ def _of_size(subject: Subject, limits: Limits) -> Iterator[Finding]:
 
 
 def _count(said: str) -> float:
-    """A limit as a number; memory in megabytes. What is not a number limits nothing: it is compared with as NaN."""
+    """A limit as a number; memory in megabytes. Other text is NaN, which limits nothing."""
     amount = megabytes_of(said)
     return math.nan if amount is None else amount
 

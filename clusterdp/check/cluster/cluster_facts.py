@@ -76,7 +76,7 @@ class ClusterFacts:
         return resources.qos or (association.default_qos if association and not self.has_plugins else "")
 
     def qos_of(self, resources: ResourcesConfig, partition: str) -> list[str]:
-        """Those whose limits hold for a job there. Of each limit, the first one that has it decides."""
+        """Those whose limits hold for a job there. The first QOS that has a limit decides."""
         of_partition = self.partitions.get(partition, {}).get("QoS", "")
         of_job = self.job_qos(resources, partition)
         names = [of_partition, of_job]

@@ -1,4 +1,4 @@
-"""Facts on a program's own text, without running it. Nothing is imported, and no shell is started.
+"""Facts on a program's own text, without running it. No module is imported, and no shell is started.
 
 read_program   read_program, read_script, read_python_file: from a command, from bash lines, from a Python file
 command_words  which Python file the words of a command run

@@ -1,4 +1,4 @@
-"""The format of a checkpoint on disk. Nothing here needs torch: login nodes read it.
+"""The format of a checkpoint on disk. This package needs no torch, because login nodes read it.
 
 layout          names of files, the flat buffer of all tensors, and its cut into one slice a rank
 manifest        the file whose existence is the checkpoint; list_checkpoints()

@@ -4,10 +4,9 @@
     "body": {"block": 1048576, "files": {name: {"size": n, "xxh3": ...}}, "index": {...}, "state": ..., "meta": ...,
              "strides": {...}, "changed": {...}}}
 
-Format 1 is the flat buffer; format 2 is the same with "chunks" in its body, where the pieces of sharded tensors lie.
-One JSON document in two lines: to list checkpoints is to read their first lines. Each line is covered by a digest, so
-that a flipped digit in `order` cannot make an old checkpoint the newest.
-"""
+Format 1 is the flat buffer; format 2 is the same with "chunks" in its body, where the pieces of sharded tensors lie. A
+manifest is a JSON document in two lines: a list of checkpoints reads their first lines only. Each line is covered by a
+digest, so that a flipped digit in `order` cannot make an old checkpoint the newest."""
 
 from __future__ import annotations
 

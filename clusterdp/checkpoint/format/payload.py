@@ -1,8 +1,7 @@
 """Payload: the bytes of each tensor of a checkpoint, however they lie in its files. Torch-free.
 
-`checkpoint export` and `checkpoint diff` read tensors through it. They do not know whether the checkpoint is one flat
-buffer or pieces that each rank has written.
-"""
+`checkpoint export` and `checkpoint diff` read tensors through it. Callers do not know whether the checkpoint is one
+flat buffer or pieces that each rank has written."""
 
 from __future__ import annotations
 

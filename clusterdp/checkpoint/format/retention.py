@@ -68,7 +68,7 @@ def _unread(folder: str, names: Iterable[str], commits: Iterable[CheckpointInfo]
 def prune(
     storage: Storage, commits: Sequence[CheckpointInfo], victims: Sequence[CheckpointInfo], may: Callable[[], bool]
 ) -> None:
-    """Delete the victims. `may` is asked before each; if it says no, raises ClaimLost. What cannot be deleted is
+    """Delete the victims. `may` is asked before each; if it says no, raises ClaimLost. A file that cannot be deleted is
     logged, and stays."""
     remaining = list(commits)
     for info in victims:

@@ -1,9 +1,8 @@
 """Mirror: checkpoints are committed in a folder nearby, and copied to a store whenever the store can be reached.
 
 A store that is slow or away for an hour does not stop the run: it saves to the folder nearby, and can resume from it.
-Every rank must see that folder; the run folder is such a place. One thread on rank 0 copies the newest commit. Commits
-that it has no time for are left out.
-"""
+Every rank must see that folder; the run folder is such a place. A thread on rank 0 copies the newest commit. Commits
+that it has no time for are left out."""
 
 from __future__ import annotations
 

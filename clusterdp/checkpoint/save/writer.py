@@ -158,7 +158,7 @@ class RankWriter:
         return staging.fill(shared, start, stop, note), None
 
     def write(self, staged: Staged, *, read_back: bool) -> dict[str, FileRecord]:
-        """Write all files of this rank. They are durable on return. Returns the record of each."""
+        """Write all files of this rank. The bytes are durable on return. Returns the record of each."""
         staged.copied()
         slice_file, rank_file, local_file = self._names()
         try:

@@ -1,9 +1,8 @@
 """The names of the parameters in an optimizer's groups. Its own state counts them, and the next attempt may count them
 in another order: groups that are made from sets of names follow PYTHONHASHSEED.
 
-Whatever has `param_groups` counts as an optimizer. A name is that of the parameter's module in the state and its own:
-`model/head.weight`. A copy that an optimizer steps on instead of a parameter has it as its attribute `master_of`.
-"""
+An object with `param_groups` counts as an optimizer. A name is that of the parameter's module in the state and its own:
+`model/head.weight`. A copy that an optimizer steps on instead of a parameter has it as its attribute `master_of`."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def own_places(shared: Iterable[Path], tmpdir: str = "") -> list[Path]:
 
 
 def wipe(paths: Paths, node: str) -> None:
-    """Remove what the node has in its folders. What its dying tasks still write is in no node's folders."""
+    """Remove what the node has in its folders. Files that its dying tasks still write are in no node's folders."""
     for base in (paths.node_folders, memory_of(paths)):
         if (base / node).is_dir():
             dead = tempfile.mkdtemp(prefix=".dead-", dir=base)
@@ -91,7 +91,8 @@ def remove(paths: Paths) -> None:
 
 
 def _backing(paths: Paths, node: str, place: Path) -> Path:
-    """The folder that is shown in this place. That of /dev/shm is in memory, too: an older C library takes no other."""
+    """The folder that is shown in this place. The folder behind /dev/shm is in memory, too, because an older C library
+    takes no other."""
     base = memory_of(paths) if place == MEMORY else paths.node_folders
     base.mkdir(mode=0o700, exist_ok=True)
     check_private(base)

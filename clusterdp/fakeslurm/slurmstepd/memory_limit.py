@@ -1,9 +1,8 @@
 """Keeps a step within the memory of its job. cgroups would do that; here the process looks at its tasks from time to
 time.
 
-It is off unless the settings say enforce_memory, because the recorded Slurm limits no memory. What happens then follows
-Slurm's documentation and is not recorded.
-"""
+It is off unless the settings say enforce_memory, because the recorded Slurm limits no memory. The behaviour then
+follows Slurm's documentation and is not recorded."""
 
 from __future__ import annotations
 

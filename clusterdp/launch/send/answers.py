@@ -1,9 +1,8 @@
 """The answers of sbatch without a job id: a refusal, which means a key of the config, or an unknown outcome, because
 sbatch timed out, was killed, or printed something else.
 
-The controller may have accepted the job, or may still accept it. So the job is looked for in the queue. Slurm knows the
-script of each job, and the script lies in the run folder.
-"""
+The controller may have accepted the job, or may still accept it. Therefore submit looks for the job in the queue. Slurm
+knows the script of each job, and the script lies in the run folder."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """backend: submitit. submitit writes and submits the script, with the batch program before and after its srun.
 
 submitit by itself does not see a preemption: it ignores TERM and checkpoints on USR2, which Slurm does not send then.
-So our worker owns both signals. After the ranks have stopped and saved, rank 0 asks Slurm about the job and sends USR2
-to itself; submitit's own handler then requeues the job. A crash is requeued by the lines after srun, as in our script.
-"""
+Therefore clusterdp's worker owns both signals. After the ranks have stopped and saved, rank 0 asks Slurm about the job
+and sends USR2 to itself; submitit's own handler then requeues the job. A crash is requeued by the lines after srun, as
+in our script."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class Task:
             log.symlink_to(os.path.relpath(JobEnvironment().paths.stdout, log.parent))
 
     def _may_requeue(self) -> bool:
-        """A cancelled job must not come back, nor is one to be requeued that Slurm has requeued. Where the controller
-        does not answer, the batch program looks again, and waits longer."""
+        """A cancelled job must not come back, nor is one to be requeued that Slurm has requeued. If the controller does
+        not answer, the batch program looks again, and waits longer."""
         if any(Path(self.run_dir, marker).exists() for marker in ("cancelled", "stop")):
             return False
         element, _, restart = os.environ["CLUSTERDP_ATTEMPT"].rpartition(".")

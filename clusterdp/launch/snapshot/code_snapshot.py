@@ -56,9 +56,8 @@ def take(
     """Copy `source` to `target` (made here), without what is below `leave_out`, without runs, and without the files
     that `secrets` names.
 
-    The files are read-only. What has not changed since the run before is a hard link to that run's file: it takes no
-    space and no time, and each run keeps its own when the other is removed.
-    """
+    The files are read-only. A file unchanged since the run before is a hard link to that run's file: the link takes no
+    space and no time, and each run keeps its own when the other is removed."""
     inside = leave_out.relative_to(source).as_posix() + "/" if source in leave_out.parents else None
     hidden = {os.path.relpath(os.path.realpath(path), os.path.realpath(source)) for path in secrets}
     links = {link.rstrip("/") for link in limits.link}
@@ -189,9 +188,9 @@ class Ignored:
 
 
 def find_ignored(source: Path, linked: Collection[str]) -> list[Ignored]:
-    """Files that git ignores and the job may need all the same: data, weights, compiled modules. They are not in the
-    snapshot, and the job would find out only after its wait in the queue. The largest first. Nothing outside a git work
-    tree, because nothing is ignored there."""
+    """Files that git ignores and the job may need all the same: data, weights, compiled modules. Ignored files are not
+    in the snapshot, and the job would find out only after its wait in the queue. The largest first. The result is empty
+    outside a git work tree, because git ignores no file there."""
     budget = iter(range(MOST_FILES))
     found: list[Ignored] = []
     for name in sorted(_git_ignores(source)):  # a folder before what is in it, which comes with it

@@ -31,7 +31,7 @@ class Earlier:
 
 
 def find_earlier(run: Path, name: str = "code") -> Earlier | None:
-    """The newest snapshot among the run folders that lie beside this one. Of thousands of them few are looked at.
+    """The newest snapshot among the run folders that lie beside this one. Among thousands of runs few are looked at.
     name: of the folder in a run that was copied."""
     with suppress(OSError):
         names = [each for each in os.listdir(run.parent) if each != run.name]

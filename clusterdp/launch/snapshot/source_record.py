@@ -1,7 +1,7 @@
 """The source of a run: the commit and uncommitted changes, the packages, by whom and where.
 
-`source.json` and `source.diff` of the run folder. They are for people and for `clusterdp diff`; no attempt reads them.
-"""
+`source.json` and `source.diff` of the run folder. The records are for people and for `clusterdp diff`; no attempt reads
+them."""
 
 from __future__ import annotations
 

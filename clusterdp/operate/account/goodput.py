@@ -42,7 +42,7 @@ def show_goodput(run: RunDir, out: TextIO, as_json: bool = False, now: float | N
 
 
 def as_data(history: RunHistory, status: RunStatus, account: RunAccount) -> dict[str, Any]:
-    """As in json.schema.json. What is not known is null."""
+    """As in json.schema.json. Unknown values are null."""
     unit = {"GPU": "GPU-hours", "core": "core-hours"}.get(account.unit)
     known = bool(unit)
     return {

@@ -29,7 +29,7 @@ CPUS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
 
 @dataclass(frozen=True)
 class Parts:
-    """Seconds. They add up to the allocated time, because one of shutdown and unseen is what the others leave."""
+    """Seconds. The parts add up to the allocated time, because one of shutdown and unseen is the remainder."""
 
     startup: float = 0.0
     restore: float = 0.0
@@ -242,7 +242,7 @@ def _end(
     attempt: AttemptHistory, own: Sequence[Record], after: Sequence[Record], by_slurm: float | None
 ) -> tuple[float, bool]:
     """The end, and whether it is on record. after: the events of the job's next attempt, which knows when Slurm queued
-    it: that is when this one had ended. What an attempt does after its end is in no time of Slurm's."""
+    it: that is when this one had ended. Slurm counts no time after the end of an attempt."""
     seen = max(_times(*map(time_of, own), attempt.measured_at, attempt.started), default=0.0)
     if by_slurm is not None:  # in whole seconds
         return min(max(seen, by_slurm), by_slurm + 1), True

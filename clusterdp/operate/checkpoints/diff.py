@@ -79,7 +79,7 @@ HEAD = f"{'max abs':>10}  {'mean abs':>10}  {'elements':>23}  tensor"
 
 
 def _tensors(a: Payload, b: Payload, measure: Measure, only: str | None) -> Iterator[str | None]:
-    """A line for each tensor that differs, None for each that does not. Of each side one tensor is in memory."""
+    """A line for each tensor that differs, None for each that does not. One tensor of each side is in memory."""
     left, right = _chosen(a, only), _chosen(b, only)
     for name, entry in left.items():
         other = right.get(name)

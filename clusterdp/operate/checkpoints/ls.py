@@ -1,4 +1,4 @@
-"""`clusterdp checkpoint ls`: what there is, newest commit first. Of each, the manifest's first line is read."""
+"""`clusterdp checkpoint ls`: what there is, newest commit first. Only the first line of each manifest is read."""
 
 from __future__ import annotations
 

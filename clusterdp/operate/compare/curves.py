@@ -1,6 +1,6 @@
 """The metrics of a run by step, over all its attempts: curves for `clusterdp report` and `clusterdp plot`.
 
-A step that was trained again counts as the later attempt measured it. What the earlier one had measured is kept apart.
+A step that was trained again counts as the later attempt measured it. The values of the earlier attempt are kept apart.
 """
 
 from __future__ import annotations

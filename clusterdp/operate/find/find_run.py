@@ -127,8 +127,8 @@ def _folders() -> list[Path]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a run lies there, be it half written. What an interrupted `clusterdp rm` has left is none, nor what may
-    not be looked into."""
+    """Whether a run lies there, be it half written. The rest of an interrupted `clusterdp rm` is not a run, nor is an
+    unreadable folder."""
     names = ("config.yaml", "events", "attempts")
     return whole_name(path) is None and any(os.path.exists(path / name) for name in names)  # Path.exists() may raise
 

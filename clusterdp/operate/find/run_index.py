@@ -57,8 +57,8 @@ def index_path() -> Path:
 
 
 def noted_runs() -> Iterator[NotedRun]:
-    """Each run once, the last submitted first. Lines that are torn are left out. They are parsed as they are asked for:
-    whoever wants the latest run reads the end of the file alone."""
+    """Each run once, the last submitted first. Lines that are torn are left out. Lines are parsed on demand: the latest
+    run needs only the end of the file."""
     lines = last_bytes(index_path(), MOST).splitlines()
     seen: set[str] = set()
     for end in range(len(lines), 0, -BLOCK):
@@ -70,7 +70,7 @@ def noted_runs() -> Iterator[NotedRun]:
 
 
 def noted_as(job: str) -> Iterator[Path]:
-    """The runs that were submitted as this job or array, the last first. Of the other lines none is parsed."""
+    """The runs that were submitted as this job or array, the last first. Other lines are not parsed."""
     word = f'"{job}"'.encode()
     lines = [line for line in last_bytes(index_path(), MOST).splitlines() if word in line]
     for record in reversed(parse_lines(lines)):

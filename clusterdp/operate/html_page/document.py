@@ -1,8 +1,7 @@
 """A page in one file: its template, its styles, and what may run in it.
 
-What a page shows was written by others. The template escapes every value, and the Content-Security-Policy lets no
-script and no style but ours work, nor anything be loaded.
-"""
+The texts on a page were written by others. The template escapes every value, and the Content-Security-Policy lets no
+script and no style but ours work, nor anything be loaded."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ def read_in_time(
     paths: Sequence[str], read: Callable[[str], Found], patience_s: float = PATIENCE_S
 ) -> tuple[dict[str, Found], list[str]]:
     """The results of `read` for each path, and the paths without a result when none has come for `patience_s`. It is
-    called in daemon threads. What it raises is raised here."""
+    called in daemon threads. Its exceptions are raised here."""
     found: dict[str, Found] = {}
     errors: list[BaseException] = []
     done = threading.Semaphore(0)

@@ -73,7 +73,7 @@ class ErrorFinder:
         self._before = ""  # the end of what was passed over
 
     def errors(self, final: bool) -> Iterator[Error]:
-        """Those in what is new. One at the end that may go on comes later, or with `final`."""
+        """Those in what is new. An error at the end that may continue comes later, or with `final`."""
         new = False
         for text in self.log.text(final, CHUNK):
             new = True

@@ -44,7 +44,7 @@ FRAMES, CRASH, GROUP, EXCEPTION, CHAINED = range(1, 6)
 
 
 class TimedLog:
-    """Lines come in the order of the file. So does their time: a clock that is set back does not change the order.
+    """Lines come in the order of the file. Their time grows, too: a clock that is set back does not change the order.
 
     `near`: when the attempt began; see time_in(). `problem`: why the file cannot be read; empty if it can.
     """
@@ -106,8 +106,9 @@ class TimedLog:
             yield text
 
     def lines(self, final: bool, limit: int) -> Iterator[Line]:
-        """The new lines, at most `limit` bytes in memory. Of a progress bar, which begins its line again and again,
-        there is only the last state. A traceback comes once it is whole, or after some looks; with `final` at once."""
+        """The new lines, at most `limit` bytes in memory. A progress bar, which begins its line again and again, is
+        printed in its last state only. A traceback comes once it is whole, or after some looks; with `final` at
+        once."""
         latest = self._latest()
         new = False
         for text in self.text(final, limit):
@@ -298,7 +299,7 @@ def _in_the_nearest_year(near: float, month: int, day: int, hour: int, minute: i
 class TracebackLines:
     """Lines are handed in one by one, in their order.
 
-    What a launcher puts before each line, such as torchrun's `[rank0]: `, may be there."""
+    A launcher's label before each line, such as torchrun's `[rank0]: `, is allowed."""
 
     def __init__(self) -> None:
         self.state = 0  # outside of any

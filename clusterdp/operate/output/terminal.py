@@ -5,9 +5,8 @@ in them could move the cursor, rename the window or answer in place of the user:
 
 Colours do no harm. On a terminal that wants colours, our own stay, and in a log any; so do the \\r of progress bars.
 
-What is meant to be copied as a whole, a command or a path, is never broken: if it is wider than the terminal, that
-wraps it.
-"""
+A text to be copied as a whole, a command or a path, is never broken: if it is wider than the terminal, the terminal
+wraps it."""
 
 from __future__ import annotations
 

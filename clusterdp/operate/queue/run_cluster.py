@@ -1,8 +1,7 @@
 """Which cluster the jobs of a run are on: the Slurm here, or a fake one in a folder of this machine.
 
-Job ids mean nothing on another cluster: one of a fake's must never be cancelled in a real Slurm's queue. So a run names
-its cluster, by the SLURM_CONF that `submit` had; empty means the default one.
-"""
+Job ids mean nothing on another cluster: one of a fake's must never be cancelled in a real Slurm's queue. Therefore a
+run names its cluster, by the SLURM_CONF that `submit` had; empty means the default one."""
 
 from __future__ import annotations
 

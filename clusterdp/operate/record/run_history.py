@@ -1,7 +1,6 @@
 """RunHistory: what has happened to a run by the files of its folder. Slurm is not asked.
 
-Every file may be missing, torn or late (NFS). What is not known is None.
-"""
+Every file may be missing, torn or late (NFS). Unknown values are None."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`clusterdp report`: the page. All that it needs is in it: styles, scripts and data.
 
-What is in a run folder was written by others. Data cannot end its script element; html_page.document does the rest.
+The files of a run folder were written by others. Data cannot end its script element; html_page.document does the rest.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ SPEED = "steps a second"
 
 
 def write_report(runs: Sequence[RunDir], file: str | None) -> str:
-    """Writes the page, by default report-<name of the run folder>.html here, and returns a line about it. Of a sweep
-    all elements are meant. ConfigError for too many runs; OutputError if it cannot be written."""
+    """Writes the page, by default report-<name of the run folder>.html here, and returns a line about it. A sweep means
+    all its elements. ConfigError for too many runs; OutputError if it cannot be written."""
     path = Path(file).expanduser() if file else Path(default_name(runs))
     runs = [each for run in runs for each in _elements(run)]
     if len(runs) > MOST_RUNS:

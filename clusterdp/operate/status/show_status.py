@@ -170,8 +170,7 @@ def as_data(history: RunHistory, status: RunStatus) -> dict[str, Any]:
     """The --json output for a run. json.schema.json has names, types and units of all keys, for each verb.
 
     `state` is that of the run, as people see it, and `slurm_state` squeue's. Times end in _at (Unix time, in seconds),
-    durations in _s. What is not known is null.
-    """
+    durations in _s. Unknown values are null."""
     last = newest(history.attempts)
     return {
         **in_brief(history, status),

@@ -169,13 +169,13 @@ def _only_looked(run: RunDir, attempt: AttemptHistory) -> bool:
 
 
 def _ran(run: RunDir, attempt: AttemptHistory) -> bool:
-    """Whether the attempt started its program. One that gives up may do so before or after that."""
+    """Whether the attempt started its program. An attempt that gives up may do so before or after that."""
     logs = run.attempt(attempt.name).logs
     return bool(rank_logs(logs) or agent_logs(logs))
 
 
 def _of_hang(attempt: Attempt, hang: Record) -> FirstFailure:
-    """The failure of the rank that was behind. What srun says of the ranks is only how they were ended."""
+    """The failure of the rank that was behind. The messages of srun only report how the ranks were ended."""
     ranks = [rank for each in _listed(hang.get("ranks")) if (rank := integer(each)) is not None and rank >= 0]
     try:
         with reading(attempt.hang) as file:
@@ -222,8 +222,8 @@ def _recorded(logs: Sequence[RankLog], attempt: AttemptHistory) -> FirstFailure 
 
 
 def _by_srun(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> FirstFailure | None:
-    """srun's first message is of a rank whose log has no word of it: it was killed, crashed in C, or just left. One
-    that just left may have done so because another has failed: an error in any log says more."""
+    """srun's first message is of a rank whose log has no word of it: it was killed, crashed in C, or just left. A rank
+    that just left may have done so because another has failed: an error in any log counts more."""
     if not said:
         return None
     first = said[0]

@@ -87,8 +87,8 @@ def known(text: str) -> Signature | None:
 
 
 def errors(text: bytes, hints: Sequence[bytes] = HINTS) -> Iterator[LogError]:
-    """The errors in the lines of a text, the last one first. Of chained exceptions one is given: a known one, or the
-    last. Of consequences that differ in their numbers alone, one is given."""
+    """The errors in the lines of a text, the last one first. Chained exceptions yield one: a known one, or the last.
+    Consequences that differ in their numbers alone yield one."""
     last = text[-LAST:]
     above = text.count(b"\n", 0, len(text) - len(last))
     suspects = sorted({*_suspects(text, hints), *(above + at for at in _suspects(last, LAST_HINTS))}, reverse=True)
@@ -107,7 +107,7 @@ def errors(text: bytes, hints: Sequence[bytes] = HINTS) -> Iterator[LogError]:
 
 
 def went_on(lines: Sequence[bytes], error: LogError) -> bool:
-    """Whether the program printed so much after an error that it must have gone on. What a stack has does not count."""
+    """Whether the program printed so much after an error that it must have gone on. Lines of a stack do not count."""
     after = lines[error.at + 1 :]
     return sum(1 for line in after if line and not STACK.match(line)) > MOST_AFTER
 
@@ -243,8 +243,8 @@ def _ranks(listed: str, most: int = 100_000) -> tuple[int, ...]:
 
 
 def root_causes(text: str) -> list[TaskMessage]:
-    """The root causes in the output of torchrun's agent: the rank of its node that failed first. One that was told to
-    end is none."""
+    """The root causes in the output of torchrun's agent: the rank of its node that failed first. A rank that was ended
+    on purpose is not a cause."""
     found = []
     for _, host, rank, code, said in ROOT_CAUSE.findall(text):
         if code != "-15":

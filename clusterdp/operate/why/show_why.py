@@ -77,7 +77,7 @@ def _log_lines(failure: FirstFailure, colour: Colour) -> list[str]:
 
 
 def as_data(found: Explanation) -> dict[str, Any]:
-    """As in json.schema.json. What is not known is null."""
+    """As in json.schema.json. Unknown values are null."""
     history, status, request, failure = found.history, found.status, found.request, found.failure
     reason = status.row.reason if status.row and status.row.state in WAITS else None
     known = explain(reason) if reason else None

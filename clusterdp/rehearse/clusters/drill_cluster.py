@@ -10,8 +10,8 @@ from clusterdp.rehearse.observe.file_events import FileEvents
 
 
 class DrillCluster(Protocol):
-    """A fault that cannot be made there raises NotPossibleHere. What was done is in history() once the cluster has
-    accepted it."""
+    """A fault that cannot be made there raises NotPossibleHere. An action is in history() once the cluster has accepted
+    it."""
 
     ranks_are_here: bool  # so that they can be looked at, stopped and killed
     restart_s: float  # within which a requeued job runs again

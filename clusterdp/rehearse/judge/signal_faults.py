@@ -56,8 +56,8 @@ def _is_stale(case: FailedDrill, hit: Hit) -> bool:
 
 
 def is_deaf(hit: Hit) -> bool:
-    """A rank died of the warning, or a shell above its program did, which ends its task; or all of them ignored it. One
-    that hears it may tell the others."""
+    """A rank died of the warning, or a shell above its program did, which ends its task; or all of them ignored it. A
+    rank that hears the signal may inform the others."""
     words = set(hit.handlers.values())
     return "default" in words or words == {"ignored"} or bool(hit.shells)
 

@@ -74,7 +74,7 @@ class Held:
 
 
 class FileEvents:
-    """Listens in a thread of its own, from the start of the tasks to close(). Nothing is seen where a file trap is not
+    """Listens in a thread of its own, from the start of the tasks to close(). No event is seen where a file trap is not
     possible."""
 
     def __init__(self, socket_path: Path, *, fills_disk: bool = False):

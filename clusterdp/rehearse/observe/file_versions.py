@@ -38,7 +38,7 @@ class Version:
 
 class FileVersions:
     """Keeps them in a thread of its own, until close() is called, and with an inotify of its own: a copy takes time,
-    and FileWatch notes when each event comes. Where there is no inotify it keeps none."""
+    and FileWatch notes when each event comes. Without inotify no version is kept."""
 
     def __init__(self, live: LiveRun, kept: Path):
         self._live = live

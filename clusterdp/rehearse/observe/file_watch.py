@@ -22,7 +22,7 @@ LOOKS = 200  # at most, for who has a file open
 
 
 class FileWatch:
-    """In a thread of its own, until uses() is called. Where there is no inotify it sees nothing."""
+    """In a thread of its own, until uses() is called. Without inotify no file is seen."""
 
     def __init__(self, live: LiveRun, counts: Callable[[str], bool] = is_checkpoint):
         """counts: whether a file does, by its path below the working folder or its whole path elsewhere."""

@@ -19,8 +19,8 @@ from clusterdp.wording import counted, some_of
 
 
 def sentence(verdicts: Sequence[Verdict]) -> str:
-    """A line, one more for each failure, and one on what was compared. What the undisturbed runs have shown is no
-    drill."""
+    """A line, one more for each failure, and one on what was compared. The verdicts of the undisturbed runs are not
+    drills."""
     drills = [each for each in verdicts if each.drill in NAMES]
     failed, passed = (sum(each.verdict in words for each in drills) for words in (BAD, (PASSED,)))
     rest = ""

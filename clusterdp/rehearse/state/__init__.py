@@ -1,6 +1,6 @@
 """The end state of a run: read from what it has left, and compared with that of another. Torch-free.
 
-Of two states the digests are compared first. Only where these differ are the bytes of two tensors in memory.
+The digests of two states are compared first. Only where these differ are the bytes of two tensors in memory.
 
     end_state       EndState and its leaves
     own_checkpoint  of_run(): from our own checkpoints

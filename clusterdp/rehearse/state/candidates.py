@@ -21,11 +21,10 @@ _BEST = re.compile(r"best|ema", re.IGNORECASE)
 def candidates(folder: Path, since: float) -> list[Path]:
     """Files, and folders with the files of one checkpoint, written since then (in seconds since 1970), best first.
 
-    What was in the folder when the run began counts only if it was written anew. Of a series (`step_100.pt`,
-    `step_200.pt`) it is the last one. JSON counts where there is nothing else, and so do the best
-    model's files. One folder alone of a whole checkpoint is the only candidate, and so is one file alone that is named
-    as the last one. One alone is an obvious candidate.
-    """
+    A file that was in the folder when the run began counts only if it was written anew. Of a series (`step_100.pt`,
+    `step_200.pt`) it is the last one. JSON counts where there is nothing else, and so do the best model's files. A
+    single folder of a whole checkpoint is the only candidate, and so is a single file that is named as the last one. A
+    single file is an obvious candidate."""
     written = [path for path in _files(folder) if _written(path) >= since]
     found: dict[str, Path] = {}
     for path in sorted({_whole(path, folder, written) for path in written}, key=_order):

@@ -1,4 +1,4 @@
-"""EndState: what a run has left, as leaves by their dotted keys. Of a tensor the digest is kept, and not the bytes."""
+"""EndState: what a run has left, as leaves by their dotted keys. The digest of a tensor is kept, and not its bytes."""
 
 from __future__ import annotations
 

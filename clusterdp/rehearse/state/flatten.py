@@ -49,9 +49,8 @@ _NEVER = ("model", "optimizer", "scheduler", "scaler", "rng", "sampler", "step")
 def leaves_of(tree: Any, file: str = "", prefix: str = "", plain: PlainValues | None = None) -> dict[str, Leaf]:
     """file: where it was found, which tells of what part it is. prefix: goes in front of each key.
 
-    What is volatile below is left out. Raises one of MALFORMED if the tree of a pickle is not what its classes
-    have, and CheckpointError if its tensors cannot be read.
-    """
+    Volatile values below are left out. Raises one of MALFORMED if the tree of a pickle is not what its classes have,
+    and CheckpointError if its tensors cannot be read."""
     found: dict[str, Leaf] = {}
     for count, (path, value) in enumerate(_walk(tree, plain or PlainValues(), ())):
         if count >= MOST:

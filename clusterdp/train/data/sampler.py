@@ -18,9 +18,9 @@ CHUNK = 65_536  # indices become Python ints this many at a time: all of a billi
 class ResumableSampler(Sampler[Any]):
     """torch's DistributedSampler, index for index, that can also begin in the middle of an epoch.
 
-    The position is global: `consumed` samples of the epoch's order have been trained on by all ranks together. So a run
-    may resume with another number of ranks, which divide the rest among themselves. The training loop reports what is
-    done (`advance`), not the DataLoader, whose workers are some batches ahead.
+    The position is global: `consumed` samples of the epoch's order have been trained on by all ranks together.
+    Therefore a run may resume with another number of ranks, which divide the rest among themselves. The training loop
+    reports what is done (`advance`), not the DataLoader, whose workers are some batches ahead.
 
     The cost of a resume does not grow with `consumed`: the order is drawn again, as at the start of any epoch
     (O(size)), and read from there on.

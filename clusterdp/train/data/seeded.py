@@ -24,8 +24,7 @@ class SeededDataset(Dataset[Any]):
     are not seeded; let it seed them from torch.initial_seed().
 
     A data set with a __getitems__ of its own makes a whole batch at once, and is seeded once a batch, by its first
-    index. That costs 10 to 20 µs a sample, and as much a batch where there are no workers.
-    """
+    index. The seeding costs 10 to 20 µs a sample, and as much a batch where there are no workers."""
 
     def __init__(self, dataset: Dataset[Any], seed: int = 0):
         self.dataset = dataset

@@ -109,8 +109,8 @@ class OwnStreams:
 
 
 class Streams:
-    """Streams that take the place of the global ones within a `with`, and go on from there in the next. They are to be
-    seeded first."""
+    """Streams that take the place of the global ones within a `with`, and go on from there in the next. The streams are
+    to be seeded first."""
 
     def __init__(self) -> None:
         self._global, self._these = StreamState(), StreamState()

@@ -1,4 +1,4 @@
-"""Note: what a watcher knows of its silent rank. One file a rank, in the folder `hang` of the attempt."""
+"""Note: what a watcher knows of its silent rank. Each rank has a file in the folder `hang` of the attempt."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Note:
 
 
 def read_notes(folder: Path) -> list[Note]:
-    """Those of all ranks, in their order. What is not a note of ours is left out."""
+    """Those of all ranks, in their order. Files other than notes are left out."""
     return sorted(filter(None, map(_read, sorted(folder.glob("rank-*.json")))), key=lambda note: note.rank)
 
 

@@ -1,9 +1,8 @@
 """GraphWatch: notices `losses.append(loss)` and `total += loss`, which keep every step's activations in memory.
 
-loop.log() and meters detach what they are given. But the user's own code may keep the tensor as well. Then memory
-grows with each step until it is full, hours later. So for a few steps an object is attached to the graph, and some
-steps later it is checked whether those objects still exist.
-"""
+loop.log() and meters detach what they are given. But the user's own code may keep the tensor as well. Then memory grows
+with each step until it is full, hours later. Therefore GraphWatch attaches an object to the graph for a few steps, and
+checks some steps later whether those objects still exist."""
 
 from __future__ import annotations
 

@@ -58,8 +58,9 @@ class History:
         return "\n".join(table(cells, str.rjust))
 
     def plot(self, file: str | Path) -> Path:
-        """A picture of each measurement beside that of the validation, for a file such as history.png; or, by its
-        name, of a single one: "loss" is drawn into loss.png. What is the same in all epochs is left out of several."""
+        """A picture of each measurement beside that of the validation, for a file such as history.png; or, by its name,
+        of a single one: "loss" is drawn into loss.png. A column that is constant over all epochs is left out of
+        several."""
         try:
             from matplotlib.figure import Figure  # no window, no global state
             from matplotlib.ticker import MaxNLocator

@@ -56,8 +56,9 @@ class Loop(Generic[Batch]):
             scheduler.step()                              # state changes after what may be stopped
 
     An attempt that is stopped while it evaluates repeats all that follows the epoch after the resume, with the same
-    random numbers. So change state after the evaluation, not before. All ranks do the same. `step` counts the batches
-    that are done with; the run's steps count on from `first`, where other loops came before this one (see Phases).
+    random numbers. Therefore change state after the evaluation, not before. All ranks do the same. `step` counts the
+    batches that are done with; the run's steps count on from `first`, where other loops came before this one (see
+    Phases).
 
     With accumulate=k, every k batches are a window, and what is left at the end of an epoch is a shorter one:
 
@@ -238,9 +239,9 @@ class Loop(Generic[Batch]):
             self.saves.now(self.step)
 
     def end(self) -> None:
-        """Ends the training early. One rank or several may call it, at any time. A single rank stops after the step at
-        hand; several stop at the same step, within two exchanges of flags, or at the end of the epoch. What follows the
-        epoch is still done. For a number of steps that is known beforehand: the config's train.max_steps."""
+        """Ends the training early. Any rank, or several, may call it at any time. A single rank stops after the step at
+        hand; several stop at the same step, within two exchanges of flags, or at the end of the epoch. Code after the
+        epoch still runs. For a number of steps that is known beforehand: the config's train.max_steps."""
         self._enough = True
         self._rank.flags.set("enough")
 
@@ -398,7 +399,7 @@ class Loop(Generic[Batch]):
         return most is not None and self.first + self.step >= most
 
     def _no_more_steps(self) -> None:
-        """All ranks know. What follows the epoch is still done."""
+        """All ranks know. Code after the epoch still runs."""
         self.position.last, self.total_steps = self.epoch + 1, self.step
 
     @contextmanager

@@ -4,10 +4,9 @@
     for batch in warm: ...
     loop = job.loop(loader, {"g": g, "d": d, ...}, epochs=20)       # of all phases, one may do without a name
 
-Each attempt runs the program from its top. The loop of a completed phase restores the end of that phase, random
-numbers included, and yields nothing. What the program does between two loops it repeats, with the same result.
-The steps of checkpoints, metrics and `job.step` count on through all phases; `loop.step` is the phase's own.
-"""
+Each attempt runs the program from its top. The loop of a completed phase restores the end of that phase, random numbers
+included, and yields nothing. The program repeats its code between two loops, with the same result. The steps of
+checkpoints, metrics and `job.step` count on through all phases; `loop.step` is the phase's own."""
 
 from __future__ import annotations
 

@@ -21,12 +21,11 @@ SAVED = "step epoch batch ended epochs last continued global_batch left"  # of a
 class Position:
     """`step` in all, `batch` of `epoch`: how many are done. Part of the state; a sampler has the samples.
 
-    ended: the epoch has no more batches. What follows it, such as an evaluation, may not be done yet.
-    epochs: how many are asked for. last: after how many the training was ended early; None if it was not.
-    If more epochs are asked for later, the training continues; `continued` is the epoch where it had ended.
-    left: after how many batches the program left the epoch before this one; None if it did not.
-    global_batch: samples that all ranks together take in a step; 0 if unknown.
-    """
+    ended: the epoch has no more batches. Code after the epoch, such as an evaluation, may not be done yet. epochs: how
+    many are asked for. last: after how many the training was ended early; None if it was not. If more epochs are asked
+    for later, the training continues; `continued` is the epoch where it had ended. left: after how many batches the
+    program left the epoch before this one; None if it did not. global_batch: samples that all ranks together take in a
+    step; 0 if unknown."""
 
     def __init__(self, global_batch: int = 0) -> None:
         self.step = 0

@@ -7,9 +7,8 @@
     amp.step(optimizer, nan_guard=nan_guard)
 
 How the ranks agree: a loss that is not finite gives gradients that are not, and gradients are added up over the ranks.
-So each rank sees it in its own gradients, at the same step, and nothing is sent unless it happens. The host reads one
-number a step, which on a GPU waits for the backward pass.
-"""
+Therefore each rank sees it in its own gradients, at the same step, and no message is sent unless it happens. The host
+reads one number a step, which on a GPU waits for the backward pass."""
 
 from __future__ import annotations
 
