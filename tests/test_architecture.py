@@ -126,7 +126,7 @@ def of_ours(file: str, typing: bool = False) -> set[str]:
     return {name for name in names if name.split(".")[0] in PARTS}
 
 
-def test_each_part_imports_only_its_allowed_parts() -> None:
+def test_each_subpackage_imports_only_its_allowed_subpackages() -> None:
     bad = []
     for file in modules():
         part = part_of(Path(file).with_suffix("").parts[0])
@@ -157,7 +157,7 @@ def arrows(typing: bool = False) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("part", FLOORS)
-def test_rooms_import_only_rooms_below_them(part: str) -> None:
+def test_modules_import_only_the_same_or_lower_layers_of_their_subpackage(part: str) -> None:
     floors = FLOORS[part].split()
     rooms = {name.split(".")[1] for name in arrows() if name.startswith(f"{part}.")}
     assert rooms == set(floors), "give a new room its place among the floors of its part, and in the design"
@@ -171,7 +171,7 @@ def test_rooms_import_only_rooms_below_them(part: str) -> None:
     assert up <= UPWARD
 
 
-def test_modules_import_each_other_without_circles() -> None:
+def test_modules_have_no_circular_imports() -> None:
     def beyond(name: str) -> set[str]:
         seen: set[str] = set()
         ahead = [*arrows().get(name, ())]
@@ -186,7 +186,7 @@ def test_modules_import_each_other_without_circles() -> None:
     assert sorted(name for name in arrows() if name not in packages and name in beyond(name)) == []
 
 
-def test_module_sizes_stay_within_their_limits() -> None:
+def test_module_line_counts_respect_the_maximum_and_the_minimum_average() -> None:
     """Each module costs its reader a header and a place to remember: 15 % of all lines were headers once."""
     lines = {file: len((PACKAGE / file).read_text().splitlines()) for file in modules()}
     assert [file for file, count in lines.items() if count > LARGEST and file not in TABLES] == []
@@ -194,7 +194,7 @@ def test_module_sizes_stay_within_their_limits() -> None:
 
 
 @pytest.mark.parametrize("library", OWNERS)
-def test_each_library_is_imported_only_by_its_owner(library: str) -> None:
+def test_each_external_library_is_imported_only_in_its_assigned_modules(library: str) -> None:
     importing = {file for file in modules() if any(name.split(".")[0] == library for name in imports(file))}
     strangers = {file for file in importing if not file.startswith(OWNERS[library])}
     assert importing, f"nobody imports {library}: is this test looking at the right files?"
@@ -230,7 +230,7 @@ def test_ruff_checks_every_module() -> None:
     assert {Path(line) for line in listed.splitlines() if line.endswith(".py")} == set(PACKAGE.rglob("*.py"))
 
 
-def test_importing_clusterdp_loads_no_library() -> None:
+def test_importing_clusterdp_loads_no_third_party_library() -> None:
     assert not loaded_by("import clusterdp") & {"torch", "submitit", "omegaconf", "fsspec", "jinja2", "rich", "yaml"}
 
 
@@ -300,7 +300,7 @@ VERBS = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_login_node_verbs_load_no_torch(verb: str, run_folder: Path, checkpoints: Path, tmp_path: Path) -> None:
+def test_login_node_commands_load_no_torch(verb: str, run_folder: Path, checkpoints: Path, tmp_path: Path) -> None:
     places = {"RUN": str(run_folder), "CHECKPOINTS": str(checkpoints)}
     words = [places.get(word, word) for word in VERBS[verb]]
     expected = "== 4" if verb in ("cancel", "rm --dry-run") else "== 0"  # there is no Slurm to tell of it, or to ask
@@ -336,14 +336,14 @@ def tracked() -> Iterator[tuple[str, str]]:
                 continue
 
 
-def test_repository_files_name_no_path_outside() -> None:
+def test_repository_files_contain_no_path_outside_the_repository() -> None:
     """A user's clone has neither the folders beside ours nor our machine's paths."""
     outside = (f"{ROOT}/", "/".join(["..", "shared"]))
     bad = [(name, word) for name, text in tracked() for word in outside if word in text]
     assert not bad
 
 
-def test_repository_files_have_no_conflict_markers_and_stay_small() -> None:
+def test_repository_text_files_have_no_conflict_markers_and_stay_below_1_mb() -> None:
     for name, text in tracked():
         assert "\n<<<<<<< " not in text, name
         assert len(text) < 1_000_000, name

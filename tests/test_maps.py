@@ -38,11 +38,11 @@ def map_of(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("folder", packages(), ids=lambda folder: folder.relative_to(ROOT).as_posix())
-def test_package_docstring_lists_its_modules(folder: Path) -> None:
+def test_package_docstring_lists_exactly_its_modules(folder: Path) -> None:
     assert map_of(folder) == listing(folder), "give each module a line in the package's docstring"
 
 
-def test_readme_tree_equals_the_folders() -> None:
+def test_readme_tree_lists_exactly_the_modules_of_clusterdp() -> None:
     block = README.split("## The tree")[1].split("```")[1]
     shown = set(re.findall(r"^  ([a-z_]+(?:/|\.py))", block, re.MULTILINE))
     there = {f"{name}" if name.endswith("/") else f"{name}.py" for name in listing(PACKAGE)}
@@ -55,7 +55,7 @@ def test_readme_tree_equals_the_folders() -> None:
     }
 
 
-def test_readme_lists_the_exit_codes_of_the_errors() -> None:
+def test_readme_lists_the_exit_code_of_every_error_class() -> None:
     table = README.split("## Exit codes")[1].split("\n## ")[0]
     listed = {int(code) for row in re.findall(r"^\| ([0-9, ]+) \|", table, re.MULTILINE) for code in row.split(",")}
     kinds = [
@@ -77,7 +77,7 @@ def test_each_public_name_exists_and_is_documented(package: str) -> None:
         assert told, f"no page and no map speaks of {package}.{name}"
 
 
-def test_every_module_has_existing_tests_in_test_part() -> None:
+def test_paths_for_finds_existing_tests_of_every_module() -> None:
     for path in PACKAGE.rglob("*.py"):
         assert all(found.exists() for found in paths_for(str(path.relative_to(ROOT)))), path
     assert ROOT / "tests/checkpoint/test_manifest.py" in paths_for("clusterdp/checkpoint/format/manifest.py")

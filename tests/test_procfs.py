@@ -14,7 +14,7 @@ from clusterdp import procfs
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
-def test_procfs_reads_a_live_process() -> None:
+def test_procfs_reads_environment_command_and_state_of_a_live_process() -> None:
     pid = os.getpid()
     with subprocess.Popen(["sleep", "300"], env={"WORD": "a=b\r", "OTHER": ""}) as child:
         try:
@@ -33,7 +33,7 @@ def test_procfs_reads_a_live_process() -> None:
             child.kill()
 
 
-def test_procfs_reads_no_values_of_an_ended_process() -> None:
+def test_procfs_returns_empty_values_for_an_ended_process() -> None:
     child = subprocess.Popen(["true"])
     child.wait()
     found = [

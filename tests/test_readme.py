@@ -11,7 +11,7 @@ from tests.slurm.release import SUITES
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_tests_in_the_readme_table_of_releases_exist() -> None:
+def test_readme_table_of_slurm_releases_names_existing_tests() -> None:
     section = (ROOT / "README.md").read_text().split("## Releases of Slurm")[1].split("\n## ")[0]
     head, _, *rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
     assert head[2:] == list(SUITES)
@@ -22,13 +22,13 @@ def test_tests_in_the_readme_table_of_releases_exist() -> None:
         assert all(re.fullmatch(r"passed|not run|no: .+", cell) for cell in row[2:]), row
 
 
-def test_compared_figures_are_in_readme() -> None:
+def test_readme_contains_every_figure_compared_by_make_bench() -> None:
     readme = (ROOT / "README.md").read_text()
     for words, claimed, _ in CLAIMS:
         assert words in readme and f"{claimed:g}" in words.replace(",", "")
 
 
-def test_figure_is_worse_a_tenth_above_readme_or_unmeasured(tmp_path: Path) -> None:
+def test_bench_comparison_lists_figures_unmeasured_or_20_percent_above_readme(tmp_path: Path) -> None:
     _, first, name = CLAIMS[0]
     _, second, other = CLAIMS[1]
     (tmp_path / "figures").write_text(f'["{name}", {first * 1.2}]\n["{other}", {second * 1.05}]\n')

@@ -36,7 +36,7 @@ def say(installed: Path, *words: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=installed).stdout
 
 
-def test_wheel_contains_templates_and_configs(installed: Path) -> None:
+def test_installed_wheel_contains_sbatch_templates_and_configs(installed: Path) -> None:
     where = subprocess.run(
         [installed / "python", "-c", "import clusterdp; print(clusterdp.__file__)"],
         capture_output=True,

@@ -37,11 +37,11 @@ def test_long_list_is_shortened_by_some_of() -> None:
     assert some_of(["a 1", "b 2"], separator=";") == "a 1; b 2"
 
 
-def test_counted_uses_singular_for_1() -> None:
+def test_counted_uses_the_singular_for_1() -> None:
     assert [counted(number, "step") for number in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
 
 
-def test_did_you_mean_offers_a_close_name() -> None:
+def test_did_you_mean_suggests_a_close_name_or_the_fallback_text() -> None:
     assert did_you_mean("epoch", ["epochs", "lr"], prefix="params.") == "Did you mean params.epochs?"
     assert did_you_mean("zzz", ["epochs"], "There are: epochs.") == "There are: epochs."
 

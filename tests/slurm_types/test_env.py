@@ -35,33 +35,33 @@ TORCHRUN = {
 }
 
 
-def test_slurm_env_reads_an_srun_task() -> None:
+def test_slurm_env_reads_rank_world_size_and_attempt_of_an_srun_task() -> None:
     env = SlurmEnv.read(STEP)
     assert (env.launcher, env.rank, env.world_size) == ("srun", 3, 4)
     assert (env.local_rank, env.local_world_size, env.node_rank) == (1, 2, 1)
     assert (env.attempt, env.nodelist, env.one_node) == ("77.0", "n[1-2]", False)
 
 
-def test_slurm_env_prefers_torchruns_variables_to_slurms() -> None:
+def test_torchrun_variables_take_precedence_over_slurm_variables() -> None:
     env = SlurmEnv.read({**STEP, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_GTIDS": "1", **TORCHRUN})
     assert (env.launcher, env.rank, env.world_size) == ("torchrun", 5, 8)
     assert (env.local_rank, env.local_world_size, env.node_rank) == (1, 4, 1)
     assert env.job_id == "77"
 
 
-def test_slurm_env_prefers_exported_rank_to_slurms_without_mixing() -> None:
+def test_exported_rank_and_world_size_replace_all_rank_variables_of_slurm() -> None:
     env = SlurmEnv.read({**STEP, "RANK": "0", "WORLD_SIZE": "2"})
     assert (env.launcher, env.rank, env.world_size, env.local_rank) == ("exported", 0, 2, 0)
 
 
-def test_world_size_in_the_batch_script_is_1() -> None:
+def test_process_in_the_batch_script_has_world_size_1() -> None:
     batch = {name: value for name, value in STEP.items() if "STEP" not in name}
     for release in ({}, {"SLURM_STEP_ID": "-5", "SLURM_STEPID": "-5"}):  # 26.05
         env = SlurmEnv.read({**batch, **release})
         assert (env.launcher, env.rank, env.world_size, env.job_id) == ("single", 0, 1, "77")
 
 
-def test_world_size_outside_slurm_is_1() -> None:
+def test_process_outside_slurm_has_world_size_1_and_no_attempt() -> None:
     assert SlurmEnv.read({}) == SlurmEnv("single")
     assert SlurmEnv.read({}).attempt is None
 
@@ -74,12 +74,12 @@ def test_world_size_outside_slurm_is_1() -> None:
         ({"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "4"}, "70_4.0"),
     ],
 )
-def test_attempt_name_is_read_from_the_batch_programs_variable(count: dict[str, str], attempt: str) -> None:
+def test_attempt_name_is_built_from_job_array_task_and_restart_count(count: dict[str, str], attempt: str) -> None:
     assert SlurmEnv.read({**STEP, **count}).attempt == attempt
 
 
 @pytest.mark.parametrize("bad", [{"SLURM_PROCID": "four"}, {"SLURM_PROCID": "4"}, {"RANK": "-1", "WORLD_SIZE": "2"}])
-def test_slurm_env_names_an_invalid_variable(bad: dict[str, str]) -> None:
+def test_invalid_rank_is_an_error_with_the_name_of_its_variable(bad: dict[str, str]) -> None:
     with pytest.raises(SlurmError, match=next(iter(bad))):
         SlurmEnv.read({**STEP, **bad})
 

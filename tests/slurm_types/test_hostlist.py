@@ -18,12 +18,12 @@ EXPANDED = [row for row in RECORD["expand"] if row["in"] not in TYPING_ERRORS]
 
 
 @pytest.mark.parametrize("row", EXPANDED, ids=lambda row: repr(row["in"]))
-def test_expand_agrees_with_recorded_slurm(row: dict[str, list[str]]) -> None:
+def test_expand_agrees_with_recorded_scontrol_output(row: dict[str, list[str]]) -> None:
     assert expand(row["in"], strict=True) == row["out"]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("row", RECORD["compress"], ids=lambda row: ",".join(row["in"])[:60])
-def test_compress_agrees_with_recorded_slurm(row: dict[str, list[str]]) -> None:
+def test_compress_agrees_with_recorded_scontrol_output(row: dict[str, list[str]]) -> None:
     hosts = [host for part in row["in"] for host in expand(part)]
     assert compress(hosts) == row["out"]
     assert compress_sorted(hosts) == row["sorted"]
@@ -36,12 +36,12 @@ def test_expand_refuses_hostlists_refused_by_slurm(row: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("text", sorted(TYPING_ERRORS))
-def test_expand_refuses_typing_errors(text: str) -> None:
+def test_expand_refuses_mistyped_brackets_and_ranges(text: str) -> None:
     with pytest.raises(HostlistError):
         expand(text)
 
 
-def test_expand_allows_text_after_a_bracket() -> None:
+def test_expand_accepts_a_host_name_suffix_after_a_bracket() -> None:
     assert expand("n[1-2]-ib,m7") == ["n1-ib", "n2-ib", "m7"]
 
 
@@ -54,16 +54,16 @@ names = st.from_regex(r"[a-z][a-z-]{0,4}(0|[0-9]{1,3})?", fullmatch=True)
 
 
 @given(st.lists(names, max_size=30))
-def test_compressed_hostlist_expands_to_the_same_hosts_in_order(hosts: list[str]) -> None:
+def test_compressed_hosts_expand_to_the_same_hosts_in_order(hosts: list[str]) -> None:
     assert expand(compress(hosts), strict=True) == hosts
 
 
 @given(st.lists(names, max_size=30))
-def test_compress_sorted_keeps_all_hosts(hosts: list[str]) -> None:
+def test_compress_sorted_keeps_all_hosts_and_duplicates(hosts: list[str]) -> None:
     assert sorted(expand(compress_sorted(hosts))) == sorted(hosts)
 
 
 @pytest.mark.parametrize("expression", ["n[0-65535][0-65535]", "n[0-999][0-999]", ",".join(["n[0-60000]"] * 2)])
-def test_expand_limits_the_hosts_of_a_whole_expression(expression: str) -> None:
+def test_expand_refuses_hostlists_with_too_many_hosts_in_total(expression: str) -> None:
     with pytest.raises(HostlistError, match="too many hosts"):
         expand(expression)

@@ -26,7 +26,7 @@ def test_seconds_of_reads_slurms_time_formats(text: str, seconds: float | None) 
 
 
 @pytest.mark.parametrize("seconds", [60, 3599, 86_400, 129_630])
-def test_clock_of_and_seconds_of_are_inverse(seconds: int) -> None:
+def test_clock_of_writes_slurm_times_readable_by_seconds_of(seconds: int) -> None:
     assert seconds_of(clock_of(seconds)) == seconds
     assert clock_of(172_800) == "2-00:00:00" and clock_of(3600) == "1:00:00"
 

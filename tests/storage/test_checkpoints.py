@@ -32,7 +32,9 @@ def steps(storage: Storage) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", ["memory", "s3", "sftp"])
-def test_each_storage_saves_restores_and_prunes_checkpoints(kind: str, open_kind: Callable[..., Storage]) -> None:
+def test_checkpointer_saves_falls_back_and_prunes_on_memory_s3_and_sftp(
+    kind: str, open_kind: Callable[..., Storage]
+) -> None:
     storage = open_kind(kind)
     saver = Checkpointer(storage, state(0.0), keep_last=2)
     for step in (1, 2, 3):
@@ -66,7 +68,7 @@ def test_each_storage_saves_restores_and_prunes_checkpoints(kind: str, open_kind
     assert len(storage.list("step_00000005")) == 4, "slice, two files of the rank, manifest"
 
 
-def test_list_checkpoints_takes_a_url(open_kind: Callable[..., Storage]) -> None:
+def test_list_checkpoints_accepts_a_storage_url(open_kind: Callable[..., Storage]) -> None:
     storage = open_kind("memory")
     Checkpointer(storage, state(1.0)).save(1)
     assert [info.step for info in list_checkpoints(storage.url)] == [1]

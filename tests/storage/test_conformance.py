@@ -11,7 +11,7 @@ import pytest
 from clusterdp.storage import Storage
 
 
-def test_written_files_have_their_size_and_bytes(storage: Storage) -> None:
+def test_storage_lists_and_reads_back_written_and_published_files(storage: Storage) -> None:
     storage.make_folder("a/b")
     storage.make_folder("a/b")
     storage.write("a/b/x", [memoryview(b"one"), memoryview(b""), memoryview(b"two")])
@@ -26,7 +26,7 @@ def test_written_files_have_their_size_and_bytes(storage: Storage) -> None:
     assert storage.modified("a/b/y") >= storage.modified("a/b/x") > 1e9
 
 
-def test_opened_file_reads_any_range(storage: Storage) -> None:
+def test_read_at_returns_any_requested_range_of_an_opened_file(storage: Storage) -> None:
     storage.make_folder("a")
     storage.write("a/x", [memoryview(b"onetwo")])
     for said in ((0, None), (0, 6), (2, 5), (6, 9)):
@@ -52,7 +52,9 @@ def test_write_and_publish_refuse_an_existing_name(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("kind", ["path", "sftp"])  # the S3 server for tests looks first, and writes later
-def test_concurrent_publishers_of_a_name_have_a_single_winner(kind: str, open_kind: Callable[..., Storage]) -> None:
+def test_concurrent_publish_of_the_same_name_succeeds_exactly_once(
+    kind: str, open_kind: Callable[..., Storage]
+) -> None:
     storage = open_kind(kind)
     storage.make_folder("a")
     start, outcomes = threading.Barrier(4), []
@@ -76,7 +78,7 @@ def test_concurrent_publishers_of_a_name_have_a_single_winner(kind: str, open_ki
     assert storage.list("a") == ["x"]
 
 
-def test_missing_files_and_folders_are_handled_quietly(storage: Storage) -> None:
+def test_missing_file_is_an_error_for_read_but_not_for_remove(storage: Storage) -> None:
     assert storage.list() == []
     assert storage.list("none") == []
     assert storage.tree(lambda name: True) == {}
@@ -100,7 +102,7 @@ def test_remove_folder_removes_only_empty_folders(storage: Storage) -> None:
     assert storage.list() == []
 
 
-def test_tree_agrees_with_list(storage: Storage) -> None:
+def test_tree_lists_the_same_names_as_list(storage: Storage) -> None:
     for folder in ("step_1", "step_2", "other"):
         storage.make_folder(folder)
         for name in ("x", "y"):
@@ -113,7 +115,7 @@ def test_tree_agrees_with_list(storage: Storage) -> None:
     assert found == {"step_1": storage.list("step_1"), "step_2": ["deeper", "xstep_2", "ystep_2"]}
 
 
-def test_storage_refuses_names_leading_outside(storage: Storage) -> None:
+def test_storage_refuses_names_outside_its_root_and_malformed_names(storage: Storage) -> None:
     asks = (storage.list, storage.size, storage.read, storage.remove, storage.make_folder, storage.modified)
     for name in ("../x", "a/../../x", "/etc/x", "a//x", "./x", "a/", "a\\x", "a\0x", ".."):
         for ask in (*asks, lambda name: storage.write(name, []), lambda name: storage.publish(name, b"")):
@@ -122,7 +124,7 @@ def test_storage_refuses_names_leading_outside(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("kind", ["path", "s3", "sftp"])
-def test_storage_takes_names_with_odd_characters(kind: str, open_kind: Callable[..., Storage]) -> None:
+def test_storage_accepts_names_with_spaces_and_special_characters(kind: str, open_kind: Callable[..., Storage]) -> None:
     storage = open_kind(kind)
     name = "a b/ü+%20 #?*[x]&'\"$(x);"
     storage.make_folder("a b")
@@ -133,7 +135,7 @@ def test_storage_takes_names_with_odd_characters(kind: str, open_kind: Callable[
     assert storage.list("a b") == []
 
 
-def test_interrupted_write_leaves_no_whole_file(storage: Storage) -> None:
+def test_interrupted_write_leaves_at_most_a_truncated_file(storage: Storage) -> None:
     """On stores there is no file then; in a folder there is one that is too short, as after a kill."""
 
     def torn() -> Iterator[memoryview]:
@@ -147,7 +149,9 @@ def test_interrupted_write_leaves_no_whole_file(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("kind", ["path", "s3", "sftp"])
-def test_storage_serves_many_threads_at_once(kind: str, open_kind: Callable[..., Storage]) -> None:
+def test_concurrent_threads_read_back_their_own_files_from_one_storage(
+    kind: str, open_kind: Callable[..., Storage]
+) -> None:
     storage = open_kind(kind)
     storage.make_folder("a")
     data = [os.urandom(300_000) for _ in range(6)]

@@ -13,7 +13,7 @@ import pytest
 from clusterdp.storage import LocalStorage
 
 
-def test_failed_fsync_publishes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_publish_leaves_no_file_if_fsync_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = LocalStorage(tmp_path)
 
     def fail(fd: int) -> None:
@@ -27,7 +27,7 @@ def test_failed_fsync_publishes_no_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert storage.list() == [], "not even the temporary file stays"
 
 
-def test_publish_needs_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_publish_needs_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_links(*_: object) -> None:
         raise OSError(errno.EPERM, "no links here")
 
@@ -47,7 +47,7 @@ def test_local_read_refuses_a_symbolic_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["link/file", "a/link/file", "link/b/file"])
-def test_local_remove_deletes_no_file_behind_a_link(tmp_path: Path, name: str) -> None:
+def test_local_remove_deletes_no_file_behind_a_symbolic_link(tmp_path: Path, name: str) -> None:
     theirs = tmp_path / "theirs"
     (theirs / "b").mkdir(parents=True)
     for file in (theirs / "file", theirs / "b" / "file"):
@@ -61,7 +61,7 @@ def test_local_remove_deletes_no_file_behind_a_link(tmp_path: Path, name: str) -
     assert sorted(theirs.rglob("*")) == [theirs / "b", theirs / "b" / "file", theirs / "file"]
 
 
-def test_local_root_may_be_a_link_and_links_are_removable(tmp_path: Path) -> None:
+def test_local_remove_under_a_symlinked_root_deletes_files_and_links(tmp_path: Path) -> None:
     (tmp_path / "far" / "step").mkdir(parents=True)
     (tmp_path / "far" / "step" / "file").touch()
     (tmp_path / "far" / "step" / "link").symlink_to(tmp_path)
@@ -73,7 +73,7 @@ def test_local_root_may_be_a_link_and_links_are_removable(tmp_path: Path) -> Non
     assert list((tmp_path / "far").iterdir()) == []
 
 
-def test_plain_path_imports_no_fsspec() -> None:
+def test_open_storage_of_a_plain_path_imports_no_fsspec() -> None:
     program = "import sys, clusterdp.storage as s; s.open_storage('/x'); s.open_storage('file:///x'); "
     program += "assert not sys.modules.keys() & {'fsspec', 'asyncio', 's3fs', 'paramiko', 'concurrent.futures'}"
     subprocess.run([sys.executable, "-c", program], check=True)

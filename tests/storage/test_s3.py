@@ -69,13 +69,15 @@ def test_s3_uploads_a_large_file_in_parts(storage: S3Storage, proxy: Proxy, smal
 
 
 @pytest.mark.parametrize("size", [0, 5 * MIB - 1, 5 * MIB, 5 * MIB + 1])
-def test_s3_stores_files_of_every_size(storage: S3Storage, small_parts: int, size: int) -> None:
+def test_s3_reads_back_empty_files_and_files_around_the_part_size(
+    storage: S3Storage, small_parts: int, size: int
+) -> None:
     data = os.urandom(size)
     storage.write("a/x", chunks(data))
     assert storage.read("a/x") == data
 
 
-def test_s3_upload_keeps_few_parts_in_memory(
+def test_s3_upload_holds_a_limited_number_of_parts_in_memory(
     storage: S3Storage, small_parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parts are handed over as they are asked for: their number in memory does not grow with the file."""
@@ -96,7 +98,7 @@ def test_s3_upload_keeps_few_parts_in_memory(
     assert storage.size("a/x") == 35 * MIB
 
 
-def test_refused_s3_upload_leaves_no_parts(storage: S3Storage, proxy: Proxy, small_parts: int) -> None:
+def test_s3_upload_with_a_denied_part_leaves_no_parts(storage: S3Storage, proxy: Proxy, small_parts: int) -> None:
     proxy.befall("denied", 1, lambda r: "partNumber=2" in r.path)
     with pytest.raises(PermissionError, match=r"access denied \(InvalidAccessKeyId\)"):
         storage.write("a/x", chunks(os.urandom(12 * MIB)))
@@ -104,7 +106,7 @@ def test_refused_s3_upload_leaves_no_parts(storage: S3Storage, proxy: Proxy, sma
     assert any(r.method == "DELETE" for r in proxy.requests), "an upload was begun, and taken back"
 
 
-def test_interrupted_s3_upload_leaves_no_parts(storage: S3Storage, small_parts: int) -> None:
+def test_s3_upload_interrupted_by_its_data_source_leaves_no_parts(storage: S3Storage, small_parts: int) -> None:
     def torn() -> Iterator[memoryview]:
         yield memoryview(bytes(11 * MIB))
         raise OSError(errno.EIO, "as the test wants it")
@@ -114,7 +116,7 @@ def test_interrupted_s3_upload_leaves_no_parts(storage: S3Storage, small_parts: 
     assert (storage.list(), uploads(storage)) == ([], [])
 
 
-def test_drop_unfinished_removes_only_own_old_uploads(storage: S3Storage) -> None:
+def test_drop_unfinished_aborts_only_old_s3_uploads_with_matching_names(storage: S3Storage) -> None:
     for name in ("step_1/ours", "step_1/another's"):
         storage.call("", "create_multipart_upload", Key=storage._key(name))
     storage.drop_unfinished(lambda name: name == "step_1/ours", before=0.0)
@@ -124,7 +126,7 @@ def test_drop_unfinished_removes_only_own_old_uploads(storage: S3Storage) -> Non
 
 
 @pytest.mark.parametrize("fate", ["busy", "drop", "lose"])
-def test_s3_retries_temporary_errors_of_every_request(
+def test_s3_retries_each_kind_of_request_after_a_temporary_error(
     storage: S3Storage, proxy: Proxy, small_parts: int, fate: str
 ) -> None:
     """Each request of a save fails once, or twice in a row: the file and the manifest are there in the end."""
@@ -146,14 +148,14 @@ def test_s3_retries_temporary_errors_of_every_request(
     assert len(seen) >= 9, seen
 
 
-def test_s3_retries_a_broken_download(storage: S3Storage, proxy: Proxy) -> None:
+def test_s3_read_retries_a_broken_download(storage: S3Storage, proxy: Proxy) -> None:
     data = os.urandom(200_000)
     storage.publish("x", data)
     proxy.befall("cut", 2, lambda r: r.method == "GET")
     assert storage.read("x") == data
 
 
-def test_s3_publish_with_a_lost_answer_succeeds(storage: S3Storage, proxy: Proxy) -> None:
+def test_s3_publish_succeeds_if_its_first_response_is_lost(storage: S3Storage, proxy: Proxy) -> None:
     proxy.befall("lose", 1, lambda r: r.method == "PUT")
     storage.publish("m", b"ours")
     assert (storage.read("m"), len(proxy.of("PUT"))) == (b"ours", 2)
@@ -169,7 +171,7 @@ def test_s3_put_if_absent_refuses_a_second_publisher(storage: S3Storage, proxy: 
     assert [r.headers["If-None-Match"] for r in proxy.of("PUT")] == ["*", "*"]
 
 
-def test_s3_publish_needs_no_put_if_absent(storage: S3Storage, proxy: Proxy) -> None:
+def test_s3_publish_refuses_an_existing_name_on_servers_without_put_if_absent(storage: S3Storage, proxy: Proxy) -> None:
     proxy.fate = lambda request: "unknown" if request.headers["If-None-Match"] else None
     storage.publish("m", b"first")
     with pytest.raises(FileExistsError):
@@ -177,7 +179,7 @@ def test_s3_publish_needs_no_put_if_absent(storage: S3Storage, proxy: Proxy) -> 
     assert storage.read("m") == b"first"
 
 
-def test_s3_waits_for_an_absent_server(
+def test_s3_publish_waits_for_an_unreachable_server_to_return(
     s3_server: S3Server, keys: None, bucket: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     port = free_port()
@@ -204,7 +206,9 @@ def test_s3_waits_for_an_absent_server(
 
 
 @pytest.mark.parametrize("do", ["read", "publish", "write", "list", "remove"])
-def test_s3_server_without_answers_is_finally_an_error(proxy: Proxy, bucket: str, do: str, small_parts: int) -> None:
+def test_unanswered_s3_request_fails_after_the_retry_limit(
+    proxy: Proxy, bucket: str, do: str, small_parts: int
+) -> None:
     storage = open_s3(proxy.endpoint, bucket, RetryPolicy(timeout_s=0.3, retry_s=0.1))
     proxy.fate = lambda request: "hang"
     asks: dict[str, Callable[[], object]] = {
@@ -219,7 +223,7 @@ def test_s3_server_without_answers_is_finally_an_error(proxy: Proxy, bucket: str
     assert storage.url in str(caught.value)
 
 
-def test_s3_server_freezing_during_an_upload_is_finally_an_error(
+def test_s3_upload_fails_if_the_server_freezes_between_parts(
     s3_server: S3Server, keys: None, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody reads what is sent, and a part is more than the kernel keeps: no time-out for an answer has begun."""
@@ -240,7 +244,9 @@ def test_s3_server_freezing_during_an_upload_is_finally_an_error(
         s3_server.thaw()
 
 
-def test_s3_refusals_are_immediate_errors_with_a_remedy(storage: S3Storage, proxy: Proxy, bucket: str) -> None:
+def test_denied_s3_access_and_missing_bucket_are_errors_with_a_remedy(
+    storage: S3Storage, proxy: Proxy, bucket: str
+) -> None:
     proxy.fate = lambda request: "denied"
     with pytest.raises(PermissionError, match=r"Check the credentials for checkpoint\.url; they must allow s3:GetO"):
         storage.list()
@@ -253,7 +259,7 @@ def test_s3_refusals_are_immediate_errors_with_a_remedy(storage: S3Storage, prox
             ask()
 
 
-def test_missing_s3_credentials_are_a_clear_error(
+def test_missing_s3_credentials_are_reported_by_a_permission_error(
     s3_server: S3Server, keys: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -263,13 +269,13 @@ def test_missing_s3_credentials_are_a_clear_error(
         storage.list()
 
 
-def test_s3_url_with_keys_is_refused_without_printing_them() -> None:
+def test_s3_url_with_access_keys_is_refused_without_printing_the_secret() -> None:
     with pytest.raises(ConfigError, match=r"s3://AKIA:\*\*\*@bucket/x has a user or a key") as caught:
         open_storage("s3://AKIA:very-secret@bucket/x")
     assert "very-secret" not in str(caught.value)
 
 
-def test_s3_lists_many_checkpoints_in_few_requests(
+def test_checkpoint_scan_on_s3_lists_twice_and_reads_each_new_manifest_once(
     storage: S3Storage, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests.checkpoint.test_manifest import manifest
@@ -312,7 +318,7 @@ def test_verified_s3_read_downloads_each_byte_once(storage: S3Storage, proxy: Pr
     assert len(proxy.of("GET")) == 2, "16 blocks at a time"
 
 
-def test_s3_storage_refuses_use_after_fork(storage: S3Storage) -> None:
+def test_s3_storage_refuses_use_in_a_forked_child(storage: S3Storage) -> None:
     storage.list()
     reader, writer = os.pipe()
     child = os.fork()

@@ -27,7 +27,7 @@ def storage(open_kind: Callable[..., SftpStorage]) -> SftpStorage:
     return storage
 
 
-def test_sftp_writes_and_syncs_a_large_file(
+def test_sftp_write_stores_a_large_file_and_fsyncs_it_once(
     storage: SftpStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import paramiko
@@ -47,7 +47,9 @@ def test_sftp_writes_and_syncs_a_large_file(
     assert asked.count("fsync@openssh.com") == 1
 
 
-def test_sftp_reconnects_during_a_write(storage: SftpStorage, sftp_server: SftpServer, tmp_path: Path) -> None:
+def test_sftp_write_read_and_publish_reconnect_after_a_lost_connection(
+    storage: SftpStorage, sftp_server: SftpServer, tmp_path: Path
+) -> None:
     data = os.urandom(4 * MIB)
 
     def cut_off():  # type: ignore[no-untyped-def]
@@ -66,7 +68,7 @@ def test_sftp_reconnects_during_a_write(storage: SftpStorage, sftp_server: SftpS
     assert storage.list("a") == ["m", "x"]
 
 
-def test_sftp_waits_for_an_absent_server(storage: SftpStorage, sftp_server: SftpServer) -> None:
+def test_sftp_publish_waits_for_a_stopped_server_to_return(storage: SftpStorage, sftp_server: SftpServer) -> None:
     class ComeBack(logging.Handler):
         """When the storage says that it will ask again."""
 
@@ -89,7 +91,7 @@ def test_sftp_waits_for_an_absent_server(storage: SftpStorage, sftp_server: Sftp
     assert (storage.read("a/m"), handler.said) == (b"there", 1)
 
 
-def test_sftp_server_without_answers_is_finally_an_error(
+def test_unanswered_sftp_request_fails_after_the_retry_limit(
     open_kind: Callable[..., SftpStorage], sftp_server: SftpServer
 ) -> None:
     storage = open_kind("sftp", retry_policy=RetryPolicy(timeout_s=0.5, retry_s=0.1))
@@ -102,7 +104,9 @@ def test_sftp_server_without_answers_is_finally_an_error(
         sftp_server.signal(signal.SIGCONT)
 
 
-def test_sftp_publish_with_a_lost_rename_answer_succeeds(storage: SftpStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sftp_publish_succeeds_if_the_rename_response_is_lost(
+    storage: SftpStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import paramiko
 
     rename, lost = paramiko.SFTPClient.rename, []
@@ -126,7 +130,7 @@ def test_sftp_read_refuses_a_symbolic_link(storage: SftpStorage, tmp_path: Path)
     assert stat.S_ISREG(os.stat("/etc/passwd").st_mode)
 
 
-def test_sftp_remove_deletes_no_file_behind_a_link(storage: SftpStorage, tmp_path: Path) -> None:
+def test_sftp_remove_deletes_no_file_behind_a_symbolic_link(storage: SftpStorage, tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/file").touch()
     (tmp_path / "far/a/step").symlink_to(tmp_path / "theirs")
@@ -136,7 +140,7 @@ def test_sftp_remove_deletes_no_file_behind_a_link(storage: SftpStorage, tmp_pat
     assert (tmp_path / "theirs/file").exists()
 
 
-def test_sftp_refuses_an_unknown_host_key(
+def test_sftp_refuses_an_unknown_or_changed_host_key(
     sftp_server: SftpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".ssh").mkdir()
@@ -170,7 +174,9 @@ def test_sftp_login_error_shows_no_password(
         assert "secret" not in text
 
 
-def test_sftp_follows_the_ssh_config(sftp_server: SftpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sftp_reads_host_port_and_key_from_the_ssh_config(
+    sftp_server: SftpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path / "home"
     (home / ".ssh").mkdir(parents=True)
     (home / ".ssh/config").write_text(
@@ -182,13 +188,13 @@ def test_sftp_follows_the_ssh_config(sftp_server: SftpServer, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("url", ["sftp:///x", "sftp://user:pa/ss@host/x", "sftp://me:secret@host:port/x"])
-def test_sftp_url_without_host_or_folder_is_refused(url: str) -> None:
+def test_invalid_sftp_url_is_refused_without_printing_its_password(url: str) -> None:
     with pytest.raises(ConfigError, match=r"Write sftp://user@host:port/folder\.") as caught:
         open_storage(url)
     assert "pa/ss" not in str(caught.value) and "secret" not in str(caught.value)
 
 
-def test_sftp_storage_refuses_use_after_fork(storage: SftpStorage) -> None:
+def test_sftp_storage_refuses_use_in_a_forked_child(storage: SftpStorage) -> None:
     storage.publish("a/m", b"1")
     reader, writer = os.pipe()
     child = os.fork()
@@ -206,7 +212,7 @@ def test_sftp_storage_refuses_use_after_fork(storage: SftpStorage) -> None:
     assert storage.read("a/m") == b"1"
 
 
-def test_sftp_threads_share_connections(storage: SftpStorage) -> None:
+def test_sftp_threads_reuse_an_idle_connection(storage: SftpStorage) -> None:
     storage.publish("a/m", b"1")
     seen: list[object] = []
     thread = threading.Thread(target=lambda: seen.append(storage.read("a/m")))

@@ -26,12 +26,12 @@ from clusterdp.storage.url import UrlStorage
         *((same, same) for same in ("sftp://me@host:22/a@b:c@d", "s3://bucket/a:b@c", "/a:b@c", "s3://b/x?y=z")),
     ],
 )
-def test_masked_hides_secrets_of_a_url(url: str, shown: str) -> None:
+def test_masked_hides_only_the_secrets_of_a_url(url: str, shown: str) -> None:
     assert masked(url) == shown
     assert has_password(url) == (url != shown)
 
 
-def test_storage_errors_do_not_repeat_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_errors_do_not_contain_the_password_of_the_url(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = open_storage("memory://me:secret@host/x")
     assert isinstance(storage, UrlStorage)
 
@@ -46,12 +46,12 @@ def test_storage_errors_do_not_repeat_the_password(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("url", ["s4://bucket/run", "nonsense://x"])
-def test_unknown_url_scheme_is_an_error_with_the_key(url: str) -> None:
+def test_unknown_url_scheme_is_an_error_with_its_config_key(url: str) -> None:
     with pytest.raises(ConfigError, match=r"^checkpoint\.url: .* has an unknown scheme, '\w+'\. Give a path, file"):
         open_storage(url)
 
 
-def test_missing_storage_package_is_named_with_its_extra() -> None:
+def test_missing_storage_package_is_an_error_with_the_package_to_install() -> None:
     program = """
 import sys
 from clusterdp.storage import open_storage
@@ -71,7 +71,7 @@ for url in "s3://bucket/run", "sftp://host/run", "gs://bucket/run":
     assert gs.startswith(f"checkpoint.url: gs://bucket/run {needs}") and "gcsfs" in gs
 
 
-def test_file_with_a_wrong_size_after_writing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_and_publish_fail_if_the_stored_size_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = open_storage(f"memory://{uuid.uuid4().hex}")
     assert isinstance(storage, UrlStorage)
     storage.make_folder("a")

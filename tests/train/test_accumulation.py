@@ -14,7 +14,7 @@ from tests.train.ranks import running
 from tests.train.test_strategy import close
 
 
-def test_last_accumulation_window_is_shorter() -> None:
+def test_last_accumulation_window_holds_only_the_remaining_batches() -> None:
     sizes = [(*window,) for _, window in windows(range(5), 2)]
     assert sizes == [(2, False), (2, True), (2, False), (2, True), (1, True)]
     assert [window.ends for _, window in windows("ab", 1)] == [True, True]
@@ -34,7 +34,7 @@ def test_gradients_are_all_reduced_once_per_accumulation_window(tmp_path: Path, 
 @pytest.mark.parametrize(
     "strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow), pytest.param("hsdp", marks=pytest.mark.slow)]
 )
-def test_accumulated_batches_train_like_a_larger_batch(tmp_path: Path, strategy: str) -> None:
+def test_accumulated_batches_give_the_weights_of_one_large_batch(tmp_path: Path, strategy: str) -> None:
     """The last window has half as many batches, and so has the one of the process that it is compared with."""
     with running(tmp_path, techniques.accumulated, strategy, 4, size=2) as ranks:
         answers = ranks.answers

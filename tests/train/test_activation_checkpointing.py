@@ -29,7 +29,7 @@ def gradients(model: nn.Module) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
-def test_recompute_keeps_gradients_and_parameter_names() -> None:
+def test_recompute_leaves_gradients_and_parameter_names_unchanged() -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(Block(), Block())
     changed = recompute(copy.deepcopy(plain), "Block")
@@ -49,7 +49,7 @@ def test_deepcopy_of_a_recomputed_model_uses_its_own_weights() -> None:
     assert model[0].calls == 0  # type: ignore[index]
 
 
-def test_recompute_of_an_unknown_module_is_an_error() -> None:
+def test_recompute_of_an_unknown_module_class_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"train\.recompute: the model has no Blok"):
         recompute(nn.Sequential(Block()), "Block", "Blok")
 

@@ -24,7 +24,7 @@ def test_autocast_runs_forward_in_the_configured_precision(precision: str, dtype
         assert model(torch.ones(2, 4)).dtype == dtype
 
 
-def test_amp_equals_torch_amp_with_a_grad_scaler() -> None:
+def test_amp_fp16_training_equals_torch_autocast_with_grad_scaler() -> None:
     ours, our_optimizer = model_and_optimizer()
     theirs, their_optimizer = model_and_optimizer()
     amp, scaler = Amp("fp16", "cpu"), torch.amp.GradScaler("cpu")
@@ -49,7 +49,7 @@ def test_amp_equals_torch_amp_with_a_grad_scaler() -> None:
 
 
 @pytest.mark.parametrize(("level", "dtype"), [("O0", None), ("bf16", torch.bfloat16)])
-def test_amp_without_scaling_equals_plain_torch(level: str, dtype: torch.dtype | None) -> None:
+def test_amp_without_loss_scaling_equals_plain_torch_training(level: str, dtype: torch.dtype | None) -> None:
     ours, our_optimizer = model_and_optimizer()
     theirs, their_optimizer = model_and_optimizer()
     amp = Amp(level, "cpu")
@@ -69,7 +69,7 @@ def test_amp_without_scaling_equals_plain_torch(level: str, dtype: torch.dtype |
     assert torch.equal(ours.weight, theirs.weight)
 
 
-def test_overflow_skips_the_step_and_halves_the_scale() -> None:
+def test_overflow_skips_the_step_and_halves_the_loss_scale() -> None:
     model, optimizer = model_and_optimizer()
     before = model.weight.clone()
     amp = Amp("fp16", "cpu", init_scale=1024.0)
@@ -84,7 +84,7 @@ def test_overflow_skips_the_step_and_halves_the_scale() -> None:
     assert not amp.skipped
 
 
-def test_amp_scale_and_growth_tracker_survive_a_resume() -> None:
+def test_amp_resume_restores_loss_scale_and_growth_tracker() -> None:
     model, optimizer = model_and_optimizer()
     amp = Amp("fp16", "cpu", init_scale=8.0, growth_interval=3)
     for _ in range(5):
@@ -99,7 +99,7 @@ def test_amp_scale_and_growth_tracker_survive_a_resume() -> None:
     assert resumed.scale == 32.0  # the third stable step: two of them were before
 
 
-def test_resume_may_change_the_amp_precision() -> None:
+def test_amp_resume_accepts_a_changed_precision() -> None:
     scaled, plain = Amp("fp16", "cpu", init_scale=8.0), Amp("bf16", "cpu")
     plain.load_state_dict(scaled.state_dict())
     scaled.load_state_dict(plain.state_dict())

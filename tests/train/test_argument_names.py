@@ -72,7 +72,9 @@ class Timm:
         ({"on_step": EarlyStopping}, "on_step: a EarlyStopping is not a function."),
     ],
 )
-def test_trainer_with_wrong_arguments_is_a_one_line_error(job: JobHandle, changes: dict[str, Any], said: str) -> None:
+def test_wrong_argument_of_trainer_is_a_config_error_with_its_name(
+    job: JobHandle, changes: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         trainer(job, **changes)
     assert str(caught.value).startswith(said)
@@ -119,18 +121,20 @@ def test_trainer_with_wrong_arguments_is_a_one_line_error(job: JobHandle, change
         (lambda t: t.fit(DATA, batch_size=None, drop_last=True), "loader: batch_size=None option disables auto-batch"),
     ],
 )
-def test_trainer_method_with_wrong_arguments_is_a_one_line_error(job: JobHandle, use: Any, said: str) -> None:
+def test_wrong_argument_of_fit_evaluate_predict_or_loader_is_a_config_error(
+    job: JobHandle, use: Any, said: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         use(trainer(job))
     assert str(caught.value).startswith(said)
 
 
-def test_trainer_step_returning_none_is_a_one_line_error(job: JobHandle) -> None:
+def test_trainer_step_function_returning_none_is_a_config_error(job: JobHandle) -> None:
     with pytest.raises(ConfigError, match=r"^step: returned a NoneType\. Return {name: number}"):
         trainer(job, step=lambda trainer, batch: None).fit(DATA)
 
 
-def test_custom_forward_may_use_only_inputs(job: JobHandle) -> None:
+def test_custom_forward_may_compute_the_loss_without_targets(job: JobHandle) -> None:
     net = nn.Linear(3, 3)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     coder = trainer(
@@ -142,7 +146,7 @@ def test_custom_forward_may_use_only_inputs(job: JobHandle) -> None:
     assert coder.fit(X, X)[0]["val_loss"] > 0
 
 
-def test_trainer_takes_a_single_metric_or_callback_without_a_list(job: JobHandle) -> None:
+def test_trainer_accepts_a_single_metric_or_callback_without_a_list(job: JobHandle) -> None:
     def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return (outputs.argmax(1) == targets).float()
 
@@ -151,7 +155,7 @@ def test_trainer_takes_a_single_metric_or_callback_without_a_list(job: JobHandle
     assert trained.fit(DATA, epochs=2)["accuracy"] == seen
 
 
-def test_remedies_for_foreign_arguments_cover_no_own_argument() -> None:
+def test_remedy_table_for_foreign_arguments_contains_no_own_argument() -> None:
     ours = {*LOADER, *arguments_of(Trainer), *arguments_of(Trainer.fit), *arguments_of(Trainer.predict)}
     assert not ours & MEANT.keys()
     assert {*inspect.signature(DataLoader).parameters} - {"dataset", "batch_size"} < {*LOADER}
@@ -163,14 +167,14 @@ limit_train_batches overfit_batches validation_freq eval_freq logging_steps save
 warmup_steps monitor benchmark profiler initializer gradient_checkpointing quiet"""
 
 
-def test_arguments_of_other_libraries_have_a_remedy(job: JobHandle) -> None:
+def test_arguments_of_other_libraries_are_errors_with_a_remedy(job: JobHandle) -> None:
     for word in WORDS.split():
         with pytest.raises(ConfigError) as caught:
             trainer(job, **{word: 1})
         assert str(caught.value) == f"Trainer: {word!r} is not an argument here. {MEANT[word]}."
 
 
-def test_methods_of_other_libraries_have_a_remedy(job: JobHandle) -> None:
+def test_methods_of_other_libraries_are_errors_with_a_remedy(job: JobHandle) -> None:
     trained = trainer(job)
     for method in ("compile", "save", "test", "train_on_batch", "load_from_checkpoint", "to"):
         assert not hasattr(trained, method)
@@ -181,7 +185,9 @@ def test_methods_of_other_libraries_have_a_remedy(job: JobHandle) -> None:
 
 
 @pytest.mark.parametrize("own", ["forward", "step", "loss", "amp"])
-def test_trainer_accepts_other_parameters_with_custom_functions(job: JobHandle, own: str) -> None:
+def test_trainer_accepts_foreign_optimizer_parameters_with_custom_forward_step_loss_or_amp(
+    job: JobHandle, own: str
+) -> None:
     loss, net = nn.Linear(2, 2), nn.Linear(3, 2)
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.1)
     changes: dict[str, Any] = {"forward": lambda t, b: loss(b[0]), "step": lambda t, b: {}}

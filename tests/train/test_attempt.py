@@ -38,7 +38,7 @@ def children_of(pid: int) -> list[int]:
     return [int(word) for word in listing.stdout.split()]
 
 
-def test_returned_entry_function_has_outcome_done(tmp_path: Path) -> None:
+def test_attempt_has_outcome_done_after_its_entry_function_returns(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", f"{JOBS}:train", {"epochs": 2}, checkpoint=EVERY_TEN)
     ranks = one(run)
     assert ranks.join() == [0, 0], ranks.log
@@ -49,7 +49,7 @@ def test_returned_entry_function_has_outcome_done(tmp_path: Path) -> None:
     assert (run.dir.claims / "000001").read_text().startswith("1.0 ")
 
 
-def test_preempted_four_rank_run_ends_bit_for_bit_like_an_undisturbed_one(tmp_path: Path) -> None:
+def test_four_rank_run_resumed_after_preemption_equals_the_uninterrupted_run_bitwise(tmp_path: Path) -> None:
     """Over 4 ranks, in the middle of an epoch, with dropout, BatchNorm, fp16, a moving loss scale, loader workers."""
     params = {"epochs": 1, "workers": 1, "step_delay_s": 0.02}
     whole = Run(tmp_path / "whole", "clusterdp.recipes.digits:main", {**params, "step_delay_s": 0.0})
@@ -80,7 +80,7 @@ def test_preempted_four_rank_run_ends_bit_for_bit_like_an_undisturbed_one(tmp_pa
     assert run.last("digest") == whole.last("digest")
 
 
-def test_compared_state_differs_for_another_seed(tmp_path: Path) -> None:
+def test_digest_of_a_trained_run_differs_with_another_seed(tmp_path: Path) -> None:
     runs = [
         Run(tmp_path / str(seed), "clusterdp.recipes.digits:main", {"epochs": 1, "amp": "fp32"}, train={"seed": seed})
         for seed in (0, 1)
@@ -90,7 +90,7 @@ def test_compared_state_differs_for_another_seed(tmp_path: Path) -> None:
     assert runs[0].last("digest") != runs[1].last("digest")
 
 
-def test_signal_during_an_evaluation_stops_all_ranks(tmp_path: Path) -> None:
+def test_sigterm_on_one_rank_during_evaluation_saves_and_stops_all_ranks(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", f"{JOBS}:is_stopped_while_it_evaluates")
     ranks = one(run, size=3)
     assert ranks.join() == [0] * 3, ranks.log
@@ -99,7 +99,7 @@ def test_signal_during_an_evaluation_stops_all_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["window", "evaluation"])
-def test_job_stop_on_one_rank_ends_the_run_without_requeue(tmp_path: Path, where: str) -> None:
+def test_job_stop_on_one_rank_saves_and_ends_the_run_without_requeue(tmp_path: Path, where: str) -> None:
     run = Run(tmp_path / "run", f"{JOBS}:asks_for_its_end", {"where": where})
     ranks = one(run, size=3)
     assert ranks.join() == [0] * 3, ranks.log
@@ -109,14 +109,14 @@ def test_job_stop_on_one_rank_ends_the_run_without_requeue(tmp_path: Path, where
     assert run.event("stopped")["reason"] == "user"
 
 
-def test_job_stop_before_the_loop_ends_the_run(tmp_path: Path) -> None:
+def test_job_stop_before_the_first_loop_ends_the_run_without_requeue(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", f"{JOBS}:asks_for_its_end", {"where": "before"})
     ranks = one(run, size=2)
     assert ranks.join() == [0] * 2, ranks.log
     assert str(run.outcome("1.0")).startswith("stop user ")
 
 
-def test_stop_mark_ends_all_ranks_at_one_step(tmp_path: Path) -> None:
+def test_stop_file_in_the_run_folder_saves_and_ends_all_ranks(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", f"{JOBS}:train", {"epochs": 1000, "delay_s": 0.01})
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), env=run.attempt("1.0"), size=2) as ranks:
         ranks.reach(lambda: run.step() >= 5, "the fifth step")
@@ -127,7 +127,7 @@ def test_stop_mark_ends_all_ranks_at_one_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("others", ["waiting", "busy"])
-def test_exception_on_one_rank_ends_all_ranks_naming_it(tmp_path: Path, others: str) -> None:
+def test_exception_on_one_rank_ends_all_ranks_and_is_in_every_log(tmp_path: Path, others: str) -> None:
     run = Run(tmp_path / "run", f"{JOBS}:raises_on", {"rank": 2, "others": others})
     ranks = one(run, size=3)
     assert ranks.join() == [1] * 3
@@ -146,7 +146,7 @@ def test_rank_log_has_the_chained_cause_of_an_exception(tmp_path: Path) -> None:
     assert "RuntimeError: the failure" in ranks.log
 
 
-def test_killed_rank_ends_all_ranks(tmp_path: Path) -> None:
+def test_rank_killed_by_sigkill_ends_all_ranks_without_an_outcome(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", f"{JOBS}:is_killed_on", {"rank": 1})
     ranks = one(run, size=3)
     assert ranks.join() == [1, -signal.SIGKILL, 1]
@@ -155,7 +155,7 @@ def test_killed_rank_ends_all_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gloo-peer-gone", "nccl-peer-gone", "nccl-aborted", "store-gone", "connection-lost"])
-def test_follows_and_why_know_the_same_lost_connections(name: str) -> None:
+def test_lost_peer_connections_known_to_why_are_attributed_to_another_rank(name: str) -> None:
     (signature,) = (each for each in SIGNATURES if each.name == name)
     _, _, said = signature.example.partition(": ")
     assert follows(RuntimeError(said))
@@ -165,7 +165,7 @@ def test_follows_and_why_know_the_same_lost_connections(name: str) -> None:
     assert not follows(ConnectionResetError(104, "Connection reset by peer")), "of a server that the program asks"
 
 
-def test_attempt_with_a_lost_claim_stops_before_its_commit(tmp_path: Path) -> None:
+def test_attempt_overtaken_by_a_newer_claim_commits_no_further_checkpoint(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", f"{JOBS}:loses_its_claim", checkpoint=EVERY_TEN)
     ranks = one(run)
     assert ranks.join() == [0, 0], ranks.log
@@ -192,7 +192,7 @@ def test_cancelled_run_trains_no_step(tmp_path: Path) -> None:
     assert run.metrics == []
 
 
-def test_ranks_ending_differently_leave_no_outcome(tmp_path: Path) -> None:
+def test_attempt_with_differently_ending_ranks_fails_without_an_outcome(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", f"{JOBS}:ends_differently")
     ranks = one(run)
     assert ranks.join() == [1, 1]
@@ -208,7 +208,7 @@ def test_ranks_ending_differently_leave_no_outcome(tmp_path: Path) -> None:
         (f"{JOBS}:train", {"epoch": 3}, "params.epoch: train() takes no such parameter. Did you mean params.epochs?"),
     ],
 )
-def test_wrong_entry_is_one_line_on_each_rank_and_stops_the_run(
+def test_wrong_entry_or_params_print_one_line_and_stop_the_run(
     tmp_path: Path, entry: str, params: dict[str, int], line: str
 ) -> None:
     run = Run(tmp_path / "run", entry, params)
@@ -229,7 +229,7 @@ def test_wrong_entry_is_one_line_on_each_rank_and_stops_the_run(
         ([0, 1], True, None),
     ],
 )
-def test_config_mistake_during_training_stops_the_run(
+def test_config_error_stops_the_run_only_on_rank_0_before_any_save(
     tmp_path: Path, on: list[int], saved: bool, outcome: str | None
 ) -> None:
     """Such as a package that is not installed: each attempt would wait in the queue for nothing. Where rank 0 does
@@ -246,7 +246,7 @@ def test_config_mistake_during_training_stops_the_run(
 
 
 @pytest.mark.parametrize("saved", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_bug_before_the_first_save_stops_the_run(tmp_path: Path, saved: bool) -> None:
+def test_attribute_error_stops_the_run_only_before_the_first_save(tmp_path: Path, saved: bool) -> None:
     run = Run(tmp_path / "run", f"{JOBS}:has_a_bug")
     if saved:
         before = RunDir(tmp_path / "run").attempt("0.9")
@@ -259,7 +259,7 @@ def test_bug_before_the_first_save_stops_the_run(tmp_path: Path, saved: bool) ->
     assert "Traceback" in ranks.rank_log(0)
 
 
-def test_failure_report_survives_sigchld_of_a_loader_worker() -> None:
+def test_report_failure_ignores_sigchld_of_a_dead_loader_worker() -> None:
     """Torch's handler of SIGCHLD raised in the look at the store, which was then taken for "rank 0 is gone"."""
 
     class Peers(PeerWatch):
@@ -278,7 +278,7 @@ def test_failure_report_survives_sigchld_of_a_loader_worker() -> None:
 
 
 @pytest.mark.slow
-def test_missing_shared_library_is_retried(tmp_path: Path) -> None:
+def test_missing_shared_library_fails_the_attempt_without_stopping_the_run(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", f"{JOBS}:lacks_a_library")
     ranks = one(run)
     assert ranks.join() == [1, 1], ranks.log
@@ -286,7 +286,9 @@ def test_missing_shared_library_is_retried(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_torch_compile_without_a_compiler_is_a_one_line_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_compile_without_a_cpp_compiler_is_a_one_line_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     run = Run(tmp_path / "run", f"{JOBS}:compiles", {})

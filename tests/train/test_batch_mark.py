@@ -25,7 +25,7 @@ PIXELS = torch.rand(8, 3, 16, 16)
         ((torch.tensor(1.0), 2), (torch.tensor(1.0), 3)),
     ],
 )
-def test_marks_of_different_batches_differ(batch: Any, other: Any) -> None:
+def test_batch_mark_is_stable_and_differs_between_different_batches(batch: Any, other: Any) -> None:
     assert mark_of(batch) == mark_of(batch) != mark_of(other)
 
 
@@ -42,12 +42,12 @@ def test_marks_of_different_batches_differ(batch: Any, other: Any) -> None:
         torch.eye(2).to_sparse(),
     ],
 )
-def test_batch_without_readable_values_has_the_mark_of_an_object(batch: Any) -> None:
+def test_unreadable_or_empty_batch_has_the_same_mark_as_a_plain_object(batch: Any) -> None:
     assert mark_of(batch) == mark_of(object())
 
 
 @pytest.mark.parametrize("make", [lambda x: x, lambda x: (x, x + 1), lambda x: {"x": x}])
-def test_batch_changed_in_place_has_no_mark(make: Any) -> None:
+def test_last_batch_has_no_mark_after_an_in_place_change(make: Any) -> None:
     tensor = torch.arange(9.0)
     last = LastBatch(make(tensor))
     assert last.mark == mark_of(make(torch.arange(9.0)))
@@ -56,7 +56,7 @@ def test_batch_changed_in_place_has_no_mark(make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda x: [x, "a"], lambda x: {"x": [x]}, lambda x: x.numpy()])
-def test_batch_without_version_counters_keeps_its_first_mark(make: Any) -> None:
+def test_last_batch_keeps_its_first_mark_if_in_place_changes_are_undetectable(make: Any) -> None:
     tensor = torch.arange(9.0)
     last = LastBatch(make(tensor))
     tensor.add_(1)

@@ -16,7 +16,7 @@ def searched(step_s: dict[int, float], *, on_gpu: bool = True, **facts: float) -
     return sizes
 
 
-def test_batch_size_search_takes_the_smallest_nearly_fastest_size() -> None:
+def test_batch_size_search_recommends_the_smallest_size_with_nearly_full_speed() -> None:
     sizes = searched({8: 0.010, 16: 0.011, 32: 0.012, 64: 0.0235, 128: 0.047, 256: 1.0})
     assert [row.size for row in sizes.rows] == [8, 16, 32, 64, 128]  # 256 is not tried
     best = sizes.best()
@@ -27,7 +27,7 @@ def test_batch_size_search_takes_the_smallest_nearly_fastest_size() -> None:
     assert advice.endswith("twice the batch is no faster any more.")
 
 
-def test_batch_size_search_recommends_a_faster_larger_size() -> None:
+def test_batch_size_search_recommends_the_fastest_size_if_larger_ones_are_slower() -> None:
     assert "batch_size: 16 of each rank;" in searched({8: 0.01, 16: 0.01, 32: 0.04, 64: 0.1}).lines()[-1]
 
 
@@ -35,7 +35,7 @@ def test_batch_size_search_continues_after_one_slow_measurement() -> None:
     assert searched({8: 0.01, 16: 0.05, 32: 0.012}).go_on(64)
 
 
-def test_batch_size_table_shows_out_of_memory_and_ends_the_search() -> None:
+def test_batch_size_search_ends_at_out_of_memory_and_names_the_rank() -> None:
     sizes = searched({8: 0.01, 16: 0.01})
     sizes.out_of_memory(32, rank=3)
     assert not sizes.go_on(64)
@@ -43,7 +43,7 @@ def test_batch_size_table_shows_out_of_memory_and_ends_the_search() -> None:
     assert "batch_size: 16 of each rank;" in sizes.lines()[-1]
 
 
-def test_batch_size_table_reports_an_unfitting_first_size() -> None:
+def test_batch_size_table_reports_out_of_memory_at_the_first_size() -> None:
     sizes = BatchSizeTable(1, on_gpu=True)
     sizes.out_of_memory(8, rank=0)
     assert sizes.lines()[-1] == "Not even the first fits into memory: begin with less (params.batch_size)."
@@ -53,13 +53,13 @@ def test_batch_size_table_reports_an_unfitting_first_size() -> None:
     ("facts", "why"),
     [({"full": 8}, "the same batches as 8. Pass it on to the loader."), ({"batch": 5}, "less than two such batches")],
 )
-def test_batch_size_search_ends_if_batches_have_another_size(facts: dict[str, float], why: str) -> None:
+def test_batch_size_search_ends_if_measured_batches_stop_growing(facts: dict[str, float], why: str) -> None:
     sizes = searched({8: 0.01, 16: 0.01}, **facts)
     assert not sizes.go_on(32)
     assert why in sizes.lines()[-1]
 
 
-def test_batch_size_search_on_cpus_has_a_largest_size() -> None:
+def test_batch_size_search_has_a_largest_size_on_cpus_only() -> None:
     speeding_up = {2**power: 0.01 for power in range(20)}
     assert searched(speeding_up, on_gpu=False).rows[-1].size == MOST_ON_CPU
     assert len(searched(speeding_up).rows) == 20

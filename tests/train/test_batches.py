@@ -179,7 +179,9 @@ def attempt(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("kind", LOADERS)
 @pytest.mark.parametrize("stop_at", [1, pytest.param(4, marks=pytest.mark.slow), 7])
-def test_resumed_loader_of_every_kind_gives_the_same_batches(attempt: Any, kind: str, stop_at: int) -> None:
+def test_every_kind_of_loader_resumes_with_the_same_batches_and_random_numbers(
+    attempt: Any, kind: str, stop_at: int
+) -> None:
     whole, _ = attempt("whole", LOADERS[kind])
     first, _ = attempt("run", LOADERS[kind], stop_at)
     second, _ = attempt("run", LOADERS[kind])
@@ -188,7 +190,7 @@ def test_resumed_loader_of_every_kind_gives_the_same_batches(attempt: Any, kind:
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_loader_stopped_at_an_epochs_end_resumes_with_the_next_epoch(attempt: Any, kind: str) -> None:
+def test_every_kind_of_loader_stopped_at_epoch_end_resumes_with_next_epoch(attempt: Any, kind: str) -> None:
     whole, _ = attempt("whole", LOADERS[kind])
     first, _ = attempt("run", LOADERS[kind], len(whole) // 3 * 2, watch_at_end=True)
     second, _ = attempt("run", LOADERS[kind])
@@ -196,7 +198,7 @@ def test_loader_stopped_at_an_epochs_end_resumes_with_the_next_epoch(attempt: An
     assert first + second == whole
 
 
-def test_resumed_loader_without_state_is_read_again_with_a_warning(
+def test_resumed_loader_without_state_is_read_again_and_reported(
     attempt: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     attempt("run", lambda: DataLoader(Stream(), 2), 7)
@@ -208,7 +210,7 @@ def test_resumed_loader_without_state_is_read_again_with_a_warning(
     )
 
 
-def test_mosaic_dataset_is_resumed_at_the_samples_of_all_ranks(attempt: Any) -> None:
+def test_mosaic_dataset_resumes_at_its_saved_sample_in_the_epoch(attempt: Any) -> None:
     _, loop = attempt("run", lambda: DataLoader(Mosaic(), 2), 7)
     assert loop.batches.state["loader"].state_dict() == {"epoch": 1, "sample_in_epoch": 6}
     loader: Any = DataLoader(Mosaic(), 2)
@@ -216,7 +218,7 @@ def test_mosaic_dataset_is_resumed_at_the_samples_of_all_ranks(attempt: Any) -> 
     assert loader.dataset.opened == [(1, 6), (2, 0)]
 
 
-def test_weighted_sampler_is_sharded_and_resumed(attempt: Any, job: JobHandle) -> None:
+def test_weighted_random_sampler_in_job_loader_keeps_its_weights_and_resumes(attempt: Any, job: JobHandle) -> None:
     def loader() -> Any:
         weights = WeightedRandomSampler([0.0, 1.0, 3.0] + [1.0] * 7, 10)
         return job.loader(DATA, 2, sampler=weights, collate_fn=torch.utils.data.default_collate)
@@ -230,7 +232,7 @@ def test_weighted_sampler_is_sharded_and_resumed(attempt: Any, job: JobHandle) -
     assert len(set(values[:10])) < 10
 
 
-def test_job_loader_takes_an_iterable_data_set(attempt: Any, job: JobHandle) -> None:
+def test_job_loader_batches_an_iterable_data_set(attempt: Any, job: JobHandle) -> None:
     batches, _ = attempt("run", lambda: job.loader(Stream(), 2))
     assert [batch[1:3] for batch in batches[:5]] == [(i, i + 1.0) for i in range(0, 10, 2)]
 
@@ -241,7 +243,7 @@ def test_accumulation_refuses_a_loader_without_length(job: JobHandle) -> None:
         next(iter(loop))
 
 
-def test_loader_ending_within_an_accumulation_window_is_an_error(job: JobHandle) -> None:
+def test_loader_ending_before_its_length_is_an_error_with_accumulation(job: JobHandle) -> None:
     class Short(SizedStream):
         def __len__(self) -> int:
             return 16
@@ -252,7 +254,7 @@ def test_loader_ending_within_an_accumulation_window_is_an_error(job: JobHandle)
 
 
 @pytest.mark.parametrize("sized", [False, True])
-def test_uneven_streams_end_their_epochs_together_on_all_ranks(tmp_path: Path, sized: bool) -> None:
+def test_epoch_of_uneven_loaders_ends_on_all_ranks_with_the_shortest(tmp_path: Path, sized: bool) -> None:
     with running(tmp_path, programs.uneven_streams, [5, 3, 4], sized, size=3) as ranks:
         assert ranks.answers == [[0, 1, 2, 0, 1, 2]] * 3
     dropped = "clusterdp: rank 0 has 5 batches, another rank only 3; 2 dropped.\n"
@@ -269,7 +271,9 @@ def test_each_rank_prints_its_share_of_the_samples(tmp_path: Path) -> None:
         assert ranks.rank_log(rank) == said
 
 
-def test_single_rank_prints_its_samples_once(job: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_single_rank_prints_steps_and_samples_of_a_phase_once(
+    job: JobHandle, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = job.loop(job.loader(DATA, batch_size=4), {}, epochs=2, name="warm")
     assert len(list(first)) == 6
     assert capsys.readouterr().out == (
@@ -325,7 +329,7 @@ def test_resume_with_another_batch_size_continues_at_the_same_sample(
     assert f"it has changed since the checkpoint: batch size 2 -> {size}. The run" in capsys.readouterr().out
 
 
-def test_resume_after_the_last_short_batch_takes_any_batch_size(attempt: Any) -> None:
+def test_resume_after_the_last_short_batch_accepts_any_batch_size(attempt: Any) -> None:
     """All samples are done, though the epoch has not been closed."""
     first, _ = attempt("run", lambda: DataLoader(DATA, 4), 2)
     second, _ = attempt("run", lambda: DataLoader(DATA, 3))
@@ -342,7 +346,7 @@ CHANGED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("changed", CHANGED)
-def test_changed_loader_is_refused_in_mid_epoch_and_accepted_at_its_end(
+def test_changed_loader_is_refused_in_mid_epoch_but_accepted_at_epoch_end(
     attempt: Any, changed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     attempt("middle", lambda: DataLoader(DATA, 2), 2)
@@ -364,7 +368,7 @@ def test_changed_num_workers_of_a_stream_is_refused_in_mid_epoch(attempt: Any) -
         attempt("run", lambda: DataLoader(Stream(), 2, num_workers=1))
 
 
-def test_num_workers_of_a_map_style_data_set_may_change(attempt: Any) -> None:
+def test_map_style_data_set_accepts_changed_num_workers_in_mid_epoch(attempt: Any) -> None:
     whole, _ = attempt("whole", lambda: DataLoader(DATA, 2))
     first, _ = attempt("run", lambda: DataLoader(DATA, 2), 2)
     second, _ = attempt("run", lambda: DataLoader(DATA, 2, num_workers=1))
@@ -400,7 +404,7 @@ AUGMENTED: dict[str, tuple[Any, bool, bool]] = {
 
 @pytest.mark.parametrize("epoch", [0, 1])
 @pytest.mark.parametrize("kind", AUGMENTED)
-def test_resumed_augmentations_are_exact_or_reported(
+def test_random_augmentations_after_a_resume_are_exact_or_reported_as_inexact(
     attempt: Any, job: JobHandle, kind: str, epoch: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make, *exact = AUGMENTED[kind]
@@ -413,7 +417,7 @@ def test_resumed_augmentations_are_exact_or_reported(
     assert [first + second == whole, not said, "inexact" not in restored, loop.restored.exact] == [exact[epoch]] * 4
 
 
-def test_persistent_workers_are_reported_as_inexact_after_the_first_epoch(
+def test_resume_after_the_first_epoch_reports_persistent_workers_as_inexact(
     attempt: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def loader() -> Any:
@@ -440,7 +444,7 @@ class Own(Noisy):
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_generator_of_a_data_set_is_exact_only_in_the_first_epoch(
+def test_resume_with_a_data_set_generator_is_exact_only_in_epoch_0(
     attempt: Any, epoch: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As EXACT.md says: what is read again draws again, and the last batch that is read shows whether it is the one."""
@@ -484,7 +488,7 @@ class HuggingFace(Stream):
 
 @pytest.mark.parametrize("shuffled", [False, True])
 @pytest.mark.parametrize("stop_at", [2, 5])
-def test_place_in_a_shuffling_stream_is_not_exact_in_mid_epoch(
+def test_stream_resume_is_inexact_only_in_mid_epoch_with_a_shuffle_buffer(
     attempt: Any, shuffled: bool, stop_at: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     attempt("run", lambda: StatefulDataLoader(HuggingFace(shuffled), 2), stop_at, watch_at_end=stop_at == 5)
@@ -494,7 +498,7 @@ def test_place_in_a_shuffling_stream_is_not_exact_in_mid_epoch(
     assert ("its data set shuffles in a buffer" in capsys.readouterr().out) is inexact
 
 
-def test_loop_refuses_a_stream_shorter_than_its_position(attempt: Any) -> None:
+def test_loop_refuses_to_resume_a_stream_shorter_than_its_position(attempt: Any) -> None:
     attempt("run", lambda: DataLoader(Stream(), 2), 2)
     with pytest.raises(StateError, match=r"epoch 0 ended after 2 batches, of which 3 had been counted\. Resume"):
         attempt("run", lambda: DataLoader(Stream(4), 2))
@@ -527,7 +531,7 @@ def mixed(samples: Any) -> Any:
         (Mixed(random), None),
     ],
 )
-def test_loop_reports_the_generator_of_a_collate_fn_after_a_resume(
+def test_collate_fn_makes_a_resume_inexact_only_with_its_own_generator(
     attempt: Any, job: JobHandle, capsys: pytest.CaptureFixture[str], collate_fn: Any, kept: str | None
 ) -> None:
     def make() -> Any:

@@ -62,7 +62,7 @@ def kept(job: JobHandle) -> list[int]:
     return [info.step for info in list_checkpoints(f"{job.saving.url}-best")]
 
 
-def test_failed_best_model_save_is_reported_and_the_next_better_kept(
+def test_failed_best_model_save_is_reported_and_a_later_better_model_kept(
     job: JobHandle, away: set[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     away.add(2 * EPOCH)
@@ -73,7 +73,7 @@ def test_failed_best_model_save_is_reported_and_the_next_better_kept(
     assert trainer.load_best() == 3 * EPOCH
 
 
-def test_unsavable_best_model_does_not_end_the_attempt(job: JobHandle, away: set[int]) -> None:
+def test_repeatedly_failing_best_model_saves_do_not_end_the_attempt(job: JobHandle, away: set[int]) -> None:
     """The run's own checkpoints are safe; to end it would cost the steps since."""
     away.update(EPOCH * n for n in range(1, 6))
     trainer = fit(job, 1, 2, 3, 4, 5)
@@ -83,7 +83,7 @@ def test_unsavable_best_model_does_not_end_the_attempt(job: JobHandle, away: set
     assert kept(job) == []
 
 
-def test_resumed_attempt_knows_the_kept_best_model(job: JobHandle, away: set[int]) -> None:
+def test_resumed_attempt_compares_new_scores_with_the_kept_best_model(job: JobHandle, away: set[int]) -> None:
     away.add(2 * EPOCH)
     fit(job, 1, 5)
     fit(job, 1, 5, 3, attempt="1.1")  # better than what is kept, though not than what was lost
@@ -92,7 +92,9 @@ def test_resumed_attempt_knows_the_kept_best_model(job: JobHandle, away: set[int
     assert kept(job) == [3 * EPOCH]
 
 
-def test_best_model_after_the_resumed_step_is_dropped(job: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_load_best_ignores_a_best_model_saved_after_the_resumed_step(
+    job: JobHandle, capsys: pytest.CaptureFixture[str]
+) -> None:
     fit(job, 3, 4, 9)
     found: list[Any] = []
 
@@ -107,7 +109,7 @@ def test_best_model_after_the_resumed_step_is_dropped(job: JobHandle, capsys: py
     assert said in capsys.readouterr().out
 
 
-def test_best_model_of_a_repeated_epoch_replaces_the_dropped_one(job: JobHandle) -> None:
+def test_best_model_of_a_repeated_epoch_replaces_the_discarded_one(job: JobHandle) -> None:
     """It has the same number, and the same step."""
     fit(job, 3, 9, 1)
     again = fit(job, 3, 4, attempt="1.1", resume_step=EPOCH + 2, lr=0.2)
@@ -143,7 +145,7 @@ def test_each_phase_has_its_own_best_model(job: JobHandle) -> None:
         assert torch.equal(trainer.net.weight, weight)  # type: ignore[arg-type]
 
 
-def test_load_best_works_without_a_history(job: JobHandle) -> None:
+def test_load_best_in_a_trainer_without_history_loads_the_saved_best_model(job: JobHandle) -> None:
     """Without a history."""
     trained = fit(job, 1, 2)
     other = Trainer(nn.Linear(FEATURES, 3), job=job)
@@ -151,7 +153,7 @@ def test_load_best_works_without_a_history(job: JobHandle) -> None:
     assert torch.equal(other.net.weight, trained.net.weight)  # type: ignore[arg-type]
 
 
-def test_save_best_can_be_loaded_within_the_same_epoch(job: JobHandle) -> None:
+def test_load_best_after_save_best_in_mid_epoch_returns_the_saved_step(job: JobHandle) -> None:
     found: list[Any] = []
 
     def by_hand(trainer: Trainer, values: Any) -> None:

@@ -15,7 +15,7 @@ from tests.train.ranks import running
 
 
 @pytest.mark.parametrize("settled", [True, False])
-def test_settle_buckets_makes_a_resumed_ddp_run_exact(tmp_path: Path, settled: bool) -> None:
+def test_resumed_ddp_run_is_exact_only_with_settle_buckets(tmp_path: Path, settled: bool) -> None:
     with running(tmp_path, programs.train_in_two_halves, settled) as ranks:
         answers = ranks.answers
     for whole, halves in answers:
@@ -34,11 +34,11 @@ def test_settle_buckets_changes_no_weights_buffers_or_random_numbers(job: JobHan
     assert model.module is net
 
 
-def test_settle_buckets_warns_of_a_static_graph(job: JobHandle) -> None:
+def test_settle_buckets_warns_about_a_ddp_model_with_static_graph(job: JobHandle) -> None:
     model = DistributedDataParallel(torch.nn.Linear(3, 3), static_graph=True)
     with pytest.warns(UserWarning, match="cannot be settled"):
         settle_buckets(model)
 
 
-def test_settle_buckets_ignores_a_model_without_ddp() -> None:
+def test_settle_buckets_accepts_a_model_without_ddp() -> None:
     settle_buckets(torch.nn.Linear(3, 3))

@@ -11,7 +11,7 @@ from clusterdp.errors import RunError
 from clusterdp.train.ranks.claim import Claim
 
 
-def test_newest_claim_owns_the_run_folder(tmp_path: Path) -> None:
+def test_claim_is_newest_only_until_a_later_claim_is_taken(tmp_path: Path) -> None:
     first = Claim.take(tmp_path / "claims", "1.0", "aaaa")
     assert first.is_newest()
     second = Claim.take(tmp_path / "claims", "2.0", "bbbb")
@@ -22,7 +22,7 @@ def test_newest_claim_owns_the_run_folder(tmp_path: Path) -> None:
     assert len(list((tmp_path / "claims").iterdir())) == 2
 
 
-def test_concurrent_claims_have_exactly_one_newest(tmp_path: Path) -> None:
+def test_concurrent_claims_get_distinct_numbers_and_exactly_one_is_newest(tmp_path: Path) -> None:
     claims: list[Claim] = []
     together = threading.Barrier(8)
 

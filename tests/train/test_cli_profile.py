@@ -17,7 +17,7 @@ from clusterdp.train.profile.profiling import Profiled
 from clusterdp.train.settings import WorkerSettings
 
 
-def test_profile_shows_the_newest_measured_attempt(tmp_path: Path) -> None:
+def test_profile_shows_the_newest_attempt_with_measured_steps(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     with pytest.raises(RunError, match="no steps were measured"):
         lines_of(run)
@@ -28,14 +28,16 @@ def test_profile_shows_the_newest_measured_attempt(tmp_path: Path) -> None:
     assert lines_of(run)[:3] == ["rank   ms a step", "", "All is well."]
 
 
-def test_profile_refuses_a_command_config(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_profile_refuses_a_config_with_command_instead_of_entry(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("command: python train.py\n")
     assert cli.main(["profile", str(config)]) == 2
     assert "profile: only an entry: with job.loop() can be profiled" in capfd.readouterr().err
 
 
-def test_profile_steps_end_the_loop(job: JobHandle) -> None:
+def test_loop_ends_after_the_configured_profile_steps(job: JobHandle) -> None:
     short = JobHandle(WorkerSettings(profile=ProfileConfig(steps=7)), job.group, job.stop_signal, "1.0")
     loop = short.loop([[i] for i in range(5)], {}, epochs=1)
     seen = []

@@ -23,7 +23,7 @@ from clusterdp.train.settings import WorkerSettings
 from tests.checkpoint.training import digest
 
 
-def test_ema_equals_torchs_averaged_model() -> None:
+def test_ema_equals_averaged_model_of_torch() -> None:
     model = nn.Linear(3, 2)
     theirs = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     theirs.update_parameters(model)  # its first call only copies
@@ -36,7 +36,7 @@ def test_ema_equals_torchs_averaged_model() -> None:
     assert torch.equal(ours.state_dict()["weight"], theirs.module.weight)
 
 
-def test_ema_applied_swaps_averages_in_and_out() -> None:
+def test_ema_applied_uses_averages_inside_and_restores_weights_afterwards() -> None:
     model = nn.Linear(1, 1, bias=False)
     with torch.no_grad():
         model.weight.fill_(0.0)
@@ -76,7 +76,7 @@ def test_ema_of_fp16_weights_is_kept_in_fp32() -> None:
     assert average.item() == pytest.approx(1.0001)
 
 
-def test_ema_state_has_names_of_the_unwrapped_module() -> None:
+def test_ema_state_dict_has_parameter_names_of_the_unwrapped_module() -> None:
     class Outer(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -104,7 +104,7 @@ class Twice(nn.Module):
         self.b.bias.requires_grad_(False)
 
 
-def test_save_during_ema_applied_stores_the_own_weights(tmp_path: Path) -> None:
+def test_save_during_ema_applied_stores_averages_only_without_ema_in_the_state(tmp_path: Path) -> None:
     model = Twice()
     ema = Ema(model, 0.5)
     before = {name: tensor.item() for name, tensor in model.state_dict().items()}
@@ -156,7 +156,7 @@ def attempt(job: JobHandle, folder: Path, evaluated: Callable[[int, int], None] 
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_run_ended_during_ema_applied_resumes_from_its_own_weights(
+def test_run_stopped_or_killed_during_ema_applied_resumes_like_the_uninterrupted_one(
     job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Stopped, it saves in there; killed, it goes on from the save that was due in there."""

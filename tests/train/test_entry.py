@@ -27,7 +27,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "users_module.py"
 
 
-def test_entry_load_finds_a_function_by_name(module: Path) -> None:
+def test_entry_load_returns_a_function_by_module_and_name(module: Path) -> None:
     module.with_name("good_module.py").write_text("def train(job): return 7")
     assert entry.load("good_module:train")(None) == 7
 
@@ -42,7 +42,7 @@ def test_entry_load_finds_a_function_by_name(module: Path) -> None:
         ("clusterdp.train.process.entry:Path", None),
     ],
 )
-def test_unloadable_entry_is_explained(text: str, message: str | None) -> None:
+def test_unloadable_entry_is_a_one_line_error_but_any_callable_loads(text: str, message: str | None) -> None:
     if message is None:
         entry.load(text)  # callable, if odd
         return
@@ -64,7 +64,9 @@ def test_unloadable_entry_is_explained(text: str, message: str | None) -> None:
         ("raises", "x = 1\n\n1 / 0", "ZeroDivisionError: division by zero (FILE, line 3)"),
     ],
 )
-def test_import_error_of_an_entry_has_file_and_line(module: Path, name: str, source: str, said: str) -> None:
+def test_entry_module_failing_at_import_is_an_error_with_its_cause(
+    module: Path, name: str, source: str, said: str
+) -> None:
     file = module.with_name(f"{name}.py")
     file.write_text(source)
     with pytest.raises(EntryError) as caught:
@@ -85,13 +87,13 @@ def test_import_error_of_an_entry_has_file_and_line(module: Path, name: str, sou
         ),
     ],
 )
-def test_unfit_params_are_named_by_their_key(params: dict[str, Any], message: str) -> None:
+def test_unknown_missing_or_reserved_params_are_errors_with_their_key(params: dict[str, Any], message: str) -> None:
     with pytest.raises(EntryError) as caught:
         entry.check_params(main, params)
     assert str(caught.value) == message
 
 
-def test_fitting_params_pass() -> None:
+def test_params_matching_the_entry_signature_are_accepted() -> None:
     entry.check_params(main, {"epochs": 3, "amp": "bf16"})
     entry.check_params(takes_all, {"anything": 1})
 
@@ -101,7 +103,7 @@ def test_entry_without_a_job_parameter_is_refused() -> None:
         entry.check_params(takes_nothing, {})
 
 
-def test_parse_words_reads_values_like_a_config() -> None:
+def test_parse_words_reads_values_like_a_config_and_refuses_invalid_ones() -> None:
     assert parse_words(["epochs=3", "lr=1e-1", "amp=fp16", "name=a=b"]) == {
         "epochs": 3,
         "lr": 0.1,

@@ -46,7 +46,7 @@ FAULTS = {  # how, where: the step in which it comes, the step that the run goes
 Case = tuple[int, str, int, str, str]
 
 
-def test_pairwise_cases_cover_every_pair_of_factors() -> None:
+def test_pairwise_cases_contain_every_pair_of_factor_values() -> None:
     assert all(value in FACTORS[name] for case in PAIRWISE for name, value in zip(FACTORS, case, strict=True))
     for (i, a), (j, b) in itertools.combinations(enumerate(FACTORS.values()), 2):
         assert {(case[i], case[j]) for case in PAIRWISE} == set(itertools.product(a, b))
@@ -137,7 +137,7 @@ def test_resumed_run_equals_the_uninterrupted_one_in_all_cases(case: Case, unint
     check(case, uninterrupted(*case[:2], 11), tmp_path, 11)
 
 
-def test_resume_on_other_ranks_keeps_sample_order_and_reports_inexactness(uninterrupted: Any, tmp_path: Path) -> None:
+def test_resume_on_fewer_ranks_keeps_the_samples_of_each_step(uninterrupted: Any, tmp_path: Path) -> None:
     """With the same global batch, each step has the very samples that it would have had."""
     run = Training(tmp_path, 4, precision="fp32", workers=0, epochs=2)
     run.attempt("1.0", fault=["TERM", 2, 3])

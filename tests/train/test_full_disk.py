@@ -79,7 +79,9 @@ def train(run: JobHandle, at: dict[int, Any]) -> list[int]:
     return done
 
 
-def test_temporarily_full_disk_costs_no_steps(disk: Disk, run: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_temporarily_full_disk_loses_metrics_and_checkpoints_but_no_steps(
+    disk: Disk, run: JobHandle, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert train(run, {9: disk.fill, 17: disk.clear}) == list(range(48))
     assert run._run is not None
     assert [info.step for info in list_checkpoints(str(run.saving.url))] == [48, 48]  # the last one after the epoch
@@ -95,7 +97,7 @@ def test_temporarily_full_disk_costs_no_steps(disk: Disk, run: JobHandle, capsys
     assert len([line for line in said if "a checkpoint was not saved" in line]) == 2  # of the steps 12 and 16
 
 
-def test_ranks_with_logs_on_a_full_disk_end_with_outcome_done(disk: Disk) -> None:
+def test_run_with_logs_on_a_temporarily_full_disk_ends_with_outcome_done(disk: Disk) -> None:
     params = {"filler": str(disk.filler), "at": 5, "until": 17}
     run = Run(
         disk.path / "run",
@@ -118,7 +120,7 @@ def test_ranks_with_logs_on_a_full_disk_end_with_outcome_done(disk: Disk) -> Non
 
 
 @pytest.mark.usefixtures("quick")
-def test_training_waits_for_room_after_too_many_failed_saves(
+def test_training_waits_for_disk_space_after_too_many_failed_saves(
     disk: Disk, run: JobHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its steps would be lost, if it went on and ended."""
@@ -138,7 +140,7 @@ def test_training_waits_for_room_after_too_many_failed_saves(
 
 
 @pytest.mark.usefixtures("quick")
-def test_lasting_full_disk_ends_the_attempt_and_keeps_checkpoints(
+def test_permanently_full_disk_ends_the_attempt_and_keeps_older_checkpoints(
     disk: Disk, run: JobHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(save_schedule, "LAST_CHANCE_S", 0.05)
@@ -149,7 +151,7 @@ def test_lasting_full_disk_ends_the_attempt_and_keeps_checkpoints(
 
 
 @pytest.mark.usefixtures("quick")
-def test_last_save_of_a_run_waits_for_room(
+def test_last_save_of_a_run_waits_for_disk_space(
     disk: Disk, run: JobHandle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("clusterdp.train.loop.save_schedule.time.sleep", lambda seconds: disk.clear())
@@ -158,7 +160,7 @@ def test_last_save_of_a_run_waits_for_room(
     assert "the training waits for this save, for up to 600 s." in capsys.readouterr().err
 
 
-def test_append_line_on_a_full_disk_leaves_no_torn_line(disk: Disk) -> None:
+def test_append_line_on_a_full_disk_leaves_no_partial_line(disk: Disk) -> None:
     file = disk.path / "lines.jsonl"
     append_line(file, {"n": 0})
     disk.fill()
@@ -170,7 +172,7 @@ def test_append_line_on_a_full_disk_leaves_no_torn_line(disk: Disk) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_claim_and_outcome_wait_for_room(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claim_and_outcome_files_wait_for_disk_space(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clusterdp.train.output.best_effort.time.sleep", lambda seconds: disk.clear())
     disk.fill()
     claim = Claim.take(disk.path / "claims", "1.0", "aaaa")
@@ -181,14 +183,16 @@ def test_claim_and_outcome_wait_for_room(disk: Disk, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.usefixtures("quick")
-def test_outcome_without_room_is_a_one_line_error(disk: Disk, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_outcome_on_a_full_disk_is_an_error_after_waiting(
+    disk: Disk, capsys: pytest.CaptureFixture[str]
+) -> None:
     disk.fill()
     with pytest.raises(RunError, match=r"outcome: cannot be written: No space left on device.*'done' at step 7"):
         attempt.write_outcome(disk.path / "attempt" / "outcome", Outcome("done", "finished", 7), 0.05)
     assert capsys.readouterr().err.count("waits up to 0 s for room") == 1
 
 
-def test_claim_check_on_a_full_disk_raises(tmp_path: Path, monkeypatch: Any) -> None:
+def test_claim_is_newest_raises_os_error_on_a_full_disk(tmp_path: Path, monkeypatch: Any) -> None:
     """Neither that the claim is lost, which would end the run, nor that it stands."""
     claim = Claim.take(tmp_path / "claims", "1.0", "aaaa")
 
@@ -200,7 +204,9 @@ def test_claim_check_on_a_full_disk_raises(tmp_path: Path, monkeypatch: Any) -> 
         claim.is_newest()
 
 
-def test_failed_retention_check_keeps_the_new_checkpoint(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_claim_check_before_pruning_keeps_old_and_new_checkpoints(
+    job: JobHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saving = replace(job.saving, every_steps=1, keep_last=1, async_save=False)
     handle = JobHandle(replace(job._settings, checkpoint=saving), job.group, job.stop_signal, "1.0")
     loop = handle.loop(handle.loader(range(4), 1), {})
@@ -261,7 +267,7 @@ def test_tensorboard_sink_opens_a_new_file_after_a_full_disk() -> None:
     assert len(made) == 2
 
 
-def test_ledger_continues_after_an_event_lost_to_a_full_disk(job: JobHandle, monkeypatch: Any) -> None:
+def test_event_ledger_continues_after_an_event_lost_to_a_full_disk(job: JobHandle, monkeypatch: Any) -> None:
     """As append_line() does it: without a disk of its own."""
     full = [True]
 

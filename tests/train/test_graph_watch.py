@@ -20,7 +20,7 @@ def losses(steps: int, keep: Callable[[torch.Tensor], None], watch: GraphWatch) 
         keep(loss)
 
 
-def test_graph_watch_reports_losses_kept_in_a_list(capfd: pytest.CaptureFixture[str]) -> None:
+def test_graph_watch_reports_losses_kept_in_a_list_once(capfd: pytest.CaptureFixture[str]) -> None:
     kept: list[torch.Tensor] = []
     watch = GraphWatch()
     losses(ROUND, kept.append, watch)
@@ -43,7 +43,7 @@ def test_graph_watch_reports_a_running_total_of_losses() -> None:
     assert watch.kept == "loss"
 
 
-def test_graph_watch_checks_again_after_a_pause() -> None:
+def test_graph_watch_detects_losses_kept_only_later_in_training() -> None:
     kept: list[torch.Tensor] = []
     watch = GraphWatch()
     losses(ROUND, lambda loss: None, watch)
@@ -51,7 +51,7 @@ def test_graph_watch_checks_again_after_a_pause() -> None:
     assert watch.kept == "loss"
 
 
-def test_graph_watch_ignores_detached_losses(capfd: pytest.CaptureFixture[str]) -> None:
+def test_graph_watch_ignores_detached_losses_and_plain_numbers(capfd: pytest.CaptureFixture[str]) -> None:
     kept: list[torch.Tensor] = []
     watch = GraphWatch()
     losses(ROUND, lambda loss: kept.append(loss.detach()), watch)

@@ -64,7 +64,9 @@ def hang(run: Run) -> dict[str, Any]:
         ),
     ],
 )
-def test_hang_report_names_the_rank_behind_and_ends_the_attempt(tmp_path: Path, what: str, on: int, told: str) -> None:
+def test_hung_attempt_ends_with_a_report_of_rank_node_step_and_phase(
+    tmp_path: Path, what: str, on: int, told: str
+) -> None:
     run, ranks = hung(tmp_path, "does", {"what": what, "on": [on]}, size=3 if on == 2 else 2)
     node = f"n{on // 2 + 1}"
     phase = {"return": "end", "break": "program"}.get(what, "step")
@@ -102,7 +104,7 @@ def test_hang_report_of_a_trainer_names_the_backward_pass(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_hang_is_reported_first_and_ended_after_the_same_time_again(tmp_path: Path) -> None:
+def test_default_on_hang_reports_a_hang_first_and_ends_the_attempt_later(tmp_path: Path) -> None:
     with started(tmp_path, "does", {"what": "stop", "on": [1]}, restart={"hang_after_s": 2}) as (run, ranks):
         ranks.reach(run.dir.attempt("1.0").hang.exists, "the report")
         assert not run.dir.attempt("1.0").hung.exists()
@@ -122,7 +124,7 @@ def test_collective_timeout_ends_the_attempt_as_hung_under_on_hang_report(tmp_pa
 
 
 @pytest.mark.slow
-def test_hang_ends_after_a_stopped_rank_continues(tmp_path: Path) -> None:
+def test_hang_notes_are_removed_if_a_stopped_rank_continues_after_the_report(tmp_path: Path) -> None:
     options = {"restart": {"hang_after_s": 2, "on_hang": "report"}}
     with started(tmp_path, "steps", {"seconds": 0.05, "count": 40}, **options) as (run, ranks):
         attempt = run.dir.attempt("1.0")
@@ -137,7 +139,7 @@ def test_hang_ends_after_a_stopped_rank_continues(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["first step", "evaluation", "save", "between epochs"])
-def test_long_phases_outside_steps_are_not_a_hang(tmp_path: Path, what: str) -> None:
+def test_long_first_step_evaluation_save_or_epoch_gap_is_not_a_hang(tmp_path: Path, what: str) -> None:
     with started(tmp_path, "takes_long", {"what": what, "seconds": 10 * SOON}) as (run, ranks):
         assert ranks.join() == [0, 0], ranks.log
     assert str(run.outcome("1.0")).startswith("done finished ")
@@ -146,7 +148,7 @@ def test_long_phases_outside_steps_are_not_a_hang(tmp_path: Path, what: str) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("also", ["the ranks", "their watchers"])
-def test_suspended_job_is_not_a_hang(tmp_path: Path, also: str) -> None:
+def test_suspended_job_is_not_reported_as_a_hang(tmp_path: Path, also: str) -> None:
     with started(tmp_path, "steps", {"seconds": 0.1}, size=3) as (run, ranks):
         ranks.reach(lambda: run.step() >= 5, "the fifth step")
         pids = [process.pid for process in ranks.processes]
@@ -164,7 +166,7 @@ def test_suspended_job_is_not_a_hang(tmp_path: Path, also: str) -> None:
     assert not run.dir.attempt("1.0").hung.exists()
 
 
-def test_hang_watcher_ends_with_its_rank(tmp_path: Path) -> None:
+def test_hang_watchers_ignore_sigterm_and_end_with_their_ranks(tmp_path: Path) -> None:
     options = {"restart": {"hang_after_s": 60.0}}
     with started(tmp_path, "steps", {"seconds": 0.02, "count": 10**6}, **options) as (run, ranks):
         ranks.reach(lambda: run.step() >= 1, "the first step")

@@ -43,7 +43,7 @@ def said(notes: list[Note], world_size: int | None = None) -> str:
     return sentence(behind, notes, lambda rank: f"n{rank // 2 + 1}")
 
 
-def test_find_behind_names_the_rank_with_the_least_step_or_phase() -> None:
+def test_find_behind_names_the_rank_at_the_earliest_step_or_phase() -> None:
     notes = [note(0, 121), note(1, 121), note(2, 121), note(3, 120)]
     assert said(notes) == "rank 3 on n2: step 121, in backward; the others wait in step 122, in backward"
     notes[3] = note(3, 121, DATA)
@@ -52,14 +52,14 @@ def test_find_behind_names_the_rank_with_the_least_step_or_phase() -> None:
     assert find_behind(notes, 4) == Behind((0,), "position")
 
 
-def test_find_behind_names_a_stopped_rank_first() -> None:
+def test_find_behind_names_a_stopped_rank_unless_all_are_stopped() -> None:
     notes = [note(0, 120), note(1, 121), note(2, 121, state="T"), note(3, 121)]
     assert find_behind(notes, 4) == Behind((2,), "stopped")
     assert find_behind([note(0, state="T"), note(1, state="T")], 2).why == "suspended"
     assert not find_behind([note(0, state="T"), note(1, state="T")], 2).is_hang([note(0, state="T")])
 
 
-def test_find_behind_names_the_minority_in_or_outside_the_loop() -> None:
+def test_find_behind_names_the_minority_inside_or_outside_the_loop() -> None:
     left = [note(0), note(1), note(2, 120, PROGRAM)]
     assert find_behind(left, 3) == Behind((2,), "position")
     assert find_behind([note(0, 120, END), note(1, 120, END), note(2, 120, STEP_BODY)], 3) == Behind((2,), "position")
@@ -75,7 +75,7 @@ def test_find_behind_names_the_rank_outside_the_collective() -> None:
     assert find_behind(notes, 3).is_hang(notes)
 
 
-def test_find_behind_names_the_rank_at_another_code_line() -> None:
+def test_find_behind_names_the_single_rank_at_another_code_line() -> None:
     notes = [
         note(0, frames=("train.py:31",)),
         note(1, frames=(f"{COLLECTIVE}:3", "train.py:7")),
@@ -84,7 +84,7 @@ def test_find_behind_names_the_rank_at_another_code_line() -> None:
     assert find_behind(notes, 3) == Behind((1,), "places")
 
 
-def test_find_behind_lists_ranks_in_different_collectives() -> None:
+def test_ranks_waiting_in_different_collectives_are_hung_and_all_listed() -> None:
     notes = [note(rank, frames=(f"{COLLECTIVE}:3", f"train.py:{30 + rank}")) for rank in range(2)]
     assert said(notes) == (
         "the ranks are at different places: rank 0 in step 121, in backward (train.py:30 in f); "
@@ -105,7 +105,7 @@ def test_ranks_all_at_one_code_line_are_hung() -> None:
 
 
 @pytest.mark.parametrize("phase", [SAVE, EVALUATION, PROGRAM])
-def test_rank_in_a_long_phase_is_hung_only_after_longer_silence(phase: int) -> None:
+def test_save_evaluation_or_program_phase_is_hung_only_after_its_longer_limit(phase: int) -> None:
     notes = [note(0, 120, phase), note(1, 120, STEP_BODY)]
     behind = find_behind(notes, 2)
     assert behind.ranks == (0,)
@@ -115,7 +115,7 @@ def test_rank_in_a_long_phase_is_hung_only_after_longer_silence(phase: int) -> N
     assert behind.may_end(notes)
 
 
-def test_rank_waiting_for_its_peers_in_a_long_phase_is_hung() -> None:
+def test_ranks_waiting_for_each_other_in_evaluation_and_step_are_hung() -> None:
     waits = (f"{COLLECTIVE}:3", "train.py:31")
     notes = [note(0, 120, EVALUATION, waits), note(1, 120, STEP_BODY, waits)]
     behind = find_behind(notes, 2)
@@ -123,7 +123,7 @@ def test_rank_waiting_for_its_peers_in_a_long_phase_is_hung() -> None:
     assert not behind.may_end(notes)
 
 
-def test_importing_torch_modules_is_not_a_collective_wait() -> None:
+def test_import_of_torch_modules_is_not_treated_as_a_collective_wait() -> None:
     """Imported late, they take half a minute on a busy machine: two ranks, at different lines of torch.distributed."""
     imports = """Thread 0x0000000000000001 (most recent call first):
   File "/lib/torch/distributed/tensor/_ops/autogen.py", line 82 in _is_explicit_out_arg
@@ -137,7 +137,7 @@ def test_importing_torch_modules_is_not_a_collective_wait() -> None:
     assert not find_behind(notes[1:], 2).is_hang(notes[1:]), "rank 0's note has not come yet"
 
 
-def test_hang_report_groups_a_thousand_ranks_by_place() -> None:
+def test_hang_report_of_a_thousand_ranks_has_fewer_than_30_lines() -> None:
     waits = (f"{COLLECTIVE}:3", "train.py:31")
     notes = [note(rank, 120 if rank == 700 else 121, frames=waits) for rank in range(1000)]
     text = full_text(said(notes), notes, find_behind(notes, 1000))

@@ -80,7 +80,7 @@ def test_loop_records_step_and_phase_for_the_hang_watcher(seen: list[int], job: 
     ]
 
 
-def test_left_loop_stays_in_phase_program_after_save_and_evaluation(seen: list[int], job: JobHandle) -> None:
+def test_loop_left_by_break_returns_to_phase_program_after_evaluation_and_save(seen: list[int], job: JobHandle) -> None:
     loop = job.loop([[i] for i in range(5)], {})
     for _ in loop:
         if loop.step == 2:
@@ -92,7 +92,7 @@ def test_left_loop_stays_in_phase_program_after_save_and_evaluation(seen: list[i
     assert at(seen) == (3, "program")
 
 
-def test_trainer_records_phase_evaluation(seen: list[int], job: JobHandle) -> None:
+def test_trainer_records_phases_step_backward_and_evaluation(seen: list[int], job: JobHandle) -> None:
     found: list[tuple[str, tuple[int, str]]] = []
     data = TensorDataset(torch.randn(8, 4), torch.zeros(8, 1))
     net = torch.nn.Linear(4, 1)
@@ -115,7 +115,7 @@ def test_trainer_records_phase_evaluation(seen: list[int], job: JobHandle) -> No
     assert at(seen) == (2, "program")
 
 
-def test_shared_page_is_readable_by_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_page_is_readable_through_its_file_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "_current", [0, 0, 0, -1])
     fd = page.shared()
     page.current()[STEP] = 7
@@ -125,7 +125,7 @@ def test_shared_page_is_readable_by_another_process(monkeypatch: pytest.MonkeyPa
     os.close(fd)
 
 
-def test_step_times_of_ranks_are_gathered_at_timed_saves(job: JobHandle) -> None:
+def test_step_times_are_written_during_training_at_timed_saves(job: JobHandle) -> None:
     assert job._run is not None
     times = job._run.attempt("1.0").times
     loop = job.loop([[i] for i in range(40)], {}, every_s=1e-9)

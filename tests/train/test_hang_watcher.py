@@ -107,7 +107,7 @@ def begun(folder: Path, **task: Any) -> Scene:
 
 
 @pytest.mark.parametrize(("rank", "slept_s", "noted"), [(0, 60.0, [60.0]), (0, 4.0, []), (1, 60.0, [])])
-def test_watcher_of_rank_0_records_the_suspended_time(
+def test_long_suspension_is_recorded_only_by_the_watcher_of_rank_0(
     tmp_path: Path, rank: int, slept_s: float, noted: list[float]
 ) -> None:
     scene = begun(tmp_path, rank=rank).steps(2, 1.0)
@@ -117,7 +117,7 @@ def test_watcher_of_rank_0_records_the_suspended_time(
     assert [event["seconds"] for event in read_events(scene.run) if event["event"] == "suspended"] == noted
 
 
-def test_step_may_take_5_times_the_longest_and_300_s(scene: Scene) -> None:
+def test_hang_limit_is_5_times_the_longest_step_with_minimum_300_s(scene: Scene) -> None:
     scene.steps(5, 1.0).at(BACKWARD).passes(299)
     assert not scene.reported
     scene.passes(3)
@@ -135,7 +135,7 @@ def test_first_step_evaluation_and_save_do_not_raise_the_hang_limit(scene: Scene
 
 
 @pytest.mark.parametrize("phase", [SAVE, EVALUATION])
-def test_long_phase_of_a_single_rank_is_never_reported_as_hung(tmp_path: Path, phase: int) -> None:
+def test_save_evaluation_or_first_step_of_a_single_rank_is_never_hung(tmp_path: Path, phase: int) -> None:
     scene = begun(tmp_path, hang_after_s=10.0)
     assert not scene.steps(5, 1.0).at(phase).passes(5000).reported
     assert not begun(tmp_path / "first", hang_after_s=10.0).at(BACKWARD).passes(5000).reported
@@ -158,7 +158,7 @@ def test_time_without_watcher_polls_does_not_count_as_silence(tmp_path: Path) ->
     assert scene.passes(15).reported
 
 
-def test_stopped_single_rank_counts_as_suspended(tmp_path: Path) -> None:
+def test_time_of_a_stopped_single_rank_does_not_count_as_silence(tmp_path: Path) -> None:
     scene = begun(tmp_path, hang_after_s=100.0).steps(2, 1.0).at(BACKWARD).passes(90)
     scene.rank.stopped = True
     scene.passes(500)
@@ -168,7 +168,9 @@ def test_stopped_single_rank_counts_as_suspended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("on_hang", "ends_at"), [(None, 200), ("restart", 100), ("report", None)])
-def test_hung_attempt_ends_at_the_time_set_by_on_hang(tmp_path: Path, on_hang: str | None, ends_at: int | None) -> None:
+def test_config_key_on_hang_sets_if_and_when_a_hung_attempt_ends(
+    tmp_path: Path, on_hang: str | None, ends_at: int | None
+) -> None:
     scene = begun(tmp_path, hang_after_s=100.0, on_hang=on_hang).steps(2, 1.0).at(BACKWARD).passes((ends_at or 900) - 5)
     assert not scene.rank.killed
     scene.passes(12)
@@ -176,7 +178,7 @@ def test_hung_attempt_ends_at_the_time_set_by_on_hang(tmp_path: Path, on_hang: s
     assert scene.rank.killed == scene.attempt.hung.exists() == (ends_at is not None)
 
 
-def test_hang_report_is_written_within_a_tenth_of_the_limit(tmp_path: Path) -> None:
+def test_hang_report_is_written_within_110_percent_of_hang_after_s(tmp_path: Path) -> None:
     scene = begun(tmp_path, hang_after_s=100.0).steps(2, 1.0).at(BACKWARD)
     while not scene.reported:
         scene.passes(1)
@@ -190,7 +192,9 @@ def test_progress_removes_the_hang_note(tmp_path: Path) -> None:
     assert not list(scene.attempt.hang_notes.glob("rank-*"))
 
 
-def test_hang_report_names_ranks_of_a_silent_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hang_report_names_ranks_without_answer_and_their_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
     scene = begun(tmp_path, hang_after_s=100.0, world_size=4, local_world_size=2).steps(2, 1.0).at(BACKWARD)
     scene.passes(103)
@@ -199,7 +203,7 @@ def test_hang_report_names_ranks_of_a_silent_node(tmp_path: Path, monkeypatch: p
     assert "ranks 1, 2, 3 on n1, n2: no answer (it has ended, or its node is cut off)" in scene.attempt.hang.read_text()
 
 
-def test_rank_killed_by_an_nccl_timeout_is_recorded_as_hung(tmp_path: Path) -> None:
+def test_silent_rank_dying_at_the_collective_timeout_is_recorded_as_hung(tmp_path: Path) -> None:
     scene = begun(tmp_path, on_hang="report").steps(2, 1.0).at(BACKWARD).passes(400)
     scene.watcher.rank_has_died()
     assert not scene.attempt.hung.exists()
@@ -209,7 +213,7 @@ def test_rank_killed_by_an_nccl_timeout_is_recorded_as_hung(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("phase", "ends"), [(SAVE, False), (BACKWARD, True)])
-def test_awaited_rank_may_save_until_the_collective_timeout(tmp_path: Path, phase: int, ends: bool) -> None:
+def test_awaited_rank_is_ended_in_backward_but_only_reported_in_save(tmp_path: Path, phase: int, ends: bool) -> None:
     scene = begun(tmp_path, hang_after_s=100.0, world_size=2).steps(2, 1.0)
     waits = Note(1, "n1", 1, step=3, phase="step", order=STEP_BODY, silent_s=9999.0, limit_s=100.0, round=99)
     waits.write(scene.attempt.hang_note(1))
@@ -220,7 +224,7 @@ def test_awaited_rank_may_save_until_the_collective_timeout(tmp_path: Path, phas
 
 
 @pytest.mark.parametrize("reported", [False, True])
-def test_ended_hung_rank_names_an_existing_report(
+def test_message_of_an_ended_hung_rank_names_the_report_only_if_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], reported: bool
 ) -> None:
     """Before the loop a rank may have left no note, and then nobody writes the report."""

@@ -19,7 +19,7 @@ ROWS = [
 ]
 
 
-def test_history_prints_as_a_table() -> None:
+def test_history_prints_as_an_aligned_table() -> None:
     assert str(History(ROWS)).splitlines() == [
         "epoch  step   loss  val_loss   lr  val_f1",
         "    1     6    0.5      0.75  0.1       -",
@@ -37,7 +37,7 @@ def test_history_best_ignores_nan() -> None:
         history.best("acc")
 
 
-def test_history_gives_columns_and_rows() -> None:
+def test_history_returns_columns_and_rows_and_restores_from_its_state() -> None:
     history = History(ROWS)
     assert history["val_f1"] == [None, None, 0.9]
     assert history[-1]["epoch"] == 3
@@ -68,18 +68,18 @@ def panels(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-def test_history_plot_omits_constants_and_has_ticks_at_epochs(panels: list[Any]) -> None:
+def test_history_plot_omits_constant_columns_and_has_ticks_at_epochs(panels: list[Any]) -> None:
     History(ROWS).plot("history.png")
     assert panels == [[["loss", "val_loss"], [1, 2, 3]], [["val_f1"], [1, 2, 3]]]
 
 
-def test_history_plot_of_a_column_draws_it_alone(panels: list[Any]) -> None:
+def test_history_plot_of_one_metric_draws_only_its_train_and_val_columns(panels: list[Any]) -> None:
     assert History(ROWS).plot("loss") == Path("loss.png")
     assert History(ROWS).plot("lr") == Path("lr.png")
     assert [lines for lines, _ in panels] == [["loss", "val_loss"], ["lr"]]
 
 
-def test_history_plot_without_matplotlib_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_plot_without_matplotlib_is_an_error_with_a_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ConfigError, match="pip install"):
         History(ROWS).plot("x.png")

@@ -19,7 +19,7 @@ def on_rank(job: JobHandle, rank: int, size: int) -> JobHandle:
 
 
 @pytest.mark.parametrize("rank", range(4))
-def test_data_set_smaller_than_the_ranks_is_padded_from_its_start(job: JobHandle, rank: int) -> None:
+def test_data_set_with_fewer_samples_than_ranks_is_padded_from_its_start(job: JobHandle, rank: int) -> None:
     loader = on_rank(job, rank, 4).loader([10, 11, 12], 2, shuffle=False)  # type: ignore[arg-type]
     assert [batch.tolist() for batch in loader] == [[[10], [11], [12], [10]][rank]]
 
@@ -40,7 +40,7 @@ def test_loader_without_any_batch_is_an_error_on_every_rank(
         on_rank(job, rank, 4).loader(range(samples), **options)  # type: ignore[arg-type]
 
 
-def test_loop_samples_returns_the_indices_of_the_batch(job: JobHandle) -> None:
+def test_loop_samples_returns_the_indices_of_the_current_batch(job: JobHandle) -> None:
     loop = job.loop(job.loader(range(10), 3, seed_samples=False), {}, epochs=2)  # type: ignore[arg-type]
     named = [(loop.samples() if loop.samples else None, batch.tolist()) for batch in loop]
     assert len(named) == 8
@@ -60,7 +60,9 @@ def test_loop_samples_returns_the_indices_of_the_batch(job: JobHandle) -> None:
         ("bf16", (), True),
     ],
 )
-def test_loop_state_without_amp_is_refused_at_o2(job: JobHandle, level: str, kept: tuple[str, ...], fits: bool) -> None:
+def test_loop_state_without_the_amp_state_of_its_level_is_refused(
+    job: JobHandle, level: str, kept: tuple[str, ...], fits: bool
+) -> None:
     """At O2 a resumed run would write masters of its first, random weights over those that were restored."""
     job = JobHandle(WorkerSettings(train=TrainConfig(amp=AmpConfig(level=level))), job.group, StopSignal(), "1.0")
     model = job.wrap(torch.nn.Linear(2, 1))
@@ -73,7 +75,7 @@ def test_loop_state_without_amp_is_refused_at_o2(job: JobHandle, level: str, kep
             job.loop([1, 2], state)
 
 
-def test_pydoc_lists_the_classes_of_train_with_their_methods() -> None:
+def test_pydoc_of_clusterdp_train_lists_its_classes_and_methods() -> None:
     import pydoc
 
     text = pydoc.plain(pydoc.render_doc("clusterdp.train"))

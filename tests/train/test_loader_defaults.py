@@ -62,7 +62,7 @@ def test_dead_loader_worker_error_has_a_remedy() -> None:
     assert dead_worker(ValueError("DataLoader worker (pid 77) said no")) is None
 
 
-def test_connection_broken_by_a_dying_worker_is_reported_as_its_death() -> None:
+def test_connection_reset_by_a_killed_loader_worker_is_reported_as_its_death() -> None:
     """The kernel closes the sockets of a killed process some moments before it reports its end."""
     batches: Any = iter(DataLoader(Noisy(), num_workers=1, timeout=20))
     (worker,) = batches._workers
@@ -98,7 +98,7 @@ class Broken(Dataset[int]):
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes yet")
 @pytest.mark.parametrize("workers", [0, 1])
-def test_broken_sample_is_named_in_one_line(job: JobHandle, workers: int) -> None:
+def test_error_line_of_a_failing_sample_names_its_index_and_epoch(job: JobHandle, workers: int) -> None:
     with pytest.raises(ValueError, match="no picture") as caught:
         list(job.loader(Broken(), 1, num_workers=workers))
     said = in_a_line(caught.value)
@@ -106,7 +106,7 @@ def test_broken_sample_is_named_in_one_line(job: JobHandle, workers: int) -> Non
     assert said.endswith("sample 5 of the data set, in epoch 0")
 
 
-def test_error_of_several_lines_is_cut_to_its_first() -> None:
+def test_error_message_of_several_lines_is_cut_to_its_first_line() -> None:
     assert in_a_line(ValueError("a\nb")) == "ValueError: a"
     assert in_a_line(KeyError()) == "KeyError: "
 
@@ -148,7 +148,7 @@ def test_iterator_as_loader_is_refused_for_several_epochs(job: JobHandle, kind: 
 
 
 @pytest.mark.parametrize("loader", [[1, 2], Again(), range(2), {1: "a", 2: "b"}.keys()])
-def test_reiterable_loader_gives_every_requested_epoch(job: JobHandle, loader: Any) -> None:
+def test_reiterable_loader_is_accepted_for_several_epochs(job: JobHandle, loader: Any) -> None:
     assert len([*job.loop(loader, {}, epochs=3)]) == 6
 
 
@@ -193,7 +193,7 @@ def _unbatched(data: Any) -> Any: ...
         ([DataLoader(Stream(), None), _unbatched], False),
     ],
 )
-def test_batch_size_for_a_batching_pipeline_is_refused(job: JobHandle, stages: Any, batches: bool) -> None:
+def test_batch_size_is_refused_only_for_pipelines_with_own_batching(job: JobHandle, stages: Any, batches: bool) -> None:
     data = Pipeline(*stages)
     assert job.loader(data, None).batch_size is None
     if not batches:
@@ -203,6 +203,6 @@ def test_batch_size_for_a_batching_pipeline_is_refused(job: JobHandle, stages: A
         job.loader(data, 2)
 
 
-def test_webdataset_loader_is_taken_as_a_loader() -> None:
+def test_web_loader_of_webdataset_is_treated_as_loader_not_as_data_set() -> None:
     assert as_dataset(Pipeline(DataLoader(Stream(), None))) is None
     assert isinstance(as_dataset(Pipeline(len)), Pipeline)

@@ -36,12 +36,12 @@ class Odd:
 @pytest.mark.parametrize(
     "loader", [DataLoader(DATA, 2), DataLoader(Stream(), 2), Odd(), [1, 2], range(3), (i for i in range(3)), iter([])]
 )
-def test_loader_facts_are_json_for_any_loader(loader: Any) -> None:
+def test_facts_of_any_loader_are_unchanged_by_a_json_round_trip(loader: Any) -> None:
     assert json.loads(json.dumps(facts(loader))) == facts(loader)
     assert changes(facts(loader), facts(loader)) == []
 
 
-def test_facts_missing_in_an_older_checkpoint_count_as_unchanged() -> None:
+def test_loader_facts_missing_in_an_older_checkpoint_count_as_unchanged() -> None:
     assert changes({}, facts(DataLoader(DATA, 2))) == []
 
 
@@ -56,7 +56,7 @@ def test_same_place_converts_the_position_to_another_batch_size(
     assert same_place(was, facts(loader), loader, batches) == place
 
 
-def test_same_place_converts_no_batches_of_a_custom_sampler() -> None:
+def test_same_place_returns_none_for_a_custom_batch_sampler() -> None:
     class Own(BatchSampler): ...
 
     was = facts(DataLoader(DATA, batch_sampler=Own(SequentialSampler(DATA), 2, False)))
@@ -65,7 +65,7 @@ def test_same_place_converts_no_batches_of_a_custom_sampler() -> None:
     assert same_place(was, facts(loader), loader, 2) is None
 
 
-def test_same_place_converts_no_batches_of_a_sized_stream() -> None:
+def test_same_place_returns_none_for_a_stream_with_a_length() -> None:
     class Sized(Stream):
         def __len__(self) -> int:
             return 12
@@ -75,7 +75,7 @@ def test_same_place_converts_no_batches_of_a_sized_stream() -> None:
     assert same_place(was, facts(loader), loader, 2) is None
 
 
-def test_loader_with_workers_is_inexact_only_with_a_custom_collate_fn() -> None:
+def test_custom_worker_collate_fn_is_inexact_only_in_mid_epoch_without_replay() -> None:
     plain = DataLoader(DATA, 2, num_workers=1, persistent_workers=True)
     assert why_not_exact(plain, begun=True, epoch=3, replayed=False) is None
     mixing = DataLoader(DATA, 2, num_workers=1, collate_fn=list)

@@ -21,7 +21,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("what", MISTAKES)
-def test_calls_out_of_lockstep_raise_on_all_ranks(tmp_path: Path, what: str) -> None:
+def test_fsdp_calls_differing_between_ranks_end_all_ranks_with_the_reason(tmp_path: Path, what: str) -> None:
     run = Run(tmp_path / "run", "tests.train.trainings:sharded", {"what": what}, train=FSDP)
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=2, env=run.attempt("1.0")) as ranks:
         assert ranks.join() == [8, 8], ranks.log
@@ -31,7 +31,7 @@ def test_calls_out_of_lockstep_raise_on_all_ranks(tmp_path: Path, what: str) -> 
         assert "another rank's failure" not in ranks.rank_log(rank)  # each has said it itself
 
 
-def test_fsdp_evaluates_uneven_data_like_one_process_and_adopts_earlier_optimizers(
+def test_fsdp_trainer_fits_predicts_and_evaluates_uneven_data_like_one_process(
     tmp_path: Path,
 ) -> None:
     """51 samples to evaluate, over two ranks: 26 and 25, which in fives are six batches and five; 17 steps to train."""

@@ -92,7 +92,7 @@ def foreign_loader(workers: int = 0) -> Any:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("ours", [True, False])
 @pytest.mark.parametrize("stop_at", [1, 3, 5, 9])
-def test_loop_resumed_at_any_step_repeats_batches_and_random_numbers(
+def test_loop_resumed_at_any_step_yields_the_same_batches_and_random_numbers(
     another: Any, ours: bool, workers: int, stop_at: int
 ) -> None:
     def loader(job: JobHandle) -> Any:
@@ -109,7 +109,7 @@ def test_loop_resumed_at_any_step_repeats_batches_and_random_numbers(
 
 
 @pytest.mark.parametrize("stop_at", [3, 5, 7, 12])
-def test_cosine_over_the_loader_length_is_unchanged_by_a_resume(another: Any, stop_at: int) -> None:
+def test_cosine_lr_schedule_over_the_loader_length_is_unchanged_by_a_resume(another: Any, stop_at: int) -> None:
     whole = rates(another("whole"))
     job = another("run")
     first = rates(job, stop_at)
@@ -148,7 +148,9 @@ def rates(job: JobHandle, stop_at: int | None = None) -> list[float]:
 
 
 @pytest.mark.parametrize("at", [(0, 2), (1, 6)], ids=str)
-def test_left_epoch_is_over_for_a_repeated_evaluation(another: Any, at: tuple[int, int]) -> None:
+def test_epoch_left_by_break_is_not_trained_again_after_an_interrupted_evaluation(
+    another: Any, at: tuple[int, int]
+) -> None:
     whole = evaluated(another("whole"), leave_at=3)
     job = another("run")
     first = evaluated(job, at, leave_at=3)
@@ -158,7 +160,7 @@ def test_left_epoch_is_over_for_a_repeated_evaluation(another: Any, at: tuple[in
 
 
 @pytest.mark.parametrize("leaves", ["epoch", "training", "flat"])
-def test_left_epoch_is_over_unless_the_training_was_left(job: JobHandle, leaves: str) -> None:
+def test_epoch_left_by_break_counts_as_ended_unless_the_training_ends_too(job: JobHandle, leaves: str) -> None:
     loop = job.loop(job.loader(DATA, 2), {}, epochs=2)
     ended = []
     if leaves == "flat":
@@ -177,7 +179,7 @@ def test_left_epoch_is_over_unless_the_training_was_left(job: JobHandle, leaves:
 
 @pytest.mark.parametrize("in_background", [False, True])
 @pytest.mark.parametrize("at", [(0, 2), (1, 0), (1, 6)], ids=str)
-def test_evaluation_of_a_dataloader_is_repeated_with_the_same_random_numbers(
+def test_interrupted_evaluation_is_repeated_with_the_same_random_numbers(
     another: Any, at: tuple[int, int], in_background: bool
 ) -> None:
     """Its iterator draws, and so does what is evaluated. A stop saves within it, or a periodic save before a kill."""
@@ -236,7 +238,7 @@ class Noise(torch.utils.data.Dataset[tuple[torch.Tensor]]):
         return (torch.rand(()),)
 
 
-def test_random_numbers_in_workers_are_the_same_in_any_attempt(another: Any) -> None:
+def test_random_numbers_in_loader_workers_are_unchanged_by_a_resume(another: Any) -> None:
     job = another("whole")
     whole, _, _ = seen(job, job.loader(Noise(), 2, num_workers=1))
     job = another("run")
@@ -274,7 +276,7 @@ def test_accumulation_window_is_shorter_at_the_end_of_an_epoch(job: JobHandle) -
     assert windows == epoch * 2
 
 
-def test_save_within_an_accumulation_window_is_refused(job: JobHandle) -> None:
+def test_save_and_watch_within_an_accumulation_window_are_refused(job: JobHandle) -> None:
     loop = job.loop(job.loader(DATA, 2), {}, accumulate=3)
     batches = iter(loop)
     next(batches)
@@ -302,14 +304,14 @@ def test_accumulate_0_is_refused(job: JobHandle) -> None:
         job.loop(job.loader(DATA, 2), {}, accumulate=0)
 
 
-def test_loop_saves_every_s_seconds(job: JobHandle) -> None:
+def test_loop_saves_by_elapsed_seconds_and_at_the_end(job: JobHandle) -> None:
     seen(job, job.loader(DATA, 1), every_s=1e-9, epochs=2)
     steps = saved(job)
     assert steps[0] < 20
     assert steps[-1] == 20
 
 
-def test_interrupted_epoch_end_is_repeated_and_a_finished_one_is_not(another: Any) -> None:
+def test_evaluation_after_an_epoch_is_repeated_only_if_interrupted(another: Any) -> None:
     ends: list[tuple[str, int]] = []
 
     def attempt(job: JobHandle, name: str, stop_in_epoch: int | None) -> None:
@@ -341,7 +343,7 @@ def test_epoch_prints_as_its_number(another: Any) -> None:
     assert told == ["0 (0,) 00", "1 (1,) 01"]
 
 
-def test_loop_of_a_finished_run_has_no_batches(another: Any) -> None:
+def test_resumed_loop_of_a_finished_run_has_no_batches(another: Any) -> None:
     job = another("run")
     _, loop, _ = seen(job, job.loader(DATA, 2))
     again = another_attempt(job)
@@ -350,7 +352,7 @@ def test_loop_of_a_finished_run_has_no_batches(another: Any) -> None:
     assert (loop.step, loop.total_steps, counter.value) == (15, 15, 15)
 
 
-def test_stop_right_after_a_save_does_not_save_again(job: JobHandle) -> None:
+def test_stop_after_a_save_of_the_same_step_does_not_save_again(job: JobHandle) -> None:
     seen(job, job.loader(DATA, 2), stop_at=3, every_steps=1)
     steps = saved(job)
     assert len(steps) == len(set(steps))
@@ -362,7 +364,7 @@ def test_loop_trains_without_a_run_folder(group: Any) -> None:
     assert len(batches) == 15
 
 
-def test_state_named_loop_is_refused(job: JobHandle) -> None:
+def test_state_key_named_loop_is_refused(job: JobHandle) -> None:
     with pytest.raises(StateError, match=r"state\.loop"):
         job.loop(job.loader(DATA, 2), {"loop": Counter()})
 
@@ -378,7 +380,7 @@ def test_metric_records_have_the_total_steps(job: JobHandle) -> None:
     assert '"step":10,"total":10,"epoch":1' in lines[-1]
 
 
-def test_stop_saves_before_sending_metrics_to_a_server(another: Any) -> None:
+def test_stop_saves_before_flushing_metrics_to_sinks(another: Any) -> None:
     job = another("run")
     had: list[tuple[int, list[int]]] = []
     job.metrics.every_s = 3600.0  # the first step's record, and the newest one when it stops
@@ -389,7 +391,7 @@ def test_stop_saves_before_sending_metrics_to_a_server(another: Any) -> None:
     assert meanwhile == [step]
 
 
-def test_loop_log_does_not_keep_the_graph_of_a_loss(job: JobHandle) -> None:
+def test_loop_log_does_not_keep_the_autograd_graph_of_a_loss(job: JobHandle) -> None:
     weight, alive = torch.ones(3, requires_grad=True), []
     loop = job.loop([1, 2, 3], {})
     for _ in loop:
@@ -401,12 +403,14 @@ def test_loop_log_does_not_keep_the_graph_of_a_loss(job: JobHandle) -> None:
     assert len(alive) == 3
 
 
-def test_wrap_returns_a_model_without_parameters_unchanged(job: JobHandle) -> None:
+def test_job_wrap_returns_a_model_without_parameters_unchanged(job: JobHandle) -> None:
     net = torch.nn.ReLU()
     assert job.wrap(net) is net
 
 
-def test_loop_records_its_time_by_activity(another: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loop_records_time_spent_in_startup_steps_saves_and_evaluation(
+    another: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = 1000.0
     monkeypatch.setattr("clusterdp.train.output.attempt_record.monotonic", lambda: now)
     job = another("run", every_steps=4)
@@ -463,7 +467,7 @@ def test_function_in_place_of_a_loader_is_refused_with_a_remedy(job: JobHandle) 
         job.loop(load_data, {}, name="second")  # type: ignore[arg-type]
 
 
-def test_loop_end_on_a_single_rank_finishes_the_current_step(job: JobHandle) -> None:
+def test_loop_end_on_a_single_rank_ends_training_after_the_current_step(job: JobHandle) -> None:
     loop = job.loop([torch.zeros(1)] * 100, {}, epochs=3)
     for epoch in loop.epochs():
         for _ in epoch:
@@ -474,7 +478,7 @@ def test_loop_end_on_a_single_rank_finishes_the_current_step(job: JobHandle) -> 
 
 @pytest.mark.parametrize("counts_on", [False, True])
 @pytest.mark.parametrize("stop_at", [1, 5])
-def test_loop_reports_an_epoch_left_at_another_batch_after_a_resume(
+def test_break_in_a_resumed_epoch_is_reported_unless_earlier_epochs_ended_there(
     another: Any, capsys: pytest.CaptureFixture[str], counts_on: bool, stop_at: int
 ) -> None:
     """Each epoch is left after four of ten batches. An attempt that begins in the first does not know after which."""
