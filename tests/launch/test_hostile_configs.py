@@ -51,7 +51,7 @@ def test_command_string_is_split_into_words_without_expansion(run_script: RunScr
     assert told(tmp_path)[0] == ["$HOME", "*", "`id`", "a  b"]
 
 
-def test_script_is_run_by_bash_with_any_lines(run_script: RunScript, tmp_path: Path) -> None:
+def test_multi_line_script_of_the_config_runs_in_bash_unchanged(run_script: RunScript, tmp_path: Path) -> None:
     script = """
 x="$HOME"; echo "$x" >out
 if true; then
@@ -64,7 +64,9 @@ END_OF_SCRIPT"""
     assert (tmp_path / "run/code/out").read_text().splitlines() == [str(tmp_path), "it's", "ended"]
 
 
-def test_script_line_cannot_end_its_heredoc(run_script: RunScript, tmp_path: Path) -> None:
+def test_script_line_equal_to_the_heredoc_delimiter_does_not_end_the_script(
+    run_script: RunScript, tmp_path: Path
+) -> None:
     done = run_script({"script": "cat >out <<X\nEND_OF_SCRIPT\nX\ntouch reached"})
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run/code/out").read_text() == "END_OF_SCRIPT\n"
@@ -72,12 +74,12 @@ def test_script_line_cannot_end_its_heredoc(run_script: RunScript, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["step", "MASTER_ADDR", "RANK", "program", "address", "CLUSTERDP_RUN_DIR"])
-def test_launch_env_refuses_variables_set_by_the_script(run_script: RunScript, name: str) -> None:
+def test_launch_env_refuses_variables_set_by_the_batch_script(run_script: RunScript, name: str) -> None:
     with pytest.raises(ConfigError, match=rf"launch\.env\.{name}: is a variable that the script sets"):
         run_script({"command": "true", "launch": {"env": {name: "x"}}})
 
 
-def test_shell_options_of_setup_do_not_stop_the_batch_program(run_script: RunScript) -> None:
+def test_shell_options_of_launch_setup_do_not_end_the_batch_script(run_script: RunScript) -> None:
     setup = {"launch": {"setup": "set -euo pipefail\nexport FROM_SETUP=1"}, "restart": {"max_crashes": 0}}
     done = run_script({"command": ["bash", "-c", "exit 3"], **setup})
     assert done.returncode == 3
@@ -85,7 +87,7 @@ def test_shell_options_of_setup_do_not_stop_the_batch_program(run_script: RunScr
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_directive_value_stays_on_one_line_or_is_refused(text: str) -> None:
+def test_sbatch_directive_keeps_any_value_and_refuses_line_breaks(text: str) -> None:
     if "\n" in text:
         with pytest.raises(ConfigError, match="--comment"):
             directive("comment", text)
@@ -116,6 +118,8 @@ def read_directive(line: str) -> str:
     return word
 
 
-def test_bash_parses_the_script_of_a_hostile_config(run_script: RunScript, tmp_path: Path) -> None:
+def test_bash_parses_the_batch_script_of_a_config_with_special_characters(
+    run_script: RunScript, tmp_path: Path
+) -> None:
     run_script({"command": ["true", *WRITTEN], "launch": {"env": {"A": "\n".join(WRITTEN)}}})
     subprocess.run(["bash", "-n", str(tmp_path / "run/job.sbatch")], check=True)

@@ -65,7 +65,7 @@ def resume(run: RunDir, *overrides: str) -> Job:
     "answer",
     [TIMED_OUT, "kill -9 $$", "echo Welcome to Site X; echo a job", "echo 'Zero Bytes' >&2; exit 1", "exit 137"],
 )
-def test_submit_adopts_an_accepted_job_after_a_lost_sbatch_answer(slurm: Slurm, answer: str) -> None:
+def test_submit_finds_its_accepted_job_in_squeue_after_an_unusable_sbatch_answer(slurm: Slurm, answer: str) -> None:
     slurm.sbatch('echo "7|RUNNING|/else/where/job.sbatch" >>"$QUEUE"', ACCEPT, answer)
     job = submit()
     assert job.id == "41"
@@ -81,13 +81,13 @@ def test_submit_finds_the_job_id_among_other_lines_of_sbatch(slurm: Slurm, said:
     assert submit().id == "4242"
 
 
-def test_submit_waits_for_an_accepted_job_to_appear_in_squeue(slurm: Slurm) -> None:
+def test_submit_after_an_sbatch_timeout_retries_a_failed_squeue(slurm: Slurm) -> None:
     slurm.sbatch(ACCEPT, TIMED_OUT)
     slurm.command("squeue", f"[ -e asked ] || {{ touch asked; echo busy >&2; exit 1; }}; cat {slurm.queue}")
     assert submit().id == "41"
 
 
-def test_submit_in_doubt_keeps_the_run_folder_and_names_the_remedy(slurm: Slurm) -> None:
+def test_submit_with_unknown_outcome_keeps_the_run_folder_and_names_the_remedy(slurm: Slurm) -> None:
     slurm.sbatch(TIMED_OUT)
     what_to_do = r"timed out on send/recv operation\. The job may .*`squeue --me`.* mine: .*`clusterdp resume .*/run`"
     with pytest.raises(SubmitInDoubt, match=what_to_do) as caught:
@@ -99,7 +99,7 @@ def test_submit_in_doubt_keeps_the_run_folder_and_names_the_remedy(slurm: Slurm)
     assert [event.get("job") for event in read_events(run)] == [None, "42"]
 
 
-def test_resume_after_a_submit_in_doubt_finds_the_late_job(slurm: Slurm) -> None:
+def test_resume_is_refused_if_an_unconfirmed_job_appears_in_squeue_later(slurm: Slurm) -> None:
     slurm.sbatch(TIMED_OUT)
     with pytest.raises(SubmitInDoubt):
         submit()
@@ -109,14 +109,16 @@ def test_resume_after_a_submit_in_doubt_finds_the_late_job(slurm: Slurm) -> None
         resume(run)
 
 
-def test_submit_in_doubt_with_several_new_jobs_adopts_none(slurm: Slurm) -> None:
+def test_submit_with_two_new_jobs_after_sbatch_timeout_names_both_job_ids(slurm: Slurm) -> None:
     slurm.sbatch(ACCEPT, "ID=77", ACCEPT, TIMED_OUT)
     with pytest.raises(SubmitInDoubt, match=r"several new jobs: 41, 77\. `scancel` all but one"):
         submit()
     assert Path("run/job.sbatch").exists()
 
 
-def test_error_after_the_sbatch_call_keeps_the_run_folder(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_error_after_the_sbatch_call_keeps_the_run_folder(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slurm.sbatch(ACCEPT, "echo $ID")
     monkeypatch.setattr("clusterdp.launch.send.sbatch.Job", None)
     with pytest.raises(TypeError):
@@ -131,7 +133,7 @@ def test_submit_unable_to_record_its_job_keeps_the_run_folder(slurm: Slurm) -> N
     assert Path("run/job.sbatch").exists()
 
 
-def test_resume_in_doubt_adopts_its_new_job_beside_old_jobs(slurm: Slurm) -> None:
+def test_resume_after_sbatch_timeout_finds_its_new_job_beside_an_old_job(slurm: Slurm) -> None:
     slurm.sbatch(ACCEPT, "echo $ID")
     run = submit().run
     slurm.queue.write_text(f"41|FAILED|{run.script}\n")
@@ -139,7 +141,7 @@ def test_resume_in_doubt_adopts_its_new_job_beside_old_jobs(slurm: Slurm) -> Non
     assert resume(run, "resources.time=9").id == "42"
 
 
-def test_resume_in_doubt_keeps_the_new_script(slurm: Slurm) -> None:
+def test_resume_with_unknown_outcome_keeps_new_script_and_clears_the_cancelled_marker(slurm: Slurm) -> None:
     slurm.sbatch("echo $ID")
     run = submit().run
     run.cancelled.touch()
@@ -150,7 +152,7 @@ def test_resume_in_doubt_keeps_the_new_script(slurm: Slurm) -> None:
     assert not run.cancelled.exists()
 
 
-def test_submitit_job_adopted_in_doubt_has_its_pickle(slurm: Slurm) -> None:
+def test_submitit_job_found_after_an_sbatch_timeout_has_its_pickle_file(slurm: Slurm) -> None:
     slurm.sbatch(ACCEPT, TIMED_OUT)
     job = submit(backend="submitit", command=None, entry="json:dumps", resources={"time": "5"})
     assert job.id == "41"
@@ -161,7 +163,9 @@ def test_submitit_job_adopted_in_doubt_has_its_pickle(slurm: Slurm) -> None:
 @pytest.mark.parametrize(
     ("answer", "kind"), [(TIMED_OUT, SubmitInDoubt), ("echo hm", SubmitInDoubt), ("echo no >&2; exit 1", SubmitError)]
 )
-def test_submitit_submit_in_doubt_keeps_the_run_folder(slurm: Slurm, answer: str, kind: type[Exception]) -> None:
+def test_submitit_submit_keeps_the_run_folder_only_if_the_outcome_is_unknown(
+    slurm: Slurm, answer: str, kind: type[Exception]
+) -> None:
     slurm.sbatch(answer)
     with pytest.raises(SubmitError) as caught:
         submit(backend="submitit", command=None, entry="json:dumps", resources={"time": "5"})

@@ -57,7 +57,7 @@ def test_init_writes_a_loadable_config_with_resources_of_the_cluster(slurm: Path
     assert (resources.partition, resources.account) == ("gpu", None)
 
 
-def test_site_profile_lists_the_other_partitions(slurm: Path, tmp_path: Path) -> None:
+def test_init_site_profile_lists_partitions_accounts_and_qos(slurm: Path, tmp_path: Path) -> None:
     write(plan(Path()))
     text = (tmp_path / "config/clusterdp/site.yaml").read_text()
     assert text.splitlines()[1:] == [
@@ -71,7 +71,7 @@ def test_site_profile_lists_the_other_partitions(slurm: Path, tmp_path: Path) ->
     ]
 
 
-def test_init_overwrites_no_file(slurm: Path, tmp_path: Path) -> None:
+def test_init_overwrites_no_existing_file(slurm: Path, tmp_path: Path) -> None:
     Path("train.py").write_text("mine")
     site = tmp_path / "config/clusterdp/site.yaml"
     site.parent.mkdir(parents=True)
@@ -84,7 +84,7 @@ def test_init_overwrites_no_file(slurm: Path, tmp_path: Path) -> None:
     assert (Path("train.py").read_text(), site.read_text()) == ("mine", "resources: {partition: mine}\n")
 
 
-def test_init_writes_the_only_account_and_a_short_time_limit(slurm: Path, tmp_path: Path) -> None:
+def test_init_writes_the_only_account_and_the_partitions_short_time_limit(slurm: Path, tmp_path: Path) -> None:
     (slurm / "sinfo.txt").write_text("short*|up|idle|2|8|16000|(null)|(null)|30:00|1-infinite\n")
     (slurm / "sacctmgr.txt").write_text(f"vision||normal{NO_LIMITS}\n")
     write(plan(Path()))
@@ -94,7 +94,9 @@ def test_init_writes_the_only_account_and_a_short_time_limit(slurm: Path, tmp_pa
 
 
 @pytest.mark.parametrize("silent", ["sbatch", "sinfo", "scontrol", "sacctmgr"])
-def test_init_omits_values_of_silent_slurm_commands(slurm: Path, monkeypatch: pytest.MonkeyPatch, silent: str) -> None:
+def test_init_writes_no_site_profile_if_a_slurm_command_except_sacctmgr_fails(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch, silent: str
+) -> None:
     if silent == "sbatch":
         (slurm / silent).unlink()
         monkeypatch.setenv("PATH", str(slurm))  # the machine may have one
@@ -106,6 +108,6 @@ def test_init_omits_values_of_silent_slurm_commands(slurm: Path, monkeypatch: py
     assert yaml.safe_load(files[1].text)["entry"] == "train:main"
 
 
-def test_init_into_a_missing_folder_names_it(slurm: Path) -> None:
+def test_init_into_a_missing_folder_is_an_error_with_its_name(slurm: Path) -> None:
     with pytest.raises(RunError, match=r"^nowhere: is not a folder\. Make it first"):
         plan(Path("nowhere"))

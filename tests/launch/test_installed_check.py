@@ -38,18 +38,20 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.usefixtures("bare")
-def test_missing_package_is_an_error_before_submit(more: dict[str, Any], message: str) -> None:
+def test_missing_package_or_unknown_url_scheme_is_an_error_without_launch_setup(
+    more: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         make_plan(config.from_mapping({**ENTRY, **more}))
     make_plan(config.from_mapping({**ENTRY, **more, "launch": {"setup": "source env"}}))  # the job may have it then
 
 
 @pytest.mark.usefixtures("bare")
-def test_config_without_optional_packages_passes_the_installed_check() -> None:
+def test_config_needing_no_optional_package_passes_the_installed_check() -> None:
     check_installed(config.from_mapping({**ENTRY, "checkpoint": {"url": "memory://x"}}))
 
 
-def test_extras_in_remedies_exist_in_pyproject() -> None:
+def test_pip_extras_named_in_error_messages_exist_in_pyproject() -> None:
     project = (REPO / "pyproject.toml").read_text(encoding="utf-8")
     for extra in EXTRAS.values():
         assert f"\n{extra} = [" in project

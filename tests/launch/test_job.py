@@ -26,7 +26,7 @@ def job(tmp_path: Path, stubs: Stubs, monkeypatch: pytest.MonkeyPatch) -> Job:
     return Job("7", run)
 
 
-def test_cancel_marks_the_run_before_calling_scancel(job: Job, stubs: Stubs) -> None:
+def test_job_cancel_marks_the_run_cancelled_before_calling_scancel(job: Job, stubs: Stubs) -> None:
     """A scancel alone is a TERM that looks like a preemption: the job would come back."""
     Ledger(job.run, "7.0", "batch").write("submitted", job="9")  # it was resubmitted
     job.cancel()
@@ -35,7 +35,7 @@ def test_cancel_marks_the_run_before_calling_scancel(job: Job, stubs: Stubs) -> 
     assert [event["job"] for event in read_events(job.run) if event["event"] == "cancelled"] == ["9"]
 
 
-def test_cancel_without_a_writable_mark_calls_no_scancel(job: Job, stubs: Stubs) -> None:
+def test_job_cancel_unable_to_mark_the_run_fails_without_calling_scancel(job: Job, stubs: Stubs) -> None:
     gone = Job("7", RunDir(job.run.path / "gone"))
     with pytest.raises(RunError, match="the job would come back"):
         gone.cancel()

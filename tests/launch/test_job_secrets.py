@@ -42,7 +42,9 @@ def told(tmp_path: Path) -> dict[str, str]:
     return dict(json.loads((tmp_path / "told").read_text())[1])
 
 
-def test_secret_file_is_read_anew_by_each_attempt(run_script: RunScript, tmp_path: Path, file: Path) -> None:
+def test_each_attempt_reads_secret_files_anew_without_storing_their_values(
+    run_script: RunScript, tmp_path: Path, file: Path
+) -> None:
     values = {"command": COMMAND, "launch": {"secret_files": {"WANDB_API_KEY": str(file)}}}
     for restart, value in enumerate((VALUE, "renewed")):
         file.write_text(value + "\n")
@@ -54,13 +56,15 @@ def test_secret_file_is_read_anew_by_each_attempt(run_script: RunScript, tmp_pat
     assert not any("second line" in text or "renewed" in text for text in kept)
 
 
-def test_unreadable_secret_file_on_the_node_exits_4_with_one_line(run_script: RunScript, tmp_path: Path) -> None:
+def test_job_exits_4_if_a_secret_file_is_missing_on_the_node(run_script: RunScript, tmp_path: Path) -> None:
     done = run_script({"command": "true", "launch": {"secret_files": {"KEY": str(tmp_path / "none")}}})
     assert done.returncode == 4
     assert "clusterdp: launch.secret_files.KEY: cannot be read on" in done.stderr
 
 
-def test_secret_variable_missing_in_the_job_exits_4(run_script: RunScript, tmp_path: Path) -> None:
+def test_job_exits_4_if_a_secret_variable_is_missing_from_its_environment(
+    run_script: RunScript, tmp_path: Path
+) -> None:
     values = {"command": COMMAND, "launch": {"secrets": ["WANDB_API_KEY"]}}
     assert run_script(values, TELL=str(tmp_path / "told"), WANDB_API_KEY=VALUE).returncode == 0
     assert told(tmp_path)["WANDB_API_KEY"] == VALUE
@@ -76,7 +80,7 @@ def refused(**launch: object) -> str:
     return str(error.value)
 
 
-def test_missing_or_readable_secrets_are_refused_at_submit(
+def test_submit_refuses_missing_secrets_and_secret_files_open_to_others(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
@@ -90,7 +94,7 @@ def test_missing_or_readable_secrets_are_refused_at_submit(
     assert "others can read or write" in refused(secret_files={"KEY": str(file)})
 
 
-def test_webhook_file_is_checked_like_a_secret_file(file: Path) -> None:
+def test_webhook_file_is_refused_if_invalid_group_readable_or_beside_a_command(file: Path) -> None:
     def said(**notify: object) -> str:
         with pytest.raises(ConfigError) as error:
             make_plan(config.from_mapping({"command": "true", "notify": {"webhook_file": str(file), **notify}}))
@@ -104,7 +108,7 @@ def test_webhook_file_is_checked_like_a_secret_file(file: Path) -> None:
     assert both.endswith("one of webhook_file and command tells people. Keep one: a command may call curl, too.")
 
 
-def test_secret_file_beside_the_code_is_not_in_the_snapshot(tmp_path: Path) -> None:
+def test_secret_file_in_the_source_folder_is_excluded_from_the_code_snapshot(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     for name in ("train.py", "key"):
@@ -124,13 +128,13 @@ def test_secret_file_beside_the_code_is_not_in_the_snapshot(tmp_path: Path) -> N
         {"secrets": ["A"], "secret_files": {"A": "/x"}},
     ],
 )
-def test_secret_names_are_unique_valid_variable_names(launch: dict[str, object]) -> None:
+def test_invalid_or_duplicate_secret_names_are_refused(launch: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=r"launch\.secret"):
         config.from_mapping({"command": "true", "launch": launch})
 
 
 @pytest.mark.parametrize("backend", ["sbatch", "submitit"])
-def test_config_and_script_are_private_under_any_umask(
+def test_run_config_and_batch_script_have_mode_0600_under_any_umask(
     backend: str, umask: int, stubs: Stubs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (stubs.folder / "sbatch").write_text(

@@ -36,7 +36,7 @@ def run(tmp_path: Path) -> RunDir:
     return RunDir(tmp_path)
 
 
-def test_run_lock_goes_to_a_single_process_until_its_death(run: RunDir) -> None:
+def test_run_lock_is_granted_to_one_racing_process_until_its_death(run: RunDir) -> None:
     command = [sys.executable, "-c", TAKE, str(run.path)]
     with ExitStack() as stack:
         racers = [stack.enter_context(Racer(command)) for _ in range(3)]
@@ -67,7 +67,7 @@ class Racer(subprocess.Popen[str]):
         return self.stdout.readline()
 
 
-def test_run_lock_is_free_after_its_block_and_after_release(run: RunDir) -> None:
+def test_run_lock_is_free_after_its_with_block_and_after_release(run: RunDir) -> None:
     with RunLock(run) as lock:
         with pytest.raises(RunError, match=f"process {os.getpid()} on "), RunLock(run):
             pass
@@ -85,7 +85,7 @@ def owner(run: RunDir, **values: object) -> Path:
     return file
 
 
-def test_run_lock_of_another_host_expires_after_a_while(run: RunDir) -> None:
+def test_run_lock_of_another_host_expires_after_the_stale_time(run: RunDir) -> None:
     owner(run, host="login7", pid=99999999)
     with pytest.raises(RunError, match=r"process 99999999 on login7 has been submitting a job of it since \d\d:"):
         RunLock(run).__enter__()
@@ -94,7 +94,7 @@ def test_run_lock_of_another_host_expires_after_a_while(run: RunDir) -> None:
         assert lock.number == 2
 
 
-def test_run_lock_of_a_dead_process_is_taken_over(run: RunDir) -> None:
+def test_run_lock_of_a_dead_process_on_this_host_is_taken_over(run: RunDir) -> None:
     with subprocess.Popen(["true"]) as process:
         pass
     owner(run, pid=process.pid)
@@ -103,7 +103,7 @@ def test_run_lock_of_a_dead_process_is_taken_over(run: RunDir) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"host": 1, "since": "x"}'])
-def test_half_written_run_lock_is_respected_until_it_is_old(
+def test_malformed_run_lock_file_refuses_other_submits_until_it_is_stale(
     run: RunDir, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clusterdp.launch.send.lock.time.sleep", lambda seconds: None)
@@ -116,14 +116,14 @@ def test_half_written_run_lock_is_respected_until_it_is_old(
         assert lock.number == 2
 
 
-def test_suspended_owner_of_an_expired_run_lock_may_not_submit(run: RunDir) -> None:
+def test_run_lock_check_fails_for_an_expired_owner_after_a_takeover(run: RunDir) -> None:
     with RunLock(run) as slept:
         owner(run, since=time.time() - STALE_S - 1)
         with RunLock(run), pytest.raises(RunError, match="has been submitting"):
             slept.check()
 
 
-def test_run_lock_with_an_outdated_number_is_not_granted(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_lock_is_refused_if_its_number_was_taken_meanwhile(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process has taken it between the look and the creation."""
     with RunLock(run):
         monkeypatch.setattr(RunLock, "_newest", lambda self: 0)
@@ -131,7 +131,7 @@ def test_run_lock_with_an_outdated_number_is_not_granted(run: RunDir, monkeypatc
             RunLock(run).__enter__()
 
 
-def test_unwritable_lock_folder_is_a_one_line_error(run: RunDir) -> None:
+def test_unwritable_run_lock_folder_is_an_error(run: RunDir) -> None:
     run.submits.write_text("a file")
     with pytest.raises(RunError, match=r"cannot be written: .*See who owns it"):
         RunLock(run).__enter__()

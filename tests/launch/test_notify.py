@@ -55,7 +55,9 @@ def told(stubs: Stubs) -> list[str]:
     return [f"{about}: {text}" for about, text in zip(lines[::3], lines[1::3], strict=True)]
 
 
-def test_webhook_post_is_valid_json_with_any_characters(run_script: RunScript, tmp_path: Path) -> None:
+def test_webhook_post_is_valid_json_with_special_characters_in_name_and_error(
+    run_script: RunScript, tmp_path: Path
+) -> None:
     name = 'it\'s "q" \\ \\n <!channel> & ünïcode ☃ $HOME `id`'
     program = "printf 'ValueError: \\tüber \\377 \"x\" \\\\ end\\n' >$CLUSTERDP_LOGS/rank-00000.out; exit 3"
     values = {"name": name, "command": ["bash", "-c", program], "restart": {"max_crashes": 0}}
@@ -73,7 +75,7 @@ def test_webhook_post_is_valid_json_with_any_characters(run_script: RunScript, t
     assert verb == f"clusterdp why {tmp_path}/run"
 
 
-def test_http_error_of_a_webhook_is_one_line(run_script: RunScript, tmp_path: Path) -> None:
+def test_webhook_http_error_prints_one_line_and_the_job_is_done(run_script: RunScript, tmp_path: Path) -> None:
     with receiving() as server:
         server.status = 404
         (tmp_path / "hook").write_text(server.url)
@@ -102,7 +104,7 @@ def test_webhook_address_reaches_only_curl(
         ("hangs", "ended, because it took longer than 10 s"),
     ],
 )
-def test_failed_webhook_is_one_line_and_the_job_ends_normally(
+def test_failed_webhook_prints_one_line_and_keeps_the_jobs_exit_code(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, webhook: dict[str, object], how: str, said: str
 ) -> None:
     if how == "unreadable":
@@ -128,7 +130,7 @@ def test_failed_webhook_is_one_line_and_the_job_ends_normally(
         wait_for("its end", lambda: not Path(f"/proc/{pid}").exists(), 10)
 
 
-def test_requeue_notice_is_sent_after_the_requeue(
+def test_requeue_notice_is_sent_after_the_requeue_and_survives_sigterm(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, webhook: dict[str, object]
 ) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
@@ -162,7 +164,7 @@ def test_refused_requeue_sends_a_failure_notice(
         ("overtaken claim 0", []),
     ],
 )
-def test_each_end_sends_one_notice_a_job(
+def test_run_end_sends_at_most_one_notice_per_job(
     run_script: RunScript,
     stubs: Stubs,
     tmp_path: Path,
@@ -179,7 +181,7 @@ def test_each_end_sends_one_notice_a_job(
         assert told(stubs) == [*expected, expected[0].replace("job 7", "job 8")]
 
 
-def test_failure_notice_names_the_exhausted_limit(
+def test_failure_notice_names_the_exhausted_restart_limit(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, command: dict[str, object]
 ) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
@@ -190,7 +192,7 @@ def test_failure_notice_names_the_exhausted_limit(
     ]
 
 
-def test_next_attempt_sends_the_notice_of_an_unseen_requeue(
+def test_next_attempt_sends_the_requeue_notice_missed_by_the_previous_attempt(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, command: dict[str, object]
 ) -> None:
     stubs.answer("COMPLETING", "None")
@@ -203,7 +205,7 @@ def test_next_attempt_sends_the_notice_of_an_unseen_requeue(
 HANGS = 'echo "rank 1 is behind" >$CLUSTERDP_LOGS/../hang.txt; until [ -s $STUBS/told ]; do /bin/sleep 0.01; done; '
 
 
-def test_hang_sends_one_notice_when_it_is_reported(
+def test_hung_job_sends_one_notice_before_it_ends(
     run_script: RunScript, stubs: Stubs, command: dict[str, object]
 ) -> None:
     stubs.on("sleep", '[ "$1" != 60 ] || exec /bin/sleep 0.02\n[ "$1" != 10 ] || exec /bin/sleep 10')
@@ -212,13 +214,15 @@ def test_hang_sends_one_notice_when_it_is_reported(
     assert told(stubs) == ["hang hung: job (job 7): hangs: rank 1 is behind"]
 
 
-def test_unlisted_events_send_no_notice(run_script: RunScript, stubs: Stubs, command: dict[str, object]) -> None:
+def test_events_missing_from_notify_on_send_no_notice(
+    run_script: RunScript, stubs: Stubs, command: dict[str, object]
+) -> None:
     values = {"command": ["bash", "-c", "exit 9"], "restart": {"max_crashes": 0}}
     assert run_script({**values, "notify": {**command, "on": ["end", "hang"]}}).returncode == 9
     assert told(stubs) == []
 
 
-def test_notify_command_words_are_not_read_by_a_shell(run_script: RunScript, tmp_path: Path) -> None:
+def test_notify_command_words_reach_the_program_without_shell_expansion(run_script: RunScript, tmp_path: Path) -> None:
     words = [
         sys.executable,
         "-c",

@@ -54,7 +54,7 @@ def test_submit_returns_a_job_with_its_run_folder(sbatch: Path) -> None:
     assert job.current_id == "41"
 
 
-def test_dry_run_writes_no_file_and_prints_the_script_of_submit(sbatch: Path, tmp_path: Path) -> None:
+def test_submit_dry_run_writes_no_file_and_prints_the_submitted_script(sbatch: Path, tmp_path: Path) -> None:
     say(sbatch, f'cat "${{@: -1}}" >{tmp_path}/sent; echo 41')
     (Path.cwd() / "c.yaml").write_text("command: [echo, 'a b']\n")
     before = sorted(Path.cwd().rglob("*"))
@@ -74,7 +74,7 @@ def test_dry_run_writes_no_file_and_prints_the_script_of_submit(sbatch: Path, tm
     ],
 )
 @pytest.mark.parametrize("empty_folder", [False, True])
-def test_job_refused_by_sbatch_raises_its_message_and_leaves_no_folder(
+def test_submit_refused_by_sbatch_raises_its_message_and_leaves_no_new_files(
     sbatch: Path, lines: str, said: str, empty_folder: bool
 ) -> None:
     say(sbatch, lines)
@@ -87,7 +87,7 @@ def test_job_refused_by_sbatch_raises_its_message_and_leaves_no_folder(
 
 
 @pytest.mark.parametrize("option", ["--foo=bar", "--foo"])
-def test_option_unknown_to_sbatch_is_named_by_its_config_key(sbatch: Path, option: str) -> None:
+def test_resources_extra_option_unknown_to_sbatch_is_reported_by_its_config_key(sbatch: Path, option: str) -> None:
     say(sbatch, f"""echo "sbatch: unrecognized option '{option}'" >&2; exit 1""")
     with pytest.raises(SubmitError) as caught:
         clusterdp.submit({"command": "true", "resources": {"extra": {"fo": 1, "foo": "bar"}}})
@@ -96,20 +96,22 @@ def test_option_unknown_to_sbatch_is_named_by_its_config_key(sbatch: Path, optio
     assert "job.sbatch" not in str(caught.value)  # which is gone
 
 
-def test_unreadable_run_config_is_a_one_line_error(tmp_path: Path) -> None:
+def test_resume_of_a_run_with_an_unreadable_config_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").mkdir()
     with pytest.raises(RunError, match=r"config\.yaml: cannot be read: Is a directory"):
         plan_again(RunDir(tmp_path), None, [])
 
 
-def test_missing_sbatch_is_an_error_and_leaves_no_folder(sbatch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sbatch_command_fails_submit_and_leaves_no_run_folder(
+    sbatch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(SubmitError, match=r"sbatch: not on PATH.*--cluster local"):
         clusterdp.submit({"command": "true", "run_dir": "run"})
     assert not Path("run").exists()
 
 
-def test_refused_submit_leaves_other_runs_untouched(sbatch: Path, tmp_path: Path) -> None:
+def test_refused_submit_keeps_another_run_created_meanwhile_under_runs(sbatch: Path, tmp_path: Path) -> None:
     """`runs/` was not there when the submit began; while sbatch thought about it, somebody else has submitted, too."""
     say(sbatch, "mkdir -p runs/theirs; echo 7 >runs/theirs/job.sbatch; echo no >&2; exit 1")
     with pytest.raises(SubmitError):
@@ -118,7 +120,7 @@ def test_refused_submit_leaves_other_runs_untouched(sbatch: Path, tmp_path: Path
     assert Path("runs/theirs/job.sbatch").exists()
 
 
-def test_submit_makes_git_ignore_runs_but_no_folder_of_the_user(sbatch: Path) -> None:
+def test_submit_writes_gitignore_only_into_a_newly_created_runs_folder(sbatch: Path) -> None:
     subprocess.run(["git", "init", "-q"], check=True)
     clusterdp.submit({"command": "true"})
     status = subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True, check=True).stdout
@@ -130,7 +132,7 @@ def test_submit_makes_git_ignore_runs_but_no_folder_of_the_user(sbatch: Path) ->
     assert not Path("mine/.gitignore").exists()
 
 
-def test_snapshot_leaves_out_its_own_run_folder(sbatch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_snapshot_excludes_its_own_run_folder(sbatch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def take(source: Path, target: Path, limits: object, leave_out: Path, secrets: list[str]) -> CodeSnapshot:
         (target / "pkg").mkdir(parents=True)
         (target / "pkg/old.py").write_text("")
@@ -141,7 +143,7 @@ def test_snapshot_leaves_out_its_own_run_folder(sbatch: Path, monkeypatch: pytes
     clusterdp.submit({"command": "true", "run_dir": "run"})
 
 
-def test_send_with_a_lost_run_lock_calls_no_sbatch(sbatch: Path) -> None:
+def test_resume_with_a_lost_run_lock_calls_no_sbatch(sbatch: Path) -> None:
     job = clusterdp.submit({"command": "true", "run_dir": "run"})
     say(sbatch, "touch sent; echo 42")
     with RunLock(job.run) as lock:
@@ -151,7 +153,7 @@ def test_send_with_a_lost_run_lock_calls_no_sbatch(sbatch: Path) -> None:
     assert not Path("sent").exists()
 
 
-def test_resumed_script_and_config_are_replaced_atomically(sbatch: Path) -> None:
+def test_resume_writes_script_and_config_as_new_files_not_in_place(sbatch: Path) -> None:
     job = clusterdp.submit({"command": "true", "run_dir": "run"})
     with job.run.script.open() as script, job.run.config.open() as values:
         send_anew(plan_again(job.run, None, ["resources.time=9"]))
@@ -160,7 +162,7 @@ def test_resumed_script_and_config_are_replaced_atomically(sbatch: Path) -> None
     assert "--time=9" in job.run.script.read_text()
 
 
-def test_used_or_impossible_run_folder_is_refused(sbatch: Path) -> None:
+def test_submit_refuses_a_used_and_an_unwritable_run_folder(sbatch: Path) -> None:
     clusterdp.submit({"command": "true", "run_dir": "run"})
     with pytest.raises(RunError, match="holds a run already"):
         clusterdp.submit({"command": "true", "run_dir": "run"})
@@ -194,7 +196,7 @@ def test_resume_with_params_of_a_wrong_type_is_refused(sbatch: Path) -> None:
         plan_again(job.run, None, ["params.lr=abc"])
 
 
-def test_failed_resume_restores_script_and_config(sbatch: Path) -> None:
+def test_failed_resume_restores_the_old_script_and_config(sbatch: Path) -> None:
     job = clusterdp.submit({"command": "true", "run_dir": "run"})
     before = job.run.script.read_text(), job.run.config.read_text()
     say(sbatch, "exit 1")

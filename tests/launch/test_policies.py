@@ -13,7 +13,7 @@ from clusterdp.config.tree import POLICIES
 from tests.launch.conftest import RunScript, Stubs, cause, last_event, ledger, requeues, worker
 
 
-def test_each_restart_policy_names_a_cause() -> None:
+def test_each_restart_policy_is_named_after_a_known_cause() -> None:
     assert {name.replace("_", "-") for name in POLICIES} <= CAUSES.keys()
 
 
@@ -52,7 +52,9 @@ SAID = {
 
 
 @pytest.mark.parametrize("said", SAID)
-def test_cause_of_a_fault_is_found_in_the_logs(run_script: RunScript, stubs: Stubs, tmp_path: Path, said: str) -> None:
+def test_failure_cause_memory_disk_or_start_is_derived_from_the_rank_log(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, said: str
+) -> None:
     run_script(program(f'say "{said}"; say "and more"; exit 1'))
     assert cause(tmp_path) == SAID[said]
     assert requeues(stubs) == ["requeue 7"]
@@ -67,12 +69,14 @@ def test_cause_ignores_srun_messages_of_earlier_attempts(run_script: RunScript, 
     assert [cause(tmp_path, f"7.{restart}") for restart in (0, 1)] == ["start", "memory"]
 
 
-def test_crash_after_measured_steps_is_not_a_crash_at_start(run_script: RunScript, tmp_path: Path) -> None:
+def test_crash_after_measured_steps_has_cause_crash_not_start(run_script: RunScript, tmp_path: Path) -> None:
     run_script(program("mkdir -p $CLUSTERDP_RUN_DIR/metrics; echo {} >$CLUSTERDP_RUN_DIR/metrics/7.0.jsonl; exit 1"))
     assert cause(tmp_path) == "crash"
 
 
-def test_hung_attempt_avoids_its_node_with_any_exit_code(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_hung_attempt_excludes_its_hung_node_not_the_node_of_killed_peers(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     out = two_nodes(stubs, tmp_path)
     killed = f"echo 'srun: error: n2: task 1: Killed' >>{out}"  # it only waited for the one that hung
     run_script(program(f"echo n1 >$CLUSTERDP_RUN_DIR/attempts/7.0/hung; {killed}; exit 137"))
@@ -83,7 +87,7 @@ def test_hung_attempt_avoids_its_node_with_any_exit_code(run_script: RunScript, 
     assert calls.index("requeue 7") < calls.index(updates(stubs)[0]), "Slurm refuses it for a job that runs"
 
 
-def test_oldest_avoided_node_is_dropped_if_too_few_nodes_remain(
+def test_oldest_excluded_node_is_readmitted_if_too_few_nodes_remain(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     nodes(stubs, "n1", "n2", "n3")
@@ -94,13 +98,13 @@ def test_oldest_avoided_node_is_dropped_if_too_few_nodes_remain(
     assert lists == ["m9,n1", "m9,n2,n1", "m9,n3,n2"]  # the oldest goes first
 
 
-def test_hung_node_is_not_excluded_without_an_answer_of_slurm(run_script: RunScript, stubs: Stubs) -> None:
+def test_hung_node_is_not_excluded_if_sinfo_lists_no_nodes(run_script: RunScript, stubs: Stubs) -> None:
     run_script(program("echo n1 >$CLUSTERDP_RUN_DIR/attempts/7.0/hung; exit 1"))
     assert updates(stubs) == []
     assert requeues(stubs) == ["requeue 7"]
 
 
-def test_job_starting_on_an_avoided_node_is_requeued_once(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_job_starting_on_an_excluded_node_is_requeued_once(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     nodes(stubs, "n1", "n2")
     run_script(program("echo n1 >$CLUSTERDP_RUN_DIR/attempts/7.0/hung; exit 1"))
     run = program("touch $CLUSTERDP_RUN_DIR/ran", max_no_progress=1)
@@ -119,7 +123,7 @@ def test_job_starting_on_an_avoided_node_is_requeued_once(run_script: RunScript,
         ("RuntimeError: no file x", "n2", "n1 n2 n3", False),
     ],
 )
-def test_same_error_on_another_node_or_start_ends_the_run(
+def test_repeated_start_error_on_another_or_the_only_node_ends_the_run(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, second: str, node: str, spare: str, ends: bool
 ) -> None:
     nodes(stubs, *spare.split())
@@ -142,7 +146,7 @@ def test_same_error_on_another_node_or_start_ends_the_run(
     ],
     ids=["20.11", "22.05", "26.05"],
 )
-def test_slurm_notices_in_a_rank_log_are_not_its_error(
+def test_slurmstepd_notice_in_a_rank_log_is_not_taken_for_its_error(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, notice: str
 ) -> None:
     for restart, error in enumerate(("RuntimeError: no file x", "ValueError: no file y")):
@@ -152,7 +156,7 @@ def test_slurm_notices_in_a_rank_log_are_not_its_error(
     assert len(requeues(stubs)) == 2
 
 
-def test_attempt_after_an_error_excludes_the_node_once(run_script: RunScript, stubs: Stubs) -> None:
+def test_node_exclusion_after_a_start_error_lasts_one_attempt(run_script: RunScript, stubs: Stubs) -> None:
     nodes(stubs, "n1", "n2")
     run_script(program('say "ValueError: 1"; exit 1'))
     stubs.answer("RUNNING", "None", excluded="n1")
@@ -204,7 +208,7 @@ LAUNCH = "srun: error: Task launch for StepId=7.0 failed on node {}: Communicati
     ],
     ids=["first", "last", "all of a node"],
 )
-def test_node_of_a_killed_rank_is_avoided_not_its_survivors(
+def test_node_of_a_killed_rank_is_excluded_not_the_nodes_of_survivors(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, reported: tuple[str, ...], error: str
 ) -> None:
     out = two_nodes(stubs, tmp_path)
@@ -217,7 +221,7 @@ def test_node_of_a_killed_rank_is_avoided_not_its_survivors(
     assert failed["error"] == error
 
 
-def test_rank_with_an_error_beside_a_lost_connection_is_to_blame(
+def test_rank_error_beside_a_broken_pipe_is_recorded_and_excludes_its_node(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     out = two_nodes(stubs, tmp_path)
@@ -229,7 +233,7 @@ def test_rank_with_an_error_beside_a_lost_connection_is_to_blame(
     assert (failed["error"], updates(stubs)) == ("ValueError: mine", ["update JobId=7 ExcNodeList=n2"])
 
 
-def test_node_without_launched_tasks_is_avoided_and_spends_no_fault(
+def test_failed_task_launch_excludes_its_node_as_lost_and_counts_no_crash(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     out = two_nodes(stubs, tmp_path)
@@ -242,7 +246,7 @@ def test_node_without_launched_tasks_is_avoided_and_spends_no_fault(
     assert run_script(program("exit 3", max_crashes=0), restart=1).returncode == 3, "that was the attempt before"
 
 
-def test_error_message_cannot_break_the_ledger(run_script: RunScript, tmp_path: Path) -> None:
+def test_error_message_with_special_characters_is_recorded_as_valid_json(run_script: RunScript, tmp_path: Path) -> None:
     run_script(program("""say 'ValueError: "a" \\ $(touch pwned) '$'\\t'; exit 1""", max_crashes=0))
     event = last_event(tmp_path, "7.0")
     assert event["error"].startswith("ValueError:  a ")
@@ -260,7 +264,7 @@ def test_error_message_cannot_break_the_ledger(run_script: RunScript, tmp_path: 
     ],
 )
 @pytest.mark.parametrize("year", [2001, 2099])
-def test_cause_of_an_unrecorded_end_is_taken_from_slurmstepds_notice(
+def test_cause_of_an_unrecorded_end_comes_from_slurmstepds_notice_of_the_attempt(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, notice: str | None, expected: str, year: int
 ) -> None:
     """But a notice from before the attempt is about an earlier one."""
@@ -279,7 +283,7 @@ def test_cause_of_an_unrecorded_end_is_taken_from_slurmstepds_notice(
 @pytest.mark.parametrize(
     ("notice", "expected"), [("DUE TO PREEMPTION", "preempted"), ("DUE TO JOB REQUEUE", "requeued")]
 )
-def test_cause_of_an_attempt_saved_at_term_is_taken_from_the_notice(
+def test_cause_of_an_attempt_saved_at_sigterm_comes_from_slurmstepds_notice(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, notice: str, expected: str
 ) -> None:
     """The ranks cannot tell the TERM of `scontrol requeue` from that of a preemption without grace time."""
@@ -291,7 +295,9 @@ def test_cause_of_an_attempt_saved_at_term_is_taken_from_the_notice(
     assert cause(tmp_path) == expected
 
 
-def test_limit_of_a_cause_ends_the_run(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_restart_preempted_limit_of_2_ends_the_run_at_the_third_preemption(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
     values = program("exit 3", preempted={"limit": 2})
     assert [run_script(values, restart=restart).returncode for restart in range(4)] == [0, 0, 1, 1]
@@ -300,7 +306,9 @@ def test_limit_of_a_cause_ends_the_run(run_script: RunScript, stubs: Stubs, tmp_
     assert [last_event(tmp_path, f"7.{n}")["reason"] for n in (2, 3)] == [expected] * 2
 
 
-def test_max_attempts_counts_attempts_of_every_cause(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_restart_max_attempts_of_3_ends_the_run_at_the_third_attempt(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
     values = program("exit 3", max_attempts=3)
     assert [run_script(values, restart=restart).returncode for restart in range(3)] == [0, 0, 1]
@@ -308,7 +316,7 @@ def test_max_attempts_counts_attempts_of_every_cause(run_script: RunScript, stub
 
 
 @pytest.mark.parametrize("saved", [False, True])
-def test_max_hours_limits_allocated_hours_without_a_newer_checkpoint(
+def test_restart_max_hours_ends_the_run_only_without_a_newer_checkpoint(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, saved: bool
 ) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
@@ -334,7 +342,9 @@ def test_newer_checkpoint_resets_the_hours_of_max_hours(run_script: RunScript, s
             (tmp_path / "run/attempts/7.1/saved").write_text("5\n")
 
 
-def test_wait_after_a_fault_doubles_for_consecutive_faults(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_wait_before_an_attempt_doubles_with_consecutive_failures(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     values = program("echo x$SLURM_RESTART_COUNT; exit 1", start={"wait_s": 1000}, max_crashes=9)
     waited = []
     for restart in range(3):
@@ -345,7 +355,9 @@ def test_wait_after_a_fault_doubles_for_consecutive_faults(run_script: RunScript
     assert 1980 < waited[2][1] <= 2000
 
 
-def test_chain_queues_its_next_job_while_it_runs(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_restart_chain_submits_its_next_job_while_running_up_to_its_length(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     chain: dict[str, Any] = {"how": "resubmit", "chain": 2}
     stubs.on("sbatch", f'echo "4321|afterany:7|{tmp_path}/run/job.sbatch" >$STUBS/waiting')
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
@@ -361,19 +373,23 @@ def test_chain_queues_its_next_job_while_it_runs(run_script: RunScript, stubs: S
     assert len(stubs.calls("sbatch")) == 1, "it is the second of two"
 
 
-def test_waiting_job_of_a_chain_is_cancelled_after_the_run(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_waiting_job_of_a_chain_is_cancelled_if_the_run_is_done(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     stubs.on("sbatch", f'echo "4321|afterany:7|{tmp_path}/run/job.sbatch" >$STUBS/waiting')
     run_script(program("exit 0", how="resubmit", chain=5))
     assert stubs.calls("scancel") == ["4321"]
 
 
-def test_chain_end_cancels_no_foreign_job_from_the_environment(run_script: RunScript, stubs: Stubs) -> None:
+def test_chain_end_ignores_a_job_id_in_an_inherited_variable(run_script: RunScript, stubs: Stubs) -> None:
     """The script's variables may stand in the environment of submit, with other values."""
     run_script(program("exit 0", how="resubmit", chain=1), new="4711")
     assert stubs.calls("scancel") == []
 
 
-def test_chain_link_after_a_cancelled_job_does_not_start(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_chain_job_after_a_cancelled_job_does_not_run_its_program(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     """Slurm starts a job that waits for the end of another when that one is cancelled."""
     stubs.answer("CANCELLED", "None")
     values = program("touch $CLUSTERDP_RUN_DIR/ran", how="resubmit", chain=5)

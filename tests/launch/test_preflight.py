@@ -74,7 +74,7 @@ def test_node_failing_the_preflight_is_excluded_and_the_job_requeued(
         (GOOD + "preflight - failed the all-reduce failed\n", None),
     ],
 )
-def test_node_without_a_preflight_result_counts_as_failed(
+def test_failed_preflight_excludes_only_the_nodes_at_fault(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any], said: str, avoided: str | None
 ) -> None:
     (stubs.folder / "said").write_text(said)
@@ -93,7 +93,7 @@ def test_restart_preflight_limit_ends_the_run(
     assert updates(stubs) == []
 
 
-def test_failed_preflight_of_a_nodelist_node_ends_the_run(
+def test_failed_preflight_of_a_node_in_resources_nodelist_ends_the_run(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any]
 ) -> None:
     (stubs.folder / "said").write_text(BAD)
@@ -103,7 +103,7 @@ def test_failed_preflight_of_a_nodelist_node_ends_the_run(
     assert last_event(tmp_path, "7.0")["reason"] == "n2 failed the preflight, and resources.nodelist asks for it"
 
 
-def test_preemption_during_the_preflight_blames_no_node(
+def test_preemption_during_the_preflight_excludes_no_node(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any]
 ) -> None:
     (stubs.folder / "said").write_text("")
@@ -114,7 +114,7 @@ def test_preemption_during_the_preflight_blames_no_node(
     assert not (tmp_path / "run/attempts/7.0/avoid").exists()
 
 
-def test_taken_port_in_the_preflight_is_retried_and_blames_no_node(
+def test_preflight_with_a_taken_port_is_retried_on_another_port(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any]
 ) -> None:
     (stubs.folder / "said").write_text("The server socket has failed: EADDRINUSE\n")
@@ -132,6 +132,6 @@ def test_taken_port_in_the_preflight_is_retried_and_blames_no_node(
         ({"entry": "a:b", "backend": "submitit"}, "launch.preflight: submitit writes its own script"),
     ],
 )
-def test_preflight_is_refused_for_jobs_without_support(values: dict[str, object], words: str) -> None:
+def test_launch_preflight_is_refused_for_command_jobs_and_for_submitit(values: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         config.from_mapping({**values, "launch": {"preflight": True}})

@@ -63,7 +63,7 @@ FAILED = "sbatch: error: Batch job submission failed: "
         ("sbatch: error: Unable to open file x", {"partition": "gpu"}, "sbatch: error: Unable to open file x"),
     ],
 )
-def test_sbatch_refusal_begins_with_the_key_and_ends_with_its_message(
+def test_sbatch_refusal_message_is_prefixed_with_its_config_key_if_known(
     said: str, resources: dict[str, Any], begins: str
 ) -> None:
     told = str(with_key(SubmitError(said), from_mapping({"command": "true", "resources": resources})))

@@ -41,7 +41,7 @@ def before_it_ends(tmp_path: Path, lines: str) -> None:
 
 @pytest.mark.parametrize("code", [0, 1])
 @pytest.mark.parametrize("outcome", WORDS)
-def test_attempt_recorded_as_lost_ends_without_requeue_or_record(
+def test_attempt_already_recorded_as_lost_ends_without_requeue_or_new_record(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str | None, code: int
 ) -> None:
     stubs.answer("RUNNING", "None", restarts=1)
@@ -66,7 +66,9 @@ def test_replaced_attempt_does_not_requeue_a_job_requeued_by_slurm(
     assert "attempt 7.3 no longer acts for it" in done.stderr
 
 
-def test_array_element_asks_slurm_for_its_own_element(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_array_task_queries_scontrol_show_job_with_its_own_task_id(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     stubs.answer("RUNNING", "None", restarts=2)
     run_script(worker(tmp_path, None), SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID="2")
     assert stubs.calls("scontrol")[-1] == "show job 7_2"
@@ -75,7 +77,7 @@ def test_array_element_asks_slurm_for_its_own_element(run_script: RunScript, stu
 
 @pytest.mark.parametrize("said", WORDS)
 @pytest.mark.parametrize("given", ["lost", ""])
-def test_outcome_of_a_replaced_attempt_does_not_end_the_run(
+def test_final_outcome_of_an_old_attempt_ends_the_run_unless_recorded_lost(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, said: str | None, given: str
 ) -> None:
     """Unless nobody had given it up: then it was the last one when it spoke."""
@@ -87,15 +89,13 @@ def test_outcome_of_a_replaced_attempt_does_not_end_the_run(
     assert requeues(stubs) == ([] if final else ["requeue 7"]), done.stderr
 
 
-def test_lost_claim_in_an_old_run_folder_does_not_end_the_run(
-    run_script: RunScript, stubs: Stubs, tmp_path: Path
-) -> None:
+def test_legacy_stop_claim_outcome_does_not_end_the_run(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     attempt(tmp_path, "7.0", "stopped", "stop claim 404")
     assert run_script(worker(tmp_path, "done finished 9"), restart=1).returncode == 0
     assert cause(tmp_path, "7.1") == "done"
 
 
-def test_attempt_with_a_lost_claim_is_recorded_as_overtaken_without_requeue(
+def test_overtaken_attempt_exits_1_without_requeue_and_is_recorded_as_overtaken(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     """Such as the first of two jobs that were submitted by hand."""
@@ -105,7 +105,7 @@ def test_attempt_with_a_lost_claim_is_recorded_as_overtaken_without_requeue(
     assert ledger(tmp_path)[-1] == ("failed", "overtaken")
 
 
-def test_overtaken_attempts_spend_no_budget(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_overtaken_attempts_spend_no_restart_budget(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     for restart in range(3):
         attempt(tmp_path, f"7.{restart}", "overtaken", "overtaken claim 4")
     values = worker(tmp_path, None, code=9) | {"restart": {"max_no_progress": 1, "max_crashes": 1}}
@@ -120,7 +120,7 @@ def test_late_attempt_records_no_cause_for_newer_attempts(run_script: RunScript,
     assert cause(tmp_path, "7.1") is None
 
 
-def test_done_outcome_after_the_own_requeue_ends_the_run(run_script: RunScript, tmp_path: Path) -> None:
+def test_done_outcome_after_a_time_limit_requeue_ends_the_run(run_script: RunScript, tmp_path: Path) -> None:
     """At the time limit the script requeues first; the ranks may still come to their end before they are killed."""
     attempt(tmp_path, "7.0", "timeout", "done finished 9")
     done = run_script(worker(tmp_path, None, code=9), restart=1)

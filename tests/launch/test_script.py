@@ -109,7 +109,7 @@ def rendered(values: dict[str, object], array: ArraySpec | None = None) -> str:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rendered_script_equals_its_golden_file(case: str) -> None:
+def test_rendered_batch_script_equals_its_golden_file(case: str) -> None:
     path = GOLDEN / f"{case}.sbatch"
     text = rendered(CASES[case], ARRAYS.get(case))
     if os.environ.get("CLUSTERDP_REFRESH"):
@@ -124,7 +124,7 @@ def stripped(script: str) -> str:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_script_without_comments_and_texts_equals_its_recorded_digest(case: str) -> None:
+def test_batch_script_without_comments_and_messages_equals_its_recorded_digest(case: str) -> None:
     text = stripped(rendered(CASES[case], ARRAYS.get(case)))
     path = GOLDEN / "stripped.json"
     known = json.loads(path.read_text())
@@ -137,7 +137,7 @@ def test_script_without_comments_and_texts_equals_its_recorded_digest(case: str)
 
 
 @pytest.mark.parametrize("case", [*CASES, "setup.bash"])
-def test_scripts_pass_bash_n_and_shellcheck(case: str, tmp_path: Path) -> None:
+def test_batch_scripts_pass_bash_n_and_shellcheck(case: str, tmp_path: Path) -> None:
     path = tmp_path / "job.bash"
     path.write_text(rendered(CASES[case], ARRAYS.get(case)) if case in CASES else (PROGRAM / case).read_text())
     subprocess.run(["bash", "-n", path], check=True)
@@ -172,13 +172,13 @@ SHELL_TEXTS = sorted(
 
 
 @pytest.mark.parametrize("path", [path for path in SHELL_TEXTS if path.is_file()], ids=lambda path: path.name)
-def test_shell_files_use_only_bash_3_2(path: Path) -> None:
+def test_shipped_and_ci_shell_files_use_only_bash_3_2_syntax(path: Path) -> None:
     """Macs have no later one: what came later is a syntax error there, or silently something else."""
     for pattern, what in LATER_THAN_3_2.items():
         assert not re.search(pattern, path.read_text()), f"{path.name}: {what}"
 
 
-def test_template_of_the_user_may_include_shipped_parts(tmp_path: Path) -> None:
+def test_user_template_may_include_shipped_parts(tmp_path: Path) -> None:
     mine = tmp_path / "mine.j2"
     mine.write_text('#!/bin/bash\nrun_dir={{ run_dir }}\n{% include "parts/interface.sh" %}\n')
     text = rendered({"command": "true", "launch": {"template": str(mine)}})
@@ -186,14 +186,14 @@ def test_template_of_the_user_may_include_shipped_parts(tmp_path: Path) -> None:
     assert "GLOO_SOCKET_IFNAME" in text
 
 
-def test_template_with_a_missing_part_is_refused_with_the_existing_parts(tmp_path: Path) -> None:
+def test_template_including_a_missing_part_is_refused_with_a_list_of_parts(tmp_path: Path) -> None:
     mine = tmp_path / "mine.j2"
     mine.write_text('#!/bin/bash\n{% include "parts/end.sh" %}\n')
     with pytest.raises(ConfigError, match=r"mine\.j2: there is no parts/end\.sh\. There are: .*parts/interface\.sh"):
         rendered({"command": "true", "launch": {"template": str(mine)}})
 
 
-def test_template_with_an_unknown_variable_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+def test_template_with_unknown_variable_or_syntax_error_and_missing_template_are_refused(tmp_path: Path) -> None:
     mine = tmp_path / "mine.j2"
     mine.write_text("#!/bin/bash\necho {{ nodez }}\n")
     with pytest.raises(
@@ -208,13 +208,13 @@ def test_template_with_an_unknown_variable_is_refused_with_the_known_ones(tmp_pa
         rendered({"command": "true", "launch": {"template": str(tmp_path / "none.j2")}})
 
 
-def test_signal_option_is_default_only_for_entry_jobs() -> None:
+def test_sbatch_signal_option_is_set_by_default_only_for_entry_jobs() -> None:
     assert "#SBATCH --signal=USR2@60" in rendered({"entry": "a:b"})
     assert "--signal" not in rendered({"command": "true"})
     assert "#SBATCH --signal=USR1@30" in rendered({"command": "true", "launch": {"signal": "USR1@30"}})
 
 
-def test_srun_has_a_task_per_rank_and_torchrun_one_per_node() -> None:
+def test_sbatch_requests_one_task_per_rank_or_one_per_node_under_torchrun() -> None:
     size = {"nodes": 2, "tasks_per_node": 4, "cpus_per_task": 3}
     ranks = rendered({"command": "true", "resources": size})
     assert "#SBATCH --ntasks-per-node=4\n#SBATCH --cpus-per-task=3\n" in ranks
@@ -223,19 +223,19 @@ def test_srun_has_a_task_per_rank_and_torchrun_one_per_node() -> None:
     assert "--nnodes=2 --nproc-per-node=4" in agents
 
 
-def test_ranks_per_node_default_to_the_gpus() -> None:
+def test_ranks_per_node_default_to_gpus_per_node() -> None:
     assert "#SBATCH --ntasks-per-node=8\n" in rendered({"command": "true", "resources": {"gpus_per_node": "a100:8"}})
     both = {"gpus_per_node": "8", "tasks_per_node": 2}
     assert "#SBATCH --ntasks-per-node=2\n" in rendered({"command": "true", "resources": both})
 
 
-def test_percent_sign_in_the_run_folder_is_escaped_in_output() -> None:
+def test_percent_sign_in_the_run_folder_path_is_doubled_in_sbatch_output() -> None:
     loaded = config.from_mapping({"command": "true"})
     text = render(make_spec(loaded, Path("/a%j"), Path("/"), "python")).text
     assert "#SBATCH --output=/a%%j/slurm-%j.out" in text
 
 
-def test_control_character_in_a_directive_is_refused() -> None:
+def test_control_character_in_an_sbatch_directive_is_refused() -> None:
     for text in ("a\nb", "a\rb", "a\0b"):
         with pytest.raises(ConfigError, match="--comment"):
             directive("comment", text)

@@ -22,7 +22,7 @@ from tests.waiting import wait_for
         ("requeue term 5", "COMPLETING", "TimeLimit", "None", "timeout"),
     ],
 )
-def test_agreed_stop_is_requeued_with_its_cause(
+def test_attempt_saved_at_a_stop_is_requeued_as_preempted_timeout_or_signal(
     run_script: RunScript,
     stubs: Stubs,
     tmp_path: Path,
@@ -42,7 +42,7 @@ def test_agreed_stop_is_requeued_with_its_cause(
 
 @pytest.mark.parametrize("outcome", ["requeue term 5", None])
 @pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", "PENDING"])
-def test_completing_job_is_neither_requeued_nor_given_a_cause(
+def test_completing_cancelled_or_pending_job_is_not_requeued_and_gets_no_cause(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str | None, state: str
 ) -> None:
     stubs.answer(state, "None")
@@ -51,7 +51,9 @@ def test_completing_job_is_neither_requeued_nor_given_a_cause(
     assert cause(tmp_path) is None
 
 
-def test_run_marked_as_cancelled_is_not_requeued(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_run_marked_cancelled_while_running_is_not_requeued(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     values = worker(tmp_path, "requeue term 5")
     python = tmp_path / "python"
     python.write_text(python.read_text().replace("mkdir", f"touch {tmp_path}/run/cancelled; mkdir"))
@@ -64,7 +66,7 @@ def test_run_marked_as_cancelled_is_not_requeued(run_script: RunScript, stubs: S
 @pytest.mark.parametrize(
     ("mark", "code", "said"), [("cancelled", 1, "was cancelled"), ("stop", 75, "was asked to stop")]
 )
-def test_cancelled_or_stopped_run_does_not_start(
+def test_run_marked_as_cancelled_or_stopped_does_not_start_its_program(
     run_script: RunScript, tmp_path: Path, mark: str, code: int, said: str
 ) -> None:
     (tmp_path / "run").mkdir()
@@ -78,7 +80,7 @@ def test_cancelled_or_stopped_run_does_not_start(
 @pytest.mark.parametrize(
     ("outcome", "code", "expected"), [("done finished 9", 0, 0), ("stop entry 0", 2, 2), ("stop cancelled 0", 0, 1)]
 )
-def test_done_and_stop_outcomes_are_final(
+def test_done_or_stop_outcome_is_not_requeued_even_after_a_preemption(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str, code: int, expected: int
 ) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
@@ -90,7 +92,7 @@ def test_done_and_stop_outcomes_are_final(
     assert requeues(stubs) == []
 
 
-def test_crash_is_requeued_until_max_crashes(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_crash_is_requeued_until_restart_max_crashes(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     values = {**worker(tmp_path, None, code=9), "restart": {"max_crashes": 2}}
     codes = [run_script(values, restart=restart).returncode for restart in range(3)]
     assert codes == [0, 0, 9]
@@ -104,7 +106,7 @@ def test_crash_in_the_grace_time_is_recorded_as_preempted(run_script: RunScript,
     assert cause(tmp_path) == "preempted"
 
 
-def test_next_attempt_records_the_cause_of_attempts_without_one(
+def test_next_attempt_records_missing_causes_of_earlier_attempts(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.answer("COMPLETING", "None")
@@ -114,7 +116,7 @@ def test_next_attempt_records_the_cause_of_attempts_without_one(
     assert [cause(tmp_path, f"7.{n}") for n in range(4)] == ["lost", "preempted", "timeout", "done"]
 
 
-def test_max_no_progress_ends_the_run_and_a_checkpoint_resets_it(
+def test_restart_max_no_progress_ends_the_run_and_a_checkpoint_resets_it(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.answer("COMPLETING", "None")
@@ -130,21 +132,23 @@ def test_max_no_progress_ends_the_run_and_a_checkpoint_resets_it(
             assert "3 attempt(s) in a row" in done.stderr
 
 
-def test_new_job_of_a_run_has_fresh_budgets(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_new_job_of_a_run_starts_with_a_fresh_crash_budget(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     values = {**worker(tmp_path, None, code=9), "restart": {"max_crashes": 0}}
     assert run_script(values, job=7).returncode == 9
     assert run_script({**values, "restart": {"max_crashes": 1}}, job=8).returncode == 0
     assert requeues(stubs) == ["requeue 8"]
 
 
-def test_requeue_of_an_already_pending_job_is_success(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_requeue_refused_because_the_job_is_already_pending_counts_as_success(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     stubs.answer("RUNNING", "None", requeue="Job is pending execution for job 7", code=1)
     done = run_script(worker(tmp_path, "requeue term 5"))
     assert done.returncode == 0
     assert len(requeues(stubs)) == 1
 
 
-def test_failing_requeue_is_retried_and_finally_exits_75_with_the_remedy(
+def test_failing_requeue_is_retried_then_exits_75_and_names_clusterdp_resume(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.answer("RUNNING", "None", requeue="slurm_load_jobs error: Unable to contact slurm controller", code=1)
@@ -155,7 +159,9 @@ def test_failing_requeue_is_retried_and_finally_exits_75_with_the_remedy(
     assert "clusterdp resume" in done.stderr
 
 
-def test_forbidden_requeue_submits_a_dependent_job_instead(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_requeue_disabled_by_slurm_submits_a_dependent_job_instead(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     stubs.answer("RUNNING", "None", requeue="Requested operation is presently disabled for job 7", code=1)
     done = run_script(worker(tmp_path, "requeue term 5"))
     assert done.returncode == 0, done.stderr
@@ -182,21 +188,25 @@ def test_preempted_command_is_requeued_with_any_exit_code(
     assert cause(tmp_path) == "preempted"
 
 
-def test_command_exiting_with_75_is_requeued_as_asked(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_command_exiting_with_75_is_requeued_with_cause_asked(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     done = run_script({"command": ["bash", "-c", "exit 75"], "restart": {"max_crashes": 0}})
     assert done.returncode == 0, done.stderr
     assert requeues(stubs) == ["requeue 7"]
     assert cause(tmp_path) == "asked"
 
 
-def test_command_exiting_with_0_is_done(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_command_exiting_with_0_is_recorded_as_done(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     done = run_script({"command": "true"})
     assert done.returncode == 0
     assert cause(tmp_path) == "done"
     assert ledger(tmp_path) == [("started", None), ("exited", None), ("finished", "done")]
 
 
-def test_last_array_element_requeues_only_itself(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_last_array_task_requeues_itself_not_the_whole_array(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     run_script(worker(tmp_path, "requeue term 5"), SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID="2")
     assert requeues(stubs) == ["requeue 7_2"]
 
@@ -204,7 +214,7 @@ def test_last_array_element_requeues_only_itself(run_script: RunScript, stubs: S
 AT_THE_LIMIT = ["bash", "-c", "kill -TERM $PPID; until [ -s $STUBS/scontrol.done ]; do /bin/sleep 0.05; done; exit 7"]
 
 
-def test_batch_program_requeues_at_the_time_limit_before_its_ranks_end(
+def test_batch_script_requeues_its_job_at_the_time_limit_before_ranks_end(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.answer("COMPLETING", "TimeLimit")
@@ -218,7 +228,7 @@ def test_batch_program_requeues_at_the_time_limit_before_its_ranks_end(
 
 
 @pytest.mark.parametrize("because", ["restart.requeue is false", "the user cancelled"])
-def test_batch_program_without_requeue_waits_for_the_last_save_at_the_limit(
+def test_batch_script_without_requeue_waits_for_its_ranks_at_the_time_limit(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, because: str
 ) -> None:
     """Slurm kills the ranks as soon as the batch script has ended."""
@@ -253,7 +263,7 @@ def test_taken_master_port_is_retried_once_with_the_next_port(run_script: RunScr
     assert second == first + 1
 
 
-def test_slurm_variables_of_an_outer_job_do_not_reach_srun(run_script: RunScript, tmp_path: Path) -> None:
+def test_variables_of_an_outer_job_or_torchrun_do_not_reach_the_program(run_script: RunScript, tmp_path: Path) -> None:
     leaks = {"SLURM_CPU_BIND": "quiet", "SLURM_MEM_PER_CPU": "1", "SBATCH_TIMELIMIT": "1", "SLURM_EXPORT_ENV": "NONE"}
     leaks |= {"TORCHELASTIC_RUN_ID": "other", "GROUP_RANK": "0", "CLUSTERDP_RESUME_STEP": "9"}
     run_script({"command": ["bash", "-c", f"env >{tmp_path}/env"]}, **leaks, SLURM_CONF="/etc/slurm.conf")
@@ -262,14 +272,16 @@ def test_slurm_variables_of_an_outer_job_do_not_reach_srun(run_script: RunScript
     assert seen["SLURM_CONF"] == "/etc/slurm.conf"
 
 
-def test_ranks_get_the_end_of_the_time_limit_as_a_variable(run_script: RunScript, tmp_path: Path) -> None:
+def test_job_end_time_variable_is_computed_from_squeues_remaining_time(run_script: RunScript, tmp_path: Path) -> None:
     run_script({"command": ["bash", "-c", f"date +%s >{tmp_path}/t; echo $CLUSTERDP_JOB_END_TIME >>{tmp_path}/t"]})
     now, end = map(int, (tmp_path / "t").read_text().split())
     assert end - now == pytest.approx(86400 + 2 * 3600 + 3 * 60 + 4, abs=30)
 
 
 @pytest.mark.parametrize("outcome", ["requeue term 5", "stop user 5"])
-def test_stopped_run_is_not_requeued(run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str) -> None:
+def test_stopped_run_exits_75_without_requeue_even_after_a_preemption(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str
+) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
     values = worker(tmp_path, outcome)
     if outcome != "stop user 5":  # the file came when the ranks had agreed on something else
@@ -280,12 +292,14 @@ def test_stopped_run_is_not_requeued(run_script: RunScript, stubs: Stubs, tmp_pa
     assert cause(tmp_path) == "stopped"
 
 
-def test_stopped_command_exiting_with_0_is_not_done(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_stopped_command_exiting_with_0_is_recorded_as_stopped_not_done(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     assert run_script({"command": ["touch", str(tmp_path / "run/stop")]}).returncode == 75
     assert (cause(tmp_path), requeues(stubs)) == ("stopped", [])
 
 
-def test_job_end_time_is_taken_from_slurms_variable(run_script: RunScript, tmp_path: Path) -> None:
+def test_job_end_time_variable_is_taken_from_slurm_job_end_time(run_script: RunScript, tmp_path: Path) -> None:
     run_script(
         {"command": ["bash", "-c", f"echo $CLUSTERDP_JOB_END_TIME >{tmp_path}/t"]}, SLURM_JOB_END_TIME="1800000000"
     )
@@ -293,7 +307,9 @@ def test_job_end_time_is_taken_from_slurms_variable(run_script: RunScript, tmp_p
 
 
 @pytest.mark.parametrize("outcome", ["done finished 9", "requeue term 5"])
-def test_srun_outliving_its_ranks_is_ended(run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str) -> None:
+def test_srun_hanging_five_minutes_after_its_ranks_is_ended(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str
+) -> None:
     """So it is after a kill -9 of the step's slurmstepd."""
     (stubs.folder / "impatient").touch()
     values = worker(tmp_path, outcome)
@@ -305,7 +321,7 @@ def test_srun_outliving_its_ranks_is_ended(run_script: RunScript, stubs: Stubs, 
     assert cause(tmp_path) == ("done" if outcome.startswith("done") else "signal")
 
 
-def test_ended_step_leaves_no_waiting_process(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_finished_step_leaves_no_sleep_process_behind(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     (stubs.folder / "sleep").write_text('#!/bin/bash\necho $$ >>"$STUBS/pids"\nexec /bin/sleep "$@"\n')
     values = worker(tmp_path, "done finished 9")
     python = tmp_path / "python"

@@ -34,7 +34,7 @@ def run(run_script: RunScript, setup: str, **more: object) -> tuple[int, str]:
         ("x=$(nosuchprogram)", 127),
     ],
 )
-def test_setup_line_without_its_program_or_file_ends_the_attempt(
+def test_launch_setup_line_with_unusable_program_or_path_ends_the_attempt(
     run_script: RunScript, tmp_path: Path, line: str, code: int
 ) -> None:
     (tmp_path / "run/code").mkdir(parents=True)
@@ -62,7 +62,7 @@ def test_setup_line_without_its_program_or_file_ends_the_attempt(
         "END_OF_SETUP=x",
     ],
 )
-def test_setup_lines_with_handled_failures_leave_no_record(run_script: RunScript, tmp_path: Path, lines: str) -> None:
+def test_handled_failures_in_launch_setup_are_not_recorded(run_script: RunScript, tmp_path: Path, lines: str) -> None:
     (tmp_path / "run/code").mkdir(parents=True)
     (tmp_path / "run/code/env.sh").write_text("false\nnosuchprogram\ntrue\n")
     assert run(run_script, lines)[0] == 0
@@ -70,7 +70,9 @@ def test_setup_lines_with_handled_failures_leave_no_record(run_script: RunScript
     assert not (tmp_path / "run/attempts/7.0/setup").exists()
 
 
-def test_other_failures_of_setup_are_recorded_once(run_script: RunScript, tmp_path: Path) -> None:
+def test_failing_lines_of_launch_setup_are_recorded_once_without_ending_the_attempt(
+    run_script: RunScript, tmp_path: Path
+) -> None:
     (tmp_path / "run/code").mkdir(parents=True)
     (tmp_path / "run/code/env.sh").write_text("false\n")
     assert run(run_script, "for i in 1 2 3; do false; done\n(exit 5)\nsource ./env.sh")[0] == 0
@@ -82,14 +84,14 @@ def test_other_failures_of_setup_are_recorded_once(run_script: RunScript, tmp_pa
 
 
 @pytest.mark.parametrize(("setup", "more"), [("false", {"setup_errors": "stop"}), ("set -e\nfalse", {})])
-def test_setup_errors_stop_and_set_e_end_the_attempt_at_each_failure(
+def test_setup_errors_stop_or_set_e_ends_the_attempt_at_any_failure(
     run_script: RunScript, tmp_path: Path, setup: str, more: dict[str, object]
 ) -> None:
     assert run(run_script, setup, **more)[0] == 1
     assert (cause(tmp_path), (tmp_path / "ran").exists()) == ("start", False)
 
 
-def test_failed_setup_is_tried_on_another_node(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_failed_launch_setup_is_tried_once_on_another_node(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     nodes(stubs, "n1", "n2")
     values = {"command": PROGRAM, "launch": {"setup": "source /nope/activate"}}
     first = run_script(values, SLURMD_NODENAME="n1")
@@ -100,7 +102,7 @@ def test_failed_setup_is_tried_on_another_node(run_script: RunScript, stubs: Stu
     assert "the same error as before" in last_event(tmp_path, "7.1")["reason"]
 
 
-def test_failed_setup_skips_the_preflight(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_failed_launch_setup_skips_the_preflight(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text('#!/bin/bash\ntouch "$STUBS/preflight"\n')
     python.chmod(0o755)
@@ -110,6 +112,6 @@ def test_failed_setup_skips_the_preflight(run_script: RunScript, stubs: Stubs, t
     assert not (stubs.folder / "preflight").exists()
 
 
-def test_setup_errors_takes_record_or_stop() -> None:
+def test_unknown_launch_setup_errors_value_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"launch.setup_errors: 'ignore'"):
         config.from_mapping({"command": "true", "launch": {"setup_errors": "ignore"}})

@@ -13,7 +13,7 @@ def waited_s(stubs: Stubs) -> int:
     return sum(int(pause) for pause in stubs.calls("sleep"))
 
 
-def test_silent_controller_is_awaited_for_half_an_hour_before_exit_75(
+def test_unreachable_slurm_controller_is_retried_for_half_an_hour_before_exit_75(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.on("scontrol", SILENT)
@@ -29,7 +29,7 @@ def test_silent_controller_is_awaited_for_half_an_hour_before_exit_75(
     assert f"clusterdp resume {tmp_path}/run` goes on with it." in done.stderr
 
 
-def test_controller_answering_after_twenty_minutes_gets_the_requeue(
+def test_slurm_controller_answering_after_15_minutes_still_gets_the_requeue(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.on("scontrol", f'if [ "$(grep -c . "$STUBS/sleep.calls")" -lt 24 ]; then {SILENT}\nfi')
@@ -40,7 +40,9 @@ def test_controller_answering_after_twenty_minutes_gets_the_requeue(
     assert cause(tmp_path) == "signal"
 
 
-def test_controller_without_the_job_is_not_asked_again(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_job_id_unknown_to_slurm_is_neither_retried_nor_requeued(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     stubs.on("scontrol", 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1')
     run_script(worker(tmp_path, "requeue term 5"))
     assert waited_s(stubs) == 0

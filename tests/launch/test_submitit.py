@@ -30,14 +30,14 @@ def may_requeue(tmp_path: Path, stubs: Stubs, monkeypatch: pytest.MonkeyPatch) -
         ("RUNNING", "None", 2, False),  # a later attempt of the job, while this one lived on on a node that was cut off
     ],
 )
-def test_submitit_requeues_only_a_running_job_of_the_same_attempt(
+def test_submitit_requeues_only_running_or_timed_out_jobs_of_its_own_attempt(
     may_requeue: Task, stubs: Stubs, state: str, reason: str, restarts: int, expected: bool
 ) -> None:
     stubs.answer(state, reason, restarts=restarts)
     assert may_requeue._may_requeue() is expected
 
 
-def test_submitit_array_element_asks_slurm_for_its_own_element(
+def test_submitit_array_task_queries_scontrol_with_its_own_task_id(
     may_requeue: Task, stubs: Stubs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
@@ -46,7 +46,7 @@ def test_submitit_array_element_asks_slurm_for_its_own_element(
     assert stubs.calls("scontrol") == ["--oneliner show job 7_2"]
 
 
-def test_submitit_does_not_requeue_under_a_silent_controller(
+def test_submitit_does_not_requeue_if_the_slurm_controller_is_unreachable(
     may_requeue: Task, stubs: Stubs, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stubs.on("scontrol", 'echo "Unable to contact slurm controller" >&2; exit 1')
@@ -54,7 +54,7 @@ def test_submitit_does_not_requeue_under_a_silent_controller(
     assert "Unable to contact slurm controller" in capfd.readouterr().err
 
 
-def test_sbatch_variables_of_the_user_do_not_reach_submitits_sbatch(
+def test_sbatch_variables_of_the_submitter_do_not_reach_submitits_sbatch_call(
     tmp_path: Path, stubs: Stubs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SBATCH_TIMELIMIT would win over the script, and SBATCH_REQUEUE=1 is refused by Slurm 26.05."""

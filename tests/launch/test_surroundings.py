@@ -15,7 +15,9 @@ OPTIONS = ["set -f", "set -C", "set -e", "set -u", "set -o posix", "set -f -C -e
 
 
 @pytest.mark.parametrize("setup", OPTIONS)
-def test_shell_options_of_setup_lift_no_limit(run_script: RunScript, stubs: Stubs, tmp_path: Path, setup: str) -> None:
+def test_shell_options_in_launch_setup_do_not_disable_max_crashes(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, setup: str
+) -> None:
     values = {"command": ["bash", "-c", "exit 3"], "launch": {"setup": setup}, "restart": {"max_crashes": 1}}
     assert [run_script(values, restart=restart).returncode for restart in range(2)] == [0, 3]
     assert requeues(stubs) == ["requeue 7"]
@@ -23,7 +25,7 @@ def test_shell_options_of_setup_lift_no_limit(run_script: RunScript, stubs: Stub
 
 
 @pytest.mark.parametrize("environ", [{}, {"POSIXLY_CORRECT": "1"}])
-def test_program_exiting_with_0_runs_once_in_posix_mode(
+def test_program_runs_once_and_is_done_under_bash_posix_mode(
     run_script: RunScript, tmp_path: Path, environ: dict[str, str]
 ) -> None:
     program = r'echo "\${POSIXLY_CORRECT-unset}" >>ran'
@@ -35,7 +37,9 @@ def test_program_exiting_with_0_runs_once_in_posix_mode(
 
 
 @pytest.mark.parametrize("file", ["exit", "began"])
-def test_words_of_a_run_folder_are_counted_but_never_run(run_script: RunScript, tmp_path: Path, file: str) -> None:
+def test_attempt_files_containing_shell_code_are_read_without_executing_it(
+    run_script: RunScript, tmp_path: Path, file: str
+) -> None:
     then = tmp_path / "run/attempts/7.0"
     then.mkdir(parents=True)
     for name, text in {
@@ -52,7 +56,7 @@ def test_words_of_a_run_folder_are_counted_but_never_run(run_script: RunScript, 
 
 
 @pytest.mark.parametrize("outcome", ["requeue term 5", None])
-def test_stop_beside_a_preemption_is_recorded_as_stopped_by_the_user(
+def test_run_stopped_during_a_preemption_exits_75_and_is_recorded_as_stopped(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str | None
 ) -> None:
     """Since 24.05 Slurm itself requeues a job that ends in its grace time: the next attempt finds the run stopped."""
@@ -86,14 +90,18 @@ def killed(tmp_path: Path, notice: str) -> dict[str, object]:
     return values
 
 
-def test_time_zone_of_the_submitter_changes_no_cause(run_script: RunScript, tmp_path: Path) -> None:
+def test_time_zone_of_the_submitter_does_not_hide_slurmstepds_preemption_notice(
+    run_script: RunScript, tmp_path: Path
+) -> None:
     environ = {"TZ": "Asia/Tokyo"}  # slurmd's own is UTC
     run_script(killed(tmp_path, "DUE TO PREEMPTION"), **environ)
     run_script(killed(tmp_path, "DUE TO PREEMPTION"), restart=1, **environ)
     assert cause(tmp_path) == "preempted"
 
 
-def test_slurm_time_format_changes_no_cause(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_slurm_time_format_variable_does_not_hide_a_preemption(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
     stubs.on(
         "scontrol",
@@ -103,18 +111,20 @@ def test_slurm_time_format_changes_no_cause(run_script: RunScript, stubs: Stubs,
     assert cause(tmp_path) == "preempted"
 
 
-def test_variables_of_setup_redirect_no_run(run_script: RunScript, tmp_path: Path) -> None:
+def test_run_dir_variable_in_launch_setup_does_not_redirect_the_run(run_script: RunScript, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     run_script({"command": ["true"], "launch": {"setup": f"run_dir={tmp_path}/elsewhere"}})
     assert cause(tmp_path) == "done"
 
 
-def test_wait_after_a_crash_is_spent_in_the_queue(run_script: RunScript, stubs: Stubs) -> None:
+def test_restart_wait_is_set_as_start_time_of_the_requeued_job(run_script: RunScript, stubs: Stubs) -> None:
     run_script({"command": ["bash", "-c", "exit 3"], "restart": {"start": {"wait_s": 600}}})
     assert any("StartTime=" in call for call in stubs.calls("scontrol"))
 
 
-def test_progress_resets_the_doubling_of_waits(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_saved_checkpoint_resets_the_doubling_of_restart_waits(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
     values = worker(tmp_path, "requeue term 5") | {"restart": {"preempted": {"wait_s": 600}}}
     for restart in range(3):
@@ -125,7 +135,7 @@ def test_progress_resets_the_doubling_of_waits(run_script: RunScript, stubs: Stu
     assert max(waits) <= 600
 
 
-def test_cancelled_chain_announces_no_requeue(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_cancelled_chain_sends_no_requeue_notice(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     program = ["bash", "-c", 'echo "$CLUSTERDP_EVENT" >>"$STUBS/announced"']
     stubs.on("sleep", '[ "$1" != 10 ] || exec /bin/sleep 10')  # the time that a message may take
     values = killed(tmp_path, f"uid {os.getuid()}") | {

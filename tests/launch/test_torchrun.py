@@ -59,7 +59,7 @@ def logs(stubs: Stubs, tmp_path: Path) -> Path:
     return tmp_path / "run" / "attempts" / "7.0" / "logs"
 
 
-def test_torchrun_ranks_follow_slurms_order_of_the_nodes(run_script: RunScript, logs: Path) -> None:
+def test_torchrun_ranks_follow_slurms_node_order(run_script: RunScript, logs: Path) -> None:
     code = 'import os; print(os.environ["GROUP_RANK"], os.environ["SLURM_NODEID"], os.environ["RANK"])'
     done = run_script({**TWO_NODES, "command": [sys.executable, "-c", code]})
     assert done.returncode == 0, [log.read_text() for log in logs.iterdir()]
@@ -67,7 +67,7 @@ def test_torchrun_ranks_follow_slurms_order_of_the_nodes(run_script: RunScript, 
     assert said == [["0", "0", "0"], ["0", "0", "1"], ["1", "1", "2"], ["1", "1", "3"]]
 
 
-def test_torchrun_store_never_unpickles_bytes_of_another_user(
+def test_torchrun_store_does_not_unpickle_bytes_of_a_foreign_process(
     run_script: RunScript, stubs: Stubs, logs: Path, tmp_path: Path
 ) -> None:
     """They stop the job, as every torch job's store lets them; they run nothing."""
@@ -92,7 +92,7 @@ def test_torchrun_store_never_unpickles_bytes_of_another_user(
     assert not marker.exists(), (logs / "node-00000.out").read_text()
 
 
-def test_torchrun_agents_restart_once_with_the_next_port_if_theirs_is_taken(run_script: RunScript, logs: Path) -> None:
+def test_torchrun_agents_restart_with_the_next_port_if_theirs_is_taken(run_script: RunScript, logs: Path) -> None:
     with socket.socket() as taken:  # bound, not listening: the script's probe finds nobody
         for job in range(7, 107):
             try:
@@ -107,7 +107,7 @@ def test_torchrun_agents_restart_once_with_the_next_port_if_theirs_is_taken(run_
     assert f"the port was taken; once more with {FIRST_PORT + job * 10 + 1}." in done.stderr
 
 
-def test_torchrun_agent_waits_for_its_ranks_by_torch_elastic_shutdown_timeout(tmp_path: Path) -> None:
+def test_torch_elastic_shutdown_timeout_limits_the_torchrun_agents_wait_for_its_ranks(tmp_path: Path) -> None:
     """By itself it kills them after 30 s, in the middle of a longer grace time. To see it obey, it is told 1 s here."""
     deaf = f"trap '' TERM; touch {tmp_path}/up; for _ in {{1..60}}; do sleep 1; done"
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]

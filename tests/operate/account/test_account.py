@@ -58,7 +58,7 @@ def preempted_and_killed(builder: RunBuilder) -> None:
     third.finished(120).exited()
 
 
-def test_parts_of_each_attempt_add_up_to_its_allocated_time(builder: RunBuilder) -> None:
+def test_time_parts_of_preempted_lost_and_done_attempts_sum_to_allocated_time(builder: RunBuilder) -> None:
     preempted_and_killed(builder)
     found = account(builder)
     first, second, third = found.attempts
@@ -72,7 +72,7 @@ def test_parts_of_each_attempt_add_up_to_its_allocated_time(builder: RunBuilder)
     assert [round(attempt.again_s) for attempt in found.attempts] == [0, 0, 19]
 
 
-def test_suspended_time_is_neither_allocated_nor_steps(builder: RunBuilder) -> None:
+def test_suspended_time_counts_as_neither_allocated_nor_step_time(builder: RunBuilder) -> None:
     """Slurm's Elapsed leaves it out, too. The second suspension falls into the last step before a crash."""
     attempt = builder.submitted().attempt(awake=T0 + 2)
     builder.now = T0 + 19
@@ -89,7 +89,7 @@ def test_suspended_time_is_neither_allocated_nor_steps(builder: RunBuilder) -> N
     assert found.parts.allocated == pytest.approx(found.place.seconds)
 
 
-def test_goodput_is_the_share_of_kept_steps_with_hours_by_cause(builder: RunBuilder) -> None:
+def test_goodput_is_kept_step_time_over_allocated_time_with_losses_by_cause(builder: RunBuilder) -> None:
     preempted_and_killed(builder)
     found = account(builder)
     assert found.goodput == pytest.approx(118 / (100 + 200 + 101), rel=0.02)
@@ -114,7 +114,7 @@ def test_jobs_without_gpus_are_counted_in_core_hours(
     assert account(RunBuilder(builder.run.path.parent / "other").submitted()).unit == ""
 
 
-def test_command_job_has_only_running_time_and_no_goodput(builder: RunBuilder) -> None:
+def test_command_job_has_running_and_shutdown_time_but_no_goodput(builder: RunBuilder) -> None:
     attempt = builder.submitted(entry="").attempt(awake=T0 + 2)
     builder.passes(30)
     attempt.exited(0).requeued("done")
@@ -123,7 +123,7 @@ def test_command_job_has_only_running_time_and_no_goodput(builder: RunBuilder) -
     assert found.goodput is None
 
 
-def test_killed_command_ran_until_its_last_output(builder: RunBuilder) -> None:
+def test_killed_command_counts_as_running_until_its_last_log_output(builder: RunBuilder) -> None:
     import os
 
     attempt = builder.submitted(entry="").attempt(awake=T0 + 2).printed("epoch 3\n")
@@ -134,7 +134,7 @@ def test_killed_command_ran_until_its_last_output(builder: RunBuilder) -> None:
     assert parts(account(builder).attempts[0]) == {"running": 20, "unseen": 38}
 
 
-def test_attempt_dead_before_its_first_step_counts_as_startup(builder: RunBuilder) -> None:
+def test_time_of_an_attempt_without_steps_is_startup_once_another_reports_steps(builder: RunBuilder) -> None:
     died = builder.submitted().attempt("7.0")
     builder.passes(60)
     died.exited(1).requeued("crash")
@@ -143,7 +143,7 @@ def test_attempt_dead_before_its_first_step_counts_as_startup(builder: RunBuilde
     assert parts(account(builder).attempts[0]) == {"startup": 61, "shutdown": 1}
 
 
-def test_time_between_the_last_record_and_a_crash_is_unseen(builder: RunBuilder) -> None:
+def test_time_between_the_last_record_and_a_crash_counts_as_unseen(builder: RunBuilder) -> None:
     """A rank that hangs for half an hour until the collective times out has trained nothing in that time."""
     attempt = builder.submitted().attempt().spent(5, startup=0, steps=1)
     builder.passes(1800)
@@ -154,7 +154,7 @@ def test_time_between_the_last_record_and_a_crash_is_unseen(builder: RunBuilder)
 
 
 @pytest.mark.parametrize("code", [0, 75])
-def test_time_before_a_clean_exit_is_shutdown(builder: RunBuilder, code: int) -> None:
+def test_time_before_exit_code_0_or_75_is_not_counted_as_unseen(builder: RunBuilder, code: int) -> None:
     """As a script with own_job(), which writes no outcome."""
     attempt = builder.submitted().attempt().spent(5, startup=0, steps=1)
     builder.passes(20)
@@ -162,7 +162,7 @@ def test_time_before_a_clean_exit_is_shutdown(builder: RunBuilder, code: int) ->
     assert account(builder).attempts[0].parts.unseen == 0
 
 
-def test_time_for_sending_notices_is_shutdown(builder: RunBuilder) -> None:
+def test_time_for_sending_notices_counts_as_shutdown(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt().spent(5, startup=0, steps=1)
     attempt.exited(134).requeued("crash")
     builder.passes(8)
@@ -170,7 +170,7 @@ def test_time_for_sending_notices_is_shutdown(builder: RunBuilder) -> None:
     assert parts(account(builder).attempts[0])["shutdown"] == 10
 
 
-def test_startup_is_charged_to_only_one_cause(builder: RunBuilder) -> None:
+def test_startup_time_is_charged_only_once_despite_an_attempt_without_records(builder: RunBuilder) -> None:
     """An attempt whose records are lost, as on a full disk, is in no time of ours."""
     builder.submitted().attempt("7.0", **WIDE).requeued("preempted")
     builder.event("started", "7.1", "batch", cpus="4")
@@ -190,14 +190,14 @@ def test_running_attempt_lasts_until_now_with_its_steps_kept(builder: RunBuilder
     assert parts(account(builder).attempts[0])["lost"] == 1  # it has ended, and saved nothing
 
 
-def test_unrecorded_end_is_the_last_sign_of_life(builder: RunBuilder) -> None:
+def test_attempt_without_a_recorded_end_ends_at_its_last_record(builder: RunBuilder) -> None:
     builder.submitted().attempt().spent(50, startup=0, steps=1)
     attempt = account(builder).attempts[0]
     assert not attempt.place.on_record
     assert attempt.parts.unseen == 0
 
 
-def test_slurmstepds_notice_and_kill_wait_set_the_end_of_an_attempt(builder: RunBuilder) -> None:
+def test_slurmstepds_notice_sets_an_attempts_end_despite_a_later_exit_record(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt(awake=T0 + 2)
     builder.now = T0 + 49
     builder.notice("DUE TO TIME LIMIT")
@@ -207,7 +207,7 @@ def test_slurmstepds_notice_and_kill_wait_set_the_end_of_an_attempt(builder: Run
     assert (place.begin, place.end, place.on_record) == (T0 + 2, T0 + 51, True)
 
 
-def test_waiting_time_of_a_chain_link_starts_after_the_previous_job(builder: RunBuilder) -> None:
+def test_queue_time_of_a_chain_job_starts_at_its_predecessors_end(builder: RunBuilder) -> None:
     first = builder.submitted("7").attempt("7.0")
     builder.event("submitted", "7.0", "batch", job="8")
     builder.passes(1000)
@@ -219,7 +219,7 @@ def test_waiting_time_of_a_chain_link_starts_after_the_previous_job(builder: Run
     assert found.attempts[1].queue_s == pytest.approx(21)
 
 
-def test_clock_difference_of_the_controller_adds_no_time(builder: RunBuilder) -> None:
+def test_clock_difference_of_the_slurm_controller_adds_no_queue_time(builder: RunBuilder) -> None:
     """Or one whose clock was moved: `clusterdp fake advance`."""
     first = builder.submitted().attempt("7.0", awake=T0 + 2).queued(T0 + 3601, T0 + 3602)
     builder.passes(50)
@@ -232,14 +232,14 @@ def test_clock_difference_of_the_controller_adds_no_time(builder: RunBuilder) ->
     assert [attempt.queue_s for attempt in found.attempts] == [pytest.approx(1), pytest.approx(5)]
 
 
-def test_damaged_checkpoints_lose_steps_of_several_attempts(builder: RunBuilder) -> None:
+def test_restore_from_an_older_checkpoint_counts_lost_steps_of_several_attempts(builder: RunBuilder) -> None:
     builder.submitted().attempt("7.0").spent(100, startup=0, steps=1).saved(100).requeued("preempted")
     builder.attempt("7.1").restored(100).spent(200, startup=0, steps=1).saved(200).requeued("preempted")
     builder.attempt("7.2").restored(50).spent(60, startup=0, steps=1)
     assert [attempt.steps_lost for attempt in account(builder, builder.now).attempts] == [50, 100, 0]
 
 
-def test_resume_from_an_older_step_counts_no_lost_steps(builder: RunBuilder) -> None:
+def test_resume_from_a_chosen_step_counts_no_skipped_steps_as_lost(builder: RunBuilder) -> None:
     builder.submitted().attempt("7.0").spent(100, startup=0, steps=1).saved(100).requeued("preempted")
     builder.submitted("8", from_step=50).attempt("8.0").restored(50).spent(60, startup=0, steps=1)
     assert [attempt.steps_lost for attempt in account(builder, builder.now).attempts] == [0, 0]
@@ -318,7 +318,9 @@ def build(builder: RunBuilder, story: list[dict[str, object]]) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(story=histories(), runs=st.booleans())
-def test_parts_of_any_history_add_up_to_the_allocated_time(story: list[dict[str, object]], runs: bool) -> None:
+def test_time_parts_of_random_histories_add_up_to_the_allocated_time(
+    story: list[dict[str, object]], runs: bool
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         builder = RunBuilder(Path(folder) / "run")
         build(builder, story)
@@ -336,5 +338,5 @@ def test_parts_of_any_history_add_up_to_the_allocated_time(story: list[dict[str,
     assert sum(each.attempts for each in found.by_cause) <= len(found.attempts)
 
 
-def test_parts_are_added_by_name() -> None:
+def test_time_parts_are_summed_by_name() -> None:
     assert Parts(kept=1, lost=2) + Parts(kept=3) == replace(Parts(), kept=4, lost=2)

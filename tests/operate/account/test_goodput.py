@@ -62,7 +62,7 @@ def has(data: dict[str, Any], schema: dict[str, Any]) -> bool:
     return list(data) == list(schema) and all(isinstance(data[key], kind) for key, kind in schema.items())
 
 
-def test_goodput_table_has_attempts_causes_and_lost_time(builder: RunBuilder) -> None:
+def test_goodput_prints_a_table_of_attempts_causes_and_lost_time(builder: RunBuilder) -> None:
     preempted_and_killed(builder)
     lines = printed(builder).splitlines()
     assert lines[:6] == [
@@ -83,7 +83,7 @@ def test_goodput_table_has_attempts_causes_and_lost_time(builder: RunBuilder) ->
 
 
 @pytest.mark.parametrize(("columns", "nodes"), [(80, False), (120, True)])
-def test_goodput_table_fits_the_terminal(
+def test_goodput_table_fits_the_terminal_and_drops_nodes_at_80_columns(
     builder: RunBuilder, monkeypatch: pytest.MonkeyPatch, columns: int, nodes: bool
 ) -> None:
     class Terminal(io.StringIO):
@@ -102,7 +102,7 @@ def test_goodput_table_fits_the_terminal(
     assert ("nodes" in table[0]) == nodes
 
 
-def test_goodput_json_has_the_documented_keys_and_types(builder: RunBuilder) -> None:
+def test_goodput_json_has_the_expected_keys_and_types(builder: RunBuilder) -> None:
     preempted_and_killed(builder)
     data = json.loads(printed(builder, as_json=True))
     assert has(data, ACCOUNT)
@@ -113,7 +113,7 @@ def test_goodput_json_has_the_documented_keys_and_types(builder: RunBuilder) -> 
         assert sum(each["parts_s"].values()) == pytest.approx(each["allocated_s"])
 
 
-def test_unknown_goodput_is_null_in_json(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_unknown_goodput_is_null_in_json_and_explained_in_the_text(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted(entry="").attempt()
     queue.answers("7|RUNNING|None|n1")
     data = json.loads(printed(builder, as_json=True, now=builder.now + 60))
@@ -131,7 +131,7 @@ def test_unknown_goodput_is_null_in_json(builder: RunBuilder, queue: FakeQueue) 
     assert "running: its program does not say what it does; job.loop() does" in text
 
 
-def test_goodput_names_an_unrecorded_end_with_the_sacct_command(builder: RunBuilder) -> None:
+def test_goodput_offers_sacct_for_an_attempt_with_an_unrecorded_end(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt().spent(5, startup=0, steps=1)
     builder.attempt("7.1").finished()
     attempt.files.cause.write_text("lost\n")
@@ -139,11 +139,11 @@ def test_goodput_names_an_unrecorded_end_with_the_sacct_command(builder: RunBuil
     assert "the end of attempt 1 is not on record: `sacct --duplicates -j 7` may know it" in text
 
 
-def test_goodput_of_a_run_without_attempts_is_one_line(builder: RunBuilder) -> None:
+def test_goodput_of_a_run_without_attempts_reports_missing_records(builder: RunBuilder) -> None:
     assert "Nothing is on record yet" in printed(builder.submitted())
 
 
-def test_goodput_table_shortens_many_attempts(builder: RunBuilder) -> None:
+def test_goodput_table_of_60_attempts_omits_the_oldest_40(builder: RunBuilder) -> None:
     builder.submitted()
     for i in range(60):
         builder.attempt(f"7.{i}").requeued("preempted")
@@ -152,7 +152,7 @@ def test_goodput_table_shortens_many_attempts(builder: RunBuilder) -> None:
     assert "40 older: --json has them" in text
 
 
-def test_status_has_a_line_of_goodput(builder: RunBuilder) -> None:
+def test_status_prints_a_line_with_goodput_and_lost_hours(builder: RunBuilder) -> None:
     preempted_and_killed(builder)
     out = io.StringIO()
     show_status(builder.run, out, now=T0 + 600)
@@ -160,7 +160,9 @@ def test_status_has_a_line_of_goodput(builder: RunBuilder) -> None:
     assert words in out.getvalue().splitlines()
 
 
-def test_goodput_takes_a_run_or_the_latest(builder: RunBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_goodput_takes_an_absolute_or_relative_run_folder(
+    builder: RunBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
     preempted_and_killed(builder)
     assert main(["goodput", str(builder.run.path)]) == 0
     assert "goodput    29.4 %" in capsys.readouterr().out
@@ -169,7 +171,7 @@ def test_goodput_takes_a_run_or_the_latest(builder: RunBuilder, capsys: pytest.C
     assert json.loads(capsys.readouterr().out)["unit"] == "GPU-hours"
 
 
-def test_times_and_hours_are_short() -> None:
+def test_times_and_hours_of_goodput_are_printed_in_short_form() -> None:
     values = (0, 0.04, 4.26, 9.96, 59.6, 252, 3599.7, 3725, 100_000, 4e6)
     assert [brief(v) for v in values] == [
         "-",

@@ -20,7 +20,7 @@ from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
 
 
-def test_cancel_writes_its_marker_before_scancel(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_cancel_writes_the_cancelled_marker_before_calling_scancel(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt()
     queue.answers("7|RUNNING|None|n1")
     queue.write("scancel", f"[ -e {builder.run.cancelled} ] || echo too early >>{queue.folder}/asked\n")
@@ -31,7 +31,7 @@ def test_cancel_writes_its_marker_before_scancel(builder: RunBuilder, queue: Fak
     assert [e["job"] for e in read_events(builder.run) if e["event"] == "cancelled"] == ["7"]
 
 
-def test_cancel_ends_every_live_job_of_the_run(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_cancel_calls_scancel_for_every_live_job_of_the_run(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted("7").attempt("7.0").failed()
     builder.submitted("8").submitted("9")
     queue.answers("7|FAILED|None|", "8|RUNNING|None|n1", "9|PENDING|Dependency|")
@@ -39,7 +39,7 @@ def test_cancel_ends_every_live_job_of_the_run(builder: RunBuilder, queue: FakeQ
     assert [line for line in queue.asked if line.startswith("scancel")] == ["scancel 8", "scancel 9"]
 
 
-def test_cancel_ends_a_job_resubmitted_meanwhile(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_cancel_also_cancels_a_job_resubmitted_meanwhile(builder: RunBuilder, queue: FakeQueue) -> None:
     """A batch script that had not seen the marker yet may resubmit itself."""
     builder.submitted("7").attempt("7.0")
     event = '{"time":1800000000,"event":"submitted","attempt":"7.0","job":"8"}'
@@ -78,13 +78,13 @@ def test_cancel_leaves_a_finished_run_unchanged(builder: RunBuilder, queue: Fake
     assert read_history(builder.run).state is RunState.DONE
 
 
-def test_cancel_ends_a_failed_run_requeued_by_hand(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_cancel_cancels_the_requeued_job_of_a_failed_run(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().failed()
     queue.answers("7|PENDING|BeginTime|")
     assert "cancelled job 7" in cancel(builder.run)
 
 
-def test_cancel_under_a_silent_controller_keeps_the_marker_and_names_the_remedy(
+def test_cancel_with_an_unreachable_controller_keeps_the_marker_and_names_the_remedy(
     builder: RunBuilder, queue: FakeQueue
 ) -> None:
     builder.submitted()
@@ -96,7 +96,7 @@ def test_cancel_under_a_silent_controller_keeps_the_marker_and_names_the_remedy(
     assert builder.run.cancelled.exists()
 
 
-def test_cancel_without_squeue_cancels_the_recorded_jobs(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_cancel_with_a_failing_squeue_cancels_recorded_unfinished_jobs(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted("7").attempt("7.0").failed()
     builder.submitted("8").submitted("9")
     queue.answers(error="Unable to contact slurm controller")
@@ -104,7 +104,9 @@ def test_cancel_without_squeue_cancels_the_recorded_jobs(builder: RunBuilder, qu
     assert [line for line in queue.asked if line.startswith("scancel")] == ["scancel 8", "scancel 9"]
 
 
-def test_run_after_a_failed_scancel_still_has_state_waiting(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_run_with_a_failed_scancel_stays_waiting_and_status_offers_cancel_again(
+    builder: RunBuilder, queue: FakeQueue
+) -> None:
     builder.submitted()
     queue.answers("7|PENDING|Priority|")
     queue.write("scancel", "exit 1\n")
@@ -119,13 +121,13 @@ def test_run_after_a_failed_scancel_still_has_state_waiting(builder: RunBuilder,
     assert current_status(read_history(builder.run)).state is RunState.CANCELLED
 
 
-def test_marker_error_without_a_known_job_names_no_job(builder: RunBuilder) -> None:
+def test_cancelled_marker_error_names_no_job_if_none_is_known(builder: RunBuilder) -> None:
     (builder.run.path / f".cancelled.{os.getpid()}").mkdir()
     with pytest.raises(RunError, match=r"cannot be written.* and try again\.$"):
         mark_cancelled(builder.run, None)
 
 
-def test_cancel_without_a_writable_marker_calls_no_scancel(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_cancel_unable_to_write_its_marker_calls_no_scancel(builder: RunBuilder, queue: FakeQueue) -> None:
     """A scancel without the marker would look like a preemption."""
     builder.submitted().attempt()
     queue.answers("7|RUNNING|None|n1")

@@ -40,7 +40,9 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-def test_rm_removes_a_run_in_its_final_state(over: RunDir, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rm_removes_a_finished_run_and_dry_run_only_lists_it(
+    over: RunDir, elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     remember(over)
     assert rm("digits", "--dry-run") == 0
     out = capsys.readouterr().out
@@ -86,7 +88,7 @@ def test_rm_refuses_a_run_with_a_live_job(
     assert files(over.path) == before
 
 
-def test_rm_refuses_a_run_with_a_job_submitted_by_hand(over: RunDir, queue: FakeQueue) -> None:
+def test_rm_refuses_a_run_with_a_queued_job_submitted_by_hand(over: RunDir, queue: FakeQueue) -> None:
     """`sbatch job.sbatch` by hand, which is still in the queue."""
     queue.write("squeue", f'case "$*" in *--me*) echo "9|PENDING|{over.path}/job.sbatch";; esac\n')
     assert rm("digits", "--yes") == 4
@@ -120,7 +122,7 @@ def test_rm_refuses_a_run_of_unknown_state(
     assert over.path.exists()
 
 
-def test_rm_removes_runs_of_a_deleted_cluster_or_never_submitted(
+def test_rm_removes_runs_of_a_deleted_cluster_and_never_submitted_runs(
     builder: RunBuilder, queue: FakeQueue, elsewhere: Path, tmp_path: Path
 ) -> None:
     builder.submitted(cluster=str(tmp_path / "gone/slurm.conf")).attempt()
@@ -132,7 +134,7 @@ def test_rm_removes_runs_of_a_deleted_cluster_or_never_submitted(
     assert files(elsewhere / "runs") == set()
 
 
-def test_rm_removes_the_other_runs_if_one_is_refused(
+def test_rm_removes_finished_runs_even_if_other_named_runs_are_refused(
     over: RunDir, elsewhere: Path, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     RunBuilder(elsewhere / "runs/live").submitted("8").attempt("8.0")
@@ -144,7 +146,7 @@ def test_rm_removes_the_other_runs_if_one_is_refused(
     assert not over.path.exists()
 
 
-def test_rm_refuses_folders_and_links_unlike_runs(
+def test_rm_refuses_foreign_folders_links_nested_runs_and_the_current_folder(
     over: RunDir, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project = elsewhere / "project"  # somebody's own, with a config.yaml
@@ -169,7 +171,7 @@ def test_rm_refuses_folders_and_links_unlike_runs(
     assert over.path.exists()
 
 
-def test_rm_follows_no_link(over: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rm_deletes_no_files_behind_symlinks(over: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text("x")
@@ -182,14 +184,16 @@ def test_rm_follows_no_link(over: RunDir, tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/run", "/scratch/x", "../elsewhere"])
-def test_rm_names_and_keeps_the_checkpoint_url(over: RunDir, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rm_dry_run_lists_the_checkpoint_url_as_kept(
+    over: RunDir, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     values = {"command": ["true"], "name": "digits", "checkpoint": {"url": url}}
     over.config.write_text(config.dump(config.from_mapping(values)))
     assert rm("digits", "--dry-run") == 0
     assert url in capsys.readouterr().out.split("stays")[1]
 
 
-def test_rm_refuses_a_run_during_a_resume(over: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rm_refuses_a_run_locked_by_a_submit(over: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     with RunLock(over):
         assert rm("digits", "--yes") == 4
     assert "has been submitting a job of it" in capsys.readouterr().err
@@ -206,7 +210,7 @@ def test_rm_refuses_a_run_resumed_during_the_confirmation(
     assert over.path.exists()
 
 
-def test_interrupted_rm_leaves_no_run_and_can_be_finished(
+def test_failed_rm_hides_the_run_and_a_second_rm_removes_the_rest(
     over: RunDir, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     remember(over)
@@ -254,7 +258,7 @@ def test_rm_removes_leftovers_of_an_interrupted_rm(over: RunDir, elsewhere: Path
     assert files(elsewhere / "runs") == set()
 
 
-def test_rm_counts_only_the_space_to_be_freed(over: RunDir, tmp_path: Path) -> None:
+def test_rm_counts_hard_linked_files_only_if_their_space_is_freed(over: RunDir, tmp_path: Path) -> None:
     before = module.plan_removal("digits").nbytes
     assert 1_000_000 <= before < 1_200_000
     os.link(over.path / "big", over.path / "big2")
@@ -263,7 +267,7 @@ def test_rm_counts_only_the_space_to_be_freed(over: RunDir, tmp_path: Path) -> N
     assert module.plan_removal("digits").nbytes < 200_000
 
 
-def test_rm_removes_a_run_of_a_stopped_fake_cluster_still_on_path(
+def test_rm_removes_a_run_of_a_stopped_but_still_selected_fake_cluster(
     builder: RunBuilder, queue: FakeQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conf = tmp_path / "fake/slurm.conf"
@@ -277,7 +281,9 @@ def test_rm_removes_a_run_of_a_stopped_fake_cluster_still_on_path(
     assert not builder.run.path.exists()
 
 
-def test_rm_of_a_missing_run_is_an_error_without_a_terminal(over: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rm_of_a_missing_run_without_yes_reports_the_missing_folder(
+    over: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert rm("nosuch") == 4
     assert "nosuch: no such run folder" in capsys.readouterr().err
 

@@ -78,21 +78,21 @@ def test_resume_refuses_a_held_job_and_advises_cancel(
         check_resumable(builder.run)
 
 
-def test_resume_refuses_a_cancelled_job_still_completing(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_resume_refuses_a_cancelled_run_with_a_completing_job(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt()
     queue.answers("7|COMPLETING|None|n1")
     with pytest.raises(RunError, match="still ending"):
         check_resumable(builder.cancelled().run)
 
 
-def test_resume_refuses_under_a_silent_controller(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_resume_is_refused_if_squeue_cannot_reach_the_controller(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().failed()
     queue.answers(error="Unable to contact slurm controller")
     with pytest.raises(SlurmError, match="not known whether job 7 is over"):
         check_resumable(builder.run)
 
 
-def test_resume_requires_cancel_if_the_cluster_is_unreachable(
+def test_resume_without_squeue_is_refused_until_the_run_is_cancelled(
     builder: RunBuilder, checkpoints: list[SimpleNamespace]
 ) -> None:
     builder.submitted().attempt()
@@ -108,7 +108,7 @@ def test_resume_from_accepts_a_step_with_a_checkpoint(
     check_resumable(builder.run, from_step=100)
 
 
-def test_resume_from_lists_the_steps_with_checkpoints(
+def test_resume_from_a_missing_step_lists_the_steps_with_checkpoints(
     builder: RunBuilder, queue: FakeQueue, checkpoints: list[SimpleNamespace]
 ) -> None:
     builder.submitted().attempt().failed()
@@ -126,7 +126,7 @@ def test_resume_from_without_any_checkpoint_is_refused(builder: RunBuilder, queu
         check_resumable(builder.run, from_step=1)
 
 
-def test_cancel_marker_returns_if_the_resume_fails(builder: RunBuilder) -> None:
+def test_cancelled_marker_is_restored_if_a_resume_fails(builder: RunBuilder) -> None:
     builder.cancelled()
     marker = builder.run.cancelled.read_text()
 
@@ -164,7 +164,9 @@ def contents(folder: Path) -> dict[str, bytes]:
         ("params: {}\nother:\n  epochs: 2\n", "To train on, raise what ends it, if its params have that."),
     ],
 )
-def test_resume_hint_of_a_finished_run_names_an_existing_param(params: str, said: str, builder: RunBuilder) -> None:
+def test_resume_hint_of_a_finished_run_names_only_params_of_its_config(
+    params: str, said: str, builder: RunBuilder
+) -> None:
     builder.run.config.write_text(f"name: digits\n{params}backend: sbatch\n")
     builder.submitted().attempt().trained(1, 40).finished(40)
     assert (nothing_left(builder.run) or "").endswith(said)

@@ -30,7 +30,7 @@ def test_stop_of_an_entry_run_writes_a_mark_without_scancel(builder: RunBuilder,
     assert [e["job"] for e in read_events(builder.run) if e["event"] == "stop-asked"] == ["7"]
 
 
-def test_stop_of_a_command_run_sends_term_after_its_mark(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_stop_of_a_command_run_sends_sigterm_after_writing_its_mark(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted(entry="").attempt()
     queue.answers("7|RUNNING|None|n1")
     queue.write("scancel", f"[ -e {builder.run.stop} ] || echo too early >>{queue.folder}/asked\n")
@@ -39,7 +39,9 @@ def test_stop_of_a_command_run_sends_term_after_its_mark(builder: RunBuilder, qu
     assert "too early" not in queue.asked
 
 
-def test_stop_without_a_reachable_cluster_is_an_error(builder: RunBuilder, queue: FakeQueue, tmp_path: Path) -> None:
+def test_stop_of_a_command_run_without_squeue_writes_its_mark_and_fails(
+    builder: RunBuilder, queue: FakeQueue, tmp_path: Path
+) -> None:
     (tmp_path / "fake").mkdir()
     builder.submitted(entry="", cluster=str(tmp_path / "fake")).attempt()
     with pytest.raises(RunError, match=r"no squeue here that knows its cluster .* its program was not told"):
@@ -48,7 +50,7 @@ def test_stop_without_a_reachable_cluster_is_an_error(builder: RunBuilder, queue
     assert queue.asked == []
 
 
-def test_stop_removes_a_waiting_job_from_the_queue(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_stop_cancels_a_waiting_job_and_records_the_run_as_stopped(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted(entry="digits:main").attempt().stopped(120).requeued("preempted")
     queue.answers("7|PENDING|BeginTime|")
     assert "job 7 has left the queue" in stop(builder.run)
@@ -64,7 +66,7 @@ def test_stop_leaves_a_finished_run_unmarked(builder: RunBuilder, queue: FakeQue
 
 
 @pytest.mark.parametrize("name", ["clusterdp stop", "job.stop: the loss has diverged"])
-def test_ending_of_a_stopped_attempt_names_the_user(builder: RunBuilder, name: str) -> None:
+def test_ending_of_a_stopped_attempt_names_the_source_of_the_stop(builder: RunBuilder, name: str) -> None:
     attempt = builder.submitted(entry="digits:main").attempt()
     attempt._rank0("signal", name=name, step=119)
     attempt.saved(120).outcome("stop user 120")
@@ -77,7 +79,7 @@ def test_ending_of_a_stopped_attempt_names_the_user(builder: RunBuilder, name: s
     assert not [line for line in told if "the last" in line]  # no log: nothing has failed
 
 
-def test_resume_removes_the_stop_mark_unless_it_fails(builder: RunBuilder) -> None:
+def test_stop_mark_is_removed_by_a_resume_and_restored_if_it_fails(builder: RunBuilder) -> None:
     builder.submitted()
     builder.run.stop.write_text("mark")
     with pytest.raises(RuntimeError), uncancelled(builder.run):

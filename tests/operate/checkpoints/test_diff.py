@@ -25,14 +25,14 @@ def state(**other: Any) -> dict[str, Any]:
     return {"model": model(), "optimizer": {"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": groups}} | other
 
 
-def test_checkpoint_diff_of_equal_states_in_other_files_is_identical(save: Save, cli: Run) -> None:
+def test_checkpoint_diff_reports_equal_states_of_two_folders_as_identical(save: Save, cli: Run) -> None:
     save(1, state(), at="a"), save(1, state(), at="b")
     code, out = cli("diff", "a", "b")
     assert code == 0
     assert out.splitlines()[-1] == "identical: 3 tensors and all that goes with them, to the last bit"
 
 
-def test_checkpoint_diff_measures_one_changed_element(save: Save, cli: Run) -> None:
+def test_checkpoint_diff_measures_a_tensor_with_one_changed_element(save: Save, cli: Run) -> None:
     other = state()
     other["model"]["big"][345_678] = 1.5
     save(100, state()), save(200, other)
@@ -44,7 +44,7 @@ def test_checkpoint_diff_measures_one_changed_element(save: Save, cli: Run) -> N
     assert "random numbers" not in out
 
 
-def test_checkpoint_diff_lists_missing_tensors_and_other_shapes_or_dtypes(save: Save, cli: Run) -> None:
+def test_checkpoint_diff_lists_missing_tensors_and_different_shapes_and_dtypes(save: Save, cli: Run) -> None:
     save(1, {"model": {"a": torch.zeros(3), "b": torch.zeros(3), "c": torch.zeros(3), "same": torch.zeros(2)}}, at="a")
     save(
         1,
@@ -76,14 +76,14 @@ def test_checkpoint_diff_lists_changed_values_by_key(save: Save, cli: Run) -> No
     assert out.endswith("\n0 of 3 tensors differ\n")
 
 
-def test_checkpoint_diff_reports_another_kind_of_container(save: Save, cli: Run) -> None:
+def test_checkpoint_diff_reports_a_list_changed_to_a_tuple(save: Save, cli: Run) -> None:
     save(1, {"x": {"a": [1, 2]}}, at="a"), save(1, {"x": {"a": (1, 2)}}, at="b")
     code, out = cli("diff", "a", "b")
     assert code == 1
     assert "\nstate: the same values in other containers\n" in out
 
 
-def test_checkpoint_diff_reports_random_numbers_in_one_line(folder: Path, cli: Run) -> None:
+def test_checkpoint_diff_reports_changed_random_state_in_one_line(folder: Path, cli: Run) -> None:
     for seed in (1, 2):
         torch.manual_seed(seed)
         Checkpointer(folder, {"model": thing(model())}).save(seed)
@@ -97,7 +97,7 @@ def test_checkpoint_diff_reports_random_numbers_in_one_line(folder: Path, cli: R
     assert cli("diff", "saved@1", "saved@2", "--only", "model")[0] == 0
 
 
-def test_checkpoint_diff_compares_state_of_each_rank(folder: Path, cli: Run) -> None:
+def test_checkpoint_diff_reports_changed_per_rank_state(folder: Path, cli: Run) -> None:
     for step in (1, 2):
         torch.manual_seed(0)
         own = thing({"seen": step, "buffer": torch.full((5,), float(step))}, per_rank=True)
@@ -108,12 +108,12 @@ def test_checkpoint_diff_compares_state_of_each_rank(folder: Path, cli: Run) -> 
     assert "\nrank 0/loader/buffer: other values\n" in out
 
 
-def test_checkpoint_diff_shortens_many_values(save: Save, cli: Run) -> None:
+def test_checkpoint_diff_abbreviates_a_long_list_of_changed_values(save: Save, cli: Run) -> None:
     save(1, {"x": {str(i): 0 for i in range(50)}}, at="a"), save(1, {"x": {str(i): 1 for i in range(50)}}, at="b")
     assert "\nand 30 more values\n" in cli("diff", "a", "b")[1]
 
 
-def test_checkpoint_diff_of_commits_sharing_files_reads_no_data(save: Save, folder: Path, cli: Run) -> None:
+def test_checkpoint_diff_of_checkpoints_sharing_files_reads_no_data(save: Save, folder: Path, cli: Run) -> None:
     first = save(1)
     Checkpointer(folder, {"model": thing(model())}).restore(1, retire_later=True)
     save(2)
@@ -125,7 +125,9 @@ def test_checkpoint_diff_of_commits_sharing_files_reads_no_data(save: Save, fold
     assert (code, out.splitlines()[-1]) == (0, "identical: both are made of the same files")
 
 
-def test_checkpoint_diff_refuses_damaged_bytes(save: Save, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoint_diff_of_damaged_bytes_is_a_one_line_checksum_error(
+    save: Save, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     save(1), flip(data_file(folder, save(2).token))
     assert main(["checkpoint", "diff", "saved", "1", "2"]) == 5
     out, err = capsys.readouterr()
@@ -137,7 +139,7 @@ def test_checkpoint_diff_refuses_damaged_bytes(save: Save, folder: Path, capsys:
     ("words", "code"),
     [(["saved"], 2), (["saved", "1", "2", "3"], 2), (["saved", "1", "9"], 5), (["saved", "nowhere"], 4)],
 )
-def test_checkpoint_diff_mistake_is_one_line(
+def test_checkpoint_diff_with_wrong_arguments_is_a_one_line_error(
     save: Save, capsys: pytest.CaptureFixture[str], words: list[str], code: int
 ) -> None:
     save(1)
@@ -145,13 +147,13 @@ def test_checkpoint_diff_mistake_is_one_line(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_checkpoint_diff_only_names_the_existing_objects(save: Save, cli: Run) -> None:
+def test_checkpoint_diff_only_with_a_missing_object_lists_the_existing_objects(save: Save, cli: Run) -> None:
     save(1, at="a"), save(2, at="b")
     code, out = cli("diff", "a", "b", "--only", "optimizer")
     assert code == 5 and "It has: model." in out
 
 
-def test_checkpoint_diff_compares_huge_integers(save: Save, cli: Run) -> None:
+def test_checkpoint_diff_compares_integers_of_5000_digits(save: Save, cli: Run) -> None:
     save(1, {"model": {"n": 10**5000, "w": torch.ones(1)}}), save(2, {"model": {"n": 7, "w": torch.ones(1)}})
     code, said = cli("diff", "saved", 1, 2)
     assert code == 1

@@ -75,7 +75,7 @@ def test_module_loads_its_exported_safetensors_file(folder: Path, elsewhere: Pat
     assert equal(load_file("all.safetensors")["model.first.weight"], training.model.first.weight.detach())
 
 
-def test_module_and_optimizer_load_their_exported_pt_file(folder: Path, cli: Run) -> None:
+def test_exported_pt_file_equals_the_state_of_module_and_optimizer(folder: Path, cli: Run) -> None:
     training = Training(seed=1, adam=True)
     for parameter in training.model.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -90,7 +90,7 @@ def test_module_and_optimizer_load_their_exported_pt_file(folder: Path, cli: Run
     assert equal(torch.load("m.pth", weights_only=True), training.model.state_dict())
 
 
-def test_exported_pt_file_holds_any_state_unchanged(save: Save, cli: Run) -> None:
+def test_exported_pt_file_keeps_every_supported_type_of_state(save: Save, cli: Run) -> None:
     save(1, {"x": EVERYTHING})
     assert cli("export", "saved", "x.pt")[0] == 0
     for options in ({"weights_only": True}, {"weights_only": False}, {"weights_only": True, "mmap": True}):
@@ -99,7 +99,7 @@ def test_exported_pt_file_holds_any_state_unchanged(save: Save, cli: Run) -> Non
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
 @pytest.mark.parametrize("name", sorted(DTYPES))
-def test_export_writes_every_dtype_in_both_formats(save: Save, cli: Run, name: str) -> None:
+def test_export_writes_every_dtype_to_pt_and_supported_dtypes_to_safetensors(save: Save, cli: Run, name: str) -> None:
     one = as_bytes(torch.arange(1, 4).to(DTYPES[name])).clone().view(DTYPES[name])
     state = {"x": {"odd": torch.ones(3, dtype=torch.uint8), "it": one, "wide": torch.ones(2, dtype=torch.float64)}}
     save(1, state)
@@ -118,7 +118,7 @@ def test_export_writes_every_dtype_in_both_formats(save: Save, cli: Run, name: s
         assert not Path("x.safetensors").exists()
 
 
-def test_exported_tied_weights_stay_tied_in_pt_and_doubled_in_safetensors(save: Save, cli: Run) -> None:
+def test_exported_tied_weights_stay_tied_in_pt_and_are_duplicated_in_safetensors(save: Save, cli: Run) -> None:
     weight = torch.rand(5)
     save(1, {"model": {"embedding": weight, "head": weight}})
     assert cli("export", "saved", "x.pt", "--only", "model")[0] == 0
@@ -128,13 +128,13 @@ def test_exported_tied_weights_stay_tied_in_pt_and_doubled_in_safetensors(save: 
     assert equal(load_file("x.safetensors"), {"embedding": weight, "head": weight})
 
 
-def test_exported_numpy_arrays_are_tensors(save: Save, cli: Run) -> None:
+def test_exported_numpy_arrays_become_torch_tensors(save: Save, cli: Run) -> None:
     save(1, {"x": {"array": numpy.arange(3), "scalar": numpy.float32(2)}})
     assert cli("export", "saved", "x.pt")[0] == 0
     assert equal(torch.load("x.pt", weights_only=True)["x"], {"array": torch.arange(3), "scalar": torch.tensor(2.0)})
 
 
-def test_exported_keys_colliding_with_dots_have_slashes(save: Save, cli: Run) -> None:
+def test_safetensors_export_uses_slashes_for_keys_colliding_with_dotted_keys(save: Save, cli: Run) -> None:
     save(1, {"x": {"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}, "c": torch.ones(2)}})
     assert cli("export", "saved", "x.safetensors", "--only", "x")[0] == 0
     assert equal(load_file("x.safetensors"), {"a.b": torch.zeros(1), "a/b": torch.ones(1), "c": torch.ones(2)})
@@ -150,7 +150,7 @@ def test_exported_safetensors_tensors_are_aligned(save: Save, cli: Run) -> None:
     assert (starts["c"] % 64, starts["b"] % 2) == (0, 0)
 
 
-def test_export_takes_the_named_step(save: Save, cli: Run) -> None:
+def test_export_takes_the_newest_or_the_named_step(save: Save, cli: Run) -> None:
     save(1), save(2)
     for words, step in (([], 2), (["--step", 1], 1)):
         cli("export", "saved", "x.pt", "--force", *words)
@@ -167,7 +167,7 @@ def test_export_overwrites_a_file_only_with_force(save: Save, cli: Run) -> None:
     assert torch.load("x.pt")["model"]["name"] == "m"
 
 
-def test_export_force_writes_through_links_and_refuses_pipes(save: Save, cli: Run) -> None:
+def test_export_force_writes_through_symlinks_and_refuses_pipes(save: Save, cli: Run) -> None:
     save(1)
     Path("old.pt").write_text("old")
     os.symlink("old.pt", "x.pt")
@@ -189,7 +189,7 @@ def test_export_of_damaged_bytes_leaves_the_old_file_unchanged(save: Save, folde
     assert sorted(os.listdir()) == before
 
 
-def test_export_to_a_full_disk_leaves_no_file(save: Save, cli: Run, monkeypatch: Any) -> None:
+def test_export_to_a_full_disk_is_an_error_and_leaves_no_file(save: Save, cli: Run, monkeypatch: Any) -> None:
     save(1)
 
     def full(*_: Any) -> None:
@@ -212,7 +212,9 @@ def test_export_to_a_full_disk_leaves_no_file(save: Save, cli: Run, monkeypatch:
         (["nowhere", "x.pt"], 4, "no such run folder"),
     ],
 )
-def test_export_mistake_is_one_line(save: Save, cli: Run, words: list[str], code: int, said: str) -> None:
+def test_export_with_wrong_arguments_is_a_one_line_error(
+    save: Save, cli: Run, words: list[str], code: int, said: str
+) -> None:
     save(1)
     found, out = cli("export", *words)
     assert found == code and said in out
@@ -241,7 +243,7 @@ def peak_mb(*words: str) -> float:
     return int(done.stderr) / 1024
 
 
-def test_export_and_verify_use_bounded_memory(folder: Path) -> None:
+def test_checkpoint_export_verify_and_diff_use_bounded_memory(folder: Path) -> None:
     """A state of 100 MB whose tensors have 4 MB each goes through less than 48 MB of memory, Python's own aside."""
     state = {f"layer{i:02}": torch.full((1 << 20,), float(i)) for i in range(24)}
     Checkpointer(folder, {"model": thing(state)}).save(1)
@@ -253,7 +255,9 @@ def test_export_and_verify_use_bounded_memory(folder: Path) -> None:
     assert peak_mb("diff", "saved", "twin") - base < 2 * 48
 
 
-def test_export_of_a_pt_file_without_torch_is_refused(save: Save, cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_of_a_pt_file_is_refused_if_torch_is_missing(
+    save: Save, cli: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save(1)
     monkeypatch.delitem(sys.modules, "clusterdp.checkpoint.load.torch_file", raising=False)
     monkeypatch.delattr("clusterdp.checkpoint.load.torch_file", raising=False)

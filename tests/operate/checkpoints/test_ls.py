@@ -24,7 +24,7 @@ def test_checkpoint_ls_lists_the_newest_commit_first_not_the_highest_step(save: 
     assert all(len(line) <= 80 for line in lines[:5])
 
 
-def test_checkpoint_ls_names_the_phases(save: Save, folder: Path, cli: Run) -> None:
+def test_checkpoint_ls_shows_the_phase_of_each_checkpoint(save: Save, folder: Path, cli: Run) -> None:
     save(1)
     checkpointer = Checkpointer(folder, {"model": thing(model(2))}, keep_last=99)
     checkpointer.begin("finetune", {"model": thing(model(2))})
@@ -36,7 +36,7 @@ def test_checkpoint_ls_names_the_phases(save: Save, folder: Path, cli: Run) -> N
     assert [each["phase"] for each in listed] == ["finetune", ""]
 
 
-def test_checkpoint_ls_names_a_damaged_manifest_beside_the_others(save: Save, folder: Path, cli: Run) -> None:
+def test_checkpoint_ls_names_a_damaged_manifest_beside_good_checkpoints(save: Save, folder: Path, cli: Run) -> None:
     good = save(1)
     bad = manifest_file(folder, save(2).token)
     flip(bad, 60)
@@ -48,7 +48,7 @@ def test_checkpoint_ls_names_a_damaged_manifest_beside_the_others(save: Save, fo
     assert last.startswith(f"damaged  step_00000002/{bad.name}: its first line does not match its digest")
 
 
-def test_checkpoint_ls_json_has_all_checkpoints_and_damages(save: Save, folder: Path, cli: Run) -> None:
+def test_checkpoint_ls_json_lists_all_checkpoints_and_damaged_manifests(save: Save, folder: Path, cli: Run) -> None:
     first, second = save(1, attempt="7.0"), save(2)
     flip(manifest_file(folder, save(3).token), 60)
     code, out = cli("ls", "saved", "--json")
@@ -66,7 +66,7 @@ def test_checkpoint_ls_json_has_all_checkpoints_and_damages(save: Save, folder: 
     assert [damage["name"].split("/")[0] for damage in data["damaged"]] == ["step_00000003"]
 
 
-def test_checkpoint_ls_of_a_run_without_checkpoints_is_empty(builder: RunBuilder, cli: Run) -> None:
+def test_checkpoint_ls_without_checkpoints_prints_empty_json_or_a_text_error(builder: RunBuilder, cli: Run) -> None:
     code, out = cli("ls", "digits", "--json")
     assert code == 0
     assert json.loads(out)["checkpoints"] == []
@@ -76,7 +76,7 @@ def test_checkpoint_ls_of_a_run_without_checkpoints_is_empty(builder: RunBuilder
     )
 
 
-def test_checkpoint_ls_counts_shared_files_once(save: Save, folder: Path, cli: Run) -> None:
+def test_checkpoint_ls_counts_the_size_of_shared_files_once(save: Save, folder: Path, cli: Run) -> None:
     total = save(1).bytes + save(2).bytes
     Checkpointer(folder, {"model": thing(model())}).restore(1, retire_later=True)
     assert f"3 checkpoints, {size(total)}" in cli("ls", "saved")[1]

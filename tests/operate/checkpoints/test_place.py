@@ -14,7 +14,7 @@ from tests.operate.builder import RunBuilder
 from tests.operate.checkpoints.conftest import Run, Save, thing
 
 
-def test_checkpoints_of_a_run_are_found_by_folder_name_or_job(builder: RunBuilder, save: Save) -> None:
+def test_locate_finds_checkpoints_by_run_folder_name_job_id_or_latest_run(builder: RunBuilder, save: Save) -> None:
     builder.submitted("7")
     save(3, at=builder.run.checkpoints)
     remember(builder.run)
@@ -26,13 +26,15 @@ def test_checkpoints_of_a_run_are_found_by_folder_name_or_job(builder: RunBuilde
     assert locate("7@3").newest().step == 3
 
 
-def test_checkpoint_url_of_a_run_leads_to_its_checkpoints(builder: RunBuilder, save: Save, tmp_path: Path) -> None:
+def test_locate_finds_checkpoints_at_the_checkpoint_url_of_the_run_config(
+    builder: RunBuilder, save: Save, tmp_path: Path
+) -> None:
     builder.run.config.write_text(f"checkpoint: {{url: {tmp_path}/far}}\n")
     save(3, at=tmp_path / "far")
     assert locate("digits").newest().step == 3
 
 
-def test_relative_checkpoint_url_starts_at_the_ranks_working_folder(builder: RunBuilder, save: Save) -> None:
+def test_relative_checkpoint_url_is_resolved_from_the_ranks_working_folder(builder: RunBuilder, save: Save) -> None:
     builder.run.config.write_text("checkpoint: {url: near}\n")
     builder.submitted(dir=str(builder.run.path.parent))
     save(3, at=builder.run.path.parent / "near")
@@ -43,13 +45,13 @@ def test_relative_checkpoint_url_starts_at_the_ranks_working_folder(builder: Run
 
 
 @pytest.mark.parametrize("text", ["checkpoint: 3\n", "a: [\n", "- 1\n"])
-def test_unreadable_run_config_is_an_error_in_locate(builder: RunBuilder, text: str) -> None:
+def test_locate_refuses_a_run_with_an_invalid_config(builder: RunBuilder, text: str) -> None:
     builder.run.config.write_text(text)
     with pytest.raises(RunError, match=r"config\.yaml: is not the config of a run\. Name"):
         locate("digits")
 
 
-def test_checkpoints_are_found_by_folder_or_step_folder(save: Save, folder: Path) -> None:
+def test_locate_finds_checkpoints_by_checkpoint_folder_step_folder_or_file_url(save: Save, folder: Path) -> None:
     save(3), save(4)
     assert locate(str(folder)).newest().step == 4
     assert locate("saved/step_00000003/").newest().step == 3
@@ -57,14 +59,14 @@ def test_checkpoints_are_found_by_folder_or_step_folder(save: Save, folder: Path
     assert locate(f"file://{folder}").newest().step == 4
 
 
-def test_checkpoints_folder_of_a_run_leads_to_its_run(builder: RunBuilder, save: Save) -> None:
+def test_locate_finds_the_run_of_its_checkpoints_folder_or_step_folder(builder: RunBuilder, save: Save) -> None:
     assert locate("runs/digits").run == builder.run
     save(3, at=builder.run.checkpoints)
     assert locate("runs/digits/checkpoints").run == builder.run
     assert locate("runs/digits/checkpoints/step_00000003").run == builder.run
 
 
-def test_checkpoints_are_found_by_url(save: Save) -> None:
+def test_locate_finds_checkpoints_by_url_and_step(save: Save) -> None:
     save(3, at="memory://where/test")
     assert locate("memory://where/test").newest().step == 3
     assert locate("memory://where/test@3").newest().step == 3
@@ -90,7 +92,9 @@ def test_locate_chooses_a_commit_by_token_or_the_newest_of_a_step(save: Save, fo
     assert len(locate("saved@3").of_which(locate("saved").commits()[0])) == 2
 
 
-def test_missing_run_or_step_is_an_error_with_its_name(save: Save, elsewhere: Path, builder: RunBuilder) -> None:
+def test_locate_names_the_missing_run_checkpoints_or_step_in_its_error(
+    save: Save, elsewhere: Path, builder: RunBuilder
+) -> None:
     (elsewhere / "empty").mkdir()
     for word in ("nowhere", "empty", "999"):
         with pytest.raises(RunError, match=word):
@@ -117,7 +121,7 @@ def test_unreadable_checkpoint_folder_is_an_error(save: Save, folder: Path) -> N
         folder.chmod(0o755)
 
 
-def test_path_may_contain_an_at_sign(save: Save, elsewhere: Path) -> None:
+def test_checkpoint_path_may_contain_an_at_sign(save: Save, elsewhere: Path) -> None:
     save(3, {"x": thing({}).state}, at=elsewhere / "me@2")
     assert locate("me@2").newest().step == 3
     assert locate("me@2@3").newest().step == 3

@@ -21,7 +21,9 @@ def steps(folder: Path) -> list[int]:
     return [info.step for info in list_checkpoints(folder)]
 
 
-def test_prune_dry_run_lists_victims_and_freed_space(save: Save, folder: Path, cli: Run) -> None:
+def test_prune_dry_run_prints_its_deletions_and_freed_space_without_deleting(
+    save: Save, folder: Path, cli: Run
+) -> None:
     freed = save(1).bytes + save(2).bytes
     save(3)
     code, out = cli("prune", "saved", "--keep-last", 1, "--dry-run")
@@ -47,7 +49,7 @@ def test_prune_keeps_the_newest_and_every_nth_checkpoint(save: Save, folder: Pat
     assert "saved: nothing to delete" in cli("prune", "saved", "--keep-last", 2, "--keep-every", 3, "--yes")[1]
 
 
-def test_prune_keeps_the_newest_good_checkpoint_behind_bad_ones(save: Save, folder: Path, cli: Run) -> None:
+def test_prune_keeps_the_newest_good_checkpoint_older_than_a_damaged_one(save: Save, folder: Path, cli: Run) -> None:
     save(1), save(2)
     flip(data_file(folder, save(3).token))
     code, out = cli("prune", "saved", "--keep-last", 1, "--yes")
@@ -64,7 +66,7 @@ def test_prune_deletes_no_checkpoint_if_all_are_damaged(save: Save, folder: Path
     assert steps(folder) == [1, 2]
 
 
-def test_prune_leaves_a_damaged_manifest(save: Save, folder: Path, cli: Run) -> None:
+def test_prune_does_not_delete_a_damaged_manifest(save: Save, folder: Path, cli: Run) -> None:
     bad = manifest_file(folder, save(1).token)
     save(2), save(3)
     flip(bad, 60)
@@ -72,7 +74,7 @@ def test_prune_leaves_a_damaged_manifest(save: Save, folder: Path, cli: Run) -> 
     assert steps(folder) == [3] and bad.exists()
 
 
-def test_prune_keeps_and_does_not_count_files_shared_with_kept_commits(save: Save, folder: Path, cli: Run) -> None:
+def test_prune_keeps_and_does_not_count_files_shared_with_kept_checkpoints(save: Save, folder: Path, cli: Run) -> None:
     save(1)
     freed = save(2).bytes
     Checkpointer(folder, {"model": thing(model())}).restore(1, retire_later=True)
@@ -108,7 +110,9 @@ def test_prune_on_a_terminal_deletes_only_after_yes(
     assert steps(folder) == left
 
 
-def test_prune_refuses_a_live_run(builder: RunBuilder, queue: FakeQueue, save: Save, cli: Run) -> None:
+def test_prune_refuses_a_run_with_a_live_job_without_force(
+    builder: RunBuilder, queue: FakeQueue, save: Save, cli: Run
+) -> None:
     builder.submitted("7").attempt("7.0").trained(1, 3)
     queue.answers("7|RUNNING|None|n1")
     for step in (1, 2):
@@ -135,7 +139,9 @@ def test_prune_refuses_a_run_of_unknown_state(builder: RunBuilder, queue: FakeQu
     assert steps(builder.run.checkpoints) == [2]
 
 
-def test_prune_reports_undeletable_checkpoints(save: Save, folder: Path, cli: Run, monkeypatch: Any) -> None:
+def test_prune_exits_5_and_deletes_the_rest_if_a_checkpoint_is_undeletable(
+    save: Save, folder: Path, cli: Run, monkeypatch: Any
+) -> None:
     for step in (1, 2, 3):
         save(step)
     delete = retention.delete
@@ -154,13 +160,13 @@ def test_prune_reports_undeletable_checkpoints(save: Save, folder: Path, cli: Ru
 
 
 @pytest.mark.parametrize("words", [["--keep-last", "0"], ["--keep-last", "1", "--keep-every", "0"]])
-def test_prune_refuses_a_rule_without_kept_checkpoints(save: Save, folder: Path, cli: Run, words: list[str]) -> None:
+def test_prune_refuses_zero_for_keep_last_and_keep_every(save: Save, folder: Path, cli: Run, words: list[str]) -> None:
     save(1)
     assert cli("prune", "saved", *words, "--yes")[0] == 2
     assert steps(folder) == [1]
 
 
-def test_prune_deletes_no_file_behind_a_link(save: Save, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prune_deletes_no_file_behind_a_symlink(save: Save, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     theirs = folder.parent / "theirs"
     save(1, at=theirs)
     before = sorted(path.name for path in theirs.glob("*/*"))

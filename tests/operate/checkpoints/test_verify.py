@@ -24,7 +24,7 @@ def test_verify_reports_good_checkpoints_and_verified_bytes(save: Save, cli: Run
 
 
 @pytest.mark.parametrize("at", [0, 4095, 5000, 1 << 20, 2_000_000, -1])
-def test_verify_finds_a_flipped_bit_anywhere(save: Save, folder: Path, cli: Run, at: int) -> None:
+def test_verify_finds_a_flipped_bit_at_any_position(save: Save, folder: Path, cli: Run, at: int) -> None:
     save(1)
     bad = data_file(folder, save(2).token)
     flip(bad, at)
@@ -36,7 +36,7 @@ def test_verify_finds_a_flipped_bit_anywhere(save: Save, folder: Path, cli: Run,
     assert out.splitlines()[3].startswith("1 of 2 good")
 
 
-def test_verify_names_every_damaged_file(save: Save, folder: Path, cli: Run) -> None:
+def test_verify_names_each_truncated_missing_and_corrupted_file(save: Save, folder: Path, cli: Run) -> None:
     token = save(1).token
     os.truncate(data_file(folder, token), 100)
     (folder / f"step_00000001/{token}-r0000.json").unlink()
@@ -60,7 +60,7 @@ def test_verify_reports_damage_in_either_line_of_a_manifest(save: Save, folder: 
     assert cli("verify", "saved@2")[0] == 1
 
 
-def test_verify_step_checks_a_single_step(save: Save, folder: Path, cli: Run) -> None:
+def test_verify_step_checks_only_the_named_step(save: Save, folder: Path, cli: Run) -> None:
     flip(data_file(folder, save(1).token))
     total = save(2).bytes
     code, out = cli("verify", "saved", "--step", 2)
@@ -69,7 +69,7 @@ def test_verify_step_checks_a_single_step(save: Save, folder: Path, cli: Run) ->
     assert cli("verify", "saved", "--step", 3)[0] == 5
 
 
-def test_verify_does_not_report_an_unreadable_file_as_bad(
+def test_verify_reports_an_unreadable_file_as_unread_not_bad(
     save: Save, cli: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = save(1).token
@@ -88,7 +88,9 @@ def test_verify_does_not_report_an_unreadable_file_as_bad(
     assert out.count(".safetensors: ") == 1, "the others are read nevertheless, and are good"
 
 
-def test_verify_reads_shared_files_once(save: Save, folder: Path, cli: Run) -> None:
+def test_verify_reads_shared_files_once_and_reports_each_affected_checkpoint(
+    save: Save, folder: Path, cli: Run
+) -> None:
     total = save(1).bytes + save(2).bytes
     Checkpointer(folder, {"model": thing(model())}).restore(1, retire_later=True)
     code, out = cli("verify", "saved")

@@ -17,7 +17,7 @@ def pairs(curve: Curve) -> list[tuple[int, float]]:
     return list(zip(curve.kept.steps.tolist(), curve.kept.values.tolist(), strict=True))
 
 
-def test_curves_take_the_later_value_of_a_repeated_step(builder: RunBuilder) -> None:
+def test_curves_take_the_later_attempts_value_of_a_repeated_step(builder: RunBuilder) -> None:
     first = builder.submitted().attempt("7.0")
     for step in (1, 2, 3, 4):
         first.measured(step=step, loss=1.0)
@@ -38,14 +38,14 @@ def test_curves_of_a_run_restarted_from_scratch_drop_earlier_values(builder: Run
     assert pairs(curves(builder).metrics["loss"]) == [(1, 2.0)]
 
 
-def test_curves_after_resume_from_an_older_step_drop_later_values(builder: RunBuilder) -> None:
+def test_curves_after_resume_from_an_older_step_drop_values_of_later_steps(builder: RunBuilder) -> None:
     builder.submitted().attempt("7.0").trained(1, 4).saved(4).finished(4)
     builder.submitted("8", from_step=2)
     builder.attempt("8.0").restored(2).measured(step=3, loss=9.0)
     assert [step for step, _ in pairs(curves(builder).metrics["loss"])] == [1, 2, 3]
 
 
-def test_curves_count_and_omit_values_other_than_finite_numbers(builder: RunBuilder) -> None:
+def test_curves_omit_non_numeric_values_and_list_non_finite_steps(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt("7.0").measured(step=1, loss=1.0, digest="ab", done=True)
     attempt.measured(step=2, loss="nan").measured(step=3, loss="inf").measured(step=4, loss=0.5)
     found = curves(builder).metrics
@@ -54,12 +54,12 @@ def test_curves_count_and_omit_values_other_than_finite_numbers(builder: RunBuil
     assert set(found) == {"loss"}
 
 
-def test_metric_without_a_step_belongs_to_the_step_before(builder: RunBuilder) -> None:
+def test_metric_recorded_without_a_step_belongs_to_the_preceding_step(builder: RunBuilder) -> None:
     builder.submitted().attempt("7.0").measured(step=7, loss=1.0).measured(accuracy=0.9)
     assert pairs(curves(builder).metrics["accuracy"]) == [(7, 0.9)]
 
 
-def test_curves_skip_torn_and_foreign_lines(builder: RunBuilder) -> None:
+def test_curves_skip_truncated_and_malformed_metric_lines(builder: RunBuilder) -> None:
     builder.submitted().attempt("7.0").measured(step=1, loss=1.0)
     with (builder.run.metrics / "7.0.jsonl").open("a") as file:
         file.write('{"time": 5.0, "step"\n\n[1]\n{"step":2,"loss":0.5}\n{"step":3,"loss":0.2')

@@ -42,7 +42,9 @@ def shown(a: RunBuilder, b: RunBuilder, as_json: bool = False) -> str:
     return out.getvalue()
 
 
-def test_diff_shows_config_packages_ends_and_code_of_two_runs(runs: tuple[RunBuilder, RunBuilder]) -> None:
+def test_diff_prints_differing_config_packages_final_metrics_and_code_of_two_runs(
+    runs: tuple[RunBuilder, RunBuilder],
+) -> None:
     assert (
         shown(*runs)
         == """\
@@ -70,12 +72,14 @@ def test_diff_json_has_config_packages_and_changed_files(runs: tuple[RunBuilder,
     assert data["ended"] == {"loss": [0.5, 0.25]}
 
 
-def test_diff_of_equal_runs_is_one_line(runs: tuple[RunBuilder, RunBuilder]) -> None:
+def test_diff_of_a_run_with_itself_prints_one_line(runs: tuple[RunBuilder, RunBuilder]) -> None:
     said = "The two runs do not differ in config, code, packages, state and last metrics.\n"
     assert shown(runs[0], runs[0]) == said
 
 
-def test_diff_compares_runs_without_source_record_or_code(runs: tuple[RunBuilder, RunBuilder]) -> None:
+def test_diff_omits_packages_and_commit_of_a_run_with_invalid_source_record(
+    runs: tuple[RunBuilder, RunBuilder],
+) -> None:
     a, b = runs
     b.run.source.write_text("[torn")
     (a.run.code / "old.py").unlink()
@@ -84,7 +88,7 @@ def test_diff_compares_runs_without_source_record_or_code(runs: tuple[RunBuilder
     assert "commit       111111111111  -" in text
 
 
-def test_diff_with_an_unreadable_config_is_an_error(runs: tuple[RunBuilder, RunBuilder]) -> None:
+def test_diff_of_a_run_with_a_missing_config_is_an_error(runs: tuple[RunBuilder, RunBuilder]) -> None:
     runs[1].run.config.unlink()
     with pytest.raises(RunError, match=r"b/config\.yaml: cannot be read: No such file or directory"):
         shown(*runs)

@@ -33,14 +33,16 @@ def test_plot_draws_a_curve_with_last_value_and_resume_marks(run: str, capsys: p
     assert "\x1b" not in out
 
 
-def test_plot_without_a_metric_draws_loss_and_lists_the_others(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot_without_a_metric_name_draws_loss_first_and_lists_undrawn_metrics(
+    run: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["plot", run]) == 0
     out = capsys.readouterr().out
     assert out.index("loss  0.01667 at step 60") < out.index("lr  0.25 at step 60")
     assert out.splitlines()[-1] == "also measured: accuracy"
 
 
-def test_plot_lines_fit_a_narrow_terminal(run: str) -> None:
+def test_plot_lines_fit_a_terminal_of_40_columns(run: str) -> None:
 
     leader, follower = pty.openpty()
     environ = os.environ | {"COLUMNS": "40", "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
@@ -51,7 +53,7 @@ def test_plot_lines_fit_a_narrow_terminal(run: str) -> None:
     assert max(map(len, lines)) == 40
 
 
-def test_plot_of_a_missing_metric_lists_the_existing_ones(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot_of_an_unknown_metric_lists_the_existing_metrics(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plot", run, "los"]) == 2
     said = "clusterdp: los: the run has no such metric. Did you mean loss? There are: loss, accuracy, lr.\n"
     assert capsys.readouterr().err == said
@@ -63,7 +65,9 @@ def test_plot_of_a_run_without_metrics_is_an_error(builder: RunBuilder, capsys: 
     assert "runs/digits: no metrics are on record." in capsys.readouterr().err
 
 
-def test_plot_writes_a_picture_and_refuses_an_unknown_suffix(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot_writes_an_svg_and_refuses_an_unknown_suffix_or_missing_folder(
+    run: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["plot", run, "-o", "curves.svg", "loss", "lr"]) == 0
     assert capsys.readouterr().out == "curves.svg: loss, lr\n"
     drawn = Path("curves.svg").read_text()

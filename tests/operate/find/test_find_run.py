@@ -23,12 +23,12 @@ def test_find_run_takes_a_run_folder(elsewhere: Path) -> None:
     assert find_run("mine").path == elsewhere / "mine"
 
 
-def test_find_run_looks_for_a_name_in_runs(elsewhere: Path) -> None:
+def test_find_run_finds_a_name_in_the_runs_folder(elsewhere: Path) -> None:
     RunBuilder(elsewhere / "runs" / "digits-1")
     assert find_run("digits-1").path == elsewhere / "runs" / "digits-1"
 
 
-def test_find_run_without_a_word_takes_the_run_submitted_last(elsewhere: Path, tmp_path: Path) -> None:
+def test_find_run_without_an_argument_takes_the_run_submitted_last(elsewhere: Path, tmp_path: Path) -> None:
     RunBuilder(elsewhere / "runs" / "a")
     far = RunBuilder(tmp_path / "scratch" / "b")
     remember(RunDir(elsewhere / "runs" / "a"))
@@ -38,7 +38,7 @@ def test_find_run_without_a_word_takes_the_run_submitted_last(elsewhere: Path, t
     assert find_run().path == elsewhere / "runs" / "a"
 
 
-def test_latest_run_is_the_latest_of_the_current_folder(
+def test_latest_run_belongs_to_the_current_project_never_to_another_project(
     elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     remember(RunBuilder(elsewhere / "runs" / "a").run)
@@ -86,7 +86,7 @@ def test_find_run_skips_a_deleted_latest_run(elsewhere: Path, tmp_path: Path) ->
     assert find_run().path == here.run.path
 
 
-def test_latest_run_without_an_index_is_the_newest_in_runs(elsewhere: Path) -> None:
+def test_latest_run_without_an_index_is_the_newest_in_the_runs_folder(elsewhere: Path) -> None:
     for name, when in (("a", 100), ("b", 300), ("c", 200)):
         os.utime(RunBuilder(elsewhere / "runs" / name).run.config, (when, when))
     assert find_run().path.name == "b"
@@ -100,7 +100,7 @@ def test_find_run_takes_a_job_id(elsewhere: Path, how: str) -> None:
     assert find_run("123").path.name == "b"
 
 
-def test_find_run_by_a_reused_job_id_takes_the_later_run(elsewhere: Path) -> None:
+def test_find_run_by_a_reused_job_id_takes_the_run_submitted_last(elsewhere: Path) -> None:
     first, second = (RunBuilder(elsewhere / "runs" / name).submitted("3") for name in "ab")
     remember(second.run)
     remember(first.run)
@@ -134,13 +134,13 @@ def test_unknown_run_error_offers_the_latest_run(elsewhere: Path, word: str) -> 
         find_run(word)
 
 
-def test_find_run_refuses_a_folder_other_than_a_run(elsewhere: Path) -> None:
+def test_find_run_refuses_a_folder_without_a_run(elsewhere: Path) -> None:
     (elsewhere / "runs").mkdir()
     with pytest.raises(RunError, match="runs: not a run folder"):
         find_run("runs")
 
 
-def test_run_index_is_private_and_survives_torn_lines(elsewhere: Path) -> None:
+def test_run_index_has_mode_0600_and_survives_malformed_lines(elsewhere: Path) -> None:
     run = RunBuilder(elsewhere / "far" / "a").run
     remember(run)
     assert stat.S_IMODE(index_path().stat().st_mode) == 0o600
@@ -154,14 +154,14 @@ def test_run_index_is_private_and_survives_torn_lines(elsewhere: Path) -> None:
     assert find_run().path == run.path
 
 
-def test_unwritable_run_index_does_not_fail_a_submit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unwritable_run_index_is_ignored_by_remember(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     remember(RunDir(tmp_path))
     assert not index_path().exists()
 
 
-def test_find_run_skips_unreadable_folders(
+def test_find_run_skips_unreadable_folders_and_refuses_them_by_name(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     RunBuilder(elsewhere / "runs/mine").submitted("8")
@@ -187,7 +187,7 @@ def test_find_run_skips_unreadable_folders(
     assert f"clusterdp: left out: {elsewhere}/runs/closed: Permission denied." in said.err
 
 
-def test_unique_prefix_of_a_run_name_is_suggested(elsewhere: Path) -> None:
+def test_missing_run_error_suggests_a_run_with_a_unique_name_prefix(elsewhere: Path) -> None:
     for name in ("digits-1", "digits-2", "lenet-1"):
         RunBuilder(elsewhere / "runs" / name)
     with pytest.raises(RunError, match=r"len: no such run folder, .* Did you mean lenet-1\?"):
