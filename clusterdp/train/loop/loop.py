@@ -56,9 +56,8 @@ class Loop(Generic[Batch]):
             scheduler.step()                              # state changes after what may be stopped
 
     An attempt that is stopped while it evaluates repeats all that follows the epoch after the resume, with the same
-    random numbers. Therefore change state after the evaluation, not before. All ranks do the same. `step` counts the
-    batches that are done with; the run's steps count on from `first`, where other loops came before this one (see
-    Phases).
+    random numbers. Change state after the evaluation, not before. All ranks do the same. `step` counts the batches
+    that are done with; the run's steps count on from `first`, where other loops came before this one (see Phases).
 
     With accumulate=k, every k batches are a window, and what is left at the end of an epoch is a shorter one:
 
