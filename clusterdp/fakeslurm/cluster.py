@@ -303,7 +303,7 @@ class FakeCluster:
     def flaky(self, rate: float, seed: int = 0) -> None:
         """Let this part of all calls of sbatch fail, the same ones for the same seed. `flaky(0)` ends it."""
         if not 0 <= rate <= 1:
-            raise FakeSlurmError(f"flaky: {rate:g} is not part of the calls. Write 0 (none) to 1 (all).")
+            raise FakeSlurmError(f"flaky: {rate:g} is not a share of the calls. Write 0 (none) to 1 (all).")
         self._line.ask("flaky", str(rate), str(seed))
 
 

@@ -14,7 +14,6 @@ from clusterdp.fakeslurm.core.release import Release
 from clusterdp.fakeslurm.core.step_plan import ComponentPlan, StepPlan, StreamTarget, TaskPlan
 from clusterdp.fakeslurm.slurmctld.step_plans import bound
 from tests.fakeslurm.conftest import Desk
-from tests.fakeslurm.test_reliability import pids_said
 
 FAILED_7, TERMINATED = 7 << 8, 15
 
@@ -171,7 +170,8 @@ def test_background_child_of_a_self_requeued_script_is_ended_at_once(shared_desk
     job = desk.submit(
         "--requeue", script="[ $SLURM_RESTART_COUNT ] && exit\nsleep 60 & echo $!\nscontrol requeue $SLURM_JOB_ID"
     )
-    (child,) = pids_said(desk, job, 1)
+    desk.until_said(job, "JOB REQUEUE")
+    child = int(desk.output(job).split()[0])
     desk.until(lambda: desk.field(job, "JobState") == "COMPLETED", "the next attempt")
     assert not processes.alive(child)
     assert "DUE TO JOB REQUEUE" in desk.output(job)

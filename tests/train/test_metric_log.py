@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from clusterdp.train.output.metric_log import MetricLog
@@ -37,8 +38,10 @@ def test_metric_log_writes_nan_and_infinity_as_json_strings(tmp_path: Path) -> N
     assert records(tmp_path / "m.jsonl")[0]["best"] == "inf"
 
 
-def test_metric_log_without_a_path_accepts_records() -> None:
+def test_metric_log_without_a_path_writes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     log = MetricLog(None)
     log.step({"step": 1}, {"loss": 1.0})
     log.write(accuracy=1.0)
     log.flush()
+    assert log.path is None and not list(tmp_path.iterdir())
