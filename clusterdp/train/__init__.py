@@ -5,20 +5,20 @@ exactly.
     process/        from the environment of that process to the outcome of its attempt
     job             the handle that the user's function gets
     trainer/        a whole training in one object
-    loop/           batches, restored, saved and stopped
+    loop/           a loop over batches that restores, saves and stops
     data/           from a data set to the batches of one rank
     optim/          precision, accumulation, clipping, averages
     parallel/       a model on many devices
     ranks/          the ranks: rendezvous, agreement, stop, failure
-    profile/        where the time goes
+    profile/        the time of each part of a step
     preflight/      the check of each node before the ranks start
     output/         metrics, events, the log
-    hang/           what notices that no rank makes progress, and which of them is behind
+    hang/           notices that no rank makes progress, and reports which rank is behind
     settings        the worker's part of the config and of the environment
-    argument_names  argument names of other libraries, and what to write here
+    argument_names  argument names of other libraries, and their replacements here
 
-Each piece is usable alone. A plain PyTorch loop becomes preemptible and exactly resuming by the numbered lines; it runs
-under srun, torchrun and plain python (tests/train/raw_loop.py is this very script):
+Each module is usable alone. The numbered lines make a plain PyTorch loop preemptible, with an exact resume. The loop
+runs under srun, torchrun and plain python (tests/train/raw_loop.py is this script):
 
     stop = StopSignal().install()                                             # 1  before anything slow
     group = Group.start(Rendezvous.find())                                    # 2
@@ -49,14 +49,14 @@ under srun, torchrun and plain python (tests/train/raw_loop.py is this very scri
     flags.drain()
     group.close()
 
-With accumulated gradients, tick (12) where the optimizer steps. SeededDataset(data), whose set_epoch() is called like
-the sampler's, makes augmentations resume exactly, too.
+With accumulated gradients, call tick() (12) only where the optimizer steps. SeededDataset(data), whose set_epoch() is
+called like the sampler's, makes augmentations resume exactly, too.
 
-A job, which is a JobHandle, does all of this in job.loop(): a Loop, whose epochs() gives each Epoch. Its NanGuard is
-job.nan_guard(), its Prefetcher is move=True, and seed_everything is the config's train.seed. A Trainer runs on a Loop;
-fit() returns its History, and early_stopping and plateau are called after each epoch.
+A JobHandle does all of this in job.loop(), which returns a Loop; Loop.epochs() yields each Epoch. job.nan_guard()
+returns a NanGuard, move=True uses a Prefetcher, and the config's train.seed is passed to seed_everything(). A Trainer
+runs on a Loop: fit() returns its History, and calls early_stopping and plateau after each epoch.
 
-Names load when they are first used, so that a process can listen to signals before torch is in memory.
+Names load when they are first used, so that a process can handle signals before torch is in memory.
 """
 
 from __future__ import annotations
@@ -153,5 +153,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """For pydoc and help(), which list what is named here."""
+    """Returns the names that pydoc and help() list."""
     return [*globals(), *_HOMES]

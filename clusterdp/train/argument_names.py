@@ -1,4 +1,4 @@
-"""Argument names of other libraries' trainers (Keras, Lightning, Hugging Face, MXNet), and what to write here.
+"""Argument names of other libraries' trainers (Keras, Lightning, Hugging Face, MXNet), and their replacements here.
 
 A wrong argument is reported in one line with the right one.
 """
@@ -18,7 +18,7 @@ from clusterdp.wording import did_you_mean
 
 LOADER = [*inspect.signature(DataLoader).parameters][2:]  # without data set and batch size
 LOADER += ["seed_samples"]
-# The name to write -> the names that it replaces.
+# The advice -> the names for which it is given.
 INSTEAD = {
     "Write fit(train, val)": "validation_data validation val_data valid_data eval_data val_dataset eval_dataset "
     "val_dataloaders val_dataloader eval_dataloader val_loader valid_loader",
@@ -100,13 +100,13 @@ METHOD = {word: remedy for remedy, words in METHODS.items() for word in words.sp
 
 
 class NoSuchMethod(ConfigError, AttributeError):
-    """In one line; an AttributeError, too, so that hasattr() is False."""
+    """A one-line error; an AttributeError, too, so that hasattr() is False."""
 
 
 def check_arguments(
     where: str, given: Iterable[str], known: Collection[str], elsewhere: Mapping[str, Any] = {}
 ) -> None:
-    """ConfigError for a keyword that is not known. elsewhere: name -> a function that may take it."""
+    """Raises ConfigError for an unknown keyword. elsewhere: name -> a function that may take the keyword."""
     for word in given:
         if word not in known:
             raise ConfigError(f"{where}: {word!r} is not an argument here. {_remedy(word, known, elsewhere)}")
@@ -122,20 +122,20 @@ def _remedy(word: str, known: Collection[str], elsewhere: Mapping[str, Any]) -> 
 
 
 def no_such_method(word: str) -> AttributeError:
-    """The error of a Trainer for an unknown method."""
+    """Returns a Trainer's error for an unknown method."""
     if word in METHOD:
         return NoSuchMethod(f"Trainer.{word}: it is not a method here. {METHOD[word]}.")
     return AttributeError(f"'Trainer' object has no attribute {word!r}")
 
 
 def arguments_of(function: Any) -> list[str]:
-    """The names of those that may be given by name."""
+    """Returns the names of the arguments that may be passed by name."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [p.name for p in inspect.signature(function).parameters.values() if p.kind in named and p.name != "self"]
 
 
 def check_parts(model: Any, loss: Any, optimizer: Any, scheduler: Any) -> None:
-    """ConfigError for what is a name or a class, where an object is wanted."""
+    """Raises ConfigError for a name or a class in place of an object."""
     if not isinstance(model, torch.nn.Module):
         raise _wrong("model", model, "a torch.nn.Module")
     if loss is not None and (isinstance(loss, type) or not callable(loss)):
@@ -159,7 +159,7 @@ def check_parts(model: Any, loss: Any, optimizer: Any, scheduler: Any) -> None:
 
 
 def check_trains(model: torch.nn.Module, loss: Any, optimizer: Any) -> None:
-    """ConfigError if the optimizer would change nothing of the model, nor of a loss that has parameters."""
+    """Raises ConfigError if the optimizer has no parameter of the model, nor of a loss that has parameters."""
     modules = [part for part in (model, loss) if isinstance(part, torch.nn.Module)]
     ours = {id(parameter) for module in modules for parameter in module.parameters()}
     theirs = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -188,7 +188,7 @@ def _wrong(what: str, given: Any, right: str) -> ConfigError:
 
 
 def check_options(where: str, options: Mapping[str, Any], target: Any) -> None:
-    """ConfigError for what the target does not take."""
+    """Raises ConfigError for an option that the target does not take."""
     takes = [*inspect.signature(target).parameters][1:]
     for name in options:
         if name not in takes:

@@ -28,7 +28,7 @@ from clusterdp.train.ranks.rank import Rank
 from clusterdp.train.ranks.stop import StopSignal
 from clusterdp.train.settings import WorkerSettings
 
-if TYPE_CHECKING:  # a function that keeps to its own loop need not wait for these
+if TYPE_CHECKING:  # a function with its own loop need not wait for these
     from clusterdp.checkpoint import Checkpointer
     from clusterdp.storage import Storage
     from clusterdp.train.loop.loop import Loop
@@ -40,10 +40,10 @@ Batch = TypeVar("Batch")
 
 
 class JobHandle:
-    """The handle of a job for the user's function, which need not use any of it. There is one in each rank.
+    """The handle of a job for the user's function, which may ignore it. Each rank has one.
 
-    this_rank: this process among its peers, and record: what the attempt writes about itself. The other attributes are
-    theirs, or the config's.
+    this_rank: this process among its peers. record: the attempt's records. The other attributes come from these two, or
+    from the config.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class JobHandle:
         return self.record.step
 
     def wrap(self, model: torch.nn.Module, **options: Any) -> torch.nn.Module:
-        """The model on this rank's device, as the config's `train` has it; in DDP by
-        default. Collective, and before the optimizer is made.
+        """Returns the model on this rank's device, wrapped as set in the config's `train`; in DDP by default.
+        Collective. Call it before the optimizer is made.
 
-        options: DistributedDataParallel's own; the config's come first.
+        options: DistributedDataParallel's own; the config's override them.
         """
         from clusterdp.train.parallel import strategy
 
@@ -97,27 +97,27 @@ class JobHandle:
         return wrapped
 
     def stop(self, why: str) -> None:
-        """Asks for the end of the run. Any rank, or several, may call it at any time. All stop at the same step, save,
-        and the run is not requeued; `clusterdp resume` goes on. It returns: the stop comes within two exchanges of
-        flags."""
+        """Asks for the end of the run, and returns. Any rank, or several, may call stop() at any time. All ranks stop
+        at the same step, within two exchanges of flags, and save. The run is not requeued. `clusterdp resume` continues
+        the run."""
         self.stop_signal.request(f"job.stop: {why}")
 
     @cached_property
     def amp(self) -> Amp:
-        """Mixed precision, as the config's train.amp has it."""
+        """Mixed precision, as set in the config's train.amp."""
         from clusterdp.train.optim.amp import Amp
 
         return Amp(device=self.device, **asdict(self.train.amp))
 
     def nan_guard(self, model: torch.nn.Module) -> NanGuard | None:
-        """The guard for Amp.step(nan_guard=...), as the config's train.on_nan has it; None if it is not set."""
+        """Returns the guard for Amp.step(nan_guard=...), as set in the config's train.on_nan; None if it is not set."""
         from clusterdp.train.optim.nan_guard import NanGuard
 
         on_nan = self.train.on_nan
         return NanGuard(model, self.group, on_nan, step=lambda: self.step + 1) if on_nan is not None else None
 
     def batch_size(self, per_rank: int) -> BatchSize:
-        """The global batch of a step, over all ranks and the config's train.accumulate. Rank 0 prints it."""
+        """Returns the global batch of a step, over all ranks and the config's train.accumulate. Rank 0 prints it."""
         from clusterdp.train.optim.batch_size import BatchSize
 
         batch = BatchSize(per_rank, self.world_size, self.train.accumulate)
@@ -136,16 +136,16 @@ class JobHandle:
         seed_samples: bool = True,
         **options: Any,
     ) -> DataLoader[Any]:
-        """A DataLoader over this rank's share, at a position that is saved. batch_size: of one rank; None: each sample
-        of the data set is a batch already.
+        """Returns a DataLoader over this rank's share, with a position that is saved. batch_size: samples per rank;
+        None: each sample of the data set is a batch already.
 
-        sampler: draws the order of all ranks' samples, as torch's WeightedRandomSampler does; shuffle is then its own.
-        seed_samples: augmentations depend on seed, epoch and sample alone; see SeededDataset, which wraps `dataset`.
-        Tensors and arrays, in a tuple or a mapping too, a TensorDataset or a Subset of one are sliced by the batch,
-        unless options say how samples are read. Shards are dealt out by the file, see there. Any other iterable data
-        set shards itself, by job.rank and job.world_size; see Batches for its position.
-        Its length is that of the whole epoch; see ResumableLoader for `done` and `left`, after a resume in mid-epoch.
-        ConfigError on all ranks alike if there would be no batch at all.
+        sampler: draws the order of all ranks' samples, like torch's WeightedRandomSampler; shuffle has no effect then.
+        seed_samples: augmentations depend only on seed, epoch and sample; see SeededDataset, which wraps `dataset`.
+        Tensors and arrays, also in a tuple or a mapping, a TensorDataset or a Subset of one are sliced per batch,
+        unless options choose how samples are read. Shards are divided by file; see there. Any other iterable data set
+        must divide itself, by job.rank and job.world_size; see Batches for its position.
+        The length is the whole epoch's; see ResumableLoader for `done` and `left`, after a resume within an epoch.
+        Raises ConfigError on all ranks if there would be no batch at all.
         options: DataLoader's; see loader_defaults() for the defaults.
         """
         own = {"shuffle": shuffle, "drop_last": drop_last, "sampler": sampler, "seed_samples": seed_samples}
@@ -164,23 +164,23 @@ class JobHandle:
         name: str = "",
         continues: Loop[Any] | None = None,
     ) -> Loop[Batch]:
-        """Batches to train on, from wherever the run stands. See Loop.
+        """Returns the batches to train on, from the run's position on. See Loop.
 
-        name: of this phase, where the program trains more than once; see Phases. continues: the loop before, which this
-        one goes on from, to more epochs.
-        accumulate: batches to a step of the optimizer. Defaults: the config's train.accumulate, checkpoint.every_*
-        move: to this rank's device, the next batch while this one is trained on; a function then makes of each what the
-        model takes, such as normalised floats. See Prefetcher.
+        name: the name of this phase, if the program trains more than once; see Phases. continues: the previous loop, if
+        this loop continues it to more epochs.
+        accumulate: batches per step of the optimizer. Defaults: the config's train.accumulate, checkpoint.every_*
+        move: moves the next batch to this rank's device during the current step. A function also transforms each batch
+        there, for example to normalised floats. See Prefetcher.
         """
         check_can_be_read_again("loader", loader, epochs)
         saving = self.saving
         if accumulate is None:
             accumulate = self.train.accumulate
         if self.profile.steps is not None:
-            epochs = sys.maxsize  # as many as those steps take
+            epochs = sys.maxsize  # as many as profile.steps take
         if every_steps is None and every_s is None:
             every_steps, every_s = saving.every_steps, saving.every_s
-        if "amp" in self.__dict__:  # it has been used
+        if "amp" in self.__dict__:  # job.amp has been used
             self.amp.check_kept_in(state)
         from clusterdp.train.loop.loop import Loop
 
@@ -189,9 +189,9 @@ class JobHandle:
         return Loop(self.phases, loader, state, epochs=epochs, accumulate=accumulate, move=move, **every, **phase)  # type: ignore[arg-type]
 
     def checkpointer(self, state: Mapping[str, Any], *, beside: str | None = None) -> Checkpointer | None:
-        """A Checkpointer for the state of your own loop. None if the run has no folder and no checkpoint.url.
+        """Returns a Checkpointer for the state of your own loop. None if the run has no folder and no checkpoint.url.
 
-        beside: not the run's checkpoints, but one that stays as it is until it is saved anew, in a folder of this name.
+        beside: for one checkpoint that is kept until its next save, apart from the run's, in folder `<url>-<beside>`.
         """
         saving = self.saving
         if saving.url is None:
@@ -225,16 +225,16 @@ class JobHandle:
         )
 
     def for_measuring(self, params: Mapping[str, Any]) -> JobHandle:
-        """Another handle, for a training that is only measured. No state of it is kept."""
+        """Returns another handle, for a training that is only measured. No state of that training is kept."""
         settings = replace(self._settings, params=params, checkpoint=CheckpointConfig(), metrics=MetricsConfig())
         return JobHandle(settings, self.group, self.stop_signal, self.attempt)
 
     def log(self, **values: Any) -> None:
-        """A record in the metrics, by rank 0: a result such as an accuracy. For losses of steps: loop.log."""
+        """Writes a record to the metrics, on rank 0: a result such as an accuracy. For losses of steps: loop.log()."""
         self.record.log(**values)
 
     def event(self, event: str, **fields: Any) -> None:
-        """A line in the run's ledger, by rank 0; none while the disk is full."""
+        """Writes a line to the run's ledger, on rank 0. While the disk is full, the line is lost."""
         self.record.event(event, **fields)
 
     def _stopwatch(self) -> Stopwatch:
@@ -253,5 +253,5 @@ class JobHandle:
 
 
 def new_attempt_name() -> str:
-    """The name of an attempt without Slurm; such names sort by time."""
+    """Returns the name of an attempt without Slurm. Such names sort by time."""
     return f"local.{time.time_ns() // 1_000_000}"

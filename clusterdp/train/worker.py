@@ -1,7 +1,7 @@
 """The process of one rank: `python -m clusterdp.train.worker RUN_DIR`, under srun, torchrun, submitit, or alone.
 
 Loading torch and the user's modules takes seconds, on a busy NFS a minute, and a preemption in that time must not look
-like a crash. So this file imports little, and the rest after the signal handlers are in place.
+like a crash. Therefore this file imports little, and imports the rest after the signal handlers are in place.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run_in_submitit(run_dir: str) -> Outcome:
-    """Runs in a task of submitit, and puts its signal handlers back. Does not return from a crash."""
+    """Runs in a task of submitit, and restores submitit's signal handlers. Does not return from a crash."""
     with StopSignal() as stop:
         from clusterdp.train.process import attempt
 
@@ -47,8 +47,8 @@ def run_in_submitit(run_dir: str) -> Outcome:
 def run(function: Callable[..., Any], argv: Sequence[str] | None = None) -> int:
     """Calls function(job, **values) for `python -m your.module key=value ...`, alone or under torchrun.
 
-    If CLUSTERDP_RUN_DIR names a folder, the run is kept there, and the same command goes on where it was stopped; a
-    config.yaml in it, as a job has one, says what of `checkpoint`, `train` and `metrics` is not left at its default.
+    If CLUSTERDP_RUN_DIR names a folder, the run is kept there, and the same command continues the stopped run. A
+    config.yaml in the folder, as in a job, replaces defaults of `checkpoint`, `train` and `metrics`.
     """
     from clusterdp.train.process import attempt, entry
     from clusterdp.train.settings import WorkerSettings, parse_words

@@ -1,7 +1,7 @@
-"""A mark of a batch: a few of its values, to find out whether a batch that is read again is the one that it was.
+"""A mark of a batch: a checksum of a few values, which detects a change in a batch that is read again.
 
-It costs some 20 µs, so that it is taken at a save alone, if it is known that nobody has written to the batch since.
-Values that it cannot read without work, such as those on a GPU, have no part in it.
+A mark costs some 20 µs. Therefore it is taken only at a save, if torch can show that the batch has not been written to.
+A mark leaves out values that are expensive to read, such as those on a GPU.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch
 
 from clusterdp.checkpoint.state.tree import as_bytes, memory_of
 
-PARTS = 16  # of a batch
-VALUES = 64  # of a part
+PARTS = 16  # parts of a batch that are read
+VALUES = 64  # values of a part that are read
 _SCALARS = (bool, int, float, str, bytes)
 
 
 class LastBatch:
-    """The batch that the program has, and its mark."""
+    """The batch that the program is using, and its mark."""
 
     def __init__(self, batch: Any):
         self._batch, self._versions = batch, _versions(batch)
@@ -30,14 +30,14 @@ class LastBatch:
 
     @property
     def mark(self) -> int | None:
-        """None if a tensor of it has been changed in place."""
+        """The mark; None if a tensor of the batch has been changed in place."""
         if self._versions is None:
             return self._mark
         return mark_of(self._batch) if _versions(self._batch) == self._versions else None
 
 
 def _versions(batch: Any) -> list[int] | None:
-    """torch counts what is written to a tensor; None if the batch has other parts, or tensors that do not count."""
+    """Returns torch's counts of writes to the tensors; None for other parts of a batch, or tensors without a count."""
     parts = batch if type(batch) in (tuple, list) else batch.values() if type(batch) is dict else (batch,)
     try:
         return [part._version for part in parts]
@@ -72,7 +72,7 @@ def _parts(value: Any) -> Iterator[bytes | memoryview]:
 
 
 def _some_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Values from all over it. Of one that does not lie row by row, one of each sample."""
+    """Returns values from all parts of the tensor. From a non-contiguous tensor, returns one value per sample."""
     if tensor.is_contiguous():
         return tensor.view(-1)[:: max(1, tensor.numel() // VALUES)][:VALUES]
     for size in reversed(tensor.shape[1:]):

@@ -1,4 +1,4 @@
-"""Makes batches of this rank from the user's data: data sets are divided among the ranks, iterables used as they
+"""Makes this rank's batches from the user's data. Data sets are divided among the ranks, and iterables are used as they
 are."""
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from clusterdp.train.data.seeded import SeededDataset
 from clusterdp.train.data.tensor_loader import TensorLoader, in_columns, rows_of
 from clusterdp.train.ranks.rank import Rank
 
-OF_TRAINING = ("shuffle", "drop_last", "sampler", "batch_sampler", "seed_samples")  # which samples, in which order
+OF_TRAINING = ("shuffle", "drop_last", "sampler", "batch_sampler", "seed_samples")  # choose samples and their order
 
 
 def training_data(rank: Rank, data: Any, batch_size: int | None, options: Mapping[str, Any]) -> Iterable[Any]:
-    """Shuffled, unless options say otherwise."""
+    """Returns the training batches of this rank, shuffled unless options forbid it."""
     dataset = as_dataset(data)
     if dataset is not None:
         return make_loader(rank, dataset, batch_size, **options)
@@ -43,8 +43,8 @@ def training_data(rank: Rank, data: Any, batch_size: int | None, options: Mappin
 def evaluation_data(
     rank: Rank, data: Any, batch_size: int | None, options: Mapping[str, Any], what: str
 ) -> tuple[Iterable[Any], int | None]:
-    """Batches that have each sample once: rank r has every W-th from r on, without padding. Also the number of samples,
-    if known."""
+    """Returns batches that have each sample once, and the number of samples, if known. Rank r of W has the samples
+    r, r + W, ..., without padding."""
     dataset = as_dataset(data)
     if dataset is None:
         _refuse_options(options)
@@ -67,7 +67,7 @@ def evaluation_data(
                 return TensorLoader(dataset, rows, share, options["batch_size"], pin_memory=options["pin_memory"]), size
         collate_fn = options.get("collate_fn")
         if type(dataset) is not TensorDataset or collate_fn:
-            dataset = SeededDataset(dataset, rank.seed)  # and the training's random numbers are left alone
+            dataset = SeededDataset(dataset, rank.seed)  # leaves the training's random numbers unchanged
             if collate_fn:
                 options["collate_fn"] = dataset.collation(collate_fn)
         with one_line_errors():
@@ -83,12 +83,12 @@ def evaluation_data(
 
 
 def options_of_val(data: Any, training: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the validation's loader: the training's that apply, updated by its own."""
+    """Returns the options of the validation's loader: its own, and the training's options that apply."""
     return {**(_without(OF_TRAINING, training) if as_dataset(data) is not None else {}), **own}
 
 
 def as_dataset(data: Any) -> Dataset[Any] | None:
-    """The data as a data set; None for a loader, or any other iterable of batches."""
+    """Returns the data as a data set; None for a loader, or any other iterable of batches."""
     if isinstance(data, torch.Tensor):
         return TensorDataset(data)
     if isinstance(data, torch.nn.Module):
@@ -96,7 +96,7 @@ def as_dataset(data: Any) -> Dataset[Any] | None:
     if isinstance(data := in_columns(data), Dataset):
         return None if _is_webloader(data) else data
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, list | Mapping | str):
-        return data  # type: ignore[no-any-return]  # as DataLoader takes it: a data set need not be a Dataset
+        return data  # type: ignore[no-any-return]  # DataLoader accepts it: a data set need not be a Dataset
     check_can_be_read("data", data)
     if not isinstance(data, Iterable) or isinstance(data, str):
         raise ConfigError(f"data: a {type(data).__name__} is not a data set, tensors or batches. Pass one of these.")
@@ -104,7 +104,7 @@ def as_dataset(data: Any) -> Dataset[Any] | None:
 
 
 def _is_webloader(dataset: Any) -> bool:
-    """WebDataset's loaders are data sets by their type; a pipeline of one begins with a DataLoader."""
+    """Returns whether this is a WebDataset loader: a data set by its type, whose pipeline begins with a DataLoader."""
     return isinstance(next(iter(getattr(dataset, "pipeline", None) or ()), None), DataLoader)
 
 
@@ -118,7 +118,7 @@ def _refuse_options(options: Mapping[str, Any]) -> None:
 
 
 def is_same(data: Any, before: Any) -> bool:
-    """Whether it is the same data, even if made anew. A data set of another class is compared by type and length."""
+    """Returns whether both are the same data, even if made again. Other data sets are compared by type and length."""
     data, before = (each if isinstance(each, Dataset) else getattr(each, "dataset", each) for each in (data, before))
     if data is before or type(data) is not type(before):
         return data is before
@@ -134,7 +134,7 @@ def is_same(data: Any, before: Any) -> bool:
 
 
 def size_of(batch: Any) -> int:
-    """Samples in it: the length of the first tensor in there."""
+    """Returns the number of samples in a batch: the length of its first tensor."""
     if isinstance(batch, torch.Tensor):
         return batch.shape[0] if batch.ndim else 1
     parts = batch if isinstance(batch, (list, tuple)) else batch.values() if isinstance(batch, Mapping) else ()

@@ -1,5 +1,5 @@
-"""Whether a loader of the user's own deals its samples out: several ranks that each train on all of them do the same
-work, and nothing fails."""
+"""Detects whether a user's loader divides its samples among the ranks. If each rank trains on all samples, the ranks
+repeat each other's work, and nothing fails."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch.utils.data import DataLoader
 
 from clusterdp.train.data.prefetch import map_tensors
 
-PLAIN = ("RandomSampler", "SequentialSampler")  # torch's and torchdata's, which know of no ranks
-DEEP, LONG = 4, 64  # how far an outline goes: objects in objects, and elements
-VALUES = 8  # different ones; batches with fewer may be alike by chance, or made up
+PLAIN = ("RandomSampler", "SequentialSampler")  # torch's and torchdata's, which do not divide samples among ranks
+DEEP, LONG = 4, 64  # limits of an outline: levels of nested objects, and elements
+VALUES = 8  # different values; batches with fewer may be equal by chance, or synthetic
 
 
 def is_whole(loader: Any) -> bool:
-    """Whether it goes through its data set as a single process would."""
+    """Returns whether the loader reads its whole data set, as in a single process."""
     batches = getattr(loader, "batch_sampler", None)
     if not isinstance(loader, DataLoader) or type(batches).__name__ not in ("BatchSampler", "NoneType"):
         return False
@@ -27,7 +27,7 @@ def is_whole(loader: Any) -> bool:
 
 
 def outline(thing: Any, deep: int = DEEP) -> str:
-    """The outline of an object without reading a sample: its type, its length, its attributes, a few elements.
+    """Returns a digest of an object's type, length, attributes and a few elements, without reading a sample.
 
     A data set that holds a part of the samples has another outline on each rank.
     """
@@ -48,17 +48,17 @@ def outline(thing: Any, deep: int = DEEP) -> str:
 
 
 def of_data_set(loader: Any) -> str | None:
-    """The outline of a data set that is gone through as a whole; None where that is dealt out, or may be."""
+    """Returns the outline of a data set that each rank reads as a whole; None if it is, or may be, divided."""
     if not is_whole(loader):
         return None
     try:
         return outline([len(loader.dataset), loader.dataset])
-    except Exception:  # a data set may do anything when it is looked at
+    except Exception:  # a data set may raise anything when it is inspected
         return None
 
 
 def of_batch(batch: Any) -> str | None:
-    """A digest of the tensors in it; None where they hold too few numbers to be told from others."""
+    """Returns a digest of the tensors in a batch; None if they hold too few numbers to identify the batch."""
     digests: list[str] = []
     values = 0
 
@@ -69,7 +69,7 @@ def of_batch(batch: Any) -> str | None:
 
     try:
         map_tensors(batch, look)
-    except (RuntimeError, TypeError):  # sparse and nested ones have no such view
+    except (RuntimeError, TypeError):  # sparse and nested tensors have no such view
         return None
     return " ".join(digests) if values >= VALUES else None
 
@@ -79,7 +79,7 @@ def _digest(tensor: torch.Tensor) -> str:
 
 
 def _part(tensor: torch.Tensor) -> torch.Tensor:
-    """Some of its elements, from both ends."""
+    """Returns some elements of the tensor, from both ends."""
     values = tensor.detach()
     values = values.reshape(-1) if values.is_contiguous() else values[:LONG].reshape(-1)
     return torch.cat([values[: LONG * LONG], values[-LONG:]]).cpu()

@@ -1,4 +1,4 @@
-"""even_batches: gives every rank the same number of items, where all ranks must take part in each.
+"""even_batches: gives every rank the same number of items, for work in which all ranks must take part.
 
     for batch, mine in loop.watch(even_batches(batches, job.group)):
         outputs = model(batch)              # FSDP2: all ranks together gather the weights
@@ -26,8 +26,8 @@ END: Any = object()
 
 
 def even_batches(items: Iterable[Item], group: Group) -> Iterator[tuple[Item, bool]]:
-    """Collective. A rank that has no more items gets its last one again, with False, until all are done. TrainError on
-    all ranks if one has no item at all."""
+    """Yields items with True. A rank without further items gets its last item again, with False, until all are done.
+    Collective. Raises TrainError on all ranks if one has no item at all."""
     last = END
     for item in _until_all_are_through(items, group):
         if group.agree(int(item is END and last is END))[0]:
@@ -37,8 +37,8 @@ def even_batches(items: Iterable[Item], group: Group) -> Iterator[tuple[Item, bo
 
 
 def same_number(items: Iterable[Item], group: Group, state: Mapping[str, Any]) -> Iterable[Item]:
-    """Collective where a module of the state is sharded: TrainError on all ranks if one has fewer items than another,
-    which would wait for it in the middle of the model. Otherwise the items as they are."""
+    """Returns the items. If a module of the state is sharded, this is collective, and raises TrainError on all ranks if
+    a rank has fewer items than another rank, which would wait in the middle of the model."""
     if any(isinstance(part, nn.Module) and is_sharded(part) for part in state.values()):
         return _checked(items, group)
     return items
@@ -57,7 +57,7 @@ def _checked(items: Iterable[Item], group: Group) -> Iterator[Item]:
 
 
 def _until_all_are_through(items: Iterable[Item], group: Group) -> Iterator[Item]:
-    """END for a rank that has no more items while another has."""
+    """Yields the items, and END on a rank without further items while another rank has some."""
     iterator = iter(items)
     while True:
         item = next(iterator, END)

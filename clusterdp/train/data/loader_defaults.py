@@ -1,4 +1,4 @@
-"""Defaults for a DataLoader's options, and one-line errors for it and its workers."""
+"""Defaults for a DataLoader's options, and one-line errors of a DataLoader and its workers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from clusterdp.errors import ConfigError
 from clusterdp.train.data.resumable_loader import ResumableLoader
 
 MOST_WORKERS = 16
-DEATH_S = 1.0  # from a worker's closed connection to its end
+DEATH_S = 1.0  # seconds from a worker's closed connection to its end
 
 
 def loader_defaults(device: torch.device, dataset: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, with defaults for those that are missing.
+    """Returns the options, with defaults for the missing ones.
 
-    num_workers: one less than Slurm's cpus-per-task, since the training needs one itself. None outside a job; none for
-    tensors in memory, which are faster to index than to send; none for an iterable data set, which each worker would
-    read as a whole. The workers' seeds come from a generator of the loader's own. Memory is pinned for a GPU.
+    num_workers: one less than Slurm's cpus-per-task, because the training needs one CPU itself. 0 outside a job; 0 for
+    tensors in memory, which are faster to index than to send; 0 for an iterable data set, which each worker would read
+    as a whole. The workers' seeds come from a generator of the loader's own. Memory is pinned for a GPU.
     """
     # Its own generator: iter() would otherwise draw the workers' seeds from the stream that dropout uses.
     found = {"generator": torch.Generator(), "pin_memory": device.type == "cuda", **options}
@@ -38,7 +38,7 @@ def loader_defaults(device: torch.device, dataset: Any, options: Mapping[str, An
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turns torch's error about options that do not go together into one line."""
+    """Turns torch's error about incompatible options into one line."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -51,7 +51,7 @@ def default_workers() -> int:
 
 
 def cpus_of_rank(local_world_size: int) -> int:
-    """The CPUs that Slurm gave each task, else this rank's part of the CPUs that the process may use."""
+    """Returns the number of CPUs that Slurm gave each task, else this rank's part of the process's CPUs."""
     cpus = os.environ.get("SLURM_CPUS_PER_TASK", "")
     if cpus.isdigit():
         return int(cpus)
@@ -60,8 +60,8 @@ def cpus_of_rank(local_world_size: int) -> int:
 
 
 def check_can_be_read_again(what: str, data: Any, epochs: int) -> None:
-    """ConfigError for what can be read only once (a generator, a map, a zip, a file), where several epochs read it. A
-    class of the user's may be its own iterator and begin anew each time."""
+    """Raises ConfigError for several epochs over data that can be read only once (a generator, a map, a zip, a file). A
+    user's class may be its own iterator and begin again each time."""
     check_can_be_read(what, data)
     own = isinstance(getattr(type(data), "__iter__", None), FunctionType)
     if epochs > 1 and isinstance(data, Iterator) and not own:
@@ -72,7 +72,7 @@ def check_can_be_read_again(what: str, data: Any, epochs: int) -> None:
 
 
 def check_can_be_read(what: str, data: Any) -> None:
-    """ConfigError for what has no batches to iterate over, such as a function that makes a generator of them."""
+    """Raises ConfigError for data without batches to iterate over, such as a function that returns a generator."""
     if hasattr(data, "__iter__") or hasattr(data, "__getitem__"):
         return
     if isinstance(data, type) or not callable(data):
@@ -84,7 +84,7 @@ def check_can_be_read(what: str, data: Any) -> None:
 
 
 def gives_batches(dataset: Any) -> bool:
-    """Whether a pipeline of WebDataset makes batches itself, so that a DataLoader must not."""
+    """Returns whether a WebDataset pipeline makes batches itself, so that a DataLoader must not."""
     sizes = [_size_after(stage) for stage in getattr(dataset, "pipeline", None) or ()]
     return [size for size in sizes if size][-1:] == ["batches"]
 
@@ -96,8 +96,8 @@ def _size_after(stage: Any) -> str | None:
 
 
 def end_workers(loader: Any) -> None:
-    """Ends workers that would stay for another epoch. If they are left to the garbage collector, it stops the threads
-    that talk to them before it asks them to end, and waits 10 s for each in vain (torch 2.13)."""
+    """Ends workers that would stay for another epoch. The garbage collector would stop the threads that communicate
+    with the workers before it asks them to end, and wait 10 s for each in vain (torch 2.13)."""
     ours = type(loader) is DataLoader or isinstance(loader, ResumableLoader)
     if ours and loader.persistent_workers and loader._iterator is not None:
         loader._iterator._shutdown_workers()
@@ -105,18 +105,18 @@ def end_workers(loader: Any) -> None:
 
 
 def in_a_line(error: BaseException) -> str:
-    """An error in one line, for the other ranks."""
+    """Returns an error as one line, for the other ranks."""
     notes = list(getattr(error, "__notes__", ()))
     lines = [line for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
     if "in DataLoader worker process" in lines[0]:
-        # Its message is the worker's whole traceback: what happened stands behind the last indented line.
+        # The message is the worker's whole traceback. The cause follows the last indented line.
         last = max((number for number, line in enumerate(lines) if line.startswith(" ")), default=-1)
         return "; ".join(lines[last + 1 :] + notes)
     return "; ".join(lines[:1] + notes)
 
 
 def dead_worker(error: BaseException) -> str | None:
-    """The line to print, if the error comes of a DataLoader's worker that ended; with what killed it."""
+    """Returns the line to print, with the cause, if the error comes from a dead DataLoader worker; else None."""
     if _is_lost_batch(error):
         error = _death_of_worker() or error
     said = str(error)
@@ -132,7 +132,7 @@ def dead_worker(error: BaseException) -> str | None:
 
 
 def _is_lost_batch(error: BaseException) -> bool:
-    """Whether a worker's connection broke while a DataLoader fetched a batch from it."""
+    """Returns whether a worker's connection broke while a DataLoader fetched a batch from it."""
     frames = (frame for frame, _ in walk_tb(error.__traceback__))
     return isinstance(error, (ConnectionError, EOFError)) and any(
         frame.f_globals.get("__name__") == "torch.utils.data.dataloader" for frame in frames
@@ -140,7 +140,7 @@ def _is_lost_batch(error: BaseException) -> bool:
 
 
 def _death_of_worker() -> RuntimeError | None:
-    """Torch's error about a dead worker, once the kernel reports it: that closes the connections of a process first."""
+    """Returns torch's error about a dead worker. The kernel reports a death after it has closed the connections."""
     deadline = time.monotonic() + DEATH_S
     while time.monotonic() < deadline:
         try:

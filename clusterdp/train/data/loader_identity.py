@@ -1,5 +1,5 @@
-"""Compares a loader with that of the checkpoint: whether its batches can be counted on, and whether the random numbers
-of the next ones are as they would have been."""
+"""Compares a loader with the checkpoint's loader: whether the count of batches still applies, and whether the next
+batches have the random numbers of the uninterrupted run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCH = "batch size"
 
 
 def facts(loader: Any) -> Facts:
-    """The description of a loader, as JSON values; None where unknown. `samples` are those of this rank."""
+    """Returns a description of a loader, as JSON values; None if unknown. `samples`: the number on this rank."""
     sampler, dataset = getattr(loader, "sampler", None), getattr(loader, "dataset", None)
     iterable = isinstance(dataset, IterableDataset)
     found = {
@@ -38,12 +38,12 @@ def facts(loader: Any) -> Facts:
 
 
 def changes(was: Mapping[str, Any], now: Facts) -> list[str]:
-    """The differences in words, such as `batch size 4 -> 8`."""
+    """Returns the differences as text, such as `batch size 4 -> 8`."""
     return [f"{name} {was.get(name)} -> {now.get(name)}" for name in now if name in was and was[name] != now[name]]
 
 
 def same_place(was: Mapping[str, Any], now: Facts, loader: Any, batches: int) -> int | None:
-    """How many batches of this loader cover the first `batches` of the old one; None if that cannot be known.
+    """Returns how many batches of this loader cover the first `batches` of the old one; None if unknown.
 
     A map-style data set's order does not depend on the size of the batches.
     """
@@ -59,10 +59,10 @@ def same_place(was: Mapping[str, Any], now: Facts, loader: Any, batches: int) ->
 
 
 def why_not_exact(loader: Any, *, begun: bool, epoch: int, replayed: bool) -> str | None:
-    """Why random numbers that the data set draws in the loader's workers are others than they would have been, for a
-    run that goes on in this epoch; None if they are not. A worker's streams are in no checkpoint.
+    """Returns why a run that resumes in this epoch gets other samples or other random numbers (drawn in the loader's
+    workers) than the uninterrupted run; None if it gets the same. Checkpoints hold no streams of workers.
 
-    begun: not at the epoch's start. replayed: the epoch is read again from its start.
+    begun: the position is not at the epoch's start. replayed: the epoch is read again from its start.
     """
     dataset = getattr(loader, "dataset", None)
     if begun and not replayed and _has_shuffle_buffer(loader if dataset is None else dataset):
@@ -99,7 +99,7 @@ def why_not_exact(loader: Any, *, begun: bool, epoch: int, replayed: bool) -> st
 
 
 def _has_shuffle_buffer(dataset: Any) -> bool:
-    """Hugging Face's streams: their place is kept, the content of a shuffle buffer is not."""
+    """Returns whether a Hugging Face stream has a shuffle buffer: its state has a position, but no buffer content."""
     if type(dataset).__name__ == "BufferShuffledExamplesIterable":
         return True
     inner = [getattr(dataset, name, None) for name in ("_ex_iterable", "ex_iterable")]
@@ -108,12 +108,12 @@ def _has_shuffle_buffer(dataset: Any) -> bool:
 
 
 def _generator_of(function: Any) -> str | None:
-    """The type of a random generator that a function, or an object that is called, refers to; None if none is seen."""
-    function = getattr(function, "collate_fn", function)  # of our wrapper, which seeds the global ones
+    """Returns the type of a random generator to which a function or a callable object refers; None if none is found."""
+    function = getattr(function, "collate_fn", function)  # inside our wrapper, which seeds the global streams
     seen = [*getattr(function, "__dict__", {}).values(), getattr(function, "__self__", None)]
     seen += [*getattr(seen[-1], "__dict__", {}).values(), *(getattr(function, "__defaults__", None) or ())]
     seen += [*(getattr(function, "args", None) or ()), *(getattr(function, "keywords", None) or {}).values()]
-    call = getattr(type(function), "__call__", None)  # noqa: B004  # not whether, but which
+    call = getattr(type(function), "__call__", None)  # noqa: B004  # the method itself is needed
     for part in (function, getattr(function, "__func__", None), getattr(function, "func", None), call):
         if isinstance(part, FunctionType):
             seen += [part.__globals__.get(name) for name in part.__code__.co_names]
@@ -142,5 +142,5 @@ def batch_size_of(loader: Any) -> int | None:
 
 
 def _number(value: Any) -> int | None:
-    """An int that a checkpoint can hold; None for anything else."""
+    """Returns an int that a checkpoint can hold; None for anything else."""
     return int(value) if isinstance(value, int) else None

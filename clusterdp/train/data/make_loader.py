@@ -1,4 +1,4 @@
-"""make_loader: the loader over this rank's share of a data set, as job.loader() and the Trainer have it."""
+"""make_loader: makes the loader over this rank's share of a data set, for job.loader() and the Trainer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_loader(
     seed_samples: bool = True,
     **options: Any,
 ) -> DataLoader[Any]:
-    """See JobHandle.loader."""
+    """Makes the loader of JobHandle.loader(); see there."""
     check_arguments("loader", options, LOADER)
     if options.get("batch_sampler") is not None:
         raise ConfigError(
@@ -56,10 +56,10 @@ def make_loader(
     if (rows := rows_of(dataset, given)) is not None:
         with one_line_errors():
             return TensorLoader(dataset, rows, ours, batch_size, drop_last, options["pin_memory"])
-    if seed_samples and options["num_workers"]:  # whose numbers do not depend on how old a worker is
+    if seed_samples and options["num_workers"]:  # seeded samples do not depend on a worker's age
         options.setdefault("persistent_workers", True)
     collate_fn = options.get("collate_fn")
-    if seed_samples and (type(dataset) is not TensorDataset or collate_fn):  # which draws nothing
+    if seed_samples and (type(dataset) is not TensorDataset or collate_fn):  # a TensorDataset draws nothing
         dataset = SeededDataset(dataset, rank.seed)
         ours.numbered = sampler is not None
         if collate_fn is not None:
@@ -72,7 +72,7 @@ def _shard_loader(rank: Rank, shards: Shards, batch_size: int | None, options: d
     if batch_size is None:
         raise ConfigError("batch_size: None, and Shards give single samples. Say how many make a batch.")
     options = {"num_workers": default_workers(), "pin_memory": rank.device.type == "cuda", **options}
-    return ShardLoader(shards, batch_size, **options)  # type: ignore[return-value]  # is used as one
+    return ShardLoader(shards, batch_size, **options)  # type: ignore[return-value]  # is used as a DataLoader
 
 
 def _iterable_loader(dataset: IterableDataset[Any], options: dict[str, Any]) -> DataLoader[Any]:
@@ -92,8 +92,8 @@ def _check_has_a_batch(sampler: ResumableSampler, batch_size: int | None, drop_l
 
 
 class ShardLoader:
-    """options: DataLoader's. The order is that of (seed, epoch, rank, num_workers); an epoch that began with
-    another number of workers ends with that number."""
+    """options: DataLoader's. The order depends on (seed, epoch, rank, num_workers). An epoch that began with another
+    number of workers ends with that number."""
 
     def __init__(
         self,
@@ -112,13 +112,13 @@ class ShardLoader:
         self.epoch = 0
         self._share = {"rank": rank, "world_size": world_size, "seed": seed}
         self._options = options
-        self._places: list[Place] = []  # of each stream; none: at the start of the epoch
-        self._turn = 0  # the stream that is asked next
+        self._places: list[Place] = []  # of each stream; empty at the start of an epoch
+        self._turn = 0  # the stream that is read next
         self._done = 0  # batches of this epoch
-        dataset.dealt(rank, world_size, seed, 0)  # says what is wrong with them, if anything is
+        dataset.dealt(rank, world_size, seed, 0)  # raises ConfigError if there are too few files
 
     def with_workers(self, workers: int) -> ShardLoader:
-        """Another one, at the start of an epoch."""
+        """Returns another loader with this number of workers, at the start of an epoch."""
         options: dict[str, Any] = {**self._share, **self._options, "collate_fn": self.collate_fn}
         return ShardLoader(self.dataset, self.batch_size, num_workers=workers, **options)
 
@@ -134,7 +134,7 @@ class ShardLoader:
 
     @property
     def left(self) -> int:
-        """The others. TypeError where they have no length."""
+        """Batches of this epoch that were not handed out. TypeError if the shards have no length."""
         return len(self) - self._done
 
     def set_epoch(self, epoch: int) -> None:
@@ -149,7 +149,7 @@ class ShardLoader:
         self._places = [(file, done) for file, done in state["places"]]
 
     def __iter__(self) -> Iterator[Any]:
-        """The workers are there when this returns."""
+        """Returns the batches. The workers have started when this method returns."""
         files = self.dataset.dealt(**self._share, epoch=self.epoch)
         if not self._places:
             self._places = [START] * max(1, min(self.num_workers, len(files)))
@@ -190,7 +190,7 @@ class _Stream(IterableDataset[Any]):
 
 
 class _Collation:
-    """A class, for spawned workers unpickle it."""
+    """A class, because spawned workers unpickle it."""
 
     def __init__(self, collate_fn: Callable[[Any], Any] | None):
         self.collate_fn = collate_fn or default_collate

@@ -1,9 +1,9 @@
-"""Prefetcher: batches on the device, the next one copied (and normalised) on a stream of its own behind the step.
+"""Prefetcher: batches on the device. The next batch is copied (and normalised) on its own stream during the step.
 
     for images, labels in Prefetcher(batches, device, transform=normalise):     # around any iterator of batches
 
-In a Loop it is `job.loop(..., move=True)` or `move=normalise`, where it also knows what may be fetched ahead without
-moving the place that a checkpoint remembers.
+A Loop uses it with `job.loop(..., move=True)` or `move=normalise`. The Loop also decides whether a batch may be fetched
+ahead without a change of the position that a checkpoint saves.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Transform = Callable[[Any], Any]
 
 
 class Prefetcher:
-    """Batches are tensors, or tuples, lists and mappings of them; anything else in them stays as it is.
+    """Batches are tensors, or tuples, lists and mappings of them. Anything else in them is left unchanged.
 
-    transform: a function of the batch on the device, such as one that makes floats of bytes. It must draw no random
-    numbers. ahead: fetch a batch before the one at hand is handed out; then its copy costs the step nothing, even where
-    the step waits for the GPU. Copies are asynchronous from pinned memory only (DataLoader(pin_memory=True)).
-    lap: a stopwatch's, so that waiting for a batch ("data") and what is made of it ("copy") are told apart.
+    transform: a function of the batch on the device, such as bytes to floats. A transform must not draw random numbers.
+    ahead: fetch the next batch before the current one is yielded; then its copy costs the step nothing, even if the
+    step waits for the GPU. Copies are asynchronous from pinned memory only (DataLoader(pin_memory=True)).
+    lap: Stopwatch.lap, to separate the wait for a batch ("data") from its copy and transform ("copy").
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Prefetcher:
             yield moved
 
     def _fetch(self, batches: Iterator[Any]) -> tuple[Any, Any, Any]:
-        """A batch, when it will have arrived, and where it comes from: pinned memory that must live until then."""
+        """Returns a batch, the event of its arrival, and its source: pinned memory that must live until then."""
         batch = next(batches, END)
         if batch is END:
             return END, None, None
@@ -78,12 +78,12 @@ class Prefetcher:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """All tensors in it, without waiting for the copies."""
+    """Copies all tensors in the batch to the device, without waiting for the copies."""
     return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
 def map_tensors(tree: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """The tuples, lists and mappings anew, with each tensor in them changed; anything else stays as it is."""
+    """Returns new tuples, lists and mappings with each tensor in them changed. Anything else stays as it is."""
     if isinstance(tree, torch.Tensor):
         return change(tree)
     if isinstance(tree, Mapping):
@@ -95,5 +95,5 @@ def map_tensors(tree: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def _used_on(stream: Any, batch: Any) -> None:
-    """Keeps its memory from being reused while the step's stream still reads it."""
+    """Keeps the batch's memory from being reused while the step's stream still reads it."""
     map_tensors(batch, lambda tensor: tensor.record_stream(stream))

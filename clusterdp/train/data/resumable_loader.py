@@ -1,4 +1,4 @@
-"""ResumableLoader: a DataLoader over a ResumableSampler. Its length is that of the whole epoch, whatever is left of it.
+"""ResumableLoader: a DataLoader over a ResumableSampler. Its length is the whole epoch's, also after a resume.
 
 for i, batch in enumerate(loader, loader.done):     # i + 1 == len(loader) in the last step, after a resume too
 """
@@ -13,8 +13,8 @@ from clusterdp.train.data.sampler import ResumableSampler
 
 
 class ResumableLoader(DataLoader[Any]):
-    """left: batches of the epoch that are not done; those of another number of ranks are counted as this one deals
-    them. done: the others."""
+    """left: unfinished batches of the epoch, as this number of ranks divides the rest. done: all other batches of the
+    epoch."""
 
     @property
     def left(self) -> int:
@@ -27,7 +27,7 @@ class ResumableLoader(DataLoader[Any]):
 
 
 def our_sampler(loader: Any) -> ResumableSampler | None:
-    """The ResumableSampler from which a loader takes its indices."""
+    """Returns the ResumableSampler from which a loader takes its indices; None if there is none."""
     for holder in (loader, getattr(loader, "batch_sampler", None)):
         if isinstance(sampler := getattr(holder, "sampler", None), ResumableSampler):
             return sampler
@@ -35,8 +35,8 @@ def our_sampler(loader: Any) -> ResumableSampler | None:
 
 
 def batches_left(loader: Any) -> int | None:
-    """Batches from a ResumableSampler's position to the end of the epoch; None if there is none, or if batches are made
-    of its samples in a way of one's own."""
+    """Returns the number of batches from a ResumableSampler's position to the end of the epoch; None without such a
+    sampler, or if a custom batch sampler makes the batches."""
     sampler, batches = our_sampler(loader), getattr(loader, "batch_sampler", None)
     if sampler is None or type(batches) not in (BatchSampler, type(None)):
         return None

@@ -1,4 +1,4 @@
-"""ResumableSampler: which samples this rank sees, in which order, and where in that order training stands."""
+"""ResumableSampler: the samples of this rank, their order, and the training's position in that order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.data import DistributedSampler, Sampler
 from clusterdp.errors import StateError
 from clusterdp.train.data.streams import mixed_seed, scratch_streams, seed_streams
 
-CHUNK = 65_536  # indices become Python ints this many at a time: all of a billion at once would take 36 GB
+CHUNK = 65_536  # indices that become Python ints at a time: all of a billion at once would take 36 GB
 
 
 class ResumableSampler(Sampler[Any]):
@@ -20,10 +20,10 @@ class ResumableSampler(Sampler[Any]):
 
     The position is global: `consumed` samples of the epoch's order have been trained on by all ranks together.
     Therefore a run may resume with another number of ranks, which divide the rest among themselves. The training loop
-    reports what is done (`advance`), not the DataLoader, whose workers are some batches ahead.
+    reports the finished samples (`advance`), not the DataLoader, whose workers are some batches ahead.
 
     The cost of a resume does not grow with `consumed`: the order is drawn again, as at the start of any epoch
-    (O(size)), and read from there on.
+    (O(size)), and read from the position on.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class ResumableSampler(Sampler[Any]):
         seed: int = 0,
         drop_last: bool = False,
     ):
-        """drop_last: an uneven end is dropped; else it is padded from the start of the order, as torch does."""
+        """drop_last: an uneven end is dropped; otherwise it is padded from the start of the order, as in torch."""
         self.size = dataset if isinstance(dataset, int) else len(dataset)
         grouped = dist.is_available() and dist.is_initialized()
         self.rank = rank if rank is not None else dist.get_rank() if grouped else 0
@@ -48,15 +48,15 @@ class ResumableSampler(Sampler[Any]):
         self.drop_last = drop_last
         self.epoch = 0
         self.consumed = 0
-        self.numbered = False  # yield (place, index): of an order in which an index may come twice (see SeededDataset)
+        self.numbered = False  # yield (place, index), for an order in which an index may come twice (SeededDataset)
         self._orders: Sampler[int] | None = None
 
     @classmethod
     def over(cls, sampler: Sampler[int], **options: Any) -> ResumableSampler:
-        """This rank's share of the order that another sampler draws, such as torch's WeightedRandomSampler.
+        """Returns this rank's share of the order that another sampler draws, such as torch's WeightedRandomSampler.
 
-        It must know of no ranks. Each epoch it is iterated whole, on every rank, with the global random numbers and its
-        own `generator` seeded by (seed, epoch): all ranks and all attempts see the same order.
+        That sampler must not divide samples among ranks. In each epoch, every rank iterates over all of it, with the
+        global streams and its own `generator` seeded by (seed, epoch): all ranks and all attempts get the same order.
         """
         if isinstance(sampler, DistributedSampler | ResumableSampler):
             raise ValueError(
@@ -71,7 +71,7 @@ class ResumableSampler(Sampler[Any]):
     def total(self) -> int:
         """Samples that all ranks together see in this epoch: `size`, padded or cut to a multiple of the ranks.
 
-        Counted from where this number of ranks took over, if that was in the middle.
+        If this number of ranks resumed in the middle of the epoch, only the rest is padded or cut.
         """
         left = max(0, self.size - self.consumed)
         over = left % self.world_size
@@ -80,12 +80,12 @@ class ResumableSampler(Sampler[Any]):
         return self.consumed + left - over if self.drop_last else self.consumed + left + self.world_size - over
 
     def __len__(self) -> int:
-        """This rank's samples of a whole epoch, as this number of ranks deals it out, however much of it is done."""
+        """Returns the number of this rank's samples in a whole epoch, for this number of ranks, at any position."""
         return self.size // self.world_size if self.drop_last else -(-self.size // self.world_size)
 
     @property
     def left(self) -> int:
-        """This rank's samples from here to the end of the epoch."""
+        """This rank's samples from the position to the end of the epoch."""
         return (self.total - self.consumed) // self.world_size
 
     def __iter__(self) -> Iterator[Any]:
@@ -96,7 +96,7 @@ class ResumableSampler(Sampler[Any]):
             yield from zip(places[chunk : chunk + CHUNK], indices, strict=True) if self.numbered else indices
 
     def share(self) -> torch.Tensor:
-        """All at once: this rank's indices from here to the end of the epoch."""
+        """Returns this rank's indices from the position to the end of the epoch, all at once."""
         order = self._order()
         if self.total > self.size:  # padding, from the start
             order = torch.cat([order, order[torch.arange(self.size, self.total) % self.size]])
@@ -127,12 +127,12 @@ class ResumableSampler(Sampler[Any]):
         return order
 
     def samples(self, consumed: int, count: int) -> list[int]:
-        """The next `count` indices of this rank, at most, after `consumed` samples of the epoch."""
+        """Returns at most the next `count` indices of this rank, after `consumed` samples of the epoch."""
         places = consumed + self.rank + self.world_size * torch.arange(count)
         return list(map(int, self._order()[places[places < self.total] % self.size]))
 
     def advance(self, samples: int) -> None:
-        """Counts samples that this rank, and so each rank, has trained on."""
+        """Counts `samples` on which each rank has trained."""
         self.consumed = min(self.consumed + samples * self.world_size, self.total)
 
     def set_epoch(self, epoch: int) -> None:
@@ -144,7 +144,7 @@ class ResumableSampler(Sampler[Any]):
         return {"epoch": self.epoch, "consumed": self.consumed, "size": self.size, "seed": self.seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises StateError if the data set has another size: the position would mean nothing there."""
+        """Raises StateError if the data set has another size, because the position would be meaningless."""
         if state["size"] != self.size:
             raise StateError(
                 f"sampler: the checkpoint counts {state['size']} samples, this data set has {self.size}. "

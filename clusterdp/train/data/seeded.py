@@ -1,4 +1,4 @@
-"""SeededDataset: random augmentations that depend on the sample and the epoch, and on nothing else."""
+"""SeededDataset: random augmentations that depend only on the sample and the epoch."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from torch.utils.data import Dataset, Subset
 
 from clusterdp.train.data.streams import mixed_seed, scratch_streams, seed_streams
 
-Key = int | tuple[int, int]  # an index; or (place, index), of an order in which an index may occur more than once
-COLLATION = 1  # a batch is put together from another stream than its first sample
+Key = int | tuple[int, int]  # an index; or (place, index), for an order in which an index may occur more than once
+COLLATION = 1  # gives the collate_fn another stream than the batch's first sample
 
 
 class SeededDataset(Dataset[Any]):
     """A map-style data set whose sample i draws the same random numbers in epoch e, in any process.
 
-    Whatever the number of workers and ranks, and wherever the run was resumed: before each sample Python's, numpy's and
-    torch's global streams are seeded by (seed, epoch, index). In the training process they are put back afterwards, so
-    that dropout and the like are not affected; a worker's streams have no other use. Generators of a transform's own
-    are not seeded; let it seed them from torch.initial_seed().
+    The numbers do not depend on the number of workers and ranks, nor on a resume: before each sample Python's, numpy's
+    and torch's global streams are seeded by (seed, epoch, index). In the training process they are restored afterwards,
+    so that dropout is not affected. A worker's streams have no other use. A transform's own generators are not seeded;
+    the transform should seed them from torch.initial_seed().
 
-    A data set with a __getitems__ of its own makes a whole batch at once, and is seeded once a batch, by its first
-    index. The seeding costs 10 to 20 µs a sample, and as much a batch where there are no workers."""
+    A data set with its own __getitems__ makes a whole batch at once, and is seeded once per batch, by its first index.
+    The seeding costs 10 to 20 µs per sample, and as much per batch if there are no workers."""
 
     def __init__(self, dataset: Dataset[Any], seed: int = 0):
         self.dataset = dataset
         self.seed = seed
-        # In shared memory, by which workers that persist see a new epoch.
+        # In shared memory, so that persistent workers see a new epoch.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._at_once = _makes_batches(dataset)
-        self._batch = 0  # what the batch at hand is seeded with
+        self._batch = 0  # the seed of the current batch
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
-        if name == "dataset":  # not there yet: it is being unpickled
+        if name == "dataset":  # not set yet, while this object is unpickled
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
     def set_epoch(self, epoch: int) -> None:
-        """Call it before the loader's iterator is made. It is passed on to a data set that has the method."""
+        """Sets the epoch, also in a data set that has this method. Call it before the loader's iterator is made."""
         self._epoch.fill_(epoch)
         if callable(inner := getattr(self.dataset, "set_epoch", None)):
             inner(epoch)
@@ -53,7 +53,7 @@ class SeededDataset(Dataset[Any]):
             return self._fetch(key, int(self._epoch))
 
     def __getitems__(self, keys: Sequence[Key]) -> Any:
-        """The batch for a DataLoader."""
+        """Returns the samples of a batch, for a DataLoader."""
         epoch = int(self._epoch)
         with scratch_streams():
             if self._at_once:
@@ -64,7 +64,7 @@ class SeededDataset(Dataset[Any]):
             return samples
 
     def collation(self, collate_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Seeds a collate_fn that draws, such as MixUp's, by the batch's first sample."""
+        """Returns the collate_fn, seeded by the batch's first sample, for one that draws random numbers (MixUp)."""
         return _SeededCollation(self, collate_fn)
 
     def _fetch(self, key: Key, epoch: int) -> Any:
@@ -85,7 +85,7 @@ class SeededDataset(Dataset[Any]):
 
 
 class _SeededCollation:
-    """A class, for spawned workers unpickle it, together with its data set."""
+    """A class, because spawned workers unpickle it, together with its data set."""
 
     def __init__(self, dataset: SeededDataset, collate_fn: Callable[[Any], Any]):
         self.dataset = dataset
@@ -102,7 +102,7 @@ def _index(key: Key) -> int:
 
 
 def _makes_batches(dataset: Any) -> bool:
-    """Whether it fetches whole batches. A Subset always has the method, so its data set is asked."""
+    """Returns whether the data set fetches whole batches. A Subset always has the method, so its data set counts."""
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
     return callable(getattr(dataset, "__getitems__", None))

@@ -1,10 +1,10 @@
-"""Shards: samples that lie in many files, such as WebDataset's tars, each file read by one rank and one of its workers.
+"""Shards: samples in many files, such as WebDataset's tars. Each file is read by one worker of one rank.
 
-    data = Shards("data/train-*.tar", read_tar, decode)          # or any read(path) that gives samples
+    data = Shards("data/train-*.tar", read_tar, decode)          # or any read(path) that yields samples
     loader = job.loader(data, batch_size=64)                     # or Trainer.fit(data)
 
-The files are distributed anew in each epoch. The position in them is saved to the sample. Ranks may have different
-numbers of batches: an epoch ends on all ranks when the first has none left, or after `batches`.
+Each epoch distributes the files again. The saved position is exact to the sample. Ranks may have different
+numbers of batches: an epoch ends on all ranks when the first rank has no batch left, or after `batches`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from torch.utils.data import IterableDataset
 from clusterdp.errors import ConfigError
 from clusterdp.train.data.streams import mixed_seed, scratch_streams, seed_streams
 
-Place = tuple[int, int]  # the file, counted as they are read; and samples of it that are done
+Place = tuple[int, int]  # the file's number in the order of reading, and its finished samples
 START: Place = (0, 0)
 
 
 def read_tar(path: Any) -> Iterator[dict[str, Any]]:
-    """WebDataset's form: members of one name up to the first dot are a sample, {"__key__": name, "png": bytes, ...}."""
+    """Reads WebDataset's form: members with one name up to the first dot are a sample, {"__key__": ..., "png": ...}."""
     with tarfile.open(path) as tar:
         sample: dict[str, Any] = {}
         for member in tar:
@@ -47,11 +47,11 @@ def read_tar(path: Any) -> Iterator[dict[str, Any]]:
 
 
 class Shards(IterableDataset[Any]):
-    """files: a pattern, or a list of whatever read() takes. read(file): the samples in it, always in the same order.
-    decode(sample): what is trained on; random augmentations in it depend on seed, epoch and sample alone.
+    """files: a pattern, or a list of arguments for read(). read(file): yields its samples, always in the same order.
+    decode(sample): returns the training sample. Its random augmentations depend only on seed, epoch and sample.
 
-    buffer: how many consecutive samples of a file are shuffled together; the files are shuffled, too. 0: neither is.
-    batches: of each rank in an epoch, which then has a length; a rank that runs out of files reads them again.
+    buffer: number of consecutive samples of a file that are shuffled together, like the files; 0: no shuffling.
+    batches: number per rank in an epoch, which then has a length. A rank that runs out of files reads them again.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Shards(IterableDataset[Any]):
         self.batches = batches
 
     def dealt(self, rank: int, world_size: int, seed: int, epoch: int) -> list[int]:
-        """The numbers of this rank's files. ConfigError on all ranks alike if one would have none."""
+        """Returns the numbers of this rank's files. Raises ConfigError on all ranks if one would have none."""
         if len(self.files) < world_size:
             raise ConfigError(
                 f"shards: {len(self.files)} files cannot be divided among {world_size} ranks. Write more, smaller ones."
@@ -82,9 +82,9 @@ class Shards(IterableDataset[Any]):
         return order[rank::world_size]
 
     def walk(self, files: Sequence[int], seed: int, epoch: int, place: Place = START) -> Iterator[tuple[Place, Any]]:
-        """Samples from `place` on, each with the place after it."""
+        """Yields the samples from `place` on, each with the place after it."""
         turn, begin = place
-        idle = 0  # files in a row without a sample; the first may be one that is through
+        idle = 0  # files in a row without a sample; the first file may be finished already
         while turn < len(files) or (self.batches is not None and idle <= len(files)):
             round_, at = divmod(turn, len(files))
             idle += 1
@@ -94,12 +94,12 @@ class Shards(IterableDataset[Any]):
             turn, begin = turn + 1, 0
 
     def __iter__(self) -> Iterator[Any]:
-        """All samples in order, without regard to ranks and workers."""
+        """Yields all samples in order, without regard to ranks and workers."""
         for _, sample in self.walk(range(len(self.files)), 0, 0):
             yield sample
 
     def _file(self, number: int, seed: int, done: int) -> Iterator[tuple[int, Any]]:
-        """Shuffled by blocks, so that a resume reads again, without decoding, only what comes before."""
+        """Yields samples, shuffled by blocks, so that a resume reads only earlier samples again, without decoding."""
         size = self.buffer or 1
         samples = iter(self.read(self.files[number]))
         begin = done // size * size

@@ -1,4 +1,4 @@
-"""The CPU's global random streams (Python's, torch's, and numpy's if it is loaded): seeded, put aside and put back."""
+"""Seeds, replaces and restores the CPU's global random streams: Python's, torch's, and numpy's if it is loaded."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch.utils.data import get_worker_info
 
-APART = 1  # a loader's first number is not the training's
+APART = 1  # makes a loader's numbers differ from the training's
 
 
 def mixed_seed(*numbers: int) -> int:
-    """Mixes the numbers into 64 bits (splitmix64): neighbouring seeds, epochs or indices give unrelated ones."""
+    """Mixes the numbers into 64 bits (splitmix64): neighbouring seeds, epochs or indices give unrelated results."""
     x = 0
     for number in numbers:
         x = x + number + 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
@@ -30,9 +30,9 @@ def mixed_seed(*numbers: int) -> int:
 
 
 def seed_streams(seed: int) -> None:
-    """Seeds the streams from 64 bits. Not by torch.manual_seed(), which is slow and seeds CUDA, too.
+    """Seeds the streams from 64 bits, without torch.manual_seed(), which is slow and seeds CUDA, too.
 
-    torch and numpy use 32 bits of a seed and the same algorithm: the same bits would give them the same numbers.
+    torch and numpy use 32 bits of a seed and the same algorithm: the same bits would give both the same numbers.
     """
     random.seed(seed)
     torch.default_generator.manual_seed(seed & 0xFFFFFFFF)
@@ -42,7 +42,7 @@ def seed_streams(seed: int) -> None:
 
 @contextmanager
 def streams_restored() -> Iterator[None]:
-    """Restores the streams at the end. Does nothing in a worker, where they have no other use."""
+    """Restores the streams at the end of the block. Does nothing in a worker, where they have no other use."""
     if get_worker_info() is not None:
         yield
         return
@@ -57,13 +57,13 @@ def streams_restored() -> Iterator[None]:
             numpy.random.set_state(theirs)
 
 
-_scratch: list[Streams] = []  # that nobody draws from at the moment
+_scratch: list[Streams] = []  # streams that are not in use at the moment
 
 
 @contextmanager
 def scratch_streams() -> Iterator[None]:
-    """Other streams in place of the global ones, for what begins with seed_streams(): 9 µs, where streams_restored()
-    takes 80. In a worker the global ones, which have no other use there."""
+    """Replaces the global streams in a block that begins with seed_streams(). The exchange takes 9 µs, while
+    streams_restored() takes 80 µs. A worker keeps the global streams, which have no other use there."""
     if get_worker_info() is not None:
         yield
         return
@@ -74,21 +74,21 @@ def scratch_streams() -> Iterator[None]:
 
 
 class OwnStreams:
-    """Separate streams for what a loader draws in the training process. Until begin(), `with` does nothing.
+    """Separate streams for a loader's random numbers in the training process. Until begin(), `with` does nothing.
 
         streams.begin()                 # once the iterator exists
         with streams:
             batch = next(iterator)      # a shuffle buffer, a sampler that draws as it goes
 
-    A loader that does not keep its position is read again on resume. If it shared a stream with dropout, its numbers
-    would differ then: of 80 samples, 6 came twice and 6 not at all.
+    A loader that does not keep its position is read again on resume. If the loader shared a stream with dropout, its
+    numbers would differ then: of 80 samples, 6 came twice and 6 not at all.
     """
 
     def __init__(self) -> None:
         self._streams: Streams | None = None
 
     def begin(self) -> None:
-        """Seeds them from the global streams, which do not change."""
+        """Seeds these streams from the global ones, which do not change."""
         before = torch.default_generator.get_state()
         number = int(torch.empty((), dtype=torch.int64).random_())
         torch.default_generator.set_state(before)
@@ -109,8 +109,7 @@ class OwnStreams:
 
 
 class Streams:
-    """Streams that take the place of the global ones within a `with`, and go on from there in the next. The streams are
-    to be seeded first."""
+    """Streams that replace the global ones within a `with` block, and continue in the next block. Seed them first."""
 
     def __init__(self) -> None:
         self._global, self._these = StreamState(), StreamState()
@@ -127,11 +126,11 @@ class Streams:
 
 
 class StreamState:
-    """A state of the streams: take() notes the present one, put() sets it.
+    """A state of the streams: take() copies the present state, put() sets it again.
 
     random.getstate() and numpy's get_state() make 625 integers each, which takes 80 µs for a change there and back.
-    These take 9: Python's words are copied in memory, and numpy.random gets another bit generator. That drops its spare
-    normal number, the second of a pair, which is read and set while _NO_BITS is in the generator's place.
+    StreamState takes 9 µs: it copies Python's words in memory, and gives numpy.random another bit generator. Numpy then
+    drops its spare normal number, the second of a pair. _NO_BITS replaces the generator while this number is accessed.
     """
 
     def __init__(self) -> None:
@@ -172,18 +171,18 @@ class StreamState:
             self._numpy.random.set_state(self._bits)
 
     def part(self) -> None:
-        """Gives the state that was taken a bit generator of its own, not seeded."""
+        """Gives this state a bit generator of its own, not seeded. Called after take()."""
         if self._switches:
             self._bits = self._numpy.random.MT19937()
 
 
-_SHARED: Any = random.random.__self__  # type: ignore[attr-defined]  # what the functions of random draw from
+_SHARED: Any = random.random.__self__  # type: ignore[attr-defined]  # the generator of random's functions
 
 
 @cache
 def _twister() -> tuple[int, int] | None:
-    """Address and bytes of what is drawn from, an int and 624 words in CPython's _random.Random; None if they are not
-    there."""
+    """Returns address and size in bytes of the generator's state, an int and 624 words in CPython's _random.Random;
+    None if memory has no such words."""
     if sys.implementation.name != "cpython":
         return None
     *words, index = _SHARED.getstate()[1]
@@ -193,7 +192,7 @@ def _twister() -> tuple[int, int] | None:
 
 
 class _NoBits:
-    """Stands in for numpy's bit generator, so that get_state() and set_state() are about the spare number alone."""
+    """Stands in for numpy's bit generator, so that get_state() and set_state() handle only the spare number."""
 
     state = property(lambda self: {"bit_generator": "MT19937", "state": None}, lambda self, value: None)
 
@@ -222,7 +221,7 @@ def _set_spare(shared: Any, spare: dict[str, Any]) -> None:
 
 @cache
 def _can_switch() -> bool:
-    """Whether this numpy has set_bit_generator() (since 1.24), and reads and sets the spare number through _NoBits."""
+    """Returns whether this numpy has set_bit_generator() (since 1.24), and handles the spare number through _NoBits."""
     import numpy
 
     if not hasattr(numpy.random, "set_bit_generator"):
@@ -235,7 +234,7 @@ def _can_switch() -> bool:
         numpy.random.seed(1)
         numpy.random.standard_normal()
         spare = _spare_of(shared)
-        numpy.random.set_bit_generator(bits)  # drops it
+        numpy.random.set_bit_generator(bits)  # drops the spare number
         _set_spare(shared, spare)
         return bool(numpy.random.standard_normal() == expected)
     except Exception:

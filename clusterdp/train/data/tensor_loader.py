@@ -1,9 +1,9 @@
-"""TensorLoader: batches of data that lies in tensors, each taken by one index a batch and not sample by sample.
+"""TensorLoader: batches of data in tensors, taken by one indexing operation per batch and not sample by sample.
 
     loader = job.loader(TensorDataset(x, y), batch_size=1000)       # or (x, y), {"x": x, "y": y}, random_split(...)[0]
 
-The batches are those of a DataLoader over the same samples, bit for bit: a run that was begun with one goes on with the
-other.
+The batches equal a DataLoader's batches over the same samples, bit for bit: a run that began with one of the loaders
+can continue with the other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from clusterdp.train.data.resumable_loader import ResumableLoader
 from clusterdp.train.data.sampler import ResumableSampler
 
 Indices = torch.Tensor | range
-Rows = Callable[[Indices], Any]  # a batch, by the indices of its samples
+Rows = Callable[[Indices], Any]  # returns the batch of these samples
 OWN = {"batch_size", "drop_last", "pin_memory", "num_workers"}  # with any other option a DataLoader makes the batches
 
 
@@ -50,7 +50,7 @@ class TensorLoader(ResumableLoader):
 
 
 class Columns(Dataset[Any]):
-    """Tensors in tuples and mappings, with a row a sample in each."""
+    """Tensors in tuples and mappings, with one row per sample in each."""
 
     def __init__(self, columns: Any):
         self.columns = columns
@@ -64,9 +64,9 @@ class Columns(Dataset[Any]):
 
 
 def in_columns(data: Any) -> Any:
-    """Tuples and mappings of tensors or arrays as a data set whose samples are their rows; anything else as it is.
+    """Makes a data set from tuples and mappings of tensors or arrays: a sample is a row. Returns other data unchanged.
 
-    ConfigError if one of them is longer than another.
+    Raises ConfigError if one of them is longer than another.
     """
     if not isinstance(data, tuple | Mapping) or not data or not _is_columns(data):
         return data
@@ -78,7 +78,7 @@ def in_columns(data: Any) -> Any:
 
 
 def rows_of(dataset: Any, options: Mapping[str, Any]) -> Rows | None:
-    """The function that takes a whole batch by its indices; None if the data is not in tensors or options forbid it."""
+    """Returns a function that takes a whole batch by indices; None if data is not in tensors or options forbid it."""
     if not options.keys() <= OWN or options.get("num_workers") or options.get("batch_size", 1) is None:
         return None
     return _rows_of(dataset)
@@ -93,14 +93,14 @@ def _rows_of(dataset: Any) -> Rows | None:
 
 
 def _taken(column: torch.Tensor, indices: Indices) -> torch.Tensor:
-    """A contiguous copy, like a collated batch, since a model may change its input in place."""
+    """Returns a contiguous copy, like a collated batch, because a model may change its input in place."""
     if isinstance(indices, range):
         return column[indices.start : indices.stop : indices.step].clone(memory_format=torch.contiguous_format)
     return column.index_select(0, indices.to(column.device))  # quicker than column[indices]
 
 
 def _columns_of(dataset: Any) -> Callable[[], Any] | None:
-    """A function that gives the columns. It is called for each batch, since a data set's tensors may be replaced."""
+    """Returns a function that returns the columns, for a call per batch: a data set's tensors may be replaced."""
     if type(dataset) is TensorDataset:
         return lambda: dataset.tensors
     if type(dataset) is Columns:
@@ -139,28 +139,28 @@ def _is_array(data: Any) -> bool:
 
 
 def _is_plain(column: torch.Tensor) -> bool:
-    """Whether it is a plain tensor: no subclass, whose rows may be anything, nor sparse, nested or quantized."""
+    """Returns whether the tensor is plain: no subclass, whose rows may be anything, nor sparse, nested or quantized."""
     strided = column.layout is torch.strided and not column.is_nested and not column.is_quantized
     return type(column) is torch.Tensor and strided and column.ndim > 0 and _can_be_taken(column)
 
 
 def _can_be_taken(column: torch.Tensor) -> bool:
-    """Whether this torch can index the dtype; older versions cannot index all."""
+    """Returns whether this torch can index the dtype; older versions cannot index all."""
     one = torch.zeros(1, dtype=torch.int64, device=column.device)
     try:
         column.new_empty(1).index_select(0, one)
-    except RuntimeError:  # or NotImplementedError, which is one
+    except RuntimeError:  # or its subclass NotImplementedError
         return False
     return True
 
 
 def _as_tensor(array: Any) -> torch.Tensor:
-    """The array as a tensor, which shares its memory where possible."""
+    """Returns the array as a tensor, which shares the array's memory if possible."""
     found: torch.Tensor = array
     if not isinstance(array, torch.Tensor):
         try:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to it
+                warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # TensorLoader only reads it
                 found = torch.as_tensor(numpy.asarray(array))
         except (TypeError, ValueError) as error:
             raise ConfigError(f"data: a {type(array).__name__} cannot be made a tensor: {error}. Convert it.") from None
@@ -177,7 +177,7 @@ def _leaves(columns: Any) -> list[torch.Tensor]:
 
 
 def _each(columns: Any, function: Callable[[Any], Any]) -> Any:
-    """Tuples become lists, as default_collate has it."""
+    """Applies a function to each column. Tuples become lists, as in default_collate."""
     if isinstance(columns, Mapping):
         return {name: _each(part, function) for name, part in columns.items()}
     if isinstance(columns, list | tuple):

@@ -1,7 +1,7 @@
 """HangWatch: starts the watcher of this rank, and ends it. See watcher.
 
-The rank itself does next to nothing for it: it writes where it is into the page, and faulthandler writes its stacks
-when the watcher asks for them by a signal, in C, also while the main thread holds the interpreter's lock.
+The rank itself only writes its position to the page. When the watcher sends a signal, faulthandler writes the rank's
+stacks, in C, also while the main thread holds the GIL.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from clusterdp.train.hang import page
 from clusterdp.train.hang.watched_rank import WatchOrder
 from clusterdp.train.output.say import say
 
-# Not one that anybody uses: NCCL takes USR1, Slurm's time limit USR2. On macOS the default action is none.
+# A signal without other users: NCCL takes USR1, Slurm's time limit USR2. On macOS SIGINFO is ignored by default.
 STACKS_SIGNAL = int(signal.SIGRTMAX) - 7 if hasattr(signal, "SIGRTMAX") else int(getattr(signal, "SIGINFO", 0))
 START = "import sys; sys.path.insert(0, sys.argv[1]); from clusterdp.train.hang.watcher import main; main(sys.argv[2:])"
 
@@ -36,8 +36,8 @@ class HangWatch:
 
     @classmethod
     def start(cls, run_dir: Path, attempt: str, restart: RestartConfig, timeout_s: float) -> HangWatch:
-        """Main thread only, before anything takes page.current(). If it cannot be started, that is said, and the
-        training goes on without."""
+        """Starts the watcher. Main thread only, before any call of page.current(). If the start fails, a warning is
+        printed and the training continues without a watcher."""
         try:
             return cls(_start(run_dir, attempt, restart, timeout_s))
         except OSError as error:
@@ -45,7 +45,7 @@ class HangWatch:
             return cls()
 
     def close(self) -> None:
-        """The rank ends in order."""
+        """Ends the watcher, because the rank ends in order."""
         watcher, self._watcher = self._watcher, None
         if watcher is None or watcher.stdin is None:
             return
@@ -61,7 +61,7 @@ class HangWatch:
 
 def _start(run_dir: Path, attempt: str, restart: RestartConfig, timeout_s: float) -> subprocess.Popen[bytes]:
     slurm, page_fd = SlurmEnv.read(), page.shared()
-    stacks = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process: faulthandler keeps its number
+    stacks = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process: faulthandler keeps its descriptor
     _keep.append(stacks)
     faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
     task = WatchOrder(

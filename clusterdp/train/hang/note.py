@@ -1,4 +1,4 @@
-"""Note: what a watcher knows of its silent rank. Each rank has a file in the folder `hang` of the attempt."""
+"""Note: a watcher's note about its silent rank. Each silent rank has a file in the folder `hang` of the attempt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clusterdp.train.hang.page import DATA, LONG
 
 HEADER = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]+)")
 FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
-# The code in which a rank waits for the others. A backward pass waits in the engine, and computes there as well.
+# Code in which a rank waits for other ranks. A backward pass both waits and computes in the autograd engine.
 WAITING = ("/torch/distributed/", "/torch/cuda/", "/clusterdp/train/ranks/")
 ENGINE = "/torch/autograd/"
 LIBRARIES = ("/torch/", "/clusterdp/", "/lib/python", "<frozen", "<string>")
@@ -22,26 +22,23 @@ LIBRARIES = ("/torch/", "/clusterdp/", "/lib/python", "<frozen", "<string>")
 
 @dataclass(frozen=True)
 class Note:
-    """step: steps done. phase: of PHASES, or `first step`. order: of the phase. silent_s: since the last sign.
-    limit_s: how long a rank may be silent in this phase. state, wchan, cpu_s: of its process, from /proc; cpu_s: spent
-    since the last sign. stack: of all threads, as faulthandler writes it; empty if the rank did not answer.
-    thread: the main one. children: of its processes, such as a loader's workers, a line each, with stacks."""
+    """A watcher's note about its silent rank."""
 
     rank: int
     node: str
     pid: int
-    step: int
-    phase: str
-    order: int
-    silent_s: float
-    limit_s: float
-    round: int
-    state: str = ""
+    step: int  # steps done
+    phase: str  # one of PHASES, or `first step`
+    order: int  # index of the phase in PHASES
+    silent_s: float  # since the last sign of progress
+    limit_s: float  # silence that is allowed in this phase
+    round: int  # silent_s in whole multiples of hang_after_s
+    state: str = ""  # of the process, from /proc; so is wchan
     wchan: str = ""
-    cpu_s: float | None = None
-    stack: str = ""
-    thread: int = 0
-    children: str = ""
+    cpu_s: float | None = None  # CPU seconds since the last sign of progress, from /proc
+    stack: str = ""  # of all threads, as faulthandler writes it; empty if the rank did not answer
+    thread: int = 0  # the main thread
+    children: str = ""  # processes of the rank, such as a loader's workers: a line each, and stacks
 
     @property
     def place(self) -> str:
@@ -49,7 +46,7 @@ class Note:
 
     @property
     def waits(self) -> bool:
-        """In a collective, or in a backward pass, which may wait in one, as far as Python's stack tells."""
+        """Whether, by its Python stack, the rank is in a collective, or in a backward pass, which may wait in one."""
         return waits(of_thread(self.stack, self.thread), also_in_backward=True)
 
     @property
@@ -58,7 +55,7 @@ class Note:
 
     @property
     def is_stopped(self) -> bool:
-        """By SIGSTOP, or by a debugger."""
+        """Whether SIGSTOP or a debugger has stopped the rank."""
         return self.state in ("T", "t")
 
     @property
@@ -71,14 +68,14 @@ class Note:
 
     @property
     def where(self) -> str:
-        """`step 121, in backward`. Within a step, the one at work is named, which is not done yet."""
+        """The rank's position as text: `step 121, in backward`. Within a step, this names the unfinished step."""
         words = {"data": "waiting for data", "step": "in the step", "agreement": "between two steps"}
         words |= {"program": "outside of the loop", "end": "at its end", "start": "at its start"}
         step = self.step + (self.order >= DATA)
         return f"step {step}, {words.get(self.phase, f'in {self.phase}')}"
 
     def write(self, path: Path) -> None:
-        """OSError if that fails."""
+        """Writes the note. Raises OSError if that fails."""
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(".new")
         temporary.write_text(json.dumps(asdict(self)))
@@ -86,7 +83,7 @@ class Note:
 
 
 def read_notes(folder: Path) -> list[Note]:
-    """Those of all ranks, in their order. Files other than notes are left out."""
+    """Returns the notes of all ranks, in rank order. Other files are skipped."""
     return sorted(filter(None, map(_read, sorted(folder.glob("rank-*.json")))), key=lambda note: note.rank)
 
 
@@ -98,15 +95,15 @@ def _read(path: Path) -> Note | None:
 
 
 def leave_hung(attempt: Attempt) -> None:
-    """Unless it is there already. The nodes are those of the last report; none if there is none."""
-    with suppress(OSError):  # a full disk: then it counts as a crash
+    """Writes the file `hung`, if it is missing, with the nodes of the last report. Without a report it has none."""
+    with suppress(OSError):  # on a full disk, the hang counts as a crash
         if not attempt.hung.exists():
             nodes = attempt.hang_nodes.read_text() if attempt.hang_nodes.exists() else "\n"
             write_durably(attempt.hung, nodes)
 
 
 def of_thread(dump: str, ident: int) -> list[tuple[str, int, str]]:
-    """(file, line, function) of each frame of the thread, the innermost first; empty if it is not in the dump."""
+    """Returns (file, line, function) for each frame of the thread, innermost first; empty if the dump lacks it."""
     frames: list[tuple[str, int, str]] = []
     ours = False
     for line in dump.splitlines():
@@ -118,15 +115,15 @@ def of_thread(dump: str, ident: int) -> list[tuple[str, int, str]]:
 
 
 def waits(frames: list[tuple[str, int, str]], *, also_in_backward: bool) -> bool:
-    """Not while torch's own modules are imported: some of them only when they are needed, and on a busy machine for
-    half a minute."""
+    """Returns whether the frames wait for other ranks. Imports of torch's own modules do not count: torch imports some
+    of them late, which takes half a minute on a busy machine."""
     places = (*WAITING, ENGINE) if also_in_backward else WAITING
     imports = any(function == "<module>" and "/torch/" in file for file, _, function in frames)
     return bool(frames) and not imports and any(part in frames[0][0] for part in places)
 
 
 def place(frames: list[tuple[str, int, str]]) -> str:
-    """`train.py:31 in main`: the innermost frame of the user's own code, else the innermost of all."""
+    """Returns the innermost frame of the user's own code, else of all code: `train.py:31 in main`."""
     own = [frame for frame in frames if not any(part in frame[0] for part in LIBRARIES)]
     for file, line, function in own or frames:
         return f"{file.rpartition('/')[2]}:{line} in {function}"

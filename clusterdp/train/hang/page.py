@@ -1,10 +1,10 @@
-"""The page: where this rank is, as four numbers in memory that its watcher, another process, reads.
+"""The page: the position of this rank, as four numbers in memory that its watcher, another process, reads.
 
-    page.shared()              # before anything takes current(); else the numbers are this process's alone
+    page.shared()              # before any call of current(), which would return memory of this process alone
     page.current()[STEP] = 7   # 25 ns
     with page.during(SAVE): ...
 
-A number that has changed is a sign of progress. The time of a sign is not kept here: the watcher looks often enough.
+A changed number is a sign of progress. The page holds no times, because the watcher reads it often enough.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 
-# Steps done; the phase; items of an evaluation; steps that were done when this loop began.
+# Steps done; the phase; items of an evaluation that are done; steps done when this loop began.
 STEP, PHASE, SIGNS, FIRST = range(4)
 BYTES = 4 * 8
-# The phases in the order in which a rank comes through them between two counts of a step.
+# The phases in the order in which a rank goes through them between two counts of a step.
 PHASES = (
     "start",
     "restore",
@@ -48,7 +48,7 @@ AFTER = {
     "agreement": AGREEMENT,
     "checkpoint": DATA,
 }
-FIRST_STEP = "first step"  # of a loop in an attempt: it opens the data, and may compile
+FIRST_STEP = "first step"  # the first step of a loop in an attempt opens the data, and may compile
 LONG = (FIRST_STEP, "start", "restore", "save", "evaluation", "program")  # phases that may take long
 _current: MutableSequence[int] = [0, START, 0, -1]
 
@@ -58,7 +58,7 @@ def current() -> MutableSequence[int]:
 
 
 def shared() -> int:
-    """Makes the page one that another process can read. Returns its file descriptor. OSError if there is no memory."""
+    """Makes the page readable by another process and returns its file descriptor. Raises OSError without memory."""
     global _current
     fd = _memory()
     os.ftruncate(fd, BYTES)
@@ -70,7 +70,7 @@ def shared() -> int:
 
 
 def _memory() -> int:
-    """A file without a name."""
+    """Returns the descriptor of a file without a name."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("clusterdp-page")
     import tempfile
@@ -85,7 +85,7 @@ def enter(phase: int) -> None:
 
 @contextmanager
 def as_before() -> Iterator[None]:
-    """After the block the phase is again what it was."""
+    """Restores the phase after the block."""
     before = _current[PHASE]
     try:
         yield
@@ -95,14 +95,14 @@ def as_before() -> Iterator[None]:
 
 @contextmanager
 def during(phase: int) -> Iterator[None]:
-    """The phase of what runs in the block; afterwards it is again what it was."""
+    """Sets the phase for the block, and restores it afterwards."""
     with as_before():
         _current[PHASE] = phase
         yield
 
 
 def with_signs(items: Iterable[Item]) -> Iterator[Item]:
-    """The items. Each is a sign of progress."""
+    """Yields the items. Each item is a sign of progress."""
     page = _current
     for item in items:
         page[SIGNS] += 1

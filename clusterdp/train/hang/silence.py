@@ -1,13 +1,13 @@
-"""Silence: what the watcher of a silent rank does.
+"""Silence: the watcher's actions while its rank is silent.
 
-    after hang_after_s           leaves a note of its rank: where it is, its stacks, its state; and again as often
-    the first rank's watcher     (of those that left a note) waits for the other notes; if they tell of a hang, writes
-                                 the report, the event `hang`, and some lines to its rank's log
-    after twice hang_after_s     the same one writes the file `hung` and kills its rank; with on_hang: restart at the
-                                 report already, with on_hang: report never
-    the file `hung` is there     kills its rank, which may be stopped or hold the interpreter's lock
+    after hang_after_s           writes a note: its rank's position, stacks and state; again after each hang_after_s
+    the first rank's watcher     (of the ranks with a note) waits for the other notes; if they show a hang, writes the
+                                 report, the event `hang`, and some lines to its rank's log
+    after twice hang_after_s     the first rank's watcher writes the file `hung` and kills its rank; with
+                                 on_hang: restart already at the report, with on_hang: report never
+    the file `hung` exists       each watcher kills its rank, which may be stopped or hold the GIL
 
-A rank that makes progress again takes its note back.
+When its rank makes progress again, the watcher deletes its note.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from clusterdp.wording import counted, duration, some_of, table
 if TYPE_CHECKING:
     from clusterdp.train.hang.watcher import Watcher
 
-MANY = 64  # ranks: of more, those that are at one place share a line
+MANY = 64  # ranks: with more of them, ranks at the same place share a line
 
 
 class Silence:
-    """The silence of a rank, from hang_after_s on. look() is called again and again while it lasts."""
+    """The silence of a rank, from hang_after_s on. look() is called repeatedly while the silence lasts."""
 
     def __init__(self, watcher: Watcher):
         self.watcher, self.task, self.rank = watcher, watcher.task, watcher.rank
         self.has_killed = False
         self._attempt = RunDir(Path(self.task.run_dir)).attempt(self.task.attempt)
         self._file = self._attempt.hang_note(self.task.rank)
-        self._round = 0  # how many times hang_after_s it had lasted at the last note
-        self._next_note = 0.0  # after this silence
+        self._round = 0  # silence at the last note, in multiples of hang_after_s
+        self._next_note = 0.0  # seconds of silence before the next note
         self._noted = 0.0
         self._decide_at: float | None = None
         self._look_for_end_at = 0.0
@@ -49,13 +49,13 @@ class Silence:
 
     @property
     def pause_s(self) -> float:
-        """Between two looks at the shared file system."""
+        """Seconds between two checks of the shared file system."""
         return min(5.0, max(0.1, self.watcher.hang_after_s / 40))
 
     @property
     def patience_s(self) -> float:
-        """How long to wait for notes that are missing. Each rank knows its own steps alone, so that without
-        restart.hang_after_s one may be silent for longer than another before it leaves a note."""
+        """Seconds to wait for missing notes. A rank knows only its own step times: without restart.hang_after_s, one
+        rank's watcher may write its note later than another's."""
         share = 2 if self.task.hang_after_s is None else 20
         return max(3.0, self.watcher.hang_after_s / share)  # stacks may take 2 s
 
@@ -111,7 +111,7 @@ class Silence:
         )
 
     def _decide(self) -> None:
-        """Only the first rank with a note decides. It waits a while for the notes of the others."""
+        """Decides whether this is a hang, on the first rank with a note, after waiting for the other notes."""
         notes = read_notes(self._attempt.hang_notes)
         self._decide_at = None
         if not notes or notes[0].rank != self.task.rank:
@@ -130,7 +130,7 @@ class Silence:
             self._end("it is the attempt's end as hung")
 
     def _ends(self, behind: Behind, notes: list[Note]) -> bool:
-        """Whether the attempt ends now."""
+        """Returns whether the attempt ends now."""
         if self.task.on_hang is not None:
             return self.task.on_hang == "restart"
         return self._reported is not None and not behind.may_end(notes)  # reported hang_after_s ago
@@ -166,20 +166,20 @@ class Silence:
         return f"the attempt ends as hung if that lasts for {self.watcher.hang_after_s:.0f} s more (restart.on_hang)"
 
     def _node_of(self, rank: int) -> str:
-        """The node of a rank that has left no note."""
+        """Returns the node of a rank without a note."""
         nodes = hostlist.expand(SlurmEnv.read().nodelist or "")
         place = rank // self.task.local_world_size
         return nodes[place] if place < len(nodes) else "an unknown node"
 
     def _end(self, why: str) -> None:
-        see = f"; see {self._attempt.hang}" if self._attempt.hang.exists() else ""  # some rank has left no note
+        see = f"; see {self._attempt.hang}" if self._attempt.hang.exists() else ""  # there may be no report
         say(f"clusterdp: ending rank {self.task.rank}: {why}{see}")
         self.has_killed = True
         self.rank.kill()
 
 
 def sentence(behind: Behind, notes: Sequence[Note], node_of: Callable[[int], str]) -> str:
-    """`rank 3 on n2: step 120, in backward; the others wait in step 121, in backward`."""
+    """Returns, for example, `rank 3 on n2: step 120, in backward; the others wait in step 121, in backward`."""
     mine = [note for note in notes if note.rank in behind.ranks]
     others = [note for note in notes if note.rank not in behind.ranks]
     if not behind.ranks:
@@ -203,7 +203,7 @@ def named(ranks: Sequence[int]) -> str:
 
 
 def full_text(said: str, notes: Sequence[Note], behind: Behind) -> str:
-    """All of it: the sentence, a line a rank, the stacks of those that are behind, and of the others each once."""
+    """Returns the report: the sentence, a line per rank, the stacks of the ranks behind, and the others' once each."""
     silent = max(note.silent_s for note in notes)
     lines = [f"No sign of progress for {duration(silent)}: {said}.", ""]
     lines += [*_lines(notes), ""]
@@ -234,7 +234,7 @@ def _account(note: Note) -> list[str]:
 
 
 def _alike(notes: Sequence[Note]) -> list[tuple[list[int], Note]]:
-    """Ranks that are at one place, with one of them, for each such place."""
+    """Returns (ranks, the note of one of them) for each group of ranks at the same place."""
     groups: dict[tuple[object, ...], list[Note]] = {}
     for note in notes:
         groups.setdefault((note.position, note.place, note.state, bool(note.stack)), []).append(note)
@@ -259,40 +259,40 @@ def _at(note: Note) -> str:
 
 @dataclass(frozen=True)
 class Behind:
-    """ranks: those that are behind; empty if nothing tells. why: of the words above, or `suspended`."""
+    """ranks: the ranks behind; empty if unknown. why: the reason, a word from find_behind()."""
 
     ranks: tuple[int, ...]
     why: str
 
     def among(self, notes: Sequence[Note]) -> Sequence[Note]:
-        """Those of the ranks that are behind; all if none of them has left one."""
+        """Returns the notes of the ranks behind, or all notes if these ranks have left none."""
         return [note for note in notes if note.rank in self.ranks] or notes
 
     def nobody_works(self, notes: Sequence[Note]) -> bool:
-        """All wait for each other, at different places: whatever they are at, it cannot end."""
+        """Returns whether all ranks wait for each other at different places: such a wait cannot end."""
         mine = self.among(notes)
         others = [note for note in notes if note not in mine]
         waiting = all(note.surely_waits or (note.waits and not note.may_take_long) for note in others)
         return self.why != "nothing" and waiting and all(note.surely_waits for note in mine)
 
     def may_end(self, notes: Sequence[Note]) -> bool:
-        """Whether what the ranks behind are at may take long, and end by itself."""
+        """Returns whether the ranks behind are in a phase that may take long and end by itself."""
         return any(note.may_take_long for note in self.among(notes)) and not self.nobody_works(notes)
 
     def is_hang(self, notes: Sequence[Note]) -> bool:
-        """Whether the silence is longer than what those ranks are at may take."""
+        """Returns whether the silence is longer than the phase of the ranks behind may take."""
         if self.why == "suspended" or all(note.order == END for note in notes):
             return False  # at the end rank 0 may wait for room on the disk
         mine = self.among(notes)
         if self.nobody_works(notes):
             return True
         if self.why in ("nothing", "places") and any(note.may_take_long for note in mine):
-            return False  # they do not wait for each other, and may take as long as they like
+            return False  # these ranks do not wait for each other, and their phase has no time limit
         return all(note.silent_s >= note.limit_s for note in mine)
 
 
 def find_behind(notes: Sequence[Note], world_size: int) -> Behind:
-    """notes: of all ranks that are silent, one or more."""
+    """Finds the ranks that are behind. notes: the notes of all silent ranks, at least one."""
     stopped = tuple(note.rank for note in notes if note.is_stopped)
     absent = tuple(sorted(set(range(world_size)) - {note.rank for note in notes}))
     if stopped and len(stopped) == world_size:
@@ -326,6 +326,6 @@ def _behind_by_place(notes: Sequence[Note]) -> Behind:
     if len(places) < 2:
         return Behind((), "nothing")
     most, count = places.most_common(1)[0]
-    if 2 * count <= len(notes):  # no majority: nobody can say which of them is right
+    if 2 * count <= len(notes):  # no majority: the right place is unknown
         return Behind((), "places")
     return Behind(tuple(note.rank for note in notes if note.place != most), "places")

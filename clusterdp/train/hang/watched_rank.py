@@ -1,4 +1,4 @@
-"""WatchedRank: the process that is watched, from the outside: its page, its state, its stacks, its end."""
+"""WatchedRank: the watched process from the outside: reads its page, state and stacks, and kills it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from typing import NamedTuple
 from clusterdp import procfs
 from clusterdp.train.hang.page import BYTES
 
-MOST_CHILDREN = 8  # of which the stacks are asked for
-MACOS = sys.platform == "darwin"  # no /proc; its signal for the stacks is ignored where nobody handles it
-ANSWER_S, CHILD_S = 1.0, 0.1  # how long a process may take to write its stacks
+MOST_CHILDREN = 8  # child processes whose stacks are requested
+MACOS = sys.platform == "darwin"  # no /proc; a process without a handler ignores the stacks signal
+ANSWER_S, CHILD_S = 1.0, 0.1  # seconds in which a rank, and a child process, must write its stacks
 
 
 class WatchOrder(NamedTuple):
-    """The order of a rank to its watcher. stacks_signal: makes the rank write its stacks to stacks_fd; 0: none does.
-    hang_after_s: None if it follows from the steps."""
+    """A rank's instructions for its watcher."""
 
     run_dir: str
     attempt: str
@@ -32,14 +31,14 @@ class WatchOrder(NamedTuple):
     thread: int
     page_fd: int
     stacks_fd: int
-    stacks_signal: int
-    hang_after_s: float | None
+    stacks_signal: int  # makes the rank write its stacks to stacks_fd; 0: no signal does
+    hang_after_s: float | None  # None: derived from the steps
     on_hang: str | None
     timeout_s: float
 
 
 class WatchedRank:
-    """The process that is watched, from the outside."""
+    """The watched process, seen from the outside."""
 
     def __init__(self, task: WatchOrder):
         self.task = task
@@ -58,12 +57,12 @@ class WatchedRank:
         return procfs.wchan(self.task.pid)
 
     def cpu_s(self) -> float | None:
-        """The CPU seconds of all its threads."""
+        """Returns the CPU seconds of all threads of the rank."""
         fields = procfs.stat(self.task.pid)
         return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") if len(fields) > 13 else None
 
     def stacks(self) -> tuple[str, str]:
-        """The stacks of its threads, and of the processes that it has started. Empty where there is no answer."""
+        """Returns the stacks of the rank's threads, and of its child processes. Without an answer they are empty."""
         stack = self._stack(self.task.pid)
         told = []
         for pid in [each for each in procfs.children(self.task.pid) if each != os.getpid()][:MOST_CHILDREN]:

@@ -1,12 +1,12 @@
-"""The watcher of one rank: a process that looks whether it makes progress. It imports no torch, and what it needs for
-a silent rank only then.
+"""The watcher of one rank: a process that checks whether the rank makes progress. The watcher imports no torch, and
+imports the modules for a silent rank only when they are needed.
 
-    the page changes             the rank makes progress; looked at 40 times in hang_after_s, and once a second at least
+    the page changes             the rank makes progress; checked 40 times in hang_after_s, and at least once a second
     silent for hang_after_s      see Silence
-    it slept through something   (a suspended job, a closed laptop) no silence of the rank's; nor is the time in which
-                                 the rank was stopped, once it goes on
+    the watcher did not run      (a suspended job, a closed laptop) this time does not count as silence of the rank; nor
+                                 does the time in which the rank was stopped, once it continues
 
-It ends with its rank: at the end of the pipe that is its standard input, or when it has another parent.
+The watcher ends with its rank: at the end of the pipe that is its standard input, or when its parent changes.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from clusterdp.train.hang.watched_rank import WatchedRank, WatchOrder
 if TYPE_CHECKING:
     from clusterdp.train.hang.silence import Silence
 
-LEAST_S = 300.0  # of hang_after_s, where it follows from the steps
-TIMES = 5  # the longest step so far
-SHARE = 0.9  # of a collective's time-out, after which a phase that may take long is reported
+LEAST_S = 300.0  # lower limit of hang_after_s, if it is derived from the steps
+TIMES = 5  # hang_after_s, if derived, is this many times the longest step so far
+SHARE = 0.9  # part of a collective's time-out after which a phase that may take long is reported
 LONGEST_TICK_S = 1.0
-SUSPENDED_S = 10.0  # a busy machine may leave a process out for some seconds
+SUSPENDED_S = 10.0  # a busy machine may not run a process for some seconds
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Watcher:
-    """look() is called again and again. clock: in seconds."""
+    """Watches one rank: look() is called repeatedly. clock: returns seconds."""
 
     def __init__(self, task: WatchOrder, rank: WatchedRank, clock: Callable[[], float] = time.monotonic):
         self.task, self.rank, self.clock = task, rank, clock
-        self.longest = 0.0  # step so far
+        self.longest = 0.0  # seconds of the longest step so far
         self.now = self._looked = self._last_sign = self._last_step = clock()
         self.seen = rank.numbers()
         self.cpu_s = rank.cpu_s()
-        self._is_step = False  # nothing but a step since the last one
+        self._is_step = False  # only a step, and no long phase, since the last count of steps
         self._was_stopped = False
         self._silence: Silence | None = None
 
@@ -65,7 +65,7 @@ class Watcher:
         self.now = self.clock()
         slept_s = self.now - self._looked
         if slept_s > max(10 * self.tick_s, 2.0):
-            self._last_sign = self.now  # this process did not run, and probably no other of the job
+            self._last_sign = self.now  # this process did not run, and probably neither did the rest of the job
             if slept_s > SUSPENDED_S and self.task.rank == 0:
                 self._note_suspension(slept_s)
         numbers, stopped = self.rank.numbers(), self.rank.is_stopped()
@@ -80,7 +80,7 @@ class Watcher:
         self._looked = self.clock()
 
     def _note_suspension(self, seconds: float) -> None:
-        """For `clusterdp goodput`: Slurm does not count that time either."""
+        """Records a suspension for `clusterdp goodput`: Slurm does not count that time either."""
         from pathlib import Path
 
         from clusterdp.rundir import Ledger, RunDir
@@ -105,7 +105,7 @@ class Watcher:
 
     @property
     def limit_s(self) -> float:
-        """How long the rank may be silent in its phase."""
+        """Seconds for which the rank may be silent in its phase."""
         long = SHARE * self.task.timeout_s if self.phase in LONG else 0.0
         return max(self.hang_after_s, long)
 
@@ -126,7 +126,7 @@ class Watcher:
         return self._silence is not None and self._silence.has_killed
 
     def rank_has_died(self) -> None:
-        """Not in order. NCCL ends the process of a rank whose collective has timed out: that is a hang, too."""
+        """Records a hang if the rank died in a long silence: NCCL ends a process whose collective has timed out."""
         if self._silence is not None and self.silent_s >= 0.95 * self.task.timeout_s:
             self._silence.leave_hung()
 

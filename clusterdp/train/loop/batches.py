@@ -1,13 +1,13 @@
 """Batches: the batches of a loader, epoch by epoch, from the position of the training on.
 
-What keeps the position in a loader, in the order in which it is looked for:
+The position in a loader is kept by the first of these that exists:
 
     its ResumableSampler   in samples of the global order: O(1) to resume, exact on any number of ranks
-    the loader             state_dict() and load_state_dict(), as torchdata's StatefulDataLoader has them: each rank's
-                           own, asked between two batches of the loop. When it has ended, its state begins an epoch.
-    its data set           state_dict(num_samples, from_beginning), as Mosaic's StreamingDataset has it: of all ranks
-    nothing                batches are counted, and on resume read again and dropped; the log says how long that took.
-                           It draws from random streams of its own (OwnStreams), and must be the same loader.
+    the loader             state_dict() and load_state_dict(), as in torchdata's StatefulDataLoader: one state per rank,
+                           read between two batches of the loop. The state of an ended loader begins an epoch.
+    its data set           state_dict(num_samples, from_beginning), as in Mosaic's StreamingDataset: for all ranks
+    nothing                batches are counted, and on resume read again and dropped; the log has the seconds. The
+                           loader draws from random streams of its own (OwnStreams), and must be the same.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ END: Any = object()
 
 
 class Epoch(Generic[Batch]):
-    """A pass over the data, or the rest of it. Iterate over it once.
+    """A pass over the data, or the rest of a pass. Iterate over it once.
 
-    done: its batches that were done before: `for i, batch in enumerate(epoch, epoch.done)`.
+    done: number of batches that are already done: `for i, batch in enumerate(epoch, epoch.done)`.
     """
 
     def __init__(self, index: int, batches: Callable[[], Iterator[Batch]], done: int = 0):
@@ -50,7 +50,7 @@ class Epoch(Generic[Batch]):
         self._batches = batches
 
     def __repr__(self) -> str:
-        """The number, because an epoch may be printed as if it were one."""
+        """Returns the epoch's number, because programs print epochs like numbers."""
         return str(self.index)
 
     def __format__(self, spec: str) -> str:
@@ -61,7 +61,7 @@ class Epoch(Generic[Batch]):
 
 
 class Batches(Generic[Batch]):
-    """state: what is saved of the loader, by name. left: batches of this epoch that are not done; None if unknown."""
+    """state: the saved state of the loader, by name. left: batches of this epoch that are not done; None if unknown."""
 
     def __init__(
         self,
@@ -70,24 +70,24 @@ class Batches(Generic[Batch]):
         move: bool | Callable[[Any], Any] = False,
         lap: Callable[[str], None] = lambda name: None,
     ):
-        """lap: called with the name of what the time since the last call went into; see Stopwatch."""
+        """lap: called with a name for the work since the last call; see Stopwatch."""
         self.rank = rank
         self.lap = lap
         self.move = move
         self.loader = loader
-        self.batch_size = batch_size_of(loader) or 1  # of a full batch; the last one, shorter, ends the epoch
+        self.batch_size = batch_size_of(loader) or 1  # samples in a full batch; a shorter one ends the epoch
         self.sampler = our_sampler(loader)
         self.is_global = self.sampler is not None or counts_samples(getattr(loader, "dataset", None))
         self.position = Position(self.batch_size * rank.world_size if self.is_global else 0)
         self.per_epoch: int | None = None  # batches; None if the loader has no length
         self.left: int | None = None
-        self._compared = self.is_global or rank.world_size == 1  # whether the ranks have other batches than each other
+        self._compared = self.is_global or rank.world_size == 1  # a check for equal batches is not needed
         self._surplus = False  # this rank has more batches than another
-        self._ready: Iterator[Batch] | None = None  # of the epoch that is opened next
+        self._ready: Iterator[Batch] | None = None  # the iterator for the next epoch
         self._epoch_rng = EpochRng(loader)
         self._streams = OwnStreams()
-        self._draws = False  # it is read again on resume, and may draw other random numbers then
-        self.differs: str | None = None  # in words, where it has drawn others
+        self._draws = False  # a resume reads the loader again, and it may draw other random numbers then
+        self.differs: str | None = None  # a message, if it has drawn other random numbers
         self._place: LoaderState | None = None
         self.state: dict[str, Any] = {"loop": self.position}
         if self.sampler is not None:
@@ -98,15 +98,15 @@ class Batches(Generic[Batch]):
             self.state["loader"] = self._place = LoaderState(loader, self.position, rank.world_size)
 
     def with_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """All that is to be saved."""
+        """Returns all state to save."""
         taken = [name for name in self.state if name in state and state[name] is not self.state[name]]
         if taken:
             raise StateError(f"state.{taken[0]}: the loop keeps its own state under this name. Give yours another.")
         return {**state, **self.state}
 
     def measure(self) -> None:
-        """Collective, before anything is restored. An epoch has the least of all ranks' batches: a rank with more would
-        wait for the others."""
+        """Sets per_epoch to the least number of batches of all ranks, because a rank with more would wait for the
+        others. Collective, before anything is restored."""
         length = length_of(self.loader)
         own = -1 if length is None else length
         least = self.rank.group.agree(own, least=True)[0]
@@ -119,7 +119,7 @@ class Batches(Generic[Batch]):
             self._compare(of_data_set(self.loader))
 
     def _compare(self, here: str | None) -> None:
-        """Collective, until it has found something: reports that what is `here` is the same on all ranks."""
+        """Prints a warning if `here` is the same on all ranks. Collective, until that has happened."""
         each = self.rank.group.gather(here)
         if each[0] is None or any(other != each[0] for other in each):
             return
@@ -131,7 +131,7 @@ class Batches(Generic[Batch]):
         )
 
     def say_share(self, what: str = "") -> None:
-        """Each rank its own, after measure(). Nothing if the loader has no length. what: a phase with a name."""
+        """Prints this rank's share, after measure(); nothing for a loader without length. what: the phase."""
         if self.per_epoch is None:
             return
         size = batch_size_of(self.loader)
@@ -145,8 +145,8 @@ class Batches(Generic[Batch]):
         say(f"clusterdp: {what}rank {self.rank.number} has {steps} in an epoch{shared}")
 
     def resumed(self, same_ranks: bool) -> str | None:
-        """Logs what differs since the checkpoint: the number of ranks (not `same_ranks`) or the loader. Returns why the
-        next batches are not the ones that would have come; None if no reason is known."""
+        """Logs changes since the checkpoint, of the number of ranks (not `same_ranks`) or of the loader. Returns why
+        the next batches differ from an uninterrupted run's; None if no reason is known."""
         place = self.position
         if place.last is not None and self.rank.is_first:
             say(
@@ -171,7 +171,7 @@ class Batches(Generic[Batch]):
         return why
 
     def _check_same_loader(self) -> None:
-        """StateError if the batches that the checkpoint has counted are not those of this loader."""
+        """Raises StateError if the checkpoint has counted batches of a loader that differs from this one."""
         place, was, now = self.position, self._epoch_rng.saved_facts, self._epoch_rng.facts
         changed = ", ".join(changes(was, now))
         if not changed:
@@ -189,31 +189,31 @@ class Batches(Generic[Batch]):
         self._say(f"it has changed since the checkpoint: {changed}. The run goes on with it.")
 
     def go_on_from(self, position: Position) -> None:
-        """Another loop's, in memory. An epoch that was left in its middle begins anew, with the loader of that one,
-        too."""
+        """Takes over another loop's position, in memory. An epoch that was left in its middle begins again, also with
+        the same loader."""
         self.position.go_on_from(position)
         if self.sampler is not None and not position.ended:
             self.sampler.consumed = 0
 
     def rest(self) -> int | None:
-        """Batches from the position to the end of the epoch."""
+        """Returns the number of batches from the position to the end of the epoch."""
         if self.per_epoch is None:
             return None
         if self.position.ended:
             return 0
-        # From the sampler: a run that resumes with another number of ranks has been counting other batches.
+        # From the sampler: with another number of ranks, the run counted batches of another size before the resume.
         left = batches_left(self.loader)
         return max(0, self.per_epoch - self.position.batch) if left is None else left
 
     def done(self) -> int:
-        """The others, as this number of ranks would have counted them."""
+        """Returns the number of finished batches of the epoch, as this number of ranks would have counted them."""
         rest = self.rest()
         return self.position.batch if rest is None or self.per_epoch is None else self.per_epoch - rest
 
     def open(self) -> Iterator[Batch]:
-        """The rest of the epoch. When it returns, the loader's iterator exists and has found its place.
+        """Returns the rest of the epoch. On return, the loader's iterator exists and is at the position.
 
-        The caller restores the random numbers then, because all of that draws from them.
+        The caller then restores the random state, because all of this draws random numbers.
         """
         self.left = self.rest()
         if self.position.ended:
@@ -224,7 +224,7 @@ class Batches(Generic[Batch]):
     def _moved(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         if self.move is False or (self.rank.device.type == "cpu" and self.move is True):
             return batches
-        # Only where the place is counted by what is done, and where fetching draws no random numbers that are saved.
+        # Only if the position counts finished batches, and if fetching draws from no random stream that is saved.
         seeded = isinstance(getattr(self.loader, "dataset", None), SeededDataset | TensorDataset)
         seeded = seeded or isinstance(self.loader, TensorLoader)
         counted = self.sampler is not None and not self._surplus
@@ -233,7 +233,7 @@ class Batches(Generic[Batch]):
         return iter(Prefetcher(batches, self.rank.device, transform=transform, ahead=ahead, lap=self.lap))
 
     def _found(self) -> Iterator[Batch]:
-        """An iterator that begins at the position."""
+        """Returns an iterator that begins at the position."""
         if self.sampler is not None:
             return self._batches(self._iterator())
         if self.position.batch:
@@ -250,27 +250,27 @@ class Batches(Generic[Batch]):
         return self._batches(iterator)
 
     def _pass_end(self) -> None:
-        """The checkpoint is of an epoch that had ended: moves on, so that the next epoch opens as it would have."""
+        """Goes past an epoch that had ended at the checkpoint, so that the next epoch opens without a difference."""
         self._epoch_rng.forward()
         if self._place is None:
             return
         iterator = self._iterator()
         if self.is_global:
-            self._drop(iterator)  # Mosaic takes up the epoch at its end, and no other before that
+            self._drop(iterator)  # Mosaic resumes this epoch at its end, and must end it before another
         elif getattr(self.loader, "persistent_workers", False):
             self._ready = iterator
         else:
-            # torchdata makes two iterators of the state of an end, of which the first is over. Each draws from the
-            # random numbers, and only one has done so in the uninterrupted run; so both are made here.
+            # From the state of an ended epoch, torchdata makes two iterators; the first one has no batches. Each draws
+            # random numbers, but in the uninterrupted run only one iterator did. Therefore both are made here.
             self._place.load_state_dict(self._place.state_dict())
 
     @property
     def can_be_left(self) -> bool:
-        """Whether an epoch that the program leaves may count as ended: not where its loader knows where it stands."""
+        """Whether an epoch that the program leaves may count as ended: not if the loader keeps its own position."""
         return self._place is None
 
     def pass_all(self) -> None:
-        """The checkpoint is of the end of all epochs: puts what the next loop may share where this one left it."""
+        """Restores, at the end of all epochs, the generator and the loader, which the next loop may share."""
         if self.position.batch:
             return
         self._epoch_rng.forward()
@@ -278,7 +278,7 @@ class Batches(Generic[Batch]):
             self._place.load_state_dict(self._place.state_dict())
 
     def advance(self) -> None:
-        """The loop is done with a batch."""
+        """Counts a finished batch."""
         self.position.advance()
         if self.left is not None:
             self.left -= 1
@@ -287,7 +287,7 @@ class Batches(Generic[Batch]):
 
     @property
     def mean_size(self) -> float:
-        """Samples of one rank to a batch, on average: the last batch of an epoch is shorter."""
+        """Average number of samples in a batch of one rank: the last batch of an epoch is shorter."""
         if self.sampler is None or not self.per_epoch:
             return float(self.batch_size)
         return min(float(self.batch_size), self.sampler.size / self.sampler.world_size / self.per_epoch)
@@ -298,7 +298,7 @@ class Batches(Generic[Batch]):
     def _batches(self, iterator: Iterator[Batch]) -> Iterator[Batch]:
         unmeasured = self.per_epoch is None and self.rank.world_size > 1
         empty = self.position.batch == 0
-        if not self._compared and self.left != 0:  # which all ranks know alike
+        if not self._compared and self.left != 0:  # equal on all ranks
             with self._streams:
                 first = [*islice(iterator, 1)]
             self._compare(of_batch(first))
@@ -308,7 +308,7 @@ class Batches(Generic[Batch]):
             with self._streams:
                 batch = next(iterator, END)
             here = batch is not END
-            # Without lengths it is not known which rank ends first, and one with more would wait: all ask each time.
+            # Without lengths, any rank may end first, and a rank with more batches would wait: they agree each time.
             if unmeasured:
                 here = bool(self.rank.group.agree(int(here), least=True)[0])
             if not here:
@@ -317,34 +317,34 @@ class Batches(Generic[Batch]):
             if self._draws:
                 self._epoch_rng.last = LastBatch(batch)
             yield batch
-        if empty:  # on all ranks alike
+        if empty:  # equal on all ranks
             raise ConfigError(
                 f"loader: epoch {self.position.epoch + 1} has no batch. Give it data; an iterator that has been read "
                 "is through, so pass what can be read again."
             )
         if self._place is not None:
-            self._drop(iterator)  # so that its state, too, is that of an end
+            self._drop(iterator)  # so that the loader's state, too, is at the end
         self.position.ended = True
 
     def _iterator(self) -> Iterator[Batch]:
         generator = getattr(self.loader, "generator", None)
         if self.sampler is not None and isinstance(generator, torch.Generator):
-            # Only the workers' seeds come from it: the same in this epoch, whichever attempt gets there.
+            # Only the workers' seeds come from the generator. Every attempt must get the same seeds in this epoch.
             generator.manual_seed(self.rank.seed + self.rank.number + 1_000_003 * self.position.epoch)
         ready, self._ready = self._ready, None
         with self.rank.stop.shielded():
             return iter(self.loader) if ready is None else ready
 
     def tell_epoch(self) -> None:
-        """Before the epoch is handed out: its length and its place are right from here on."""
+        """Calls set_epoch(), before the epoch is handed out: its length and position are right from here on."""
         loader = self.loader
         for part in (loader, *(getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset"))):
             if callable(set_epoch := getattr(part, "set_epoch", None)):
                 set_epoch(self.position.epoch)
 
     def note_where_left(self, done: int, early: bool) -> None:
-        """Reports an epoch, begun in its middle, that the program has left at another batch than it would have.
-        early: by a break."""
+        """Reports an epoch that began in its middle and that the program left at another batch than the epoch before.
+        early: left by a break."""
         place = self.position
         left = place.batch if (early or not place.ended) and self.left != 0 else None
         before = place.left
@@ -362,7 +362,7 @@ class Batches(Generic[Batch]):
         began, read, dropped = time.monotonic(), 0, list[Batch]()
         with self._streams:
             for batch in islice(iterator, batches):
-                read, dropped = read + 1, [batch]  # the last of them
+                read, dropped = read + 1, [batch]  # keeps the last one
         if read < batches:
             raise StateError(
                 f"loader: it has changed since the checkpoint: epoch {self.position.epoch} ended after {read} batches, "

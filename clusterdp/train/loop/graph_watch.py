@@ -1,7 +1,7 @@
 """GraphWatch: notices `losses.append(loss)` and `total += loss`, which keep every step's activations in memory.
 
-loop.log() and meters detach what they are given. But the user's own code may keep the tensor as well. Then memory grows
-with each step until it is full, hours later. Therefore GraphWatch attaches an object to the graph for a few steps, and
+loop.log() and meters detach their values. But the user's own code may keep the tensor as well. Then memory grows with
+each step until it is full, hours later. Therefore GraphWatch attaches an object to the graph for a few steps, and
 checks some steps later whether those objects still exist."""
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ PAUSE = 1000  # steps between two rounds
 
 
 class _Mark:
-    """Lives as long as the graph that it is put on."""
+    """An object that lives as long as the graph to which it is attached."""
 
 
 class GraphWatch:
-    """`kept`: the name of the first value whose graphs are kept; it is reported once, on stderr."""
+    """`kept`: the name of the first value whose graphs are kept. GraphWatch reports it once, on stderr."""
 
     def __init__(self) -> None:
         self.kept: str | None = None
         self._marks: list[weakref.ref[_Mark]] = []
-        self._name: str | None = None  # the first one that has a graph: one is enough
+        self._name: str | None = None  # the first value with a graph: one is enough
         self._wait = 0
 
     def look(self, name: str, value: Any) -> None:
@@ -42,8 +42,8 @@ class GraphWatch:
             return
         self._name = name
         mark = _Mark()
-        # Kept by the node itself: it is there as long as anything can still go back through it.
-        value.grad_fn.metadata["clusterdp"] = mark  # type: ignore[index]  # torch's stub takes it for a method
+        # The node itself keeps the mark, as long as a backward pass can still go through the node.
+        value.grad_fn.metadata["clusterdp"] = mark  # type: ignore[index]  # torch's stub declares a method
         self._marks.append(weakref.ref(mark))
         if len(self._marks) >= ROUND:
             self._check(name)

@@ -10,7 +10,7 @@ from clusterdp.errors import ConfigError
 from clusterdp.wording import table
 
 EpochRow = dict[str, Any]
-SHAPE = ("epoch", "step")  # columns that count, and are no measurement
+SHAPE = ("epoch", "step")  # columns that are not measurements
 
 
 def row_line(row: EpochRow) -> str:
@@ -18,7 +18,7 @@ def row_line(row: EpochRow) -> str:
 
 
 class History:
-    """A row an epoch: {"epoch": 1, "step": 180, "loss": 0.7, "val_loss": 0.6}. The same on all ranks, and state.
+    """A row per epoch: {"epoch": 1, "step": 180, "loss": 0.7, "val_loss": 0.6}. Equal on all ranks, and saved.
 
     print(history), history["loss"], history[-1], history.plot("history.png"), pandas.DataFrame(history.rows)
     """
@@ -36,7 +36,7 @@ class History:
         return iter(self.rows)
 
     def __getitem__(self, which: str | int) -> Any:
-        """A column, None where an epoch has no such number; or a row."""
+        """Returns a column, with None for epochs without this number; or a row."""
         return [row.get(which) for row in self.rows] if isinstance(which, str) else self.rows[which]
 
     @property
@@ -44,7 +44,7 @@ class History:
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
     def best(self, monitor: str, mode: str = "min") -> EpochRow | None:
-        """The first epoch with the least (or, mode="max", the largest) value. None if no epoch has one."""
+        """Returns the first epoch with the least (mode="max": the largest) value; None if no epoch has one."""
         if mode not in ("min", "max"):
             raise ConfigError(f"mode: {mode!r} is neither min nor max. Use one of them.")
         rows = [row for row in self.rows if row.get(monitor) == row.get(monitor) and row.get(monitor) is not None]
@@ -58,9 +58,9 @@ class History:
         return "\n".join(table(cells, str.rjust))
 
     def plot(self, file: str | Path) -> Path:
-        """A picture of each measurement beside that of the validation, for a file such as history.png; or, by its name,
-        of a single one: "loss" is drawn into loss.png. A column that is constant over all epochs is left out of
-        several."""
+        """Plots each measurement with its validation value into a file such as history.png. With a measurement's name
+        as `file`, plots only this one: "loss" is drawn into loss.png. A plot of several measurements leaves out those
+        that are constant over all epochs."""
         try:
             from matplotlib.figure import Figure  # no window, no global state
             from matplotlib.ticker import MaxNLocator
@@ -78,7 +78,7 @@ class History:
             axes = figure.add_subplot(len(told), 1, place + 1)
             for column in columns:
                 axes.plot(self["epoch"], self[column], marker="." if len(self) < 30 else None, label=column)
-            axes.set_xlim(min(self["epoch"]) - 0.5, max(self["epoch"]) + 0.5)  # where a column has a single number, too
+            axes.set_xlim(min(self["epoch"]) - 0.5, max(self["epoch"]) + 0.5)  # for a single epoch, too
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
             axes.set_xlabel("epoch")
             axes.legend()

@@ -1,12 +1,12 @@
-"""Loop: the batches of a training run, from wherever the run stands to its end, over any number of attempts.
+"""Loop: the batches of a training run, from the run's position to its end, over any number of attempts.
 
     loop = job.loop(loader, {"model": model, "optimizer": optimizer, "scaler": scaler}, epochs=10)
     for batch in loop:
         ...                       # forward, backward, step
         loop.log(loss=loss)
 
-Before the first batch it restores everything. Between batches it reads the shared flags and saves when a save is due.
-At an agreed stop it saves and raises Stopped. The training step itself is the user's.
+Before the first batch, Loop restores everything. Between batches it reads the shared flags and saves when a save is
+due. At an agreed stop it saves and raises Stopped. The training step itself is the user's.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class Loop(Generic[Batch]):
         for epoch in loop.epochs():
             for batch in epoch:
                 ...
-            for batch in loop.watch(validation): ...      # evaluate, stoppable
-            scheduler.step()                              # state changes after what may be stopped
+            for batch in loop.watch(validation): ...      # evaluates; a stop is possible
+            scheduler.step()                              # changes state only after all code that may be stopped
 
-    An attempt that is stopped while it evaluates repeats all that follows the epoch after the resume, with the same
-    random numbers. Change state after the evaluation, not before. All ranks do the same. `step` counts the batches
-    that are done with; the run's steps count on from `first`, where other loops came before this one (see Phases).
+    If an attempt is stopped during an evaluation, the resumed attempt repeats all code after the epoch, with the same
+    random numbers. Change state after the evaluation, not before. All ranks make the same calls. `step` counts the
+    finished batches. The run's steps continue from `first`, the steps of earlier loops (see Phases).
 
-    With accumulate=k, every k batches are a window, and what is left at the end of an epoch is a shorter one:
+    With accumulate=k, every k batches are a window, and the rest at the end of an epoch is a shorter one:
 
         for x, y in loop:
             with gradient_sync(model, loop.window_ends):
@@ -68,7 +68,7 @@ class Loop(Generic[Batch]):
                 optimizer.step()
                 optimizer.zero_grad()
 
-    Gradients are in no checkpoint: the run stops and saves between two windows, never within one. It also detects
+    Checkpoints hold no gradients: the run stops and saves between two windows, never within one. The loop also detects
     windows without accumulate=, and delays a stop or a save to their end: see OpenWindow.
     """
 
@@ -98,26 +98,26 @@ class Loop(Generic[Batch]):
         check_never_skips(state)
         check_held(state)
         self.accumulate = accumulate
-        self.window = accumulate  # batches of the window at hand
+        self.window = accumulate  # batches in the current window
         self._models = DdpModels(state)
         hooks = {f"comm_hook.{name}": getattr(part, "comm_hook_state", None) for name, part in state.items()}
         hooks = {name: hook for name, hook in hooks.items() if hook is not None}
         self.state = self.batches.with_state({**state, **hooks})
         checkpointer, every = phases.checkpointer(self.state), (every_steps, every_s)
         self.saves = SaveSchedule(phases.rank, phases.record, phases.saving, checkpointer, self._meta, *every)
-        self._open = False  # the user's code is at work on a batch
-        self._in_window = 0  # batches of the window that are done
+        self._open = False  # the user's code is working on a batch
+        self._in_window = 0  # finished batches of the window
         self._enough = False  # this rank has called end()
         self._rng_pending = False
         self._left = False  # the program has left the epoch before its end
-        self._rng_of_end: dict[str, Any] = {}  # as it was at the end of the epoch
+        self._rng_of_end: dict[str, Any] = {}  # random state at the end of the epoch
         self._logged: dict[str, Any] = {}
         self._graphs = GraphWatch()
         self._open_window = OpenWindow(state if accumulate == 1 else {})
-        self._stopping: str | None = None  # why; at the end of the window
-        self._due = False  # a periodic save
+        self._stopping: str | None = None  # the reason to stop at the end of the window
+        self._due = False  # a periodic save is due at the end of the window
         self.total_steps: int | None = None  # of the whole loop; known once it has begun
-        self.restored: Restored | None = None  # what it goes on from, and whether that is exact, by its loader too
+        self.restored: Restored | None = None  # the restored checkpoint, and whether the resume is exact (loader, too)
         phases.name(name, continues)  # last: a loop that is refused for another reason takes no name
 
     def __str__(self) -> str:
@@ -138,14 +138,13 @@ class Loop(Generic[Batch]):
 
     @property
     def window_ends(self) -> bool:
-        """Whether the batch at hand is the last of its window: the optimizer steps on it."""
+        """Whether the current batch is the last of its window: the optimizer steps on it."""
         return self._in_window + 1 == self.window
 
     @property
     def samples(self) -> Callable[[], list[int]] | None:
-        """A function that gives the indices of the current batch, which takes as long as to begin an epoch; None if
-        they are not known.
-        For NanGuard.watch(loss, loop.samples)."""
+        """A function that returns the indices of the current batch; None if they are unknown. A call takes as long as
+        the start of an epoch. For NanGuard.watch(loss, loop.samples)."""
         sampler = self.batches.sampler
         return partial(sampler.samples, sampler.consumed, self.batches.batch_size) if sampler is not None else None
 
@@ -178,7 +177,7 @@ class Loop(Generic[Batch]):
             try:
                 yield Epoch(self.position.epoch, self._epoch_batches, done)
             except GeneratorExit:
-                self._left = False  # the whole training was left, and may go on in this epoch
+                self._left = False  # the program left the whole loop, and may continue in this epoch
                 raise
             self._close_step()
             page.enter(PROGRAM)
@@ -186,13 +185,13 @@ class Loop(Generic[Batch]):
                 self.batches.note_where_left(done, self._left)
             self._left = False
             self.position.next_epoch()
-            self._in_window = 0  # the epoch was left before its end
+            self._in_window = 0  # the program may have left the epoch before its end
             if self._rank.group.agree(self._enough)[0]:
                 self.position.last = self.epoch
         self._finish()
 
     def log(self, **values: Any) -> None:
-        """Numbers of this step. Rank 0's are kept; tensors stay on their device, without their graphs."""
+        """Logs numbers of this step. Rank 0 keeps its own. Tensors stay on their device, without their graphs."""
         if self._rank.is_first:
             for name, value in values.items():
                 self._graphs.look(name, value)
@@ -200,19 +199,19 @@ class Loop(Generic[Batch]):
                 self._logged[name] = value.detach() if has_graph else value
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Iterates over anything but training batches, on all ranks, and reads the shared flags meanwhile.
-        Ranks may have uneven numbers of items, unless the model is sharded: see even_batches(). In mid-epoch, the
-        step at hand counts as done from here on."""
+        """Yields items other than training batches, on all ranks, and reads the shared flags meanwhile. Ranks may have
+        different numbers of items, unless the model is sharded: see even_batches(). A call in the middle of an epoch
+        counts the current step as done."""
         check_can_be_read("loop.watch", items)
         if self._left and not self.position.ended and self.batches.can_be_left:
             self._between_windows("watch")
-            self.position.ended = True  # an attempt that resumes goes on behind it
+            self.position.ended = True  # a resumed attempt continues after this epoch
         with self._rank.stop.shielded():
             iterator = iter(items)
         yield from self._phases.watch(same_number(iterator, self._rank.group, self.state))
 
     def watched(self, items: Iterable[Item]) -> Iterator[Item]:
-        """watch() for any evaluation while this loop is at work."""
+        """Does the work of watch(), for any evaluation while this loop is running."""
         self._between_windows("watch")
         for item, agreed in self._rank.flags.iterate(items):
             if agreed is None:
@@ -226,9 +225,9 @@ class Loop(Generic[Batch]):
                         self.saves.in_background(self.step)
 
     def save(self) -> None:
-        """Saves now, and waits until it is durable; the current step counts as done. Periodic saves, and the one at a
-        stop, happen by themselves.
-        StateError before the first batch, when nothing has been restored, and once another loop has begun."""
+        """Saves now, and waits until the checkpoint is durable. The current step counts as done. Periodic saves and the
+        save at a stop need no call. Raises StateError before the first batch, because nothing has been restored yet,
+        and once another loop has begun."""
         if self._phases.loop is not self:
             raise StateError(f"loop.save(): {self} is not at work. Save between its first batch and the next loop.")
         self._between_windows("save")
@@ -238,14 +237,14 @@ class Loop(Generic[Batch]):
             self.saves.now(self.step)
 
     def end(self) -> None:
-        """Ends the training early. Any rank, or several, may call it at any time. A single rank stops after the step at
-        hand; several stop at the same step, within two exchanges of flags, or at the end of the epoch. Code after the
-        epoch still runs. For a number of steps that is known beforehand: the config's train.max_steps."""
+        """Ends the training early. Any rank, or several, may call end() at any time. A job of one rank stops after the
+        current step. The ranks of a larger job stop at the same step, within two exchanges of flags, or at the end of
+        the epoch. Code after the epoch still runs. For a fixed number of steps, use train.max_steps in the config."""
         self._enough = True
         self._rank.flags.set("enough")
 
     def _meta(self) -> dict[str, Any]:
-        """The values in a checkpoint about itself."""
+        """Returns a checkpoint's values about itself."""
         return {"epoch": self.epoch, "total": self.total_steps}
 
     def _restore(self) -> None:
@@ -257,7 +256,7 @@ class Loop(Generic[Batch]):
             return
         restored = self.saves.checkpointer.restore(phases.resume_step, retire_later=True)
         if restored is None:
-            if self.continues is not None:  # which was interrupted before its first save
+            if self.continues is not None:  # that loop was interrupted before its first save
                 self.batches.go_on_from(self.continues.position)
             elif phases.begun == 1:
                 self._start_from(self.saves.checkpointer)
@@ -275,7 +274,7 @@ class Loop(Generic[Batch]):
         self._record.event("restored", step=restored.step, checkpoint=restored.token, **told)
 
     def _say_complete(self) -> None:
-        """Reports that nothing is left to do."""
+        """Prints that nothing is left to do."""
         if self._rng_pending:
             self.batches.pass_all()
         if self._rank.is_first:
@@ -283,7 +282,7 @@ class Loop(Generic[Batch]):
             say(f"clusterdp: {self} is complete ({epochs}, step {self.step}): nothing left to do.")
 
     def _start_from(self, checkpointer: Checkpointer) -> None:
-        """Restores what another program has trained, as step 0 of this run."""
+        """Restores state that another program has trained, as step 0 of this run."""
         saving = self._phases.saving
         if saving.start_from is not None:
             start = checkpointer.restore_from(saving.start_from, saving.start_only or None)
@@ -303,7 +302,7 @@ class Loop(Generic[Batch]):
 
     def _epoch_batches(self) -> Iterator[Batch]:
         if self.position.batch == 0:
-            self._restore_rng()  # no iterator of this epoch has drawn from it yet
+            self._restore_rng()  # no iterator of this epoch has drawn random numbers yet
         watch, time = self._phases.stopwatch, self._record.time
         time.turn("steps")
         watch.begin(self.first + self.position.step)
@@ -329,7 +328,7 @@ class Loop(Generic[Batch]):
                 self._left, self._rng_of_end = True, rng.capture()
             raise
         finally:
-            time.turn("evaluation")  # or whatever else is done between epochs
+            time.turn("evaluation")  # or other work between epochs
             page.enter(PROGRAM)
         self._rng_of_end = rng.capture()
         if self._in_window:
@@ -339,18 +338,18 @@ class Loop(Generic[Batch]):
             )
 
     def _restore_rng(self) -> None:
-        """Last of all: iter(loader) draws from torch's global stream."""
+        """Restores the random state. Called last, because iter(loader) draws from torch's global stream."""
         if self._rng_pending and self.saves.checkpointer is not None:
             self.saves.checkpointer.restore_rng()
         self._rng_pending = False
 
     def _close_step(self) -> None:
-        """Does what is due between two steps and, between two windows, what the shared flags ask for."""
+        """Does the work between two steps and, between two windows, obeys the shared flags."""
         if not self._open:
             return
         self._open = False
         record, watch, position = self._record, self._phases.stopwatch, self.position
-        watch.lap("step")  # what of its body has had no lap of its own
+        watch.lap("step")  # the rest of its body, which has no lap of its own
         self.batches.advance()
         self._open_window.close_step()
         record.step = watch.page[STEP] = self.first + position.step
@@ -381,7 +380,7 @@ class Loop(Generic[Batch]):
             self._models.check_exchanged(self._rank.group)
             self._open_window.warn_of_save(self._rank, self.step)
             self.saves.in_background(position.step)
-            if agreed is not None and agreed["save"]:  # by the clock, and so rarely: who is slow is in `status`
+            if agreed is not None and agreed["save"]:  # saves by the clock are rare; `status` shows the slow ranks
                 report_times(watch, self._rank, record, self.batches.loader, aloud=False)
         watch.lap("checkpoint")
 
@@ -393,17 +392,17 @@ class Loop(Generic[Batch]):
 
     @property
     def _at_limit(self) -> bool:
-        """The same on all ranks, without a word between them."""
+        """Whether max_steps is reached. Equal on all ranks, without communication."""
         most = self._phases.max_steps
         return most is not None and self.first + self.step >= most
 
     def _no_more_steps(self) -> None:
-        """All ranks know. Code after the epoch still runs."""
+        """Ends the loop after this step, on all ranks. Code after the epoch still runs."""
         self.position.last, self.total_steps = self.epoch + 1, self.step
 
     @contextmanager
     def _as_repeated(self) -> Iterator[None]:
-        """For a save: what has followed the epoch is done again after a resume, with the random numbers of its end."""
+        """Makes saves in this block use the epoch end's random state: a resume repeats the code after the epoch."""
         if not (self.position.ended and self._rng_of_end):
             yield
             return
@@ -415,7 +414,7 @@ class Loop(Generic[Batch]):
             rng.apply(now)
 
     def _between_windows(self, what: str) -> None:
-        with page.as_before():  # a step is closed that may lie behind us
+        with page.as_before():  # the step may have ended long ago: closing it must not change the phase
             self._close_step()
         if self._in_window:
             raise StateError(

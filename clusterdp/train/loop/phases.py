@@ -2,11 +2,11 @@
 
     warm = job.loop(loader, {"g": g, "g_opt": g_opt}, epochs=2, name="warm-up")
     for batch in warm: ...
-    loop = job.loop(loader, {"g": g, "d": d, ...}, epochs=20)       # of all phases, one may do without a name
+    loop = job.loop(loader, {"g": g, "d": d, ...}, epochs=20)       # one of the phases may have no name
 
 Each attempt runs the program from its top. The loop of a completed phase restores the end of that phase, random numbers
 included, and yields nothing. The program repeats its code between two loops, with the same result. The steps of
-checkpoints, metrics and `job.step` count on through all phases; `loop.step` is the phase's own."""
+checkpoints, metrics and `job.step` continue through all phases. `loop.step` counts the phase's own steps."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ Item = TypeVar("Item")
 
 
 class Phases:
-    """The loops of a job, and what each of them is handed.
+    """The loops of a job, and the objects that each loop gets.
 
-    loop: the one at work, or the last that was; None before the first has begun.
-    resume_step: the step of the run to go back to; None once a phase has.
-    max_steps: of the run: the loop that reaches it ends there, and those after it at once.
-    steps: every loop ends after so many, by calling `end_profile(loader, mean batch, full batch)`; None: none does.
+    loop: the running loop, or the last one; None before the first loop has begun.
+    resume_step: the step of the run to go back to; None once a phase has gone back.
+    max_steps: the run's number of steps. The loop that reaches it ends there, and later loops end at once.
+    steps: each loop calls `end_profile(loader, mean batch, full batch)` after this many steps; None: never.
     """
 
     def __init__(
@@ -57,20 +57,20 @@ class Phases:
         self.steps, self.end_profile = steps, end_profile
         self.resume_step, self.max_steps = resume_step, max_steps
         self.loop: Loop[Any] | None = None
-        self.begun = 0  # loops
+        self.begun = 0  # loops that have begun
         self._make_checkpointer = make_checkpointer
         self._names: set[str] = set()
         self._checkpointer: Checkpointer | None = None
 
     def checkpointer(self, state: Mapping[str, Any]) -> Checkpointer | None:
-        """The one for all phases, which begin() hands on: it has buffers, and a thread that writes to the store."""
+        """Returns the one Checkpointer of all phases, which has buffers and a thread that writes to the store."""
         if self._checkpointer is None:
             self._checkpointer = self._make_checkpointer(state)
         return self._checkpointer
 
     def name(self, name: str, continues: Loop[Any] | None) -> None:
-        """Registers a new loop. EntryError, which another attempt would meet again, if its checkpoints were
-        another's."""
+        """Registers a new loop. Raises EntryError if the loop would use another loop's checkpoints. A new attempt would
+        fail again."""
         if name and not is_phase(name):
             raise ConfigError(f"name: {name!r} cannot name a phase. Use at most 64 letters, digits, and any of - _ .")
         if continues is None and name in self._names and (name or self.saving.url is not None):
@@ -78,7 +78,7 @@ class Phases:
         self._names.add(name)
 
     def begin(self, loop: Loop[Any]) -> None:
-        """Collective, before anything is restored. A stop that was requested since the last loop is done here."""
+        """Begins a loop, before anything is restored. Collective. Stops if a stop was requested since the last loop."""
         last = self.loop
         if last is not None and self.saving.url is not None:
             _check_order(last, loop)
@@ -101,7 +101,7 @@ class Phases:
             raise Stopped(reason, record.step)
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items. After each, the flags are read, and the loop at work saves or stops."""
+        """Yields the items. After each item, the running loop reads the flags, and saves or stops."""
         with page.during(EVALUATION):
             yield from self._watched(page.with_signs(items))
 

@@ -1,4 +1,4 @@
-"""Position: how far the training is, counted in batches that the loop is done with, not in those that were fetched.
+"""Position: the progress of the training, counted in batches that the loop has finished, not in fetched batches.
 
 Also the state of loaders that have no ResumableSampler.
 """
@@ -15,29 +15,25 @@ from clusterdp.checkpoint.state import rng
 from clusterdp.train.data.batch_mark import LastBatch
 from clusterdp.train.data.loader_identity import facts
 
-SAVED = "step epoch batch ended epochs last continued global_batch left"  # of a Position
+SAVED = "step epoch batch ended epochs last continued global_batch left"  # attributes of a Position
 
 
 class Position:
-    """`step` in all, `batch` of `epoch`: how many are done. Part of the state; a sampler has the samples.
+    """The number of finished steps, epochs and batches. Part of the state. A sampler counts samples itself.
 
-    ended: the epoch has no more batches. Code after the epoch, such as an evaluation, may not be done yet. epochs: how
-    many are asked for. last: after how many the training was ended early; None if it was not. If more epochs are asked
-    for later, the training continues; `continued` is the epoch where it had ended. left: after how many batches the
-    program left the epoch before this one; None if it did not. global_batch: samples that all ranks together take in a
-    step; 0 if unknown."""
+    If a training was ended early and more epochs are requested later, the training continues."""
 
     def __init__(self, global_batch: int = 0) -> None:
-        self.step = 0
-        self.epoch = 0
-        self.batch = 0
-        self.ended = False
-        self.epochs = 0
-        self.last: int | None = None
-        self.continued = 0
-        self.left: int | None = None
-        self.global_batch = global_batch
-        self.saved_global_batch = global_batch  # that of the checkpoint which was restored
+        self.step = 0  # finished batches of all epochs
+        self.epoch = 0  # finished epochs
+        self.batch = 0  # finished batches of this epoch
+        self.ended = False  # the epoch has no more batches; code after it, such as an evaluation, may not be done yet
+        self.epochs = 0  # requested
+        self.last: int | None = None  # epochs after which the training was ended early; None if it was not
+        self.continued = 0  # the value of `last` from which a training has continued
+        self.left: int | None = None  # batches after which the program left the previous epoch; None if it did not
+        self.global_batch = global_batch  # samples that all ranks together take in a step; 0 if unknown
+        self.saved_global_batch = global_batch  # the global_batch of the restored checkpoint
 
     def advance(self) -> None:
         self.step += 1
@@ -54,7 +50,7 @@ class Position:
         self.ended = False
 
     def go_on_from(self, other: Position) -> None:
-        """Takes over another loop's position, in memory. An epoch that was left in its middle begins anew."""
+        """Takes over another loop's position, in memory. An epoch that was left in its middle begins again."""
         self.load_state_dict({**other.state_dict(), "batch": 0})
 
     def state_dict(self) -> dict[str, int | None]:
@@ -71,8 +67,8 @@ class Position:
 
 
 class EpochRng:
-    """The random state from before the loader's iterator was made. A foreign sampler draws its order from it, or from
-    the loader's generator, which has then moved on by the end of the epoch."""
+    """The random state from before the loader's iterator was made. A foreign sampler draws its order from this state,
+    or from the loader's generator, which has then moved on by the end of the epoch."""
 
     per_rank = True
 
@@ -80,10 +76,10 @@ class EpochRng:
         generator = getattr(loader, "generator", None)
         self.generator = generator if isinstance(generator, torch.Generator) else None
         self.facts = facts(loader)
-        self.saved_facts: Mapping[str, Any] = {}  # those of the checkpoint which was restored
-        self.apart = True  # the loader draws from streams of its own; not where an older version has begun the epoch
-        self.last: LastBatch | None = None  # of the epoch
-        self.saved_mark: int | None = None  # that of the checkpoint which was restored
+        self.saved_facts: Mapping[str, Any] = {}  # the facts in the restored checkpoint
+        self.apart = True  # the loader draws from streams of its own; False if an older version has begun the epoch
+        self.last: LastBatch | None = None  # the program's latest batch of the epoch
+        self.saved_mark: int | None = None  # the mark in the restored checkpoint
         self._before: dict[str, Any] = {}
         self._restored: dict[str, Any] = {}
 
@@ -92,8 +88,8 @@ class EpochRng:
         self._before = {"streams": rng.capture(), "generator": self._generator_state()}
 
     def rewind(self) -> None:
-        """Goes back, so that the next iterator is the one of that time. The caller restores the present streams
-        afterwards."""
+        """Restores the random state of note(), so that the next iterator repeats the earlier one. The caller restores
+        the present streams afterwards."""
         if self._before:
             rng.apply(self._before["streams"])
             self._set_generator(self._before["generator"])
@@ -128,7 +124,7 @@ class LoaderState:
         self.loader = loader
         self.position = position
         self.world_size = world_size
-        # Mosaic counts the samples of all ranks; any other place is one rank's.
+        # Mosaic counts the samples of all ranks. Any other position belongs to one rank.
         self.per_rank = not counts_samples(getattr(loader, "dataset", None))
         self.restored = False
 
@@ -149,7 +145,7 @@ class LoaderState:
 
 
 def counts_samples(dataset: Any) -> bool:
-    """Whether it has Mosaic's state_dict(num_samples, from_beginning)."""
+    """Returns whether the data set has Mosaic's state_dict(num_samples, from_beginning)."""
     if not _is_stateful(dataset):
         return False
     return {"num_samples", "from_beginning"} <= set(inspect.signature(dataset.state_dict).parameters)

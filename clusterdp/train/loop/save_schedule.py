@@ -1,4 +1,4 @@
-"""SaveSchedule: when a loop saves, whether it waits for the disk, and what happens when a save fails."""
+"""SaveSchedule: decides when a loop saves and whether it waits for the disk, and handles failed saves."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from clusterdp.train.output.say import say
 from clusterdp.train.ranks.rank import Rank
 from clusterdp.train.ranks.shared_flags import Agreed
 
-LAST_UPLOAD_S = 600.0  # how long the end of a run waits for the store
-LAST_CHANCE_S = 600.0  # how long a save is tried again before the attempt ends without it
+LAST_UPLOAD_S = 600.0  # seconds that the end of a loop waits for the store
+LAST_CHANCE_S = 600.0  # seconds for which a save is tried again before the attempt ends without it
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 15.0
-Moment = tuple[int, int]  # steps, and epochs that are over: what is done at an epoch's end changes the state, too
+Moment = tuple[int, int]  # steps, and finished epochs: code at an epoch's end changes the state, too
 
 
 class SaveSchedule:
-    """The saves of one loop. It does nothing if the run has no place for checkpoints. All methods are collective.
+    """The saves of one loop. Without a place for checkpoints, the methods do nothing. All methods are collective.
 
-    Every n steps, or every n seconds by rank 0's clock, the state is copied and written while the training goes on. The
-    shared flags tell when all ranks have written; then it is committed. A save that becomes due while another is being
-    written is skipped. now() waits for the disk: before a stop, and at the end.
+    Every n steps, or every n seconds by rank 0's clock, the state is copied and written while the training continues.
+    The save is committed when the shared flags show that all ranks have written. A save that becomes due while another
+    is being written is skipped. now() waits for the disk: before a stop, and at the end.
 
     A periodic save that fails is tried again at the next period. After more failures in a row than
     checkpoint.max_failures the training waits until one succeeds, for up to LAST_CHANCE_S. now() also tries for that
-    long, since what it would save is lost if the attempt ends without it.
+    long, because its state is lost if the attempt ends without the save.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class SaveSchedule:
         self.every_s = every_s
         self._saved: Moment | None = None  # the moment whose state is in a checkpoint
         self._taken: Moment | None = None  # the moment whose state is being written
-        self.first = 0  # steps of the run before this loop's
+        self.first = 0  # steps of the run before this loop
         self._rank, self._record, self._saving, self._meta = rank, record, saving, meta
         self._lead_said = False
         self._tolerate = Tolerance(rank, record, "a checkpoint")
@@ -66,10 +66,10 @@ class SaveSchedule:
         return step, self._meta()["epoch"]
 
     def ask_if_due(self) -> None:
-        """Asks for a save if one is due by rank 0's clock; the other ranks learn of it by the shared flags."""
+        """Asks for a save if one is due by rank 0's clock. The shared flags carry this to the other ranks."""
         if self.every_s and self._rank.is_first and time.monotonic() >= self._next:
             self._rank.flags.set("save")
-            self._next = math.inf  # until it has been done
+            self._next = math.inf  # until the save is done
 
     def note_progress(self, agreed: Agreed) -> None:
         """Commits the save in flight once all ranks have written it."""
@@ -80,19 +80,19 @@ class SaveSchedule:
 
     @property
     def _is_overdue(self) -> bool:
-        """Whether too many saves have failed. The same on all ranks, which fail together."""
+        """Whether too many saves have failed. Equal on all ranks, because a save fails on all ranks together."""
         return self._tolerate.failures > self._saving.max_failures
 
     def is_due(self, step: int, agreed: Agreed | None, window: int = 1) -> bool:
-        """Decided from what all ranks know and count, never from what this rank alone sees.
+        """Returns whether a save is due, from values that are equal on all ranks, never from this rank's own.
 
-        step: just done. window: steps since it could be done last; 0 if none.
+        step: the step just done. window: steps since the last chance to save; 0 if none.
         """
         by_count = bool(self.every_steps and step % self.every_steps < window)
         return by_count or self._is_overdue or (agreed is not None and agreed["save"])
 
     def in_background(self, step: int) -> None:
-        """A periodic save: the training waits for the copy, and not for the disk."""
+        """Makes a periodic save: the training waits for the copy, and not for the disk."""
         if self.every_s:
             self._next = time.monotonic() + self.every_s
         moment = self._moment(step)
@@ -112,21 +112,21 @@ class SaveSchedule:
         self._discount(time.monotonic() - began)
 
     def now(self, step: int) -> None:
-        """Saves, and waits until it is durable. CheckpointError if that fails for LAST_CHANCE_S."""
+        """Saves, and waits until the save is durable. Raises CheckpointError if this fails for LAST_CHANCE_S."""
         if self.every_s:
             self._next = time.monotonic() + self.every_s
         if self.checkpointer is None:
             return
         began = time.monotonic()
         with page.during(SAVE):
-            with self._tolerate(math.inf):  # if the save in flight fails, this one is tried all the same
+            with self._tolerate(math.inf):  # if the save in flight fails, this save is still tried
                 self._note(self.checkpointer.wait())
             if self._saved != self._moment(step):
                 self._retry(step)
         self._discount(time.monotonic() - began)
 
     def _discount(self, seconds: float) -> None:
-        """The training has waited so long for a save."""
+        """Records how long the training has waited for a save."""
         self._rank.flags.discount(seconds)
         self._record.time.took("saves", seconds)
 
@@ -153,8 +153,8 @@ class SaveSchedule:
                     raise
 
     def upload(self) -> None:
-        """At the end of the run: copies what keep_local has kept in the run folder to the store, if it can be
-        reached."""
+        """Copies the checkpoints that keep_local has kept in the run folder to the store, if the store can be reached.
+        Called at the end of a loop."""
         if self.checkpointer is None:
             return
         with page.during(SAVE):
@@ -178,7 +178,7 @@ class SaveSchedule:
             self._rank.flags.saves.append(commit.seconds)
 
     def _say_lead(self) -> None:
-        """Once: after the first save in the background, when steps and saves have been measured."""
+        """Prints the lead, once, after the first background save, when steps and saves have been measured."""
         stop, flags = self._rank.stop, self._rank.flags
         if self._rank.is_first and stop.end_time is not None and not self._lead_said and flags.saves:
             self._lead_said = True
@@ -190,7 +190,7 @@ class SaveSchedule:
 
 
 class Tolerance:
-    """Reports a save that fails and lets the training go on: earlier checkpoints are as they were."""
+    """Reports a failed save and lets the training continue: earlier checkpoints are unchanged."""
 
     def __init__(self, rank: Rank, record: AttemptRecord, what: str):
         self._rank, self._record, self._what = rank, record, what

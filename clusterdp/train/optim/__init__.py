@@ -1,10 +1,10 @@
 """The parts of an optimizer step.
 
 amp             mixed precision: O0 to O3, and bf16
-accumulation    several batches to a step
+accumulation    several batches per step
 open_window     gradients that wait for a step
-batch_size      what a step sees in all, and its learning rate
+batch_size      the samples of a step, and its learning rate
 lr_schedule     warm-up and cosine
-nan_guard       what happens to a loss that is NaN
-ema             the average of the weights
+nan_guard       handles a loss that is NaN
+ema             a moving average of the weights
 """

@@ -7,7 +7,7 @@
             optimizer.step()
             optimizer.zero_grad()
 
-The batches of a window count alike. In job.loop(accumulate=4) the loop has `window` and `window_ends`.
+All batches of a window have the same weight. In job.loop(accumulate=4) the loop has `window` and `window_ends`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ AS_IT_IS = nullcontext()
 
 
 class Window(NamedTuple):
-    """size: batches of it. ends: this is the last one."""
+    """size: number of batches in the window. ends: this batch is the last one."""
 
     size: int
     ends: bool
 
 
 def windows(loader: Collection[Batch], size: int) -> Iterator[tuple[Batch, Window]]:
-    """Each batch, and its place in its window. The last window of the loader may be shorter.
+    """Yields each batch, and its place in its window. The last window of the loader may be shorter.
 
-    In an epoch that a ResumableSampler resumes, the windows are those of what is left of it.
+    In an epoch that a ResumableSampler resumes, the windows divide the rest of the epoch.
     """
     if size < 1:
         raise ConfigError(f"accumulate: {size} is less than 1. Use 1 or more.")
@@ -48,16 +48,16 @@ def windows(loader: Collection[Batch], size: int) -> Iterator[tuple[Batch, Windo
 
 
 def gradient_sync(model: nn.Module, on: bool) -> AbstractContextManager[Any]:
-    """Whether backward passes in here add up the gradients over the ranks. The forward pass belongs in here, too.
+    """Decides whether backward passes in the block add up gradients over the ranks. Run the forward pass in it, too.
 
-    DDP's no_sync() and FSDP2's set_requires_gradient_sync() behind one name; nothing for other models.
+    Uses DDP's no_sync() or FSDP2's set_requires_gradient_sync(), and does nothing for other models.
     """
     return AS_IT_IS if on else _no_sync(model)
 
 
 @contextmanager
 def _no_sync(model: nn.Module) -> Iterator[None]:
-    if (shards := getattr(model, "set_requires_gradient_sync", None)) is not None:  # FSDP2: its import takes a second
+    if (shards := getattr(model, "set_requires_gradient_sync", None)) is not None:  # FSDP2, whose import takes a second
         shards(False)
         try:
             yield

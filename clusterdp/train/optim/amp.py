@@ -1,4 +1,4 @@
-"""Amp: mixed precision as one object, at the levels that Apex made known, on CPU and CUDA. torch.amp does the work.
+"""Amp: mixed precision as one object, with Apex's levels, on CPU and CUDA. torch.amp does the work.
 
     amp = Amp("O1", device)
     with amp.autocast():
@@ -8,16 +8,16 @@
 
     level  weights                        forward pass             loss
     O0     fp32                           fp32                     not scaled
-    O1     fp32                           fp16 where it is safe    scaled, by what it bears (dynamic)
+    O1     fp32                           fp16 where it is safe    scaled, dynamic
     O2     fp16, with fp32 masters;       fp16                     scaled, dynamic
            BatchNorm fp32
     O3     fp16                           fp16                     not scaled
     bf16   fp32                           bf16 where it is safe    not scaled: bf16 has the range of fp32
 
-O2 and O3 take two more lines: `amp.cast(model)` before DDP and the optimizer are made of it, and for O2
-`amp.adopt(optimizer)` before anything is restored. At other levels both do nothing.
+O2 and O3 take two more lines: `amp.cast(model)` before DDP and the optimizer are made from the model, and for O2
+`amp.adopt(optimizer)` before anything is restored. At other levels both lines do nothing.
 
-Its state (the scale, how long it has been stable, the master weights) belongs in the checkpoint: a run that resumes
+Amp's state (the scale, how long it has been stable, the master weights) belongs in the checkpoint: a run that resumes
 with the initial scale overflows and skips steps that the uninterrupted run took.
 """
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 
 class Level(NamedTuple):
-    """The meaning of Apex's opt_level of that name."""
+    """The settings of one of Apex's opt_levels."""
 
-    autocast: torch.dtype | None = None  # patch_torch_functions
-    half: bool = False  # cast_model_type
+    autocast: torch.dtype | None = None  # Apex: patch_torch_functions
+    half: bool = False  # Apex: cast_model_type
     keep_batchnorm_fp32: bool | None = None
     master_weights: bool = False
     loss_scale: str | float = 1.0
@@ -58,7 +58,7 @@ OTHER_NAMES = {"fp32": "O0", "fp16": "O1"}
 
 
 class _Scaler(torch.amp.GradScaler):
-    """O3 has gradients in fp16 and nothing else; torch refuses to unscale those."""
+    """A GradScaler that also unscales fp16 gradients, as O3 has them; torch's own refuses."""
 
     def _unscale_grads_(self, optimizer: Any, inv_scale: Any, found_inf: Any, allow_fp16: bool) -> Any:
         self.found = super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
@@ -68,8 +68,8 @@ class _Scaler(torch.amp.GradScaler):
 class Amp:
     """level: O0, O1, O2, O3, bf16; or fp32 (O0), fp16 (O1).
 
-    loss_scale: "dynamic" (from init_scale on; halved by an overflow, doubled after growth_interval steps without one)
-    or a number that stays; default: as the level has it. A scale of 1 is none.
+    loss_scale: "dynamic" (begins at init_scale; halved by an overflow, doubled after growth_interval steps without one)
+    or a fixed number; default: the level's. A scale of 1 means no scaling.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Amp:
                     f"amp: keep_batchnorm_fp32 has no effect at {level}: its weights are fp32. Leave it out."
                 )
             self._means = self._means._replace(keep_batchnorm_fp32=keep_batchnorm_fp32)
-        self.dtype = self._means.autocast  # that autocast computes in; None if it does nothing
+        self.dtype = self._means.autocast  # autocast's dtype; None if autocast is off
         self.device_type = torch.device(device).type
         scale = self._means.loss_scale if loss_scale is None else loss_scale
         self.static = None if scale == "dynamic" else _number(scale)
@@ -105,13 +105,13 @@ class Amp:
         self.masters: MasterWeights | None = None
 
     def cast(self, model: nn.Module) -> nn.Module:
-        """Casts the weights in place, as the level says."""
+        """Casts the weights in place, if the level requires it, and returns the model."""
         if not self._means.half:
             return model
         return halve(model, keep_batchnorm_fp32=bool(self._means.keep_batchnorm_fp32))
 
     def adopt(self, optimizer: torch.optim.Optimizer) -> None:
-        """O2: from here on it steps on fp32 copies of the weights. ConfigError if none of them has been cast."""
+        """At O2, makes the optimizer step on fp32 copies of the weights. Raises ConfigError if no weight was cast."""
         if self.masters is not None:
             if self.masters.are_of(optimizer):
                 return
@@ -129,7 +129,7 @@ class Amp:
         return torch.autocast(self.device_type, dtype=self.dtype, enabled=self.dtype is not None)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Outside autocast: the backward pass runs in the types that the forward pass chose."""
+        """Scales the loss and runs the backward pass. Call it outside autocast, which has chosen the types."""
         scaled = loss if self.static == 1.0 else self.scaler.scale(loss)
         scaled.backward()  # type: ignore[no-untyped-call]
 
@@ -142,11 +142,11 @@ class Amp:
         parameters: Iterable[torch.Tensor] | None = None,
         nan_guard: NanGuard | None = None,
     ) -> torch.Tensor | None:
-        """Unscale, clip (if asked), step, adapt the scale. Returns the norm before clipping, if it was computed.
+        """Unscales, clips (if asked), steps, adapts the scale. Returns the norm before clipping, if it was computed.
 
         An overflow skips the step and halves the scale; under DDP on every rank, because all see the same sums.
-        nan_guard: checks the gradients, and decides about a loss that is not finite. parameters: those to clip;
-        default: the optimizer's.
+        nan_guard: checks the gradients, and decides about a loss that is not finite. parameters: the parameters to
+        clip; default: the optimizer's.
         """
         if clip_norm is not None and clip_value is not None:
             raise ConfigError(f"clip_norm: {clip_norm} and clip_value: {clip_value} are both given. Keep one.")
@@ -185,7 +185,7 @@ class Amp:
         return [self.full(parameter) for parameter in parameters]
 
     def full(self, parameter: torch.Tensor) -> torch.Tensor:
-        """The tensor that the optimizer steps on: the fp32 master, if there is one."""
+        """Returns the tensor that the optimizer steps on: the fp32 master, if there is one."""
         return self.masters.of(parameter) if self.masters is not None else parameter
 
     @property
@@ -195,12 +195,12 @@ class Amp:
 
     @property
     def scale(self) -> float:
-        """Reading it waits for the GPU."""
+        """The loss scale. Reading it waits for the GPU."""
         return float(self.scaler.get_scale())
 
     @property
     def skipped(self) -> bool:
-        """Whether an overflow has kept the last step from being taken. Reading it waits for the GPU."""
+        """Whether the last step was skipped because of an overflow. Reading this property waits for the GPU."""
         return any(bool(found) for found in getattr(self.scaler, "found", {}).values())
 
     def state_dict(self) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class Amp:
         return state if self.masters is None else {**state, "masters": self.masters.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """A state that was saved without scaling says nothing about a scale: the present one stays. Apex's will do."""
+        """Loads Amp's or Apex's state. A state that was saved without scaling has no scale: the present one stays."""
         scaling = {name: value for name, value in state.items() if name != "masters"}
         if "loss_scaler0" in scaling and self.scaler.is_enabled():
             of_apex = scaling["loss_scaler0"]
@@ -225,8 +225,8 @@ class Amp:
             )
 
     def check_kept_in(self, state: Mapping[str, Any]) -> None:
-        """ConfigError if a run could not resume from a checkpoint of `state`: it would begin with another loss scale,
-        and with master weights made of the initial weights."""
+        """Raises ConfigError if a run could not resume from a checkpoint of `state`: it would begin with another loss
+        scale, and with master weights made from the initial weights."""
         if self.masters is None and not self.scaler.is_enabled():
             return
         enough = (Amp,) if self.masters is not None else (Amp, torch.amp.GradScaler)
@@ -234,7 +234,7 @@ class Amp:
             raise ConfigError(f'state: has no amp, which at {self.level} has a state of its own. Add "amp": job.amp.')
 
     def renew(self) -> None:
-        """Makes the master weights anew, after the model has got other weights."""
+        """Copies the master weights from the model again, after the model has got other weights."""
         if self.masters is not None:
             self.masters.renew()
 
@@ -252,8 +252,8 @@ def _number(scale: str | float) -> float:
 def halve(model: nn.Module, *, keep_batchnorm_fp32: bool = True) -> nn.Module:
     """Casts weights and buffers to fp16, in place. The model casts its inputs to fp16 and its outputs to fp32.
 
-    BatchNorm may stay in fp32, as its sums need it; it takes fp16 activations all the same, and returns them.
-    A model that this was done with, or with parts of it alone, stays as it is.
+    BatchNorm may stay in fp32, because its sums need fp32. BatchNorm still takes and returns fp16 activations. A
+    model that was cast before, in whole or in part, is left unchanged.
     """
     if any(_halve_inputs in module._forward_pre_hooks.values() for module in model.modules()):
         return model
@@ -280,7 +280,7 @@ def _widen_outputs(model: nn.Module, args: Any, output: Any) -> Any:
 
 
 def _map(tree: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Floating tensors in nested tuples, lists and dicts; anything else stays as it is."""
+    """Changes the floating tensors in nested tuples, lists and dicts, and leaves anything else unchanged."""
     if isinstance(tree, torch.Tensor):
         return change(tree) if tree.is_floating_point() else tree
     if type(tree) in (tuple, list):
@@ -291,7 +291,7 @@ def _map(tree: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 
 class MasterWeights:
-    """fp32 copies of an optimizer's fp16 parameters, in their place in its groups. Others (BatchNorm's) stay."""
+    """fp32 copies that replace an optimizer's fp16 parameters in its groups. Other parameters (BatchNorm's) stay."""
 
     def __init__(self, optimizer: torch.optim.Optimizer):
         self._halves: list[torch.Tensor] = []
@@ -303,7 +303,7 @@ class MasterWeights:
 
         def zero_both(set_to_none: bool = True) -> None:
             zero_grad(set_to_none)
-            for half in self._halves:  # the optimizer does not know them any more
+            for half in self._halves:  # the optimizer no longer has these parameters
                 half.grad = None
 
         optimizer.zero_grad = zero_both  # type: ignore[method-assign]
@@ -312,7 +312,7 @@ class MasterWeights:
         if parameter.dtype != torch.float16:
             return parameter
         master = nn.Parameter(parameter.detach().float(), parameter.requires_grad)
-        master.master_of = parameter  # type: ignore[attr-defined]  # its name is that parameter's
+        master.master_of = parameter  # type: ignore[attr-defined]  # the parameter whose name it has
         if parameter in optimizer.state:
             optimizer.state[master] = optimizer.state.pop(parameter)
         self._halves.append(parameter)
@@ -320,7 +320,7 @@ class MasterWeights:
         return master
 
     def of(self, parameter: torch.Tensor) -> torch.Tensor:
-        """The fp32 copy of a parameter, or the parameter itself if it has none."""
+        """Returns the fp32 copy of a parameter, or the parameter itself if it has none."""
         return self._master.get(id(parameter), parameter)
 
     def are_of(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -328,7 +328,7 @@ class MasterWeights:
         return any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"])
 
     def take_gradients(self) -> None:
-        """Copies the gradients to fp32, once all are there: DDP has added them up in fp16, where they may have
+        """Copies the gradients to fp32, once all are there: DDP has added them up in fp16, and they may have
         overflowed."""
         for half, whole in zip(self._halves, self._wholes, strict=True):
             whole.grad = None if half.grad is None else half.grad.float()
@@ -341,7 +341,7 @@ class MasterWeights:
         return [master.detach() for master in self._wholes]
 
     def load_state_dict(self, state: Sequence[torch.Tensor] | None) -> None:
-        """None, from a run without: the copies are made anew from the weights, which must have been restored before."""
+        """Loads the copies. state=None, of a run without them: copies the weights, which must be restored already."""
         saved = self._halves if state is None else state
         if [tensor.shape for tensor in saved] != [master.shape for master in self._wholes]:
             raise StateError(
@@ -352,5 +352,5 @@ class MasterWeights:
                 master.copy_(tensor)
 
     def renew(self) -> None:
-        """Makes the copies anew, after the model has got other weights."""
+        """Copies the weights again, after the model has got other weights."""
         self.load_state_dict(None)

@@ -1,4 +1,4 @@
-"""BatchSize: what one step of the optimizer sees, and the learning rate that goes with it.
+"""BatchSize: the number of samples in one step of the optimizer, and the learning rate for it.
 
 batch = BatchSize(32, world_size=8, accumulate=2)        # 512
 lr = batch.scaled_lr(0.1, reference=256)                 # 0.2
@@ -17,7 +17,7 @@ RULES = ("linear", "sqrt", "none")
 
 @dataclass(frozen=True)
 class BatchSize:
-    """per_rank: of one backward pass on one rank."""
+    """per_rank: samples of one backward pass on one rank."""
 
     per_rank: int
     world_size: int = 1
@@ -30,7 +30,7 @@ class BatchSize:
 
     @classmethod
     def of_total(cls, total: int, world_size: int, accumulate: int = 1) -> BatchSize:
-        """The batch size with which a step sees `total` samples on any number of ranks."""
+        """Returns the batch size that gives a step `total` samples on this number of ranks."""
         per_rank, rest = divmod(total, world_size * accumulate)
         if rest or not per_rank:
             down = per_rank * world_size * accumulate
@@ -43,12 +43,12 @@ class BatchSize:
 
     @property
     def total(self) -> int:
-        """Samples to a step: the effective, or global, batch size."""
+        """Samples per step: the effective, or global, batch size."""
         return self.per_rank * self.world_size * self.accumulate
 
     def scaled_lr(self, lr: float, reference: int = 256, rule: str = "linear") -> float:
-        """`lr` is right for a batch of `reference`. linear: k times the batch, k times the rate (SGD; with warm-up);
-        sqrt: by the root of k (Adam and its like)."""
+        """Scales `lr`, which is right for a batch of `reference`. linear: k times the batch, k times the rate (SGD,
+        with warm-up); sqrt: sqrt(k) times the rate (Adam and similar optimizers)."""
         if rule not in RULES:
             raise ConfigError(f"scaled_lr: {rule!r} is none of {', '.join(RULES)}. Use one of them.")
         factor = self.total / reference

@@ -6,10 +6,10 @@
     optimizer.step()
     ema.update()
     ...
-    with ema.applied():                  # the model has the averages in here
-        evaluate(model)                  # what saves the state meanwhile saves the model's own weights
+    with ema.applied():                  # the model has the averages in this block
+        evaluate(model)                  # a save of the state meanwhile saves the model's own weights
 
-torch's AveragedModel keeps a copy of the module. This keeps tensors: in fp32 whatever the weights are (0.999 x an fp16
+torch's AveragedModel keeps a copy of the module. Ema keeps tensors: in fp32 for any type of weights (0.999 x an fp16
 weight is the same weight again), of O2's masters, and of FSDP2's shards, which cannot be copied as a module.
 """
 
@@ -36,7 +36,7 @@ class Ema:
     """Averages all trained parameters. Buffers, such as BatchNorm's, are always the model's own."""
 
     def __init__(self, model: nn.Module, decay: float = 0.999, *, amp: Amp | None = None):
-        """amp: whose masters are averaged, after amp.adopt(optimizer)."""
+        """amp: its masters are averaged. Pass it after amp.adopt(optimizer)."""
         if not 0 <= decay <= 1:
             raise ConfigError(f"ema: decay: {decay} is not between 0 and 1. Use e.g. 0.999.")
         self._model = unwrap(model)
@@ -50,7 +50,7 @@ class Ema:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Call it after each step of the optimizer."""
+        """Updates the averages. Call it after each step of the optimizer."""
         self._average(self._averages, [source.detach().float() for source in self._sources], None)
 
     @contextmanager
@@ -67,14 +67,14 @@ class Ema:
     @torch.no_grad()
     def _put(self, weights: Iterable[torch.Tensor]) -> None:
         """Writes these weights into the model."""
-        reshard(self._model)  # FSDP2 would go on with what it has gathered before
+        reshard(self._model)  # FSDP2 would still use the weights that it has gathered before
         for parameter, weight in zip(self._parameters, weights, strict=True):
             parameter.copy_(weight)
 
     @contextmanager
     def as_trained(self) -> Iterator[None]:
-        """Lets a Checkpointer that saves the averages take the model's own weights, also within applied(): a run that
-        resumed from the averages would be another run. A Checkpointer of the model alone saves what is in the model.
+        """Makes a Checkpointer that saves the averages save the model's own weights, also within applied(): a run that
+        resumed from the averages would be another run. A Checkpointer without Ema saves the present weights.
         """
         modules = self._model.modules() if self._kept else ()
         hooks = [module.register_state_dict_post_hook(partial(_give, self._kept)) for module in modules]
@@ -100,7 +100,7 @@ class Ema:
 
 
 def _give(kept: Mapping[int, torch.Tensor], module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
-    """A hook of the module that has the parameters, whatever part of the model is saved, under whatever name."""
+    """Puts the model's own weights into a state_dict. Each module has this hook, for saves of any part."""
     for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
         if id(parameter) in kept and prefix + name in state:
             state[prefix + name] = kept[id(parameter)]

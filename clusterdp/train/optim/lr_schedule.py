@@ -12,7 +12,7 @@ from clusterdp.errors import ConfigError
 
 
 def warmup_cosine(warmup: int, total: int, floor: float = 0.0) -> Callable[[int], float]:
-    """Factor of the learning rate by steps of the optimizer: up to 1 in `warmup` steps, down to `floor` at `total`."""
+    """Returns the learning rate's factor by optimizer step: up to 1 in `warmup` steps, down to `floor` at `total`."""
     if not 0 <= warmup <= total or total < 1:
         raise ConfigError(f"warmup_cosine: {warmup} steps of warm-up in {total} in all. Use 0 to {total}.")
 

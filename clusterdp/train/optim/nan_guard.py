@@ -1,4 +1,4 @@
-"""NanGuard: a loss that is NaN or infinite ends the run or skips one step, on all ranks alike, and its batch is named.
+"""NanGuard: ends the run or skips one step at a NaN or infinite loss, on all ranks together, and names the batch.
 
     nan_guard = NanGuard(model, group)                            # or on_nan="skip"
     ...
@@ -6,9 +6,9 @@
     amp.backward(loss)
     amp.step(optimizer, nan_guard=nan_guard)
 
-How the ranks agree: a loss that is not finite gives gradients that are not, and gradients are added up over the ranks.
-Therefore each rank sees it in its own gradients, at the same step, and no message is sent unless it happens. The host
-reads one number a step, which on a GPU waits for the backward pass."""
+A loss that is not finite gives gradients that are not finite, and gradients are added up over the ranks. Therefore each
+rank finds such values in its own gradients, at the same step, and messages are sent only then. The host reads one
+number per step, which on a GPU waits for the backward pass."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from clusterdp.train.ranks.group import Group
 
 POLICIES = ("stop", "skip")
-MOST_IN_A_ROW = 10  # steps that are skipped; after one more the training has failed
+MOST_IN_A_ROW = 10  # skipped steps; one more ends the training as failed
 Indices = Iterable[int] | Callable[[], Iterable[int]] | None
 
 
 class NanGuard:
-    """All methods are called on all ranks alike. `skipped`: steps that this attempt has not taken."""
+    """All methods are called on all ranks. `skipped`: number of steps that this attempt has skipped."""
 
     def __init__(self, model: nn.Module, group: Group, on_nan: str = "stop", *, step: Callable[[], int] | None = None):
-        """step: tells the number of the step at hand; default: how many were looked at."""
+        """step: returns the number of the current step; default: the number of checked steps."""
         if on_nan not in POLICIES:
             raise ConfigError(f"train.on_nan: {on_nan!r} is neither stop nor skip. Write one of them.")
         if on_nan == "skip" and getattr(model, "comm_hook_state", None) is not None:
@@ -47,23 +47,23 @@ class NanGuard:
         self._looked_at = 0
         self._step = step or (lambda: self._looked_at)
         self._in_a_row = 0
-        self._losses: list[tuple[torch.Tensor, Indices]] = []  # of the step at hand
-        # A batch with a NaN in it is in BatchNorm's statistics before its loss is known.
+        self._losses: list[tuple[torch.Tensor, Indices]] = []  # of the current step
+        # A batch with a NaN changes BatchNorm's statistics before its loss is known.
         self._buffers = [b for b in model.buffers() if b.is_floating_point()] if on_nan == "skip" else []
         self._before = [buffer.clone() for buffer in self._buffers]
         # A restored model has other buffers.
         unwrap(model).register_load_state_dict_post_hook(lambda module, keys: self._remember())
 
     def watch(self, loss: torch.Tensor, batch: Indices = None) -> torch.Tensor:
-        """Returns the loss, changed so that its gradients are not finite if it is not. batch: its samples, for the
-        error."""
+        """Returns the loss, changed so that a loss that is not finite has gradients that are not finite. batch: the
+        indices of its samples, for the error."""
         seen = loss.detach()
         self._losses.append((seen, batch))
-        return loss * (1 + (seen - seen))  # times 1, or NaN: a constant that is added has gradients without it
+        return loss * (1 + (seen - seen))  # times 1 or NaN: an added NaN would leave gradients finite
 
     def allows(self, norm: torch.Tensor, *, scaled: bool = False) -> bool:
-        """Whether to take the step. norm: of all gradients, after the all-reduce. TrainError if not, and the
-        policy is to stop. scaled: by a GradScaler, which handles its overflows itself."""
+        """Returns whether to take the step. Raises TrainError instead of returning False if the policy is stop. norm:
+        of all gradients, after the all-reduce. scaled: by a GradScaler, which handles its overflows itself."""
         losses, self._losses = self._losses, []
         self._looked_at += 1
         whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm

@@ -6,13 +6,13 @@
             optimizer.step()
             optimizer.zero_grad()
 
-Gradients are in no checkpoint. A hook tells when an optimizer has stepped. If none has, and there are gradients, the
-loop delays a save or a stop to the end of the window. That is exact.
+Checkpoints hold no gradients. A hook reports when an optimizer has stepped. If no optimizer has stepped and there are
+gradients, the loop delays a save or a stop to the end of the window. Then a resume is exact.
 
-Of several optimizers each has a window of its own. In a GAN one's losses leave gradients in the other's parameters,
-which are cleared before the next backward pass: those wait for nothing. So an optimizer that does not step at each
-batch counts once it has been seen to step on a gradient that was there at the end of the batch before, and until it has
-been seen to step at all, for LONGEST batches at most.
+Each of several optimizers has its own window. In a GAN, one network's losses leave gradients in the other network's
+parameters. No step uses these gradients, which are cleared before the next backward pass. Therefore an optimizer that
+does not step at each batch counts only after a step on a gradient that was there at the end of the previous batch.
+Before its first step, an optimizer counts for LONGEST batches at most.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from clusterdp.train.ranks.group import Group
     from clusterdp.train.ranks.rank import Rank
 
-LONGEST = 32  # batches to wait at most where no window has ended yet: a stop must come all the same
-SHORTEST = 8  # batches to wait at least: a step that is skipped for a loss that is not finite ends no window
+LONGEST = 32  # most batches to wait before the first window has ended, because a stop must come
+SHORTEST = 8  # afterwards, the limit is never less: a step that is skipped because of a NaN loss ends no window
 
 
 _open: weakref.WeakSet[OpenWindow] = weakref.WeakSet()
@@ -40,8 +40,8 @@ _open: weakref.WeakSet[OpenWindow] = weakref.WeakSet()
 
 @cache
 def _listen() -> None:
-    """To all optimizers: one that wraps another may be in the state, and the other one steps. One hook, which stays: a
-    hook that was removed with its window, when garbage was collected within a step, ended that step in an error."""
+    """Registers a hook for all optimizers, because an optimizer in the state may wrap the one that steps. The hook is
+    never removed: a hook that garbage collection removed with its window, within a step, made that step fail."""
     register_optimizer_step_post_hook(_note_step)
 
 
@@ -51,16 +51,16 @@ def _note_step(optimizer: Any, *_: Any) -> None:
 
 
 class OpenWindow:
-    """For the optimizers in `state`. `wait`: this rank has gradients that wait for a step."""
+    """The windows of the optimizers in `state`. `wait`: this rank has gradients that wait for a step."""
 
     def __init__(self, state: Mapping[str, Any]):
         parts = list(state.values())
         self._windows = [_Window(part) for part in parts if isinstance(part, torch.optim.Optimizer)]
         self._modules = [part for part in parts if isinstance(part, torch.nn.Module)]
         self._steppers: weakref.WeakKeyDictionary[Any, list[_Window]] = weakref.WeakKeyDictionary()
-        self._batches = 0  # since then
-        self._longest = 0  # window that has been seen
-        self._put_off = 0  # how many batches, by now
+        self._batches = 0  # since the last window ended
+        self._longest = 0  # batches of the longest window so far
+        self._put_off = 0  # batches by which a save or stop is delayed so far
         self.wait = False  # on this rank, after the last batch
         self._warned = False
         if self._windows:
@@ -68,7 +68,7 @@ class OpenWindow:
             _open.add(self)
 
     def close_step(self) -> None:
-        """The loop is done with a batch."""
+        """Updates `wait` at the end of a batch."""
         if not self._windows:
             return
         if len(self._windows) == 1:
@@ -76,15 +76,15 @@ class OpenWindow:
             self.wait = not window.stepped and any(parameter.grad is not None for parameter in self._parameters())
             window.stepped = False
         else:
-            self.wait = sum(window.close_step() for window in self._windows) > 0  # of all, whatever the first one has
+            self.wait = sum(window.close_step() for window in self._windows) > 0  # sum() closes the step of all windows
         self._batches += 1
         if not self.wait:
             self._longest = max(self._longest, self._batches)
             self._batches = 0
 
     def put_off(self, group: Group) -> bool:
-        """Collective, where all ranks would save or stop: whether they wait for another batch. They wait for about as
-        many batches as the longest window had."""
+        """Returns whether all ranks wait for another batch before a save or stop. Collective. The ranks wait for about
+        as many batches as the longest window had."""
         if not self._windows:
             return False
         wait, longest = group.agree(int(self.wait), self._longest)
@@ -95,7 +95,7 @@ class OpenWindow:
         return True
 
     def warn_of_save(self, rank: Rank, step: int) -> None:
-        """Warns, once, of a save that cannot be exact."""
+        """Warns, once, about a save that cannot be exact."""
         if self.wait and not self._warned and rank.is_first:
             self._warned = True
             say(
@@ -109,14 +109,14 @@ class OpenWindow:
         if optimizer not in self._steppers:
             its = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
             own = [window for window in self._windows if any(id(parameter) in its for parameter in window.parameters())]
-            self._steppers[optimizer] = own or self._windows  # it steps on copies of somebody's
+            self._steppers[optimizer] = own or self._windows  # unknown parameters: copies of some optimizer's
         for window in self._steppers[optimizer]:
             window.note_step()
 
     def _parameters(self) -> Iterator[torch.nn.Parameter]:
         for window in self._windows:
             yield from window.parameters()
-        for module in self._modules:  # mixed precision has its optimizer step on copies
+        for module in self._modules:  # with mixed precision, the optimizer steps on copies
             yield from module.parameters()
 
 
@@ -125,10 +125,10 @@ class _Window:
 
     def __init__(self, optimizer: torch.optim.Optimizer):
         self._optimizer = optimizer
-        self.stepped = False  # in the batch at hand
+        self.stepped = False  # in the current batch
         self._accumulates: bool | None = None  # None: not known yet
-        self._left: tuple[torch.nn.Parameter, Any] | None = None  # with a gradient at the end of the last batch, which
-        self._batches = 0  # without a step, before the first one
+        self._left: tuple[torch.nn.Parameter, Any] | None = None  # and its gradient at the end of the last batch
+        self._batches = 0  # without a step; counts only before the first step
 
     def note_step(self) -> None:
         if self._left is not None and not self.stepped:
@@ -137,7 +137,7 @@ class _Window:
         self.stepped = True
 
     def close_step(self) -> bool:
-        """Whether it has gradients that wait for a step."""
+        """Returns whether the optimizer has gradients that wait for a step."""
         self._left = None
         if self.stepped:
             self.stepped = False
@@ -152,4 +152,4 @@ class _Window:
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
-                yield getattr(parameter, "master_of", parameter)  # of a copy in fp32, the one that has the gradient
+                yield getattr(parameter, "master_of", parameter)  # for an fp32 copy, the parameter with the gradient

@@ -1,4 +1,4 @@
-"""AttemptRecord: what an attempt writes about itself: events, metrics, times, and the step of its newest checkpoint."""
+"""AttemptRecord: the records of an attempt: events, metrics, times, and the step of its newest checkpoint."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from clusterdp.train.output.metric_log import MetricLog
 if TYPE_CHECKING:
     from clusterdp.checkpoint import Commit
 
-SHORTEST_S = 2.0  # between two reports; later a twentieth of the time so far: 120 lines in an hour, 190 in a day
+SHORTEST_S = 2.0  # between two reports; later a twentieth of the elapsed time: 120 lines in an hour, 190 in a day
 
 
 class AttemptRecord:
-    """Written by rank 0 of a run that has a folder; elsewhere all methods do nothing. A full disk loses records, and
-    the training goes on.
+    """The records of an attempt, written by rank 0 of a run that has a folder. Elsewhere all methods do nothing. On a
+    full disk, records are lost and the training continues.
 
-    folder: of the attempt, on all ranks; None without a run folder.
-    step: the run's, over all loops. time: what it goes to. phase: the name of the loop at work; empty if it has none.
+    folder: the attempt's folder, on all ranks; None without a run folder. step: the run's step, over all loops.
+    time: the seconds spent on each kind of work. phase: the name of the running loop; empty if it has no name.
     """
 
     def __init__(self, run: RunDir | None, attempt: str, metrics: MetricsConfig, *, writes: bool):
@@ -39,7 +39,7 @@ class AttemptRecord:
         if run is None or not writes:
             return
         path = run.attempt(attempt).path
-        retry_while_full(lambda: path.mkdir(parents=True, exist_ok=True), path)  # if no batch script has
+        retry_while_full(lambda: path.mkdir(parents=True, exist_ok=True), path)  # unless the batch script has
         self._ledger = Ledger(run, attempt, "rank0")
         self.metrics = MetricLog(run.metrics / f"{attempt}.jsonl", metrics.every_s)
         if metrics.to:
@@ -49,11 +49,11 @@ class AttemptRecord:
 
     @property
     def phase_field(self) -> dict[str, str]:
-        """The phase as a field of records; none if it has no name."""
+        """The phase as a field of records; empty if the phase has no name."""
         return {"phase": self.phase} if self.phase else {}
 
     def step_done(self, fields: dict[str, Any], values: dict[str, Any]) -> None:
-        """See MetricLog.step()."""
+        """Records a step, see MetricLog.step()."""
         self.metrics.step(fields, values)
         self.time.step()
 
@@ -68,7 +68,7 @@ class AttemptRecord:
                 self._ledger.write(event, **fields)
 
     def committed(self, commit: Commit) -> None:
-        """Called on rank 0 after each commit of a checkpoint."""
+        """Records the commit of a checkpoint. Called on rank 0 after each commit."""
         if self.folder is not None:
             with self._best_effort(self.folder.saved):
                 write_durably(self.folder.saved, f"{commit.step}\n")
@@ -76,13 +76,13 @@ class AttemptRecord:
         self.event("saved", step=commit.step, **told)
 
     def stopped(self, reason: str) -> None:
-        """Writes that all ranks have stopped here, and what there is to write."""
+        """Records that all ranks have stopped here, and writes the remaining times and metrics."""
         self.time.tell()
         self.event("stopped", step=self.step, reason=reason)
         self.metrics.flush()  # last: a server that does not answer may take the rest of the time
 
     def write_times(self, report: dict[str, Any]) -> None:
-        """Writes a report of Stopwatch."""
+        """Writes a Stopwatch report to the attempt's folder."""
         if self.folder is not None and self._ledger is not None:
             with self._best_effort(self.folder.times):
                 write_durably(self.folder.times, json.dumps(report, indent=1) + "\n")
@@ -92,10 +92,10 @@ class AttemptRecord:
 
 
 class TimeSpent:
-    """Seconds of each kind, which add up to the time since it was made. What comes before the end of the first step,
-    such as a compilation, is start-up.
+    """Seconds spent on each kind of work, which add up to the time since the object was created. Work before the end of
+    the first step, such as a compilation, counts as start-up.
 
-    Without a loop of job.loop() there are no steps here, and nothing is reported: the program's time is its own.
+    Without job.loop() no steps are counted here, and no times are reported.
     """
 
     def __init__(self, report: Callable[..., None]):
@@ -107,7 +107,7 @@ class TimeSpent:
         self._due = 0.0
 
     def turn(self, kind: str) -> None:
-        """Count the time from here on as `kind`."""
+        """Counts the time from here on as `kind`."""
         now = monotonic()
         self.seconds[self._kind] += now - self._at
         self._at = now
@@ -123,12 +123,12 @@ class TimeSpent:
             self.turn(before)
 
     def took(self, kind: str, seconds: float) -> None:
-        """The last `seconds` were `kind`, whatever else runs."""
+        """Counts the last `seconds` as `kind`, for any current kind."""
         self.seconds[kind] += seconds
         self._at += seconds
 
     def step(self) -> None:
-        """A step is over."""
+        """Ends a step, and reports the times if a report is due."""
         if not self._stepped:
             self._stepped = True
             self.turn("steps")

@@ -1,9 +1,9 @@
-"""Writing to a disk that may be full, for everything but checkpoints.
+"""Writes to a disk that may be full, for all files except checkpoints.
 
-    with best_effort_file:              # a record that cannot be written here is lost, and that is said once
+    with best_effort_file:              # a record that cannot be written is lost; a warning is printed once
         append_line(path, record)
 
-    retry_while_full(lambda: write_durably(outcome, text), outcome)      # waits until it can be written
+    retry_while_full(lambda: write_durably(outcome, text), outcome)      # waits for room on the disk
 
 For checkpoints, see SaveSchedule.
 """
@@ -26,13 +26,13 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
 
 
 class BestEffortFile:
-    """Swallows an OSError while one file is written: a training does not end for its metrics or its ledger.
+    """Suppresses an OSError while one file is written: metrics or a ledger must not end a training.
 
-    errors: the error numbers that are swallowed; default: all."""
+    errors: the error numbers that are suppressed; default: all."""
 
     def __init__(self, path: Path | str, errors: Container[int | None] | None = None):
         self.path, self.errors = path, errors
-        self.lost = 0  # in a row
+        self.lost = 0  # records in a row
 
     def __enter__(self) -> None: ...
 
@@ -53,8 +53,8 @@ class BestEffortFile:
 
 
 def retry_while_full(write: Callable[[], T], path: Path, seconds: float = LONGEST_WAIT_S) -> T:
-    """Call `write` and return its result. While the disk is full, it is tried again, for up to `seconds`, and that is
-    said once. Raises the OSError after that, and at once if waiting does not help."""
+    """Calls `write` and returns its result. While the disk is full, repeats the call for up to `seconds` and prints a
+    warning once. Raises the OSError after that time, or at once if the disk is not full."""
     deadline, pause = time.monotonic() + seconds, FIRST_PAUSE_S
     said = False
     while True:

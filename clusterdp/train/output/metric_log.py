@@ -15,17 +15,17 @@ from clusterdp.train.output.best_effort import FULL, BestEffortFile
 from clusterdp.train.output.say import say
 
 Value = Any  # a number, a tensor of one element, or a string
-Sink = Callable[[dict[str, Any]], None]  # gets each record as it is written: numbers and strings
+Sink = Callable[[dict[str, Any]], None]  # called with each written record: numbers and strings
 
 SHORTEST_S, LONGEST_S = 0.1, 5.0  # between two records of steps: the longer a run lasts, the fewer it needs
 
 
 class MetricLog:
-    """Rank 0 has a path; the others, and runs without a folder, pass None and everything is a no-op.
+    """Writes metrics on rank 0. Other ranks, and runs without a folder, pass None as path and every method is a no-op.
 
-    Records of steps are thinned by time, and the newest is kept. A CUDA tensor is copied to the host asynchronously and
-    read when a later record is due, when the copy has long arrived. While the disk is full, records are lost; the
-    training goes on.
+    Records of steps are thinned by time, and the newest is kept. A CUDA tensor is copied to the host asynchronously. It
+    is read when a later record is due, long after the copy has arrived. While the disk is full, records are lost and
+    the training continues.
     """
 
     def __init__(self, path: Path | None, every_s: float | None = None, sinks: Sequence[Sink] = ()):
@@ -40,7 +40,7 @@ class MetricLog:
         self._newest: tuple[float, dict[str, Value], dict[str, Value]] | None = None  # time, fields, values
 
     def step(self, fields: dict[str, Value], values: dict[str, Value]) -> None:
-        """Records a step: fields such as step and epoch, and the values that the user logged, which have no graphs."""
+        """Records a step: fields such as step and epoch, and the user's logged values, without autograd graphs."""
         if self.path is None and not self.sinks:
             return
         now = time.time()
@@ -53,7 +53,7 @@ class MetricLog:
         self._write(wait=False)
 
     def write(self, **values: Value) -> None:
-        """A record that is not thinned, written at once: results, such as an accuracy."""
+        """Writes a record at once, without thinning: a result such as an accuracy."""
         if self.path is None and not self.sinks:
             return
         self.flush()
@@ -61,7 +61,7 @@ class MetricLog:
         self._write(wait=True)
 
     def flush(self) -> None:
-        """Writes everything, the newest step's record included."""
+        """Writes all records, including the newest step's."""
         if self._newest is not None:
             now, fields, values = self._newest
             self._enqueue({"time": now, **fields, **values})
@@ -69,7 +69,7 @@ class MetricLog:
         self._write(wait=True)
 
     def close(self) -> None:
-        """Writes everything and closes the sinks, at the end of the attempt."""
+        """Writes all records and closes the sinks, at the end of the attempt."""
         self.flush()
         for sink in self.sinks:
             if callable(close := getattr(sink, "close", None)):
@@ -80,8 +80,8 @@ class MetricLog:
         self.sinks.clear()
 
     def _hand(self, sink: Sink, record: dict[str, Any]) -> None:
-        """Gives a record to a sink. If it fails, the training goes on, and the record is in the file. A full disk gets
-        records again when it has room. A server that failed gets no more, because each try may take minutes."""
+        """Passes a record to a sink. If the sink fails, the training continues, and the file still has the record. A
+        sink on a full disk gets records again. A failed server gets no more, because each try may take minutes."""
         try:
             with self._full.setdefault(id(sink), BestEffortFile(type(sink).__name__, FULL)):
                 sink(record)

@@ -1,4 +1,4 @@
-"""Progress: how far rank 0 is, as a sink of job.metrics: a line that changes on a terminal, lines in a log."""
+"""Progress: shows the progress of rank 0, as a sink of job.metrics: one changing line on a terminal, lines in a log."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from clusterdp.train.output.say import say
 from clusterdp.wording import duration
 
 SHORTEST_S, LONGEST_S = 10.0, 300.0  # between two lines of a log: the longer a run lasts, the fewer it needs
-WINDOW_S = 10.0  # over which a terminal has means
-PLACE = frozenset({"time", "step", "total", "epoch", "phase"})  # of a record: where it belongs
-_RATE = re.compile(r"(?i)(^|[^a-z])(lr|learning_rate)([^a-z]|$)")  # it is set, not measured
+WINDOW_S = 10.0  # seconds that the means on a terminal cover
+PLACE = frozenset({"time", "step", "total", "epoch", "phase"})  # fields of a record that are not measurements
+_RATE = re.compile(r"(?i)(^|[^a-z])(lr|learning_rate)([^a-z]|$)")  # a learning rate is set, not measured
 
 
 class Progress:
-    """Shows records of steps, with the means of what they have measured: since the line before in a log, and over the
-    last 10 s on a terminal. A learning rate is shown as it is. MetricLog has thinned the records by time, so the means
-    are of those that it has taken, and cost a step nothing.
+    """Shows records of steps, with means of their measurements: since the previous line in a log, and over the last
+    10 s on a terminal. A learning rate is shown without averaging. The means cover only the records that MetricLog has
+    kept when it thinned them by time, and cost a step nothing.
 
-    samples: of a step, over all ranks; None if that is not known. out: default: standard error, where that is a
-    terminal; else lines go to the log.
+    samples: samples per step, over all ranks; None if unknown. out: standard error by default. If out is not a
+    terminal, the lines go to the log.
     """
 
     def __init__(self, epochs: int, samples: float | None = None, out: TextIO | None = None):
@@ -33,7 +33,7 @@ class Progress:
         self._due = 0.0
         self._first: tuple[float, int] | None = None
         self._shown = 0
-        self._measured: deque[tuple[float, dict[str, float]]] = deque()  # when, and what, of those that are shown next
+        self._measured: deque[tuple[float, dict[str, float]]] = deque()  # (time, values), for the next line
         self._phase: Any = None
 
     def __call__(self, record: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ class Progress:
             say("clusterdp: " + "  ".join(words))
 
     def _add(self, record: Mapping[str, Any]) -> None:
-        if record.get("phase") != self._phase:  # another loss, perhaps, under the same name
+        if record.get("phase") != self._phase:  # the same name may mean another loss in another phase
             self._phase = record.get("phase")
             self._measured.clear()
         values = {name: _number(value) for name, value in record.items() if name not in PLACE}
@@ -81,7 +81,7 @@ class Progress:
             yield name, values_of[-1] if _RATE.search(name) else sum(values_of) / len(values_of)
 
     def close(self) -> None:
-        """Clears the line."""
+        """Clears the line on the terminal."""
         if not self.live:
             return
         self._show("")
@@ -95,7 +95,7 @@ class Progress:
 
 
 def _number(value: Any) -> float | None:
-    """None if it is none. One that is not finite is a word in a record, for JSON's sake."""
+    """Returns None if the value is not a number. A non-finite number is a string in a record, because JSON has none."""
     if value in ("nan", "inf", "-inf"):
         return float(value)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-_lost = 0  # lines, since the last one that could be written
+_lost = 0  # lines lost since the last one that was written
 
 
 def say(text: str, *, error: bool = False) -> None:

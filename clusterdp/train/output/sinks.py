@@ -1,7 +1,7 @@
 """Sinks: send the records of metrics/ to TensorBoard, Weights & Biases and MLflow too. All attempts are one run there:
-TensorBoard has a folder in the run folder, and the run folder keeps the ids of the others.
+TensorBoard writes to a folder in the run folder, and the run folder keeps the ids for W&B and MLflow.
 
-A sink is any function of a record, such as {"time": 1.7e9, "step": 40, "loss": 0.3}; job.metrics.sinks takes yours too.
+A sink is any function of a record, such as {"time": 1.7e9, "step": 40, "loss": 0.3}. Append yours to job.metrics.sinks.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, write_durably
 from clusterdp.train.output.say import say
 
-PLACE = ("time", "step", "total")  # of a record: where it belongs, not what was measured
+PLACE = ("time", "step", "total")  # fields of a record that are not measurements
 
 
 def open_sinks(names: Sequence[str], run: RunDir, options: Mapping[str, Any]) -> list[Any]:
-    """Opens the sinks of `metrics.to`, on rank 0. ConfigError if one is not known, or not installed."""
+    """Opens the sinks of `metrics.to`, on rank 0. Raises ConfigError if a sink is unknown or not installed."""
     kinds: dict[str, Any] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
     found = []
     for name in names:
@@ -33,19 +33,19 @@ def open_sinks(names: Sequence[str], run: RunDir, options: Mapping[str, Any]) ->
             found.append(kinds[name](run, dict(options.get(name) or {})))
         except ConfigError:
             raise
-        except Exception as error:  # a server that is away must not hold up the training
+        except Exception as error:  # an unreachable server must not end the training
             what = f"{type(error).__name__}: {error}".split("\n")[0]
             say(f"clusterdp: metrics.to: {name} gets no records in this attempt: {what}", error=True)
     return found
 
 
 class TensorBoard:
-    """`tensorboard --logdir RUN/tensorboard`. Steps that are trained again replace the earlier ones."""
+    """Sink for `tensorboard --logdir RUN/tensorboard`. Steps that are trained again replace the earlier ones."""
 
     def __init__(self, run: RunDir, options: Mapping[str, Any]):
         self._make = _library("torch.utils.tensorboard", "tensorboard").SummaryWriter
         self._folder = run.path / "tensorboard"
-        self._options = {"flush_secs": 10, **options}  # what a rank that is killed may lose
+        self._options = {"flush_secs": 10, **options}  # seconds of records that a killed rank may lose
         self._writer: Any = None
 
     def __call__(self, record: Mapping[str, Any]) -> None:
@@ -56,7 +56,7 @@ class TensorBoard:
             for name, value in _numbers(record).items():
                 self._writer.add_scalar(name, value, step, walltime=record["time"])
         except OSError:
-            self._writer = None  # its thread has ended, over a full disk: the next record has another file
+            self._writer = None  # a full disk has ended its thread: the next record opens another file
             raise
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class TensorBoard:
 
 
 class WandB:
-    """options: wandb.init()'s, such as project. Charts are over `step`: W&B's own counter never goes back."""
+    """options: for wandb.init(), such as project. The charts' x-axis is `step`: W&B's own counter never goes back."""
 
     def __init__(self, run: RunDir, options: Mapping[str, Any]):
         wandb = _library("wandb", "wandb")
@@ -83,8 +83,8 @@ class WandB:
 
 
 class MLflow:
-    """options: tracking_uri and experiment. The defaults: $MLFLOW_TRACKING_URI, else mlruns/ in the run folder
-    (`mlflow ui --backend-store-uri RUN/mlruns`); and the experiment Default."""
+    """options: tracking_uri, by default $MLFLOW_TRACKING_URI, else mlruns/ in the run folder
+    (`mlflow ui --backend-store-uri RUN/mlruns`); experiment, by default Default."""
 
     def __init__(self, run: RunDir, options: Mapping[str, Any]):
         mlflow = _library("mlflow", "mlflow")
@@ -109,10 +109,10 @@ class MLflow:
 
 
 def _mlflow_client(mlflow: Any, uri: str | None, run: RunDir) -> Any:
-    """mlflow-skinny, which is what the extra installs, knows servers and folders."""
+    """Opens a client. mlflow-skinny, which the extra installs, supports only servers and folders."""
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or str(run.path / "mlruns")
     if "://" not in uri or uri.startswith("file:"):
-        # MLflow 3.7 and later refuse folders, whose format changes no more, unless told that one is meant.
+        # MLflow 3.7 and later refuse folders, whose format is frozen, unless this variable is set.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     elif uri.startswith(("sqlite:", "postgresql", "mysql", "mssql")):
         for module in ("sqlalchemy", "alembic"):
@@ -125,7 +125,7 @@ def _mlflow_client(mlflow: Any, uri: str | None, run: RunDir) -> Any:
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    """The measurements that are numbers, including nan, which is a string in JSON."""
+    """Returns the measurements that are numbers, including nan, which is a string in JSON."""
     found = {}
     for name, value in record.items():
         if name in PLACE or isinstance(value, bool):
@@ -143,7 +143,7 @@ def _library(module: str, extra: str) -> Any:
 
 
 def _kept(file: Path, value: str) -> str:
-    """The text of a file of the run folder; if there is none, it is written with this value."""
+    """Returns the text of a file in the run folder. A missing file is first written with this value."""
     if not file.exists():
         write_durably(file, value + "\n")
     return read_plain(file).decode().strip()

@@ -1,11 +1,11 @@
 """A model on many devices.
 
-strategy                  ddp, fsdp, hsdp or dp, as the config has it
+strategy                  ddp, fsdp, hsdp or dp, as configured
 ddp                       DistributedDataParallel: options, communication hooks, errors
-powersgd                  the communication hook that has a state
+powersgd                  the communication hook with a state
 fsdp                      FSDP2, and its hybrid form
 model_parallel            a model over several devices of one rank
-same_model                whether all ranks have built the same model
+same_model                checks that all ranks have built the same model
 syncbn                    BatchNorm over the batches of all ranks
-activation_checkpointing  activations that are computed again, not kept
+activation_checkpointing  activations that are recomputed, not kept
 """

@@ -20,7 +20,7 @@ from clusterdp.wording import some_of
 if TYPE_CHECKING:
     from clusterdp.train.ranks.group import Group
 
-SETTLING = 2  # forward passes of settle_buckets(), as DDP counts before each
+SETTLING = 2  # forward passes in settle_buckets(); DDP counts a pass before it begins
 HOOKS = ("fp16", "bf16", "powersgd")
 _settled: WeakSet[torch.nn.Module] = WeakSet()
 
@@ -31,17 +31,17 @@ def wrap(
     comm_hook: str | None = None,
     powersgd: Mapping[str, Any] | None = None,
 ) -> DistributedDataParallel:
-    """Collective. options: DistributedDataParallel's own. A model whose parts lie on several devices stays there."""
+    """Wraps a model. Collective. options: DistributedDataParallel's. A model on several devices stays on them."""
     check_options("train.ddp", options, DistributedDataParallel)
     wrapped = DistributedDataParallel(model, device_ids=_device_ids(model), **options)
-    settle_buckets(wrapped)  # before the hook: PowerSGD remembers what it has seen
+    settle_buckets(wrapped)  # before the hook: PowerSGD would remember these gradients
     if comm_hook is not None:
         add_hook(wrapped, comm_hook, powersgd or {})
     return wrapped
 
 
 def _device_ids(model: nn.Module) -> list[torch.device] | None:
-    """The device, for DDP; None on CPUs and for a model on several devices."""
+    """Returns DDP's device_ids; None on CPUs and for a model on several devices."""
     devices = {parameter.device for parameter in model.parameters()}
     return [*devices] if len(devices) == 1 and next(iter(devices)).type == "cuda" else None
 
@@ -56,14 +56,14 @@ def add_hook(model: DistributedDataParallel, name: str, powersgd: Mapping[str, A
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
         hook = default_hooks.fp16_compress_hook if name == "fp16" else default_hooks.bf16_compress_hook
-        # Not itself: DDP knows bf16's by its name, and takes it for NCCL alone. Gloo adds up bf16 just as well.
+        # A lambda, because DDP recognizes bf16's hook by name and accepts it only with NCCL. Gloo adds up bf16 as well.
         model.register_comm_hook(None, lambda state, bucket: hook(state, bucket))  # noqa: PLW0108
     else:
         raise ConfigError(f"train.comm_hook: {name!r} is none of {', '.join(HOOKS)}. Write one of them.")
 
 
 def check_never_skips(state: Mapping[str, Any]) -> None:
-    """ConfigError if the state of a loop has PowerSGD beside a loss scale that the config does not know of."""
+    """Raises ConfigError if a loop's state has PowerSGD and a loss scale. The loss scale need not be in the config."""
     if any(getattr(part, "comm_hook_state", None) is not None for part in state.values()):
         for name, part in state.items():
             scaler = getattr(part, "scaler", part)
@@ -72,7 +72,7 @@ def check_never_skips(state: Mapping[str, Any]) -> None:
 
 
 def cannot_skip(what: str) -> ConfigError:
-    """PowerSGD adds what a step has left out to the next: once not finite, it remains so."""
+    """Returns the error. PowerSGD adds a step's compression error to the next: once not finite, it remains so."""
     return ConfigError(
         f"train.comm_hook: powersgd cannot skip a step, which {what} needs. Use level bf16 or O0 without "
         "loss_scale and on_nan: stop, or comm_hook: bf16."
@@ -89,7 +89,7 @@ class DdpModels:
         self._is_first_window = True
 
     def settle(self) -> None:
-        """Before anything is restored."""
+        """Settles the models' buckets, before anything is restored."""
         for model in self._models:
             settle_buckets(model)
 
@@ -97,7 +97,7 @@ class DdpModels:
         self._unused = [model for model in self._models if world_size > 1 and is_unused(model)]
 
     def check_window(self, group: Group) -> None:
-        """At the end of each window. Collective after the first one."""
+        """Checks the models at the end of each window. Collective after the first window."""
         for model in self._models:
             check_finished(model)
         if self._is_first_window:
@@ -105,16 +105,16 @@ class DdpModels:
             self.check_exchanged(group)
 
     def check_exchanged(self, group: Group) -> None:
-        """Collective: before a save, while a model has not been called."""
+        """Checks, before a save, the models that have not been called. Collective if there are any."""
         if self._unused:
             check_exchanged(self._unused, group)
 
 
 def check_finished(model: DistributedDataParallel) -> None:
-    """Raises, right after a backward pass, the error of DDP's next forward pass: until then, other ranks, which did use
-    those parameters, would wait for this one in an all-reduce. Costs a microsecond."""
+    """Raises the error of DDP's next forward pass right after a backward pass. Until that forward pass, other ranks
+    that did use the parameters would wait for this rank in an all-reduce. Costs a microsecond."""
     try:
-        model.reducer._rebuild_buckets()  # looks whether all gradients came, and has nothing else to do any more
+        model.reducer._rebuild_buckets()  # only checks that all gradients came, because the buckets are settled
     except RuntimeError as error:
         if (told := explained(error, model)) is None:
             raise
@@ -122,13 +122,13 @@ def check_finished(model: DistributedDataParallel) -> None:
 
 
 def is_unused(model: DistributedDataParallel) -> bool:
-    """Whether no forward pass of training has gone through DDP itself, but for those that settle its buckets."""
+    """Returns whether no training forward pass has gone through DDP itself. settle_buckets() does not count."""
     return int(model._get_ddp_logging_data().get("iteration", 0)) < SETTLING  # type: ignore[no-untyped-call]
 
 
 def check_exchanged(models: list[DistributedDataParallel], group: Group) -> None:
-    """Collective. TrainError on all ranks where a model has been trained without its own forward(), in which DDP gets
-    ready to add up the gradients. Models that have been called are removed from the list."""
+    """Raises TrainError on all ranks if a model has been trained without its own forward(), in which DDP prepares to
+    add up the gradients. Collective. Models that have been called are removed from the list."""
     for model in [*models]:
         if not group.agree(int(is_unused(model)), least=True)[0]:
             models.remove(model)
@@ -138,7 +138,7 @@ def check_exchanged(models: list[DistributedDataParallel], group: Group) -> None
             hashed.update(parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
         number = int.from_bytes(hashed.digest(), "big")
         most, least = group.agree(number, -number)
-        if most != -least:  # else it has not been trained, or the gradients were added up by hand
+        if most != -least:  # if equal, it was not trained, or gradients were added up by hand
             raise TrainError(
                 "model: its parts were called, and never the model itself, so DistributedDataParallel has exchanged no "
                 "gradient, and the ranks differ. Give it a forward() that calls the parts; or wrap each part: "
@@ -147,7 +147,7 @@ def check_exchanged(models: list[DistributedDataParallel], group: Group) -> None
 
 
 def explained(error: RuntimeError, model: DistributedDataParallel) -> TrainError | None:
-    """DDP's complaint about unused parameters with their names, in one line; None if it is about something else."""
+    """Returns DDP's error about unused parameters in one line, with their names; None for any other error."""
     numbers = re.search(r"did not receive grad for rank (\d+): ([\d ]+)", str(error))
     if numbers is None:
         return None
@@ -163,12 +163,12 @@ def explained(error: RuntimeError, model: DistributedDataParallel) -> TrainError
 class _TouchAll(torch.nn.Module):
     """A stand-in for the model whose backward pass reaches its parameters from the last to the first, with zeros.
 
-    That is DDP's own guess of the order in which gradients become ready in a real backward pass.
+    DDP itself assumes this order, in which gradients become ready in a real backward pass.
     """
 
     def __init__(self, parameters: list[torch.nn.Parameter]):
         super().__init__()
-        self.all = parameters  # a plain list: they stay the model's
+        self.all = parameters  # a plain list: they stay parameters of the model
 
     def forward(self) -> torch.Tensor:
         total = self.all[0].new_zeros((), dtype=torch.float32)
@@ -178,7 +178,7 @@ class _TouchAll(torch.nn.Module):
 
 
 def reduced(model: DistributedDataParallel) -> dict[str, torch.nn.Parameter]:
-    """The parameters whose gradients DDP adds up, in the order of its numbers for them."""
+    """Returns the parameters whose gradients DDP adds up, in the order of DDP's parameter numbers."""
     ignored = model.parameters_to_ignore  # in torch, a parameter of the model itself is called `.name`
     return {
         name: parameter
@@ -188,16 +188,16 @@ def reduced(model: DistributedDataParallel) -> dict[str, torch.nn.Parameter]:
 
 
 def settle_buckets(model: torch.nn.Module) -> None:
-    """Makes DDP regroup its buckets now, by two throw-away backward passes. Call it once on all ranks, before step one.
+    """Makes DDP regroup its buckets now, by two throw-away backward passes. Called once on all ranks, before step one.
 
     DDP regroups once, before its second forward pass, by the order in which gradients became ready in the first one.
     Gloo's and NCCL's sums follow the buckets, so the first step after a resume would add up in another order than the
-    same step of the uninterrupted run: over 4 ranks the last bits differ. Settled, every step uses the same layout, in
-    fresh and in resumed runs. Parameters, buffers and RNG are untouched; gradients are None afterwards. A second call
-    does nothing.
+    same step of the uninterrupted run: over 4 ranks the last bits differ. With settled buckets, every step uses the
+    same layout, in fresh and in resumed runs. Parameters, buffers and random state are untouched. Gradients are None
+    afterwards. A second call does nothing.
     """
     if not isinstance(model, DistributedDataParallel) or model.find_unused_parameters or model in _settled:
-        return  # where it finds unused parameters, DDP never regroups
+        return  # with find_unused_parameters, DDP never regroups
     _settled.add(model)
     if model.static_graph:
         warnings.warn(
@@ -212,7 +212,7 @@ def settle_buckets(model: torch.nn.Module) -> None:
     try:
         model.module = stand_in
         for _ in range(2):
-            model.require_forward_param_sync = False  # it would look for the model's buffers in the stand-in
+            model.require_forward_param_sync = False  # DDP would look for the model's buffers in the stand-in
             model().backward()  # DDP's forward sets it again
     finally:
         model.module = real

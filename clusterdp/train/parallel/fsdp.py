@@ -19,24 +19,24 @@ from clusterdp.wording import some_of
 if TYPE_CHECKING:
     from clusterdp.train.ranks.group import Group
 
-DTYPES = ("param_dtype", "reduce_dtype", "output_dtype")  # MixedPrecisionPolicy's
+DTYPES = ("param_dtype", "reduce_dtype", "output_dtype")  # arguments of MixedPrecisionPolicy
 OPTIONS = ("reshard_after_forward", *DTYPES, "cast_forward_inputs", "cpu_offload", "units", "shard_size")
-STEPS_COMPARED = 2  # the first of each attempt
-LAST_UNIT = ""  # comes after all others
+STEPS_COMPARED = 2  # the first steps of each attempt
+LAST_UNIT = ""  # stands for the end of the model
 
 
 def shard(
     model: nn.Module, group: Group, options: Mapping[str, Any], *, hybrid: bool = False, look: bool = True
 ) -> nn.Module:
-    """Collective, in place, with rank 0's weights. The optimizer is made afterwards, of what the parameters are then.
+    """Shards a model in place, with rank 0's weights. Collective. Create the optimizer from the new parameters.
 
-    look: in the first steps, whether all ranks run the same parts of it; see Lockstep.
+    look: checks in the first steps that all ranks run the same parts of the model; see Lockstep.
 
     options: fully_shard's reshard_after_forward, MixedPrecisionPolicy's dtypes by name (`param_dtype: bfloat16`), and
-        cpu_offload   true: parameters wait in host memory
+        cpu_offload   true: parameters are kept in host memory
         units         classes of the modules that are gathered one at a time: [Block]; default: the elements of each
-                      ModuleList. Only one of them is whole at a time, which is what saves memory.
-        shard_size    hybrid: so many ranks share a model, and the others have copies of it; default: those of a node
+                      ModuleList. Only one unit is whole at a time, which saves memory.
+        shard_size    hybrid: number of ranks that share one copy of the model; default: the ranks of a node
     """
     for name in options:
         if name not in OPTIONS:
@@ -77,7 +77,7 @@ def _units(model: nn.Module, names: list[str] | None) -> list[nn.Module]:
     found = [module for module in model.modules() if type(module).__name__ in names and module is not model]
     if missing := set(names) - {type(module).__name__ for module in found}:
         raise ConfigError(f"train.fsdp.units: the model has no {min(missing)} in it. Name classes of its modules.")
-    return found[::-1]  # what is inside another one comes first
+    return found[::-1]  # inner modules come before the modules around them
 
 
 def _dtype(option: str, name: str) -> torch.dtype:
@@ -88,13 +88,13 @@ def _dtype(option: str, name: str) -> torch.dtype:
 
 
 class Lockstep:
-    """Collective in the first forward passes that have gradients. TrainError on all ranks if they differ."""
+    """Compares the ranks' first forward passes with gradients. Collective. TrainError on all ranks if they differ."""
 
     def __init__(self, model: nn.Module, group: Group):
         self._group = group
         self._left = STEPS_COMPARED
         self._looking = False
-        self._names: dict[int, str] = {}  # of the parameters that are whole now, by their identity
+        self._names: dict[int, str] = {}  # of the parameters that are whole now, by id()
         self._handles = [model.register_forward_pre_hook(self._begin, prepend=True)]
         units = {name: module for name, module in model.named_modules() if _is_unit(module)}
         for name, unit in units.items():
@@ -111,7 +111,7 @@ class Lockstep:
             self._compare_units(name)
 
     def _note(self, prefix: str, unit: nn.Module, inputs: Any, outputs: Any) -> None:
-        """Notes the names of the whole parameters, before FSDP2 frees them again."""
+        """Records the names of the whole parameters, before FSDP2 frees them again."""
         if self._looking:
             for name, parameter in unit.named_parameters(prefix):
                 if not isinstance(parameter, DTensor):
@@ -160,7 +160,7 @@ def _unlike(everyone: list[set[str]]) -> str:
 
 
 def _leaves(outputs: Any) -> Iterator[int]:
-    """The identity of each parameter that a gradient of these outputs goes to."""
+    """Yields the id() of each parameter that gets a gradient from these outputs."""
     waiting: list[Any] = [tensor.grad_fn for tensor in _tensors(outputs)]
     seen: set[Any] = {None}
     while waiting:

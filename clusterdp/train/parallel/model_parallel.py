@@ -1,7 +1,7 @@
 """ModelParallel: a model whose parts lie on several devices of one rank, because it does not fit on one.
 
     model = ModelParallel(front, back, devices=job.devices)     # resources.gpus_per_task: 2
-    model = job.wrap(model)                             # DDP adds up the gradients of each part, where it lies
+    model = job.wrap(model)                             # DDP adds up the gradients of each part, on its device
 
 While one part computes, the others wait: this saves memory, not time.
 """
@@ -18,10 +18,10 @@ from clusterdp.errors import ConfigError
 
 
 class ModelParallel(nn.Sequential):
-    """Parts one after the other, each on its own device; what passes from one to the next moves along.
+    """Parts one after the other, each on its own device. The output of a part is moved to the next part's device.
 
-    devices: one for each part; if there are fewer, neighbours share one. The result is on the last part's device,
-    and so the labels must be, too.
+    devices: one for each part; if there are fewer, neighbours share one. The result is on the last part's device, and
+    the labels must be there, too.
     """
 
     def __init__(self, *parts: nn.Module, devices: Sequence[torch.device | str]):
@@ -39,7 +39,7 @@ class ModelParallel(nn.Sequential):
 
 
 def is_split(model: nn.Module) -> bool:
-    """Whether its parameters lie on several devices already."""
+    """Returns whether the model's parameters are already on several devices."""
     return len({parameter.device for parameter in model.parameters()}) > 1
 
 
@@ -52,7 +52,7 @@ def in_parts(layers: nn.Sequential, parts: int) -> list[nn.Sequential]:
 
 
 def _ends(sizes: Sequence[int], parts: int) -> list[int]:
-    """best[i]: (the biggest part, where the parts end) of the first i layers, in so many parts."""
+    """Returns the ends of the parts. best[i]: (size of the largest part, ends of the parts) for the first i layers."""
     best: list[tuple[int, list[int]]] = [(sum(sizes[:i]), [i]) for i in range(len(sizes) + 1)]
     for part in range(2, parts + 1):
         best = [

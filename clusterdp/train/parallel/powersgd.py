@@ -1,7 +1,7 @@
 """PowerSGD, torch's communication hook, with a state that is in the checkpoint.
 
-What a step leaves out of a gradient is added to the next one, and the next one begins from the last one's low-rank
-factors: a run that resumes without them is another run.
+PowerSGD adds a step's compression error to the next gradient, and begins from the last step's low-rank factors. A run
+that resumes without this state is another run.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _TENSORS = ("error_dict", "p_memory_dict", "q_memory_dict")
 
 
 def add_powersgd(model: DistributedDataParallel, options: Mapping[str, Any]) -> PowerSGD:
-    """options: PowerSGDState's own, such as matrix_approximation_rank and start_powerSGD_iter."""
+    """Adds the hook. options: PowerSGDState's own, such as matrix_approximation_rank and start_powerSGD_iter."""
     check_options("train.powersgd", options, powerSGD_hook.PowerSGDState)
-    # torch's own default of 0 makes NaN of a gradient that has not the full rank, such as that of dead units.
+    # torch's own default of 0 turns a gradient without full rank, such as the gradient of dead units, into NaN.
     hook = PowerSGD(next(model.parameters()).device, **{"orthogonalization_epsilon": 1e-8, **options})
     model.register_comm_hook(
         hook.of_torch, powerSGD_hook.powerSGD_hook if dist.get_backend() == "nccl" else _one_by_one
@@ -32,16 +32,16 @@ def add_powersgd(model: DistributedDataParallel, options: Mapping[str, Any]) -> 
 
 
 def _one_by_one(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are text
-    """A bucket takes three all-reduces, each sent when the last is done. Those of several buckets come in another order
-    on each rank then, for gloo's threads send them: with two buckets, the ranks hang. NCCL's streams keep them apart.
-    """
+    """Runs the hook and waits for it. A bucket takes three all-reduces, each sent when the last is done. Without the
+    wait, gloo's threads would send several buckets' all-reduces in another order on each rank: with two buckets, the
+    ranks hang. NCCL's streams keep the buckets apart."""
     future = powerSGD_hook.powerSGD_hook(state, bucket)
     future.wait()
     return future
 
 
 class PowerSGD:
-    """Each rank has its own: the errors are those of its own gradients."""
+    """The hook's state. Each rank has its own, because the errors come from its own gradients."""
 
     per_rank = True
 

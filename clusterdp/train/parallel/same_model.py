@@ -1,4 +1,4 @@
-"""Checks that all ranks have built the same model, before one waits for a tensor that another does not have."""
+"""Checks that all ranks have built the same model, before a rank waits for a tensor that another rank lacks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def check_same_model(model: nn.Module, group: Group) -> None:
-    """Collective. TrainError on all ranks if names, shapes or types of parameters and buffers differ, naming them.
+    """Raises TrainError on all ranks, with names, if the names, shapes or types of parameters or buffers differ.
 
-    Their values may differ: rank 0's are taken.
+    Collective. The values may differ: rank 0's are taken.
     """
     here = _description(model)
     number = int.from_bytes(hashlib.blake2b(json.dumps(here).encode(), digest_size=7).digest(), "big")
@@ -30,7 +30,7 @@ def check_same_model(model: nn.Module, group: Group) -> None:
 
 
 def broadcast_weights(model: nn.Module) -> None:
-    """Collective: gives all ranks the weights of rank 0. DDP does this itself; FSDP2 does not, and the ranks' seeds
+    """Gives all ranks the weights of rank 0. Collective. DDP does this itself. FSDP2 does not, and the ranks' seeds
     differ."""
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
@@ -38,7 +38,7 @@ def broadcast_weights(model: nn.Module) -> None:
 
 
 def _description(model: nn.Module) -> dict[str, str]:
-    # Insertion order counts: DDP goes by the order of parameters, not by their names.
+    # Insertion order counts: DDP pairs parameters by their order, not by their names.
     found = {name: f"{_text(p)}{'' if p.requires_grad else ' frozen'}" for name, p in model.named_parameters()}
     return found | {name: _text(buffer) for name, buffer in model.named_buffers()}
 
@@ -48,7 +48,7 @@ def _text(tensor: torch.Tensor) -> str:
 
 
 def _difference(models: list[dict[str, str]]) -> str:
-    """Describes the difference between rank 0's model and that of the first rank that has another."""
+    """Describes the difference between rank 0's model and the first other model that differs."""
     rank = next(rank for rank, model in enumerate(models) if [*model.items()] != [*models[0].items()])
     first, other = models[0], models[rank]
     parts = [

@@ -2,7 +2,7 @@
 
 ddp     DistributedDataParallel: each rank has the whole model, and gradients are added up. The default.
 fsdp    FSDP2: each rank has a part of everything, for models that are too big otherwise
-hsdp    FSDP2 within each node, and copies of that on all nodes: less traffic between nodes
+hsdp    FSDP2 within each node, with one copy of the model per node: less traffic between nodes
 dp      torch's old DataParallel: one process, many GPUs. The last resort, if only one task is possible: it copies the
         model in each step, and Python's lock slows it down.
 """
@@ -48,11 +48,10 @@ def wrap(
     *,
     share: bool = True,
 ) -> nn.Module:
-    """Collective. On its device (a model that is split over several stays there), in its precision, with SyncBatchNorm,
-    recomputation, strategy and torch.compile as `train` has them, in the order in which they go together.
+    """Returns the model on its device (a split model stays on its devices), in its precision, with SyncBatchNorm,
+    recomputation, strategy and torch.compile as set in `train`, applied in the order that works. Collective.
 
-    options: DistributedDataParallel's, unless train.ddp has them. share: False leaves out DDP itself, for a single
-    rank.
+    options: DistributedDataParallel's; train.ddp overrides them. share: False leaves out DDP, for a single rank.
     """
     if train.comm_hook == "powersgd" and (train.on_nan == "skip" or amp.is_scaled):
         raise ddp.cannot_skip("train.on_nan: skip" if train.on_nan == "skip" else "the loss scale of train.amp")
@@ -66,37 +65,37 @@ def wrap(
     if train.compile:
         if train.strategy == "ddp" and share and options.get("bucket_cap_mb", 25) < 1:
             raise ConfigError("train.ddp.bucket_cap_mb: torch.compile needs 1 or more in DDP. Leave it out.")
-        # In place, and inside DDP, whose buckets it then divides the graph by.
+        # In place, and inside DDP: torch.compile then divides the graph at DDP's buckets.
         model.compile(**(train.compile if isinstance(train.compile, Mapping) else {}))
     return wrapped
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether FSDP2 has sharded it: then it must be called on all ranks together."""
+    """Returns whether FSDP2 has sharded the model. A sharded model must be called on all ranks together."""
     return next(_sharded_modules(model), None) is not None
 
 
 def reshard(model: nn.Module) -> None:
-    """Call it before the weights are changed: FSDP2 may use what it gathered for the last forward pass again."""
+    """Frees gathered weights. Call it before weights change: FSDP2 may reuse the last forward pass's weights."""
     for module in _sharded_modules(model):
         module.reshard()
 
 
 def _sharded_modules(model: nn.Module) -> Iterator[Any]:
-    fsdp = sys.modules.get("torch.distributed.fsdp")  # which takes a second to load
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # importing it takes a second
     if fsdp is not None:
         yield from (module for module in model.modules() if isinstance(module, fsdp.FSDPModule))
 
 
 def is_distributed(model: nn.Module) -> bool:
-    """Whether it, or anything in it, is in DDP or FSDP2 already."""
+    """Returns whether the model, or a module in it, is in DDP or FSDP2 already."""
     return is_sharded(model) or any(isinstance(module, DistributedDataParallel) for module in model.modules())
 
 
 def follow(optimizer: torch.optim.Optimizer, before: Mapping[str, nn.Parameter], model: nn.Module) -> None:
-    """An optimizer that was made before its model was sharded gets the parameters that the model has now.
+    """Gives the model's present parameters to an optimizer that was made before the model was sharded.
 
-    before: those that it had, by name.
+    before: the earlier parameters, by name.
     """
     now = dict(model.named_parameters())
     new = {id(parameter): now[name] for name, parameter in before.items() if now[name] is not parameter}
@@ -109,7 +108,7 @@ def follow(optimizer: torch.optim.Optimizer, before: Mapping[str, nn.Parameter],
 def distribute(
     model: nn.Module, group: Group, train: TrainConfig, options: Mapping[str, Any], *, share: bool = True
 ) -> nn.Module:
-    """Collective. TrainError on all ranks if they do not have the same model."""
+    """Applies the strategy. Collective. Raises TrainError on all ranks if their models differ."""
     strategy = train.strategy
     if strategy not in STRATEGIES:
         raise ConfigError(f"train.strategy: {strategy!r} is none of {', '.join(STRATEGIES)}. Write one of them.")
@@ -119,7 +118,7 @@ def distribute(
         return nn.DataParallel(model)
     same_model.check_same_model(model, group)
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        return model  # DDP refuses what has nothing to train
+        return model  # DDP refuses a model without trainable parameters
     if strategy == "ddp":
         return ddp.wrap(model, options, train.comm_hook, train.powersgd) if share else model
     if any(parameter.dtype == torch.float16 for parameter in model.parameters()):
@@ -129,5 +128,5 @@ def distribute(
         )
     from clusterdp.train.parallel.fsdp import shard  # DTensor takes a second to load
 
-    # A compiled model would be compiled once more when the hooks that look are gone.
+    # A compiled model would be compiled once more when Lockstep's hooks are gone.
     return shard(model, group, train.fsdp, hybrid=strategy == "hsdp", look=not train.compile)

@@ -1,9 +1,9 @@
-"""SyncBatchNorm: statistics of the batches of all ranks together, where one rank's is too small for good ones.
+"""SyncBatchNorm: BatchNorm statistics over the batches of all ranks, if one rank's batch is too small for good ones.
 
     model = sync_batchnorm(model)        # before DDP
 
-On GPUs it is torch's own, which runs nowhere else. On CPUs the same sums go over gloo, which is slow and meant only for
-trying a job out.
+On GPUs this is torch's own, which runs only there. On CPUs, GlooBatchNorm computes the same sums over gloo, which is
+slow and meant only for trying a job out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def sync_batchnorm(model: nn.Module) -> nn.Module:
-    """The model with each BatchNorm replaced. It may be one itself."""
+    """Returns the model with each BatchNorm replaced. The model may be a BatchNorm itself."""
     if any(parameter.device.type != "cpu" for parameter in model.parameters()):
         synced: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         return synced
@@ -29,8 +29,8 @@ def sync_batchnorm(model: nn.Module) -> nn.Module:
 
 
 class GlooBatchNorm(_BatchNorm):
-    """The function of nn.SyncBatchNorm, in plain steps. It has the parameters, buffers and names of the one it is
-    for."""
+    """The function of nn.SyncBatchNorm, in plain steps, with the replaced BatchNorm's parameters, buffers and
+    names."""
 
     def __init__(self, norm: _BatchNorm):
         super().__init__(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
@@ -73,7 +73,7 @@ def _total(x: torch.Tensor) -> torch.Tensor:
 
 
 class _Total(torch.autograd.Function):
-    """The sum over all ranks, and of the gradients, too."""
+    """The sum over all ranks. The backward pass sums the gradients over all ranks, too."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:

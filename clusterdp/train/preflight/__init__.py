@@ -1,11 +1,11 @@
 """The check of each node before the ranks start (`launch.preflight`): `python -m clusterdp.train.preflight RUN_DIR`.
 
-It prints lines, which the batch script reads (clusterdp/batch/check_nodes.py):
+The check prints lines, which the batch script reads (clusterdp/batch/check_nodes.py):
 
     preflight NODE ok SECONDS
     preflight NODE failed REASON
-    preflight NODE says WORDS     about what is slow, but works
+    preflight NODE says WORDS     a warning about a slow part that works
 
-own_checks  what a node finds out by itself: devices, memory, the run folder
-meeting     what the nodes find out together: who is there, clocks, an all-reduce
+own_checks  the checks of a node by itself: devices, memory, the run folder
+meeting     the joint checks of the nodes: presence, clocks, an all-reduce
 """

@@ -1,4 +1,4 @@
-"""The check of one node. Ends with 0 in any case: what the script goes by are the lines."""
+"""The check of one node. The exit code is always 0, because the batch script reads the printed lines."""
 
 from __future__ import annotations
 

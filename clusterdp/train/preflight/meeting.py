@@ -1,6 +1,6 @@
-"""The joint checks of the nodes: who comes, whether the clocks agree, and whether an all-reduce works.
+"""The joint checks of the nodes: which nodes come, whether the clocks agree, and whether an all-reduce works.
 
-Rank 0 runs on the first node, where the batch script runs and MASTER_ADDR is. It serves the store.
+Rank 0 serves the store. It runs on the first node, where the batch script runs and MASTER_ADDR is.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from clusterdp.train.preflight.own_checks import NodeFinding, tell
 
 CONNECT_S = 20.0  # TCP repeats a lost SYN after 1, 3, 7 and 15 s
 ARRIVAL_S = 120.0  # torch loads from a cold NFS in a minute on one node, and at once on another
-ALL_REDUCE_S = 60.0  # of 4 MB: it takes milliseconds, and NCCL's start some seconds
-LEAVE_S = 10.0  # after that, a node has had its time
-SLOW_CLOCK_S = 1.0  # from here on, times in logs of several nodes mislead
-DEAD_CLOCK_S = 60.0  # no NTP runs there; leases and certificates go wrong, too
-SLOW_MB_PER_S = 50.0  # below the half of 1 Gb/s Ethernet, the slowest network that anybody trains on
+ALL_REDUCE_S = 60.0  # for 4 MB, which take milliseconds, and NCCL's start, which takes some seconds
+LEAVE_S = 10.0  # seconds in which a node must leave
+SLOW_CLOCK_S = 1.0  # beyond this difference, times in logs of several nodes mislead
+DEAD_CLOCK_S = 60.0  # beyond this difference, no NTP runs there; leases and certificates fail, too
+SLOW_MB_PER_S = 50.0  # less than half of 1 Gb/s Ethernet, the slowest network that is used for training
 NUMBERS = 1 << 20
 
 
@@ -48,7 +48,7 @@ def reach(place: MeetingPlace) -> Iterator[NodeFinding]:
 
 
 def clock(told: float, now: float) -> Iterator[NodeFinding]:
-    """told: the time on the first node, from which it came in milliseconds."""
+    """Compares the clocks. told: the time on the first node, which arrived here within milliseconds."""
     off = now - told
     if abs(off) > SLOW_CLOCK_S:
         direction = "ahead of" if off > 0 else "behind"
@@ -56,7 +56,8 @@ def clock(told: float, now: float) -> Iterator[NodeFinding]:
 
 
 def meet(place: MeetingPlace, failed: bool) -> Iterator[NodeFinding]:
-    """failed: this node has failed already. It comes so that nobody waits for it, but no all-reduce follows."""
+    """Meets the other nodes. failed: this node has failed already, and comes only so that no node waits for
+    it. No all-reduce follows."""
     try:
         store = _open_store(place)
     except RuntimeError as error:
@@ -90,7 +91,7 @@ def _open_store(place: MeetingPlace) -> Any:
         timedelta(seconds=ARRIVAL_S),
         wait_for_workers=False,
     )
-    store.set_timeout(timedelta(seconds=2 * ARRIVAL_S))  # rank 0 may come late, and waits so long for the others
+    store.set_timeout(timedelta(seconds=2 * ARRIVAL_S))  # rank 0 may come late, and then waits for others
     return store
 
 
@@ -103,7 +104,7 @@ def _receive(store: Any, place: MeetingPlace) -> Iterator[NodeFinding]:
     ranks = [rank for rank in range(len(place.nodes)) if rank not in missing]
     words = {rank: store.get(f"arrived/{rank}").decode().split() for rank in ranks}
     blind = [rank for rank, (_, gpus) in words.items() if gpus == "0"]
-    blind = blind if len(blind) < len(ranks) else []  # a training on CPUs
+    blind = blind if len(blind) < len(ranks) else []  # no node has one: a training on CPUs
     for rank in blind:
         yield NodeFinding("torch sees no GPU there, but on other nodes it does", node=place.nodes[rank])
     well = not missing and not blind and all(word == "ok" for word, _ in words.values())
@@ -119,7 +120,7 @@ def _gpus() -> int:
 
 
 def _await(store: Any, ranks: Sequence[int], word: str, seconds: float) -> list[int]:
-    """Wait until these ranks have set this word. Returns those that have not."""
+    """Waits until these ranks have set this word. Returns the ranks that have not."""
     deadline = time.monotonic() + seconds
     missing = []
     for rank in ranks:
@@ -135,7 +136,7 @@ def _all_reduce(store: Any, place: MeetingPlace) -> Iterator[NodeFinding]:
     import torch.distributed as dist
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-    os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # a time-out is then an error here, and does not kill the process
+    os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # a time-out then raises an error, and does not kill the process
     on_gpu = torch.cuda.is_available() and dist.is_nccl_available()
     device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
     try:
@@ -164,7 +165,7 @@ def _all_reduce(store: Any, place: MeetingPlace) -> Iterator[NodeFinding]:
 
 
 def _leave(store: Any, place: MeetingPlace) -> Iterator[NodeFinding]:
-    """Rank 0, which serves the store, leaves last, and names those that are stuck."""
+    """Leaves the meeting. Rank 0, which serves the store, leaves last, and reports the nodes that are stuck."""
     if place.rank != 0:
         store.set(f"left/{place.rank}", "")
         return

@@ -1,4 +1,4 @@
-"""The checks of a node by itself: its devices' results, its memory, and the run folder as it sees it."""
+"""The checks of a node by itself: its devices' results, its memory, and its access to the run folder."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 MB = 1 << 20
 LEAST_HOST_MB = 256  # less than one process with torch needs
-LEAST_DEVICE_SHARE = 0.5  # a job begins with empty GPUs: half of one is held by a process that was left behind
-LEAST_DISK_MB = 64  # logs and metrics of an attempt; whether a checkpoint fits is known only to the training
-SLOW_WRITE_S = 1.0  # of 4 KiB with fsync; a busy NFS takes 0.1 s
-DEAD_WRITE_S = 30.0  # a file system that fails over takes so long: each save would stall
+LEAST_DEVICE_SHARE = 0.5  # a job begins with empty GPUs: if half of one is in use, a process was left behind
+LEAST_DISK_MB = 64  # for logs and metrics of an attempt; only the training knows whether a checkpoint fits
+SLOW_WRITE_S = 1.0  # for 4 KiB with fsync; a busy NFS takes 0.1 s
+DEAD_WRITE_S = 30.0  # a file system in failover takes this long: each save would stall
 SIZE = 256  # of the matrices: done in a millisecond, and all sums of small integers are exact in float32 and TF32
 
 
@@ -28,7 +28,7 @@ def free_host_memory(meminfo: Path = Path("/proc/meminfo")) -> Iterator[NodeFind
 
 
 def run_folder(folder: Path, node: str) -> Iterator[NodeFinding]:
-    """Free space, and a small file that is written to the disk and removed again."""
+    """Checks the free space, and writes a small file to the disk and removes it again."""
     probe = folder / f"preflight-{node}-{os.getpid()}"
     began = time.monotonic()
     try:
@@ -52,7 +52,7 @@ def run_folder(folder: Path, node: str) -> Iterator[NodeFinding]:
 
 
 def devices() -> Iterator[NodeFinding]:
-    """Each GPU that this node's task sees; without any, the CPU."""
+    """Checks each GPU that this node's task sees; without any GPU, the CPU."""
     import torch
 
     count = torch.cuda.device_count()
@@ -62,7 +62,7 @@ def devices() -> Iterator[NodeFinding]:
         except RuntimeError as error:
             yield NodeFinding(f"GPU {name[5:]} does not compute: {str(error).splitlines()[0]}")
     wanted = os.environ.get("SLURM_GPUS_ON_NODE", "")
-    if wanted.isdigit() and count < int(wanted):  # none at all: this may be a rehearsal without GPUs
+    if wanted.isdigit() and count < int(wanted):  # 0 may be a rehearsal without GPUs
         yield NodeFinding(f"torch sees {count} of {wanted} GPUs", fatal=count > 0)
 
 
@@ -84,7 +84,7 @@ def _device(device: object, name: str) -> Iterator[NodeFinding]:
 
 @dataclass(frozen=True)
 class NodeFinding:
-    """fatal: the ranks must not start on this node. node: if it is another one; `-` is none in particular."""
+    """fatal: the ranks must not start on this node. node: set for another node; `-` means no particular node."""
 
     text: str
     fatal: bool = True
@@ -96,5 +96,5 @@ class NodeFinding:
 
 
 def tell(line: str) -> None:
-    """Prints a line at once and whole: print() writes its end apart, and srun would put another node's line between."""
+    """Prints a line in one write. print() writes the newline separately, and srun would insert another node's line."""
     os.write(1, f"{line}\n".encode())

@@ -6,16 +6,16 @@ How it ends             outcome                        exit
     function returned   done finished STEP             0
     agreed stop, saved  requeue term|time STEP         0
     the same, requested stop user STEP                 0    by `clusterdp stop` or job.stop()
-    claim lost          overtaken claim STEP           0    whatever else it came to
+    claim lost          overtaken claim STEP           0    instead of any other outcome
     run cancelled       stop cancelled 0               0
     bad entry, params   stop entry 0                   2
-    any ConfigError     stop entry 0                   2    of rank 0; in a run that has saved, an EntryError alone
-    a bug in the code   stop entry 0                   1     of rank 0, in a run that has not saved: see BUGS
+    any ConfigError     stop entry 0                   2    on rank 0; in a run that has saved, only an EntryError
+    a bug in the code   stop entry 0                   1    on rank 0, in a run that has not saved: see BUGS
     port taken          none                           98
-    an error of ours    none                           the error's own code
+    our other errors    none                           the error's own code
     any other exception none                           1
 
-Torch is imported late: a wrong entry is found out without it.
+Torch is imported late, so that a wrong entry is found without the import.
 """
 
 from __future__ import annotations
@@ -58,44 +58,41 @@ if TYPE_CHECKING:
     from clusterdp.train.ranks.peers import PeerWatch
 
 ENTRY_EXIT = 2
-# Errors that another node would meet again: a run without a checkpoint would fail at the same line, after another wait
-# in the queue. Not ImportError as such: a node may lack a library that the others have.
+# Errors that would occur again on another node: a run without a checkpoint would fail at the same line, after another
+# wait in the queue. ImportError does not belong here: a node may lack a library that the others have.
 BUGS = (AttributeError, ModuleNotFoundError, NameError, SyntaxError, TypeError)
-# The messages of gloo and NCCL on a collective that another rank has not come to. (torch's store says `wait timeout`.)
+# The messages of gloo and NCCL if another rank has not joined a collective. (torch's store reports `wait timeout`.)
 COLLECTIVE_TIMEOUT = re.compile(r"Timed out waiting \d+ms for|ollective operation timeout")
-# The errors that torch raises on a rank whose peer is gone. A killed rank leaves no note, and those that outlive it
-# must not be blamed for that: once the healthy node was avoided, and the bad one kept.
+# The errors that torch raises on a rank whose peer is gone. A killed rank leaves no note, and the surviving ranks must
+# not be blamed for that: once the healthy node was avoided, and the bad node was kept.
 LOST_CONNECTION = re.compile(
     r"gloo/transport|[Cc]onnection (?:closed|reset|refused|was likely closed)|Broken pipe|Socket (?:closed|Timeout)|"
     r"remote process exited or there was a network error|ncclRemoteError|NCCL communicator was aborted|"
     r"TCPStore.*failed|recvValue failed"
 )
 WAIT_FOR_OUTCOME_S = 10.0
-WAIT_FOR_RANK_0_S = 3.0  # in mid-run, where it may well have met no mistake
+WAIT_FOR_RANK_0_S = 3.0  # in the middle of a run, where rank 0 may have no error
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`outcome` is done, requeue, stop or overtaken; `reason` is finished, term, time, user, cancelled, entry or claim.
+    """The end of an attempt. If it is `overtaken`, another attempt owns the run folder and decides about the run."""
 
-    overtaken: another attempt owns the run folder, so this one decides nothing about the run.
-    """
-
-    outcome: str
-    reason: str
+    outcome: str  # done, requeue, stop or overtaken
+    reason: str  # finished, term, time, user, cancelled, entry or claim
     step: int = 0
-    result: Any = None  # what the user's function returned
+    result: Any = None  # the return value of the user's function
     exit_code: int = 0
 
 
 def run_folder(run_dir: Path, stop: StopSignal) -> Outcome:
-    """The attempt of a run folder that the environment names. Does not return from a crash."""
+    """Runs the attempt, named by the environment, of a run folder. Does not return from a crash."""
     try:
         with _without_garbage_collection():
             settings = WorkerSettings.read(run_dir)
             function = entry.load(settings.entry)
             entry.check_params(function, settings.params)
-            from clusterdp.train import job  # noqa: F401  # torch, if the entry has not
+            from clusterdp.train import job  # noqa: F401  # imports torch, if the entry has not
     except (EntryError, ConfigError) as error:
         say(f"clusterdp: {error}", error=True)
         return _refuse(run_dir)
@@ -104,8 +101,8 @@ def run_folder(run_dir: Path, stop: StopSignal) -> Outcome:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Keeps the garbage collector off during imports, and exempts what they made for good. Searching it takes a tenth
-    of torch's import, and as long again at each later collection."""
+    """Turns the garbage collector off during imports, and exempts the imported objects for good. Searching them takes a
+    tenth of torch's import, and as long again at each later collection."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -117,8 +114,8 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 def _refuse(run_dir: Path, peers: PeerWatch | None = None) -> Outcome:
-    """Ends the run for a mistake that another attempt would repeat. Each rank finds it itself; rank 0 writes the
-    outcome."""
+    """Ends the run because of a mistake that another attempt would repeat. Each rank finds the mistake itself. Rank 0
+    writes the outcome."""
     ending = Outcome("stop", "entry", exit_code=ENTRY_EXIT)
     slurm = SlurmEnv.read()
     attempt = WorkerSettings.bare({}).attempt
@@ -128,10 +125,10 @@ def _refuse(run_dir: Path, peers: PeerWatch | None = None) -> Outcome:
     if slurm.rank == 0:
         try:
             write_outcome(outcome, ending)
-        except RunError as error:  # the mistake itself has been said, and its exit code says it again
+        except RunError as error:  # the mistake itself is printed already, and the exit code shows it
             say(f"clusterdp: {error}", error=True)
         return ending
-    # srun kills the other ranks when one ends with an error: rank 0 may be slower, and must get to write.
+    # srun kills the other ranks when one ends with an error: rank 0 may be slower, and needs time to write.
     deadline = time.monotonic() + (WAIT_FOR_RANK_0_S if peers else WAIT_FOR_OUTCOME_S)
     while not outcome.exists() and time.monotonic() < deadline:
         if peers and peers.first_failure():  # another rank has waited long enough, and exits
@@ -150,7 +147,7 @@ def refuse(error: ClusterdpError, run_dir: Path | None, peers: PeerWatch | None 
 
 
 def run_function(function: Callable[..., Any], settings: WorkerSettings, stop: StopSignal) -> Outcome:
-    """Collective from the rendezvous to the end. Does not return from a crash."""
+    """Runs the user's function. Collective from the rendezvous to the end. Does not return from a crash."""
     watch = start_hang_watch(settings)
     group, peers, attempt = start_group(settings, stop)
     if settings.entry:
@@ -166,7 +163,7 @@ def run_function(function: Callable[..., Any], settings: WorkerSettings, stop: S
 
 
 def first_line(group: Group) -> str:
-    """The first line of a rank's log: who prints here, where, and with which versions."""
+    """Returns the first line of a rank's log: the rank, its node and device, and the versions."""
     import torch
 
     place, device = group.rendezvous, str(group.device)
@@ -178,8 +175,8 @@ def first_line(group: Group) -> str:
 
 
 def start_hang_watch(settings: WorkerSettings) -> HangWatch:
-    """Before the group, so that no thread of a library is there yet. Only in a job: a program that somebody runs by
-    hand may stand in a debugger."""
+    """Starts the hang watch, before the group, so that no library has a thread yet. Only in a job: a program that is
+    run by hand may be in a debugger."""
     from clusterdp.train.hang.hang_watch import HangWatch
 
     if settings.run_dir is None or settings.attempt is None:
@@ -188,8 +185,8 @@ def start_hang_watch(settings: WorkerSettings) -> HangWatch:
 
 
 def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, PeerWatch, str]:
-    """Collective: the rendezvous, the seeds, and the attempt's name. If the ranks do not find each other, reports that
-    and ends the process."""
+    """Meets the other ranks, sets the seeds and agrees on the attempt's name. Collective. If the ranks do not find each
+    other, reports that and ends the process."""
     from clusterdp.train.job import new_attempt_name
     from clusterdp.train.ranks.group import Group, seed_everything  # loads torch
     from clusterdp.train.ranks.peers import PeerWatch, leave_now
@@ -201,7 +198,7 @@ def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, Peer
             stop.file = RunDir(settings.run_dir).stop
         if settings.end_time is not None:
             stop.set_end_time(settings.end_time, settings.margin_s)
-        if slurm.attempt is not None:  # of an array it names the element, which the job's id may not
+        if slurm.attempt is not None:  # in a job array it names the element, unlike the job's id
             stop.ask_end = partial(_ask_end, slurm.attempt.rpartition(".")[0])
     attempt = settings.attempt or new_attempt_name()
     run = RunDir(settings.run_dir) if settings.run_dir else None
@@ -219,7 +216,7 @@ def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, Peer
 
 
 def _ask_end(job: str) -> float | None:
-    from clusterdp.slurm.commands import end_time  # 8 ms, which only a job that comes near its end pays
+    from clusterdp.slurm.commands import end_time  # takes 8 ms, only near the end of the job's time
 
     return end_time(job)
 
@@ -242,7 +239,7 @@ def _run_in_group(
     job, claim = None, None
     if any(group.agree(first and run is not None and run.cancelled.exists())):
         ending = Outcome("stop", "cancelled")
-    elif reason := agree_on_stop(group, stop):  # asked while torch was loading: nothing has been done yet
+    elif reason := agree_on_stop(group, stop):  # asked while torch was loading, before any work
         ending = ending_of(Stopped(reason, 0))
     else:
         claim = Claim.take(run.claims, attempt, os.urandom(4).hex()) if run and first else None
@@ -259,20 +256,20 @@ def _run_in_group(
         job.event("finished", step=job.step)
     if run is not None and first:
         write_outcome(run.attempt(attempt).outcome, ending, min(LONGEST_WAIT_S, group.timeout.total_seconds() / 2))
-    group.agree(0)  # the others stay until it is written: where one task has ended, srun may end those that have not
+    group.agree(0)  # all stay until it is written: srun may end the other tasks when one has ended
     return ending
 
 
 def ending_of(stopped: Stopped) -> Outcome:
-    """A run that its user stops is not requeued."""
+    """Returns the outcome of an agreed stop. A run that its user stops is not requeued."""
     return Outcome("stop" if stopped.reason == "user" else "requeue", stopped.reason, stopped.step)
 
 
 def _is_lost(claim: Claim | None) -> bool:
-    """Checked at the end, for a run that saves nothing, or was overtaken after its last save."""
+    """Returns whether the claim is lost. Needed for a run that saves nothing, or was overtaken after its last save."""
     try:
         return claim is not None and not claim.is_newest()
-    except OSError as error:  # a full disk: the batch script still asks Slurm whose the run is
+    except OSError as error:  # a full disk: the batch script still asks Slurm for the run's owner
         say(f"clusterdp: {claim and claim.folder}: cannot be read: {error.strerror}.", error=True)
         return False
 
@@ -308,19 +305,19 @@ def _call(function: Callable[..., Any], job: JobHandle) -> Outcome:
 
 
 def explained(error: RuntimeError, job: JobHandle) -> ClusterdpError | None:
-    """An error that torch reports in many lines, in one line with the names of the user's parameters."""
+    """Returns one line, with the names of the user's parameters, for an error that torch reports in many lines."""
     from torch.nn.parallel import DistributedDataParallel
 
     from clusterdp.train.parallel import ddp
 
-    if "InvalidCxxCompiler" in str(error):  # its module loads slowly, and is private
+    if "InvalidCxxCompiler" in str(error):  # its module is private and loads slowly
         return ConfigError("train.compile: there is no C++ compiler here. Load one in launch.setup, or leave it out.")
     found = (ddp.explained(error, model) for model in job.wrapped if isinstance(model, DistributedDataParallel))
     return next(filter(None, found), None)
 
 
 def _agree_on_ending(group: Group, ending: Outcome) -> None:
-    """Collective: no rank exits, and no outcome is written, before all have ended in the same way."""
+    """Checks that all ranks end in the same way, before a rank exits or an outcome is written. Collective."""
     code = ("done", "requeue", "stop", "overtaken").index(ending.outcome)
     most, least = group.agree(code, -code)
     if most != -least:
@@ -331,7 +328,7 @@ def _agree_on_ending(group: Group, ending: Outcome) -> None:
 
 
 def write_outcome(path: Path, ending: Outcome, seconds: float = WAIT_FOR_OUTCOME_S) -> None:
-    """Writes the outcome file; on a full disk, when there is room again. RunError if that takes longer than
+    """Writes the outcome file; on a full disk, when there is room again. Raises RunError if that takes longer than
     `seconds`."""
 
     def write() -> None:
@@ -349,13 +346,13 @@ def write_outcome(path: Path, ending: Outcome, seconds: float = WAIT_FOR_OUTCOME
 
 
 def _has_saved(run_dir: Path) -> bool:
-    """Whether a checkpoint was saved. Then the config is right, and the fault may be this node's: another may do."""
+    """Returns whether a checkpoint was saved. If so, the config is right, and this node may be at fault."""
     return any(attempt.saved.exists() for attempt in RunDir(run_dir).attempts())
 
 
 def follows(error: BaseException) -> bool:
-    """Whether the error is, or comes of, a lost connection between ranks, which follows from the end of another one. (A
-    connection of the program's own raises an OSError.)"""
+    """Returns whether the error is, or comes from, a lost connection between ranks, which follows from the end of
+    another rank. (A connection of the program's own raises an OSError.)"""
     chain: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in chain:
@@ -365,8 +362,8 @@ def follows(error: BaseException) -> bool:
 
 
 def note_error(said: str, peers: PeerWatch, run_dir: Path | None) -> None:
-    """Writes node, step and message for the batch script, which compares them with those of other attempts, and the
-    rank. Only the first rank to fail does so; none does where the first was killed, or on a full disk."""
+    """Writes node, step, message and rank for the batch script, which compares the first three with other attempts'.
+    Only the first rank to fail writes them. No rank does if the first was killed, or on a full disk."""
     attempt = WorkerSettings.bare({}).attempt
     if attempt is None or run_dir is None:
         return
@@ -376,7 +373,7 @@ def note_error(said: str, peers: PeerWatch, run_dir: Path | None) -> None:
 
 
 def _tell_of_timeout(peers: PeerWatch, run_dir: Path | None) -> None:
-    """The attempt has hung, also where nobody has reported a hang yet."""
+    """Reports the time-out. The attempt counts as hung, even if no watcher has reported a hang yet."""
     say(
         "clusterdp: time-out of a collective: another rank did not come to it within train.timeout_s. The attempt ends "
         "as hung.",
@@ -387,7 +384,7 @@ def _tell_of_timeout(peers: PeerWatch, run_dir: Path | None) -> None:
 
 
 def fail(error: BaseException, peers: PeerWatch, run_dir: Path | None) -> NoReturn:
-    """Ends this rank, and tells the others not to wait for it."""
+    """Ends this rank, and reports its failure to the others, so that they do not wait for it."""
     peers.leave(report_failure(error, peers, run_dir))
 
 
@@ -396,15 +393,15 @@ def report_failure(error: BaseException, peers: PeerWatch, run_dir: Path | None)
     from clusterdp.train.data.loader_defaults import dead_worker, in_a_line
 
     if threading.current_thread() is threading.main_thread():
-        # Torch's handler would raise the end of a worker in here, as it once did in the look at the store: "rank 0 is
-        # gone".
+        # Torch's handler would raise an error about an ended worker in here. Once this happened during the check of the
+        # store, and was reported as "rank 0 is gone".
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if worker := dead_worker(error):
         error = ClusterdpError(worker)
-    first_failure = peers.first_failure()  # then ours is most likely a broken connection
+    first_failure = peers.first_failure()  # if there is one, ours is most likely a broken connection
     said = in_a_line(error)[:300]
     if isinstance(error, ClusterdpError):
-        refuse(error, run_dir, peers)  # before the others are told, since they then end within two seconds
+        refuse(error, run_dir, peers)  # before peers.tell(): the others then end within two seconds
     else:
         say("".join(traceback.format_exception(error)).rstrip("\n"), error=True)
         if isinstance(error, BUGS) and not first_failure and run_dir is not None and not _has_saved(run_dir):
@@ -414,7 +411,7 @@ def report_failure(error: BaseException, peers: PeerWatch, run_dir: Path | None)
         _tell_of_timeout(peers, run_dir)
     elif not first_failure and not follows(error):
         note_error(said, peers, run_dir)
-    if first_failure and first_failure.partition(": ")[2] != said:  # else all ranks found the same, together
+    if first_failure and first_failure.partition(": ")[2] != said:  # if equal, all ranks found it together
         say(f"clusterdp: this follows from another rank's failure: {first_failure}", error=True)
     if isinstance(error, ClusterdpError):
         return error.exit_code

@@ -1,4 +1,4 @@
-"""find_batch_size: runs the entry again and again, with twice the batch each time, and tells which size to take."""
+"""find_batch_size: runs the entry repeatedly, with twice the batch each time, and reports which size to take."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ PARAMETER = "batch_size"
 
 
 def find_batch_size(function: Callable[..., Any], job: JobHandle, **params: Any) -> None:
-    """Collective. Each size is a training from its beginning; the search ends where a larger one is of no use.
+    """Trains from the beginning with each size, until a larger size has no use. Collective.
 
     A rank that runs out of memory ends the search by ending the attempt, because the others may be waiting for it in
-    the middle of a step. It leaves table and outcome, and the others end as they do when a rank fails.
+    the middle of a step. The failing rank writes table and outcome, and the others end as after any failed rank.
     """
     size = _first_size(function, params)
     table = BatchSizeTable(job.world_size, on_gpu=job.device.type == "cuda")
@@ -53,7 +53,7 @@ def find_batch_size(function: Callable[..., Any], job: JobHandle, **params: Any)
 
 def _measured(function: Callable[..., Any], job: JobHandle, params: dict[str, Any], size: int) -> BatchSizeRow:
     cuda = job.device.type == "cuda"
-    gc.collect()  # the model before
+    gc.collect()  # frees the previous model
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(job.device)

@@ -1,4 +1,4 @@
-"""Loads the function that `entry:` names, and checks that it takes what `params:` gives, before ranks wait."""
+"""Loads the function that `entry:` names, and checks that it accepts `params:`, before ranks wait."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
 
 
 def load(entry: str) -> Function:
-    """`package.module:function`. EntryError in one line, whatever its import raises."""
+    """Loads `package.module:function`. Raises a one-line EntryError for any error of its import."""
     module_name, _, name = entry.partition(":")
     if not module_name or not name:
         raise EntryError(f"entry: {entry!r} is not of the form package.module:function. Write it so.")
@@ -37,14 +37,14 @@ def load(entry: str) -> Function:
 
 
 def check_params(function: Function, params: Mapping[str, Any]) -> None:
-    """EntryError, naming the key, if function(job, **params) could not be called, or contradicts what it says of them.
+    """Raises EntryError, with the key, if function(job, **params) cannot be called, or contradicts its annotations.
 
-    The same check as at submit, where the module may look different or be missing.
+    The submit does the same check, but its module may be different or missing.
     """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # some builtins have none
+        return  # some builtins have no signature
     what = getattr(function, "__qualname__", repr(function))
     _check_call(what, signature, params)
     if hasattr(function, "__wrapped__"):
@@ -78,7 +78,7 @@ def _check_call(what: str, signature: inspect.Signature, params: Mapping[str, An
 
 
 def _annotation(parameter: inspect.Parameter) -> str | None:
-    """The annotation as text; with `from __future__ import annotations` it is that already."""
+    """Returns the annotation as text; with `from __future__ import annotations` it is text already."""
     said = parameter.annotation
     if said is inspect.Parameter.empty:
         return None

@@ -1,9 +1,9 @@
 """The job of a script that runs without the worker: `python train.py`, under torchrun, or as `command:`.
 
-    job = own_job()           # what an entry's function is handed: see JobHandle
+    job = own_job()           # the first argument of an entry's function: see JobHandle
 
-If CLUSTERDP_RUN_DIR names a folder (as it does in a job), the run is kept there, and the same command goes on with it.
-If the ranks agree to stop, the script ends after the save, with an exit code that means: run it again.
+If CLUSTERDP_RUN_DIR names a folder (as in a job), the run is kept there, and the same command continues the run. If the
+ranks agree to stop, the script ends after the save, with an exit code that means: run it again.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from clusterdp.train.settings import WorkerSettings
 
 @functools.cache
 def own_job() -> JobHandle:
-    """The job of this process; collective. It ends with the process: an error on one rank ends them all, each with one
-    line."""
+    """Returns the job of this process. Collective. The job ends with the process: an error on one rank ends all ranks,
+    each with one line."""
     stop = StopSignal().install()
     try:
         settings = WorkerSettings.own({})
@@ -58,7 +58,7 @@ def own_job() -> JobHandle:
                 say(f"clusterdp: stopped at step {error.step} ({error.reason}){kept}.", error=True)
                 if error.reason == "user" and settings.run_dir:  # the batch script of a `command:` would requeue it
                     write_outcome(RunDir(settings.run_dir).attempt(attempt).outcome, ending_of(error))
-            sys.exit(STOPPED_EXIT)  # which Python heeds also here
+            sys.exit(STOPPED_EXIT)  # Python obeys it in an excepthook, too
         if job and isinstance(error, RuntimeError):
             error = explained(error, job) or error
         if job and isinstance(error, ClaimLost) and settings.run_dir is not None and rank == 0:

@@ -1,7 +1,7 @@
 """The time of a step by its parts.
 
 stopwatch          the time of each part of a step, by rank
-profiling          how a run ends that is measured
+profiling          the end of a run that is measured
 batch_size_finder  the batch sizes that were tried
 worker_finder      the speed of a loader with 0, 1, 2, 4, ... workers
 tracer             some steps in torch.profiler

@@ -1,23 +1,22 @@
-"""BatchSizeTable: the batch sizes that were tried, and which one to take."""
+"""BatchSizeTable: the batch sizes that were tried, and the best of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 GAIN = 1.05  # a doubled batch that is not at least this much faster is not a gain
-IN_A_ROW = 2  # doublings without a gain end the search: one may be noise
+IN_A_ROW = 2  # doublings without a gain end the search: a single one may be noise
 NEARLY = 0.95  # the smallest batch with this part of the best speed is the best choice
-MOST_ON_CPU = 4096  # of one rank: to run out of host memory would harm the machine
+MOST_ON_CPU = 4096  # per rank: to run out of host memory would harm the machine
 
 
 @dataclass(frozen=True)
 class BatchSizeRow:
-    """A batch size that was tried, per rank. size: as asked for. batch: the average of a step. full: all but an epoch's
-    last."""
+    """A batch size that was tried, in samples per rank."""
 
-    size: int
-    batch: float
-    full: int
+    size: int  # requested
+    batch: float  # average over the steps
+    full: int  # of every batch except an epoch's last
     step_s: float
     memory_gb: float | None = None
 
@@ -27,11 +26,11 @@ class BatchSizeTable:
         self.world_size = world_size
         self.on_gpu = on_gpu
         self.rows: list[BatchSizeRow] = []
-        self.ended = ""  # why there are no more
+        self.ended = ""  # why no more sizes are tried
         self._too_large: tuple[int, int] | None = None
 
     def speed(self, row: BatchSizeRow) -> float:
-        """Samples a second of all ranks."""
+        """Returns samples per second of all ranks."""
         return self.world_size * row.batch / row.step_s
 
     def add(self, row: BatchSizeRow) -> None:
@@ -45,7 +44,7 @@ class BatchSizeTable:
         self._too_large = (size, rank)
 
     def go_on(self, size: int) -> bool:
-        """Whether to try this size, too."""
+        """Returns whether to try this size, too."""
         if self.ended or self._too_large:
             return False
         if not self.on_gpu and size > MOST_ON_CPU:
@@ -58,12 +57,12 @@ class BatchSizeTable:
         return not self.ended
 
     def best(self) -> BatchSizeRow | None:
-        """The smallest that is nearly as fast as the fastest."""
+        """Returns the smallest batch that is nearly as fast as the fastest."""
         enough = NEARLY * max(map(self.speed, self.rows), default=0.0)
         return next((row for row in self.rows if self.speed(row) >= enough), None)
 
     def lines(self) -> list[str]:
-        """The table; then what it says."""
+        """Returns the table, and then the advice."""
         memory = any(row.memory_gb is not None for row in self.rows)
         found = [f"{'batch size':>10}{'ms a step':>12}{'samples/s':>12}" + (f"{'GB':>9}" if memory else "")]
         for row in self.rows:

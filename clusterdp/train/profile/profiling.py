@@ -1,9 +1,9 @@
-"""Profiling: how a run ends that is measured, by `clusterdp profile` or the config's `profile`.
+"""Profiling: the end of a run that `clusterdp profile` or the config's `profile` measures.
 
-steps             the run ends after so many, with where their time went in times.json; nothing comes after: no
-                  evaluation, no save
-find: workers     then its loader is read with 0, 1, 2, 4, ... workers
-find: batch-size  the entry runs again and again, for so many steps, with batch_size doubled each time: see
+steps             the run ends after this number of steps, and writes their times to times.json, without an evaluation
+                  or a save
+find: workers     after that, the loader is read with 0, 1, 2, 4, ... workers
+find: batch-size  the entry runs repeatedly, for this number of steps, with batch_size doubled each time: see
                   clusterdp.train.process.batch_size_search
 """
 
@@ -22,10 +22,10 @@ from clusterdp.train.ranks.rank import Rank
 
 
 class Profiled(BaseException):
-    """All ranks have done the steps that were asked for. No Exception, so that user code lets it pass, as Stopped.
+    """All ranks have done the requested steps. Like Stopped, this is not an Exception, so that user code lets it pass.
 
-    report: as Stopwatch makes it, or None. batch: samples of one rank to a step, on average. full: of a batch that is
-    not an epoch's last.
+    report: from Stopwatch.report(), or None. batch: samples of one rank per step, on average. full: samples of a batch
+    that is not an epoch's last.
     """
 
     def __init__(self, report: dict[str, Any] | None, batch: float, full: int):
@@ -36,7 +36,7 @@ class Profiled(BaseException):
 def end(
     rank: Rank, record: AttemptRecord, stopwatch: Stopwatch, find: str | None, loader: Any, batch: float, full: int
 ) -> NoReturn:
-    """Raises Profiled, after the last step. Collective. find: of the config's `profile`."""
+    """Raises Profiled, after the last step. Collective. find: profile.find in the config."""
     report = report_times(stopwatch, rank, record, loader)
     record.metrics.flush()
     if find == "workers":
@@ -49,12 +49,12 @@ def end(
 
 
 def step_seconds(report: dict[str, Any], without: str = "") -> float:
-    """The time of a step of the slowest rank."""
+    """Returns the seconds of a step on the slowest rank. without: a part to leave out."""
     return float(max(sum(ms for name, ms in rank["ms"].items() if name != without) for rank in report["ranks"])) / 1000
 
 
 def tell(record: AttemptRecord, lines: Sequence[str]) -> None:
-    """Writes all that was found into the run folder, where `clusterdp profile` looks; without one, prints it."""
+    """Writes all findings to the run folder, for `clusterdp profile`; without a run folder, prints them."""
     if record.folder is not None:
         write_durably(record.folder.found, json.dumps(lines, indent=1) + "\n")
     else:

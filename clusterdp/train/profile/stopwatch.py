@@ -1,4 +1,4 @@
-"""Stopwatch: measures what a step's time is spent on, at almost no cost.
+"""Stopwatch: measures the time of each part of a step, at almost no cost.
 
     watch = job.stopwatch                       # in a Loop it runs by itself: data, copy, saves, and the rest
     for x, y in loop:
@@ -6,13 +6,13 @@
         loss.backward();                 watch.lap("backward")
         optimizer.step();                watch.lap("optimizer")
 
-A lap is the time since the lap before, on the host. The host does not wait for a GPU's work, so there the laps show
-only what the host waits for, such as data. torch.profiler shows the device's own time.
+A lap is the time since the previous lap, on the host. The host does not wait for a GPU's work: on a GPU, the laps show
+only the host's own waits, such as for data. torch.profiler shows the device's own time.
 
     data        waiting for the loader
-    copy        moving batches to the device, and the function that is move= (a Trainer's transform=), in this process
-    backward    with what it takes to add the gradients up over all ranks: no lap tells how much of that the computing
-                hides (profile.trace shows it), only which rank's slowness the others wait for in there
+    copy        moving batches to the device, and the function move= (a Trainer's transform=), in this process
+    backward    also adds up the gradients over all ranks. Laps do not show how much of that runs during the computation
+                (profile.trace does), only for which slow rank the others wait
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from clusterdp.train.ranks.group import Group
     from clusterdp.train.ranks.rank import Rank
 
-WORTH_A_LINE_S = 60.0  # of training; after less than that, the report is in the file alone
+WORTH_A_LINE_S = 60.0  # seconds of training; after less, the report is only in the file
 WARM_UP = 5  # first steps, which allocate, compile, and wait for the loader's first batches
 ORDER = ("data", "copy", "forward", "backward", "optimizer", "metrics", "step", "agreement", "checkpoint")
 NOTHING = "Nothing stands out: the time goes into the training itself."
-NOTABLE = 0.15  # of a rank's time
+NOTABLE = 0.15  # share of a rank's time
 WAITS = {"backward", "agreement", "checkpoint"}  # laps in which a rank also waits for the others
 RankTimes = Mapping[str, Any]  # {"ms": {"data": 1.5, ...}, "workers": 2, "cpus": 8}
 
@@ -45,12 +45,12 @@ class Stopwatch:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.steps = 0
-        self.page = page.current()  # tells the rank's watcher what it is at
+        self.page = page.current()  # shows the phase to the rank's watcher
         self._after = dict(AFTER)
         self._at = time.perf_counter()
 
     def lap(self, name: str) -> None:
-        """Count the time since the lap before as `name`."""
+        """Counts the time since the previous lap as `name`."""
         now = time.perf_counter()
         try:
             self.seconds[name] += now - self._at
@@ -61,27 +61,27 @@ class Stopwatch:
 
     def _first_lap(self, name: str, now: float) -> None:
         self.seconds[name] = now - self._at
-        self.page[PHASE] = self._after.setdefault(name, self.page[PHASE])  # after a lap of the user's: as before it
+        self.page[PHASE] = self._after.setdefault(name, self.page[PHASE])  # a user's own lap keeps the phase
 
     def begin(self, step: int) -> None:
-        """An epoch begins, at this step of the run."""
+        """Begins an epoch, at this step of the run."""
         self.page[STEP] = step
         self.page[PHASE] = DATA
 
     def skip(self) -> None:
-        """Leaves out the time since the lap before: it belongs to no step but, for example, to an evaluation."""
+        """Leaves out the time since the previous lap, which belongs to no step but, for example, to an evaluation."""
         self._at = time.perf_counter()
 
     def step(self) -> None:
-        """A step is over."""
+        """Ends a step."""
         self.steps += 1
         if self.steps == WARM_UP:
             self.seconds.clear()
 
     def report(self, group: Group, **facts: Any) -> dict[str, Any] | None:
-        """Collective. All ranks' times in ms a step, and in words; None if there were too few steps to tell.
+        """Returns all ranks' times, in ms per step, and findings as text; None after too few steps. Collective.
 
-        facts: of this rank, for the diagnosis: workers, cpus, node.
+        facts: this rank's workers, cpus and node, for the diagnosis.
         """
         steps = self.steps - WARM_UP
         mine = {"ms": {name: 1e3 * s / steps for name, s in self.seconds.items()} if steps > 0 else {}, **facts}
@@ -95,8 +95,8 @@ class Stopwatch:
 def report_times(
     stopwatch: Stopwatch, rank: Rank, record: AttemptRecord, loader: Any, *, aloud: bool = True
 ) -> dict[str, Any] | None:
-    """Collective, at the end of a loop and now and then. Where the steps' time went, in the run folder and, if
-    `aloud`, in words."""
+    """Writes the report to the run folder and, if `aloud`, prints the diagnosis. Collective, at the end of a loop and
+    now and then."""
     workers = getattr(loader, "num_workers", None)
     cpus, node = cpus_of_rank(rank.local_world_size), SlurmEnv.read().node_name
     report = stopwatch.report(rank.group, workers=workers, cpus=cpus, node=node)
@@ -110,7 +110,7 @@ def report_times(
 
 
 def table(ranks: Sequence[RankTimes]) -> list[str]:
-    """A line a rank: ms a step in all, and the share of each part."""
+    """Returns a line per rank: ms per step in total, and the share of each part."""
     found = {name for rank in ranks for name in rank["ms"]}
     names = [*(name for name in ORDER if name in found), *sorted(found - set(ORDER))]
     lines = ["rank   ms a step" + "".join(f"{name:>12}" for name in names)]
@@ -122,7 +122,7 @@ def table(ranks: Sequence[RankTimes]) -> list[str]:
 
 
 def diagnose(ranks: Sequence[RankTimes]) -> list[str]:
-    """Findings, the worst first. Never empty: it is also said that nothing stands out."""
+    """Returns findings, the worst first. Never empty: the line NOTHING is a finding, too."""
     found = [*_data(ranks), *_copy(ranks), *_saves(ranks), *_uneven(ranks)]
     if not found:
         return [NOTHING]
@@ -145,7 +145,7 @@ def _data(ranks: Sequence[RankTimes]) -> list[tuple[float, str]]:
 
 
 def _copy(ranks: Sequence[RankTimes]) -> list[tuple[float, str]]:
-    """This runs in the training process: workers help only if the work is moved to them."""
+    """Finds a slow copy. Copies run in the training process: workers help only if the work is moved to them."""
     number, share = _worst(ranks, "copy")
     if share < NOTABLE:
         return []
@@ -166,10 +166,10 @@ def _saves(ranks: Sequence[RankTimes]) -> list[tuple[float, str]]:
 
 
 def stragglers(ranks: Sequence[RankTimes]) -> list[dict[str, Any]]:
-    """Ranks whose own work takes longer than the median's by a notable share of a step, the slowest first.
+    """Returns ranks whose own work takes longer than the median's by a notable share of a step, the slowest first.
 
-    Own work is what a rank does without waiting for others. Where a loop has no lap "forward" of its own, its step is
-    one lap, with the wait in it: then only data and copy are compared. On a GPU it is the host's work.
+    Own work is a rank's work without waits for others. Without a lap "forward", a loop's step is one lap that includes
+    the wait: then only data and copy are compared. On a GPU, own work is the host's work.
     """
     own = [_own_ms(rank["ms"]) for rank in ranks]
     median = sorted(range(len(ranks)), key=own.__getitem__)[(len(ranks) - 1) // 2]
@@ -195,8 +195,8 @@ def _own_ms(times: Mapping[str, float]) -> float:
 
 
 def _uneven(ranks: Sequence[RankTimes]) -> list[tuple[float, str]]:
-    """Finds a slow rank. In a backward pass, fast ranks wait for slow ones, so the slowest spends the least time in
-    it."""
+    """Finds a slow rank. In a backward pass, fast ranks wait for slow ranks: the slowest rank spends the least time
+    there."""
     for slow in stragglers(ranks)[:1]:
         who = f"rank {slow['rank']}" + (f" on {slow['node']}" if slow["node"] else "")
         longer = f"{slow['more_ms']:.1f} ms a step longer than the median, most of it in {slow['most_in']}"

@@ -3,9 +3,9 @@
     tracer = Tracer(folder / "trace.json.gz", start=20, steps=5)
     for x, y in loader:
         ...
-        tracer.step()                       # after each step; it ends, and writes, by itself
+        tracer.step()                       # after each step; the tracer ends, and writes, by itself
 
-In a job it is the config's `profile.trace`. A step that is traced takes longer; one that is not costs nothing.
+In a job, the config's `profile.trace` does this. A traced step takes longer; other steps cost nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WARM_UP = 1  # steps that the profiler needs before the first one that it record
 
 
 class Tracer:
-    """start: the first step that is traced, counted from 1 on; 3 at least: one step tells that there are any."""
+    """start: the first traced step, counted from 1; at least 3, because the profiler starts after an earlier step."""
 
     def __init__(self, file: str | os.PathLike[str], *, start: int = 10, steps: int = 5):
         self.file = Path(file)
@@ -34,7 +34,7 @@ class Tracer:
         self._profile: Any = None
 
     def step(self) -> None:
-        """A step is over."""
+        """Ends a step, and starts or ends the profiler at the right step."""
         self._done += 1
         if self._profile is not None:
             self._profile.step()
@@ -44,7 +44,7 @@ class Tracer:
             self._begin()
 
     def close(self) -> None:
-        """Writes what has been traced, if the training ends in the middle of it."""
+        """Ends the profiler, and writes the steps traced so far."""
         running, self._profile = self._profile, None
         if running is None:
             return
@@ -66,7 +66,7 @@ class Tracer:
 
 
 class TracingStopwatch(Stopwatch):
-    """The stopwatch of a job that traces steps. Other jobs have a plain one, and no cost."""
+    """The stopwatch of a job that traces steps. Other jobs have a plain Stopwatch, and no cost."""
 
     def __init__(self, tracer: Tracer):
         super().__init__()

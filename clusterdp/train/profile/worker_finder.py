@@ -2,8 +2,8 @@
 
     print(find_workers(loader))               # any DataLoader or job.loader(): a table, and advice
 
-All ranks call it together, since those of a node share its cores and disks. Nothing is trained meanwhile, and the
-loader and the random numbers are left as they are.
+All ranks call it together, because the ranks of a node share its cores and disks. No training runs meanwhile. The
+loader and the random streams are left unchanged.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
     from clusterdp.train.ranks.group import Group
 
 END: Any = object()
-SECONDS = 2.0  # of reading, for each number of workers
+SECONDS = 2.0  # seconds of reading, for each number of workers
 LEAST = 3  # batches, however long they take
-NEARLY = 0.9  # of the best: fewer workers that give so much are the better choice
-SPARE = 1.1  # times what the training takes
-SPARE_ALONE = 10.0  # without workers, for then the training waits while it is read
+NEARLY = 0.9  # of the best speed: the smallest number of workers that reaches this is the better choice
+SPARE = 1.1  # times the speed of the training
+SPARE_ALONE = 10.0  # the same without workers, because the training then waits for each batch to be read
 
 
 @dataclass(frozen=True)
 class WorkerSpeeds:
-    """speeds: number of workers -> samples a second, of the slowest rank. needed: what the training takes."""
+    """speeds: number of workers -> samples/s of the slowest rank. needed: samples/s that the training takes."""
 
     speeds: dict[int, float]
     cpus: int
     needed: float | None = None
 
     def best(self) -> int:
-        """The fewest that are enough; if none is known to be, the fewest that are nearly as fast as the fastest."""
+        """Returns the fewest workers that are enough; if unknown, the fewest that are nearly as fast as the fastest."""
         nearly = NEARLY * max(self.speeds.values())
         enough = list(filter(self._is_enough, self.speeds))
         return (enough or [workers for workers, speed in self.speeds.items() if speed >= nearly])[0]
@@ -73,9 +73,9 @@ class WorkerSpeeds:
 def find_workers(
     loader: Any, group: Group | None = None, *, most: int | None = None, needed: float | None = None
 ) -> WorkerSpeeds:
-    """Collective over `group` (None: this rank alone). most: workers to try; default: the cpus of a rank.
+    """Measures a loader. Collective over `group` (None: this rank alone). most: workers to try; default: a rank's cpus.
 
-    needed: samples a second that the training of one rank takes.
+    needed: samples per second that the training of one rank takes.
     """
     if not isinstance(loader, DataLoader) and not hasattr(loader, "with_workers"):
         raise ConfigError(f"find_workers: a {type(loader).__name__} has no num_workers. Pass a DataLoader.")
@@ -89,14 +89,14 @@ def find_workers(
     with streams_restored(), _put_back(getattr(getattr(loader, "sampler", None), "generator", None)):
         for workers in counts:
             mine = samples_per_s(_with_workers(loader, workers))
-            # The slowest rank's, in thousandths. No rank goes on to the next count before all have finished this one.
+            # The slowest rank's speed, in thousandths. All ranks finish this count before any begins the next.
             speeds[workers] = group.agree(int(1000 * mine), least=True)[0] / 1000 if group is not None else mine
     return WorkerSpeeds(speeds, cpus, needed)
 
 
 @contextmanager
 def _put_back(generator: torch.Generator | None) -> Iterator[None]:
-    """A sampler's own."""
+    """Restores a sampler's own generator after the block."""
     before = generator.get_state() if generator is not None else None
     yield
     if generator is not None and before is not None:
@@ -104,7 +104,7 @@ def _put_back(generator: torch.Generator | None) -> Iterator[None]:
 
 
 def samples_per_s(loader: Any) -> float:
-    """Measured once the batches that workers had fetched ahead are used up. Short epochs follow each other."""
+    """Returns the speed, measured after the batches that workers had fetched ahead. Short epochs follow each other."""
     batches = _endless(loader)
     for _ in range(2 * loader.num_workers + 1):
         next(batches)
@@ -128,7 +128,7 @@ def _endless(loader: Any) -> Iterator[Any]:
 
 
 def _with_workers(loader: Any, workers: int) -> Any:
-    """Another loader of the same batches, from the start of an epoch."""
+    """Returns another loader of the same batches, from the start of an epoch."""
     if not isinstance(loader, DataLoader):
         return loader.with_workers(workers)
     names = ("collate_fn", "pin_memory", "timeout", "worker_init_fn")
@@ -153,5 +153,5 @@ def _with_workers(loader: Any, workers: int) -> Any:
         own = {name: options[name] for name in ("sampler", "batch_size", "drop_last", "pin_memory")}
         return TensorLoader(loader.dataset, loader.rows, **own)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "This DataLoader will create")  # more than cpus: the table tells
+        warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cpus: the table shows it
         return DataLoader(loader.dataset, **options)

@@ -1,8 +1,8 @@
 """Claim: decides which attempt owns the run folder: the one with the highest number in `claims/`.
 
 Two attempts of a run can be alive at once: after a job submitted by hand, a `resume` beside a pending requeue, or a
-node that was cut off and came back. The newer one owns the folder. The older one notices this before it commits or
-deletes anything.
+node that was cut off and came back. The newer attempt owns the folder. The older attempt notices this before it commits
+or deletes anything.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Claim:
 
     @classmethod
     def take(cls, folder: Path, attempt: str, token: str) -> Claim:
-        """Rank 0 only. Exclusive creation gives each of two simultaneous attempts a number of its own.
-        RunError if it cannot be written; on a full disk, after ten minutes."""
+        """Writes a claim, on rank 0 only. Exclusive creation gives two simultaneous attempts different numbers.
+        Raises RunError if the claim cannot be written; on a full disk, after ten minutes."""
         try:
             number = retry_while_full(lambda: _create(folder, f"{attempt} {token}\n"), folder)
         except OSError as error:
@@ -32,10 +32,10 @@ class Claim:
         return cls(folder, number, token)
 
     def is_newest(self) -> bool:
-        """False once another attempt has claimed the folder. OSError if it cannot be found out, for example
-        on a full disk. Then the caller must not commit or delete anything, and tries again later."""
-        # An NFS client may answer a listing from its cache for a minute. Changing the folder ourselves makes it compare
-        # the server's version with its own, and so see what others have put there.
+        """Returns False once another attempt has claimed the folder. Raises OSError if that cannot be checked, for
+        example on a full disk. The caller must then not commit or delete anything, and tries again later."""
+        # An NFS client may answer a listing from its cache for a minute. A change of our own makes the client compare
+        # its cache with the server's folder, and so see the other attempts' claims.
         probe = self.folder / f".look-{self.token}"
         probe.touch()
         probe.unlink()

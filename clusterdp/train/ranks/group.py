@@ -1,4 +1,4 @@
-"""Group: the process group of a job, this rank's device, and a gloo group by which the ranks agree on things."""
+"""Group: the process group of a job, this rank's device, and a gloo group for agreements between the ranks."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from clusterdp.checkpoint.state import rng
 from clusterdp.errors import ConfigError, RendezvousError
 from clusterdp.train.ranks.rendezvous import PortTaken, Rendezvous
 
-# Process groups of closed Groups. DDP's Reducer, when it is the last owner of one, waits with the GIL held for gloo's
-# threads to end, and one of them may be waiting for the GIL to free its last work: a model that outlives close() hung
-# the rank in one of 15 runs (torch 2.13). So it is never the last owner; sockets and threads go with the process.
+# Process groups of closed Groups. If DDP's Reducer is the last owner of a process group, it waits for gloo's threads to
+# end while it holds the GIL, and one of these threads may wait for the GIL to free its last work. A model that outlived
+# close() hung the rank in one of 15 runs (torch 2.13). This list stays an owner; sockets and threads end with us.
 _outlived: list[dist.ProcessGroup] = []
 
 SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
@@ -29,18 +29,18 @@ SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
 @dataclass
 class Group:
-    """control: a gloo group, for flags and agreements, never for gradients."""
+    """The process group of a job and this rank's device."""
 
     rendezvous: Rendezvous
     device: torch.device
     backend: str
     store: Store
-    control: dist.ProcessGroup
+    control: dist.ProcessGroup  # gloo, for flags and agreements, never for gradients
     timeout: timedelta
 
     @classmethod
     def start(cls, place: Rendezvous, *, backend: str | None = None, timeout_s: float = 1800.0) -> Group:
-        """Collective over all ranks. Raises RendezvousError (PortTaken on rank 0) if they do not find each other."""
+        """Starts the group. Collective. Raises RendezvousError (PortTaken on rank 0) if the ranks cannot meet."""
         timeout = timedelta(seconds=timeout_s)
         os.environ.update(place.environ())
         _name_interface(place)
@@ -65,13 +65,13 @@ class Group:
         return self.control if self.rendezvous.world_size > 1 else None
 
     def agree(self, *values: int, least: bool = False) -> list[int]:
-        """The largest (or least) of each value over all ranks. Blocks: use it where all ranks meet anyway."""
+        """Returns each value's maximum (or minimum) over all ranks. Blocks: use it where all ranks meet anyway."""
         vector = torch.tensor(values, dtype=torch.int64)
         dist.all_reduce(vector, op=dist.ReduceOp.MIN if least else dist.ReduceOp.MAX, group=self.control)
         return [int(value) for value in vector.tolist()]
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's value, a small one that JSON can hold, in the order of ranks; on all of them. Blocks."""
+        """Returns every rank's value in rank order, on all ranks. Values must be small and fit into JSON. Blocks."""
         if self.rendezvous.world_size == 1:
             return [value]
         data = json.dumps(value).encode()
@@ -82,7 +82,7 @@ class Group:
         return [json.loads(bytes(slot.tolist())) for slot in slots]
 
     def close(self) -> None:
-        """Call it after all ranks have agreed to end. A rank that failed must not: it could hang here."""
+        """Closes the group after all ranks have agreed to end. A failed rank must not call close(): it could hang."""
         if dist.is_initialized():
             assert dist.group.WORLD is not None
             _outlived.extend((dist.group.WORLD, self.control))
@@ -90,16 +90,16 @@ class Group:
 
 
 def seed_everything(seed: int, rank: int, *, deterministic: bool = False) -> None:
-    """Each rank gets streams of its own (dropout must differ); DDP gives all ranks rank 0's initial weights."""
+    """Seeds this rank's own random streams (dropout must differ). DDP gives all ranks rank 0's initial weights."""
     rng.seed(seed + rank)
     if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS refuses to be deterministic
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without this, cuBLAS refuses to be deterministic
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
 
 
 def _own_device(local_rank: int) -> torch.device:
-    """LOCAL_RANK modulo what is visible: `--gpus-per-task` shows each task one GPU, called 0."""
+    """Returns GPU LOCAL_RANK modulo the number of visible GPUs: `--gpus-per-task` shows each task one GPU, called 0."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", local_rank % torch.cuda.device_count())
@@ -108,7 +108,7 @@ def _own_device(local_rank: int) -> torch.device:
 
 
 def own_devices(group: Group) -> list[torch.device]:
-    """All devices of this rank: those that its task sees alone (`gpus_per_task`), or its share of the node's."""
+    """Returns this rank's devices: the GPUs of its task alone (`gpus_per_task`), or its share of the node's GPUs."""
     if group.device.type != "cuda":
         return [group.device]
     seen, place = torch.cuda.device_count(), group.rendezvous
@@ -119,9 +119,9 @@ def own_devices(group: Group) -> list[torch.device]:
 
 
 def _open_store(place: Rendezvous, timeout: timedelta) -> Store:
-    """torch's own env:// store: rank 0 serves it, or torchrun's agent does."""
+    """Opens torch's own env:// store, which rank 0 or torchrun's agent serves."""
     if place.world_size == 1:
-        alone: Store = HashStore()  # needs no port, so none can be taken
+        alone: Store = HashStore()  # needs no port, so PortTaken cannot occur
         return alone
     try:
         store: Store = next(rendezvous("env://", place.rank, place.world_size, timeout=timeout))[0]
@@ -131,22 +131,22 @@ def _open_store(place: Rendezvous, timeout: timedelta) -> Store:
         if "EADDRINUSE" in said:
             raise PortTaken(
                 f"MASTER_PORT: {place.master_port} on {socket.gethostname()}: address already in use. "
-                "Start the ranks again with another port."  # the batch script knows it by `address already in use`
+                "Start the ranks again with another port."  # the batch script searches for `address already in use`
             ) from None
         raise RendezvousError(
             f"rank {place.rank} of {place.world_size}: no rendezvous at {where} within {timeout.total_seconds():.0f} s "
             f"({said}). See the logs of the other ranks, and whether {place.master_addr} can be reached from here."
         ) from None
-    # torchrun's store outlives a restart of the workers in place; what the last ones wrote must not be read again.
+    # torchrun's store outlives a restart of the workers in place. The prefix hides the values of earlier workers.
     mine: Store = PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
     return mine
 
 
 def _agree_on_backend(store: Store, place: Rendezvous, device: torch.device) -> str:
-    """nccl if each rank has a GPU of its own: NCCL refuses two ranks on one. Rank 0 looks, all do as it says.
+    """Returns nccl if each rank has its own GPU, else gloo: NCCL refuses two ranks on one GPU. Rank 0 decides for all.
 
-    A rank without a GPU knows the answer and does not wait. Anybody who can reach the store can also write to it. So an
-    answer that is not one of the two words is refused, and is not printed.
+    A rank without a GPU knows the answer and does not wait. Anybody who can reach the store can also write to it.
+    Therefore any answer other than these two words is refused and not printed.
     """
     if place.world_size == 1:
         return "nccl" if device.type == "cuda" else "gloo"
@@ -164,17 +164,17 @@ def _agree_on_backend(store: Store, place: Rendezvous, device: torch.device) -> 
 
 
 def _name_interface(place: Rendezvous) -> None:
-    """Tells gloo which interface leads to the other nodes, where the batch script has not.
+    """Sets gloo's network interface to the one that leads to the other nodes, unless the batch script has set it.
 
-    Gloo listens where the host's own name resolves to. On Debian that is 127.0.1.1: the other nodes cannot connect,
-    and gloo hangs where NCCL works.
+    Gloo listens on the address of the host's own name. On Debian this address is 127.0.1.1: the other nodes cannot
+    connect, and gloo hangs although NCCL works.
     """
     if place.local_world_size >= place.world_size or os.environ.get("GLOO_SOCKET_IFNAME"):
         return
     try:
         own = socket.gethostbyname(socket.gethostname())
     except OSError:
-        own = "127.0.0.1"  # gloo, too, falls back to the loopback
+        own = "127.0.0.1"  # gloo falls back to the loopback, too
     if own.startswith("127.") and (name := _interface_towards(place.master_addr, place.master_port)):
         os.environ["GLOO_SOCKET_IFNAME"] = name
 

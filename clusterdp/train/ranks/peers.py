@@ -1,8 +1,9 @@
-"""PeerWatch: when one rank fails, the others end too, at once, and say which one it was.
+"""PeerWatch: when one rank fails, ends the other ranks at once and prints which rank failed.
 
-Gloo notices the closed connections of a dead rank at its next collective. NCCL does not on every transport: the others
-would wait in a kernel until its timeout. A rank that loads data for minutes notices nothing. So a rank that fails
-leaves a note in the store before it exits, and a thread on each rank looks for one every second. It uses no collective.
+Gloo notices the closed connections of a dead rank at the next collective. NCCL does not notice them on every transport:
+the other ranks would wait in a kernel until NCCL's timeout. A rank that loads data for minutes notices nothing.
+Therefore a failing rank writes a note to the store before it exits, and a thread on each rank checks the store every
+second. The thread uses no collective.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from clusterdp.train.output.say import say
 from clusterdp.train.ranks.store_notes import StoreNotes
 
 FAILED = "failed"
-LEAVING = "leaving"  # /<rank>
-EVERY_S = 1.0  # between two looks at the store
-LAST_WAIT_S = 3.0  # of rank 0 for the others: two looks at the store, and some
+LEAVING = "leaving"  # the note is named leaving/<rank>
+EVERY_S = 1.0  # seconds between two checks of the store
+LAST_WAIT_S = 3.0  # seconds that rank 0 waits for the other ranks: two checks of the store, and a margin
 
 
 class PeerWatch:
@@ -31,7 +32,7 @@ class PeerWatch:
         self.rank = rank
         self.world_size = world_size
         self.alone = world_size == 1
-        self.step: Callable[[], int | None] = lambda: None  # of this rank, once there is a job
+        self.step: Callable[[], int | None] = lambda: None  # returns this rank's step, once there is a job
         self._ended = threading.Event()
         self._leaving = False
         self._thread = threading.Thread(target=self._watch, name="clusterdp-peers", daemon=True)
@@ -42,20 +43,20 @@ class PeerWatch:
         return self
 
     def stop(self) -> None:
-        """Ends the thread, before the store is closed: a daemon thread inside torch at interpreter exit crashes."""
+        """Ends the thread. Called before the store closes: a daemon thread inside torch crashes at interpreter exit."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def tell(self, what: str) -> None:
-        """Records for the others that this rank has failed. The first rank to do so is the cause."""
+        """Records in the store that this rank has failed. The first rank to record a failure counts as the cause."""
         if self.alone:
             return
         with suppress(RuntimeError):  # rank 0, which holds the store, may be gone already
             self.notes.leave(FAILED, self.rank, what)
 
     def first_failure(self) -> str | None:
-        """Another rank's note, if there is one."""
+        """Returns another rank's failure note; None if there is none."""
         if self.alone:
             return None
         try:
@@ -75,8 +76,8 @@ class PeerWatch:
             self.leave(1)  # the main thread may be blocked in C for ever
 
     def leave(self, code: int) -> NoReturn:
-        """Ends this process by leave_now(). Rank 0 holds the store with the note, and exits last: a rank that finds
-        no store can only report that rank 0 is gone. It waits for 3 s at most, since a rank may have died silently."""
+        """Ends this process by leave_now(). Rank 0 holds the store with the note and exits last: a rank that finds no
+        store can only report that rank 0 is gone. Rank 0 waits at most 3 s, because a rank may have died silently."""
         with suppress(RuntimeError):
             if not self.alone and not self._leaving:  # once: this thread and the main one may both come here
                 self._leaving = True
@@ -90,9 +91,9 @@ class PeerWatch:
 
 
 def leave_now(code: int) -> NoReturn:
-    """Ends this process without teardown, which can wait for ranks that are gone; its DataLoader workers go first.
+    """Kills the DataLoader workers and ends this process without teardown, which could wait for ranks that are gone.
 
-    The kernel closes the sockets, and by that the other ranks' gloo sees it.
+    The kernel closes the sockets, and gloo on the other ranks notices the closed connections.
     """
     for child in multiprocessing.active_children():
         child.kill()

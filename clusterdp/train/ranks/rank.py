@@ -1,4 +1,4 @@
-"""Rank: this process among its peers: its number and device, and how it agrees with the others."""
+"""Rank: this process among its peers: its number, its device, and the flags that it shares with the other ranks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from clusterdp.train.ranks.stop import StopSignal
 
 
 class Rank:
-    """This process among its peers. `number` counts from 0, and rank 0 writes what is written once.
+    """This process among its peers. `number` counts from 0. Rank 0 writes the files that only one rank writes.
 
-    device: of this rank. devices: all of its devices, for a model that is split over them.
+    device: this rank's device. devices: all devices of this rank, for a model that is split over several.
     """
 
     def __init__(self, group: Group, stop: StopSignal, seed: int = 0):
@@ -32,7 +32,7 @@ class Rank:
         return self.number == 0
 
     def why_stopped(self, reason: str) -> str:
-        """The cause of an agreed stop, for people to read. Collective: a request may have been made on any rank."""
+        """Returns the cause of an agreed stop, for people to read. Collective: any rank may have got the request."""
         if reason != "user":
             return self.stop.name_of(reason)
         return str(next(filter(None, self.group.gather(self.stop.why)), "a request"))

@@ -1,7 +1,7 @@
-"""Rendezvous: where the ranks meet, and the place of each among them, in torch's names.
+"""Rendezvous: the address and port at which the ranks meet, and each rank's numbers, under torch's names.
 
-Our batch script has computed all of it and put it in the environment. Where it did not run (submitit, a plain srun),
-every rank derives the same answer from Slurm's variables, without communication.
+clusterdp's batch script computes these values and exports them. Without that script (submitit, a plain srun), every
+rank derives the same values from Slurm's variables, without communication.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from clusterdp.slurm import hostlist
 from clusterdp.slurm.env import SlurmEnv
 
 PORT_TAKEN_EXIT = 98  # the batch script then starts the step once more, with the next port
-LOWEST_PORT = 10_000  # below are the registered services that clusters really run
+LOWEST_PORT = 10_000  # the ports below belong to registered services that clusters really run
 EPHEMERAL_FILE = "/proc/sys/net/ipv4/ip_local_port_range"
 EPHEMERAL_DEFAULT = (32_768, 60_999)  # Linux; macOS has 49152 to 65535, whose lower end lies inside
 
 
 class PortTaken(RendezvousError):
-    """The master port is in use. Raised on rank 0, which alone can see it."""
+    """The master port is in use. Raised on rank 0, the only rank that can notice it."""
 
     exit_code = PORT_TAKEN_EXIT
 
@@ -40,8 +40,8 @@ class Rendezvous:
 
     @classmethod
     def find(cls, slurm: SlurmEnv | None = None, environ: Mapping[str, str] = os.environ) -> Rendezvous:
-        """The rendezvous by the environment; missing values are derived. Raises RendezvousError if neither tells the
-        address."""
+        """Reads the rendezvous from the environment and derives missing values. Raises RendezvousError if the address
+        is neither set nor derivable."""
         slurm = slurm or SlurmEnv.read(environ)
         return cls(
             rank=slurm.rank,
@@ -59,9 +59,9 @@ class Rendezvous:
 
 
 def derive_address(slurm: SlurmEnv) -> str:
-    """The first host, if its name leads to it from here; else the address from which srun started the tasks.
+    """Returns the first host if its name resolves here to a non-loopback address, else the address of srun's host.
 
-    Names of hosts often resolve to 127.0.1.1 on the host itself (Debian), where other nodes cannot connect.
+    Host names often resolve to 127.0.1.1 on the host itself (Debian). Other nodes cannot connect to that address.
     """
     if slurm.one_node:
         return "127.0.0.1"
@@ -74,22 +74,22 @@ def derive_address(slurm: SlurmEnv) -> str:
     address = _resolve(host)
     if address and not address.startswith("127."):
         return host
-    if slurm.launch_address:  # the same on every rank, as it must be: a name may resolve differently on each node
+    if slurm.launch_address:  # must be the same on every rank, but a name may resolve differently on each node
         return slurm.launch_address
     found = f"resolves to {address} here" if address else "does not resolve here"
     raise RendezvousError(f"MASTER_ADDR: {host} {found}. Export MASTER_ADDR with an address that all nodes can reach.")
 
 
 def derive_port(slurm: SlurmEnv, ephemeral: tuple[int, int] | None = None) -> int:
-    """A port of this job and restart alone, outside the range from which the kernel assigns ports.
+    """Returns a port for this job and restart only, outside the range from which the kernel assigns ports.
 
-    Consecutive jobs, which are the likeliest to share a node, get consecutive ports; a restart moves far away, for the
-    old server may linger.
+    Consecutive jobs, which are the most likely to share a node, get consecutive ports. A restart gets a distant port,
+    because the old server may linger.
     """
     low, high = ephemeral or ephemeral_range()
     below, above = range(LOWEST_PORT, low), range(high + 1, 65_536)
     ports = max(below, above, key=len)
-    if len(ports) < 256:  # some sites give nearly all ports to the kernel: any of them is as good
+    if len(ports) < 256:  # some sites give nearly all ports to the kernel: then any port will do
         ports = range(LOWEST_PORT, 65_536)
     job = int(slurm.job_id) if slurm.job_id and slurm.job_id.isdigit() else os.getuid()
     return ports[(job + 7919 * slurm.restart_count) % len(ports)]

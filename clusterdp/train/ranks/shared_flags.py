@@ -1,15 +1,15 @@
 """SharedFlags: flags that one rank sets become known to all ranks at the same step.
 
-The flags are a small vector that is reduced by MAX over a gloo group of its own. The main thread starts the exchange
-and reads its result when the next one is due. It does not wait in between. There is no collective in a signal handler
-or in a second thread, and no GPU sync. At most one exchange is in flight. Every rank starts the same number of them,
-because whether another one follows is decided from agreed flags alone.
+The flags are a small vector that is reduced by MAX over a gloo group of its own. The main thread starts an exchange
+and reads the result when the next exchange is due, without waiting in between. SharedFlags uses no collective in a
+signal handler or in a second thread, and no GPU sync. At most one exchange is in flight. Every rank starts the same
+number of exchanges, because only agreed flags decide whether another one follows.
 
 An exchange starts every `k` steps. k follows from the agreed (slowest) step time, so that k steps take about 200 ms.
-All ranks know of a stop within two exchanges. Starting one costs the main thread 50 to 150 µs; with gloo's threads it
-takes a millisecond from two ranks that keep two cores busy. Gloo's all-reduce is a ring: over thousands of ranks an
-exchange may take a second (calculated, not measured). If a rank had to wait for one, k grows until k steps take longer
-than the exchange, but never longer than 2 s.
+All ranks know of a stop within two exchanges. Starting an exchange costs the main thread 50 to 150 µs. With the work
+of gloo's threads, an exchange costs a millisecond if two ranks keep two cores busy. Gloo's all-reduce is a ring: over
+thousands of ranks an exchange may take a second (calculated, not measured). If a rank had to wait for an exchange, k
+grows until k steps take longer than the exchange, but never longer than 2 s.
 """
 
 from __future__ import annotations
@@ -30,26 +30,25 @@ from clusterdp.train.ranks.stop import StopSignal
 Item = TypeVar("Item")
 
 STOPS = ("user", "term", "time")  # reasons to stop; the first that is set counts
-# save: one is due by the clock; enough: the training is to end; busy: this rank still has items
+# save: a save is due by the clock; enough: the training shall end; busy: this rank still has items
 FLAGS = (*STOPS, "save", "enough", "busy")
 ONE_SHOT = ("save",)  # cleared when sent
-PERIOD_S, LONGEST_S = 0.2, 2.0  # of k steps; the longest where exchanges take that long: a stop must come soon
-DECAY = 0.9  # of the exchange time, when no wait has measured it anew; else every second exchange would be waited for
-LATELY = 64  # exchanges, and saves, that tell how long the next ones take
-MARGIN = 1.25  # of the time that a stop is expected to take
-LEAVING_S = 5.0  # for the outcome, the end of all processes, and the requeue
-MOST_STEPS = 32  # k is never more: if steps suddenly become slow, a stop must still come soon
+PERIOD_S, LONGEST_S = 0.2, 2.0  # seconds for k steps: usual, and the limit for slow exchanges (a stop must come soon)
+DECAY = 0.9  # factor on the exchange time after an exchange without a wait; with 0, every second one would have a wait
+LATELY = 64  # number of latest exchanges, and of latest saves, from which the time of the next ones is estimated
+MARGIN = 1.25  # factor on the time that a stop is expected to take
+LEAVING_S = 5.0  # seconds for the outcome, the end of all processes, and the requeue
+MOST_STEPS = 32  # limit of k: if steps suddenly become slow, a stop must still come soon
 
 
 @dataclass(frozen=True)
 class Agreed:
-    """The flags that all ranks know. A flag is true if any rank had set it. `progress` is the smallest of all ranks'
-    numbers."""
+    """The flags that all ranks know."""
 
-    flags: dict[str, bool]
-    progress: int
-    step_s: float  # of the slowest rank, on average since the exchange before
-    way_s: float  # how long an exchange takes, where that is longer than k steps
+    flags: dict[str, bool]  # true if any rank had set the flag
+    progress: int  # the least SharedFlags.progress() of all ranks
+    step_s: float  # seconds per step of the slowest rank, on average since the previous exchange
+    way_s: float  # seconds that an exchange takes, if longer than k steps
 
     def __getitem__(self, flag: str) -> bool:
         return self.flags[flag]
@@ -60,36 +59,36 @@ class Agreed:
 
 
 def agree_on_stop(group: Group, stop: StopSignal) -> str | None:
-    """Why all ranks stop now, if any has been asked to. Collective, outside of any loop that exchanges flags."""
+    """Returns why all ranks stop now, or None. Collective, outside of any loop that exchanges flags."""
     asked = stop.reason()
     agreed = group.agree(*(asked == reason for reason in STOPS))
     return next((reason for reason, yes in zip(STOPS, agreed, strict=True) if yes), None)
 
 
 def p95(values: Collection[float]) -> float:
-    """The 95th percentile, or the nearest value below it; 0 of none."""
+    """Returns the 95th percentile, or the nearest value below it; 0 if there are no values."""
     return sorted(values)[int(0.95 * (len(values) - 1))] if values else 0.0
 
 
 class SharedFlags:
-    """All methods are called by the main thread, and on all ranks alike.
+    """Exchanges flags between the ranks. The main thread calls all methods, and all ranks make the same calls.
 
-    group: a gloo group that is used for nothing else meanwhile. None: a single process, which agrees with itself.
+    group: a gloo group without any other use meanwhile; None for a single process, which agrees with itself.
     stop: asked before each exchange.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, stop: StopSignal | None = None):
         self.group = group
         self.stop = stop or StopSignal()
-        self.progress: Callable[[], int] = lambda: 0  # how far this rank's saves are; asked before each exchange
-        # The last of each, in seconds, for the lead before the end of the job's time.
+        self.progress: Callable[[], int] = lambda: 0  # progress of this rank's saves; called before each exchange
+        # The latest durations, in seconds, for the lead before the end of the job's time.
         self.steps: deque[float] = deque(maxlen=LATELY)
         self.saves: deque[float] = deque(maxlen=LATELY)
         self.every = 1  # k
         self.sent = 0
         self._flags = dict.fromkeys(FLAGS, False) | {"busy": True}
         self._numbers = array("q", bytes(8 * (len(self._flags) + 3)))
-        self._vector = torch.frombuffer(self._numbers, dtype=torch.int64)  # the same memory; is slower to write to
+        self._vector = torch.frombuffer(self._numbers, dtype=torch.int64)  # the memory of _numbers, slower to write to
         self._work: Any = None
         self._sent_at = self._way_s = 0.0
         self._ticks = 0
@@ -98,14 +97,14 @@ class SharedFlags:
         self._options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]  # torch's stub is too narrow
 
     def set(self, flag: str, value: bool = True) -> None:
-        """Takes effect with the next exchange."""
+        """Sets a flag for the next exchange."""
         self._flags[flag] = value
 
     def tick(self) -> Agreed | None:
-        """Call it once a step. If an exchange is due, returns what the last one agreed on, and starts the next one
-        unless that was a stop.
+        """Returns the result of the last exchange if the next one is due, else None. Called once a step. Starts the
+        next exchange unless the result was a stop.
 
-        Where gradients are accumulated, call it once a step of the optimizer: in between, they are in no checkpoint.
+        With gradient accumulation, call tick() once per optimizer step: in between, no checkpoint holds the gradients.
         """
         self._ticks += 1
         if self._ticks < self.every:
@@ -113,10 +112,10 @@ class SharedFlags:
         return self._turn()
 
     def iterate(self, items: Iterable[Item]) -> Iterator[tuple[Item | None, Agreed | None]]:
-        """Iterates where ranks may have different numbers of items (evaluation): each item, then what its tick returns.
+        """Yields each item, then the result of its tick. Ranks may have different numbers of items (evaluation).
 
-        A rank that has no more items continues to exchange flags, with (None, agreed) for each, until no rank has any.
-        The caller leaves when `agreed.stop` is set. All ranks leave at the same exchange.
+        A rank without further items continues to exchange flags, and yields (None, agreed) for each exchange, until no
+        rank has items. The caller leaves when `agreed.stop` is set. All ranks leave at the same exchange.
         """
         for item in items:
             yield item, None
@@ -133,16 +132,16 @@ class SharedFlags:
                     return
 
     def discount(self, seconds: float) -> None:
-        """Leaves out time since the last exchange that was not spent on steps but, for example, on a save."""
+        """Subtracts time since the last exchange that was not spent on steps but, for example, on a save."""
         self._since += seconds
 
     @property
     def agreement_s(self) -> float:
-        """How long it takes, from the moment when one rank has seen a reason to stop, until all stop: two exchanges."""
+        """Seconds from the moment when one rank has a reason to stop until all ranks stop: two exchanges."""
         return 2 * (self.every + 1) * p95(self.steps)
 
     def drain(self) -> Agreed | None:
-        """Waits for the exchange in flight, if any. Call it where all ranks end a phase."""
+        """Waits for the exchange in flight, if any. Called where all ranks end a phase."""
         self._ticks = 0
         return self._collect()
 
@@ -150,9 +149,9 @@ class SharedFlags:
         elapsed = time.monotonic() - self._since
         agreed = self._collect()
         self._since = time.monotonic()
-        measured = self._ticks and self.sent  # the time before the first exchange is set-up
+        measured = self._ticks and self.sent  # the time before the first exchange belongs to set-up
         step_us = max(1, round(elapsed / self._ticks * 1e6)) if measured else 0
-        if agreed is not None and agreed.step_s > 0:  # else it was not measured
+        if agreed is not None and agreed.step_s > 0:  # 0 means not measured
             period_s = min(max(PERIOD_S, 2 * agreed.way_s), LONGEST_S)
             self.every = max(1, min(MOST_STEPS, round(period_s / agreed.step_s)))
             self.steps.append(agreed.step_s)

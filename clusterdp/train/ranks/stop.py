@@ -1,7 +1,7 @@
-"""StopSignal: whether this process has been asked to stop. Its signal handlers only set a number.
+"""StopSignal: the stop requests that reached this process. Its signal handlers only set a number.
 
-This module imports no torch, so that a process can be ready for signals before it loads it: that takes seconds, on a
-busy NFS a minute, and a preemption in that window must not look like a crash.
+This module imports no torch, so that a process can handle signals before it imports torch. The import of torch takes
+seconds, or a minute on a busy NFS, and a preemption in that window must not look like a crash.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-STOPPED_EXIT = 75  # of a bare run that was stopped: EX_TEMPFAIL, run it again and it goes on
+STOPPED_EXIT = 75  # exit code of a bare run that was stopped (EX_TEMPFAIL): run it again to continue
 REASONS = {signal.SIGTERM: "term", signal.SIGUSR2: "time"}  # NCCL takes USR1 for itself
-SAME_S = 5.0  # Slurm counts the time that is left in whole seconds
-LOOK_EVERY_S = 2.0  # at the file of `clusterdp stop`, which may be on a shared file system
+SAME_S = 5.0  # end times this close are the same, because Slurm counts the time left in whole seconds
+LOOK_EVERY_S = 2.0  # seconds between two checks for the file of `clusterdp stop`: it may be on a shared file system
 
 
 class Stopped(BaseException):
@@ -34,15 +34,14 @@ class Stopped(BaseException):
 
 
 class StopSignal:
-    """The stop requests that reached this rank. It only reports: one rank must not stop alone (see SharedFlags).
+    """The stop requests that reached this rank. StopSignal only reports: no rank may stop alone (see SharedFlags).
 
-    why: of a request to end the run: what request() was told; None as long as there is none.
-    file: `clusterdp stop` writes it. Only rank 0 has one, so that a thousand ranks do not look at it.
-
-    end_time: when the job's time ends, in seconds since the epoch. margin_s: the least time before that to stop.
-    needed_s: what the steps until the agreement, the save and the end of all processes are measured to take, and some.
-    ask_end: returns end_time as it is by now, or None if that is not known. It is called when the time is up, because
-    an administrator may have raised the limit. Only rank 0 has it, and an end_time: one rank asks Slurm, and all obey.
+    why: the reason of a request to end the run, as passed to request(); None without a request.
+    file: written by `clusterdp stop`. Only rank 0 has this path, so that a thousand ranks do not check it.
+    end_time: end of the job's time, in seconds since the epoch. margin_s: the least time before end_time to stop.
+    needed_s: measured seconds for the steps until the agreement, the save and the end of all processes, and a margin.
+    ask_end: returns the current end_time, or None if unknown. Called when the time is up, because an
+    administrator may have raised the limit. Only rank 0 has ask_end and end_time: one rank asks Slurm, and all obey.
     """
 
     def __init__(self, end_time: float | None = None, margin_s: float = 60.0):
@@ -59,21 +58,21 @@ class StopSignal:
             self.set_end_time(end_time, margin_s)
 
     def set_end_time(self, end_time: float, margin_s: float) -> None:
-        # A margin longer than the whole time would let no attempt make a step: it takes a quarter of it at most.
+        # With a margin longer than the whole time, no attempt could make a step: a quarter of the time is the limit.
         self.end_time = end_time
         self.margin_s = min(margin_s, max(0.0, end_time - time.time()) / 4)
 
     @property
     def lead_s(self) -> float:
-        """How long before the end of the time this rank asks for the stop."""
+        """Seconds before the end of the job's time at which this rank asks for the stop."""
         return max(self.margin_s, self.needed_s)
 
     def request(self, why: str) -> None:
-        """The run is to stop, and not to be requeued. The first reason stays."""
+        """Asks for the run to stop and not to be requeued. The first reason is kept."""
         self.why = self.why or why
 
     def install(self) -> StopSignal:
-        """Main thread only, as Python wants it."""
+        """Installs the signal handlers. Main thread only, as Python requires."""
         for number in REASONS:
             self._previous[number] = signal.signal(number, self._handle)
         return self
@@ -86,8 +85,8 @@ class StopSignal:
 
     @staticmethod
     def ignore() -> None:
-        """Call it when nothing is left to do. While Python exits, signals have their default action again, and one that
-        arrives then would turn a finished process into a failed one."""
+        """Ignores stop signals from here on, when no work is left. Python restores the default actions while it exits,
+        and a signal would then turn a finished process into a failed one."""
         for number in REASONS:
             signal.signal(number, signal.SIG_IGN)
 
@@ -101,15 +100,15 @@ class StopSignal:
         self._seen[number] = 1  # and nothing else: no lock, no I/O, no collective
 
     def name_of(self, reason: str) -> str:
-        """The cause of `term` or `time`, for people to read: SIGTERM, SIGUSR2, or the end of the job's time.
+        """Returns the cause of `term` or `time`, for people to read: SIGTERM, SIGUSR2, or the end of the job's time.
 
-        `term` comes from a signal alone, on whichever rank; `time` from a signal only if this rank has seen one.
+        `term` always comes from a signal, on any rank. `time` comes from a signal only if this rank has seen one.
         """
         number = next(number for number, why in REASONS.items() if why == reason)
         return number.name if reason == "term" or self._seen[number] else "end of time"
 
     def reason(self) -> str | None:
-        """`user` (a request), `term`, `time`, or None: why this rank would stop."""
+        """Returns this rank's reason to stop: `user` (a request), `term`, `time`, or None."""
         if self.why is None and self.file is not None and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_EVERY_S
             if self.file.exists():
@@ -135,11 +134,11 @@ class StopSignal:
     @staticmethod
     @contextmanager
     def shielded() -> Iterator[None]:
-        """Processes started in here never see the stop signals: their mask is inherited, by fork and by exec.
+        """Shields processes started in the block from the stop signals: fork and exec inherit the signal mask.
 
-        Slurm sends a preemption's TERM to the children of the tasks too. A DataLoader worker dies of it, and the rank
-        with it, before it could save. This process misses none: what comes meanwhile is delivered at the end of the
-        block, if not before.
+        Slurm sends a preemption's TERM to the children of the tasks too. A DataLoader worker would die of TERM, and its
+        rank would die with it, before it could save. This process loses no signal: a signal that arrives meanwhile is
+        delivered at the end of the block at the latest.
         """
         _kill_shielded_at_exit()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, REASONS)
@@ -153,13 +152,13 @@ class StopSignal:
 def _kill_shielded_at_exit() -> None:
     """Kills the shielded children that are left at exit, just before multiprocessing would send them TERM and wait.
 
-    They block TERM, so that wait would not end. They are workers of an iterator that was not closed.
+    Such children are workers of an iterator that was not closed. Because they block TERM, that wait would not end.
     """
     import multiprocessing
     from multiprocessing.util import Finalize
 
     def kill() -> None:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would take it for an error of the worker's
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would report it as an error of the worker
         for child in multiprocessing.active_children():
             child.kill()
 

@@ -1,8 +1,8 @@
 """StoreNotes: authenticated messages between ranks through the job's store, which anybody on the network can write to.
 
 A note is one line of text with a digest (HMAC-SHA256) that binds its name, the attempt and the rank that wrote it. The
-key of the digest is a file in the attempt's folder that only the job's owner can read. A note without a
-valid digest is ignored. Without a run folder there is no key: then no notes are left, and none are read.
+key of the digest is a file in the attempt's folder that only the job's owner can read. A note without a valid
+digest is ignored. Without a run folder there is no key, and notes are neither written nor read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from clusterdp.plainfile import open_plain
 
 KEY_BYTES = 32
-MOST = 400  # characters of a note
+MOST = 400  # characters in a note
 
 
 class StoreNotes:
@@ -27,16 +27,16 @@ class StoreNotes:
         self.attempt = attempt
 
     def leave(self, name: str, rank: int, text: str = "") -> None:
-        """Leaves a note, unless there is one of that name already. RuntimeError if the store is gone."""
+        """Writes a note, unless a valid note with this name exists. Raises RuntimeError if the store is gone."""
         if self.key is None:
             return
         line = plain(f"{rank} {text}")
         note = f"{self._digest(name, line)} {line}"
         if self._read(name, self.store.compare_set(_key(name), "", note)) is None:
-            self.store.set(_key(name), note)  # there was a note of somebody else's
+            self.store.set(_key(name), note)  # somebody else had written an invalid note
 
     def find(self, name: str) -> tuple[int, str] | None:
-        """The rank that left the note of that name, and its text. RuntimeError if the store is gone."""
+        """Returns the writer's rank and the text of a valid note, or None. Raises RuntimeError if the store is gone."""
         return self._read(name, self.store.get(_key(name))) if self.store.check([_key(name)]) else None
 
     def _read(self, name: str, note: bytes) -> tuple[int, str] | None:
@@ -52,8 +52,8 @@ class StoreNotes:
 
 
 def make_key(path: Path) -> None:
-    """Rank 0 only, before the rendezvous, so that the others find this key and not that of an earlier start. On a full
-    disk there is no key."""
+    """Writes a new key, on rank 0 before the rendezvous, so that no other rank reads the key of an earlier start.
+    On a full disk no key is written."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
@@ -63,7 +63,7 @@ def make_key(path: Path) -> None:
 
 
 def read_key(path: Path) -> bytes | None:
-    """The key; None if there is no complete one."""
+    """Returns the key; None if there is no complete one."""
     try:
         with os.fdopen(open_plain(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
             key = file.read(KEY_BYTES)
@@ -73,7 +73,7 @@ def read_key(path: Path) -> bytes | None:
 
 
 def plain(text: str) -> str:
-    """The text as one short line without control characters, safe for a terminal."""
+    """Returns the text as one short line without control characters, safe for a terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:MOST])
 
 

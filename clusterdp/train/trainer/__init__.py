@@ -1,7 +1,7 @@
 """The Trainer: a whole training in one object.
 
 trainer      fit, evaluate, predict, summary
-train_step   what it does with a batch
+train_step   the functions that handle a batch
 scores       the loss and the metrics of an epoch
 meters       means, sums and extremes over all ranks
 callbacks    early stopping, the best model, plateau

@@ -1,7 +1,7 @@
 """BestModel: the model of the best epoch, saved beside the run's checkpoints, for keep_best and load_best().
 
-Only the newest of each phase stays. It is saved with its row of the history, by which it is known: a run that has gone
-back to an older step, and then does otherwise, has other rows, even where they have the same step.
+Each phase keeps only the newest. The model is saved with its row of the history, which identifies it: a run that has
+gone back to an older step, and then trains differently, has other rows, even at the same step.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
 
 class BestModel:
-    """Kept in memory if the run has no place for checkpoints. All methods are collective. A save that fails is reported
-    and never ends the run, which loses no step by it."""
+    """The best model, kept in memory if the run has no place for checkpoints. All methods are collective. A failed save
+    is reported and never ends the run, which loses no step by it."""
 
     def __init__(self, trainer: Trainer, model: torch.nn.Module):
         self._trainer, self._model = trainer, model
         self._job, self._history = trainer.job, trainer.history
         self._tolerate = Tolerance(trainer.job.this_rank, trainer.job.record, "the best model")
         self._opened: Checkpointer | InMemory | None = None
-        self._kept: Any = None  # what was saved with it
-        self._looked = False  # after what an attempt before this one has kept
+        self._kept: Any = None  # the metadata of the saved model
+        self._looked = False  # whether save_if_better() has read the metadata of an earlier attempt
 
     def save(self) -> None:
-        """The model as it is now, until it is durable."""
+        """Saves the present model, and waits until it is durable."""
         with self._tolerate(math.inf):
             self._save(self._checkpointer())
 
     def save_if_better(self, monitor: str, mode: str) -> None:
-        """If the newest epoch is better than the one that is kept: that of a better one may not have been saved."""
+        """Saves if the newest epoch is better than the kept epoch. The save of an even better epoch may have failed."""
         with self._tolerate(math.inf):
             checkpointer = self._checkpointer()
             if not self._looked:
@@ -51,8 +51,8 @@ class BestModel:
                 self._save(checkpointer)
 
     def load(self) -> int | None:
-        """Loads it into the model, and returns its step. None, and the model stays, if there is none of this run's
-        past."""
+        """Loads the best model, and returns its step. Returns None, and leaves the model unchanged, if there is none
+        from this run's past."""
         checkpointer = self._checkpointer()
         kept = checkpointer.peek()
         if kept is None:
@@ -76,12 +76,12 @@ class BestModel:
         self._tolerate.failures = 0
 
     def _row(self, kept: Any) -> EpochRow | None:
-        """The row of the history that was the last when `kept` was saved; None if it is no longer there."""
+        """Returns the row of the history that was the last when `kept` was saved; None if it is no longer there."""
         rows = self._history.rows
         if kept is None or not 1 <= kept["epoch"] <= len(rows):
             return None
         row = rows[kept["epoch"] - 1]
-        then = kept.get("row", {})  # none in what an older version has saved
+        then = kept.get("row", {})  # older versions have saved no row
         return row if all(name in row and _same(row[name], value) for name, value in then.items()) else None
 
     def _checkpointer(self) -> Checkpointer | InMemory:
@@ -92,8 +92,8 @@ class BestModel:
 
 
 class InMemory:
-    """The part of Checkpointer that BestModel uses, in this process's memory. The copy is on the host, which has
-    more."""
+    """The part of Checkpointer that BestModel uses, in this process's memory. The copy is on the host, which has more
+    memory than the device."""
 
     def __init__(self, model: torch.nn.Module):
         self._model = unwrap(model)

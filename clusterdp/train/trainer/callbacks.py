@@ -1,4 +1,4 @@
-"""Functions of (trainer, row) that a Trainer calls after each epoch, on all ranks: three common ones.
+"""Three common functions of (trainer, row), which a Trainer calls after each epoch, on all ranks.
 
     def tell(trainer, row):
         if row["val_accuracy"] > 0.99:
@@ -6,7 +6,7 @@
 
     Trainer(..., on_epoch=[tell, early_stopping("val_loss", patience=3), keep_best("val_accuracy", mode="max")])
 
-They read the past from trainer.history, which survives preemptions. Other state is saved by Trainer(state=).
+Callbacks read the past from trainer.history, which survives preemptions. Trainer(state=) saves other state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OnEpoch = Callable[["Trainer", "EpochRow"], Any]
 
 
 def functions(where: str, given: Any) -> list[Callable[..., Any]]:
-    """ConfigError for what cannot be called, such as another library's callback."""
+    """Returns the functions. Raises ConfigError for objects that cannot be called, as another library's callback."""
     calls = [given] if callable(given) else list(given)
     for call in calls:
         if isinstance(call, type) or not callable(call):
@@ -34,12 +34,12 @@ def functions(where: str, given: Any) -> list[Callable[..., Any]]:
 
 
 def early_stopping(monitor: str = "val_loss", *, patience: int = 3, mode: str = "min", least: float = 0.0) -> OnEpoch:
-    """Ends the training when `monitor` has not become better by more than `least` for `patience` epochs. Resumed with
-    more epochs, the training goes on, and the count starts anew."""
+    """Ends the training when `monitor` has not become better by more than `least` for `patience` epochs. A resume with
+    more epochs continues the training, and restarts the count."""
     sign = 1 if mode == "min" else -1
 
     def watch(trainer: Trainer, row: EpochRow) -> None:
-        trainer.history.best(monitor, mode)  # says what is wrong with the name, if anything is
+        trainer.history.best(monitor, mode)  # raises ConfigError for a wrong name or mode
         gone_on = trainer.loop.position.continued if trainer.loop is not None else 0
         best, since = float("inf"), 0
         for epoch, value in enumerate(trainer.history[monitor], 1):
@@ -52,19 +52,19 @@ def early_stopping(monitor: str = "val_loss", *, patience: int = 3, mode: str = 
 
 
 def keep_best(monitor: str = "val_loss", *, mode: str = "min") -> OnEpoch:
-    """Saves the model when `monitor` is better than in the epoch that is kept: trainer.load_best() takes it back.
-    Beside the checkpoints; where it cannot be saved, that is said, and the training goes on."""
+    """Saves the model beside the checkpoints when `monitor` is better than in the kept epoch. trainer.load_best() loads
+    it. A failed save is reported, and the training continues."""
 
     def keep(trainer: Trainer, row: EpochRow) -> None:
-        trainer.history.best(monitor, mode)  # says what is wrong with the name, if anything is
+        trainer.history.best(monitor, mode)  # raises ConfigError for a wrong name or mode
         trainer.best_model.save_if_better(monitor, mode)
 
     return keep
 
 
 def plateau(scheduler: Any, monitor: str = "val_loss") -> OnEpoch:
-    """torch's ReduceLROnPlateau, where it is to look at something else than the loss, as Trainer(scheduler=) does.
-    Have it saved: Trainer(state={"plateau": scheduler})."""
+    """Steps torch's ReduceLROnPlateau with another value than the loss, which Trainer(scheduler=) uses. Save the
+    scheduler with Trainer(state={"plateau": scheduler})."""
 
     def step(trainer: Trainer, row: EpochRow) -> None:
         scheduler.step(row[monitor])

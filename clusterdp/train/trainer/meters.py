@@ -5,11 +5,11 @@
         ...
         meters.mean(len(x), loss=loss)            # weighted by its samples
         meters.max(norm=norm)
-    print(meters.reduce())                        # {"loss": 0.31, "norm": 4.2}: of all ranks, on all of them
+    print(meters.reduce())                        # {"loss": 0.31, "norm": 4.2}: over all ranks, on each rank
 
-Values stay on their device and are added up there, in double precision: one small kernel each. Ranks may have seen
-different numbers of batches, or none; weights make the mean that of one process over all the samples. They are state
-(`per_rank`), so an epoch's numbers are the same after a preemption.
+Values stay on their device and are added up there in double precision, by one small kernel each. Ranks may have seen
+different numbers of batches, or none. With weights, the mean equals one process's mean over all samples. Meters are
+saved as state (`per_rank`), so an epoch's numbers are the same after a preemption.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from clusterdp.train.ranks.group import Group
 
 Value = torch.Tensor | float
-ROUNDING = 1e-4  # by which compute() may differ between ranks that have the same samples: GPUs add up in any order
+ROUNDING = 1e-4  # allowed difference of compute() between ranks with the same samples: GPUs add up in any order
 
 
 class Total:
-    """A running sum, or extreme, of numbers of the host and of one device."""
+    """A running sum or extreme of numbers on the host and on one device."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind  # sum | max | min
@@ -56,12 +56,12 @@ class Total:
             best(there, value if value.ndim == 0 else getattr(value, self.kind)(), out=there)
 
     def _begin_on(self, device: torch.device) -> torch.Tensor:
-        wide = torch.float32 if device.type == "mps" else torch.float64  # which Metal does not have
+        wide = torch.float32 if device.type == "mps" else torch.float64  # Metal has no float64
         self.on_device = torch.full((), 0.0 if self.kind == "sum" else self.host, dtype=wide, device=device)
         return self.on_device
 
     def item(self) -> float:
-        """Waits for the device."""
+        """Returns the value. Waits for the device."""
         there = [] if self.on_device is None else [self.on_device.item()]
         return self.host + sum(there) if self.kind == "sum" else _extreme(self.kind, [self.host, *there])
 
@@ -78,7 +78,7 @@ class Mean:
         if isinstance(value, torch.Tensor) and value.ndim:
             self.total.add(value)
             self.weight.add(value.numel())
-        elif isinstance(weight, torch.Tensor):  # known on the device alone: tokens that are no padding
+        elif isinstance(weight, torch.Tensor):  # known only on the device: tokens without padding
             self.total.add(value * weight)
             self.weight.add(weight)
         else:
@@ -87,22 +87,22 @@ class Mean:
 
 
 class Meters:
-    """Meters by name. Everything but reduce() is local to the rank.
+    """Meters by name. All methods except reduce() are local to the rank.
 
     group: None for one rank. The names need not be the same on all ranks, but a name has one kind.
     """
 
-    per_rank = True  # as state: each rank has added up its own
+    per_rank = True  # each rank saves its own sums
 
     def __init__(self, group: Group | None = None):
         self.group = group
         self._meters: dict[str, Mean | Total] = {}
         self._objects: dict[str, Any] = {}
-        self._told: set[str] = set()  # of these it has been said that they do not go on
+        self._told: set[str] = set()  # metrics that _tell_partial() has reported
         self._graphs = GraphWatch()
 
     def mean(self, weight: Value = 1.0, /, **values: Value) -> None:
-        """weight: how many samples (or tokens) the values are the means of."""
+        """Adds means over `weight` samples (or tokens) each."""
         for name, value in values.items():
             self._get(name, "mean").add(value, weight)  # type: ignore[arg-type]
             self._graphs.look(name, value)
@@ -117,18 +117,18 @@ class Meters:
         self._add("min", values)
 
     def attach(self, name: str, metric: Any) -> None:
-        """An object with update(), compute() and reset(), such as torchmetrics': computed and reset by reduce().
+        """Attaches an object with update(), compute() and reset(), such as torchmetrics'. reduce() calls the last two.
 
-        It reduces over ranks itself, as torchmetrics' do, or reduce() refuses its numbers; the caller updates it. To go
-        on in the middle of an epoch it has state_dict() and load_state_dict(); that it has none is said.
-        """
+        The caller calls update(). The object must reduce over ranks itself, as torchmetrics' do, or reduce() refuses
+        its numbers. To continue in the middle of an epoch, it needs state_dict() and load_state_dict(); without them, a
+        warning is printed."""
         for part in _parts(metric):
             if callable(getattr(part, "persistent", None)):
-                part.persistent(True)  # torchmetrics: its sums are state only if asked
+                part.persistent(True)  # torchmetrics: saves its sums only if asked
         self._objects[name] = metric
 
     def reduce(self) -> dict[str, float]:
-        """Collective: all ranks get the numbers of all, and begin anew. Waits for the device."""
+        """Returns the numbers over all ranks, on all ranks, and resets the meters. Collective. Waits for the device."""
         own = {name: _numbers(meter) for name, meter in self._meters.items()}
         computed: dict[str, float] = {}
         for name, metric in self._objects.items():
@@ -158,7 +158,7 @@ class Meters:
             if name in state["objects"]:
                 metric.load_state_dict(state["objects"][name])
                 for part in _parts(metric):
-                    if hasattr(part, "device"):  # torchmetrics: its sums are now on the host, as they were read
+                    if hasattr(part, "device"):  # torchmetrics: the loaded sums are on the host
                         part.to(part.device)
         self._tell_partial(self._objects.keys() - state["objects"])
 
@@ -166,7 +166,7 @@ class Meters:
         return [(name, metric) for name, metric in self._objects.items() if hasattr(metric, "load_state_dict")]
 
     def _tell_partial(self, names: Iterable[str]) -> None:
-        """Reported once for each, and early: a number of half an epoch looks like any other."""
+        """Reports metrics without saved state, once and early: a number of half an epoch looks like any other."""
         if self.group is not None and self.group.rendezvous.rank != 0:
             return
         for name in sorted(set(names) - self._told):
@@ -191,14 +191,14 @@ class Meters:
 
 
 def _numbers(meter: Mean | Total) -> list[Any]:
-    """Its kind, and its values so far."""
+    """Returns the meter's kind, and its values so far."""
     if isinstance(meter, Mean):
         return ["mean", meter.total.item(), meter.weight.item()]
     return [meter.kind, meter.item()]
 
 
 def _together(name: str, kind: str, everyone: list[dict[str, list[Any]]]) -> float:
-    """The value over all ranks that have it, added up in the order of ranks: every rank gets the same bits."""
+    """Returns the value over all ranks that have it, added up in rank order: every rank gets the same bits."""
     rows = [rank[name] for rank in everyone if name in rank]
     if any(row[0] != kind for row in rows):
         raise ConfigError(f"meters: {name!r} is a {kind} on one rank and none on another. Use two names.")
@@ -209,14 +209,14 @@ def _together(name: str, kind: str, everyone: list[dict[str, list[Any]]]) -> flo
 
 
 def _extreme(kind: str, values: list[float]) -> float:
-    """The maximum or minimum. NaN wins over both, so that it is not lost."""
+    """Returns the maximum or minimum. NaN wins over both, so that it is not lost."""
     if any(math.isnan(value) for value in values):
         return math.nan
     return max(values) if kind == "max" else min(values)
 
 
 def _computed(name: str, value: Any) -> dict[str, float]:
-    """A number; or several: a collection's, by their own names, or one a class."""
+    """Returns one number, or several: a collection's numbers by their own names, or one per class."""
     if isinstance(value, Mapping):
         return {f"{name}_{key}": float(part) for key, part in value.items()}
     if isinstance(value, torch.Tensor) and value.numel() > 1:
@@ -225,12 +225,12 @@ def _computed(name: str, value: Any) -> dict[str, float]:
 
 
 def _parts(metric: Any) -> Iterable[Any]:
-    """torchmetrics' are modules, and some of them have others within."""
+    """Returns a metric and its inner metrics if it is a module, as torchmetrics' are."""
     return metric.modules() if isinstance(metric, torch.nn.Module) else ()
 
 
 def _agreed(ranks: list[dict[str, float]]) -> dict[str, float]:
-    """Rank 0's numbers, on all ranks: they must agree on whether an epoch is the best."""
+    """Returns rank 0's numbers on all ranks, because all must agree on whether an epoch is the best."""
     for rank, other in enumerate(ranks):
         for name in {**ranks[0], **other}:
             ours, theirs = ranks[0].get(name), other.get(name)
@@ -245,5 +245,5 @@ def _agreed(ranks: list[dict[str, float]]) -> dict[str, float]:
 
 def _same(one: float | None, other: float | None) -> bool:
     if one is None or other is None:
-        return False  # a class that one rank alone has seen
+        return False  # only one rank has seen this class
     return math.isclose(one, other, rel_tol=ROUNDING, abs_tol=ROUNDING**1.5) or (one != one and other != other)

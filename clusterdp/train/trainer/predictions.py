@@ -1,4 +1,4 @@
-"""Predictions of all ranks, put together in the order of the data."""
+"""Joins the predictions of all ranks in the order of the data."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from clusterdp.train.ranks.group import Group
 
 
-Flat = tuple[Any, list[torch.Tensor]]  # the form of an output, as JSON has it, and the tensors in it
+Flat = tuple[Any, list[torch.Tensor]]  # the form of an output, as JSON values, and its tensors
 
 
 def on_host(output: Any) -> Flat:
-    """The output of one batch on the host: a tensor, or tuples and mappings of them, with a row a sample."""
+    """Copies a batch's output to the host: a tensor, or tuples and mappings of tensors, with one row per sample."""
     form, leaves = _flatten(output)
     return form, [leaf.detach().cpu() for leaf in leaves]
 
 
 def collect(group: Group, flat: list[Flat], size: int | None) -> Any:
-    """Collective. flat: of this rank's batches; rank r has the samples r, r + W, ... of `size`. None: one rank's.
+    """Joins the ranks' outputs. Collective. A rank may have no samples.
 
-    A rank may have none.
+    flat: this rank's outputs. size: number of samples, of which rank r of W has r, r + W, ...; None: one rank's.
     """
     leaves = [_joined([leaves[n] for _, leaves in flat]) for n in range(len(flat[0][1]))] if flat else []
     if size is None:
@@ -40,7 +40,7 @@ def collect(group: Group, flat: list[Flat], size: int | None) -> Any:
     forms = [each for each in group.gather(form) if each is not None]
     if not forms:
         return None
-    skeleton, kinds = forms[0]  # a rank without samples has not seen what the model gives
+    skeleton, kinds = forms[0]  # a rank without samples has not seen the model's outputs
     if any(each != forms[0] for each in forms):
         raise ConfigError(f"predict: the ranks' outputs differ in shape or type: {forms}. Make them alike.")
     if not leaves:
@@ -54,7 +54,7 @@ def _in_order(group: Group, rows: torch.Tensor, size: int) -> torch.Tensor:
         return rows
     longest = rows.new_zeros(len(range(0, size, ranks)), *rows.shape[1:])
     longest[: len(rows)] = rows
-    padded = longest.reshape(-1).view(torch.uint8)  # gloo does not know every type, and need not
+    padded = longest.reshape(-1).view(torch.uint8)  # as bytes, because gloo does not know every type
     slots = [torch.empty_like(padded) for _ in range(ranks)]
     dist.all_gather(slots, padded, group=group.control)
     whole = rows.new_empty(size, *rows.shape[1:])

@@ -18,11 +18,11 @@ Metrics = Mapping[str, Any] | Sequence[Callable[..., Any]] | Callable[..., Any]
 
 
 class Scores:
-    """metrics: as Trainer has them. Objects are copied: training and evaluation must not add up in the same one."""
+    """metrics: as in Trainer. Objects are copied: training and evaluation must not add up in the same object."""
 
     def __init__(self, metrics: Metrics, group: Group):
         self.meters = Meters(group)
-        self.added = False  # in the step at hand
+        self.added = False  # in the current step
         listed: Any = metrics if isinstance(metrics, Mapping | list | tuple) else [metrics]
         if not isinstance(listed, Mapping) and any(getattr(metric, "__name__", "") == "<lambda>" for metric in listed):
             raise ConfigError('metrics: a lambda has no name. Give it one: metrics={"accuracy": lambda ...}.')
@@ -46,7 +46,7 @@ class Scores:
                 )
 
     def add_values(self, batch: Any, values: Mapping[str, Any]) -> None:
-        """The numbers that a user's step returned; anything else is left out."""
+        """Adds the numbers that a user's step returned, and skips anything else."""
         size = size_of(batch)
         for name, value in values.items():
             if isinstance(value, torch.Tensor):
@@ -58,9 +58,9 @@ class Scores:
     def add(
         self, batch: Any, loss: torch.Tensor, outputs: Any = None, targets: Any = None, *, only_finite: bool = False
     ) -> None:
-        """Adds one batch. Does not wait for the device, and holds no graph, whatever a metric returns.
+        """Adds one batch. Does not wait for the device, and holds no graph, for any return value of a metric.
 
-        only_finite: a batch whose loss is not finite counts for nothing; metrics that are objects wait to know.
+        only_finite: a batch whose loss is not finite is not counted. With metric objects, this waits for the device.
         """
         self.added = True
         size = size_of(batch)

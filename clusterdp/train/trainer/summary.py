@@ -1,4 +1,4 @@
-"""A model's layers as a table: what Trainer.summary() prints."""
+"""A model's layers as a table, for Trainer.summary()."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clusterdp.wording import table
 
 
 def summary(model: nn.Module, inputs: tuple[Any, ...] | None, device: torch.device) -> str:
-    """A table of the modules that contain no others. inputs: a batch, to show the shape of each module's output."""
+    """Returns a table of the innermost modules. inputs: a batch, to show the shape of each module's output."""
     shapes = _shapes(model, inputs, device) if inputs is not None else {}
     rows = [("layer", "type", *(("gives",) if shapes else ()), "parameters")]
     for name, module in model.named_modules():
@@ -41,7 +41,7 @@ def _shapes(model: nn.Module, inputs: tuple[Any, ...], device: torch.device) -> 
     hooks = [module.register_forward_hook(note(name)) for name, module in model.named_modules()]
     training = model.training
     try:
-        model.eval()  # a batch of one is enough, and no statistics move
+        model.eval()  # a batch of one is enough, and no statistics change
         with torch.no_grad():
             model(*to_device(inputs, device))
     finally:

@@ -1,4 +1,4 @@
-"""The two functions by which Trainer handles a batch, each of which can be replaced by one of your own.
+"""The two functions with which Trainer handles a batch. Each can be replaced by your own.
 
 def forward(trainer, batch):                       # Trainer(..., forward=forward)
     outputs = trainer.model(batch["image"])
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def forward(trainer: Trainer, batch: Any) -> Any:
-    """(x, y), or (x1, x2, y): the last one is the target. Used for training and for evaluation."""
+    """Runs the model on (x, y) or (x1, x2, y): the last part is the target. Used for training and for evaluation."""
     if not isinstance(batch, (list, tuple)) or len(batch) < 2 or trainer.loss is None:
         what = f"a {type(batch).__name__}" + (f" of {len(batch)}" if isinstance(batch, list | tuple) else "")
         raise ConfigError(
@@ -43,7 +43,7 @@ def forward(trainer: Trainer, batch: Any) -> Any:
 
 
 def _check_inputs(net: torch.nn.Module, inputs: list[Any]) -> None:
-    """ConfigError if the model does not take so many."""
+    """Raises ConfigError if the model does not take this number of inputs."""
     signature = inspect.signature(net.forward)
     try:
         signature.bind(*inputs)
@@ -57,7 +57,7 @@ def _check_inputs(net: torch.nn.Module, inputs: list[Any]) -> None:
 
 
 def step(trainer: Trainer, batch: Any) -> Mapping[str, Any]:
-    """Forward, backward; and where a window of accumulation ends, the optimizer's step. Returns what is logged."""
+    """Runs forward, backward and, at the end of a window, the optimizer's step. Returns the values to log."""
     loop, optimizer = trainer.loop, trainer.optimizer
     assert loop is not None
     if optimizer is None:
@@ -85,7 +85,7 @@ def step(trainer: Trainer, batch: Any) -> Mapping[str, Any]:
 
 
 def outputs(trainer: Trainer, batch: Any) -> Any:
-    """The outputs for predictions. A forward of the user's knows which part of the batch goes into the model."""
+    """Returns the outputs for predictions. A user's forward() knows which part of the batch goes into the model."""
     if trainer.forward is forward:
         return trainer.model(*inputs_of(batch))
     try:
@@ -103,7 +103,7 @@ def outputs(trainer: Trainer, batch: Any) -> Any:
 
 
 def parts_of(given: Any) -> tuple[torch.Tensor, Any, Any]:
-    """The parts that forward() returned: the loss alone, or with outputs and targets for the metrics."""
+    """Returns (loss, outputs, targets) from the return value of forward(), which may be the loss alone."""
     loss, outputs, targets = given if isinstance(given, tuple) and len(given) == 3 else (given, None, None)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
@@ -112,7 +112,7 @@ def parts_of(given: Any) -> tuple[torch.Tensor, Any, Any]:
 
 
 def inputs_of(batch: Any) -> tuple[Any, ...]:
-    """The inputs for predictions: (x, y) and (x,) have the same."""
+    """Returns the inputs for predictions, which are equal for (x, y) and (x,)."""
     if not isinstance(batch, list | tuple):
         return (batch,)
     return tuple(batch[:-1]) if len(batch) > 1 else tuple(batch)

@@ -4,8 +4,8 @@
     history = trainer.fit(train, val, epochs=8, batch_size=32)
     print(trainer.evaluate(test), trainer.predict(test).argmax(1))
 
-It runs on job.loop, and stops, saves and resumes as that does: a run that was preempted ends in the same state as one
-that was not, its history included. Without `job` it takes that of its own process: plain `python train.py`.
+Trainer runs on job.loop, and stops, saves and resumes like it: a preempted run ends in the same state as an
+uninterrupted run, including the history. Without `job`, Trainer uses its own process's job: plain `python train.py`.
 """
 
 from __future__ import annotations
@@ -60,22 +60,22 @@ OnStep = Callable[["Trainer", Mapping[str, Any]], Any]
 class Trainer:
     """All methods are called on all ranks.
 
-    model: left as it is if it is in DDP or FSDP2 already; else it becomes what the config's `train` says.
-    metrics: name -> function(outputs, targets) -> number or one number a sample; or an object with update(outputs,
-    targets), compute() and reset(), such as torchmetrics'. Also a list of them, or a single one.
+    model: left unchanged if it is in DDP or FSDP2 already; else wrapped as set in the config's `train`.
+    metrics: name -> function(outputs, targets) -> number or one number per sample; or an object with update(outputs,
+    targets), compute() and reset(), such as torchmetrics'. A list of them, or a single one, is also accepted.
     loss(outputs, targets) is a mean over the batch.
-    amp: a level of Amp, or one. accumulate: batches to a step of the optimizer. clip_norm, clip_value: of the
-    gradients. The defaults of these four are the config's `train`.
+    amp: a level of Amp, or an Amp. accumulate: batches per step of the optimizer. clip_norm, clip_value: limits for the
+    gradients. The defaults of these four are in the config's `train`.
     scheduler: stepped with the optimizer, or after each epoch (scheduler_every="epoch"). ReduceLROnPlateau is stepped
     after each epoch, with val_loss, or without validation with the loss.
-    forward: function(trainer, batch) -> (loss, outputs, targets); step: function(trainer, batch) -> {name: value}, a
-    whole training step, whose numbers the history has the means of unless it adds to trainer.scores itself. The
-    defaults are trainstep's, to copy from.
-    on_step(trainer, values) and on_epoch(trainer, row): functions called after each. A stop waits until those after an
-    epoch are done, whatever they evaluate. state: more to save, by name.
+    forward: function(trainer, batch) -> (loss, outputs, targets). step: function(trainer, batch) -> {name: value}, a
+    whole training step. The history has the means of these values, unless the step adds to trainer.scores itself. To
+    write your own, copy the defaults in train_step.
+    on_step(trainer, values) and on_epoch(trainer, row): called after each step and each epoch. A stop waits until the
+    functions after an epoch are done, and their evaluations, too. state: more state to save, by name.
     wrap: options of job.wrap(), which are DistributedDataParallel's.
-    name: of this phase, where the program trains more than once (see Phases). Position, history and best model are of
-    the Trainer.
+    name: a name for this phase, if the program trains more than once (see Phases). Each Trainer has its own position,
+    history and best model.
     """
 
     def __init__(
@@ -107,12 +107,12 @@ class Trainer:
         self.name = name
         self.amp = job.amp if amp is None else amp if isinstance(amp, Amp) else Amp(amp, job.device)
         usual = step is train_step.step and forward is train_step.forward
-        if usual and optimizer is not None and self.amp.masters is None:  # else it has the masters alone
+        if usual and optimizer is not None and self.amp.masters is None:  # with masters, the optimizer has only these
             check_trains(model, loss, optimizer)
         self._wrapped = self._wrap(model, optimizer, wrap or {})
         self._sharded = is_sharded(self._wrapped)
         self.net = unwrap(self._wrapped)
-        self.model = self._wrapped  # what forward() calls; the bare module while evaluating
+        self.model = self._wrapped  # for forward(); the bare module during an evaluation
         self.loss, self.optimizer, self.scheduler = loss, optimizer, scheduler
         if scheduler_every not in ("step", "epoch"):
             raise ConfigError(f"scheduler_every: {scheduler_every!r} is neither step nor epoch. Use one of them.")
@@ -124,15 +124,15 @@ class Trainer:
         given: dict[str, Any] = {"clip_norm": clip_norm, "clip_value": clip_value, "nan_guard": self.nan_guard}
         if clip_norm is None and clip_value is None:
             given |= {"clip_norm": job.train.clip_norm, "clip_value": job.train.clip_value}
-        self.step_options = given  # of amp.step()
+        self.step_options = given  # for amp.step()
         self.forward, self.step = forward, step
         self.on_step, self.on_epoch = functions("on_step", on_step), functions("on_epoch", on_epoch)
         self.history = History()
-        self.scores = Scores(metrics, job.group)  # of the epoch at hand
+        self.scores = Scores(metrics, job.group)  # of the current epoch
         self.loop: Loop[Any] | None = None
-        self._calling = False  # the callbacks after an epoch are at work
+        self._calling = False  # the callbacks after an epoch are running
         self._metrics = metrics
-        self._data: Any = None  # of fit()
+        self._data: Any = None  # the training data of fit()
         self.best_model = BestModel(self, self._wrapped)
         self._state = {"model": self._wrapped, "amp": self.amp, "history": self.history, "scores": self.scores.meters}
         self._state |= {name: thing for name, thing in (("optimizer", optimizer), ("scheduler", scheduler)) if thing}
@@ -156,16 +156,16 @@ class Trainer:
         val_options: Mapping[str, Any] | None = None,
         **loader: Any,
     ) -> History:
-        """Trains from wherever the run stands to `epochs` in all, and evaluates on val after each. Called again it goes
-        on with the same data, to more epochs; other data is for another Trainer, with a name.
+        """Trains from the run's position to `epochs` in all, and evaluates on val after each epoch. A second call
+        continues with the same data, to more epochs. Other data needs another Trainer, with a name.
 
-        train, val: a data set, or tensors (x, y), dealt out to the ranks in batches of batch_size each; or a loader, or
-        any iterable of batches, that knows its rank. batch_size=None: a sample of the data set is a batch already, as
-        of a batched WebDataset. loader: job.loader()'s options, such as num_workers. transform: of a batch, on the
-        device.
-        val_options: of val's loader, where they are others than the training's. Those that choose samples (sampler,
-        drop_last, ...) are the training's alone. A collate_fn serves both, as padding must; one that mixes samples, as
-        MixUp does, should not: val_options={"collate_fn": None}.
+        train, val: a data set, or tensors (x, y), divided among the ranks in batches of batch_size each; or a loader or
+        other iterable of this rank's batches. batch_size=None: a sample of the data set is a batch already, as in a
+        batched WebDataset. loader: options of job.loader(), such as num_workers. transform: a function of a batch, on
+        the device.
+        val_options: options of val's loader that differ from the training's. Options that choose samples (sampler,
+        drop_last, ...) apply only to the training. A collate_fn applies to both, because padding must. For one that
+        mixes samples, as MixUp does, pass val_options={"collate_fn": None}.
         """
         self._check_loader_words("fit", loader, Trainer.fit)
         self._check_loader_words("val_options", val_options or {})
@@ -181,7 +181,7 @@ class Trainer:
         if val is not None:
             check_can_be_read_again("val", val, epochs)
             options = options_of_val(val, loader, val_options or {})
-            # A mistake in it is raised now, not in an hour.
+            # Raises an error in the options now, not in an hour.
             evaluation_data(self.job.this_rank, val, batch_size, options, "val")
         phase: dict[str, Any] = {"name": self.name, "continues": self.loop}
         self.loop = loop = self.job.loop(
@@ -207,7 +207,7 @@ class Trainer:
     def evaluate(
         self, data: Any, *more: NoReturn, batch_size: int | None = 32, transform: Any = None, **loader: Any
     ) -> dict[str, float]:
-        """The loss and the metrics of all samples of all ranks, each sample once."""
+        """Returns the loss and the metrics over all samples of all ranks, each sample once."""
         if more:
             raise ConfigError("evaluate: inputs and targets are one argument. Write evaluate((x, y)).")
         self._check_loader_words("evaluate", loader, Trainer.evaluate)
@@ -222,11 +222,11 @@ class Trainer:
         forward: Callable[..., Any] | None = None,
         **loader: Any,
     ) -> Any:
-        """The model's outputs, a row a sample, in the order of the data: on all ranks, in the host's memory.
+        """Returns the model's outputs, one row per sample, in the order of the data, on all ranks, in host memory.
 
-        data: a data set, or a tensor; of a sample (x, y), x is the input. With one rank, any iterable of batches.
-        forward: function(trainer, batch) -> outputs, such as for data without targets. Default: the Trainer's forward,
-        of which it takes the outputs; if that is not one of your own, the model.
+        data: a data set, or a tensor; x is the input of a sample (x, y). With one rank, any iterable of batches.
+        forward: function(trainer, batch) -> outputs, for example for data without targets. Default: the outputs of the
+        Trainer's forward if you have passed one, else the model's.
         """
         from clusterdp.train.trainer.predictions import collect, on_host
 
@@ -238,13 +238,13 @@ class Trainer:
                 with self.autocast():
                     given = train_step.outputs(self, batch) if forward is None else forward(self, batch)
                 if mine:
-                    outputs.append(on_host(given))  # all of them need not fit on the device
+                    outputs.append(on_host(given))  # all outputs together may not fit on the device
         if size is None and not outputs:
             raise ConfigError(NO_BATCH.format("predict"))
         return collect(self.job.group, outputs, size)
 
     def summary(self, sample: Any = None) -> str:
-        """The layers, their parameters, and with a batch of inputs the shapes of what they give. Also printed."""
+        """Returns and prints the layers, their parameters and, with a batch of inputs, the shapes of their outputs."""
         from clusterdp.train.trainer.summary import summary
 
         text = summary(self.net, None if sample is None else (sample,), self.job.device)
@@ -253,7 +253,7 @@ class Trainer:
         return text
 
     def stop(self, why: str = "") -> None:
-        """Ends the training, from a callback, on all ranks at the same step, even if one rank alone calls it."""
+        """Ends the training, from a callback, on all ranks at the same step, even if only one rank calls stop()."""
         if why and self.job.rank == 0:
             more = f" (More epochs than {self.loop.total_epochs} go on from here.)" if self.loop is not None else ""
             say(f"clusterdp: training ends: {why}.{more}")
@@ -261,13 +261,13 @@ class Trainer:
             self.loop.end()
 
     def save_best(self) -> None:
-        """The model as it is now becomes what load_best() takes back. Collective; until it is durable."""
+        """Saves the present model for load_best(). Collective. Waits until the save is durable."""
         self.best_model.save()
 
     def load_best(self) -> int | None:
-        """The weights that keep_best or save_best() saved last; returns their step. None, and the model stays as it is,
-        if there are none, or if the run has gone back behind them (`clusterdp resume --from`). Where the run has no
-        place for checkpoints, they are in this process's memory alone."""
+        """Loads the weights that keep_best or save_best() saved last, and returns their step. Returns None, and leaves
+        the model unchanged, if there are none, or if the run has gone back behind them (`clusterdp resume --from`).
+        Without a place for checkpoints, these weights are only in this process's memory."""
         step = self.best_model.load()
         if step is not None:
             self.amp.renew()
@@ -279,10 +279,10 @@ class Trainer:
     def _wrap(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, options: Mapping[str, Any]
     ) -> torch.nn.Module:
-        """Wraps the model as the config's `train` says. A single rank needs no DDP, and gets none."""
+        """Wraps the model as set in the config's `train`. A single rank needs no DDP, and gets none."""
         job, several = self.job, self.job.world_size > 1
         if is_distributed(model):
-            return model  # the user has seen to it
+            return model  # the user has wrapped it
         if model is not unwrap(model):
             if several:
                 raise ConfigError(
@@ -312,7 +312,7 @@ class Trainer:
                 call(self, values)
 
     def _close_epoch(self, val: Mapping[str, float]) -> None:
-        """Closes an epoch after its evaluation, which an attempt that was stopped in it does again."""
+        """Closes an epoch after its evaluation. If an attempt is stopped in the evaluation, the next one repeats it."""
         assert self.loop is not None
         row: EpochRow = {"epoch": self.loop.epoch + 1, "step": self.loop.step, **self.scores.meters.reduce()}
         row |= {f"val_{name}": value for name, value in val.items()}
@@ -336,7 +336,7 @@ class Trainer:
         self.scheduler.step(watched)
 
     def _call_back(self, row: EpochRow) -> None:
-        """Calls the callbacks. Nothing is saved or stopped meanwhile: a resume would close the same epoch twice."""
+        """Calls the callbacks. Saves and stops wait meanwhile, because a resume would close the same epoch twice."""
         self._calling, began = True, time.monotonic()
         try:
             for call in self.on_epoch:
@@ -371,11 +371,11 @@ class Trainer:
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """The bare module: ranks may have uneven numbers of batches, and what wraps it would wait for all of them."""
+        """Uses the bare module: ranks may have different numbers of batches, and DDP would wait for all ranks."""
         if self.job.world_size > 1 and (self._sharded or getattr(self._wrapped, "broadcast_buffers", False)):
-            # As DDP does before a step, and FSDP2 does not: all ranks evaluate the model that a checkpoint keeps.
+            # All ranks evaluate the buffers that a checkpoint keeps. DDP does this before a step, FSDP2 does not.
             for buffer in self.net.buffers():
-                if not hasattr(buffer, "full_tensor"):  # a DTensor
+                if not hasattr(buffer, "full_tensor"):  # a DTensor has it
                     dist.broadcast(buffer, 0)
         was = self.net.training
         self._mode(training=False)
@@ -388,10 +388,10 @@ class Trainer:
         self._wrapped.train(training)
 
     def _watched(self, batches: Iterable[Any], transform: Any) -> Iterator[Any]:
-        """Batches, and whether they are this rank's (else they fill up for FSDP2, which wants all ranks in each).
+        """Yields batches, and whether they are this rank's. FSDP2 needs all ranks in each batch: others are fillers.
 
-        Stoppable, but for what a callback looks at: see _call_back. Nothing is fetched ahead: the ranks may have uneven
-        numbers of batches.
+        A stop is possible, except in callbacks: see _call_back(). No batch is fetched ahead, because the ranks may have
+        different numbers of batches.
         """
         with self.job.stop_signal.shielded():
             iterator = iter(batches)
