@@ -1,32 +1,32 @@
-"""clusterdp: one YAML file in; a multi-node data-parallel training out, on any Slurm cluster, that cannot lose work.
+"""clusterdp: runs a multi-node data-parallel training from one YAML file, on any Slurm cluster, without losing work.
 
     import clusterdp
 
     job = clusterdp.submit("train.yaml", ["params.lr=0.1"])
     job.wait()
 
-`submit_sweep` submits a run for each value; `sweep(run)` is the table of their results, as dictionaries.
+`submit_sweep` submits a run for each value. `sweep(run)` returns the table of the runs' results, as dictionaries.
 `load` reads a file into a Config and submits nothing. RunDir names the files of a run. Every error is a ClusterdpError.
-The public names are loaded when they are first used: importing clusterdp costs nothing.
+Public names load at their first use: importing clusterdp costs nothing.
 
     cli/           the verbs of the command line
     config/        the config tree, and how a file is read into it
     launch/        login node: from a config to a submitted job
-    check/         login node: what would go wrong with a run
-    batch/         first node of a job: what decides whether an attempt starts, and what follows its end
+    check/         login node: problems of a run, found before it is submitted
+    batch/         first node of a job: decides whether an attempt starts, and acts on its end
     train/         compute node: the training, from a rank's environment to its last step
     checkpoint/    compute node: checkpoints, saved and loaded by all ranks
-    operate/       login node: what is done after submit
+    operate/       login node: commands for a submitted run
     fakeslurm/     a Slurm in a folder
-    rehearse/      a job disturbed on purpose: does it end in the same state?
+    rehearse/      a test that a job ends in the same state after disturbances
     rundir/        the run folder: names of its files, and its ledger
     storage/       bytes at a URL
-    slurm/         what Slurm is, as types and text
+    slurm/         Slurm's commands, variables and texts
     recipes/       small real trainings
     errors         the exception tree, with exit codes
-    wording        what several messages say: durations, long lists, what was probably meant
-    plainfile      opening files in which others may have put anything
-    procfs         what /proc has of a process
+    wording        common parts of messages: durations, long lists, suggestions
+    plainfile      opening files that others may have replaced
+    procfs         values of a process in /proc
     pytest_plugin  the fixture fake_slurm
 """
 

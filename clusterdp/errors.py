@@ -1,23 +1,23 @@
-"""The errors, as one tree. The command line catches the base class once and prints it as one line.
+"""The errors, as one tree. The command line catches the base class once and prints the error as one line.
 
     ClusterdpError            exit 1
     ├── ConfigError           exit 2   a mistake in the YAML, an override or an argument
     │   └── EntryError        exit 2   the program cannot be run at all: `entry:` does not import, ...
-    ├── SubmitError           exit 3   the job could not be submitted (no sbatch, or sbatch said no)
-    │   └── SubmitInDoubt     exit 3   sbatch gave no clear answer: the job may be there
-    ├── SlurmError            exit 3   another Slurm command failed, or is not there
+    ├── SubmitError           exit 3   the job could not be submitted (no sbatch, or sbatch refused)
+    │   └── SubmitInDoubt     exit 3   sbatch gave no clear answer: the job may exist
+    ├── SlurmError            exit 3   another Slurm command failed, or is missing
     ├── RunError              exit 4   no such run, or the run does not allow this now
     ├── CheckpointError       exit 5
     │   ├── DamagedError      exit 5   bytes on disk are not the bytes that were written
     │   ├── ClaimLost         exit 5   another attempt owns the run folder now (checkpoint/errors.py)
-    │   ├── LostContact       exit 5   a rank went away in the middle of a save (checkpoint/errors.py)
-    │   └── StateError        exit 5   the state does not fit the checkpoint, or cannot be saved as it is
+    │   ├── LostContact       exit 5   a rank died or hung during an agreement (checkpoint/errors.py)
+    │   └── StateError        exit 5   the state does not fit the checkpoint, or cannot be saved
     ├── RendezvousError       exit 6   the ranks did not find each other
-    ├── FakeError             exit 7   the fake cluster could not do it
+    ├── FakeError             exit 7   the fake cluster failed
     ├── OutputError           exit 1   the output cannot be written: a full disk
-    └── TrainError            exit 8   this training cannot go on: ranks with different models, a loss that is NaN
+    └── TrainError            exit 8   the training cannot continue: ranks with different models, a loss that is NaN
 
-A message reads `<key or object>: <what is wrong, with the value>. <what to do>.`
+A message has the form `<key or object>: <mistake, with the value>. <remedy>.`
 """
 
 from __future__ import annotations

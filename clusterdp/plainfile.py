@@ -1,5 +1,5 @@
-"""Plain files, read though others may have replaced them (opening a pipe may block for ever, and a device may have no
-end), and written so that they last."""
+"""Reads plain files safely, although others may have replaced them (opening a pipe may block for ever, and a device may
+have no end), and writes files durably."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-MOST = 64 << 20  # bytes of a file that is read whole
+MOST = 64 << 20  # largest size in bytes of a file that is read whole
 
 
 def open_plain(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-    """os.open() of a regular file, or of a link to one unless `flags` forbid it. OSError where it is anything else."""
+    """Opens a regular file, or a link to one unless `flags` forbid that. Raises OSError for anything else."""
     fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, mode)
     kind = os.fstat(fd).st_mode
     if stat.S_ISREG(kind):
@@ -29,7 +29,7 @@ def reading(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_plain(path: Path, most: int = MOST) -> bytes:
-    """All of a file. OSError, also where it has more than `most` bytes."""
+    """Returns all bytes of a file. Raises OSError, also if the file has more than `most` bytes."""
     with reading(path) as file:
         data = file.read(most + 1)
     if len(data) > most:
@@ -38,22 +38,22 @@ def read_plain(path: Path, most: int = MOST) -> bytes:
 
 
 def sync_folder(path: Path) -> None:
-    """Makes the names in it durable: that of a new file is lost in a power cut, though its bytes were synced."""
+    """Makes the names in a folder durable: a power cut loses the name of a new file even if its bytes were synced."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # some network file systems cannot fsync a folder: theirs is durable as it is
+        if error.errno != errno.EINVAL:  # some network file systems cannot fsync a folder: it is always durable there
             raise
     finally:
         os.close(fd)
 
 
 def write_durably(path: Path, content: str | bytes, mode: int = 0o666) -> None:
-    """Temporary file, fsync, rename, fsync of the folder. A reader finds the file complete, old or new, also after a
-    crash. Text is written as UTF-8.
+    """Writes a temporary file, fsyncs and renames it, and fsyncs the folder. A reader finds the old or the new file
+    complete, also after a crash. Text is written as UTF-8.
 
-    mode: less what the umask takes away; 0o600 is for the owner alone.
+    mode: reduced by the umask; 0o600 is for the owner alone.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""Procfs: reads what Linux's /proc has of a process (proc_pid(5)).
+"""Procfs: reads values of a process in Linux's /proc (proc_pid(5)).
 
-Nothing is raised: of a process that is gone, and on macOS, "" or an empty collection is returned.
+No function raises: for a process that is gone, and on macOS, the result is "" or an empty collection.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from contextlib import suppress
 
 
 def stat(pid: int) -> list[str]:
-    """The fields after the name, which may have blanks and brackets of its own: the state's letter, the parent, ..."""
+    """Returns the fields after the name (which may have blanks and brackets): the state's letter, the parent, ..."""
     return read(pid, "stat").rpartition(")")[2].split()
 
 
 def state(pid: int) -> str:
-    """The state's letter, such as S, R, T (stopped), Z (zombie) or D (waits in the kernel)."""
+    """Returns the state's letter, such as S, R, T (stopped), Z (zombie) or D (waits in the kernel)."""
     return "".join(stat(pid)[:1])
 
 
@@ -25,23 +25,23 @@ def name(pid: int) -> str:
 
 
 def wchan(pid: int) -> str:
-    """The kernel's function that the main thread waits in."""
+    """Returns the kernel's function that the main thread waits in."""
     found = read(pid, "wchan").strip()
     return "" if found == "0" else found
 
 
 def command(pid: int) -> list[bytes]:
-    """The command line."""
+    """Returns the command line."""
     return read(pid, "cmdline").encode(errors="surrogateescape").split(b"\0")
 
 
 def environ(pid: int) -> dict[str, str]:
-    """The variables that the process was started with."""
+    """Returns the variables that the process was started with."""
     return dict(word.split("=", 1) for word in read(pid, "environ").split("\0") if "=" in word)
 
 
 def disposition(pid: int, number: int) -> str:
-    """What a signal does to the process: `handled`, `ignored`, `blocked`, or `default`."""
+    """Returns the effect of a signal on the process: `handled`, `ignored`, `blocked`, or `default`."""
     masks = dict(line.split(":", 1) for line in read(pid, "status").splitlines() if line.startswith("Sig"))
     words = (("SigCgt", "handled"), ("SigIgn", "ignored"), ("SigBlk", "blocked"))
     has = (word for mask, word in words if int(masks.get(mask, "0"), 16) >> (number - 1) & 1)
@@ -60,16 +60,16 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int, but: Callable[[int], bool] = lambda pid: False) -> list[int]:
-    """All processes below `pid`, parents before children; without those for which `but` is true, and what is below
-    them."""
+    """Returns all processes below `pid`, parents before children. Leaves out processes for which `but` is true, and
+    their descendants."""
     found = [child for child in children(pid) if not but(child)]
-    for parent in found:  # grows
+    for parent in found:  # the list grows
         found += [child for child in children(parent) if not but(child)]
     return found
 
 
 def descriptors(pid: int) -> list[tuple[int, str]]:
-    """Number and target of each open file."""
+    """Returns number and target of each open file."""
     found = []
     with suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):

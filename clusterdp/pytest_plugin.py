@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def fake_slurm_options() -> dict[str, Any]:
-    """The arguments of the FakeCluster that `fake_slurm` starts. Override it in your conftest.py, or in a test file."""
+    """The arguments of the FakeCluster that `fake_slurm` starts. Override it in conftest.py or in a test file."""
     return {"quick": True}
 
 
 @pytest.fixture
 def fake_slurm(fake_slurm_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
-    """A fake Slurm of four nodes for this test alone, its sbatch, srun, squeue, ... first on PATH; gone afterwards."""
+    """A fake Slurm of four nodes for this test alone, with its sbatch, srun, squeue, ... first on PATH."""
     from clusterdp.fakeslurm import FakeCluster
 
     options = fake_slurm_options if "shape" in fake_slurm_options else {"quick": True, **fake_slurm_options}

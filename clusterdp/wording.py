@@ -1,4 +1,4 @@
-"""How messages write what several of them say: durations, counts, tables, long lists, and what was probably meant."""
+"""Common parts of messages: durations, counts, tables, long lists, and suggestions for misspelled names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 
 def duration(seconds: float) -> str:
-    """`9 s`, `2 min 5 s`, `3 h 20 min`, `2 d 4 h`: two units at most."""
+    """Returns `9 s`, `2 min 5 s`, `3 h 20 min` or `2 d 4 h`: two units at most."""
     left = max(0, round(seconds))
     if left < 60:
         return f"{left} s"
@@ -21,37 +21,37 @@ def duration(seconds: float) -> str:
 
 
 def some_of(names: Sequence[str], most: int = 8, separator: str = ",") -> str:
-    """`a, b and 3 more`."""
+    """Returns `a, b and 3 more`."""
     more = len(names) - most
     return f"{separator} ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """The known name that was probably meant; empty if none is close."""
-    import difflib  # 5 ms that only a mistake costs
+    """Returns the most similar known name; empty if none is similar."""
+    import difflib  # 5 ms, only after a mistake
 
     return "".join(difflib.get_close_matches(word, list(known), 1))
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", prefix: str = "") -> str:
-    """`Did you mean train.lr?`, where `train.` is the prefix; `otherwise` if no known name is close."""
+    """Returns `Did you mean train.lr?` (with the prefix `train.`), or `otherwise` if no known name is similar."""
     meant = closest(word, known)
     return f"Did you mean {prefix}{meant}?" if meant else otherwise
 
 
 def counted(number: int, what: str) -> str:
-    """`1 step`, `3 steps`."""
+    """Returns `1 step`, `3 steps`."""
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def table(rows: Sequence[Sequence[str]], adjust: Callable[[str, int], str] = str.ljust) -> list[str]:
-    """Lines with aligned columns, without trailing spaces."""
+    """Returns lines with aligned columns, without trailing spaces."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(adjust, row, widths)).rstrip() for row in rows]
 
 
 def ranges(numbers: Iterable[int]) -> list[str]:
-    """`1-3` and `7`, of numbers in any order."""
+    """Returns ranges such as `1-3` and `7`, of numbers in any order."""
     found: list[list[int]] = []
     for number in sorted(set(numbers)):
         if found and number == found[-1][1] + 1:

@@ -1,5 +1,5 @@
-"""RUN/batch, run as a folder: `python RUN/batch run ...`. The package lies below it, because its modules import each
-other relatively."""
+"""Runs RUN/batch as a folder: `python RUN/batch run ...`. The package is a folder below, because its modules import
+each other relatively."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Attempt: one attempt of a job, from its start to what follows it."""
+"""ThisAttempt: one attempt of a job, from its start to the decision after its end."""
 
 import os
 import re
@@ -40,8 +40,7 @@ LATE_S = (0, 1, 2, 4, 8, 15)  # a shared file system may show the outcome late
 
 
 class Setup(NamedTuple):
-    """The result of launch.setup. failed: the line that ends the attempt, with `code`; errors: all lines that
-    failed."""
+    """The result of launch.setup. failed: the line that ends the attempt, with `code`. errors: all failed lines."""
 
     failed: str = ""
     code: int = 0
@@ -66,7 +65,7 @@ class ThisAttempt:
     # -- the start --
 
     def start(self, awake: str, setup: Setup) -> None:
-        """Returns when the step may start; exits if it may not. awake: when the script began, in seconds since 1970."""
+        """Returns when the step may start, else exits. awake: start of the script in seconds since 1970."""
         self.setup = setup
         wait_for_room(self.ending)
         attempts = read_attempts(self.job, self.rules, self.record, self.slurm)
@@ -88,17 +87,17 @@ class ThisAttempt:
             self.ending.link()
 
     def _was_cancelled(self) -> bool:
-        """Whether the attempt before this one was cancelled. Slurm accepts a requeue just after a scancel and brings
-        the job back. And it starts a job that waits for the end of another (see resubmit) when that is cancelled."""
+        """Returns whether the attempt before this one was cancelled. Slurm accepts a requeue just after a scancel and
+        brings the job back. Slurm also starts a job of a chain (see resubmit) when the job before it is cancelled."""
         if self.job.replaces and self.slurm.was_cancelled(self.job.replaces):
             return True
-        # Only after a scancel there is no "DUE TO ..." or, since 26.05, "DUE to SIGNAL". (sacct has REQUEUED for such
-        # an attempt.)
+        # Only a notice after a scancel has no "DUE TO ..." or, since 26.05, "DUE to SIGNAL". (sacct has REQUEUED for
+        # such an attempt.)
         notice = last_notice_before(self.job)
         return notice is not None and notice.cause == "cancelled"
 
     def _announce(self, attempts: Sequence[Attempt]) -> None:
-        """Sends the requeues that no attempt has seen. The ranks do not wait for that."""
+        """Sends messages about requeues that no attempt has recorded. The ranks do not wait for that."""
         news = [attempt for attempt in attempts if attempt.is_news]
         if news and self.rules.notify:
             self.children.fork(lambda: self._send(news))
@@ -132,7 +131,7 @@ class ThisAttempt:
                 raise SystemExit(0)
 
     def _wait(self, start: Start) -> None:
-        """The rest of a pause, which is slept in the allocation where Slurm has started the job before its time."""
+        """Sleeps the rest of a pause in the allocation, if Slurm has started the job before its time."""
         if not start.wait_s:
             return
         warn(start.said)
@@ -157,7 +156,7 @@ class ThisAttempt:
     # -- the step --
 
     def meet(self) -> None:
-        """Gives the ranks the address and the port at which they meet, and what else they find in their environment."""
+        """Sets the ranks' environment: the address and the port at which they meet, and the other variables."""
         job, rules = self.job, self.rules
         now = time.time()
         ends, queued, began = times_of(job, self.slurm, os.environ.get("SLURM_JOB_END_TIME", ""), now)
@@ -180,18 +179,18 @@ class ThisAttempt:
         )
 
     def _job_has_saved(self) -> bool:
-        """Whether this job has a checkpoint of its own."""
+        """Returns whether this job has its own checkpoint."""
         ours = [name for name in self.job.attempts() if name.startswith(self.job.id + ".")]
         return any(os.path.exists(os.path.join(self.job.folder_of(name), "saved")) for name in ours)
 
     def exported(self) -> List[Tuple[str, str]]:
-        """The variables that the ranks get from this program, and those that `came_back` reads."""
+        """Returns the variables that the ranks get from this program, and those that came_back() reads."""
         environ = self.children.environ
         found = [(name, os.fsdecode(environ[os.fsencode(name)])) for name in EXPORTED if os.fsencode(name) in environ]
         return [*found, (BEGAN, "{:d} {}".format(int(time.time()), self._output_began))]
 
     def came_back(self, setup: Setup, code: int, has_term: bool) -> int:
-        """The exit code of a step that another process has run. has_term: TERM has come meanwhile."""
+        """Returns the exit code of a step that another process has run. has_term: TERM has come meanwhile."""
         self.setup = setup
         began, self._output_began = (number(word) or 0 for word in os.environ[BEGAN].split())
         self.took_s = int(time.time()) - began
@@ -203,18 +202,18 @@ class ThisAttempt:
         return code
 
     def check_nodes(self) -> None:
-        """launch.preflight: returns when the ranks may start."""
+        """Runs launch.preflight. Returns when the ranks may start."""
         if self.rules.preflight and not self.setup.failed:
             check_nodes(self.ending, self.step, lambda: self.children.export(MASTER_PORT=self.ports.next()))
 
     def run(self, words: Sequence[str]) -> int:
-        """Runs the step to its end; its exit code."""
+        """Runs the step to its end. Returns its exit code."""
         began, suspended_s = time.monotonic(), self.children.suspended_s
         code = self.setup.code
         if not self.setup.failed:
             code = self.step.run(words)
             if code and not self.ending.requeued and self._has_taken_port():
-                # The port was free when it was probed and is taken now: try once more with the next one.
+                # The port was free when it was probed, but is taken now: try once more with the next one.
                 port = self.ports.next()
                 self.children.export(MASTER_PORT=port)
                 warn("the port was taken; once more with {}.".format(port))
@@ -232,7 +231,7 @@ class ThisAttempt:
         job, ending = self.job, self.ending
         said = read(job.output(job.log_id), LAST, self._output_began)
         if self.rules.kind != "entry" and code > 128 and first_to_exit(said) == ASKED:
-            code = ASKS_AGAIN  # the others are killed then, and srun exits with their signal
+            code = ASKS_AGAIN  # the other ranks were killed then, and srun exits with their signal
         self.record.note("exit", "{} {} {}".format(code, self.took_s, int(time.time())))
         if not ending.is_replaced():
             self.record.event("exited", exit=code)
@@ -242,7 +241,7 @@ class ThisAttempt:
             ending.over(final)
         if ending.requeued:
             raise SystemExit(0)
-        ending.over_if_marked()  # a program of the user's may end with 0 when it has saved
+        ending.over_if_marked()  # a program of the user may save and end with 0 at a stop
         look = ending.look()
         for decision in by_slurm(ended, look.state, ending.history, self.rules):
             self._follow(decision, look, code)
@@ -272,7 +271,7 @@ class ThisAttempt:
         self.ending.leave(look.state, decision.code)
 
     def _failed(self, ended: Ended, said: str) -> Decision:
-        """The program has failed by itself: what follows depends on what it died of."""
+        """Returns the decision after the program has failed by itself, by the reason of the failure."""
         job = self.job
         ends = {name: read(os.path.join(job.logs, name), END) for name in _logs(job.logs)}
         is_hung = os.path.exists(job.file("hung"))
@@ -287,7 +286,7 @@ class ThisAttempt:
             failure = failure_of(note, said, {rank: ends[name] for name, rank in _ranks(ends)}, by_agents)
         failure = failure._replace(node=failure.node or job.nodes)
         if (failure.error or failure.reported) and not re.search(r"[][,]", failure.node):
-            self.ending.once = failure.node  # would it have failed elsewhere?
+            self.ending.once = failure.node  # the next attempt shows whether the program fails elsewhere too
         return by_fault(ended, fault, failure, self.ending.history, self.rules, lambda: self._is_repeated(failure))
 
     def _is_repeated(self, failure: Failure) -> bool:
@@ -305,7 +304,7 @@ class ThisAttempt:
 
 
 def _logs(folder: str) -> List[str]:
-    """Their names, the one that was written last at the end."""
+    """Returns the names of the logs, ordered by the time of their last write."""
     try:
         with os.scandir(folder) as files:
             found = [(file.stat().st_mtime, file.name) for file in files if file.name.endswith(".out")]

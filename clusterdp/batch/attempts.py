@@ -1,7 +1,7 @@
-"""Attempts: the earlier ones of a job's chain, by their files.
+"""Attempts: the earlier attempts of a job's chain, by their files.
 
-Slurm itself requeues a job when a node fails, or when a preemption has no grace time. Such an attempt never came to
-look at its own end, so its cause is found and written here.
+Slurm itself requeues a job when a node fails, or when a preemption has no grace time. Such an attempt could not record
+its own end: this module finds and writes its cause.
 """
 
 import os
@@ -21,21 +21,17 @@ LOST = "lost"
 
 
 class Attempt(NamedTuple):
-    """word, reason: the ranks' outcome; empty if they have left none. code: of its step. took: seconds, if known.
-    over_at: seconds since 1970. last_event: of its batch program, as it stands in the ledger. avoid: its bad nodes.
-    is_news: it had recorded no cause, which was found now."""
-
     name: str
     cause: str
-    word: str = ""
+    word: str = ""  # the ranks' outcome, with `reason`; empty if they have left none
     reason: str = ""
-    code: str = ""
-    took: Optional[int] = None
-    over_at: Optional[int] = None
+    code: str = ""  # exit code of its step
+    took: Optional[int] = None  # seconds, if known
+    over_at: Optional[int] = None  # seconds since 1970
     saved: bool = False
-    last_event: str = ""
-    avoid: Tuple[str, ...] = ()
-    is_news: bool = False
+    last_event: str = ""  # last line of its batch program in the ledger
+    avoid: Tuple[str, ...] = ()  # its bad nodes
+    is_news: bool = False  # no cause was on record: this attempt found it
 
     @property
     def job(self) -> str:
@@ -43,7 +39,8 @@ class Attempt(NamedTuple):
 
 
 def read_attempts(job: Job, rules: Rules, record: Record, slurm: Slurm) -> List[Attempt]:
-    """Those before this one, the oldest first. If there are later ones, they have replaced this one."""
+    """Returns the attempts before this one, the oldest first. Later attempts, which have replaced this one, are left
+    out."""
     found = []
     saves: Optional[Dict[str, int]] = None
     for name in earlier_names(job):
@@ -73,7 +70,7 @@ def _read(job: Job, rules: Rules, record: Record, slurm: Slurm, name: str, saves
     folder = job.folder_of(name)
     cause = "".join(words(os.path.join(folder, "cause"))[:1])
     word, reason = "", ""
-    # An attempt that is taken for lost may still run on a node that was cut off. What it writes later does not count.
+    # An attempt that counts as lost may still run on a disconnected node. Its later files do not count.
     if cause != LOST:
         word, reason = ([*words(os.path.join(folder, "outcome")), "", ""])[:2]
     code, took, over_at = ([*words(os.path.join(folder, "exit")), "", "", ""])[:3]
@@ -89,20 +86,21 @@ def _read(job: Job, rules: Rules, record: Record, slurm: Slurm, name: str, saves
 
 
 def last_event(ledger: str) -> str:
-    """The last line of a ledger. A notification that was sent after it ends nothing."""
+    """Returns the last line of a ledger, except notifications, which end nothing."""
     lines = [line for line in ledger.split("\n") if line and '"event":"told"' not in line]
     return lines[-1] if lines else ""
 
 
 def _with_cause(found: Attempt, job: Job, rules: Rules, record: Record, slurm: Slurm) -> Attempt:
-    """The attempt with a cause, if it has recorded none: by its ranks' outcome, by Slurm's words, or `lost`."""
+    """Returns an attempt that has recorded no cause with its cause: by its ranks' outcome, by Slurm's words, or
+    `lost`."""
     began = [*words(os.path.join(job.folder_of(found.name), "began")), "", "", "", ""]
     noticed = _by_notice(job, began[1])
     cause = of_outcome(found.word, found.reason)
     if cause == "preempted":
         cause = noticed or cause
     elif not cause:
-        # The file is there, and empty: the disk was full.
+        # An empty file `cause`: the disk was full.
         is_empty = os.path.exists(os.path.join(job.folder_of(found.name), "cause"))
         cause = noticed or ("disk" if is_empty else LOST)
         found = _look_back(found, job, record, number(began[0]))
@@ -114,7 +112,7 @@ def _with_cause(found: Attempt, job: Job, rules: Rules, record: Record, slurm: S
 
 
 def _by_notice(job: Job, since: str) -> str:
-    """The cause in Slurm's notice on the attempt before this one; empty if the notice is older than that attempt."""
+    """Returns the cause in Slurm's notice on the attempt before this one; empty if the notice is older than that."""
     notice = last_notice_before(job)
     if notice is None or not since or notice.stamp < since or notice.cause == "cancelled":
         return ""
@@ -122,12 +120,12 @@ def _by_notice(job: Job, since: str) -> str:
 
 
 def last_notice_before(job: Job) -> Optional[Notice]:
-    """The last notice of slurmstepd, which names the end of the attempt before this one."""
+    """Returns the last notice of slurmstepd, which names the end of the attempt before this one."""
     return last_notice(read(job.output(job.replaced_log), LAST))
 
 
 def _look_back(found: Attempt, job: Job, record: Record, began: Optional[int]) -> Attempt:
-    """How long it ran, by what it wrote last."""
+    """Returns the attempt with its end and duration, by the times of its last writes."""
     folder = job.folder_of(found.name)
     logs = os.path.join(folder, "logs")
     try:
@@ -147,7 +145,7 @@ def _look_back(found: Attempt, job: Job, record: Record, began: Optional[int]) -
 
 
 def _has_saved(record: Record, name: str, saves: Dict[str, int], job: Job) -> bool:
-    """On a full disk it has no file `saved`: then its checkpoints show it."""
+    """Returns whether the attempt has saved. On a full disk it has no file `saved`: then its checkpoints show it."""
     if os.path.exists(os.path.join(job.folder_of(name), "saved")):
         return True
     if name not in saves:
@@ -157,7 +155,7 @@ def _has_saved(record: Record, name: str, saves: Dict[str, int], job: Job) -> bo
 
 
 def _saves(job: Job, rules: Rules) -> Dict[str, int]:
-    """By attempt, the last step that the checkpoints have of it."""
+    """Returns attempt -> its last step in the checkpoints."""
     found: Dict[str, int] = {}
     folders = dict.fromkeys([os.path.join(job.run, "checkpoints"), rules.checkpoint_url])
     for folder in filter(None, folders):
@@ -170,7 +168,7 @@ def _saves(job: Job, rules: Rules) -> Dict[str, int]:
 def _manifests(folder: str) -> Iterator[Tuple[int, str]]:
     try:
         steps = [name for name in os.listdir(folder) if re.fullmatch(r"step_[0-9]+", name)]
-    except OSError:  # there is none, or it is not a folder of this machine
+    except OSError:  # no such folder, or not a folder of this machine
         return
     for name in steps:
         try:

@@ -1,15 +1,15 @@
-"""Causes: the words for how an attempt ended, which attempts/*/cause and the ledger have, and what they mean."""
+"""Causes: the words in attempts/*/cause and in the ledger for how an attempt ended, and their meanings."""
 
 import re
 import time
 from typing import List, NamedTuple, Optional
 
 CAUSES = {
-    # The run goes on after these. A fault is the program's own.
+    # The run continues after these. The program itself is to blame for a fault (FAULTS).
     "preempted": "preempted",
     "timeout": "out of time",
     "requeued": "requeued by the program or an administrator",
-    "node-lost": "ended because its node failed",  # also: srun could launch nothing there
+    "node-lost": "ended because its node failed",  # also: srun could not launch tasks on it
     "signal": "stopped by a signal",
     "asked": "asked to be requeued",
     "bad-node": "did not start: one of its nodes is on the run's avoid list",
@@ -20,7 +20,7 @@ CAUSES = {
     "memory": "ran out of memory",
     "hung": "hung",
     "disk": "found the disk full",
-    # These end it.
+    # These end the run.
     "done": "done",
     "cancelled": "cancelled",
     "stopped": "stopped for good",
@@ -28,10 +28,10 @@ CAUSES = {
     "overtaken": "superseded",
     "unknown": "not requeued: Slurm's controller did not answer",
 }
-# Faults have restart.max_crashes as a common limit, besides their own.
+# restart.max_crashes is a common limit of all faults, besides the limit of each.
 FAULTS = frozenset(["crash", "start", "memory", "hung", "disk"])
 
-# slurmstepd writes it into the job's output when it ends an attempt: the only record of who asked for that.
+# slurmstepd writes this notice into the job's output when it ends an attempt: the only record of the reason.
 #     slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-31T10:41:09 DUE TO PREEMPTION ***
 NOTICE = re.compile(r"\*\*\* JOB \S+ ON \S+ CANCELLED AT (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d) ?([^*,\n]*)")
 OF_NOTICE = {
@@ -44,14 +44,14 @@ OF_NOTICE = {
 
 
 class Notice(NamedTuple):
-    """`stamp`: when, by the clock of the first node, as it is written. `cause`: empty if its words are not known."""
+    """`stamp`: the time as written, by the clock of the first node. `cause`: empty if the words are unknown."""
 
     stamp: str
     cause: str
 
     @property
     def at(self) -> Optional[float]:
-        """In seconds since 1970."""
+        """The time in seconds since 1970."""
         try:
             return time.mktime(time.strptime(self.stamp, "%Y-%m-%dT%H:%M:%S"))
         except (ValueError, OverflowError):
@@ -59,12 +59,12 @@ class Notice(NamedTuple):
 
 
 def notices(text: str) -> List[Notice]:
-    """Those in a job's output, in the order in which they were written."""
+    """Returns the notices in a job's output, in the order in which they were written."""
     return [Notice(stamp, _cause_of(why.strip())) for stamp, why in NOTICE.findall(text)]
 
 
 def _cause_of(why: str) -> str:
-    """26.05 names the signal of a scancel: `DUE to SIGNAL Terminated`."""
+    """Returns the cause for a notice's words. Slurm 26.05 names the signal of a scancel: `DUE to SIGNAL Terminated`."""
     return OF_NOTICE.get("" if why.startswith("DUE to SIGNAL") else why, "")
 
 
@@ -74,7 +74,7 @@ def last_notice(text: str) -> Optional[Notice]:
 
 
 def of_outcome(word: str, reason: str) -> str:
-    """The cause of an attempt whose ranks have left this outcome; empty if it does not tell."""
+    """Returns the cause of an attempt by its ranks' outcome; empty if the outcome does not determine it."""
     if word == "done":
         return "done"
     if word == "stop":

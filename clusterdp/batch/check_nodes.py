@@ -1,4 +1,4 @@
-"""check_nodes: launch.preflight, the step that looks at each node before the ranks start, and what follows from it."""
+"""check_nodes: launch.preflight, the step that checks each node before the ranks start, and the decision after it."""
 
 import os
 import re
@@ -21,7 +21,7 @@ NO_NODE = "-"  # a failure of the preflight itself
 
 
 def check_nodes(ending: Ending, step: Step, next_port: Callable[[], None]) -> None:
-    """Returns when the ranks may start; else this attempt ends here."""
+    """Returns when the ranks may start. Otherwise exits: this attempt ends."""
     began, terms = time.monotonic(), step.children.terms
     said = _output(ending, step, next_port)
     took_s = int(time.monotonic() - began)
@@ -33,7 +33,7 @@ def check_nodes(ending: Ending, step: Step, next_port: Callable[[], None]) -> No
     ending.record.event("preflight", seconds=took_s, failures=failures)
     if ending.requeued:
         raise SystemExit(0)
-    if failures or step.children.terms > terms:  # in a preemption the tasks have died, and the nodes are well
+    if failures or step.children.terms > terms:  # in a preemption the tasks have died, but the nodes are good
         _judge(ending, result, took_s)
 
 
@@ -43,7 +43,7 @@ def _output(ending: Ending, step: Step, next_port: Callable[[], None]) -> str:
     for _ in range(2):
         with open(path, "wb") as out:
             step.run(words, out, watched=False)
-        next_port()  # the ranks get one on which nobody has listened
+        next_port()  # the ranks get a port that the preflight has not used
         if not has_taken_port(read(path)):
             break
     return read(path)
@@ -70,7 +70,7 @@ def _judge(ending: Ending, result: "Result", took_s: int) -> None:
 
 
 def _refuse_nodelist(ending: Ending, result: "Result") -> None:
-    """A node that the job must have fails again in each attempt."""
+    """Ends the run if a bad node is in resources.nodelist: it would fail again in each attempt."""
     must = ending.slurm.expand(ending.rules.nodelist)
     for node in result.bad:
         if node in must:
@@ -80,8 +80,8 @@ def _refuse_nodelist(ending: Ending, result: "Result") -> None:
 
 
 class Result(NamedTuple):
-    """failures: of a node or of the preflight itself, what is wrong. bad: the nodes that are to blame: none if all have
-    failed in the same way, because then the preflight itself could not run. remarks: what nodes print besides."""
+    """failures: node, or NO_NODE for the preflight itself -> its failure. bad: nodes to avoid; none if all nodes have
+    left no result, because then the preflight itself could not run. remarks: node -> other output."""
 
     failures: Dict[str, str]
     bad: List[str]
@@ -89,10 +89,10 @@ class Result(NamedTuple):
 
 
 def result_of(output: str, nodes: Sequence[str], dead: Sequence[str]) -> Result:
-    """The result by the lines that srun forwards, because a node may be unable to write to the run folder.
+    """Returns the result by the lines that srun forwards, because a node may be unable to write to the run folder.
 
-    output: of its step. nodes: of the job. dead: the first whose task died, or where srun could launch none. A task
-    always exits with 0, so one that does not has died, and srun has ended the tasks of all nodes then."""
+    output: of the step. nodes: of the job. dead: nodes on which a task died first, or could not be launched. A task
+    always exits with 0: with another code it has died, and srun has then ended the tasks of all nodes."""
     said = {
         found.group(1): found.group(2) for found in re.finditer(r"^preflight (\S+) failed (.*)$", output, re.MULTILINE)
     }
@@ -118,7 +118,7 @@ def result_of(output: str, nodes: Sequence[str], dead: Sequence[str]) -> Result:
 
 
 def first_dead(output: str) -> str:
-    """The nodes on which a task died first, as srun lists them; empty if none did."""
+    """Returns the nodes on which a task died first, in srun's notation; empty if none did."""
     launched = not_launched(output)
     if launched:
         return ",".join(launched)

@@ -1,8 +1,8 @@
-"""Children: the processes of this program, and the signals that it gets.
+"""Children: the child processes of this program, and the signals that the program gets.
 
-TERM comes at scancel, at a requeue, at the time limit, and at a preemption without a grace time. It is counted, ends
-any wait, and is acted on where that is safe. A command of Slurm's that runs has TERM blocked, because the requeue that
-it asks for sends one to all processes of the job.
+TERM comes at scancel, at a requeue, at the time limit, and at a preemption without a grace time. A TERM is counted,
+ends any wait, and is acted on where that is safe. Slurm's commands run with TERM blocked, because the requeue that they
+ask for sends TERM to all processes of the job.
 """
 
 import os
@@ -25,12 +25,12 @@ class Answer(NamedTuple):
 
 
 class Children:
-    """environ: of the batch script, byte for byte; each child gets it, and what is named besides."""
+    """environ: the environment of the batch script, byte for byte. Each child gets it."""
 
     def __init__(self, environ: Mapping[bytes, bytes]) -> None:
         self.environ = dict(environ)
         self.terms = 0  # TERMs so far
-        self.suspended_s = 0.0  # in which all processes of the job stood still
+        self.suspended_s = 0.0  # seconds in which the job was suspended
         self._forks: List[int] = []
         self._handled = 0
         reading, writing = os.pipe()
@@ -48,7 +48,7 @@ class Children:
         self.terms += 1
 
     def has_news(self) -> bool:
-        """Whether a TERM has come on which nobody has acted."""
+        """Returns whether a TERM has come that has not been acted on."""
         return self.terms > self._handled
 
     def take_news(self) -> bool:
@@ -65,7 +65,7 @@ class Children:
     def start(
         self, words: Sequence[str], out: Union[int, IO[bytes], None] = None, **more: Any
     ) -> "subprocess.Popen[bytes]":
-        """OSError if there is no such program."""
+        """Starts a program. Raises OSError if there is no such program."""
         err = subprocess.STDOUT if out is not None else None
         return subprocess.Popen(list(words), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self.environ, **more)
 
@@ -76,9 +76,9 @@ class Children:
         environ: Optional[Mapping[bytes, bytes]] = None,
         limit_s: Optional[float] = None,
     ) -> Answer:
-        """Runs a command to its end, whatever signal comes. err: its errors are part of what it said; else they are
-        dropped. environ: in place of that of the batch script. limit_s: it is ended after so long, with exit code
-        137."""
+        """Runs a command to its end, through any signal. err: its stderr is part of the answer; else it is dropped.
+        environ: replaces the environment of the batch script. limit_s: after so long the command is ended, with exit
+        code 137."""
         with term_blocked():
             try:
                 child = subprocess.Popen(
@@ -98,8 +98,8 @@ class Children:
         return Answer(exit_code(child), os.fsdecode(said).rstrip("\n"))
 
     def sleep(self, seconds: float, or_if: Callable[[], bool] = lambda: False) -> bool:
-        """Waits so long, or until a TERM comes, or or_if() is true, which is asked every few seconds; whether the time
-        is over."""
+        """Waits until the time is over, a TERM comes, or or_if() is true, which is called every few seconds. Returns
+        whether the time is over."""
         if seconds <= 0:
             return True
         before, suspended_s = self.terms, self.suspended_s
@@ -112,7 +112,7 @@ class Children:
         return self.sleep(min(self.suspended_s - suspended_s, seconds), or_if)
 
     def timer(self, seconds: float) -> "Optional[subprocess.Popen[bytes]]":
-        """A process that ends after so many seconds, and which no TERM ends; None if there is no `sleep`."""
+        """Returns a process that ends after so many seconds, and that no TERM ends; None if there is no `sleep`."""
         with term_blocked():
             try:
                 return self.start(["sleep", "{:d}".format(int(seconds))])
@@ -124,7 +124,7 @@ class Children:
         children: "Sequence[subprocess.Popen[bytes]]",
         or_if: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Until one of them has ended, or or_if() is true, which is asked after each signal and every few seconds."""
+        """Waits until a child has ended or or_if() is true, which is called after each signal and every few seconds."""
         looked = time.monotonic()
         while not or_if() and all(child.poll() is None for child in children):
             select.select([self._woken], [], [], POLL_S)
@@ -138,7 +138,7 @@ class Children:
                 pass
 
     def fork(self, work: Callable[[], Any]) -> None:
-        """Does the work in a process of its own, which no TERM ends: one comes with each requeue."""
+        """Does the work in a new process, which no TERM ends: each requeue sends TERM."""
         child = os.fork()
         if child:
             self._forks.append(child)
@@ -150,7 +150,7 @@ class Children:
             os._exit(0)
 
     def detach(self, work: Callable[[], Any]) -> None:
-        """The same, in a process that may outlive this one, as far as Slurm lets it."""
+        """Does the work in a new process that may outlive this one, as far as Slurm permits."""
         if os.fork():
             return
         try:
@@ -164,14 +164,14 @@ class Children:
             os._exit(0)
 
     def wait_for_forks(self) -> None:
-        """Slurm kills what is left when this process has ended."""
+        """Waits for the processes of fork(), because Slurm kills them when this process has ended."""
         for child in self._forks:
             os.waitpid(child, 0)
 
 
 @contextmanager
 def term_blocked() -> Iterator[None]:
-    """A child that is started here never gets a TERM."""
+    """Blocks TERM for children that are started within: they never get a TERM."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     try:
         yield
@@ -180,7 +180,7 @@ def term_blocked() -> Iterator[None]:
 
 
 def end(child: "subprocess.Popen[bytes]") -> bool:
-    """Ends a child that still runs; whether it did."""
+    """Ends a child that still runs. Returns whether it still ran."""
     if child.poll() is not None:
         return False
     child.kill()
@@ -189,7 +189,7 @@ def end(child: "subprocess.Popen[bytes]") -> bool:
 
 
 def exit_code(child: "subprocess.Popen[bytes]") -> int:
-    """As a shell has it: 128 and the signal."""
+    """Returns the exit code in the form of a shell: 128 and the signal."""
     code = child.returncode
     return 128 - code if code < 0 else code
 

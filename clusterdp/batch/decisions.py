@@ -4,14 +4,14 @@ from typing import Any, Dict, NamedTuple, Union
 
 
 class Start(NamedTuple):
-    """The attempt starts, after so many seconds of which `said` gives the reason."""
+    """The attempt starts after `wait_s` seconds. said: the reason for the wait."""
 
     wait_s: int = 0
     said: str = ""
 
 
 class Requeue(NamedTuple):
-    """The run continues with one more attempt. details: of the failure, for the ledger; None: it has not failed."""
+    """The run continues with one more attempt. details: of the failure, for the ledger; None: no failure."""
 
     cause: str
     said: str = ""
@@ -19,17 +19,17 @@ class Requeue(NamedTuple):
 
 
 class End(NamedTuple):
-    """No other attempt follows. event: of the ledger. code: this program's exit code. `said` may name {run}."""
+    """No other attempt follows."""
 
     cause: str
-    event: str
-    code: int
+    event: str  # name of the event in the ledger
+    code: int  # this program's exit code
     details: Dict[str, Any] = {}
-    said: str = ""
+    said: str = ""  # may have {run} and {logs}
 
     @classmethod
     def by_user(cls, said: str = "") -> "End":
-        """By `clusterdp stop` or job.stop(). Not 0: a job that waits for this run to finish must not start."""
+        """The end by `clusterdp stop` or job.stop(). The code is not 0: a job that waits for success must not start."""
         return cls("stopped", "failed", 75, {"reason": "user"}, said)
 
     @classmethod

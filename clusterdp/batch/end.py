@@ -1,4 +1,4 @@
-"""The decision at the end of an attempt. Pure, but for what is looked up only where it decides."""
+"""The decision at the end of an attempt. Pure, except for is_repeated(), which is called only if it matters."""
 
 from typing import Callable, NamedTuple, Sequence, Tuple
 
@@ -15,16 +15,15 @@ ASKS_AGAIN = 75  # EX_TEMPFAIL: the program has saved and asks for a requeue
 
 
 class Ended(NamedTuple):
-    """How the step has ended. word, reason, step: the ranks' outcome; empty if they have left none. in_setup: a line of
-    launch.setup has failed, and no step has run."""
+    """How the step has ended."""
 
     code: int
     took_s: int
-    word: str = ""
+    word: str = ""  # the ranks' outcome, with `reason` and `step`; empty if they have left none
     reason: str = ""
     step: int = 0
     saved: bool = False
-    in_setup: bool = False
+    in_setup: bool = False  # a line of launch.setup has failed, and no step has run
 
     @property
     def cost_s(self) -> int:
@@ -32,7 +31,7 @@ class Ended(NamedTuple):
 
 
 def by_the_ranks(ended: Ended) -> Tuple[End, ...]:
-    """The end of the run by the ranks' outcome; None if the outcome does not end it."""
+    """Returns the end of the run by the ranks' outcome; empty if the outcome does not end the run."""
     word, reason = ended.word, ended.reason
     if word == "done":
         return (End("done", "finished", 0, {"step": ended.step}),)
@@ -49,8 +48,8 @@ def by_the_ranks(ended: Ended) -> Tuple[End, ...]:
 
 
 def by_slurm(ended: Ended, now: str, history: History, rules: Rules) -> Tuple[Decision, ...]:
-    """The decision by Slurm's word on the job, the ranks' outcome and the exit code; None if the program or a node has
-    failed. now: of slurm.Look."""
+    """Returns the decision by the job's state, the ranks' outcome and the exit code; empty if the program or a node
+    has failed. now: slurm.Look.state."""
     if now in (slurm.ENDING, slurm.REQUEUED):
         return (Leave(ended.code),)
     if now == slurm.UNKNOWN:
@@ -58,7 +57,7 @@ def by_slurm(ended: Ended, now: str, history: History, rules: Rules) -> Tuple[De
         said = why + ", so nobody knows whether this job may go on. What was saved is safe: "
         said += "`clusterdp resume {run}` goes on with it."
         return (End("unknown", "failed", ASKS_AGAIN, {"reason": why, "exit": ended.code}, said),)
-    if now == slurm.PREEMPTED:  # whatever the exit code: a program that is killed in its grace time has not crashed
+    if now == slurm.PREEMPTED:  # with any exit code: a program that is killed in its grace time has not crashed
         return (requeued("preempted", ended, history, rules),)
     if now == slurm.TIME_LIMIT:
         return (requeued("timeout", ended, history, rules),)
@@ -72,13 +71,13 @@ def by_slurm(ended: Ended, now: str, history: History, rules: Rules) -> Tuple[De
 
 
 def by_launch(unlaunched: Sequence[str], ended: Ended, history: History, rules: Rules) -> Decision:
-    """srun could not launch the tasks of these nodes."""
+    """Returns the decision after srun could not launch tasks on the nodes `unlaunched`."""
     said = "srun could not launch tasks on {}: that node has failed, not the program.".format(" ".join(unlaunched))
     return requeued("node-lost", ended, history, rules, said)
 
 
 def _asked(ended: Ended, history: History, rules: Rules) -> Decision:
-    """A program that asks at once each time saves nothing."""
+    """Returns a requeue, or the end of a run whose program asks within a minute each time: such a run saves nothing."""
     times = history.short + 1
     if ended.took_s < SHORT_S and times >= rules.max_no_progress:
         why = "{} attempt(s) in a row that asked to be requeued (exit 75) within a minute".format(times)
@@ -97,7 +96,8 @@ def requeued(cause: str, ended: Ended, history: History, rules: Rules, said: str
 def by_fault(
     ended: Ended, fault: Fault, failure: Failure, history: History, rules: Rules, is_repeated: Callable[[], bool]
 ) -> Decision:
-    """The program has failed. is_repeated: whether with the same error as before; not called of a missing program."""
+    """Returns the decision after the program has failed. is_repeated: returns whether the error is the same as before;
+    not called for a missing program."""
     after = history.with_end(fault.cause, ended.cost_s, ended.saved)
     error = one_line(failure.error or failure.reported)
     details = {"exit": ended.code, **({"error": error} if error else {})}
@@ -105,7 +105,7 @@ def by_fault(
         details["rank"] = failure.rank
     why = ""
     if history.missing and ended.code in (126, 127) and not ended.in_setup:
-        why = "the program was not found or cannot be executed"  # twice: not one node's fault
+        why = "the program was not found or cannot be executed"  # twice: not the fault of one node
     elif is_repeated():
         why = "the same error as before: " + error
     forbidden = why or exhausted(after, fault.cause, rules)
@@ -114,6 +114,6 @@ def by_fault(
         said = words.format(fault.how, ended.code, after.faults, rules.max_crashes)
         return Requeue(fault.cause, said, details)
     said = "{} with exit code {}, for the last time: {}; see {{logs}}".format(fault.how, ended.code, forbidden)
-    if not forbidden.startswith("{} fault".format(after.faults)):  # the list of attempts shows them
+    if not forbidden.startswith("{} fault".format(after.faults)):  # the list of attempts shows the faults
         details["reason"] = forbidden
     return End(fault.cause, "failed", ended.code or 1, details, said)

@@ -1,4 +1,4 @@
-"""Ending: how this attempt ends. The decision is recorded and carried out: the run is over, left alone, or requeued."""
+"""Ending: records and carries out the decision on how this attempt ends: over, left alone, or requeued."""
 
 import os
 import time
@@ -17,12 +17,12 @@ from .slurm import Look, Slurm
 from .texts import size, warn, warn_of_fault, words
 
 ROOM_S = 600
-HELD_S = 120  # Slurm itself keeps a requeued job so long in the queue: an earlier time would only undo that
+HELD_S = 120  # Slurm itself holds a requeued job so long in the queue: an earlier start time would end that hold
 TRIES_S = (0, 1, 2, 5, 10, 20, 40)  # the pauses before each try
 
 
 class Ending:
-    """requeued: the cause, as soon as one more attempt follows. once: a node that only the next attempt avoids."""
+    """requeued: the cause, as soon as one more attempt is sure. once: a node that only the next attempt avoids."""
 
     def __init__(
         self, job: Job, rules: Rules, record: Record, notify: Notify, children: Children, slurm: Slurm
@@ -40,14 +40,14 @@ class Ending:
         self._usable: Optional[List[str]] = None
 
     def is_replaced(self) -> bool:
-        """Whether a later attempt has recorded how this one ended. Then that one has the run."""
+        """Returns whether a later attempt has recorded this one's end. Then the later attempt has the run."""
         return not self.requeued and size(self.job.file("cause")) > 0
 
     def look(self) -> Look:
         return Look(slurm.REQUEUED) if self.is_replaced() else self.slurm.look()
 
     def over(self, end: End) -> NoReturn:
-        """Records how this attempt ended, and exits: no other one follows."""
+        """Records how this attempt ended, and exits. No other attempt follows."""
         if self.is_replaced():
             self.leave(slurm.REQUEUED, end.code)
         if end.said:
@@ -56,17 +56,17 @@ class Ending:
         if self.rules.chain:
             successor = self._waiting()
             if successor:
-                self.slurm.cancel(successor)  # the next one would find the run over
+                self.slurm.cancel(successor)  # the next job would find the run over
         self.record.event(end.event, cause=end.cause, **end.details)
         self._send(end.event, end.cause, end.details)
         raise SystemExit(end.code)
 
     def leave(self, state: str, code: int) -> NoReturn:
-        """Exits without recording an end: that is for another attempt, or for Slurm, to say."""
+        """Exits without recording an end, because another attempt or Slurm records it."""
         if state == slurm.REQUEUED:
             words = "job {} has been requeued: attempt {} no longer acts for it."
             warn(words.format(self.job.id, self.job.attempt))
-        else:  # cancelled: Slurm's record says so
+        else:  # cancelled: Slurm has that on record
             self.record.event("signal", name="ending", exit=code)
         raise SystemExit(code)
 
@@ -81,9 +81,9 @@ class Ending:
         raise SystemExit(0)
 
     def requeue(self, cause: str, look: Look) -> str:
-        """Empty if one more attempt follows now; else the state of the job which forbids it.
+        """Requeues the job. Returns "" if one more attempt follows; else the state of the job that forbids it.
 
-        When it works, this process gets TERM, and KILL after KillWait."""
+        A successful requeue sends TERM to this process, and KILL after KillWait."""
         if not self.rules.requeue and not self.job.is_marked("cancelled"):
             words = "stopped ({}), and restart.requeue is false. `clusterdp resume {}` goes on."
             warn(words.format(cause, self.job.run))
@@ -114,14 +114,14 @@ class Ending:
             self.over(End.by_user())
 
     def _try(self, cause: str) -> str:
-        """The refusal of Slurm; sets `requeued` if there was none."""
+        """Tries to requeue. Returns the refusal of Slurm, or sets `requeued` and returns ""."""
         if self.rules.how == "resubmit":
             if not self.resubmit("submitted"):
                 return "sbatch has refused the next one"
         else:
             answer = self.slurm.requeue()
-            is_quicker = "pending execution" in answer.said  # Slurm was
-            is_forbidden = "disabled" in answer.said  # at this site
+            is_quicker = "pending execution" in answer.said  # Slurm has requeued the job itself
+            is_forbidden = "disabled" in answer.said  # this site forbids requeue
             if answer.code and not is_quicker and not (is_forbidden and self.resubmit("submitted")):
                 return answer.said
         self.requeued = cause
@@ -130,7 +130,7 @@ class Ending:
     def _goes_on(self, cause: str, look: Look) -> None:
         self.record.note("cause", cause)
         self.record.event("requeued", cause=cause, of=self.job.attempt)
-        # After a requeue: before it, the list of a job that runs cannot be changed (22.05 to 26.05).
+        # After the requeue, because the list of a running job cannot be changed (22.05 to 26.05).
         excluded, now = self.excluded(), self.rules.exclude if self._successor else look.excluded
         if excluded != now:
             self.slurm.exclude(self._successor or self.job.id, excluded)
@@ -150,7 +150,7 @@ class Ending:
     # -- a chain of jobs --
 
     def resubmit(self, event: str) -> bool:
-        """Submits a new job that begins when this one is over, unless there is one; both are one chain."""
+        """Submits a new job of the same chain, which begins when this one is over, unless there is one already."""
         new = self._waiting()
         if not new:
             options = ["--array=" + self.job.element] if self.job.element else []
@@ -161,7 +161,7 @@ class Ending:
             }
             code, new = self.slurm.submit(self.job.script, options, variables)
             if code:
-                new = self._waiting()  # it may have worked, and only the answer was lost
+                new = self._waiting()  # sbatch may have worked, and only its answer was lost
                 if not new:
                     return False
             elif new:
@@ -172,7 +172,7 @@ class Ending:
         return True
 
     def link(self) -> None:
-        """The next job of the chain waits in the queue while this one runs."""
+        """Submits the next job of the chain, which waits in the queue while this one runs."""
         if not self.resubmit("linked"):
             warn("restart.chain: the next job could not be submitted; it will be when this one ends.")
         self._successor = ""
@@ -187,9 +187,9 @@ class Ending:
     # -- nodes --
 
     def excluded(self) -> str:
-        """The value of ExcNodeList that the next attempt is to have."""
+        """Returns the value of ExcNodeList for the next attempt."""
         wanted = [self.once] if self.once else []
-        # The oldest of them come last: they are left out where fewer usable nodes than the job needs would remain.
+        # The oldest come last: avoided() drops them first if too few usable nodes would remain.
         wanted += words(self.job.file("avoid")) + list(self.history.bad)
         if not wanted:
             return self.rules.exclude
@@ -205,7 +205,7 @@ class Ending:
         return self._usable
 
     def avoid(self, cause: str, names: Sequence[str]) -> None:
-        """Notes them if later attempts are to avoid a node after such an end."""
+        """Records nodes for later attempts to avoid, if the policy for the cause asks for that."""
         if names and self.rules.policy(cause).avoid:
             self.record.note("avoid", " ".join(names))
 
@@ -214,7 +214,7 @@ class Ending:
 
 
 def wait_for_room(ending: Ending) -> None:
-    """On a full disk this attempt could not save, and the next one would not know of it. So wait for room."""
+    """Waits for room on a full disk: without it this attempt could not save, nor leave a record for the next one."""
     job, waited_s = ending.job, 0
     while True:
         said = _make_folders(job)
@@ -227,7 +227,7 @@ def wait_for_room(ending: Ending) -> None:
         if not ending.children.sleep(60):
             break
         waited_s += 60
-    # This counts as a crash, but no file can record it. Such attempts are the restarts that have left no folder.
+    # This counts as a crash, but no file can record it. Such attempts are counted as restarts without a folder.
     ours = [name for name in job.attempts() if name.startswith(job.id + ".")]
     written = sum(size(os.path.join(job.folder_of(name), "chain")) > 0 for name in ours)
     unwritten = job.unwritten - written + job.restart + 1
@@ -240,7 +240,7 @@ def wait_for_room(ending: Ending) -> None:
 
 
 def _make_folders(job: Job) -> str:
-    """The path that blocks a folder; empty if all were made."""
+    """Returns the error that prevents a folder; empty if all folders were made."""
     try:
         for folder in (job.logs, os.path.join(job.run, "events")):
             os.makedirs(folder, exist_ok=True)

@@ -1,62 +1,62 @@
-"""Evidence: what an attempt died of, by the ends of its logs and by what Slurm wrote into the job's output. Pure."""
+"""Evidence: the reason of a failure, by the ends of the ranks' logs and Slurm's lines in the job's output. Pure."""
 
 import re
 from typing import Dict, NamedTuple, Optional, Sequence
 
 from .texts import number
 
-# The losses that a full disk cost a training that went on: if it died later, the cause is another one.
+# Losses on a full disk after which the training continued: a later failure has another cause.
 WENT_ON = re.compile(r"was not saved \(\d+ in a row\)|What goes there is lost until it can be written again")
 DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
 # The words of cgroups (two spellings), srun, a Slurm without cgroups, torch, Python and C++.
 OUT_OF_MEMORY = re.compile(
     r"oom[-_]kill event|task \d+: Out Of Memory|exceeded memory limit|OutOfMemoryError|^MemoryError|bad_alloc"
 )
-# The words of a rank whose peer is gone. They are never an error of its own.
+# The words of a rank whose peer is gone. Such words are never the rank's own error.
 LOST_CONNECTION = re.compile(
     r"DistBackendError|DistNetworkError|Connection (?:closed|reset|refused)|Broken pipe"
     r"|another (?:rank.s failure|failed): rank"
 )
 ERROR = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*(?:Error|Exception)(?::|$)|(?:[Ff]atal|[Ee]rror): ")
-BY_SLURM = re.compile(r"^slurmstepd[-:]|error: \*\*\* (?:JOB|STEP) \d")  # how Slurm has ended the other ranks
-# srun's words on tasks that ended with an error: node, tasks, how. `Terminated` is what srun itself does to the others.
+BY_SLURM = re.compile(r"^slurmstepd[-:]|error: \*\*\* (?:JOB|STEP) \d")  # lines by which Slurm ended the other ranks
+# srun's words on tasks that ended with an error: node, tasks, how. srun itself ends the other tasks: `Terminated`.
 TASKS_ENDED = re.compile(r"^srun: error: ([^: \n]+): tasks? (\d[\d,-]*): (?!Terminated$)(.+)$", re.MULTILINE)
 OF_SLURM = re.compile(r"^(?:srun|slurmstepd)[-:]")
 BRIEF_S = 60
-END = 4096  # bytes at the end of a log that are looked at
+END = 4096  # bytes that are read at the end of a log
 
 
 class Fault(NamedTuple):
-    """An end that neither Slurm nor the user has asked for. how: in words."""
+    """An end that neither Slurm nor the user has asked for. how: the end in words."""
 
     cause: str
     how: str
 
 
 class Failure(NamedTuple):
-    """The rank that failed first. reported: srun's words on it. Empty, or None, where it is unknown."""
+    """The rank that failed first. An unknown value is empty or None."""
 
     error: str = ""
     node: str = ""
     step: str = ""
-    reported: str = ""
+    reported: str = ""  # srun's words on the rank
     rank: Optional[int] = None
 
 
 class Mistake(NamedTuple):
-    """The failure as it is compared with that of another attempt. brief: it came within a minute of the start."""
+    """A failure in a form that can be compared with failures of other attempts."""
 
     node: str
     step: str
-    brief: bool
-    what: str
+    brief: bool  # within a minute of the start
+    what: str  # the error without addresses, pids, times and hosts
 
     def as_text(self) -> str:
         return "{}\n{} {}\n{}".format(self.node, self.step or "-", "yes" if self.brief else "no", self.what)
 
 
 def fault_of(ends: Sequence[str], said: str, hung: bool, took_s: float, started: bool) -> Fault:
-    """ends: of the ranks' logs. said: the job's output in this attempt. started: it has saved, or measured anything."""
+    """ends: ends of the ranks' logs. said: the job's output in this attempt. started: it has saved, or has metrics."""
     if hung:
         return Fault("hung", "hung")
     lines = [line for text in ends for line in text.split("\n") if not WENT_ON.search(line)]
@@ -74,21 +74,21 @@ def fault_of(ends: Sequence[str], said: str, hung: bool, took_s: float, started:
 
 
 def failure_of(note: Sequence[str], said: str, logs: Dict[int, str], by_agents: bool = False) -> Failure:
-    """note: the lines of attempts/*/error, which one of our ranks may have written. said: the job's output in this
-    attempt. logs: the ends of the ranks' logs, by rank, the one that was written last at the end. by_agents: srun's
-    tasks are torchrun's agents, and not the ranks."""
+    """note: the lines of attempts/*/error, which a rank may have written. said: the job's output in this attempt. logs:
+    the ends of the ranks' logs by rank, ordered by the time of their last write. by_agents: srun's tasks are torchrun's
+    agents, not the ranks."""
     if note and note[0] + "".join(note[1:3]):
         node, step, error, by = ([*list(note), "", "", "", ""])[:4]
         return Failure(error, node, step, "", number(by))
     ended = [(node, int(re.split("[,-]", tasks)[0]), how) for node, tasks, how in TASKS_ENDED.findall(said)]
     of_tasks = {} if by_agents else logs
-    # Tasks stand in the order of their ends; but a rank that outlives another may end before it, of a lost connection.
+    # srun lists tasks in the order of their ends, but a rank that only lost its connection may end before the cause.
     by_itself = [each for each in ended if not has_followed(of_tasks.get(each[1], ""))]
     error, node, reported, rank = "", "", "", None
     for node, task, how in (by_itself or ended)[:1]:
         reported = "srun: {}: task {}: {}".format(node, task, how)
         error, rank = own_error(of_tasks.get(task, "")), task if task in of_tasks else None
-        if not error and not how.startswith("Exited"):  # a signal has killed that rank: the others can only follow
+        if not error and not how.startswith("Exited"):  # a signal has killed that rank: other ranks ended because of it
             return Failure("", node, "", reported, rank)
     if not error:
         for each, log in logs.items():
@@ -98,17 +98,17 @@ def failure_of(note: Sequence[str], said: str, logs: Dict[int, str], by_agents: 
                 node = next((at for at, task, _ in ended if task == each and task in of_tasks), node)
                 break
     if not error and ended and not by_itself:
-        return Failure(reported=reported)  # each rank ended because of another: the first to exit is not to blame
+        return Failure(reported=reported)  # each rank ended because of another: the first one is not to blame
     return Failure(error, node, "", reported, rank)
 
 
 def has_followed(end: str) -> bool:
-    """Whether a log ends in a lost connection, and in no error of its own."""
+    """Returns whether a log ends in a lost connection, without an error of the rank itself."""
     return LOST_CONNECTION.search(end) is not None and not own_error(end)
 
 
 def own_error(end: str) -> str:
-    """The last error at the end of a log that did not follow from the end of another rank."""
+    """Returns the last error at the end of a log that was not caused by the end of another rank."""
     for line in reversed(end.split("\n")):
         if ERROR.search(line) and not LOST_CONNECTION.search(line) and not BY_SLURM.search(line):
             return line
@@ -128,7 +128,7 @@ ALIKE_AFTER_NAMES = [
 
 
 def mistake_of(failure: Failure, took_s: float, hosts: Sequence[str]) -> Optional[Mistake]:
-    """None without an error. It is compared without addresses, pids, times and hosts."""
+    """Returns the failure in a form for comparison; None without an error."""
     if not failure.error:
         return None
     what = failure.error
@@ -142,15 +142,15 @@ def mistake_of(failure: Failure, took_s: float, hosts: Sequence[str]) -> Optiona
 
 
 def mistake_from(lines: Sequence[str]) -> Optional[Mistake]:
-    """As an earlier attempt has noted it."""
+    """Returns the Mistake that an earlier attempt has recorded."""
     node, when, what = ([*list(lines), "", "", ""])[:3]
     step, _, brief = when.partition(" ")
     return Mistake(node, "" if step == "-" else step, brief == "yes", what) if what else None
 
 
 def is_repeated(mistake: Optional[Mistake], earlier: Sequence[Mistake], others: bool) -> bool:
-    """Whether the same error has ended an earlier attempt, at the same step or both within a minute of the start, and
-    on another node if there are others to try. earlier: since the last checkpoint."""
+    """Returns whether the same error has ended an earlier attempt: at the same step, or both within a minute of the
+    start, and on another node if there are `others` to try. earlier: failures since the last checkpoint."""
     if mistake is None:
         return False
     for each in earlier:
@@ -163,11 +163,11 @@ def is_repeated(mistake: Optional[Mistake], earlier: Sequence[Mistake], others: 
 
 
 def first_to_exit(said: str) -> str:
-    """How the rank ended that ended first: the others are killed then, and srun exits with their signal."""
+    """Returns how the first rank ended. The other ranks are killed then, and srun exits with their signal."""
     found = re.search(r"^srun: error: [^ :]+: tasks? [0-9][^:]*: (.*)", said, re.MULTILINE)
     return found.group(1) if found else ""
 
 
 def has_taken_port(text: str) -> bool:
-    """Whether the port was taken that was free when it was probed."""
+    """Returns whether the port is taken, although it was free when it was probed."""
     return re.search(r"EADDRINUSE|[Aa]ddress already in use", text) is not None

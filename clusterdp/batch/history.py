@@ -1,4 +1,4 @@
-"""History: what the earlier attempts of a job come to. Pure."""
+"""History: a summary of the earlier attempts of a job. Pure."""
 
 import json
 from typing import NamedTuple, Sequence, Tuple, Union
@@ -7,28 +7,21 @@ from .attempts import Attempt
 from .causes import FAULTS
 from .decisions import End
 
-SHORT_S = 60  # an attempt that asks for a requeue within that has done nothing
+SHORT_S = 60  # an attempt that asks for a requeue within this time has done nothing
 
 
 class History(NamedTuple):
-    """ended: the causes of all that count, in order; row: those since the last attempt that saved.
-    idle: attempts since the last one that saved; spent_s: allocated seconds of those; since: their names.
-    missing: attempts in a row whose program was not found; short: in a row that asked for a requeue at once; moved: in
-    a row that did not start on a node that the run avoids.
-    bad: nodes that are avoided, of the newest attempt first. links: jobs of the chain, with this one.
-    over_at: when the last one ended."""
-
-    ended: Tuple[str, ...] = ()
-    row: Tuple[str, ...] = ()
-    idle: int = 0
-    spent_s: int = 0
-    since: Tuple[str, ...] = ()
-    missing: int = 0
-    short: int = 0
-    moved: int = 0
-    bad: Tuple[str, ...] = ()
-    links: int = 1
-    over_at: int = 0
+    ended: Tuple[str, ...] = ()  # causes of all attempts that count, in order
+    row: Tuple[str, ...] = ()  # causes since the last attempt that saved, with its own
+    idle: int = 0  # attempts since the last one that saved
+    spent_s: int = 0  # allocated seconds of these
+    since: Tuple[str, ...] = ()  # names of these
+    missing: int = 0  # attempts in a row whose program was not found
+    short: int = 0  # attempts in a row that asked for a requeue at once
+    moved: int = 0  # attempts in a row that did not start, because of a node that the run avoids
+    bad: Tuple[str, ...] = ()  # avoided nodes, of the newest attempt first
+    links: int = 1  # jobs of the chain, with this one
+    over_at: int = 0  # end of the last attempt, in seconds since 1970
 
     @property
     def faults(self) -> int:
@@ -38,7 +31,7 @@ class History(NamedTuple):
         return sum(each == cause for each in self.ended)
 
     def with_end(self, cause: str, took_s: int, saved: bool) -> "History":
-        """With the end of one more attempt."""
+        """Returns the history with the end of one more attempt."""
         return self._replace(
             ended=(*self.ended, cause),
             row=(() if saved else self.row) + (cause,),
@@ -47,15 +40,15 @@ class History(NamedTuple):
 
 
 def history_of(attempts: Sequence[Attempt], job: str) -> Union[History, End]:
-    """End if one of them has ended the run: what is over stays over. Since 24.05 Slurm requeues a job that was
-    preempted once when it ends, whatever its exit code. job: this one."""
+    """Returns the history, or an End if an attempt has ended the run: then the run stays over. Since 24.05 Slurm
+    requeues a job that was preempted once when the job ends, with any exit code. job: this job."""
     history, linked = History(), job
     for attempt in attempts:
         if attempt.job != linked:
             history, linked = history._replace(links=history.links + 1), attempt.job
         history = history._replace(bad=attempt.avoid + history.bad)
         if attempt.cause == "overtaken" or attempt.reason == "claim":
-            continue  # another attempt had taken the run: it does not count
+            continue  # another attempt had taken the run: this one does not count
         if attempt.cause == "bad-node":
             history = history._replace(moved=history.moved + 1)
             continue
@@ -81,7 +74,7 @@ def _counted(history: History, attempt: Attempt) -> History:
 
 
 def _over(attempt: Attempt) -> Union[End, None]:
-    """The end of the run that this attempt was; None if the run goes on."""
+    """Returns the End if this attempt has ended the run; None if the run continues."""
     goes_on = "`clusterdp resume {run}` goes on with the run."
     cause, word, reason = attempt.cause, attempt.word, attempt.reason
     if cause == "done" or word == "done":
@@ -90,7 +83,7 @@ def _over(attempt: Attempt) -> Union[End, None]:
     if cause == "cancelled" or (word, reason) == ("stop", "cancelled"):
         return End("cancelled", "cancelled", 1, {}, "attempt {} was cancelled. ".format(attempt.name) + goes_on)
     if (word, reason) == ("stop", "user") or (cause == "stopped" and word in ("", "requeue")):
-        # by the ranks' agreement, or when they had ended otherwise
+        # by the ranks' agreement, or after the ranks had ended in another way
         said = "attempt {} was asked to stop. ".format(attempt.name) + goes_on
         return End.by_user(said)
     if cause == "stopped" or word == "stop":
@@ -100,7 +93,8 @@ def _over(attempt: Attempt) -> Union[End, None]:
 
 
 def _own_word(attempt: Attempt, goes_on: str) -> Union[End, None]:
-    """Those that are tried again have `requeued` as their last event."""
+    """Returns the End that the attempt itself has recorded. Attempts that are tried again have `requeued` as their
+    last event."""
     if attempt.cause not in FAULTS and attempt.cause != "gave-up":
         return None
     try:

@@ -1,30 +1,24 @@
-"""Job: this job and this attempt, as the environment of its batch script names them, with the attempt's files."""
+"""Job: this job and this attempt, from the environment of the batch script, with the attempt's files."""
 
 import os
 from typing import List, Mapping, NamedTuple
 
 
 class Job(NamedTuple):
-    """id: `7`, or `7_3` of an array's element, whose last one has the array's own number as SLURM_JOB_ID. chain: the
-    first job of a chain of resubmissions, for sites that forbid requeue. replaces: the job before it in that chain, and
-    replaced_log the number in the name of that job's output. unwritten: attempts of the chain that could write nothing.
-    script: the file that is submitted again where a site forbids requeue.
-    """
-
     run: str
-    script: str
-    id: str
-    number: int
+    script: str  # the file that is submitted again if the site forbids requeue
+    id: str  # `7`, or `7_3` for an array's element
+    number: int  # SLURM_JOB_ID; for the last element of an array, the array's own number
     element: str
     restart: int
     nodes: str
     node_count: int
     partition: str
     host: str
-    chain: str
-    replaces: str
-    replaced_log: str
-    unwritten: int
+    chain: str  # the first job of a chain of resubmissions, for sites that forbid requeue
+    replaces: str  # the previous job of the chain
+    replaced_log: str  # the number in the name of that job's output
+    unwritten: int  # attempts of the chain that could write nothing
 
     @property
     def attempt(self) -> str:
@@ -40,18 +34,18 @@ class Job(NamedTuple):
 
     @property
     def log_id(self) -> str:
-        """The number in the name of its output: slurm-%j.out, of an element slurm-%A_%a.out."""
+        """The number in the name of the job's output: slurm-%j.out, or slurm-%A_%a.out for an element."""
         return self.id if self.element else str(self.number)
 
     def folder_of(self, attempt: str) -> str:
         return os.path.join(self.run, "attempts", attempt)
 
     def file(self, name: str) -> str:
-        """A file of this attempt."""
+        """Returns the path of a file of this attempt."""
         return os.path.join(self.here, name)
 
     def attempts(self) -> List[str]:
-        """The names of all attempts of this run that have a folder."""
+        """Returns the names of all attempts of this run that have a folder."""
         try:
             return os.listdir(os.path.join(self.run, "attempts"))
         except OSError:
@@ -61,21 +55,21 @@ class Job(NamedTuple):
         return os.path.exists(self.file("saved"))
 
     def is_marked(self, marker: str) -> bool:
-        """Whether the user has asked for `cancelled` or `stop`."""
+        """Returns whether the user has asked for `cancelled` or `stop`."""
         return os.path.exists(os.path.join(self.run, marker))
 
     def output(self, log_id: str) -> str:
-        """The output of this job, or of the one that it replaces, by the number in its name."""
+        """Returns the output of this job, or of the job that it replaces, by the number in its name."""
         ours = os.path.join(self.run, "slurm-{}.out".format(log_id))
         submitits = os.path.join(self.run, "submitit", "{}_0_log.out".format(log_id))
         return ours if os.path.exists(ours) or not os.path.exists(submitits) else submitits
 
 
 SETUP = ("CLUSTERDP_SETUP_FAILED", "CLUSTERDP_SETUP_CODE", "CLUSTERDP_SETUP_ERRORS")
-BEGAN = "CLUSTERDP_BEGAN"  # when an attempt under submitit began, and how long its output was then
-# Variables for this program, and not for the ranks.
+BEGAN = "CLUSTERDP_BEGAN"  # start of an attempt under submitit, and the length of its output at that time
+# Variables for this program, not for the ranks.
 OWN = ("CLUSTERDP_CHAIN", "CLUSTERDP_REPLACES", "CLUSTERDP_UNWRITTEN", BEGAN, *SETUP)
-EXPORTED = (  # what the ranks get from this program
+EXPORTED = (  # variables that the ranks get from this program
     "MASTER_ADDR",
     "MASTER_PORT",
     "CLUSTERDP_JOB_END_TIME",
@@ -88,7 +82,7 @@ EXPORTED = (  # what the ranks get from this program
 
 
 def job_of(run: str, script: str, environ: Mapping[str, str]) -> Job:
-    """KeyError if a variable of Slurm's is not there: the script does not run in a job."""
+    """Returns this job. Raises KeyError if a variable of Slurm is missing: the script does not run in a job."""
     number, element = environ["SLURM_JOB_ID"], ""
     identity = number
     if environ.get("SLURM_ARRAY_JOB_ID"):
@@ -97,7 +91,7 @@ def job_of(run: str, script: str, environ: Mapping[str, str]) -> Job:
         identity = environ["SLURM_ARRAY_JOB_ID"] + "_" + element
     restart = int(environ.get("SLURM_RESTART_COUNT") or 0)
     replaces, _, log = environ.get("CLUSTERDP_REPLACES", "").partition(":")
-    if not log or restart:  # a requeued job follows itself
+    if not log or restart:  # a requeued job replaces itself
         replaces, log = "", identity if element else number
     unwritten = environ.get("CLUSTERDP_UNWRITTEN", "")
     return Job(

@@ -1,12 +1,12 @@
 """main: the command line of the batch program.
 
-    run RUN OPTION... -- STEP...    the whole attempt, by the batch process itself; STEP: the srun command of the ranks
+    run RUN OPTION... -- STEP...    the whole attempt, in the batch process itself; STEP: the srun command of the ranks
 
-For the script that submitit writes, which has an srun of its own:
+Verbs for the script that submitit writes, which has its own srun:
 
-    begin RUN OPTION...             what comes before it; prints lines for the shell
-    end RUN --code=CODE [--term]    what follows it
-    watch RUN                       beside it, if notify.on has `hang`
+    begin RUN OPTION...             before srun; prints lines for the shell
+    end RUN --code=CODE [--term]    after srun
+    watch RUN                       beside srun, if notify.on has `hang`
 """
 
 import os
@@ -64,9 +64,9 @@ def run(attempt: ThisAttempt, given: Words) -> int:
 
 
 def begin(attempt: ThisAttempt, given: Words) -> int:
-    """For the shell: the exports of the ranks, or `exit`."""
+    """Prints for the shell: the exports of the ranks, or `exit`."""
     answers = os.dup(1)
-    os.dup2(2, 1)  # what a notify.command prints is not for that shell
+    os.dup2(2, 1)  # the output of a notify.command must not reach that shell
     try:
         attempt.start(given.options.get("awake", ""), setup_of(os.environ))
         attempt.meet()
@@ -80,14 +80,14 @@ def begin(attempt: ThisAttempt, given: Words) -> int:
 
 
 def end(attempt: ThisAttempt, given: Words) -> int:
-    """`term`: TERM has come while srun ran."""
+    """Acts on the end of srun. Option `term`: TERM has come while srun ran."""
     return finished(
         attempt, lambda: attempt.came_back(setup_of(os.environ), int(given.options["code"]), "term" in given.options)
     )
 
 
 def watch(attempt: ThisAttempt, given: Words) -> int:
-    """Sends a message about a hang as soon as that is reported."""
+    """Sends a message about a hang as soon as the hang is reported."""
     while not attempt.children.terms and not attempt.step.send_hang():
         attempt.children.sleep(HANG_S)
     return 0
@@ -97,7 +97,7 @@ VERBS = {"run": run, "begin": begin, "end": end, "watch": watch}
 
 
 def run_traps(options: Dict[str, str]) -> None:
-    """A trap that launch.setup has set on EXIT waits in a child of the script for the end of its standard input."""
+    """Runs a trap that launch.setup has set on EXIT: it waits in a child of the script for the end of its stdin."""
     pid = number(options.get("at-exit", ""))
     if not pid:
         return
@@ -107,12 +107,12 @@ def run_traps(options: Dict[str, str]) -> None:
             if os.waitpid(pid, os.WNOHANG)[0]:
                 return
             time.sleep(0.1)
-    except OSError as error:  # an older bash does not say which child it is
+    except OSError as error:  # an older bash does not give the child's pid
         warn("launch.setup: its trap on EXIT: {}".format(error.strerror))
 
 
 def finished(attempt: ThisAttempt, work: Callable[[], int]) -> NoReturn:
-    """A fault of this program costs one attempt at most: `resume` goes on."""
+    """Finishes the attempt. A fault of this program costs one attempt at most: `resume` continues the run."""
     try:
         attempt.finish(work())
     except Exception as error:
@@ -129,7 +129,7 @@ def not_started(error: Exception) -> int:
 
 
 def parse(words: Sequence[str]) -> Words:
-    """ValueError if they are not as above."""
+    """Raises ValueError if the words do not have the form in the module's docstring."""
     own, step = parted(list(words))
     if len(own) < 2 or own[0] not in VERBS or bool(step) != (own[0] == "run"):
         raise ValueError("not the words of a script: {}".format(words))
@@ -144,7 +144,7 @@ def parted(words: List[str]) -> Tuple[List[str], List[str]]:
 
 def prepare(given: Words) -> ThisAttempt:
     environ = environment()
-    # Slurm's daemons write local time by the clock of the host, and not by the submitter's.
+    # Slurm's daemons write local time in the time zone of the host, not of the submitter.
     os.environ.pop("TZ", None)
     time.tzset()
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -155,8 +155,7 @@ def prepare(given: Words) -> ThisAttempt:
 
 
 def environment() -> Dict[bytes, bytes]:
-    """The variables that the script has exported, byte for byte, because Python adds LC_CTYPE to its own under
-    LANG=C."""
+    """Returns the variables that the script has exported, byte for byte, because Python adds LC_CTYPE under LANG=C."""
     try:
         with open("/proc/self/environ", "rb") as file:
             entries = file.read().split(b"\0")
@@ -166,13 +165,13 @@ def environment() -> Dict[bytes, bytes]:
 
 
 def setup_of(environ: Mapping[str, str]) -> Setup:
-    """The result of launch.setup, as the script has recorded it."""
+    """Returns the result of launch.setup, as the script has recorded it."""
     failed, code, errors = (environ.get(name, "") for name in SETUP)
     return Setup(failed, number(code) or 0, errors.rstrip("\n"))
 
 
 def with_logs(step: Sequence[str], logs: str) -> List[str]:
-    """{logs} is this attempt's folder of logs: in srun's own options alone, where % begins a pattern."""
+    """Replaces {logs} by this attempt's folder of logs, only in srun's own options, where % begins a pattern."""
     words = list(step)
     for i, word in enumerate(words[1:], 1):
         if not word.startswith("-"):

@@ -1,5 +1,5 @@
-"""notify: words to people about an end, a failure, a requeue or a hang. Notices take 10 s at most, and change nothing
-for the job."""
+"""notify: messages to people about an end, a failure, a requeue or a hang. A message takes 10 s at most, and has no
+effect on the job."""
 
 import json
 import os
@@ -17,11 +17,11 @@ from .texts import as_bytes, lines, read, warn
 MOST_S = 10
 LOOK_S = 0.2
 END, FAILURE, REQUEUE, HANG = "end", "failure", "requeue", "hang"
-SILENT = ("done", "cancelled", "overtaken", "stopped")  # such an attempt came back by itself, and finds the run over
+SILENT = ("done", "cancelled", "overtaken", "stopped")  # such an attempt was requeued by Slurm, and finds the run over
 
 
 def event_of(event: str, cause: str, details: Mapping[str, Any], wanted: Any) -> str:
-    """The word of notify.on for a line of the ledger; empty if nobody is to know."""
+    """Returns the word of notify.on for a line of the ledger; empty if no message is sent."""
     if event == "finished" or (event == "failed" and cause == "stopped" and details.get("reason") == "user"):
         found = END
     elif (event == "failed" and cause == "overtaken") or (event == "requeued" and cause in SILENT):
@@ -29,12 +29,12 @@ def event_of(event: str, cause: str, details: Mapping[str, Any], wanted: Any) ->
     else:
         found = {"failed": FAILURE, "requeued": REQUEUE, "hang": HANG}.get(event, "")
     if cause == "hung" and found not in wanted:
-        found = HANG  # it has ended before anybody looked at hang.txt
+        found = HANG  # the hang has ended before `watch` saw hang.txt
     return found if found in wanted else ""
 
 
 def words_for(event: str, cause: str, details: Mapping[str, Any], rules: Rules, hang: str, step: int) -> str:
-    """The event in a line. hang: the first line of hang.txt. step: 0 if it is not known."""
+    """Returns the event in one line. hang: the first line of hang.txt. step: 0 if unknown."""
     what = CAUSES.get(cause, cause) + (" at step {}".format(step) if step else "")
     why, error, code = details.get("reason", ""), details.get("error", ""), details.get("exit")
     if event == END and cause == "stopped":
@@ -65,10 +65,10 @@ class Notify:
         self.rules = rules
         self.record = record
         self.children = children
-        self.step = 0  # of the ranks' outcome
+        self.step = 0  # step in the ranks' outcome
 
     def send(self, event: str, cause: str, attempt: str, details: Mapping[str, Any]) -> None:
-        """Sends a line of the ledger to those who want it. The end of a run is sent once."""
+        """Sends a message about a line of the ledger if notify.on has its word. Sends the end of a run only once."""
         found = event_of(event, cause, details, self.rules.notify)
         about = self.job.chain if found in (END, FAILURE) else attempt
         if not found or not self._is_new("{} {} {}".format(about, found, cause)):
@@ -82,10 +82,10 @@ class Notify:
             "EVENT": found, "CAUSE": cause, "EXIT": details.get("exit", ""), "STEP": step or "",
             "NAME": self.rules.name, "RUN": self.job.run, "JOB": self.job.id, "TEXT": text,
         })  # fmt: skip
-        self.record.event("told")  # its time is the attempt's, too
+        self.record.event("told")  # the time of sending counts as the attempt's time
 
     def _is_new(self, line: str) -> bool:
-        """Attempts that find the run over are of the same chain: they do not send it again."""
+        """Returns whether the line is not in `told`: an attempt that finds the run over must not send it again."""
         path = os.path.join(self.job.run, "told")
         if line in read(path).split("\n"):
             return False
@@ -107,7 +107,7 @@ class Notify:
             words = "notify.webhook_file: cannot be read on {}. Put it where the nodes see it."
             warn(words.format(self.job.host))
             return
-        # The address is a secret: curl gets it on its standard input, because a list of processes shows words.
+        # The address is a secret: curl gets it on its stdin, because a list of processes shows arguments.
         config = 'url = "{}"\ndata-binary = "{}"\n'.format(_quoted(url), _quoted(payload(text)))
         found = self._run(CURL, config, {})
         if found is None:
@@ -121,7 +121,7 @@ class Notify:
             warn("notify: the webhook answers with HTTP status {}. Is its address still right?".format(found.said))
 
     def _run(self, words: Sequence[str], stdin: str, variables: Mapping[str, Any]) -> Optional[Answer]:
-        """Runs it in a session of its own, which is killed when the time is up; None if it was."""
+        """Runs a command in its own session, which is killed after MOST_S. Returns None if it was killed."""
         environ = dict(self.children.environ)
         environ.update({os.fsencode("CLUSTERDP_" + key): as_bytes(str(each)) for key, each in variables.items()})
         output = None if variables else subprocess.PIPE
@@ -161,7 +161,7 @@ CURL += ["--header", "Content-Type: application/json", "--config", "-"]
 
 
 def payload(text: str) -> str:
-    """The body for a webhook. Slack takes what stands between < and > for markup, unless it is escaped."""
+    """Returns the body for a webhook. Slack reads text between < and > as markup, unless it is escaped."""
     for each, escaped in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(each, escaped)
     return json.dumps({"text": as_bytes(text).decode("utf-8", "ignore")})

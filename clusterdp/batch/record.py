@@ -1,4 +1,4 @@
-"""Record: all that this program writes. On a full disk a line may be lost, but never the run."""
+"""Record: writes all files of this program. On a full disk a line may be lost, but never the run."""
 
 import json
 import os
@@ -57,5 +57,5 @@ def _shown(value: Any) -> Any:
 
 
 def one_line(text: str, most: int = 300) -> str:
-    """Words for the ledger and for people: without quotes, backslashes and control characters."""
+    """Returns text for the ledger and for people, without quotes, backslashes and control characters."""
     return "".join(" " if each in '\\"' or ord(each) < 32 or ord(each) == 127 else each for each in text)[:most]

@@ -13,7 +13,7 @@ QUEUE_S = 10
 
 
 def first_host(nodes: str) -> str:
-    """The first host of a node list: n[03-07,12],m1 -> n03."""
+    """Returns the first host of a node list: n[03-07,12],m1 -> n03."""
     while True:
         found = re.match(r"([^],[]*)\[([0-9]+)[^]]*\](.*)$", nodes)
         if not found:
@@ -22,15 +22,15 @@ def first_host(nodes: str) -> str:
 
 
 def address_of(host: str, slurm: Slurm) -> str:
-    """The name, if other nodes can reach the host by it; else its address in Slurm. Debian gives a host's own name
-    127.0.1.1 in /etc/hosts."""
+    """Returns the host's name if other nodes can reach the host by it, else its address in Slurm. Debian gives a host's
+    own name 127.0.1.1 in /etc/hosts."""
     said = slurm.children.run(["getent", "ahostsv4", host], err=False).said
     return slurm.address(host) if not said or said.startswith("127.") else host
 
 
 class Ports:
-    """Ports below the kernel's ephemeral range, which no outgoing connection uses. The first depends on job and restart
-    count: two jobs on a node have different ports, and so has a new attempt beside the sockets of the old one."""
+    """Ports below the kernel's ephemeral range, which no outgoing connection uses. The first port depends on job and
+    restart count: two jobs on a node have different ports, and so have an old and a new attempt."""
 
     def __init__(self, job: Job, address: str) -> None:
         self.job = job
@@ -39,7 +39,7 @@ class Ports:
         self._end = _ephemeral()
 
     def next(self) -> int:
-        """The next one on which nobody listens."""
+        """Returns the next port on which no process listens."""
         while True:
             number = self.job.number * 10 + self.job.restart % 5 * 2 + self._tried
             self._tried += 1
@@ -49,13 +49,13 @@ class Ports:
 
 
 def _ephemeral() -> int:
-    """The first port of the kernel's ephemeral range."""
+    """Returns the first port of the kernel's ephemeral range."""
     try:
         with open(RANGE) as file:
             low = int(file.read().split()[0])
     except (OSError, ValueError, IndexError):
         return USUAL
-    return low if low >= 12000 else USUAL  # else it covers nearly all ports: nothing is left below it
+    return low if low >= 12000 else USUAL  # else the range covers nearly all ports: none are left below
 
 
 def _is_taken(address: str, port: int) -> bool:
@@ -67,8 +67,8 @@ def _is_taken(address: str, port: int) -> bool:
 
 
 def times_of(job: Job, slurm: Slurm, end: str, now: float) -> Tuple[Optional[int], Optional[int], Optional[int]]:
-    """When Slurm will end the job, when it queued, and when it began; None where that is not known. end: as Slurm has
-    said it in the environment (22.05 does not). Asked here, once: a container may have no squeue."""
+    """Returns when Slurm will end the job, when the job queued, and when it began; None for an unknown time. end:
+    SLURM_JOB_END_TIME (22.05 has none). squeue is run here, once, because a container may have no squeue."""
     words = ["squeue", "--noheader", "--jobs=" + job.id, "--format=%L %V %S"]
     # The times of the queue alone are not worth a longer wait.
     said = slurm.ask(words, err=False, limit_s=QUEUE_S if end.isdigit() else None).said
@@ -81,7 +81,7 @@ def times_of(job: Job, slurm: Slurm, end: str, now: float) -> Tuple[Optional[int
 
 
 def seconds_of(text: str) -> Optional[int]:
-    """[D-][[HH:]MM:]SS in seconds; None if there is no limit."""
+    """Returns [D-][[HH:]MM:]SS in seconds; None if there is no limit."""
     found = re.match(r"(?:([0-9]+)-)?((?:[0-9]+:){0,3}[0-9]+)$", text)
     if not found:
         return None

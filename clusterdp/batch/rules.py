@@ -1,4 +1,4 @@
-"""Rules: what the config has decided for the job, as submit has written it to batch/rules.json."""
+"""Rules: decisions of the config for the job, which submit has written to batch/rules.json."""
 
 import json
 import os
@@ -8,8 +8,8 @@ from .texts import native
 
 
 class Policy(NamedTuple):
-    """The policy for one cause. limit: how often the run goes on after it; None: always. wait_s: the least seconds
-    until the next attempt begins, twice as many each time in a row. avoid: later attempts avoid the node."""
+    """The policy for one cause. limit: how often the run continues after it; None: always. wait_s: minimum seconds
+    until the next attempt begins, doubled each time in a row. avoid: later attempts avoid the node."""
 
     limit: Optional[int] = None
     wait_s: int = 0
@@ -17,15 +17,13 @@ class Policy(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """By the names of the config's keys, if it has them. exclude, nodelist: of resources, as they are written there.
-    from_step: resume from this checkpoint until the run has one of its own.
-    """
+    """Fields have the names of the config's keys, if the config has them."""
 
     kind: str = "command"
     nodes: int = 1
     ranks_per_node: int = 1
-    exclude: str = ""
-    nodelist: str = ""
+    exclude: str = ""  # resources.exclude as written
+    nodelist: str = ""  # resources.nodelist as written
     requeue: bool = True
     how: str = "requeue"
     chain: int = 0
@@ -35,22 +33,22 @@ class Rules(NamedTuple):
     max_hours: Optional[float] = None
     policies: Dict[str, Policy] = {}
     checkpoint_url: str = ""  # empty: the run folder's `checkpoints`
-    from_step: Optional[int] = None
+    from_step: Optional[int] = None  # resume from this checkpoint until the run has its own
     silence_s: int = 0
     on_hang: str = "report"
-    preflight: List[str] = []  # the words of its step; none: it is not asked for
+    preflight: List[str] = []  # the command of its step; empty: no preflight
     notify: List[str] = []
     webhook_file: str = ""
     notify_command: List[str] = []
     name: str = "job"
-    is_sweep: bool = False  # its elements have their checkpoints in folders of their own below checkpoint_url
+    is_sweep: bool = False  # each element has its own folder of checkpoints below checkpoint_url
 
     def policy(self, cause: str) -> Policy:
         return self.policies.get(cause, Policy())
 
 
 def read_rules(folder: str) -> Rules:
-    """OSError or ValueError if they cannot be read. Keys of a later version are left out."""
+    """Reads the rules. Raises OSError or ValueError if they cannot be read. Ignores keys of a later version."""
     with open(os.path.join(folder, "rules.json"), encoding="utf-8") as file:
         values = _natives(json.load(file))
     policies = {cause: Policy(**policy) for cause, policy in values.pop("policies", {}).items()}

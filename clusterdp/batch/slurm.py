@@ -1,8 +1,8 @@
-"""Slurm: all that this program asks of the controller. No other module runs Slurm's commands, except the step's srun.
+"""Slurm: all requests to the controller. No other module runs Slurm's commands, except the step's srun.
 
-An attempt asks `squeue` once at its start and `scontrol show job` once at its end; `scontrol show node` only where the
-first host's name leads nowhere, `sinfo` only where nodes are avoided. A silent controller is asked again with pauses
-that double to a minute, for half an hour: one that fails over takes ten minutes and more.
+An attempt runs `squeue` once at its start and `scontrol show job` once at its end. `scontrol show node` runs only if
+other nodes cannot resolve the first host's name, `sinfo` only if nodes are avoided or an error is repeated. A silent
+controller is asked again with pauses that double to a minute, for half an hour: a failover takes ten minutes and more.
 """
 
 import os
@@ -15,10 +15,10 @@ from .job import Job
 from .texts import warn
 
 RUNNING, PREEMPTED, TIME_LIMIT = "running", "preempted", "time-limit"
-REQUEUED = "requeued"  # another attempt has it, or will
+REQUEUED = "requeued"  # another attempt has the job, or will have it
 ENDING = "ending"  # cancelled
 UNKNOWN = "unknown"
-GOES_ON = (RUNNING, PREEMPTED, TIME_LIMIT)  # in these it may be requeued
+GOES_ON = (RUNNING, PREEMPTED, TIME_LIMIT)  # a job in these states may be requeued
 PATIENCE_S = 1800
 PENDING_S = 30
 USABLE = ("idle", "mixed", "allocated", "completing", "planned")
@@ -26,25 +26,25 @@ FOR_PEOPLE = (b"SQUEUE_", b"SINFO_", b"SLURM_TIME_FORMAT")
 
 
 class Look(NamedTuple):
-    """The state of this job: one of the words above. excluded: ExcNodeList."""
+    """state: the state of this job, one of the words above. excluded: ExcNodeList."""
 
     state: str
     excluded: str = ""
 
 
 def fields_of(said: str) -> Dict[str, str]:
-    """The fields of `scontrol show job`. The first of a name counts: a comment or a path of the user's may look like
-    one."""
+    """Returns the fields of `scontrol show job`. The first field of a name counts, because a comment or a path of the
+    user may look like a field."""
     return dict(reversed(re.findall(r"(?<!\S)(\w+)=(\S*)", said)))
 
 
 def state_of(fields: Mapping[str, str], restart: int) -> str:
-    """The state of a job, for its attempt with this restart count."""
+    """Returns the state of a job, for its attempt with this restart count."""
     state, restarts = fields.get("JobState", ""), fields.get("Restarts", "")
     if restarts.isdigit() and int(restarts) > restart:
         return REQUEUED
     if state == "RUNNING":
-        # In its grace time. Where SLURM_TIME_FORMAT is set, a time begins with anything.
+        # PREEMPTED: in its grace time. With SLURM_TIME_FORMAT set, a time may begin with anything.
         return RUNNING if fields.get("PreemptTime", "None") in ("None", "(null)", "") else PREEMPTED
     if state == "COMPLETING" and fields.get("Reason") == "TimeLimit":
         return TIME_LIMIT
@@ -57,7 +57,7 @@ class Slurm:
         self.job = job
 
     def ask(self, words: List[str], err: bool = True, limit_s: Optional[float] = None) -> Answer:
-        """Without what the submitter has set for its own eyes: SLURM_TIME_FORMAT changes what a time looks like."""
+        """Runs a command without the submitter's display settings: SLURM_TIME_FORMAT changes the form of times."""
         ours = self.children.environ.items()
         environ = {name: value for name, value in ours if not name.startswith(FOR_PEOPLE)}
         if words[0] == "squeue":
@@ -65,13 +65,13 @@ class Slurm:
         return self.children.run(words, err, environ, limit_s)
 
     def look(self) -> Look:
-        """The state of this job. An answer from before a TERM may be out of date, so the controller is asked again."""
+        """Returns the state of this job. Asks the controller again if a TERM came: the answer may be out of date."""
         pause, waited = 1, 0
         while True:
             before = self.children.terms
             answer = self.ask(["scontrol", "show", "job", self.job.id])
             if (answer.code == 0 and before == self.children.terms) or "Invalid job id" in answer.said:
-                return self._look(answer.said)  # of an invalid id: the job is over, and Slurm has forgotten it
+                return self._look(answer.said)  # invalid id: the job is over, and Slurm has forgotten it
             if answer.code == 0:
                 continue
             if waited >= PATIENCE_S:
@@ -88,22 +88,22 @@ class Slurm:
         return Look(state_of(fields, self.job.restart), "" if excluded == "(null)" else excluded)
 
     def was_cancelled(self, job: str) -> bool:
-        """Whether another job is on record as cancelled."""
+        """Returns whether another job is on record as cancelled."""
         return "JobState=CANCELLED" in self.ask(["scontrol", "show", "job", job], err=False).said
 
     def requeue(self) -> Answer:
         return self.ask(["scontrol", "requeue", self.job.id])
 
     def exclude(self, job: str, nodes: str) -> None:
-        """After a requeue: before it, the list of a job that runs cannot be changed (22.05 to 26.05)."""
+        """Sets ExcNodeList. Call it after a requeue: the list of a running job cannot be changed (22.05 to 26.05)."""
         self.ask(["scontrol", "update", "JobId=" + job, "ExcNodeList=" + nodes])
 
     def begin_later(self, job: str, seconds: int) -> None:
-        """Lets a job that is requeued wait in the queue."""
+        """Makes a requeued job wait in the queue."""
         self.ask(["scontrol", "update", "JobId=" + job, "StartTime=now+{}".format(seconds)])
 
     def begin_later_when_pending(self, end: float) -> None:
-        """22.05 sets a time of its own when a requeued job has come to wait. end: by the monotonic clock."""
+        """Calls begin_later() once the job is pending: 22.05 sets its own time then. end: by the monotonic clock."""
         for _ in range(PENDING_S):
             said = self.ask(["scontrol", "show", "job", self.job.id], err=False).said
             if fields_of(said).get("JobState") == "PENDING":
@@ -115,9 +115,9 @@ class Slurm:
         self.ask(["scancel", job])
 
     def submit(self, script: str, options: List[str], variables: Dict[str, str]) -> Tuple[int, str]:
-        """The exit code of sbatch, and the new job's number. A site's wrapper may print more than that."""
+        """Returns the exit code of sbatch, and the new job's number. A site's wrapper may print more than that."""
         words = ["sbatch", "--parsable", "--dependency=afterany:" + self.job.id, *options, script]
-        environ = dict(self.children.environ)  # as submit had it: the next job has it from here
+        environ = dict(self.children.environ)  # submit's environment, which the next job gets from here
         environ.update({os.fsencode(name): os.fsencode(value) for name, value in variables.items()})
         answer = self.children.run(words, err=False, environ=environ)
         numbers = [line.partition(";")[0].strip() for line in answer.said.split("\n")]
@@ -125,7 +125,7 @@ class Slurm:
         return answer.code, numbers[-1] if numbers else ""
 
     def waiting(self, script: str) -> str:
-        """The job of this script that waits for the end of this one; empty if there is none."""
+        """Returns the job of this script that waits for the end of this one; empty if there is none."""
         words = ["squeue", "--me", "--noheader", "--states=PENDING", "--format=%F|%E|%o"]
         after = re.compile(r":" + re.escape(self.job.id) + r"(?![0-9_])")
         found = ""
@@ -139,14 +139,14 @@ class Slurm:
     # -- nodes --
 
     def down_nodes(self, nodes: str) -> List[str]:
-        """Those among these that Slurm holds for lost."""
+        """Returns the nodes of this list that are down or lost for Slurm."""
         words = ["sinfo", "--noheader", "--Node", "--nodes=" + nodes]
         words += ["--states=down,fail,no_respond,unknown", "--format=%N"]
         return sorted(set(self.ask(words, err=False).said.split())) if nodes else []
 
     def usable_nodes(self, without: str) -> List[str]:
-        """The nodes that are up and like those of this job, so that it could run there. without: a list that the job
-        must not get anyway."""
+        """Returns the nodes on which this job could run: nodes that are up, with the same shape as its nodes. without:
+        a list that the job must not get anyway."""
         kind = "%c|%m|%G|%f"
         alike = self._sinfo("--nodes=" + self.job.nodes, kind)
         never = set(self.expand(without)) if without else set()
@@ -162,10 +162,10 @@ class Slurm:
         return answer.said.split("\n") if answer.code == 0 else []
 
     def expand(self, nodes: str) -> List[str]:
-        """The names in a list such as n[1-3]."""
+        """Returns the names in a list such as n[1-3]."""
         return self.ask(["scontrol", "show", "hostnames", nodes], err=False).said.split() if nodes else []
 
     def address(self, node: str) -> str:
-        """A node's address, as Slurm has it."""
+        """Returns a node's address from Slurm."""
         found = re.search(r"NodeAddr=(\S+)", self.ask(["scontrol", "show", "node", node]).said)
         return found.group(1) if found else node

@@ -1,4 +1,4 @@
-"""Step: the srun command of the ranks, from its start to its end, and what is watched meanwhile."""
+"""Step: runs the srun command of the ranks from its start to its end, and watches for hangs meanwhile."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from .texts import warn, warn_of_fault, words
 LINGERING_S = 300
 HANG_S = 60
 FINAL = ("done", "stop", "overtaken")
-# On each node: node, pid, state, ticks of CPU time (its ended children's too), command.
+# Prints on each node: node, pid, state, ticks of CPU time (with ended children), command.
 LIST_PROCESSES = r"""
 files=$(grep -lzsx "SLURM_JOB_ID=$SLURM_JOB_ID" /proc/[0-9]*/environ)
 [ -z "$files" ] || files=$(grep -lzsE '^SLURM_STEP_ID=[0-9]+$' $files)
@@ -32,7 +32,7 @@ done
 
 
 class Watch:
-    """Looks every so many seconds; `look` returns whether it is to look again."""
+    """Calls `look` every `seconds`, until it returns False."""
 
     def __init__(self, children: Children, seconds: int, look: Callable[[], bool]) -> None:
         self.children = children
@@ -71,7 +71,7 @@ class Step:
         self._agreed = False
 
     def run(self, words: Sequence[str], out: Optional[IO[bytes]] = None, watched: bool = True) -> int:
-        """Runs these words to their end, and acts on TERM meanwhile; the exit code."""
+        """Runs the command to its end, and acts on TERM meanwhile. Returns its exit code."""
         try:
             child = self.children.start(words, out)
         except OSError as error:
@@ -106,24 +106,25 @@ class Step:
         return found
 
     def on_term(self) -> None:
-        """TERM comes at scancel, at a requeue, at the time limit, and at a preemption without grace time."""
+        """Acts on TERM, which comes at scancel, at a requeue, at the time limit, and at a preemption without grace
+        time."""
         if self.ending.requeued:
             return
         look = self.ending.look()
-        # At the time limit only this program requeues, and KILL comes soon: do it first.
+        # At the time limit only this program requeues, and KILL comes soon: requeue first.
         is_ours = self.rules.requeue and look.state == slurm.TIME_LIMIT and not self._is_final()
         if is_ours and not exhausted(self.ending.history, "timeout", self.rules, 1):
             self.ending.requeue("timeout", look)
         self.record.event("signal", name="TERM")
 
     def _is_final(self) -> bool:
-        """Whether the ranks or the user have ended the run."""
+        """Returns whether the ranks or the user have ended the run."""
         word = "".join(words(self.job.file("outcome"))[:1])
         return self.job.is_marked("cancelled") or self.job.is_marked("stop") or word in FINAL
 
     def _end_lingering(self, child: "subprocess.Popen[bytes]") -> bool:
-        """If srun has not ended minutes after the ranks left their outcome: the slurmstepd of its step was killed, or a
-        rank cannot exit. Slurm notices when the node registers again, in half an hour, or at the time limit."""
+        """Ends srun if it runs minutes after the ranks have left their outcome: its slurmstepd was killed, or a rank
+        cannot exit. Slurm notices that when the node registers again, in half an hour, or at the time limit."""
         if not self._agreed:
             self._agreed = os.path.exists(self.job.file("outcome"))
             return True
@@ -154,7 +155,7 @@ class Step:
         return not self._has_hang()
 
     def send_hang(self) -> bool:
-        """Sends a message about a hang if one is reported; whether it is."""
+        """Sends a message about a hang if one is reported. Returns whether one is reported."""
         if self._has_hang():
             self.notify.send("hang", "hung", self.job.attempt, {})
         return self._has_hang()
@@ -164,20 +165,20 @@ class Step:
 
 
 class HangFinding(NamedTuple):
-    """The program hangs; or it goes on, after it was found to hang. ends: the step is to be ended."""
+    """A hang of the program, or its end."""
 
-    hangs: bool
+    hangs: bool  # False: the program continues after a hang
     reason: str = ""
     processes: str = ""
-    ends: bool = False
+    ends: bool = False  # the step must be ended
 
 
 class LogSilence:
-    """restart.hang_after_s: the program hangs when no log has grown for so long, and none of its processes has used CPU
-    time in the second half of that. A program that waits for NCCL keeps a core busy, and is not found so.
+    """restart.hang_after_s: the program hangs if no log has grown for so long, and no process has used CPU time in the
+    second half of that time. A program that waits for NCCL keeps a core busy, and is not found in this way.
 
-    The sizes of the logs are looked at from here. Only while they are silent, a small step looks at the processes of
-    each node. look() is called every `pause_s`. The time in which a job is suspended does not count.
+    This process checks the sizes of the logs. Only while they do not grow, a small step lists the processes of each
+    node. look() is called every `pause_s`. The time in which a job is suspended does not count.
     """
 
     def __init__(self, rules: Rules, logs: str, children: Children) -> None:
@@ -193,7 +194,7 @@ class LogSilence:
         self._reason = ""
 
     def look(self) -> Optional[HangFinding]:
-        """The changes since the last look; None if there are none."""
+        """Returns the change since the last call; None if there is none."""
         self._silent_s += self.pause_s
         sizes = _sizes(self.logs)
         if sizes != self._sizes:
@@ -230,7 +231,7 @@ class LogSilence:
 
 
 def is_idle(before: str, after: str, seconds: float) -> bool:
-    """Whether no process has used 1 % of a core or more. One that has come is at work."""
+    """Returns whether no process has used 1 % of a core or more. A new process counts as busy."""
     used, now = _ticks(before), _ticks(after)
     return bool(now) and all(key in used and ticks - used[key] < seconds for key, ticks in now.items())
 
@@ -241,7 +242,7 @@ def _ticks(said: str) -> Dict[Tuple[str, str], int]:
 
 
 def _sizes(folder: str) -> Dict[str, Tuple[int, int]]:
-    """The size of each file and the time of its last change in nanoseconds."""
+    """Returns the size of each file and the time of its last change in nanoseconds."""
     found = {}
     try:
         for entry in os.scandir(folder):

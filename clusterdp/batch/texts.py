@@ -1,19 +1,19 @@
-"""Files and output as text. Bytes that are no UTF-8 come back as they were: folders and logs may have any."""
+"""Files and output as text. Bytes that are not UTF-8 are kept, because folders and logs may have any bytes."""
 
 import os
 import re
 from typing import List, Optional
 
-LAST = 1 << 20  # bytes of a job's output that are looked at: an output may have gigabytes
+LAST = 1 << 20  # bytes of a job's output that are read: an output may have gigabytes
 
 
 def native(text: str) -> str:
-    """Text of a JSON file, as os.fsencode() takes it: under LANG=C Python 3.6 has no `é` in a path."""
+    """Returns text of JSON in the form that os.fsencode() takes: Python 3.6 under LANG=C refuses `é` in a path."""
     return os.fsdecode(text.encode("utf-8", "surrogateescape"))
 
 
 def as_bytes(text: str) -> bytes:
-    """As it came; what JSON has of half a character becomes a question mark."""
+    """Returns the original bytes. Half a character (a lone surrogate of JSON) becomes a question mark."""
     try:
         return os.fsencode(text)
     except UnicodeEncodeError:
@@ -21,12 +21,12 @@ def as_bytes(text: str) -> bytes:
 
 
 def shown(text: str) -> str:
-    """Text as JSON may have it."""
+    """Returns text that is valid in JSON."""
     return as_bytes(text).decode("utf-8", "replace")
 
 
 def read(path: str, most: int = LAST, begin: Optional[int] = None) -> str:
-    """The last bytes of a file, at most so many, and none before `begin`; empty if it cannot be read."""
+    """Returns the last bytes of a file, at most `most`, and none before `begin`; empty if it cannot be read."""
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -37,12 +37,12 @@ def read(path: str, most: int = LAST, begin: Optional[int] = None) -> str:
 
 
 def lines(path: str) -> List[str]:
-    """The lines of a small file."""
+    """Returns the lines of a small file."""
     return read(path).split("\n")
 
 
 def words(path: str) -> List[str]:
-    """The words of a file's first line."""
+    """Returns the words of a file's first line."""
     return lines(path)[0].split()
 
 
@@ -54,7 +54,7 @@ def size(path: str) -> int:
 
 
 def number(word: str) -> Optional[int]:
-    """A whole number, written in digits; None for all else."""
+    """Returns a whole number written in digits; None for anything else."""
     return int(word) if re.match(r"[0-9]+$", word) and len(word) < 16 else None
 
 
@@ -64,12 +64,12 @@ def warn(text: str, stream: int = 2) -> None:
     try:
         os.write(stream, data)
     except OSError:
-        pass  # on a full disk it is lost
+        pass  # on a full disk the line is lost
 
 
 def warn_of_fault(error: Exception, what_follows: str) -> str:
-    """Prints a fault of this program, with where it is; in words."""
-    import traceback  # slow to import, and of the standard library: it is there even if this program's files are gone
+    """Prints a fault of this program with its traceback. Returns the fault in words."""
+    import traceback  # slow to import; in the standard library, and so present even if this program's files are gone
 
     said = "a fault in the batch program: {}: {}".format(type(error).__name__, error)
     warn(traceback.format_exc().rstrip())

@@ -1,14 +1,14 @@
 """Checkpoints of a training: saved by all ranks together, verified when they are read, restored exactly.
 
-A Checkpointer saves and restores: each commit is a Commit, each restore a Restored. `list_checkpoints` gives a
-CheckpointInfo for each one in a folder or at a URL, also without torch. The public names load when they are first used.
+A Checkpointer saves and restores: save() returns a Commit, restore() a Restored. `list_checkpoints` returns a
+CheckpointInfo for each checkpoint in a folder or at a URL, without torch. Public names load at their first use.
 
     checkpointer  Checkpointer: the class that a training uses
-    errors        the errors of checkpoints that are not in clusterdp.errors
-    format/       what a checkpoint is on disk, and how it is read and verified; needs no torch
-    state/        what the state of a training is, in objects and in tensors, and how ranks agree on it
+    errors        errors of checkpoints that are not in clusterdp.errors
+    format/       a checkpoint on disk, and verified reads of it; needs no torch
+    state/        the state of a training in objects and in tensors, and how ranks agree on it
     save/         from the live objects to a committed checkpoint
-    load/         from a checkpoint, or from another program's files, back into the objects
+    load/         from a checkpoint, or from another program's files, into the objects
 """
 
 from __future__ import annotations

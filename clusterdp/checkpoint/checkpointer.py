@@ -1,21 +1,21 @@
-"""Checkpointer: save and restore all that a training run needs to go on exactly where it was.
+"""Checkpointer: saves and restores all state that a training run needs to continue exactly where it stopped.
 
     checkpointer = Checkpointer("run/checkpoints", {"model": model, "optimizer": optimizer, "sampler": sampler})
     restored = checkpointer.restore()   # the newest good checkpoint; None if there is none yet
-    batches = iter(loader)              # draws from torch's random numbers, and so comes before:
-    checkpointer.restore_rng()          # last of all
+    batches = iter(loader)              # draws from torch's random numbers: call it before restore_rng()
+    checkpointer.restore_rng()          # the last call before the training
     ...
-    checkpointer.save(step)             # when it returns, the checkpoint is durable and is the newest
+    checkpointer.save(step)             # returns when the checkpoint is durable and is the newest
 
-or, while the training goes on,
+or, while the training continues,
 
-    checkpointer.async_save(step)       # returns when the state has been copied; False if one is on its way still
+    checkpointer.async_save(step)       # returns when the state is copied; False if an earlier save is in progress
     checkpointer.step()                 # after every training step: commits, once all ranks have written
-    checkpointer.wait()                 # at the end
+    checkpointer.wait()                 # at the end: waits for the last commit
 
-A run of several trainings, one after the other, calls begin(name, state) before each: see Phase.
+A run of several trainings in sequence calls begin(name, state) before each of them (see Phase).
 
-Every method is collective: call it on every rank, in the same order. A single process needs no process group."""
+Call every method on every rank, in the same order: most are collective. A single process needs no process group."""
 
 from __future__ import annotations
 
@@ -73,17 +73,17 @@ class Checkpointer:
     ):
         """Collective.
 
-        url: a folder, or a URL that fsspec knows.
-        state: name -> anything with state_dict() and load_state_dict(). Equal on all ranks, unless the object has an
-            attribute `per_rank = True`. The random numbers of every rank are always saved.
-        group: the ranks that save together; by default all. They agree over gloo; a group without it gets one made.
-        keep_last, keep_every: the newest so many commits stay, and every m-th of all commits for `keep_every=m`.
-        local, keep_local: a folder that all ranks see, such as the run folder's. Checkpoints are committed there, the
-            newest `keep_local` stay there, and rank 0 copies the newest to `url` when that can be reached.
-        check_replicas_every: at the first of every so many saves, state that differs between ranks fails the save with
-            the names of the tensors (0: never). The call then reads the next rank's slice as well.
-        attempt: who is saving, for the record.
-        may_commit: asked on rank 0 before each commit and deletion; if not, save() raises ClaimLost on all ranks.
+        url: a folder, or a URL (clusterdp.storage).
+        state: name -> object with state_dict() and load_state_dict(). Its state is equal on all ranks, unless the
+            object has the attribute `per_rank = True`. The random number generators of every rank are always saved.
+        group: the ranks that save together; by default all. They agree over gloo: a group without gloo gets a new one.
+        keep_last, keep_every: the newest `keep_last` commits are kept, and every `keep_every`-th commit.
+        local, keep_local: a folder that all ranks see, for example in the run folder. Checkpoints are committed in it,
+            and its newest `keep_local` are kept. Rank 0 copies the newest to `url` whenever `url` can be reached.
+        check_replicas_every: the first of every so many saves fails if state differs between ranks, with the names of
+            the tensors (0: never). Each rank then also reads its own copy of the next rank's slice.
+        attempt: name of the attempt that saves, recorded in each commit.
+        may_commit: called on rank 0 before each commit and deletion; if False, save() raises ClaimLost on all ranks.
         on_commit: called on rank 0 after each commit, in a thread.
         """
         if keep_last < 1 or keep_local < 1 or (keep_every is not None and keep_every < 1):
@@ -105,24 +105,24 @@ class Checkpointer:
         self._check_every = check_replicas_every
         self._check_next = check_replicas_every > 0
         self._commits = 0
-        # Job id and restart count repeat (torchrun, a second start by hand): only a random name is ours alone.
+        # Job id and restart count can repeat (torchrun, a second start by hand): only a random name is unique.
         self._run = self._ranks.agree(conclude=lambda _: secrets.token_hex(6))
         self._saves = 0
         self._staging = Staging()
-        self._save: Save | None = None  # on its way, on all ranks
-        self._ended = 0  # saves, well or badly
+        self._save: Save | None = None  # the save in progress, on all ranks
+        self._ended = 0  # saves that have ended, committed or failed
         self._exchange = ProgressExchange(self._ranks)
-        self.skipped = 0  # saves that were due while one was on its way, since the last commit
-        self._prove_next = False  # the next save is read back: what this run came from is kept until then
+        self.skipped = 0  # saves skipped since the last commit because another was in progress
+        self._prove_next = False  # the next save is read back; the restored checkpoint is kept until then
         self._rng: dict[str, Any] | None = None
         self._rng_seed: str | None = None
 
     def begin(self, name: str, state: Mapping[str, Any], first: int = 0) -> None:
-        """Begin a phase: from here on restore() and save() are for this phase and this state. The newest commit of each
-        phase is kept. first: the steps that the run has done so far; save() counts on from there.
+        """Begins a phase: from now on restore() and save() use this phase and this state. The newest commit of each
+        phase is kept. first: steps that the run has done before this phase. Steps given to save() include them.
 
-        The phase before must have been restored at its end, or have saved its end: only later commits count for this
-        one. Beginning the current phase again changes its state alone.
+        The previous phase must have saved its end, or been restored at its end: only later commits count for the new
+        phase. A call with the name of the current phase only replaces its state.
         """
         self.wait()
         self._state = stateful.check(state)
@@ -131,11 +131,11 @@ class Checkpointer:
         self._check_next = self._check_every > 0
 
     def save(self, step: int, meta: Mapping[str, Any] | None = None, *, compare_all: bool = False) -> Commit:
-        """Commit the state as `step`. If anything fails on any rank, all raise the same CheckpointError, there is no
-        new checkpoint, and the old ones are as they were. `meta`: JSON values for restore(), rank 0's.
+        """Commits the state as `step`. If anything fails on any rank, all raise the same CheckpointError, there is no
+        new checkpoint, and the old ones are as they were. `meta`: JSON values for restore(); rank 0's are saved.
 
-        A save that is on its way is waited for first; should that one fail, it is logged. compare_all: what is to be
-        equal on all ranks is compared on all of them, and not with the next one alone; for the last save of a run.
+        A save in progress ends first; its failure is only logged. compare_all: shared state is compared between all
+        ranks, and not only between neighbours; for the last save of a run.
         """
         try:
             self.wait()
@@ -149,11 +149,11 @@ class Checkpointer:
         return commit
 
     def async_save(self, step: int, meta: Mapping[str, Any] | None = None) -> bool:
-        """Copy the state, and write it while the training goes on. step() or advance_to() commits it, or raises what
-        failed.
+        """Copies the state, and writes it while the training continues. step() or advance_to() commits it, or raises
+        the failure.
 
-        False, and counted in `skipped`, if one is on its way still: its memory is in use, and a storage that cannot
-        keep up must not hold up the training. Raises StateError if the state cannot be saved.
+        Returns False, and counts the save in `skipped`, if another save is in progress: its memory is in use, and slow
+        storage must not delay the training. Raises StateError if the state cannot be saved.
         """
         if self._save is not None:
             self.skipped += 1
@@ -162,27 +162,28 @@ class Checkpointer:
         return True
 
     def step(self) -> Commit | None:
-        """Call it once in each training step, in a loop that has no shared flags. It costs nothing unless a save is on
-        its way; then it is a tiny all-reduce, whose result is read in the next call. Returns the Commit, once; raises
-        as save() does."""
+        """Advances the save in progress. Call it once in each training step of a loop without shared flags. During a
+        save it costs a tiny all-reduce, whose result the next call reads; otherwise nothing. Returns the Commit once.
+        Raises as save() does."""
         if self._save is None:
             return None
         least = self._exchange.exchange(self.progress())
         return self.advance_to(least) if least is not None else None
 
     def progress(self) -> int:
-        """How far this rank has come. Shared flags make the least of all ranks' known to all. No collective."""
+        """Returns the number of stages that this rank has finished, in all saves. Shared flags share the minimum of
+        all ranks. Not collective."""
         return STAGES * self._ended + (self._save.here if self._save is not None else 0)
 
     def advance_to(self, least: int) -> Commit | None:
-        """As step(), for a loop that has shared flags. least: the least progress() of all ranks, known to all of
-        them at the same step."""
+        """Does the work of step() in a loop with shared flags. least: the minimum progress() of all ranks, equal on
+        all of them at the same step."""
         if self._save is None or least <= STAGES * self._ended + self._save.stage:
             return None
         return self._advance(self._save)
 
     def wait(self) -> Commit | None:
-        """Wait until the save that is on its way, if there is one, is committed. Raises as save() does."""
+        """Waits until the save in progress, if there is one, is committed. Raises as save() does."""
         self._exchange.drain()
         commit, save = None, self._save
         try:
@@ -194,7 +195,7 @@ class Checkpointer:
         return commit
 
     def upload(self, seconds: float) -> bool:
-        """With `local`: on rank 0, wait until the store has the newest commit; False if that takes longer."""
+        """With `local`: waits on rank 0 until `url` has the newest commit. Returns False if that takes longer."""
         return self._mirror is None or self._ranks.rank != 0 or self._mirror.wait(seconds)
 
     def _begin(self, step: int, meta: Mapping[str, Any] | None, *, beside: bool, compare_all: bool = False) -> None:
@@ -221,22 +222,22 @@ class Checkpointer:
         try:
             commit = save.advance()
         except LostContact:
-            # Wait for nothing any more, least of all for the exchange: it may wait for a rank that waits for this one
-            # to send, or to end. (A survivor of a killed rank did not end, once in a thousand kills.)
+            # Do not wait here, not even for the exchange: another rank may wait for this rank to send or to end.
+            # (Once in a thousand kills of a rank, another rank did not end.)
             raise
         except CheckpointError:
             self._close(save)
             raise
         if commit is not None:
             self._prove_next = False
-            self._commits += 1  # not _saves: a comparison that has failed is done again
+            self._commits += 1  # not _saves: the next save repeats a failed comparison
             self._check_next = self._check_every > 0 and self._commits % self._check_every == 0
             self.skipped = 0
             self._close(save)
         return commit
 
     def _committed(self, commit: Commit) -> None:
-        """In rank 0's thread."""
+        """Runs in rank 0's thread."""
         if self._on_commit:
             self._on_commit(commit)
         if self._mirror is not None:
@@ -248,12 +249,12 @@ class Checkpointer:
         self._exchange.drain()
 
     def restore(self, step: int | None = None, *, retire_later: bool = False) -> Restored | None:
-        """Load the newest good checkpoint, or that of `step`, into the state. The caller calls restore_rng(). With
-        phases, only checkpoints of this phase count; if `step` belongs to another phase, it is this phase's newest.
+        """Loads the newest good checkpoint, or the one of `step`, into the state. The caller calls restore_rng(). With
+        phases, only checkpoints of this phase count; if `step` belongs to another phase, this phase's newest is loaded.
 
-        None if there are no checkpoints at all. Raises CheckpointError if there are and none is good, and StateError if
-        it does not fit the objects. `retire_later`: commit `step` anew, so that from now on it is the newest and not
-        those of later steps; a run that goes on from an older step wants this, one that only looks does not.
+        Returns None if there are no checkpoints at all. Raises CheckpointError if there are some and none is good, and
+        StateError if it does not fit the objects. `retire_later`: commits `step` again, which makes it newer than the
+        checkpoints of later steps. A run that continues from an older step needs this; a reader does not.
         """
         self.wait()
         choice = choose(self._committer, self._ranks, self._state, step, self._mirror)
@@ -279,26 +280,26 @@ class Checkpointer:
         return Restored(info.step, info.token, meta, not different, *lists, info.world_size)
 
     def peek(self) -> Any:
-        """The `meta` of the newest commit; nothing is loaded. None if there is none that can be read."""
+        """Returns the `meta` of the newest commit without loading state; None if no `meta` can be read."""
         meta = self._ranks.agree(conclude=lambda _: self._committer.newest_meta())
         return unflatten(meta, {}) if meta is not None else None
 
     def restore_from(self, path: str | os.PathLike[str], only: Iterable[str] | None = None) -> Restored:
-        """Start from what another program has saved: a file of torch.save() such as the classic dict of 'model',
-        'optimizer' and 'amp' or 'scaler' (or a URL of one), a folder of torch.distributed.checkpoint, or what Hugging
-        Face, accelerate and Lightning write (library_formats.py).
+        """Starts from a checkpoint of another program: a file of torch.save() such as the classic dict of 'model',
+        'optimizer' and 'amp' or 'scaler' (or a URL of one), a folder of torch.distributed.checkpoint, or the files of
+        Hugging Face, accelerate and Lightning (foreign_formats.py).
 
-        Every tensor in there must find its object, and every module, optimizer, scheduler and scaler here its state;
-        `only` names the objects to restore if that is not so. Raises StateError with the keys that do not fit, and
-        before anything is changed if it would take a pickle to read it. Random numbers stay as they are. Objects that
-        were not restored and have copies of the weights (O2's masters, averages) make them anew."""
+        Every tensor in `path` must belong to an object of the state, and every module, optimizer, scheduler and scaler
+        of the state must be in `path`. Otherwise `only` names the objects to restore. Raises StateError with the keys
+        that do not fit, or before any change if reading needs an unsafe pickle. Random number generators stay as they
+        are. Objects that are not restored and hold copies of the weights (O2's masters, averages) copy them again."""
         self.wait()
         start = self._together(lambda: import_foreign.prepare(os.fspath(path), self._state, only))
         self._together(lambda: import_foreign.put_back(start, self._state))
         return Restored(start.step, "", start.values, exact=False)
 
     def restore_rng(self) -> None:
-        """Set the random number generators as they were. Last of all: a DataLoader's iterator draws from them."""
+        """Sets the random number generators as they were. Call it last: a DataLoader's iterator draws from them."""
         if self._rng is not None:
             rng.apply(self._rng)
         elif self._rng_seed is not None:
@@ -309,7 +310,7 @@ class Checkpointer:
         return f"{self._run}-{self._saves:04d}"
 
     def _load(self, loaded: LoadedCheckpoint) -> list[str]:
-        """Returns, in words, what differs from the checkpoint on any rank."""
+        """Loads the state. Returns the differences from the checkpoint on any rank, in words."""
         here = self._together(lambda: put_back(loaded, self._state, self._ranks.size))
         different = self._ranks.agree(report=here, conclude=lambda every: [*dict.fromkeys(chain(*every))])
         self._rng = loaded.own["rng"] if loaded.own is not None else None
@@ -317,7 +318,7 @@ class Checkpointer:
         return different  # type: ignore[no-any-return]
 
     def _together(self, work: Callable[[], T]) -> T:
-        """Do `work` on every rank. If it fails on one, all raise."""
+        """Calls `work` on every rank. If it fails on one rank, all ranks raise."""
         result, failure = tried(work)
         self._ranks.agree(failure)
         return result  # type: ignore[return-value]

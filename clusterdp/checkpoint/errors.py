@@ -1,8 +1,8 @@
-"""Two more branches of the tree in clusterdp.errors.
+"""Two more exceptions under CheckpointError, for the tree in clusterdp.errors.
 
 CheckpointError           exit 5
-├── ClaimLost             exit 5   another attempt owns the folder now: nothing was committed or deleted any more
-└── LostContact           exit 5   a rank died or hung while all were agreeing
+├── ClaimLost             exit 5   another attempt owns the folder now; this one stops committing and deleting
+└── LostContact           exit 5   a rank died or hung during an agreement of all ranks
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class LostContact(CheckpointError):
 
 
 def not_saved(where: str, error: OSError) -> CheckpointError:
-    """The error for what the storage said while a save was written or committed, with what to do."""
+    """Returns the error to raise when the storage fails during a write or a commit. Its message names a remedy."""
     remedy = "Look at the file system; the checkpoint before this one is as it was."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = "Free some space there, or keep fewer checkpoints."
@@ -31,4 +31,4 @@ def not_saved(where: str, error: OSError) -> CheckpointError:
 
 
 class FailedElsewhere(Exception):
-    """Another rank has failed, and says why at the next agreement. It never leaves this package."""
+    """Another rank has failed, and reports the reason at the next agreement. Never leaves clusterdp.checkpoint."""

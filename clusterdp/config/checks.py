@@ -19,8 +19,8 @@ TIME = re.compile(
 )
 MEMORY = re.compile(r"(?i)\d+[KMGT]?B?")
 SIGNALS = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU".split()
-LEAST_STEPS = 6  # one more than a stopwatch leaves out
-AT_LEAST = {  # the least number -> the keys that may have no smaller one
+LEAST_STEPS = 6  # the measurement leaves out the first 5
+AT_LEAST = {  # minimum -> the keys that may not be smaller
     1: "resources.nodes resources.cpus_per_task resources.tasks_per_node snapshot.max_mb local.cpus_per_node "
     "train.accumulate train.max_steps profile.trace.steps checkpoint.keep_last checkpoint.every_steps "
     "checkpoint.keep_every checkpoint.timeout_s restart.max_attempts restart.chain sweep.samples sweep.parallel "
@@ -29,9 +29,9 @@ AT_LEAST = {  # the least number -> the keys that may have no smaller one
     "checkpoint.check_replicas_every checkpoint.keep_local checkpoint.retry_s rehearse.may_lose "
     + " ".join(f"restart.{cause}.limit restart.{cause}.wait_s" for cause in POLICIES),
 }
-# Above 0.
+# These must be above 0.
 TIMES = "launch.grace_s train.timeout_s restart.hang_after_s checkpoint.every_s metrics.every_s restart.max_hours"
-OURS = {  # options of sbatch that the script needs for itself, and the key that sets them
+OURS = {  # options of sbatch that the script sets itself -> the key for them
     "job-name": "name",
     "output": "logs/ of each attempt, in the run folder",
     "error": "logs/ of each attempt, in the run folder",
@@ -48,7 +48,7 @@ OURS = {  # options of sbatch that the script needs for itself, and the key that
 
 
 def check(config: Config, sources: Mapping[str, str], sections: Collection[str] | None = None) -> None:
-    """Raises ConfigError for the first mistake, with its place. sections: secrets are known not to be in the others."""
+    """Raises ConfigError for the first mistake, with its place. sections: looks for secrets only in these sections."""
     for key, problem, remedy in (
         *secrets(config, sections),
         *_bad_program(config),
@@ -142,7 +142,7 @@ def _bad_train(c: Config) -> Iterator[tuple[str, str, str]]:
         yield "train.powersgd", "has no effect without train.comm_hook: powersgd", "Set that as well"
     scaled = t.amp.level in ("O1", "O2", "O3", "fp16") or t.amp.loss_scale not in (None, 1)
     if t.comm_hook == "powersgd" and (t.on_nan == "skip" or scaled):
-        # The error of a step is added to the next: once not finite, it stays so.
+        # PowerSGD adds the error of a step to the next step: an error that is not finite stays so.
         remedy = "Use level bf16 or O0 without loss_scale and on_nan: stop, or comm_hook: bf16"
         yield "train.comm_hook", "powersgd cannot skip a step, which a loss scale and on_nan: skip need", remedy
     if t.amp.level in ("O2", "O3") and t.strategy in ("fsdp", "hsdp"):
@@ -207,7 +207,7 @@ def _bad_signal(signal: str | None) -> Iterator[tuple[str, str, str]]:
 
 
 def _bad_gpus(r: ResourcesConfig) -> Iterator[tuple[str, str, str]]:
-    """A node's GPUs and those of its ranks, where both are said."""
+    """Checks that a node's GPUs and its ranks' GPUs agree, if both are given."""
     texts = {"gpus_per_node": r.gpus_per_node, "gpus_per_task": r.gpus_per_task}
     counts = [re.fullmatch(r"(?:.*:)?(\d+)", text or "") for text in texts.values()]
     for (key, text), count in zip(texts.items(), counts, strict=True):

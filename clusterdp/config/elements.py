@@ -1,7 +1,7 @@
-"""The elements of a sweep: which values each has, and its config.
+"""The elements of a sweep: the values of each element, and its config.
 
-A config is resolved as for a single run once. For each further element only those sections are resolved again that have
-a swept key or a `${...}`: 1,000 elements take a second.
+The first config is resolved as for a single run. Each further element resolves only sections that have a swept key or a
+`${...}` again: 1,000 elements take a second.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Values = dict[str, Any]  # dotted key -> value
 
 @dataclass(frozen=True)
 class Element:
-    """An element of a sweep. `config` has no `sweep:` any more."""
+    """An element of a sweep. `config` has no `sweep:`."""
 
     number: int
     values: Values
@@ -37,7 +37,7 @@ class Element:
 
 @dataclass(frozen=True)
 class Sweep:
-    """All elements, and the settings of the sweep as a whole. There is at least one element."""
+    """All elements (at least one), and the settings of the sweep as a whole."""
 
     settings: SweepConfig
     elements: Sequence[Element]
@@ -48,13 +48,13 @@ class Sweep:
 
 
 def in_words(values: Mapping[str, Any]) -> str:
-    """`params.lr=0.1 params.seed=3`: as the values would be written after submit."""
+    """Returns `params.lr=0.1 params.seed=3`, the form of the command line."""
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
     return " ".join(f"{key}={text if len(text) <= LONG else text[: LONG - 3] + '...'}" for key, text in texts.items())
 
 
 def resolve_sweep(given: Given) -> Sweep:
-    """ConfigError for a mistake in `sweep:`, or for a value that is refused, with the element that has it."""
+    """Raises ConfigError for a mistake in `sweep:`, or for a refused value, with the element that has it."""
     settings = _settings(given)
     rows = _rows(settings, given)
     first = resolve(_given_with(given, rows[0])).config
@@ -64,7 +64,7 @@ def resolve_sweep(given: Given) -> Sweep:
 
 
 def _settings(given: Given) -> SweepConfig:
-    """The block itself. A `${...}` in its values is for the elements to resolve."""
+    """Returns the block `sweep:`. The elements resolve a `${...}` in its values later."""
     from clusterdp.config import checks
 
     settings = from_plain(SweepConfig, given.values["sweep"])
@@ -133,7 +133,7 @@ def _of_random(settings: SweepConfig) -> list[Values]:
 
 
 def _check_values(rows: Sequence[Values], given: Given) -> None:
-    """Whether there are such keys, and whether each value is of its key's type."""
+    """Raises ConfigError if a key does not exist, or if a value is not of its key's type."""
     places = _places(given)
     for key in rows[0]:
         if key.partition(".")[0] == "sweep":
@@ -154,7 +154,7 @@ def _refuse_twins(rows: Sequence[Values]) -> None:
 
 
 def _given_with(given: Given, row: Values) -> Given:
-    """The given layers, with the values of one element in place of `sweep:`."""
+    """Returns the given layers, with the values of one element instead of `sweep:`."""
     values: dict[str, Any] = {}
     merge(values, {key: value for key, value in given.values.items() if key != "sweep"})
     for key, value in row.items():
@@ -166,7 +166,7 @@ def _given_with(given: Given, row: Values) -> Given:
 
 
 def _places(given: Given) -> dict[str, str]:
-    """The places of a swept key's values: key -> `cfg.yaml:7`."""
+    """Returns the place of each swept key's values: key -> `cfg.yaml:7`."""
     found = {}
     for name, place in given.sources.items():
         section, _, rest = name.partition(".")
@@ -195,7 +195,7 @@ def _further(given: Given, first: Element, rows: Sequence[Values]) -> Iterator[E
 
 
 def _is_plain(row: Values) -> bool:
-    """Whether there is nothing to resolve and nothing to convert in params of these values."""
+    """Returns whether params of these values need no resolving and no conversion."""
     return all(
         value is None
         or type(value) in (bool, int, float)
@@ -205,14 +205,14 @@ def _is_plain(row: Values) -> bool:
 
 
 def _of_params(given: Given, first: Element, rows: Sequence[Values], sections: Collection[str]) -> Iterator[Values]:
-    """The same as OmegaConf, which takes ten times as long."""
+    """Yields the same params as OmegaConf, which takes ten times as long."""
     for row in rows[1:]:
         params = dict(first.config.params)
         for key, value in row.items():
             *above, last = key.split(".")[1:]
             within = params
             for part in above:
-                within[part] = dict(within[part])  # the first element keeps its own
+                within[part] = dict(within[part])  # a copy: the first element keeps its values
                 within = within[part]
             within[last] = value
         yield {"params": params}

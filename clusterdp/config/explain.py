@@ -1,4 +1,4 @@
-"""`clusterdp show --explain`: what each key means, from the comment of its field in tree.py."""
+"""`clusterdp show --explain`: the meaning of each key, from the comment of its field in tree.py."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from clusterdp.wording import did_you_mean
 
 @dataclass(frozen=True)
 class KeyExplanation:
-    """The explanation of one key. `example` is YAML."""
+    """The explanation of one key."""
 
     key: str
-    kind: str  # its type, as tree.py has it
+    kind: str  # its type in tree.py
     default: Any
     meaning: str
-    example: str
+    example: str  # YAML
     unit: str
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class KeyExplanation:
 
 
 def explain(key: str = "") -> str:
-    """Explains the key, all keys below it, or all keys. ConfigError, with what was probably meant, if there is none."""
+    """Explains the key, all keys below it, or all keys. Raises ConfigError, with a similar key, if there is none."""
     everything = list(explanations())
     found = [one for one in everything if not key or one.key == key or one.key.startswith(f"{key}.")]
     if not found:
@@ -49,12 +49,12 @@ def explain(key: str = "") -> str:
 
 
 def key_named(name: str) -> str:
-    """The key whose last word that is, such as `resources.nodes`; empty if there is none."""
+    """Returns the key with this last word, such as `resources.nodes` for `nodes`; empty if there is none."""
     return next((one.key for one in explanations() if one.key.rpartition(".")[2] == name), "")
 
 
 def explanations(tree: Any = None, above: str = "") -> Iterator[KeyExplanation]:
-    """Those of all keys. tree: a section with its defaults; all of them by default."""
+    """Yields the explanations of all keys. tree: a section with its defaults; by default the whole config."""
     tree = Config() if tree is None else tree
     comments = _comments(type(tree))
     for field in dataclasses.fields(tree):
@@ -68,7 +68,7 @@ def explanations(tree: Any = None, above: str = "") -> Iterator[KeyExplanation]:
 
 
 def _comments(tree: type) -> dict[str, str]:
-    """The comment of each field: at the end of its line, or on the lines above it."""
+    """Returns the comment of each field: at the end of its line, or on the lines above it."""
     lines = inspect.getsource(config_module).splitlines()
     found = {}
     for node in ast.parse("\n".join(lines)).body:
@@ -82,7 +82,7 @@ def _comments(tree: type) -> dict[str, str]:
 
 
 def _above(lines: list[str]) -> str:
-    """The comment in which these lines end."""
+    """Returns the comment at the end of these lines."""
     comment = itertools.takewhile(lambda line: line.startswith("# "), map(str.strip, reversed(lines)))
     return " ".join(line.removeprefix("# ") for line in reversed(list(comment)))
 

@@ -1,7 +1,7 @@
 """A layer of a config: a YAML file, `key=value` words, or a mapping; each value with its place.
 
-The places make the errors and `clusterdp show` possible. Keys are checked here against the tree of dataclasses, before
-OmegaConf sees them: its own errors know neither file nor line.
+Error messages and `clusterdp show` use the places. Keys are checked here against the tree of dataclasses, before
+OmegaConf reads them, because OmegaConf's own errors have neither file nor line.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Layer:
 
 
 class OctalError(yaml.YAMLError):
-    """`010`, which YAML 1.1 takes for 8, and those who write it for 10 or for text."""
+    """`010`, which YAML 1.1 reads as 8, while its author means 10 or text."""
 
     def __init__(self, text: str, decimal: int, octal: int):
         self.problem = f"{text} is {octal} to YAML, because of the 0 in front"
@@ -42,11 +42,11 @@ class OctalError(yaml.YAMLError):
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML 1.1 as PyYAML reads it, save for two scalars that bite here."""
+    """YAML 1.1 as PyYAML reads it, except for two kinds of scalars (_resolvers)."""
 
 
 def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
-    """`2:00:00` is a time of Slurm's, not 7200 (sexagesimal); `1e-3` is a number, not a word (as OmegaConf has it)."""
+    """Returns resolvers for `2:00:00` as text (Slurm's time, not 7200) and for `1e-3` as a number, as in OmegaConf."""
     number = re.compile(
         r"[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\.\d[\d_]*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.(?:inf|Inf|INF))$"
         r"|\.(?:nan|NaN|NAN)$"
@@ -73,7 +73,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
 def read_file(path: Path, schema: type, **defaults: Any) -> Layer:
-    """The layer of a YAML file, above those that its `defaults:` name. `defaults` fill keys that none of them has."""
+    """Returns the layer of a YAML file over the files of its `defaults:`. defaults: values of keys that no file has."""
     layer = _file(path, schema, ())
     for key, value in defaults.items():
         layer.values.setdefault(key, value)
@@ -81,7 +81,7 @@ def read_file(path: Path, schema: type, **defaults: Any) -> Layer:
 
 
 def _file(path: Path, schema: type, above: tuple[Path, ...]) -> Layer:
-    """above: the files whose `defaults:` led here."""
+    """Returns the layer of one file. above: the files whose `defaults:` led here."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -114,7 +114,7 @@ def _file(path: Path, schema: type, above: tuple[Path, ...]) -> Layer:
 
 
 def _encoding_of(data: bytes, path: Path) -> str:
-    """Which one it seems to have, or what to do about it."""
+    """Returns the end of the message: the encoding that the file seems to have, and the remedy."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         found = "UTF-16"
     elif b"\0" not in data:
@@ -130,7 +130,7 @@ def _put(layer: Layer, more: Layer) -> None:
 
 
 def read_words(words: Sequence[str], schema: type) -> Layer:
-    """The layer of `key=value` words; a value is YAML: `a=[1,2]`, `a=null`, `a=1e-3` mean what they do in a file."""
+    """Returns the layer of `key=value` words. A value is YAML, as in a file: `a=[1,2]`, `a=null`, `a=1e-3`."""
     layer = Layer()
     for word in words:
         key, equals, text = word.partition("=")
@@ -149,7 +149,7 @@ def read_words(words: Sequence[str], schema: type) -> Layer:
 
 
 def read_mapping(values: Mapping[str, Any], schema: type, place: str = "Python") -> Layer:
-    """The layer of a dictionary. `place`: where it is from, for messages."""
+    """Returns the layer of a dictionary. `place`: its source, for messages."""
     if "defaults" in values:
         raise ConfigError("defaults: only a file can have them. Read a file, or merge the dictionaries.")
     node = _compose(yaml.safe_dump(_plain(values)), "config") or yaml.MappingNode("tag:yaml.org,2002:map", [])
@@ -159,13 +159,13 @@ def read_mapping(values: Mapping[str, Any], schema: type, place: str = "Python")
 
 
 def value_of_text(text: str, where: str) -> Any:
-    """The value of YAML text, as it would be in a file. ConfigError begins with `where`."""
+    """Returns the value of YAML text, as in a file. ConfigError begins with `where`."""
     node = _compose(text, where)
     return None if node is None else _value(node, where)
 
 
 def check_key(key: str, value: Any, schema: type, place: str) -> None:
-    """ConfigError if the tree has no such dotted key, or if the value is not of its type."""
+    """Raises ConfigError if the tree has no such dotted key, or if the value is not of its type."""
     parts = key.split(".")
     hint: Any = schema
     for i, part in enumerate(parts):
@@ -184,7 +184,7 @@ def check_key(key: str, value: Any, schema: type, place: str) -> None:
         first = dataclasses.fields(hint)[0].name
         raise ConfigError(f"{place}: {key}: has keys of its own. Name one of them, as {key}.{first}.")
     if str in (hint, *typing.get_args(hint)) and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return  # it is taken as it is written
+        return  # a number counts as text here
     _check_type(value, hint, key, place, {})
 
 
@@ -200,7 +200,7 @@ def _plain(value: Any) -> Any:
 
 
 def merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
-    """Mappings are merged key by key; anything else, lists too, is replaced."""
+    """Merges mappings key by key, and replaces any other value, lists too."""
     for key, value in more.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
             merge(into[key], value)
@@ -225,7 +225,7 @@ def _indentation(line: str) -> str:
 
 
 def compose(text: str, loader: Any, where: str) -> Any:
-    """yaml.compose(), which goes down level by level in C, and crashes where there are too many."""
+    """Calls yaml.compose() after a check of the depth: its recursion in C crashes on too many levels."""
     depth = 0
     for event in yaml.parse(text, Loader=loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -237,7 +237,7 @@ def compose(text: str, loader: Any, where: str) -> Any:
 
 
 def _check_size(node: Any, where: str) -> None:
-    """An alias may stand within what it names, and a dozen lines of aliases for a thousand million values."""
+    """Refuses large trees: an alias may contain itself, and a dozen lines of aliases stand for 1,000 million values."""
     seen, todo = 0, [(node, 0)]
     while todo:
         node, depth = todo.pop()
@@ -253,7 +253,7 @@ def _check_size(node: Any, where: str) -> None:
 def _mapping(
     node: Any, schema: type | None, at: tuple[str, ...], place: Any, sources: dict[str, str]
 ) -> dict[str, Any]:
-    """A mapping node as a dictionary, its keys checked against the dataclass `schema` (None: any keys)."""
+    """Returns a mapping node as a dictionary, its keys checked against the dataclass `schema` (None: any keys)."""
     hints = typing.get_type_hints(schema) if schema else {}
     textual = {f.name for f in dataclasses.fields(schema) if f.metadata.get("text")} if schema else set()
     result: dict[str, Any] = {}
@@ -309,7 +309,7 @@ def _check_type(value: Any, hint: Any, dotted: str, place: str, sources: Mapping
 
 
 def _texts(node: Any) -> Any:
-    """The same node with its scalars as they are written: where the tree wants text, `account: no`, `time: 30` and
+    """Returns the node with its scalars as text: if the key's type is text, `account: no`, `time: 30` and
     `command: [prog, 1e-3]` are words, not values."""
     text = "tag:yaml.org,2002:str"
     if isinstance(node, yaml.ScalarNode):
@@ -324,7 +324,7 @@ def _value(node: Any, where: str) -> Any:
     loader = _Loader("")
     try:
         return loader.construct_document(node)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that is none, a number of 5,000 digits
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: an invalid date, a number of 5,000 digits
         shown = str(node.value)[:60]
         problem = getattr(error, "problem", None) or "it cannot be read as a value"
         remedy = getattr(error, "remedy", "Put it in quotes, or write another")
@@ -347,7 +347,7 @@ def _meant(key: str, path: tuple[str, ...], schema: type) -> str:
         return meant
     from clusterdp.config.explain import key_named
 
-    if meant := key_named(key.removeprefix("slurm_")):  # as submitit has it
+    if meant := key_named(key.removeprefix("slurm_")):  # submitit's prefix
         return f"Did you mean {meant}?"
     where = ".".join(path[:-1]) or "the top level"
     return f"Keys of {where}: {', '.join(names)}. What your code takes goes under params."

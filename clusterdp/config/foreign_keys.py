@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-KEYS = {  # what to write -> the other names of it
+KEYS = {  # key to write -> its names in other tools
     "resources.nodes": "num_nodes nnodes n_nodes num_machines",
     "resources.tasks_per_node": "ntasks ntasks_per_node tasks num_tasks num_processes ranks "
     "processes_per_node workers_per_node",
@@ -32,7 +32,7 @@ KEYS = {  # what to write -> the other names of it
     "train.accumulate": "accumulate_grad_batches gradient_accumulation_steps",
     "train.clip_norm": "gradient_clip_val max_grad_norm",
 }
-# Options of sbatch without a key here: they go below extra.
+# Options of sbatch that have no key of their own: they belong below resources.extra.
 OPTIONS = frozenset(
     "begin bell comment cpus_per_gpu deadline delay_boot dependency distribution gpu_bind gpu_freq gpus_per_socket "
     "gres_flags hint licenses mail_type mail_user mem_bind mem_per_cpu mem_per_gpu mincpus network "
@@ -52,7 +52,7 @@ _OF = {name: key for key, names in KEYS.items() for name in names.split()}
 
 
 def key_for(name: str) -> str:
-    """`resources.nodes` for `num-nodes`; empty for a name that no other tool has."""
+    """Returns `resources.nodes` for `num-nodes`; empty for a name that no other tool has."""
     plain = name.lower().replace("-", "_").removeprefix("slurm_")
     if plain in PARAMS:
         return f"params.{name}"
@@ -60,7 +60,7 @@ def key_for(name: str) -> str:
 
 
 def remedy_for(name: str) -> str:
-    """A sentence; empty for a name that no other tool has."""
+    """Returns the remedy as a sentence; empty for a name that no other tool has."""
     if name.lower() in LOGS:
         return "Leave it out: each rank has a log of its own in the run folder, which run_dir names."
     key = key_for(name)

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 Kind = TypeVar("Kind", bound="DataclassInstance")
-BLOCKS = ("grid", "zip", "points", "random")  # of `sweep:`, each of which makes it a sweep
+BLOCKS = ("grid", "zip", "points", "random")  # of `sweep:`; one of them is enough for a sweep
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A config, and where each value that is not a default came from: dotted key -> `cfg.yaml:7`."""
+    """A config, and the source of each value that is not a default: dotted key -> `cfg.yaml:7`."""
 
     config: Config
     sources: Mapping[str, str]
@@ -37,19 +37,19 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Given:
-    """The merged layers; nothing is resolved or checked yet beyond types."""
+    """The merged layers, not yet resolved, and checked only for types."""
 
     values: dict[str, Any]
     sources: Mapping[str, str]
 
     @property
     def sweeps(self) -> bool:
-        """Whether it is several runs."""
+        """Whether the config describes several runs."""
         return any((self.values.get("sweep") or {}).get(block) for block in BLOCKS)
 
 
 def load(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
-    """The config of a YAML file and `key=value` words. ConfigError names file, line, key, mistake and remedy."""
+    """Returns the config of a YAML file and `key=value` words. ConfigError names file, line, key, mistake, remedy."""
     return load_with_sources(path, overrides).config
 
 
@@ -58,13 +58,13 @@ def load_with_sources(path: str | os.PathLike[str], overrides: Sequence[str] = (
 
 
 def from_mapping(values: Mapping[str, Any], overrides: Sequence[str] = (), place: str = "Python") -> Config:
-    """The config of a plain dictionary, as Python code passes it. `place`: where it is from, for messages."""
+    """Returns the config of a plain dictionary from Python code. `place`: its source, for messages."""
     return resolve(read(values, overrides, place=place)).config
 
 
 def from_resolved(values: Mapping[str, Any], overrides: Sequence[str] = (), place: str = "Python") -> Config:
-    """The same of values that were resolved before. They hold no interpolation: a `${HOME}` in them is meant for a
-    shell, and stays. Nor is the text of their command judged again: a `&` in it may be of a param."""
+    """Returns the config of values that were resolved before. Such values have no interpolation: a `${HOME}` is meant
+    for a shell, and stays. The text of their command is not judged again, because a `&` may come from a param."""
     given = read(_escaped(values), overrides, place=place)
     return resolve(given, judged=place).config
 
@@ -83,8 +83,8 @@ def read(
     sweeps: Sequence[str] = (),
     place: str = "Python",
 ) -> Given:
-    """The layers of a YAML file or a dictionary, merged. sweeps: `KEY=VALUES` words, as `--sweep` takes them. place:
-    where a dictionary is from."""
+    """Returns the merged layers of a YAML file or a dictionary. sweeps: `KEY=VALUES` words of `--sweep`. place: the
+    source of a dictionary."""
     from clusterdp.config import files
 
     profile = site_profile()
@@ -107,10 +107,10 @@ def read(
 
 
 def resolve(given: Given, judged: str = "") -> Loaded:
-    """Convert to the types of the tree, resolve `${...}`: OmegaConf's work; then our own checks.
+    """Converts to the types of the tree and resolves `${...}`, with OmegaConf; then runs clusterdp's own checks.
 
-    judged: the place of which the text of the command is not judged."""
-    from omegaconf import OmegaConf  # 80 ms, which only loading a config pays
+    judged: a command from this place is not judged again for shell syntax."""
+    from omegaconf import OmegaConf  # 80 ms, only when a config is loaded
     from omegaconf.errors import OmegaConfBaseException
 
     from clusterdp.config import checks
@@ -128,41 +128,41 @@ def resolve(given: Given, judged: str = "") -> Loaded:
 
 
 def refuse_shell_text(command: Any, place: str) -> None:
-    """ConfigError for a command, as it stands in the config, that holds what only a shell acts on. A list of words may
-    hold anything."""
+    """Raises ConfigError for a command, as written in the config, that has shell syntax. A list of words may have any
+    text."""
     if not isinstance(command, str):
         return
     from clusterdp.config.secrets import holds_secret
     from clusterdp.config.shell_words import for_a_shell
 
-    if (found := for_a_shell(command)) and not holds_secret(command):  # which is refused in other words, and not shown
+    if (found := for_a_shell(command)) and not holds_secret(command):  # a secret: refused elsewhere, not shown
         raise ConfigError(f"{place}: command: {found[0]}. {found[1]}.")
 
 
 def as_words(value: Any) -> Any:
-    """The words of `command:`. One that is `${params.lr}` alone is a number so far."""
+    """Returns the words of `command:` as text. A word that is only `${params.lr}` is still a number before."""
     if not isinstance(value, list):
         return value
     return [str(word) if isinstance(word, (int, float)) else word for word in value]
 
 
 def merged(given: Given, whole: bool = False) -> DictConfig:
-    """OmegaConf's tree of what is given and the defaults. Its own errors are OmegaConf's, which explain() explains.
-    whole: with the sections that are not given."""
+    """Returns OmegaConf's tree of the given values and the defaults. Raises OmegaConf's errors, which explain() turns
+    into ConfigErrors. whole: with the sections that are not given."""
     from omegaconf import OmegaConf
 
     for key, text in _texts(given.values):
         if text == "???":
             raise ConfigError(f"{key}: has no value (???). Give one: {key}=VALUE.")
-    # Unsafe, and without copies: these trees are used nowhere else.
+    # The unsafe merge, without copies, because no other code uses these trees.
     kind = Config if whole else _schema(given.values)
     schema = OmegaConf.structured(kind, flags={"no_deepcopy_set_nodes": True})
     return cast("DictConfig", OmegaConf.unsafe_merge(schema, OmegaConf.create(given.values)))
 
 
 def _schema(values: Mapping[str, Any]) -> type:
-    """Config without the sections that are not given: OmegaConf takes 15 ms for all of them. The whole of it where an
-    interpolation may name them."""
+    """Returns Config without the sections that are not given, because OmegaConf takes 15 ms for all sections. Returns
+    the whole Config if an interpolation may name them."""
     if any("${" in text for _, text in _texts(values)):
         return Config
     hints = typing.get_type_hints(Config)
@@ -172,7 +172,7 @@ def _schema(values: Mapping[str, Any]) -> type:
 
 
 def _texts(value: Any, at: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted key, text) of every text that stands there."""
+    """Yields (dotted key, text) of every text in `value`."""
     if isinstance(value, str):
         yield at, value
     elif isinstance(value, Mapping):
@@ -184,7 +184,7 @@ def _texts(value: Any, at: str = "") -> Iterator[tuple[str, str]]:
 
 
 def explain(error: Exception, sources: Mapping[str, str]) -> ConfigError:
-    """OmegaConf's error in one line, with the place and the remedy."""
+    """Returns OmegaConf's error in one line, with the place and the remedy."""
     key = str(getattr(error, "full_key", None) or getattr(error, "key", None) or "config")
     said = str(error).splitlines()[0] if str(error) else type(error).__name__
     place = f"{sources[key]}: " if key in sources else ""
@@ -201,7 +201,7 @@ def explain(error: Exception, sources: Mapping[str, str]) -> ConfigError:
 
 
 def site_profile() -> Path | None:
-    """$CLUSTERDP_SITE, else site.yaml in the user's, else in the machine's configuration folder."""
+    """Returns $CLUSTERDP_SITE, else site.yaml in the user's, else in the machine's configuration folder."""
     named = os.environ.get("CLUSTERDP_SITE")
     if named:
         if not Path(named).is_file():
@@ -214,20 +214,20 @@ def site_profile() -> Path | None:
 
 
 def user_profile() -> Path:
-    """The path of the user's own site profile, if there is one."""
+    """Returns the path for the user's own site profile, which may not exist."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "clusterdp", "site.yaml")
 
 
 def dump(config: Config, known: dict[str, tuple[Any, str]] | None = None) -> str:
-    """The resolved config as YAML text, which `read_resolved` reads back.
+    """Returns the resolved config as YAML text, which `read_resolved` reads back.
 
-    known: the sections that were dumped before, with their texts, for configs that share most of them.
+    known: the sections that were dumped before, with their texts, for configs that share most sections.
     """
     import yaml
 
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # a fifth of the time
     known = {} if known is None else known
-    names = [each.name for each in dataclasses.fields(config) if each.name != "defaults"]  # their values are here
+    names = [each.name for each in dataclasses.fields(config) if each.name != "defaults"]  # their values are in it
     for name in names:
         value = getattr(config, name)
         if name not in known or known[name][0] is not value:
@@ -238,17 +238,17 @@ def dump(config: Config, known: dict[str, tuple[Any, str]] | None = None) -> str
 
 
 def from_plain(kind: type[Kind], values: Mapping[str, Any], unknown: list[str] | None = None, at: str = "") -> Kind:
-    """A Config, or one section of it, from plain dictionaries, as `read_resolved` gives them. Values are not converted.
+    """Returns a Config, or one section of it, from plain dictionaries of `read_resolved`. Values are not converted.
 
-    A key that is missing has its default; so has a section that is null. The dotted name of a key that `kind` does not
+    A missing key gets its default, and so does a section that is null. The dotted name of a key that `kind` does not
     have is appended to `unknown`. at: the dotted name of the section itself, with a dot at its end.
-    ConfigError for a section that is not a mapping.
+    Raises ConfigError for a section that is not a mapping.
     """
     given: dict[str, Any] = {}
     kinds = {each.name: each.default_factory for each in dataclasses.fields(kind)}
     for name, value in values.items():
         section = kinds.get(name)
-        section = getattr(section, "func", section)  # of a partial: a section with other defaults
+        section = getattr(section, "func", section)  # a partial is a section with other defaults
         if section is None:
             if unknown is not None:
                 unknown.append(f"{at}{name}")
@@ -262,8 +262,8 @@ def from_plain(kind: type[Kind], values: Mapping[str, Any], unknown: list[str] |
 
 
 def read_resolved(path: Path) -> dict[str, Any]:
-    """The config that `dump` wrote, as plain dictionaries and lists: for the compute node, where omegaconf need not be
-    loaded. ConfigError if the file is not what `dump` writes."""
+    """Returns a config that `dump` wrote, as plain dictionaries and lists, so that the compute node need not load
+    omegaconf. Raises ConfigError if the file is not such a config."""
     import yaml
 
     from clusterdp.config.files import compose

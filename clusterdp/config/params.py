@@ -1,7 +1,7 @@
-"""Does a value of `params:` fit what the entry says of that parameter? Asked at submit, and again in the job.
+"""Checks that values of `params:` fit the entry's annotations and defaults, at submit and again in the job.
 
-An annotation is judged by its text, for at submit the user's module is not imported. Only a clear contradiction is
-refused: names that are not known here (an Enum, a class of the user's own) take anything.
+An annotation is judged by its text, because submit does not import the user's module. Only a clear contradiction is
+refused: unknown names (an Enum, a class of the user's own) accept anything.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from clusterdp.wording import did_you_mean
 
 Fits = Callable[[Any, Sequence[ast.expr]], bool]
 
-NUMBERS = (int, float)  # True and False are numbers in Python, too
+NUMBERS = (int, float)  # with True and False, which are numbers in Python
 MODULES = {"typing", "t", "tp", "typing_extensions", "collections", "abc", "pathlib", "builtins", "os"}
 
 
 def check_value(name: str, value: Any, annotation: str | None, default: Any, entry: str) -> None:
-    """EntryError if `value` contradicts the annotation, or without one a default that is a number or a truth value.
+    """Raises EntryError if `value` contradicts the annotation, or without one a default that is a number or a bool.
 
-    `annotation`: as text, None if there is none. `default`: the value itself; anything else than a plain value if
-    there is none or it is not known.
+    `annotation`: as text, None if there is none. `default`: the value itself; any object that is not a plain value if
+    there is no default, or an unknown one.
     """
     if annotation is None:
         wanted = type(default).__name__
@@ -41,7 +41,7 @@ def check_value(name: str, value: Any, annotation: str | None, default: Any, ent
 
 
 def check_names(taken: Mapping[str, bool], entry: str, params: Mapping[str, Any], any_name: bool = False) -> None:
-    """EntryError for a param that the entry does not take, or lacks. taken: name -> whether it is needed."""
+    """Raises EntryError for a param that the entry does not take, or needs. taken: name -> whether it is needed."""
     for name in params:
         if name not in taken and not any_name:
             hint = did_you_mean(name, taken, f"It takes {', '.join(taken) or 'none'}.", prefix="params.")
@@ -52,7 +52,7 @@ def check_names(taken: Mapping[str, bool], entry: str, params: Mapping[str, Any]
 
 
 def check_handle(name: str, annotation: str | None, default: Any, entry: str, params: Mapping[str, Any]) -> None:
-    """EntryError if the first parameter, which gets the job handle, is meant for a value."""
+    """Raises EntryError if the first parameter, which gets the job handle, is meant for a value."""
     if _is_plain(annotation, default):
         raise EntryError(f"entry: {entry} takes {name} first, which would get the job handle. Put job before {name}.")
     if name in params:
@@ -63,7 +63,7 @@ def check_handle(name: str, annotation: str | None, default: Any, entry: str, pa
 
 
 def _is_plain(annotation: str | None, default: Any) -> bool:
-    """`lr: float`, or `lr=0.1`."""
+    """Returns whether a parameter is like `lr: float`, or `lr=0.1`."""
     if annotation is None:
         return isinstance(default, (str, *NUMBERS))
     parsed = _parsed(annotation)
@@ -98,7 +98,7 @@ def _fits(value: Any, wanted: ast.expr | None) -> bool:
 
 
 def _name(wanted: ast.expr) -> str:
-    """`list` of `list[int]`, `Optional` of `typing.Optional[int]`; empty for what another module calls so."""
+    """Returns `list` for `list[int]`, `Optional` for `typing.Optional[int]`; empty for names of unknown modules."""
     if isinstance(wanted, ast.Subscript):
         return _name(wanted.value)
     if isinstance(wanted, ast.Attribute):
@@ -139,7 +139,7 @@ SCALARS: dict[str, Callable[[Any], bool]] = {
     "float": lambda value: isinstance(value, NUMBERS),
     "int": lambda value: isinstance(value, int) or (isinstance(value, float) and value.is_integer()),  # 1e3
     "bool": lambda value: isinstance(value, NUMBERS),
-    "str": lambda value: isinstance(value, (str, *NUMBERS)),  # a tag of 2024, which YAML takes for a number
+    "str": lambda value: isinstance(value, (str, *NUMBERS)),  # a tag of 2024, which YAML reads as a number
 }
 CONTAINERS: dict[str, Fits] = {
     **dict.fromkeys(("list", "List", "set", "Set", "frozenset", "FrozenSet", "MutableSequence"), _is_list),

@@ -1,4 +1,4 @@
-"""The values of one key of a sweep, from how they are written: a list, `range(5)`, or for `random` a distribution."""
+"""The values of one key of a sweep, from a list, `range(5)`, or for `random` a distribution."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ FUNCTION = re.compile(r"\s*([a-z]+)\((.*)\)\s*", re.DOTALL)
 DISTRIBUTIONS = ("uniform", "log", "choice")
 CALL = re.compile(rf"\s*(range|{'|'.join(DISTRIBUTIONS)})\(")
 FORMS = "Write a list, range(5), or for sweep.random uniform(0, 1), log(1e-5, 1e-2) or choice(16, 32)"
-MOST = 10_000  # elements; a table of more is read by nobody, and Slurm's MaxJobCount is 10,000 by default
+MOST = 10_000  # elements: Slurm's MaxJobCount is 10,000 by default, and a longer table is unreadable
 
 
 def read_sweeps(words: Sequence[str]) -> Layer:
-    """The layer of `KEY=VALUES` words: `params.lr=0.1,0.01`, `params.seed=range(5)`, `params.lr=log(1e-5,1e-2)`.
+    """Returns the layer of `KEY=VALUES`: `params.lr=0.1,0.01`, `params.seed=range(5)`, `params.lr=log(1e-5,1e-2)`.
 
     A comma separates values, which are YAML. A single list is the list of the values."""
     layer = Layer()
@@ -38,7 +38,7 @@ def read_sweeps(words: Sequence[str]) -> Layer:
 
 
 def _listed(text: str, where: str) -> Any:
-    # Within brackets, a word of YAML has no braces outside of quotes.
+    # Quotes words with ${...}: within brackets, a word of YAML must not have braces without quotes.
     quoted = re.sub(r"(?<![^\s,\[])[^\s,\"'\[\]{]*\$\{[^}]*\}[^\s,\"'\[\]]*", r'"\g<0>"', text)
     try:
         items = value_of_text(f"[{quoted}]", where) if text.strip() else []
@@ -54,7 +54,7 @@ def _listed(text: str, where: str) -> Any:
 
 
 def values_of(given: Any, key: str) -> list[Any]:
-    """The values of a key of `grid` or `zip`. ConfigError names `key`, as `sweep.grid.params.lr`."""
+    """Returns the values of a key of `grid` or `zip`. ConfigError names `key`, such as `sweep.grid.params.lr`."""
     _refuse_nested(given, key)
     if isinstance(given, str) and (function := FUNCTION.fullmatch(given)):
         if function[1] == "range":
@@ -93,7 +93,7 @@ def _range(given: str, inside: str, key: str) -> list[int]:
 
 
 def draws_of(given: Any, key: str, samples: int, seed: int) -> list[Any]:
-    """`samples` values of a key of `random`. The same seed and key give the same values. Numbers have six digits."""
+    """Draws `samples` values of a key of `random`. Equal seed and key give equal values. Numbers have six digits."""
     _refuse_nested(given, key)
     function = FUNCTION.fullmatch(given) if isinstance(given, str) else None
     if not function or function[1] not in DISTRIBUTIONS:

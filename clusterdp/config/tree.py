@@ -1,6 +1,6 @@
-"""The config tree: what a user can write in the YAML file, with the default and one comment for each key.
+"""The config tree: every key of the YAML file, with its default and one comment, which `show --explain` prints.
 
-Units are in the names; fields that are Slurm's have Slurm's word and form.
+Units are in the names. Fields for Slurm's options have Slurm's word and form.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
-TEXT = {"text": True}  # its scalars are taken as they are written, not as numbers or truth values
+TEXT = {"text": True}  # scalars of the field are kept as written, not read as numbers or truth values
 
 
 class Section:
-    """Equality and text of every section. dataclass would compile both for each, 3 ms of every verb."""
+    """Equality and text of every section. dataclass would compile both for each section, 3 ms of every verb."""
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
@@ -28,20 +28,20 @@ class Section:
 class ResourcesConfig(Section):
     """The request to Slurm, in Slurm's words: `cpus_per_task` is `--cpus-per-task`."""
 
-    nodes: int = 1  # of the job; e.g. `4`
-    tasks_per_node: int | None = None  # ranks on each node; default: one a GPU, else 1; e.g. `8`
-    cpus_per_task: int = 1  # for each rank, whatever the launcher; e.g. `12`
-    gpus_per_node: str | None = None  # a number, or one with a type; e.g. `a100:4`
-    gpus_per_task: str | None = None  # each rank then sees only its own; e.g. `1`
-    mem: str | None = None  # of each node, in MB or with K, M, G, T; `0` is all of it; e.g. `64G`
+    nodes: int = 1  # number of nodes of the job; e.g. `4`
+    tasks_per_node: int | None = None  # ranks on each node; default: one per GPU, else 1; e.g. `8`
+    cpus_per_task: int = 1  # CPUs of each rank, with any launcher; e.g. `12`
+    gpus_per_node: str | None = None  # a number, or a type and a number; e.g. `a100:4`
+    gpus_per_task: str | None = None  # GPUs of each rank, which then sees only these; e.g. `1`
+    mem: str | None = None  # memory of each node, in MB or with K, M, G, T; `0` is all of it; e.g. `64G`
     time: str | None = None  # the time limit: minutes, H:M:S or D-H:M:S; default: the partition's; e.g. `1-12:00:00`
-    partition: str | None = None  # one, or several to choose from; default: the cluster's; e.g. `gpu,preemptible`
-    account: str | None = None  # which one is charged; default: the user's own; e.g. `vision`
+    partition: str | None = None  # a partition, or several to choose from; default: the cluster's; e.g. `gpu,debug`
+    account: str | None = None  # the account that is charged; default: the user's own; e.g. `vision`
     qos: str | None = None  # quality of service; default: the account's; e.g. `high`
     constraint: str | None = None  # features that nodes must have; e.g. `a100&nvlink`
-    nodelist: str | None = None  # nodes that must be among those of the job; e.g. `n[1-4]`
-    exclude: str | None = None  # nodes that must not be among them; e.g. `n7`
-    reservation: str | None = None  # the name of one of the site's; e.g. `workshop`
+    nodelist: str | None = None  # nodes that the job must get, with others if it needs more; e.g. `n[1-4]`
+    exclude: str | None = None  # nodes that the job must not get; e.g. `n7`
+    reservation: str | None = None  # the name of a reservation at the site; e.g. `workshop`
     gres: str | None = None  # generic resources of each node, beside GPUs; e.g. `shard:2`
     exclusive: bool = False  # no other jobs on the nodes; e.g. `true`
     # Any other option of sbatch, by its long name: `true` for one without a value; e.g. `{mail-type: END}`
@@ -53,8 +53,8 @@ class ContainerConfig(Section):
     """The container of the ranks; the batch script runs outside."""
 
     image: str | None = None  # Pyxis: a reference or .sqsh; Apptainer: a .sif; e.g. `nvcr.io#nvidia/pytorch:24.10-py3`
-    runtime: str = "pyxis"  # what the cluster has: pyxis or apptainer; e.g. `apptainer`
-    # Folders to mount inside, FROM:TO or FROM:TO:ro; the run folder always is; e.g. `[/data:/data]`
+    runtime: str = "pyxis"  # the cluster's container runtime: pyxis or apptainer; e.g. `apptainer`
+    # Folders to mount inside, FROM:TO or FROM:TO:ro; the run folder is always mounted; e.g. `[/data:/data]`
     mounts: list[str] = field(default_factory=list)
 
 
@@ -62,14 +62,14 @@ class ContainerConfig(Section):
 class LaunchConfig(Section):
     """How the ranks are started."""
 
-    launcher: str = "srun"  # srun: one task of srun a rank; torchrun: one agent a node; e.g. `torchrun`
-    template: str | None = None  # a script template of your own in place of ours; e.g. `mine.sbatch.j2`
+    launcher: str = "srun"  # srun: one task of srun per rank; torchrun: one agent per node; e.g. `torchrun`
+    template: str | None = None  # a script template of your own; e.g. `mine.sbatch.j2`
     # The interpreter of `entry:` jobs; default: the one that submits; e.g. `/opt/env/bin/python`
     python: str | None = None
     # The interpreter of the batch program, on the first node and outside of any container; default: the one that
     # submits, else the system's. Python 3.6 is enough; e.g. `/usr/libexec/platform-python`
     host_python: str | None = None
-    # Variables of the ranks; they are written to job.sbatch, so no secrets; e.g. `{NCCL_DEBUG: WARN}`
+    # Variables of the ranks; they are written to job.sbatch, so secrets are refused; e.g. `{NCCL_DEBUG: WARN}`
     env: dict[str, str] = field(default_factory=dict)
     # Variables of your environment that go with the job and are written to no file; e.g. `[WANDB_API_KEY]`
     secrets: list[str] = field(default_factory=list)
@@ -78,14 +78,14 @@ class LaunchConfig(Section):
     modules: list[str] = field(default_factory=list)  # `module load` of each, before setup; e.g. `[cuda/12.4]`
     # Bash lines, run once, on the first node, before the ranks start; e.g. `source ~/envs/torch/bin/activate`
     setup: Any = field(default=None, metadata=TEXT)
-    # record: `clusterdp why` shows the lines of setup that failed. stop: each of them ends the attempt as a crash at
-    # its start. A line whose program, file or folder is not there does that in any case; e.g. `stop`
+    # record: `clusterdp why` shows the lines of setup that failed. stop: a line that fails ends the attempt as a crash
+    # at its start. A line whose program, file or folder is missing always ends the attempt; e.g. `stop`
     setup_errors: str = "record"
-    # NAME@SECONDS: a signal sent that long before the time limit; entry jobs get one by default; e.g. `USR2@90`
+    # NAME@SECONDS: a signal, sent SECONDS before the time limit; entry jobs get one by default; e.g. `USR2@90`
     signal: str | None = None
     # Entry jobs stop this long before the end of the time, and earlier if steps and saves take longer; e.g. `120`
     grace_s: int = 60
-    # Look at each node before the ranks start (GPUs, memory, disk, network), and go elsewhere if one fails; e.g. `true`
+    # Check each node before the ranks start (GPUs, memory, disk, network); requeue to others if one fails; e.g. `true`
     preflight: bool = False
     container: ContainerConfig = field(default_factory=ContainerConfig)
 
@@ -95,7 +95,7 @@ class SnapshotConfig(Section):
     """The part of the submit directory that is copied to the run folder: files that git knows or does not ignore."""
 
     enabled: bool = True  # false: the job runs in the submit directory, as it is when each attempt starts; e.g. `false`
-    max_mb: int = 100  # a larger snapshot is refused, with the names of what is large; e.g. `500`
+    max_mb: int = 100  # a larger snapshot is refused, with the names of its largest files; e.g. `500`
     link: list[str] = field(default_factory=list)  # paths that are linked, not copied: data, outputs; e.g. `[data]`
 
 
@@ -110,17 +110,17 @@ class CheckpointConfig(Section):
     storage_options: dict[str, Any] = field(default_factory=dict)
     timeout_s: float = 60.0  # for one answer of the store; e.g. `120`
     retry_s: float = 120.0  # how long a store that does not answer is retried before a save fails; e.g. `600`
-    keep_last: int = 3  # how many of the newest are kept; e.g. `5`
-    keep_every: int | None = None  # and every n-th of all commits; e.g. `10`
+    keep_last: int = 3  # how many of the newest checkpoints are kept; e.g. `5`
+    keep_every: int | None = None  # every n-th of all commits is kept, too; e.g. `10`
     # Commit to the run folder first, keep this many there, and copy them to url when the store can be reached; e.g. `2`
     keep_local: int = 0
-    async_save: bool = True  # write while the training goes on; only the save before a stop is waited for; e.g. `false`
+    async_save: bool = True  # write while the training continues; it waits only for the save at a stop; e.g. `false`
     max_failures: int = 3  # how many periodic saves in a row may fail before the training waits for one; e.g. `10`
     # Compare the ranks' state at the first of every n saves; the attempt ends if it differs; 0: never; e.g. `10`
     check_replicas_every: int = 1
     # The start of a new run: a file or folder of torch, Hugging Face, accelerate or Lightning; e.g. `old/model.pt`
     start_from: str | None = None
-    # what of the state to take from there; default: all; e.g. `[model]`
+    # The parts of the state to take from start_from; default: all; e.g. `[model]`
     start_only: list[str] = field(default_factory=list)
 
 
@@ -128,35 +128,35 @@ class CheckpointConfig(Section):
 class PolicyConfig(Section):
     """The policy after an attempt that ended for one cause."""
 
-    limit: int | None = None  # how often the run goes on after such an end; none: always; e.g. `3`
-    wait_s: float = 0  # the least time until the next attempt begins, twice as long each time in a row; e.g. `30`
+    limit: int | None = None  # how often the run continues after such an end; none: always; e.g. `3`
+    wait_s: float = 0  # the minimum time until the next attempt begins, doubled each time in a row; e.g. `30`
     avoid_node: bool = False  # later attempts run on other nodes, if there are enough; e.g. `true`
 
 
 @dataclass(eq=False, repr=False)
 class RestartConfig(Section):
-    """When a job that has ended is started again. For each cause there is a policy: limit, wait_s and avoid_node."""
+    """When a job that has ended is started again. Each cause has a policy: limit, wait_s and avoid_node."""
 
-    requeue: bool = True  # false: `--no-requeue`, and the job ends where it is stopped; e.g. `false`
-    # requeue: the same job again; resubmit: a new job after it, where a site forbids requeue; e.g. `resubmit`
+    requeue: bool = True  # false: `--no-requeue`, and the job ends with its first attempt; e.g. `false`
+    # requeue: the same job again; resubmit: a new job after it, for sites that forbid requeue; e.g. `resubmit`
     how: str = "requeue"
     # With resubmit: the next job waits in the queue while one runs, up to so many jobs in all; e.g. `5`
     chain: int | None = None
-    # How often faults are tried again, crash, start, memory, hung and disk together; exit 126 and 127 once; e.g. `0`
+    # How often faults (crash, start, memory, hung, disk together) are tried again; exit 126 and 127 once; e.g. `0`
     max_crashes: int = 3
-    # How many attempts in a row may make no newer checkpoint; other than entry jobs: exit 75 within a minute; e.g. `3`
+    # How many attempts in a row may make no newer checkpoint; if not entry jobs: exit 75 within a minute; e.g. `3`
     max_no_progress: int = 5
-    max_attempts: int | None = None  # of one job and all its requeues, for whatever cause; e.g. `100`
+    max_attempts: int | None = None  # the attempts of one job, with its requeues for any cause; e.g. `100`
     # No attempt starts after so many allocated hours without a newer checkpoint; default: 48 for entry jobs; e.g. `12`
     max_hours: float | None = None
-    from_step: int | None = None  # go on from this checkpoint (set by `resume --from`); e.g. `1000`
-    # After so many seconds without progress of the slowest rank a hang is reported, in entry jobs and own_job();
-    # default: 5 times the longest step so far, at least 300. The first step, restore, evaluation, save and what is
-    # outside of the loop may take longer: up to 0.9 of train.timeout_s where other ranks wait for it. Of command: and
-    # script: only where it is set: their program hangs if it prints nothing and uses no CPU time; e.g. `600`
+    from_step: int | None = None  # continue from this checkpoint (set by `resume --from`); e.g. `1000`
+    # After so many seconds without progress of the slowest rank, a hang is reported, in entry jobs and own_job();
+    # default: 5 times the longest step so far, at least 300. The first step, restore, evaluation, save and code outside
+    # the loop may take longer: up to 0.9 of train.timeout_s if other ranks wait for them. For command: and script: only
+    # if this key is set: their program hangs if it prints nothing and uses no CPU time; e.g. `600`
     hang_after_s: float | None = None
-    # report: never ends the attempt. restart: ends it as hung with the report. default: ends it as hung once that has
-    # lasted twice hang_after_s; in what may take longer, when the collective that waits for it times out; e.g. `report`
+    # report: never ends the attempt. restart: ends it as hung with the report. default: ends it as hung after twice
+    # hang_after_s; in a phase that may take longer, when the collective that waits for it times out; e.g. `report`
     on_hang: str | None = None
     preempted: PolicyConfig = field(default_factory=PolicyConfig)
     timeout: PolicyConfig = field(default_factory=PolicyConfig)
@@ -177,22 +177,22 @@ POLICIES = tuple(each.name for each in fields(RestartConfig) if each.type == "Po
 
 @dataclass(eq=False, repr=False)
 class NotifyConfig(Section):
-    """The notices on a run, by webhook_file or command. The batch script takes 10 s for it at most, and the job ends as
-    it would, whatever comes of that."""
+    """Messages about a run, by webhook_file or command. The batch script takes 10 s at most for a message, and a failed
+    message has no effect on the job."""
 
-    # The events with a notice: end (done, or stopped as asked), failure (also by a limit of restart:), hang (when it is
-    # reported), requeue (each time the run goes on in a new attempt); `[]`: of nothing; e.g. `[failure, hang]`
+    # The events that send a message: end (done, or stopped as asked), failure (also by a limit of restart:), hang (when
+    # it is reported), requeue (each new attempt of the run); `[]`: none; e.g. `[failure, hang]`
     on: list[str] = field(default_factory=lambda: ["end", "failure", "hang"])
-    # A file that you alone can read, with the address of a webhook: it gets JSON as Slack reads it, {"text": ...}; the
-    # file is read when there is something to tell; e.g. `~/.slack-webhook`
+    # A file that only you can read, with the address of a webhook, which gets JSON in Slack's form, {"text": ...}; the
+    # file is read when a message is sent; e.g. `~/.slack-webhook`
     webhook_file: str | None = None
-    # Or a program, without a shell: it runs on the job's first node, and reads the text from its standard input; in its
-    # environment are CLUSTERDP_EVENT, _CAUSE, _RUN, _JOB, _NAME, _STEP, _EXIT and _TEXT; e.g. `[mail, me@example.org]`
+    # Or a program, run without a shell on the job's first node: it reads the text from its standard input; its
+    # environment has CLUSTERDP_EVENT, _CAUSE, _RUN, _JOB, _NAME, _STEP, _EXIT and _TEXT; e.g. `[mail, me@example.org]`
     command: list[str] = field(default_factory=list)
 
     @property
     def given(self) -> bool:
-        """Whether anybody is told of anything."""
+        """Whether any messages are sent."""
         return bool(self.on and (self.webhook_file or self.command))
 
 
@@ -205,75 +205,74 @@ class AmpConfig(Section):
     loss_scale: Any = None  # dynamic, or a number; default: dynamic for O1 and O2, none for the others; e.g. `128`
     keep_batchnorm_fp32: bool | None = None  # default: true for O2, false for O3; e.g. `true`
     init_scale: float = 65536.0  # the first value of a dynamic scale; e.g. `1024`
-    growth_interval: int = 2000  # steps without an overflow before it is doubled; e.g. `500`
+    growth_interval: int = 2000  # steps without an overflow before the scale is doubled; e.g. `500`
 
 
 @dataclass(eq=False, repr=False)
 class TrainConfig(Section):
-    """How `entry:` jobs and own_job() train: the process group, the seeds, and what job.wrap(model) and job.loop(...)
-    do."""
+    """How `entry:` jobs and own_job() train: the process group, the seeds, job.wrap(model) and job.loop(...)."""
 
-    seed: int = 0  # of torch, numpy and random; differs by rank; e.g. `1`
+    seed: int = 0  # the seed of torch, numpy and random; differs by rank; e.g. `1`
     deterministic: bool = False  # torch.use_deterministic_algorithms(); slower; e.g. `true`
-    backend: str | None = None  # of the process group; default: nccl if each rank has a GPU, else gloo; e.g. `gloo`
-    max_steps: int | None = None  # the training ends there, in the middle of an epoch too; e.g. `1000`
-    timeout_s: float = 1800.0  # of a collective that waits for another rank: the attempt ends as hung; e.g. `600`
+    backend: str | None = None  # the process group's; default: nccl if each rank has a GPU, else gloo; e.g. `gloo`
+    max_steps: int | None = None  # the training ends at this step, even within an epoch; e.g. `1000`
+    timeout_s: float = 1800.0  # for a collective that waits for another rank: the attempt ends as hung; e.g. `600`
     # ddp; fsdp: sharded; hsdp: sharded within each node; dp: one process, the last resort; e.g. `fsdp`
     strategy: str = "ddp"
-    ddp: dict[str, Any] = field(default_factory=dict)  # DistributedDataParallel's own; e.g. `{bucket_cap_mb: 50}`
-    comm_hook: str | None = None  # fp16, bf16 or powersgd: gradients travel in fewer bytes; e.g. `bf16`
-    powersgd: dict[str, Any] = field(default_factory=dict)  # PowerSGDState's; e.g. `{matrix_approximation_rank: 2}`
-    fsdp: dict[str, Any] = field(default_factory=dict)  # fully_shard's; e.g. `{units: [Block], param_dtype: bfloat16}`
+    ddp: dict[str, Any] = field(default_factory=dict)  # for DistributedDataParallel(); e.g. `{bucket_cap_mb: 50}`
+    comm_hook: str | None = None  # fp16, bf16 or powersgd: gradients are sent in fewer bytes; e.g. `bf16`
+    powersgd: dict[str, Any] = field(default_factory=dict)  # for PowerSGDState(); e.g. `{matrix_approximation_rank: 2}`
+    # Settings for fully_shard(); e.g. `{units: [Block], param_dtype: bfloat16}`
+    fsdp: dict[str, Any] = field(default_factory=dict)
     amp: AmpConfig = field(default_factory=AmpConfig)
-    accumulate: int = 1  # batches to a step of the optimizer; e.g. `4`
+    accumulate: int = 1  # batches for each step of the optimizer; e.g. `4`
     clip_norm: float | None = None  # the largest norm of all gradients together; e.g. `1.0`
     clip_value: float | None = None  # the largest element of a gradient; e.g. `0.5`
     # stop, or skip (ten in a row at most), when a loss or gradient is not finite; e.g. `skip`
     on_nan: str | None = None
-    sync_batchnorm: bool = False  # statistics of the batches of all ranks; e.g. `true`
-    # gradient checkpointing of modules of these classes; e.g. `[Block]`
+    sync_batchnorm: bool = False  # BatchNorm statistics over the batches of all ranks; e.g. `true`
+    # Gradient checkpointing of modules of these classes; e.g. `[Block]`
     recompute: list[str] = field(default_factory=list)
     compile: Any = None  # true, or torch.compile's own arguments; e.g. `{mode: max-autotune}`
 
 
 @dataclass(eq=False, repr=False)
 class MetricsConfig(Section):
-    """The metrics that rank 0 logs: always in metrics/ of the run folder, and besides where you look at it, as one
-    run."""
+    """Metrics that rank 0 logs: always to metrics/ of the run folder, and as one run to the tools of `to`."""
 
-    to: list[str] = field(default_factory=list)  # of tensorboard, wandb and mlflow, each an extra; e.g. `[wandb]`
+    to: list[str] = field(default_factory=list)  # tensorboard, wandb or mlflow, each an extra; e.g. `[wandb]`
     every_s: float | None = None  # between two records of steps; default: 0.1 to 5, as the run gets older; e.g. `10`
-    options: dict[str, Any] = field(default_factory=dict)  # as wandb.init() has them; e.g. `{wandb: {project: digits}}`
+    options: dict[str, Any] = field(default_factory=dict)  # each tool's own options; e.g. `{wandb: {project: digits}}`
 
 
 @dataclass(eq=False, repr=False)
 class TraceConfig(Section):
-    """Some steps as torch.profiler sees them, in the folder of each attempt, for https://ui.perfetto.dev."""
+    """A trace of some steps by torch.profiler, in the folder of each attempt, for https://ui.perfetto.dev."""
 
-    start: int | None = None  # the first step of an attempt that is traced; default: none is; e.g. `100`
-    steps: int = 5  # how many are traced; e.g. `3`
-    ranks: list[int] = field(default_factory=lambda: [0])  # whose steps; e.g. `[0, 1]`
+    start: int | None = None  # the first step of an attempt that is traced; default: no trace; e.g. `100`
+    steps: int = 5  # how many steps are traced; e.g. `3`
+    ranks: list[int] = field(default_factory=lambda: [0])  # the ranks that are traced; e.g. `[0, 1]`
 
 
 @dataclass(eq=False, repr=False)
 class ProfileConfig(Section):
-    """A run of an `entry:` job that is measured. Its times are always in times.json of an attempt."""
+    """Measurements of an `entry:` job. Times of the steps are always in times.json of an attempt."""
 
     steps: int | None = None  # end the run after n steps, as `clusterdp profile` does; e.g. `50`
-    # batch-size or workers: tried out after that, by `clusterdp profile --find`; e.g. `workers`
+    # batch-size or workers: several values are tried, by `clusterdp profile --find`; e.g. `workers`
     find: str | None = None
     trace: TraceConfig = field(default_factory=TraceConfig)
 
 
 @dataclass(eq=False, repr=False)
 class SweepConfig(Section):
-    """Runs that differ in some values, as one job array. Each run is an element: it has a run folder of its own, and is
-    preempted, requeued and resumed by itself. Each row of one block is combined with each row of the others."""
+    """Runs that differ in some values, as one job array. Each run is an element: it has its own run folder, and is
+    preempted, requeued and resumed by itself. Each row of one block is combined with each row of the other blocks."""
 
-    # Each value of a key with each of the others; `--sweep KEY=1,2` adds one; a list, or range(STOP) or
-    # range(START, STOP[, STEP]) of whole numbers; e.g. `{params.lr: [0.1, 0.01], params.seed: range(5)}`
+    # Each value of a key is combined with each value of the others; `--sweep KEY=1,2` adds a key; a list, range(STOP)
+    # or range(START, STOP[, STEP]) of whole numbers; e.g. `{params.lr: [0.1, 0.01], params.seed: range(5)}`
     grid: dict[str, Any] = field(default_factory=dict)
-    # The first value of each key, then the second: lists of one length; e.g. `{params.a: [1, 2], params.b: [3, 4]}`
+    # The first values of all keys, then the second ones: equal lengths; e.g. `{params.a: [1, 2], params.b: [3, 4]}`
     zip: dict[str, Any] = field(default_factory=dict)
     # The combinations one by one, each with the same keys; e.g. `[{params.lr: 0.1, params.width: 64}]`
     points: list[dict[str, Any]] = field(default_factory=list)
@@ -281,7 +280,7 @@ class SweepConfig(Section):
     # e.g. `{params.lr: "log(1e-5, 1e-2)"}`
     random: dict[str, Any] = field(default_factory=dict)
     samples: int | None = None  # how many times `random` is drawn; e.g. `20`
-    seed: int = 0  # of `random`; each key has random numbers of its own, whichever others there are; e.g. `1`
+    seed: int = 0  # the seed of `random`; the numbers of a key do not depend on other keys; e.g. `1`
     parallel: int | None = None  # how many elements run at a time; default: as many as Slurm has room for; e.g. `8`
     # A sweep beyond Slurm's MaxArraySize is several arrays. If a later one is refused: undo cancels those before it,
     # keep lets them run; e.g. `keep`
@@ -289,31 +288,31 @@ class SweepConfig(Section):
 
     @property
     def given(self) -> bool:
-        """Whether it is several runs."""
+        """Whether the config describes several runs."""
         return bool(self.grid or self.zip or self.points or self.random)
 
 
 @dataclass(eq=False, repr=False)
 class LocalConfig(Section):
-    """The fake cluster of `--cluster local`; a real Slurm never sees this."""
+    """The fake cluster of `--cluster local`. A real Slurm ignores this section."""
 
     preempt_at: float | None = None  # rehearse: preempt the job once, at this fraction of its steps; e.g. `0.5`
-    cpus_per_node: int = 8  # of each pretend node; e.g. `16`
+    cpus_per_node: int = 8  # CPUs of each fake node; e.g. `16`
 
 
 @dataclass(eq=False, repr=False)
 class RehearseConfig(Section):
-    """How `clusterdp rehearse` makes the job short, and what it compares; a submit never sees this."""
+    """How `clusterdp rehearse` shortens the job, and the files that it compares. A submit ignores this section."""
 
-    params: dict[str, Any] = field(default_factory=dict)  # values of `params` that make it short; e.g. `{epochs: 2}`
-    steps: int | None = None  # of the training; default: as many as take about 15 s; e.g. `200`
-    args: list[str] = field(default_factory=list, metadata=TEXT)  # more words of `command`; e.g. `[--max_iters=100]`
-    # Files of the end state, of jobs whose checkpoints are not ours: paths or patterns within the code,
-    # `newest:PATTERN`, or `logs:REGEX`; default: what there is, if that is obvious; e.g. `[out/ckpt.pt]`
+    params: dict[str, Any] = field(default_factory=dict)  # values of `params` for a short job; e.g. `{epochs: 2}`
+    steps: int | None = None  # steps of the training; default: as many as take about 15 s; e.g. `200`
+    args: list[str] = field(default_factory=list, metadata=TEXT)  # words to add to `command`; e.g. `[--max_iters=100]`
+    # Files of the end state, for jobs with checkpoints of their own kind: paths or patterns within the code,
+    # `newest:PATTERN`, or `logs:REGEX`; default: the files that exist, if obvious; e.g. `[out/ckpt.pt]`
     compare: list[str] = field(default_factory=list)
     # How many steps a preemption with a grace time may cost, for programs that save only now and then; e.g. `50`
     may_lose: int = 0
-    grace_s: float | None = None  # of preemptions; default: the partition's, where Slurm answers, else 20; e.g. `60`
+    grace_s: float | None = None  # for preemptions; default: the partition's, if Slurm answers, else 20; e.g. `60`
     skip: list[str] = field(default_factory=list)  # drills that are left out; e.g. `[disk-full]`
 
 
@@ -323,15 +322,15 @@ class Config(Section):
 
     name: str = "job"  # Slurm's job name; default: the file's; e.g. `digits`
     entry: str | None = None  # package.module:function, called as function(job, **params); e.g. `train:main`
-    # Any program, without a shell: words, or a string that is split into words, where what only a shell acts on is
-    # refused; e.g. `[python, train.py, --lr, "0.1"]`
+    # Any program, run without a shell: words, or a string that is split into words, in which shell syntax is refused;
+    # e.g. `[python, train.py, --lr, "0.1"]`
     command: Any = field(default=None, metadata=TEXT)
-    script: Any = field(default=None, metadata=TEXT)  # bash lines, where a shell is needed; e.g. `./prepare | ./train`
-    params: dict[str, Any] = field(default_factory=dict)  # what the function is called with; e.g. `{lr: 0.1}`
+    script: Any = field(default=None, metadata=TEXT)  # bash lines, if a shell is needed; e.g. `./prepare | ./train`
+    params: dict[str, Any] = field(default_factory=dict)  # the arguments of the function; e.g. `{lr: 0.1}`
     backend: str = "sbatch"  # how to submit: sbatch or submitit; e.g. `submitit`
     run_dir: str | None = None  # the run folder; default: runs/<name>-<date>-<time>-<4 letters>; e.g. `runs/first`
-    # Configs on which this one builds; the later wins, and this file over all; their paths count from its own folder.
-    # Only a file has it; e.g. `[base.yaml, site/a100.yaml]`
+    # Configs on which this one builds: a later one overrides an earlier one, and this file overrides all; paths are
+    # relative to this file's folder. Only a file may have this key; e.g. `[base.yaml, site/a100.yaml]`
     defaults: list[str] = field(default_factory=list)
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)

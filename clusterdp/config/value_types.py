@@ -1,4 +1,4 @@
-"""Whether a value is of its key's type: said here in our own words, before OmegaConf converts it."""
+"""Checks that a value is of its key's type, with clusterdp's own messages, before OmegaConf converts it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-Misfit = tuple[str, str, str]  # the key, what is wrong, what to do
+Misfit = tuple[str, str, str]  # key, problem, remedy
 
 WANTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-PLAIN = re.compile(r"[\w./-]+")  # what needs no quotes in a list
+PLAIN = re.compile(r"[\w./-]+")  # a word that needs no quotes in a list
 UNITS = {"_s": "seconds", "_mb": "megabytes"}
 PER_UNIT = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "ms": 0.001}
 
 
 def misfits(value: Any, hint: Any, key: str) -> Iterator[Misfit]:
-    """Each value below `key` that is not of the type that the tree of dataclasses gives it."""
+    """Yields a Misfit for each value below `key` that is not of its type in the tree of dataclasses."""
     if isinstance(value, str) and "${" in value:
-        return  # what it stands for is known later
+        return  # its value is known later
     optional, hint = _without_none(hint)
     if hint is Any:
         yield from _unreadable(value, key)
@@ -54,7 +54,7 @@ def _misfits_of_list(value: Any, kind: Any, key: str) -> Iterator[Misfit]:
 
 
 def _as_items(value: Any) -> str:
-    """`mail, me` of `mail me`: the words as a shell splits them."""
+    """Returns `mail, me` for `mail me`: the words as a shell splits them."""
     if not isinstance(value, str):
         return str(value) if isinstance(value, (int, float)) else "..."
     try:
@@ -74,7 +74,7 @@ def _misfits_of_mapping(value: Any, kind: Any, key: str) -> Iterator[Misfit]:
 
 
 def _unreadable(value: Any, key: str) -> Iterator[Misfit]:
-    """A YAML value that JSON and OmegaConf cannot hold, in words."""
+    """Yields a Misfit for each YAML value that JSON and OmegaConf cannot hold."""
     if isinstance(value, (datetime.date, datetime.datetime)):
         yield key, f"{value} is read as a date", f'Put it in quotes: "{value}"'
     elif isinstance(value, bytes):
@@ -105,7 +105,7 @@ def _shown(value: Any) -> str:
 
 
 def unit_of(key: str) -> str:
-    """The unit by the end of its name: seconds, megabytes or ""."""
+    """Returns the unit by the end of the key's name: seconds, megabytes or ""."""
     return next((word for end, word in UNITS.items() if key.endswith(end)), "")
 
 

@@ -1,8 +1,8 @@
-"""Whether the entry exists and takes the params. It is checked at submit without an import: the login node may have no
-torch, and an import can take a minute.
+"""Checks at submit that the entry exists and takes the params, without an import: the login node may have no torch, and
+an import can take a minute.
 
 The module's file is found as Python would find it, in the submit directory first, and its text is read. Facts that only
-an import can show (names that are made at run time, another interpreter's packages) are left to the job."""
+an import can show (names that are made at run time, another interpreter's packages) are checked in the job."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def check_entry(entry: str, params: Mapping[str, Any], submit_dir: Path, elsewhere: bool = False) -> None:
-    """EntryError if the module is nowhere, the function is not in it, or does not take such params.
+    """Raises EntryError if the module is missing, or has no such function, or the function does not take the params.
 
-    `elsewhere`: the job may find modules that are not to be found here, so that a missing one is not an error.
+    `elsewhere`: the job may find modules that cannot be found here: a missing module is not an error.
     """
     if function := find_function(entry, submit_dir, elsewhere):
         check_params(entry, function, params)
 
 
 def find_function(entry: str, submit_dir: Path, elsewhere: bool = False) -> Function | None:
-    """The function's text, for check_params(); None if there is none to be judged. Otherwise as check_entry()."""
+    """Returns the parsed function for check_params(); None if it cannot be judged. Raises as check_entry() does."""
     module, _, function = entry.partition(":")
     try:
         source = _find(module, entry, [str(submit_dir), *(path for path in sys.path if path)])
@@ -57,7 +57,7 @@ def find_function(entry: str, submit_dir: Path, elsewhere: bool = False) -> Func
 
 
 def _find(module: str, entry: str, path: list[str]) -> Path | None:
-    """The module's source file; None if it is there, but not as text."""
+    """Returns the module's source file; None if the module exists, but not as text."""
     search: Any = path
     spec = None
     parts = module.split(".")
@@ -77,8 +77,8 @@ def _find(module: str, entry: str, path: list[str]) -> Path | None:
 
 
 def _names(tree: ast.Module) -> tuple[dict[str, ast.AST], bool]:
-    """The names that the module binds at its top level, in any branch; False if there may be more (import *,
-    __getattr__)."""
+    """Returns the names that the module binds at its top level, in any branch, and whether these are all (not with
+    import * or __getattr__)."""
     names: dict[str, ast.AST] = {}
     complete = True
     todo: list[ast.AST] = list(tree.body)
@@ -121,7 +121,7 @@ class _Parameter:
 
 
 def _parameters(function: Function) -> tuple[_Parameter | None, list[_Parameter]]:
-    """The first, which gets the job handle, and those that params may give."""
+    """Returns the first parameter, which gets the job handle, and the parameters that params may give."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     defaults = [None] * (len(positional) - len(arguments.defaults)) + arguments.defaults

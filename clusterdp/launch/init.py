@@ -1,7 +1,7 @@
-"""`clusterdp init`: a train script, its config, and what the runs of this cluster share, to begin with.
+"""`clusterdp init`: writes a train script, its config, and a site profile for all runs on this cluster.
 
-No file is overwritten. What is written of the cluster is what sinfo, scontrol and sacctmgr say; where one of them does
-not answer, it is left out."""
+No file is overwritten. The facts about the cluster come from sinfo, scontrol and sacctmgr. If one of these does not
+answer, its facts are left out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clusterdp.slurm.commands import Association
 from clusterdp.slurm.nodes import NodeGroup
 from clusterdp.wording import counted
 
-TIMEOUT_S = 10.0  # for each of the three
+TIMEOUT_S = 10.0  # for each command
 TIME = "1:00:00"
 TRAIN = "train.py"
 
@@ -27,18 +27,18 @@ class Site:
     """The cluster by Slurm's answers; empty without Slurm."""
 
     groups: Sequence[NodeGroup] = ()
-    limits: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of each partition, as scontrol has them
+    limits: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of each partition, from scontrol
     associations: Sequence[Association] = ()
 
     @property
     def partition(self) -> str:
-        """The default one; but one with GPUs where the default has none."""
+        """The default partition, or one with GPUs if the default has none."""
         usable = [group for group in self.groups if group.up]
         best = sorted(usable, key=lambda group: (group.gpus == 0, not group.is_default, -group.nodes))
         return best[0].partition if best else ""
 
     def largest(self, partition: str) -> NodeGroup:
-        """The kind of node of which it has most."""
+        """Returns the group with the most nodes."""
         return max((group for group in self.groups if group.partition == partition), key=lambda group: group.nodes)
 
 
@@ -49,7 +49,7 @@ class NewFile:
 
 
 def plan(folder: Path) -> list[NewFile]:
-    """The files, those that are there already too. RunError if there is no such folder."""
+    """Returns the files, also existing ones. Raises RunError if there is no such folder."""
     if not folder.is_dir():
         raise RunError(f"{folder}: is not a folder. Make it first, or name another.")
     site = look_at_site()
@@ -65,7 +65,7 @@ def plan(folder: Path) -> list[NewFile]:
 
 
 def write(files: Sequence[NewFile]) -> list[str]:
-    """A line for each file: what was done."""
+    """Writes the files. Returns a line about each file: written, or kept."""
     said = []
     for file in files:
         if file.path.exists():
@@ -121,7 +121,7 @@ def train_config(site: Site, profile: Path | None) -> str:
 
 
 def site_config(site: Site) -> str:
-    """The site profile: the chosen partition, and the others in words."""
+    """Returns the site profile: the chosen partition, and the other partitions in comments."""
     lines = [
         "# What all runs on this cluster share; a config overrides it. Written by `clusterdp init`, for you to change."
     ]
@@ -162,6 +162,6 @@ def _in_words(site: Site, partition: str) -> str:
 
 
 def _time(node: NodeGroup | None) -> str:
-    """An hour, or the partition's limit if that is shorter: no days in it, and no full hour."""
+    """Returns an hour, or the partition's limit if that is shorter than an hour."""
     short = node is not None and re.fullmatch(r"(0:|00:)?\d{1,2}:\d{2}", node.time_limit)
     return node.time_limit if node is not None and short else TIME

@@ -1,5 +1,5 @@
-"""Whether the packages are installed that the config asks for. It is checked at submit, without an import: the job
-would find out only after its wait in the queue, with all ranks started."""
+"""Checks at submit, without an import, that the packages for the config are installed: the job would fail only after
+its wait in the queue, with all ranks started."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from importlib.util import find_spec
 from clusterdp.config import Config
 from clusterdp.errors import ConfigError
 
-# module -> the extra that brings it
+# module -> the extra that installs it
 EXTRAS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow", "s3fs": "s3", "paramiko": "sftp"}
 SCHEMES = {"s3": "s3fs", "s3a": "s3fs", "sftp": "paramiko", "ssh": "paramiko"}
 
 
 def check_installed(config: Config) -> None:
-    """ConfigError for the first package that this interpreter, which is also the job's, does not find."""
+    """Raises ConfigError for the first package that this interpreter, which is also the job's, does not find."""
     for key, module in _asked(config):
         if find_spec(module) is None:
             remedy = f"pip install 'clusterdp[{EXTRAS[module]}]'"

@@ -18,7 +18,7 @@ BUSY = frozenset({"RUNNING", "COMPLETING"})
 
 @dataclass
 class Job:
-    """`id` is the first job's; after a resubmission or a resume the run goes on under the id of `current_id`."""
+    """`id` is the id of the first job. After a resubmission or a resume, the run continues as the job `current_id`."""
 
     id: str
     run: RunDir
@@ -38,11 +38,11 @@ class Job:
         row = commands.job_states([job]).get(job)
         if row is None:
             return self._last_word()
-        # Slurm may requeue a job once more that has done its work: that attempt looks, and ends at once.
+        # Slurm may requeue a job that has done its work: the new attempt finds that out, and ends at once.
         return row.state if row.state in BUSY or not self._has_finished(job) else JobState.COMPLETED.value
 
     def wait(self, timeout_s: float | None = None, poll_s: float = 2.0) -> str:
-        """Wait until the run is over, requeues included; returns the last state. RunError after `timeout_s`."""
+        """Waits until the run is over, with its requeues. Returns the last state. Raises RunError after `timeout_s`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while (state := self.state) != "UNKNOWN" and not JobState.parse(state).final:
             if deadline is not None and time.monotonic() > deadline:
@@ -51,19 +51,19 @@ class Job:
         return state
 
     def cancel(self) -> None:
-        """Cancel the run for good: no attempt of it starts any more."""
+        """Cancels the run for good: no other attempt starts."""
         job = self.current_id
         mark_cancelled(self.run, job)
         commands.cancel(job)
         mark_told(self.run, job)
 
     def logs(self, rank: int = 0) -> str:
-        """The output of this rank in all attempts so far."""
+        """Returns the output of this rank in all attempts so far."""
         logs = (attempt.rank_log(rank) for attempt in self.run.attempts())
         return "".join(_text(log) for log in logs if log.exists())
 
     def result(self) -> Any:
-        """Wait for the job, and return the entry's result on rank 0. Only with backend: submitit, which carries
+        """Waits for the job, and returns the entry's result on rank 0. Only with backend: submitit, which returns
         results."""
         if self.submitit is None:
             raise RunError("job.result(): a script only has an exit code. Use backend: submitit, or write a file.")

@@ -1,6 +1,6 @@
-"""Plan: all that a submission would write and send, before anything is written or sent.
+"""Plan: everything that a submission writes and sends, before it begins.
 
-`clusterdp submit --dry-run` prints the plan; `submit` carries it out. There is no other path.
+`clusterdp submit --dry-run` prints the plan, and `submit` carries it out. There is no other path.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from clusterdp.launch.render.script import Script, render
 from clusterdp.launch.render.script_spec import ScriptSpec, make_spec
 from clusterdp.rundir import Ledger, RunDir, write_durably
 
-if TYPE_CHECKING:  # what only a real submission needs is loaded then: a dry run is a tenth quicker
+if TYPE_CHECKING:  # modules for a real submission load only then: a dry run is a tenth faster
     from clusterdp.launch.job import Job
     from clusterdp.launch.send.lock import RunLock
     from clusterdp.launch.snapshot.code_snapshot import CodeSnapshot
@@ -37,11 +37,11 @@ class Plan:
     spec: ScriptSpec
     script: Script
     run: RunDir
-    code_of: RunDir | None = None  # the run whose code it runs, as it was then; None: that of the submit directory
+    code_of: RunDir | None = None  # the run whose snapshot it copies; None: it takes one of the submit directory
 
     def carry_out(self) -> tuple[Job, CodeSnapshot | None]:
-        """Make the run folder and submit. If that fails, or sbatch refuses, the folder is removed again. If it is in
-        doubt whether sbatch has accepted the job, the folder stays, because there may be a job that needs it."""
+        """Makes the run folder and submits. If that fails, or sbatch refuses, the folder is removed again. If sbatch
+        may have accepted the job, the folder stays, because the job needs it."""
         from clusterdp.launch.send.new_folder import new_folder
 
         with new_folder(self.run, named=bool(self.spec.config.run_dir)) as lock:
@@ -49,7 +49,7 @@ class Plan:
             return self.send(lock), taken
 
     def send(self, lock: RunLock) -> Job:
-        """Hand the run folder to Slurm. SubmitInDoubt if there may be a job though none can be named."""
+        """Submits the run folder to Slurm. Raises SubmitInDoubt if there may be a job whose id is unknown."""
         from clusterdp.launch.send.answers import find_job, known_jobs
 
         backend = importlib.import_module(f"clusterdp.launch.send.{self.spec.config.backend}")
@@ -87,7 +87,7 @@ class Plan:
         return job
 
     def _write(self) -> CodeSnapshot | None:
-        """Write the whole run folder, or nothing."""
+        """Writes the whole run folder, or nothing."""
         from clusterdp.launch.send.new_folder import empty, make_subfolders
         from clusterdp.launch.snapshot import code_snapshot, source_record
 
@@ -111,8 +111,8 @@ class Plan:
         return taken
 
     def write_config(self) -> None:
-        """Each file is complete at any time, because a job of the run may start just now. Only the owner can read them,
-        whatever the umask, which is the user's and goes with the job."""
+        """Writes config, rules and script. Each file is complete at any time, because a job of the run may start just
+        now. Only the owner can read them, with any umask; the user's umask goes with the job."""
         from clusterdp.launch.snapshot.batch_copy import write_batch
 
         write_durably(self.run.config, config_module.dump(self.spec.config), mode=0o600)
@@ -121,7 +121,7 @@ class Plan:
 
 
 def make_plan(config: Config) -> Plan:
-    """The plan of a new run. Reads templates, writes nothing."""
+    """Returns the plan of a new run. Reads templates, writes nothing."""
     if config.sweep.given:
         raise ConfigError("sweep: is several runs, where one is meant. Use clusterdp.submit_sweep(), or leave it out.")
     submit_dir = Path.cwd()
@@ -129,15 +129,15 @@ def make_plan(config: Config) -> Plan:
 
 
 def new_path(config: Config, submit_dir: Path) -> Path:
-    """The folder of a new run, or of a new sweep."""
+    """Returns the folder of a new run, or of a new sweep."""
     named = Path(config.run_dir).expanduser() if config.run_dir else Path("runs", new_name(config.name))
     return Path(os.path.normpath(submit_dir / named))
 
 
 def plan_for(config: Config, run: RunDir, submit_dir: Path, code_of: RunDir | None = None) -> Plan:
-    """The plan for this very run folder: `resume` takes the folder that is there. code_of: as Plan has it."""
+    """Returns the plan for this run folder, which exists already for `resume`. code_of: see Plan."""
     check_secrets(config)
-    shared = Path(os.path.realpath(run.code)) if run.code.is_symlink() else None  # that of a sweep
+    shared = Path(os.path.realpath(run.code)) if run.code.is_symlink() else None  # a sweep's snapshot
     spec = make_spec(config, run.path, submit_dir, sys.executable, shared)
     if config.entry and can_be_judged(spec):
         code = next((each.code for each in (run, code_of) if each and each.code.is_dir()), submit_dir)
@@ -152,17 +152,17 @@ def plan_for(config: Config, run: RunDir, submit_dir: Path, code_of: RunDir | No
 
 
 def can_be_judged(spec: ScriptSpec) -> bool:
-    """Whether the job runs with this interpreter, and not in a container: then what it finds is known here."""
+    """Returns whether the job runs with this interpreter and without a container: its modules are then known here."""
     return spec.python == sys.executable and not spec.config.launch.container.image
 
 
 def elsewhere(config: Config) -> bool:
-    """Whether setup, modules or PYTHONPATH may bring along what is not known here."""
+    """Returns whether setup, modules or PYTHONPATH may add modules that are unknown here."""
     return bool(config.launch.setup or config.launch.modules or "PYTHONPATH" in config.launch.env)
 
 
 def submit(config: Config | str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = ()) -> Job:
-    """Submit a run from Python: a Config, a YAML file, or a dictionary of the same keys; returns at once."""
+    """Submits a run from Python: a Config, a YAML file, or a dictionary of the same keys. Returns at once."""
     if isinstance(config, Mapping):
         config = config_module.from_mapping(config, overrides)
     elif not isinstance(config, Config):
@@ -172,6 +172,6 @@ def submit(config: Config | str | os.PathLike[str] | Mapping[str, Any], override
 
 
 def new_name(name: str) -> str:
-    """`digits-20260131-235959-1f2e`: readable, sorted by time, and different on two login nodes in one second."""
+    """Returns `digits-20260131-235959-1f2e`: readable, sorted by time, different on two login nodes in one second."""
     word = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "job"
     return f"{word}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"

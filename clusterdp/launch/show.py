@@ -1,4 +1,4 @@
-"""`clusterdp show`: the resolved config as YAML, each line with where its value came from."""
+"""`clusterdp show`: the resolved config as YAML, each line with the source of its value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ COLUMN = 48
 
 
 def annotated(loaded: Loaded) -> str:
-    """Valid YAML: the sources are comments."""
+    """Returns valid YAML with the sources as comments."""
     path: list[tuple[int, str]] = []  # (indentation, key) of the lines above
     lines = []
     for line in config_module.dump(loaded.config).splitlines():

@@ -1,46 +1,46 @@
 """The run folder: the name of every file that a run owns, and how its ledger is written and read.
 
     config.yaml                       the resolved config, as submitted
-    job.sbatch                        the script; `sbatch job.sbatch` by hand does what `clusterdp submit` did
+    job.sbatch                        the script; `sbatch job.sbatch` by hand does the same as `clusterdp submit`
     code/                             the snapshot that every attempt runs, read-only; in an element of a sweep a link
-    words, script.sh                  of an element: the program that the sweep's script runs (see sweep.py)
-    source.json source.diff           what it was made from: commit, what was not committed, packages, by whom
-    attempts/<job>.<restart>/         one folder an attempt, made by the batch script
-        outcome                       `<done|requeue|stop|overtaken> <reason> <step>`: the ranks' last word, all agreed
-        cause                         why the attempt ended: the batch script's last word, or the next attempt's
-        exit                          the program's exit code, how many seconds it ran, and when it ended
-        began                         when, twice: in seconds and by the clock; restart count and nodes
+    words, script.sh                  in an element: the program that the sweep's script runs (see sweep.py)
+    source.json source.diff           the source of the run: commit, uncommitted changes, packages, user
+    attempts/<job>.<restart>/         one folder per attempt, made by the batch script
+        outcome                       `<done|requeue|stop|overtaken> <reason> <step>`: the outcome, agreed by all ranks
+        cause                         why the attempt ended, by the batch program of this attempt or of the next one
+        exit                          the program's exit code, its run time in seconds, and the time of its end
+        began                         the start, in seconds and by the clock; restart count and nodes
         error                         of the rank that failed first: node, step, message and rank
-        mistake                       the same, as the next attempts compare it with their own
+        mistake                       the same error, in the form that later attempts compare with their own
         avoid                         nodes that later attempts avoid
-        saved                         the last step that this attempt committed a checkpoint of
-        key                           of the notes that the ranks leave each other; nobody but the owner can read it
+        saved                         the last step of which this attempt committed a checkpoint
+        key                           signs the notes that ranks leave for each other; only the owner can read it
         chain                         the first job of the chain of resubmissions that this attempt belongs to
-        times.json                    where the steps' time went, by rank, and what that means
-        found.json                    what `clusterdp profile --find` has found, as lines
-        hang.txt                      what all ranks were at when there was no progress, and which of them were behind
+        times.json                    the parts of the steps' time, by rank, with a diagnosis
+        found.json                    results of `clusterdp profile --find`, as lines
+        hang.txt                      the position of all ranks in a hang, and the ranks that were behind
         hang/                         a note of each silent rank, by the process that watches it; `nodes`: as in `hung`
-        hung                          there if the attempt was ended because it hung: the nodes of the ranks behind
-        trace-rank-00000.json.gz      some steps as torch.profiler saw them, if profile.trace asks for it
-        logs/rank-00003.out           what rank 3 printed
-    submits/000001                    who submits a job of the run, or has: the highest number (exclusively created)
-    claims/000002                     who owns the folder now: the highest number (exclusively created)
-    events/<attempt>-<writer>.jsonl   the ledger, one file a writer
-    metrics/<attempt>.jsonl           what rank 0 measured
-    tensorboard/ mlruns/ wandb-id mlflow-run-id   if metrics.to asks for them: one run there, over all attempts
+        hung                          exists if the attempt was ended because it hung: the nodes of the ranks behind
+        trace-rank-00000.json.gz      a trace of some steps by torch.profiler, if profile.trace is set
+        logs/rank-00003.out           the output of rank 3
+    submits/000001                    the process that submits a job: the highest number (exclusively created)
+    claims/000002                     the attempt that owns the folder: the highest number (exclusively created)
+    events/<attempt>-<writer>.jsonl   the ledger, one file per writer
+    metrics/<attempt>.jsonl           measurements by rank 0
+    tensorboard/ mlruns/ wandb-id mlflow-run-id   if metrics.to has them: one run over all attempts
     checkpoints/                      unless checkpoint.url names another place
-    cancelled                         there if the user cancelled the run: no attempt starts any more
-    stop                              likewise if the user asked the run to save and stop
-    told                              what people have been told of (notify:): chain or attempt, event, cause
+    cancelled                         exists if the user cancelled the run: no attempt starts any more
+    stop                              exists if the user asked the run to save and stop: no attempt starts any more
+    told                              messages that were sent (notify:): chain or attempt, event, cause
     note                              a line of the user's own about the run
 
-Appending from several machines to one file is not atomic on NFS: hence one file a writer. Readers merge by time.
+Appending from several machines to one file is not atomic on NFS: each writer has its own file. Readers merge by time.
 
 The modules here:
 
     names          RunDir and Attempt: the names of the files
     sweep          SweepDir: the folder of several runs that differ in some values
-    ledger         events written, read, and checked
+    ledger         writes, reads and checks events
     lenient_reads  JSON lines and one-line files that may be missing or torn
     tail           the new lines of a file that is still being written
 """

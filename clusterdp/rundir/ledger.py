@@ -1,4 +1,4 @@
-"""The ledger: what happened to a run, as JSON lines. Each writer has a file of its own."""
+"""The ledger: the events of a run, as JSON lines. Each writer has its own file."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Ledger:
 
 
 def append_line(path: Path, record: dict[str, Any], mode: int = 0o666) -> None:
-    """Append a JSON object as a line in one write, so that a reader sees all of it or, after a kill, a torn last line.
+    """Appends a JSON object as a line in one write: a reader sees the whole line or, after a kill, a torn last line.
 
-    Where the disk has room for a part of it alone, OSError, and the file is as it was: the next line must not be glued
-    to a torn one. The file has no other writer."""
+    Raises OSError if the disk has room for only a part of the line, and restores the file: the next line must not be
+    joined to a torn one. The file has no other writer."""
     line = memoryview(json.dumps(record, separators=(",", ":")).encode() + b"\n")
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     try:
@@ -58,7 +58,7 @@ def append_line(path: Path, record: dict[str, Any], mode: int = 0o666) -> None:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a file that may be missing, have a torn line, or be no file of ours at all."""
+    """Yields the records of a file that may be missing, have a torn line, or hold something else."""
     try:
         data = read_plain(path)
     except OSError:
@@ -67,8 +67,8 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def parse_lines(lines: Sequence[bytes]) -> list[dict[str, Any]]:
-    """The records of lines; those that hold none are left out. All at once if all are sound, which takes a third of the
-    time."""
+    """Returns the records of lines; lines without a record are left out. Valid lines are parsed all at once, in a third
+    of the time."""
     try:
         records = json.loads(b"[%b]" % b",".join(lines))
         if len(records) == len(lines) and all(type(record) is dict for record in records):
@@ -87,35 +87,36 @@ def parse(line: bytes) -> dict[str, Any] | None:
 
 
 def as_event(record: dict[str, Any]) -> dict[str, Any]:
-    """The record without what somebody else must have written: texts that are none, and jobs that Slurm cannot have."""
+    """Returns the record without values that only others can have written: texts that are not text, impossible jobs."""
     return {key: value for key, value in record.items() if key not in TEXTS or _is_sound(key, value)}
 
 
 def _is_sound(key: str, value: object) -> bool:
     if key == "job":
         return is_job_id(value)
-    # No file name has a NUL or half a character in it, and os.open() would raise another error for one.
+    # No file name has a NUL or half a character, and os.open() would raise another error for such a name.
     return isinstance(value, str) and "\0" not in value and (value.isascii() or not re.search("[\ud800-\udfff]", value))
 
 
 def mark_cancelled(run: RunDir, job: str | None, durably: bool = True) -> None:
-    """From now on no attempt starts. Call it before scancel: scancel alone is a TERM that looks like a preemption, and
-    the job would requeue itself. RunError if it cannot be written. It does nothing if the run is marked already.
+    """Marks the run as cancelled: no attempt starts any more. Call it before scancel, because scancel alone is a TERM
+    that looks like a preemption, and the job would requeue itself. Raises RunError if the marker cannot be written.
+    Does nothing if the run is marked already.
 
-    durably: a crash of this host does not undo it. For a thousand runs that takes long.
+    durably: a crash of this host does not undo the marker. That takes long for a thousand runs.
     """
     _mark(run, run.cancelled, "cancelled", job, writer="cancel", durably=durably)
 
 
 def mark_told(run: RunDir, job: str) -> None:
-    """Slurm has been told of the cancellation of this job, or it was not alive any more. Call it after scancel. It is
-    no error if that cannot be written."""
+    """Records that scancel was run for this job, or that the job was over. Call it after scancel. A failed write is not
+    an error."""
     with suppress(OSError):
         Ledger(run, f"submit-{job}", "cancel").write("cancel-told", job=job)
 
 
 def mark_stopped(run: RunDir, job: str | None, durably: bool = True) -> None:
-    """From now on no attempt starts, and the ranks stop at the next agreed step. Otherwise as mark_cancelled()."""
+    """Marks the run to stop: no attempt starts, and ranks stop at the next agreed step. Else as mark_cancelled()."""
     _mark(run, run.stop, "stop-asked", job, writer="stop", durably=durably)
 
 

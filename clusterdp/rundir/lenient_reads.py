@@ -1,7 +1,7 @@
-"""Reads of JSON lines and one-line files that may be missing or torn, or hold something else.
+"""Reads JSON lines and one-line files that may be missing or torn, or hold something else.
 
-A command that follows a run reads the same files several times a second, and most of them have not changed. Lines are
-parsed once. The size is that of the open file, for over NFS only open() asks the server."""
+A command that follows a run reads the same files several times a second, and most files have not changed. Lines are
+parsed once. The size is taken from the open file, because over NFS only open() asks the server."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LAST = 50  # records
 
 
 def ends_of(path: Path) -> tuple[Record, Sequence[Record]]:
-    """The first record of a file of JSON lines, empty if there is none yet, and its last ones, so that its length costs
-    nothing: LAST of them, or all in its last 64 KiB if what one of those has a value for is not among the LAST. The
-    others are not parsed."""
+    """Returns the first record of a file of JSON lines (empty if there is none yet) and its last records, in a time
+    that does not depend on its length. The last records are LAST records, or all in the last 64 KiB if one of these has
+    a key that the LAST records do not have. Other lines are not parsed."""
     try:
         return _once(os.fspath(path), _ends)
     except OSError:
@@ -48,9 +48,9 @@ def _latest(lines: Sequence[bytes]) -> Sequence[Record]:
 
 
 def read_ledger(run: RunDir) -> tuple[list[Record], str]:
-    """All writers' events, by time; and what there is that cannot be read, with the reason, or nothing."""
+    """Returns all writers' events, by time, and a text about the first unreadable file, with the reason, or ""."""
     records: list[Record] = []
-    folder = os.fspath(run.path)  # here and below no Path for each file: to join them takes longer than to read
+    folder = os.fspath(run.path)  # no Path for each file: joining paths takes longer than reading
     (_, why), (names, more) = _listed(f"{folder}/attempts"), _listed(f"{folder}/events")
     unread = [each for each in (why, more) if each]
     for name in sorted(name for name in names if name.endswith(".jsonl")):
@@ -64,22 +64,22 @@ def read_ledger(run: RunDir) -> tuple[list[Record], str]:
 
 
 def read_events(run: RunDir) -> list[Record]:
-    """All writers' events that can be read, by time."""
+    """Returns all writers' events that can be read, by time."""
     return read_ledger(run)[0]
 
 
 def _listed(folder: str) -> tuple[list[str], str]:
-    """The names in a folder, and why it cannot be listed, or nothing."""
+    """Returns the names in a folder, and the reason why it cannot be listed, or ""."""
     try:
         return os.listdir(folder), ""
-    except FileNotFoundError:  # not yet
+    except FileNotFoundError:  # no folder yet
         return [], ""
     except OSError as error:
         return [], f"{os.path.basename(folder)}/: cannot be read: {error.strerror}"
 
 
 def words(path: Path) -> list[str]:
-    """The words of a file such as `outcome`: `requeue term 120`. None of a file that is longer than those are."""
+    """Returns the words of a file such as `outcome`: `requeue term 120`; no words if it has over LONGEST bytes."""
     try:
         fd = open_plain(path)
         try:
@@ -100,7 +100,7 @@ def modified(path: Path) -> float | None:
 
 def time_of(record: Record) -> float:
     value = record.get("time")
-    # 0 for NaN, and for a year that no calendar has.
+    # 0 for NaN, and for an impossible year.
     return float(value) if isinstance(value, int | float) and 0 <= value < 1e11 else 0.0
 
 
@@ -120,7 +120,8 @@ _seen: dict[str, tuple[tuple[int, int, int], Any]] = {}
 
 
 def _once(path: str, read: Callable[[FileIO], Read]) -> Read:
-    """A file is always read in the same way."""
+    """Returns the result of `read`, kept while the file does not change. The same file must always get the same
+    `read`."""
     with os.fdopen(open_plain(path), "rb", buffering=0) as file:
         stat = os.fstat(file.fileno())
         stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
@@ -131,7 +132,7 @@ def _once(path: str, read: Callable[[FileIO], Read]) -> Read:
 
 
 def forget(run: RunDir) -> None:
-    """Drop what was parsed of a run that is not followed: of ten thousand runs it would fill the memory."""
+    """Drops the parsed files of a run that is not followed: those of ten thousand runs would fill the memory."""
     inside = f"{run.path}/"
     for path in list(_seen):
         if path.startswith(inside):

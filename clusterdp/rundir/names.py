@@ -9,7 +9,7 @@ from typing import Any
 
 
 class _Within:
-    """An attribute that is the path of this name within the owner's."""
+    """An attribute: the path of `name` below the owner's path."""
 
     def __init__(self, name: str):
         self.name = name
@@ -71,15 +71,15 @@ class RunDir:
         return Attempt(name, self.path / f"attempts/{name}")
 
     def attempts(self) -> list[Attempt]:
-        """Those that have begun, oldest first (job ids of one run grow, except where Slurm wraps them)."""
+        """Returns the attempts that have begun, oldest first (job ids of a run increase, unless Slurm wraps them)."""
         return [self.attempt(name) for name in sorted(names_in(self.path / "attempts"), key=_attempt_order)]
 
 
 def names_in(folder: Path) -> list[str]:
-    """The names in a folder; none if it cannot be listed."""
+    """Returns the names in a folder; none if it cannot be listed."""
     try:
         return os.listdir(folder)
-    except OSError:  # there is none yet, or something else is in its place
+    except OSError:  # no folder yet, or something else in its place
         return []
 
 

@@ -1,9 +1,9 @@
-"""SweepDir: the folder of a sweep, and of its elements, each of which is a run folder.
+"""SweepDir: the folder of a sweep, which holds a run folder for each element.
 
-sweep.json      what differs: the values of each element; whoever reads it needs nothing else
+sweep.json      the values of each element; readers need no other file
 job.sbatch      the script of all elements; those beyond Slurm's MaxArraySize have job-1000.sbatch, job-2000.sbatch, ...
 code/           the snapshot of the submit directory, for all elements
-events/         which arrays were submitted
+events/         the arrays that were submitted
 0/ 1/ 2/ ...    the run folders; `code` in each is a link to the snapshot
 """
 
@@ -30,22 +30,22 @@ class SweepDir:
 
     @property
     def files(self) -> RunDir:
-        """The folder itself, for what it has as a run folder has: job.sbatch, code/, events/, submits/."""
+        """The folder as a RunDir, for files that run folders have too: job.sbatch, code/, events/, submits/."""
         return RunDir(self.path)
 
     def element(self, number: int) -> RunDir:
         return RunDir(self.path / str(number))
 
     def numbers(self) -> list[int]:
-        """The numbers of the elements whose folders exist."""
+        """Returns the numbers of the elements whose folders exist."""
         return sorted(int(name) for name in names_in(self.path) if name.isdecimal())
 
     def script(self, offset: int) -> Path:
-        """The script of the array whose first element is `offset`."""
+        """Returns the script of the array whose first element is `offset`."""
         return self.path / (f"job-{offset}.sbatch" if offset else "job.sbatch")
 
     def offsets(self) -> list[int]:
-        """The first element of each array."""
+        """Returns the first element of each array."""
         found = (re.fullmatch(r"job(?:-([0-9]{1,9}))?\.sbatch", name) for name in names_in(self.path))
         return sorted(int(match[1] or 0) for match in found if match)
 
@@ -54,7 +54,7 @@ class SweepDir:
         write_durably(self.path / TABLE, f'{{"name": {json.dumps(name)}, "elements": {{\n{lines}\n}}}}\n', mode=0o600)
 
     def read_table(self) -> tuple[str, dict[int, dict[str, Any]]]:
-        """The name of the sweep, and the values of each element by its number. RunError if it cannot be read."""
+        """Returns the name of the sweep, and the values of each element by number. Raises RunError if unreadable."""
         path = self.path / TABLE
         try:
             found = json.loads(read_plain(path))
@@ -71,6 +71,6 @@ def is_sweep(folder: str | os.PathLike[str]) -> bool:
 
 
 def sweep_of(run: RunDir) -> SweepDir | None:
-    """The sweep that a run folder is an element of."""
+    """Returns the sweep that a run folder is an element of; None if there is none."""
     path = run.path.absolute()
     return SweepDir(path.parent) if path.name.isdecimal() and is_sweep(path.parent) else None

@@ -1,4 +1,4 @@
-"""Reading files that others are still writing: only whole lines, only what is new, never more than needed."""
+"""Reads files that are still being written: only whole lines, only new ones, never more bytes than needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG_LINE = 4 * 1024  # bytes; see start_of_last()
 
 
 def last_bytes(path: Path, limit: int = CHUNK) -> bytes:
-    """The end of a file, from the start of a line on; empty if it is not there, or no file."""
+    """Returns the end of a file, from the start of a line on; empty if it is missing, or not a regular file."""
     try:
         with reading(path) as file:
             return end_of(file, limit)
@@ -34,13 +34,13 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 
 def start_of_last(file: BinaryIO, count: int) -> int:
-    """The offset at which the last `count` lines begin. Only the end is read: of lines over 4 KiB on average, and of a
-    file without line ends, there may be fewer, the first of them without its beginning."""
+    """Returns the offset at which the last `count` lines begin. Reads only the end of the file: with lines over 4 KiB
+    on average, or without line ends, there may be fewer lines, and the first one may lack its beginning."""
     size = file.seek(0, 2)
     if not size or not count:
         return size
     file.seek(size - 1)
-    at = size - (file.read(1) == b"\n")  # which ends the last line, and begins none
+    at = size - (file.read(1) == b"\n")  # a line end that only ends the last line
     lowest, left = max(0, size - 4 * 1024 * 1024 - count * LONG_LINE), count
     while at > lowest:
         start = max(lowest, at - CHUNK)
@@ -57,10 +57,10 @@ def start_of_last(file: BinaryIO, count: int) -> int:
 
 
 class Tail:
-    """Returns what was added to a file since the last look, in whole lines. The file may not be there yet, or be cut
-    short.
+    """Returns whole lines that were added to a file since the last read(). The file may not exist yet, or may be
+    truncated.
 
-    It is opened for each look: over NFS only open() asks the server whether there is more.
+    Each read() opens the file, because over NFS only open() asks the server for new bytes.
     """
 
     def __init__(self, path: Path):
@@ -68,7 +68,7 @@ class Tail:
         self.offset = 0
 
     def read(self, final: bool = False, limit: int = 16 * CHUNK) -> str:
-        """At most `limit` bytes; with `final` what is left of an unfinished last line too."""
+        """Returns new text, at most `limit` bytes of it; with `final` also an unfinished last line."""
         try:
             with reading(self.path) as file:
                 if file.seek(0, 2) < self.offset:
@@ -79,7 +79,7 @@ class Tail:
             return ""
         full = len(data) == limit
         whole = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1  # progress bars end their lines with \r
-        if (full and whole) or not (full or final):  # a line longer than `limit` goes out in pieces
+        if (full and whole) or not (full or final):  # a line longer than `limit` is returned in pieces
             data = data[:whole]
         elif full:
             data = data[: _whole_letters(data)]
@@ -88,10 +88,10 @@ class Tail:
 
 
 def _whole_letters(data: bytes) -> int:
-    """How many of the bytes there are before a letter of UTF-8 that is cut off at the end."""
+    """Returns the number of bytes before a UTF-8 character that is cut off at the end."""
     for back in range(1, min(4, len(data))):
         byte = data[-back]
-        if byte & 0xC0 != 0x80:  # the first byte of a letter, which says how many bytes it has
+        if byte & 0xC0 != 0x80:  # the first byte of a character, which gives the number of its bytes
             length = 1 if byte < 0xC0 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
             return len(data) - back if length > back else len(data)
     return len(data)

@@ -1,6 +1,6 @@
-"""The only place that runs Slurm commands. It does not know whether they are a real Slurm's or the fake's.
+"""The only module that runs Slurm commands, of a real Slurm or of the fake one.
 
-Each function makes one call, whatever the number of jobs: a controller may serve a thousand users.
+Each function makes one call for any number of jobs, because a controller may serve a thousand users.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from clusterdp.slurm.jobid import JOB_ID, is_job_id
 from clusterdp.slurm.nodes import SINFO_FORMAT, NodeGroup, read_sinfo
 from clusterdp.slurm.quantities import seconds_of
 
-MOST_SAID = 500  # characters of an error message that are passed on
+MOST_SAID = 500  # characters of a command's error message that are shown
 LONGEST_ARGUMENT = 100_000  # characters; Linux takes 128 KiB
 MAX_ARRAY_SIZE = 1001  # Slurm's own default
 ANSWER_TIMEOUT_S = 60.0  # a busy slurmctld answers late; Slurm's own MessageTimeout is 10 s and each client retries
 
 # Variables that leak from an outer job into sbatch and from there into the new job's srun: `SLURM_CPU_BIND` and a size
-# such as `SLURM_NTASKS` spoil it, `SBATCH_*` and `SRUN_*` win over the script's own lines. Where the cluster is must
-# stay.
+# such as `SLURM_NTASKS` spoil it, `SBATCH_*` and `SRUN_*` override the script's own lines. Variables that name the
+# cluster must stay.
 LEAKS = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SUBMITIT)_")
 KEEPS = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS"})
 
 # The messages of sbatch when the controller does not answer.
 ANSWER_LOST = re.compile(r"timed? ?out|zero bytes|(send|receive|shutdown) failure|connection reset|broken pipe", re.I)
 
-# The two answers of --test-only that depend on which nodes are up.
+# The two answers of --test-only that depend on the nodes that are up.
 MAY_WAIT = re.compile(r"Requested (node configuration is not available|partition configuration not available now)")
 
 
-# A row of squeue. What is left of an array (`7_[2-9]`), or a part of a heterogeneous job (`7+0`), goes by the job's id.
+# A row of squeue. Pending elements (`7_[2-9]`) and a part of a heterogeneous job (`7+0`) are stored under the job's id.
 ROW = re.compile(rf"({JOB_ID})(?:_\[[^|]*\]|\+[0-9]+)?\|([A-Z_]+)\|(.*)\|([^|]*)")
 OWN_ROW = re.compile(r"([0-9]+)\|([A-Z_]+)\|(.*)")
-GROUP_LIMITS = ("GrpTRES", "GrpJobs", "GrpTRESMins")  # of all jobs of an account, and of the accounts below it
+GROUP_LIMITS = ("GrpTRES", "GrpJobs", "GrpTRESMins")  # for all jobs of an account and of the accounts below it
 LIMITS = ("MaxWall", "MaxTRES", "MaxTRESMins", "MaxJobs", "MaxSubmit", *GROUP_LIMITS)
 ASSOCIATION_FIELDS = ("Account", "Partition", "QOS", "DefaultQOS", "DefaultAccount", *LIMITS)
 QOS_FIELDS = (
@@ -58,7 +58,7 @@ class CommandTimeout(SlurmError):
 
 @dataclass(frozen=True)
 class SqueueRow:
-    """A line of squeue: `state` in full (PENDING), `reason` as squeue gives it, `nodes` `n[1-2]` or empty."""
+    """A line of squeue: `state` in full (PENDING), `reason` as printed, `nodes` as `n[1-2]` or empty."""
 
     state: str
     reason: str
@@ -67,16 +67,16 @@ class SqueueRow:
 
 @dataclass(frozen=True)
 class SbatchAnswer:
-    """The answer of `sbatch --test-only`: whether the job is accepted, and the words."""
+    """The answer of `sbatch --test-only`: whether the job is accepted, and the text."""
 
     accepted: bool
     said: str
 
     @property
     def may_wait(self) -> bool:
-        """Whether sbatch may accept what was refused. The controller checks the request as for sbatch, and then looks
-        for nodes among those that are up: what it says of these is not a refusal as long as others are down
-        (job_start_data in src/slurmctld/job_scheduler.c)."""
+        """Whether sbatch may accept the refused job. The controller checks the request as for sbatch, and then looks
+        for nodes among those that are up. A negative answer about these nodes is not a refusal as long as other nodes
+        are down (job_start_data in src/slurmctld/job_scheduler.c)."""
         return bool(re.search(MAY_WAIT, self.said))
 
 
@@ -85,13 +85,13 @@ def have_slurm() -> bool:
 
 
 def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment to submit from, without what an outer job would leak into the new one."""
+    """Returns the environment to submit from, without variables that an outer job would leak into the new one."""
     return {key: value for key, value in environ.items() if key in KEEPS or not LEAKS.match(key)}
 
 
 def submit(script: Path, cwd: Path, *options: str) -> str:
-    """`sbatch --parsable SCRIPT`: the id of the new job. SubmitError holds what sbatch said, and is a SubmitInDoubt if
-    the job may have been accepted all the same. options: of sbatch; they win over the script's own."""
+    """Runs `sbatch --parsable SCRIPT`. Returns the id of the new job. Raises SubmitError with sbatch's text, or
+    SubmitInDoubt if the job may have been accepted. options: of sbatch; they override the script's own."""
     try:
         done = _call(["sbatch", "--parsable", *options, str(script)], cwd=cwd)
     except CommandTimeout as error:
@@ -102,7 +102,7 @@ def submit(script: Path, cwd: Path, *options: str) -> str:
         raise SubmitInDoubt("sbatch: interrupted before it had answered.") from None
     if done.returncode != 0:
         raise refused("sbatch", _said(done), done.returncode)
-    # A site's wrapper may print a greeting before it.
+    # A site's wrapper may print a greeting before the id.
     answers = re.findall(rf"^[ \t]*({JOB_ID})(?:;[\w.-]+)?[ \t]*$", done.stdout, re.MULTILINE | re.ASCII)
     if not answers:
         raise SubmitInDoubt(
@@ -112,14 +112,14 @@ def submit(script: Path, cwd: Path, *options: str) -> str:
 
 
 def refused(who: str, said: str, exit_code: int) -> SubmitError:
-    """The error of an sbatch that failed: in doubt if the answer was lost on its way, or if sbatch was killed."""
+    """Returns the error of a failed sbatch: SubmitInDoubt if the answer was lost or sbatch was killed."""
     killed = exit_code < 0 or 128 < exit_code < 192
     kind = SubmitInDoubt if killed or ANSWER_LOST.search(said) else SubmitError
     return kind(f"{who}: could not submit (exit {exit_code}). It says: {said}")
 
 
 def jobs_of_scripts_in(folder: Path) -> dict[str, SqueueRow]:
-    """My jobs whose batch script lies in `folder` or below, those that ended lately included."""
+    """Returns this user's jobs whose batch script is in `folder` or below, including recently ended jobs."""
     done = _call(["squeue", "--me", "--noheader", "--states=all", "--format=%F|%T|%o"])
     if done.returncode != 0:
         raise SlurmError(f"squeue: failed (exit {done.returncode}). It says: {_said(done)}")
@@ -131,15 +131,16 @@ def jobs_of_scripts_in(folder: Path) -> dict[str, SqueueRow]:
 
 
 def job_states(jobs: Sequence[str], timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, SqueueRow]:
-    """The rows of squeue for these jobs, those that ended lately included; a job that it has forgotten is missing."""
-    # Elements that wait are one row, `7_[2-9]`, unless each is asked for.
+    """Returns the rows of squeue for these jobs, including recently ended ones. A job that Slurm has forgotten is
+    missing."""
+    # Pending elements are one row, `7_[2-9]`, without --array.
     options = ["--array"] if any("_" in job for job in jobs) else []
     wanted, rows = set(jobs), _states(jobs, *options, timeout_s=timeout_s)
     return {job: row for job, row in rows.items() if job in wanted or job.partition("_")[0] in wanted}
 
 
 def element_states(arrays: Sequence[str], timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, SqueueRow]:
-    """The rows of squeue for all elements of these arrays: `7_2` -> row."""
+    """Returns the rows of squeue for all elements of these arrays: `7_2` -> row."""
     return _states(arrays, "--array", timeout_s=timeout_s)
 
 
@@ -148,7 +149,7 @@ def _states(jobs: Sequence[str], *options: str, timeout_s: float = ANSWER_TIMEOU
         return {}
     wanted = set(jobs)
     asked = ",".join(map(_checked, jobs))
-    # For more jobs than fit into an argument, squeue is asked for all there are, as it asks the controller itself.
+    # If the jobs do not fit into an argument, squeue lists all jobs, which it always gets from the controller.
     only = [f"--jobs={asked}"] if len(asked) < LONGEST_ARGUMENT else []
     words = ["squeue", "--noheader", "--states=all", *options, *only, "--format=%i|%T|%r|%N"]
     done = _call(words, timeout_s=timeout_s)
@@ -163,14 +164,14 @@ def _states(jobs: Sequence[str], *options: str, timeout_s: float = ANSWER_TIMEOU
             rows.setdefault(match[1], SqueueRow(match[2], match[3], match[4]))
         else:
             odd.append(line)
-    if odd and not rows.keys() >= wanted:  # that a job is not there would only be a guess
+    if odd and not rows.keys() >= wanted:  # a job without a row may exist all the same
         raise _unheard(odd)
     return rows if only else {job: row for job, row in rows.items() if {job, job.partition("_")[0]} & wanted}
 
 
 def end_time(job: str, timeout_s: float = 5.0) -> float | None:
-    """When the time of a running job ends, in seconds since the epoch; infinity without a limit, None if nobody knows:
-    in a container there is no squeue, and a silent controller is waited for as long as timeout_s."""
+    """Returns when the time of a running job ends, in seconds since the epoch: infinity without a limit, None if
+    unknown, because a container has no squeue, or the controller is silent for timeout_s."""
     try:
         done = _call(["squeue", "--noheader", f"--jobs={_checked(job)}", "--format=%L"], timeout_s=timeout_s)
     except SlurmError:
@@ -181,7 +182,7 @@ def end_time(job: str, timeout_s: float = 5.0) -> float | None:
 
 
 def show_job(job: str) -> dict[str, str]:
-    """`scontrol show job`, as a dictionary; SlurmError if the controller no longer knows the job."""
+    """Returns `scontrol show job` as a dictionary. Raises SlurmError if the controller no longer knows the job."""
     done = _call(["scontrol", "--oneliner", "show", "job", _checked(job)])
     if done.returncode != 0:
         raise SlurmError(f"scontrol: cannot show job {job}. It says: {_said(done)}")
@@ -189,7 +190,7 @@ def show_job(job: str) -> dict[str, str]:
 
 
 def node_groups(partition: str = "", timeout_s: float = ANSWER_TIMEOUT_S) -> list[NodeGroup]:
-    """The nodes of one partition, or of all that this user may see."""
+    """Returns the nodes of one partition, or of all partitions that this user may see."""
     only = [f"--partition={partition}"] if partition else []
     done = _call(["sinfo", "--noheader", "--exact", f"--format={SINFO_FORMAT}", *only], timeout_s=timeout_s)
     if done.returncode != 0:
@@ -198,7 +199,7 @@ def node_groups(partition: str = "", timeout_s: float = ANSWER_TIMEOUT_S) -> lis
 
 
 def show_partitions(timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, dict[str, str]]:
-    """`scontrol --all show partition`: by name, each as a dictionary; hidden ones too."""
+    """Returns `scontrol --all show partition`: by name, each as a dictionary, hidden partitions too."""
     done = _call(["scontrol", "--oneliner", "--all", "show", "partition"], timeout_s=timeout_s)
     if done.returncode != 0:
         raise SlurmError(f"scontrol: cannot show partitions. It says: {_said(done)}")
@@ -207,15 +208,15 @@ def show_partitions(timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, dict[str, 
 
 
 def associations(cluster: str = "", timeout_s: float = ANSWER_TIMEOUT_S) -> list[Association]:
-    """Those of this user. `cluster`: one of several that share a database, by its ClusterName. SlurmError where
-    accounting does not answer."""
+    """Returns the associations of this user. `cluster`: the ClusterName, if several clusters share a database. Raises
+    SlurmError if accounting does not answer."""
     where = ["where", f"user={getpass.getuser()}", *_of_cluster(cluster), "withassoc"]
     return read_associations(_accounting("user", *where, f"format={','.join(ASSOCIATION_FIELDS)}", timeout_s=timeout_s))
 
 
 def account_limits(account: str, cluster: str = "", timeout_s: float = ANSWER_TIMEOUT_S) -> tuple[dict[str, str], str]:
-    """(GROUP_LIMITS, parent) of an account: those of all its jobs together, and the account above it. Empty if it is
-    not shown. SlurmError as associations()."""
+    """Returns (GROUP_LIMITS, parent) of an account: limits of all its jobs together, and the account above it. Empty if
+    sacctmgr does not show the account. Raises SlurmError like associations()."""
     where = ["where", f"account={account}", "user=", *_of_cluster(cluster)]
     fields = (*GROUP_LIMITS, "ParentName")
     lines = _accounting("associations", *where, f"format={','.join(fields)}", timeout_s=timeout_s)
@@ -224,20 +225,19 @@ def account_limits(account: str, cluster: str = "", timeout_s: float = ANSWER_TI
 
 
 def show_config(timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, str]:
-    """`scontrol show config`: what slurm.conf says, and Slurm's defaults. Empty where the controller does not answer
-    that."""
+    """Returns `scontrol show config`: the values of slurm.conf and Slurm's defaults. Empty if scontrol fails."""
     done = _call(["scontrol", "show", "config"], timeout_s=timeout_s)
     return dict(re.findall(r"^([\w.\[\]]+)\s*= (.*?)\s*$", done.stdout, re.MULTILINE))
 
 
 def max_array_size() -> int:
-    """The first index that no job array may have: MaxArraySize of slurm.conf. Slurm's default where it is not said."""
+    """Returns MaxArraySize of slurm.conf, one more than the highest index of an array; if unknown, Slurm's default."""
     said = show_config().get("MaxArraySize", "")
     return int(said) if said.isdecimal() else MAX_ARRAY_SIZE
 
 
 def show_qos(timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, dict[str, str]]:
-    """The QOS_FIELDS of each QOS; a field without a value is empty. SlurmError as associations()."""
+    """Returns the QOS_FIELDS of each QOS. A field without a value is empty. Raises SlurmError like associations()."""
     fields = ",".join(("Name", *QOS_FIELDS))
     rows = [line.split("|") for line in _accounting("qos", f"format={fields}", timeout_s=timeout_s)]
     return {row[0]: dict(zip(QOS_FIELDS, row[1:], strict=True)) for row in rows if len(row) == 1 + len(QOS_FIELDS)}
@@ -255,8 +255,8 @@ def _of_cluster(name: str) -> list[str]:
 
 
 def ask_test_only(script: str, cwd: Path, timeout_s: float = ANSWER_TIMEOUT_S) -> SbatchAnswer:
-    """`sbatch --test-only` of this script. It uses up a job id. That it is accepted does not mean that it will start:
-    limits of the partition, held nodes and a queue are not all looked at. SlurmError if the controller gives no
+    """Runs `sbatch --test-only` of this script, which uses up a job id. An accepted job may still not start: Slurm does
+    not check all limits of the partition, held nodes and the queue. Raises SlurmError if the controller does not
     answer."""
     done = _call(["sbatch", "--test-only"], cwd=cwd, timeout_s=timeout_s, given=script)
     said = _words(done)
@@ -266,24 +266,24 @@ def ask_test_only(script: str, cwd: Path, timeout_s: float = ANSWER_TIMEOUT_S) -
 
 
 def node_hosts(partition: str, timeout_s: float = ANSWER_TIMEOUT_S) -> set[str]:
-    """The host names and the addresses of a partition's nodes."""
+    """Returns the host names and the addresses of a partition's nodes."""
     done = _call(["sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%n %o"], timeout_s=timeout_s)
     return {word for line in _lines(done) for word in line.split()} if done.returncode == 0 else set()
 
 
 def cancel(*jobs: str) -> None:
-    """`scancel`; a job that is over is not an error, as for Slurm."""
+    """Runs `scancel`. A job that is over is not an error, as for Slurm."""
     _scancel(jobs)
 
 
 def terminate_steps(*jobs: str) -> None:
-    """`scancel --signal=TERM`: to what srun has started, and not to the batch script. No KILL follows."""
+    """Runs `scancel --signal=TERM`, which signals the steps of srun, and not the batch script. No KILL follows."""
     _scancel(jobs, "--signal=TERM")
 
 
 def kill_step(job: str) -> None:
-    """`scancel --signal=KILL` of the newest step: the ranks die, and not the batch script. Of a job it would cancel
-    the job."""
+    """Runs `scancel --signal=KILL` for the newest step: the ranks die, and not the batch script. With a job instead of
+    a step, it would cancel the job."""
     done = _call(["squeue", "--steps", "--noheader", f"--jobs={_checked(job)}", "--format=%i"])
     steps = [int(step) for step in (line.strip().partition(".")[2] for line in _lines(done)) if step.isdigit()]
     if not steps:
@@ -294,7 +294,7 @@ def kill_step(job: str) -> None:
 
 
 def update_job(job: str, *assignments: str) -> None:
-    """`scontrol update` of one's own job, e.g. with `TimeLimit=5`."""
+    """Runs `scontrol update` for one of the user's jobs, e.g. with `TimeLimit=5`."""
     done = _call(["scontrol", "update", f"JobId={_checked(job)}", *assignments])
     if done.returncode != 0:
         raise SlurmError(f"scontrol: cannot update job {job}: {' '.join(assignments)}. It says: {_said(done)}")
@@ -308,14 +308,14 @@ def _scancel(jobs: Sequence[str], *options: str) -> None:
 
 
 def requeue(job: str) -> None:
-    """`scontrol requeue`. A job that Slurm has requeued already (`Job is pending execution`) is not an error."""
+    """Runs `scontrol requeue`. A job that Slurm has requeued already (`Job is pending execution`) is not an error."""
     done = _call(["scontrol", "requeue", _checked(job)])
     if done.returncode != 0 and "pending execution" not in done.stderr:
         raise SlurmError(f"scontrol: cannot requeue job {job}. It says: {_said(done)}")
 
 
 def _checked(job: str) -> str:
-    """Refuse anything but a job id: scancel would take `--me` as well."""
+    """Refuses anything but a job id, because scancel would also take `--me`."""
     if not is_job_id(job):
         raise SlurmError(f"{job!r:.80}: is not a job id. Look at what the run folder has in events/.")
     return job
@@ -330,7 +330,7 @@ def _unheard(lines: Sequence[str]) -> SlurmError:
 
 
 def _said(done: subprocess.CompletedProcess[str]) -> str:
-    """As a sentence: another may follow."""
+    """Returns the command's text as a sentence, because another sentence may follow."""
     said = _words(done)
     return said if said.endswith((".", "!", "?")) else f"{said}."
 
@@ -351,7 +351,7 @@ def _call(
             input=given,
             capture_output=True,
             encoding="utf-8",
-            errors="replace",  # a site's greeting may be in any
+            errors="replace",  # a site's greeting may have any encoding
             timeout=timeout_s,
             check=False,
         )
@@ -367,21 +367,18 @@ def _call(
 
 @dataclass(frozen=True)
 class Association:
-    """An association of this user with an account. partition: the only one where it holds; empty if it holds in all.
-    is_default: jobs that name no account get this one. limits: some of LIMITS, also those that the account has and the
-    user has not."""
+    """An association of this user with an account."""
 
     account: str
     qos: Sequence[str] = ()
     default_qos: str = ""
-    partition: str = ""
-    is_default: bool = False
-    limits: Mapping[str, str] = field(default_factory=dict)
+    partition: str = ""  # the only partition in which it is valid; empty: all
+    is_default: bool = False  # jobs that name no account get this one
+    limits: Mapping[str, str] = field(default_factory=dict)  # some of LIMITS, also inherited from the account
 
 
 def read_associations(lines: Sequence[str]) -> list[Association]:
-    """The associations in the output of `sacctmgr --parsable2 show user withassoc`. Lines that are none are left
-    out."""
+    """Returns the associations in the output of `sacctmgr --parsable2 show user withassoc`. Skips other lines."""
     found = []
     for values in (line.split("|") for line in lines):
         row = dict(zip(ASSOCIATION_FIELDS, values, strict=False))

@@ -1,8 +1,8 @@
-"""SlurmEnv: which rank of which job this process is, read from its environment. Standard library only.
+"""SlurmEnv: the rank and the job of this process, read from its environment. Standard library only.
 
-Three kinds of launcher set a process's rank, each in variables of its own. The first launcher below whose mark is set
-counts, and no other; mixed variables would give wrong answers: with one srun task per node and torchrun inside, RANK
-counts processes and SLURM_PROCID nodes. Without any mark this is a single process.
+Three kinds of launcher set a process's rank, each in its own variables. Only the first launcher below whose mark is set
+counts, because mixed variables would give wrong results: with one srun task per node and torchrun inside, RANK counts
+processes and SLURM_PROCID counts nodes. Without any mark this is a single process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from clusterdp.errors import SlurmError
 
-# launcher      mark                    what it calls each field
+# launcher      mark                    field -> its variable
 COLUMNS: dict[str, tuple[str, dict[str, str]]] = {
     "torchrun": (
         "TORCHELASTIC_RUN_ID",
@@ -22,10 +22,10 @@ COLUMNS: dict[str, tuple[str, dict[str, str]]] = {
             "world_size": "WORLD_SIZE",
             "local_rank": "LOCAL_RANK",
             "local_world_size": "LOCAL_WORLD_SIZE",
-            "node_rank": "GROUP_RANK",  # the agent's order of arrival; NODE_RANK, if there, is the batch script's
+            "node_rank": "GROUP_RANK",  # the agent's order of arrival; NODE_RANK comes from the batch script
         },
     ),
-    "exported": (  # by our batch script, or any other that follows torch's env:// names
+    "exported": (  # by clusterdp's batch script, or another that uses torch's env:// names
         "RANK",
         {
             "rank": "RANK",
@@ -36,7 +36,7 @@ COLUMNS: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
     "srun": (
-        # Not SLURM_PROCID nor SLURM_STEP_ID: a batch script, not a task, has these too (the latter is -5 on 26.05).
+        # Not SLURM_PROCID nor SLURM_STEP_ID, because a batch script has these too (SLURM_STEP_ID is -5 on 26.05).
         "SLURM_STEP_NUM_TASKS",
         {
             "rank": "SLURM_PROCID",
@@ -48,14 +48,14 @@ COLUMNS: dict[str, tuple[str, dict[str, str]]] = {
     ),
 }
 
-# Variables of the job, the same under every launcher. Unset means None.
+# Variables of the job, equal under every launcher. An unset variable means None.
 JOB = {
     "job_id": "SLURM_JOB_ID",
     "array_job_id": "SLURM_ARRAY_JOB_ID",
     "array_task_id": "SLURM_ARRAY_TASK_ID",
     "node_name": "SLURMD_NODENAME",
-    "launch_address": "SLURM_LAUNCH_NODE_IPADDR",  # where srun runs: in a batch job the first node
-    "end_time": "SLURM_JOB_END_TIME",  # since 22.05 only in some set-ups, 23.02 always
+    "launch_address": "SLURM_LAUNCH_NODE_IPADDR",  # the address of srun's node: in a batch job the first node
+    "end_time": "SLURM_JOB_END_TIME",  # 22.05 sets it only in some set-ups, 23.02 and later always
 }
 
 
@@ -78,7 +78,7 @@ class SlurmEnv:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> SlurmEnv:
-        """Raises SlurmError if a variable that should be a number is none."""
+        """Raises SlurmError if a variable that should be a number is not a number."""
         launcher = next((name for name, (mark, _) in COLUMNS.items() if environ.get(mark)), "single")
         place = _place(launcher, environ)
         job = {field: environ.get(name) or None for field, name in JOB.items()}
@@ -92,9 +92,9 @@ class SlurmEnv:
 
     @property
     def attempt(self) -> str | None:
-        """`<job>.<restart>`, as the batch script names it; None outside a job."""
+        """`<job>.<restart>`, the name that the batch script gives; None outside a job."""
         if self.array_job_id is not None and self.array_task_id is not None:
-            # The last element's own id is the array's, and would name all of it.
+            # The last element's own id equals the array's id, and would name the whole array.
             return f"{self.array_job_id}_{self.array_task_id}.{self.restart_count}"
         return None if self.job_id is None else f"{self.job_id}.{self.restart_count}"
 

@@ -1,4 +1,4 @@
-"""Host list expressions, `n[1-3,7],m05`, read and written in process as `scontrol show hostnames|hostlist` does.
+"""Reads and writes host list expressions, `n[1-3,7],m05`, like `scontrol show hostnames|hostlist`, but in process.
 
 Leading zeros count: n1, n01 and n001 are three hosts, and a range has the width of its low end.
 """
@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import product
 from math import prod
 
-MAX_HOSTS = 65_536  # in all, as in one range of Slurm's: a typing error must not fill the memory
+MAX_HOSTS = 65_536  # in all (Slurm's limit for one range): a typing error must not fill the memory
 
 
 class HostlistError(ValueError):
@@ -17,9 +17,9 @@ class HostlistError(ValueError):
 
 
 def expand(expression: str, *, strict: bool = False) -> list[str]:
-    """The hosts of an expression, in Slurm's order, repetitions kept; raises HostlistError.
+    """Returns the hosts of an expression, in Slurm's order, with repetitions. Raises HostlistError.
 
-    Slurm 22.05 allows nothing after the last bracket, later versions do (`n[1-2]-ib`): `strict` refuses it.
+    strict: refuses text after the last bracket (`n[1-2]-ib`), which Slurm 22.05 refuses and later versions allow.
     """
     hosts: list[str] = []
     for part in _parts(expression):
@@ -30,11 +30,11 @@ def expand(expression: str, *, strict: bool = False) -> list[str]:
 
 
 def compress(hosts: Iterable[str]) -> str:
-    """The expression for these hosts: keeps order and repetitions, and joins only neighbours (n2,n1 -> `n[2,1]`)."""
+    """Returns the expression for these hosts. Keeps order and repetitions, joins neighbours (n2,n1 -> `n[2,1]`)."""
     return _compress(tuple(hosts))
 
 
-@lru_cache(maxsize=256)  # a listing of jobs asks for the same few again and again
+@lru_cache(maxsize=256)  # a listing of jobs repeats a few lists many times
 def _compress(hosts: tuple[str, ...]) -> str:
     groups: list[tuple[str, list[list[str]]]] = []  # (prefix, ranges of [low, high] as digits); a bare name: no ranges
     for host in hosts:
@@ -52,12 +52,12 @@ def _compress(hosts: tuple[str, ...]) -> str:
 
 
 def compress_sorted(hosts: Iterable[str]) -> str:
-    """As `compress`, the hosts sorted first: `scontrol show hostlistsorted`."""
+    """Returns compress() of the sorted hosts, like `scontrol show hostlistsorted`."""
     return compress(sort(hosts))
 
 
 def sort(hosts: Iterable[str]) -> list[str]:
-    """By name as people read it, then by the width of the number, then by the number."""
+    """Sorts by name in natural order, then by the width of the number, then by the number."""
 
     def key(host: str) -> tuple[list[tuple[int, str]], int, int]:
         prefix, digits = _split(host)
@@ -80,7 +80,7 @@ def _brackets(ranges: list[list[str]]) -> str:
 
 
 def _parts(expression: str) -> Iterator[str]:
-    """Split at commas and blanks outside of brackets."""
+    """Splits at commas and blanks outside of brackets."""
     depth, part = 0, ""
     for letter in expression:
         depth += (letter == "[") - (letter == "]")

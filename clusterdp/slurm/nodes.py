@@ -1,4 +1,4 @@
-"""NodeGroup: nodes of a partition as sinfo shows them, equal ones in one line."""
+"""NodeGroup: equal nodes of a partition, as sinfo shows them in one line."""
 
 from __future__ import annotations
 
@@ -15,26 +15,23 @@ GPUS = re.compile(r"(?:^|,)gpu(?::([^:,()]+))??:([0-9]{1,6})(?=[(,]|$)")  # `gpu
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """`state`: `idle`, `mixed`, `down*`. cpus, memory_mb and gpus are those of each node; gpu_type is empty if Slurm
-    has none. The partition's limits are as sinfo gives them: `1-00:00:00` or `infinite`."""
-
     partition: str
     is_default: bool  # the partition of a job that names none
     up: bool
-    state: str
+    state: str  # `idle`, `mixed`, `down*`
     nodes: int
-    cpus: int
+    cpus: int  # of each node, as memory_mb and gpus
     memory_mb: int
     gpus: int
-    gpu_type: str
+    gpu_type: str  # empty if Slurm has none
     features: tuple[str, ...]
-    time_limit: str
-    most_nodes: str
-    gpus_by_type: tuple[tuple[str, int], ...] = ()  # where they have types: (("a100", 7), ("1g.5gb", 7))
+    time_limit: str  # of the partition, as sinfo prints it: `1-00:00:00` or `infinite`
+    most_nodes: str  # of the partition, as sinfo prints it
+    gpus_by_type: tuple[tuple[str, int], ...] = ()  # if all GPUs have types: (("a100", 7), ("1g.5gb", 7))
 
 
 def read_sinfo(lines: Iterable[str]) -> list[NodeGroup]:
-    """The rows of lines in SINFO_FORMAT, in their order; other lines are left out."""
+    """Returns the rows of lines in SINFO_FORMAT, in their order. Other lines are left out."""
     groups = []
     for match in filter(None, map(ROW.fullmatch, map(str.strip, lines))):
         name, star, up, state, nodes, cpus, memory, gres, features, limit, sizes = match.groups()
@@ -60,7 +57,7 @@ def read_sinfo(lines: Iterable[str]) -> list[NodeGroup]:
 
 
 def _by_type(gpus: Iterable[tuple[str, str]]) -> tuple[tuple[str, int], ...]:
-    """Empty if some of them have no type."""
+    """Returns the number of GPUs of each type; empty if some GPUs have no type."""
     found: dict[str, int] = {}
     for kind, count in gpus:
         found[kind] = found.get(kind, 0) + int(count)

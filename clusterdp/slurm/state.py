@@ -41,12 +41,12 @@ class JobState(Enum):
 
     @property
     def final(self) -> bool:
-        """True if the job is over. A job in PREEMPTED or NODE_FAIL may still be requeued: squeue then says PENDING."""
+        """True if the job is over. A job in PREEMPTED or NODE_FAIL may still be requeued: squeue then shows PENDING."""
         return self in FINAL
 
     @classmethod
     def parse(cls, text: str) -> "JobState":
-        """From a long or short word, in any case, with or without sacct's ` by UID` and `+`; raises ValueError."""
+        """Parses a long or short word, in any case, with or without sacct's ` by UID` and `+`. Raises ValueError."""
         words = text.split()
         word = words[0].rstrip("+").upper() if words else ""
         for state in cls:
@@ -104,10 +104,10 @@ FINAL = frozenset(
 
 
 def exit_word(status: int) -> str:
-    """`code:signal` of a wait status (os.wait), as scontrol writes ExitCode."""
+    """Returns `code:signal` of a wait status (os.wait), as scontrol writes ExitCode."""
     return f"{status >> 8 & 0xFF}:{status & 0x7F}"
 
 
 def accounted_exit_word(status: int) -> str:
-    """The same as sacct writes it, which loses the highest bit of the code: 137:0 is 9:0 there."""
+    """Returns the exit word of sacct, which drops the highest bit of the code: sacct writes 9:0 for 137:0."""
     return f"{status >> 8 & 0x7F}:{status & 0x7F}"

@@ -2,7 +2,7 @@
 
     storage = open_storage("/scratch/run/checkpoints")     or file://, s3://, sftp://, memory://, ... (any of fsspec's)
 
-    base          Storage: what every place for bytes can do
+    base          Storage: the interface of every storage
     local         a folder on a local or shared file system
     url           any URL that fsspec knows
     s3            object stores: uploads in parts, put-if-absent; needs clusterdp[s3]
@@ -10,10 +10,10 @@
     retry         how often and how long a request is repeated
     address       a URL without its secrets
 
-Names are relative to the URL and have forward slashes (`step_00000010/x.json`). No method overwrites: a name is created
-once, or FileExistsError. A file that a method has created is durable when it returns: on a file system the file has
+Names are relative to the URL and have forward slashes (`step_00000010/x.json`). No method overwrites: a name that
+exists raises FileExistsError. A file is durable when the method that creates it returns: on a file system the file has
 been fsynced (and its folder, after `sync_folder`), on a store the size that arrived has been read back. Errors are
-OSError, as Python's own file functions raise them; ConfigError if a URL cannot be opened at all."""
+OSError, as Python's own file functions raise them. ConfigError means that a URL cannot be opened at all."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ __all__ = ["LocalStorage", "Readable", "RetryPolicy", "Storage", "has_password",
 
 
 def open_storage(url: str | os.PathLike[str], *, retry_policy: RetryPolicy | None = None, **options: Any) -> Storage:
-    """A plain path or `file://` is served by `os`; any other scheme by what is imported only then.
+    """Returns a Storage for a plain path or a URL. Modules for schemes other than `file` are imported at their use.
 
-    options: what fsspec's file system of that scheme takes (endpoint_url=...), or paramiko's connect() for sftp.
+    options: arguments of fsspec's file system for the scheme (endpoint_url=...), or of paramiko's connect() for sftp.
     """
     text = os.fspath(url)
     scheme, separator, _ = text.partition("://")

@@ -1,4 +1,4 @@
-"""Storage: what every place for bytes can do."""
+"""Storage: the interface of every storage."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
-_PART = r"(?!\.{1,2}(?:/|\Z))[^/\\\0]+"  # of a name: not empty, not "." or ".."
+_PART = r"(?!\.{1,2}(?:/|\Z))[^/\\\0]+"  # a part of a name: not empty, not "." or ".."
 _INSIDE = re.compile(rf"{_PART}(?:/{_PART})*").fullmatch
 
 
 class Readable(Protocol):
     def read_at(self, start: int, into: memoryview) -> int:
-        """Fill `into` from byte `start` on; returns how many bytes there were, fewer only at the end of the file."""
+        """Fills `into` from byte `start` on. Returns the number of bytes read: fewer only at the end of the file."""
 
 
 class Storage(ABC):
     """Names are relative to the URL, have forward slashes, and cannot lead out of it. Errors are OSError."""
 
-    url: str  # for people: without the password that it may have been opened with
-    rereads = False  # whether what has just been read is read again from memory
-    parallel = 1  # how many questions at a time make the answers come sooner
+    url: str  # for people: without a password
+    rereads = False  # whether a second read of the same bytes comes from memory
+    parallel = 1  # number of requests at a time
 
     @abstractmethod
     def list(self, folder: str = "") -> list[str]:
-        """Sorted names in a folder; none if there is no such folder."""
+        """Returns the sorted names in a folder; none if there is no such folder."""
 
     def tree(self, wanted: Callable[[str], bool]) -> dict[str, Sequence[str]]:
-        """The folders here whose names are wanted, sorted, and what `list` finds in each."""
+        """Returns the top folders whose names are `wanted`, sorted, each with its names from `list`."""
         folders = [name for name in self.list() if wanted(name)]
         return dict(zip(folders, self.each(self.list, folders), strict=True))
 
@@ -43,43 +43,43 @@ class Storage(ABC):
 
     @abstractmethod
     def modified(self, name: str) -> float:
-        """When it was written, by the storage's clock. Compare it only with the times of other files there."""
+        """Returns the time of the last write by the storage's clock. Compare it only with times of the same storage."""
 
     @abstractmethod
     def open(self, name: str, start: int = 0, stop: int | None = None) -> AbstractContextManager[Readable]:
-        """Open it for reading. If [start, stop) is given, a server sends those bytes in one answer."""
+        """Opens a file for reading. If [start, stop) is given, a server sends those bytes in one answer."""
 
     @abstractmethod
     def make_folder(self, folder: str) -> None: ...
 
     @abstractmethod
     def write(self, name: str, chunks: Iterable[memoryview]) -> None:
-        """Create a file. A reader may see it half-written; after an error it may be left there."""
+        """Creates a file. A reader may see it half-written. After an error it may be left behind."""
 
     @abstractmethod
     def publish(self, name: str, data: bytes) -> None:
-        """Create a file that is seen whole or not at all, also after a crash; its folder is synced too."""
+        """Creates a file that readers see whole or not at all, also after a crash. Its folder is synced too."""
 
     def sync_folder(self, folder: str) -> None:  # noqa: B027  # a store has nothing to sync
-        """Makes the names in it durable."""
+        """Makes the names in the folder durable."""
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """No error if it is not there."""
+        """Removes a file. No error if it does not exist."""
 
     @abstractmethod
     def remove_folder(self, folder: str) -> None:
-        """Only if it is empty; no error otherwise."""
+        """Removes a folder if it is empty. No error otherwise."""
 
     def forget(self, name: str) -> None:  # noqa: B027  # a store has no cache here
-        """Drop cached bytes, so that the next read asks the disk or the server again. Best effort."""
+        """Drops cached bytes, so that the next read asks the disk or the server again. Best effort."""
 
     def drop_unfinished(self, ours: Callable[[str], bool], before: float) -> None:  # noqa: B027  # most have none
-        """Delete what killed uploads have left, which no listing shows: of files that are `ours`, begun at `before` or
-        earlier by the storage's own clock."""
+        """Deletes remains of killed uploads, which no listing shows, if their file is `ours` and they began before
+        `before`, by the storage's own clock."""
 
     def read(self, name: str, limit: int | None = None) -> bytes:
-        """The whole file, or its first `limit` bytes."""
+        """Returns the whole file, or its first `limit` bytes."""
         size = self.size(name)
         buffer = bytearray(size if limit is None else min(size, limit))
         with self.open(name, 0, len(buffer)) as file:
@@ -87,7 +87,7 @@ class Storage(ABC):
         return bytes(buffer[:count])
 
     def each(self, ask: Callable[[T], R], things: Iterable[T]) -> Sequence[R]:
-        """The answers in order, `parallel` of them on their way at a time. The first error is raised."""
+        """Returns the results of `ask` in order, with `parallel` calls at a time. Raises the first error."""
         things = tuple(things)
         threads = min(self.parallel, len(things))
         if threads <= 1:
@@ -102,14 +102,14 @@ class Storage(ABC):
 
 
 def checked(name: str) -> str:
-    """The name, if it stays inside; "" is the storage itself."""
+    """Returns the name if it is inside the storage, else raises OSError. "" is the storage itself."""
     if name and not _INSIDE(name):
         raise OSError(errno.EINVAL, "not a name inside the storage", name)
     return name
 
 
 def temporary_name(name: str) -> str:
-    """The name of a file while it is made: hidden, and unique to this thread. Clean-up knows it by its form."""
+    """Returns a file's name during its creation: hidden, and unique to this thread. Clean-up recognizes the form."""
     return f".{name}.{os.getpid()}{threading.get_native_id():08d}.tmp"
 
 
@@ -118,7 +118,7 @@ def already_there(url: str) -> FileExistsError:
 
 
 class RangeReader:
-    """The range that the caller has announced is fetched in one request, at the first read within it."""
+    """Fetches the announced range [start, stop) in one request, at the first read within it."""
 
     def __init__(self, fetch: Callable[[int, int], bytes], start: int, stop: int | None):
         self._fetch = fetch

@@ -1,4 +1,4 @@
-"""RetryPolicy: how long a store may be silent or away before that is an error."""
+"""RetryPolicy: how long a store may be silent or unreachable before that is an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
 
 
 class StorageFault(NamedTuple):
-    """The meaning of a client library's exception here. `transient`: the same request may succeed later."""
+    """A client library's exception as an OSError. `transient`: the same request may succeed later."""
 
     error: OSError
     transient: bool
@@ -24,17 +24,17 @@ class StorageFault(NamedTuple):
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """timeout_s: for one answer of the server, and one second more for each MiB on its way.
+    """timeout_s: for one answer of the server, and one second more for each MiB of the request or answer.
 
-    retry_s: how long a server that is away, overloaded or loses connections is asked again. After that, OSError.
+    retry_s: the time in which requests are repeated while a server is unreachable, overloaded or loses connections.
     """
 
     timeout_s: float = 60.0
     retry_s: float = 120.0
 
     def call(self, ask: Callable[[], T], judge: Callable[[Exception], StorageFault]) -> T:
-        """Returns what `ask` returns in the end. `ask` must be safe to repeat: an answer may be lost though the work
-        was done."""
+        """Returns the result of `ask`. `ask` must be safe to repeat: an answer may be lost although the work was done.
+        Raises OSError after `retry_s`."""
         end = time.monotonic() + self.retry_s
         pause, said = _FIRST_PAUSE_S, False
         while True:
@@ -50,7 +50,7 @@ class RetryPolicy:
                 if not said:
                     said = True
                     _log.warning("%s. Asking again for up to %g s.", fault.error, self.retry_s)
-            # Many ranks wait for the same server: they must not all come back at once.
+            # Many ranks wait for the same server: they must not all ask again at once.
             time.sleep(min(left, pause * random.uniform(0.5, 1.0)))
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 

@@ -1,8 +1,8 @@
 """S3Storage: S3 and compatible stores (MinIO, Ceph, R2, ...), through s3fs.
 
-Credentials and endpoint come from where every S3 program looks: ~/.aws, AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL_S3, the
-role of the machine; or from fsspec's own configuration. Of s3fs only single requests are used: how often one is asked
-again, how a file is cut into parts and what is taken back after an error is decided here.
+Credentials and endpoint come from the usual places of S3 programs: ~/.aws, AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL_S3, the
+role of the machine; or from fsspec's own configuration. This module uses only single requests of s3fs. Retries, the
+division of a file into parts and the clean-up after an error are done here.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _BUSY = {
 _PAGE = 1000  # names in one answer, S3's limit
 _DENIED = {"AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "403", "401"}
 _RIGHTS = "s3:GetObject, PutObject, DeleteObject, ListBucket, AbortMultipartUpload and ListBucketMultipartUploads"
-# All parts but the last are equally long: R2 wants that. S3 takes 10,000 parts of 5 MiB or more: 32 MiB are 312 GiB a
-# file, which is one rank's share of a checkpoint.
+# All parts but the last have the same length, which R2 requires. S3 takes 10,000 parts of 5 MiB or more: parts of
+# 32 MiB allow files of 312 GiB, one rank's share of a checkpoint.
 PART = 32 << 20
-AT_ONCE = 4  # so that 5 parts are in memory at most, the one that is being filled included
+AT_ONCE = 4  # at most 5 parts are in memory, with the part that is being filled
 _ABORT_S = 10.0
 
 
@@ -47,15 +47,15 @@ class S3Storage(UrlStorage):
         config = {
             "connect_timeout": min(20.0, retry_policy.timeout_s),
             "read_timeout": retry_policy.timeout_s,
-            "retries": {"total_max_attempts": 1},  # RetryPolicy asks again: two that do so would multiply
+            "retries": {"total_max_attempts": 1},  # RetryPolicy repeats requests: two levels of retries would multiply
             "max_pool_connections": 32,
-            # Not every store knows the checksums that newer clients add, and these files have their own.
+            # Not every store knows the checksums that newer clients add, and checkpoints have their own.
             "request_checksum_calculation": "when_required",
             "response_checksum_validation": "when_required",
         }
         options["config_kwargs"] = config | options.get("config_kwargs", {})
         super().__init__(url, retry_policy, options)
-        self.fs.retries = 1  # see above
+        self.fs.retries = 1  # see `retries` above
         self.bucket = self.root.partition("/")[0]
 
     def _key(self, name: str) -> str:
@@ -66,7 +66,7 @@ class S3Storage(UrlStorage):
         return f"{key}/" if key else ""
 
     def call(self, name: str, operation: str, *, nbytes: int = 0, **arguments: Any) -> dict[str, Any]:
-        """Call an operation of S3's own on the bucket."""
+        """Calls an operation of the S3 API on the bucket."""
         ask = self.fs.call_s3
         answer: dict[str, Any] = self._ask(name, ask, operation, nbytes=nbytes, Bucket=self.bucket, **arguments)
         return answer
@@ -79,7 +79,7 @@ class S3Storage(UrlStorage):
         if code in _BUSY or status in (408, 429, 500, 502, 503, 504):
             return StorageFault(OSError(errno.EAGAIN, f"the server is not ready ({code})", url), transient=True)
         if code == "NoSuchBucket":
-            # Not ENOENT: a file that is not there means that there is no checkpoint yet, or a damaged one.
+            # Not ENOENT: a missing file means that there is no checkpoint yet, or a damaged one.
             why = f"there is no bucket {self.bucket!r}. Create it, or name another in checkpoint.url"
             return StorageFault(OSError(errno.ENXIO, why, url), transient=False)
         if isinstance(error, botocore.NoCredentialsError):
@@ -121,7 +121,7 @@ class S3Storage(UrlStorage):
         return sorted({name[len(prefix) :].rstrip("/") for name in names} - {""})
 
     def tree(self, wanted: Callable[[str], bool]) -> dict[str, Sequence[str]]:
-        """List names with a request for each page, from the first wanted folder to the last, and not one for each
+        """Lists all names from the first wanted folder to the last, with one request per page instead of one per
         folder."""
         folders = [name for name in self.list() if wanted(name)]
         found: dict[str, set[str]] = {folder: set() for folder in folders}
@@ -151,7 +151,7 @@ class S3Storage(UrlStorage):
             raise
 
     def make_folder(self, folder: str) -> None:
-        checked(folder)  # a prefix is there when something has it; and s3fs would make a bucket
+        checked(folder)  # a prefix exists with its first file; and s3fs would make a bucket
 
     def remove_folder(self, folder: str) -> None:
         checked(folder)
@@ -183,7 +183,7 @@ class S3Storage(UrlStorage):
 
     def drop_unfinished(self, ours: Callable[[str], bool], before: float) -> None:
         prefix = self._prefix("")
-        page = self.call("", "list_multipart_uploads", Prefix=prefix)  # the first 1,000; a later call drops the others
+        page = self.call("", "list_multipart_uploads", Prefix=prefix)  # the first 1,000; a later call aborts the rest
         for upload in page.get("Uploads", []):
             if ours(upload["Key"][len(prefix) :]) and upload["Initiated"].timestamp() < before:
                 with suppress(FileNotFoundError):
@@ -191,7 +191,7 @@ class S3Storage(UrlStorage):
 
 
 def _answer(error: BaseException | None) -> tuple[str, int]:
-    """S3's code and the HTTP status, if the server has refused; s3fs turns them into Python's errors."""
+    """Returns S3's code and the HTTP status of a refusal, which s3fs turns into Python's errors; else ("", 0)."""
     while error is not None:
         response = getattr(error, "response", None)
         if isinstance(response, dict):
@@ -210,7 +210,7 @@ def _is_torn(error: Exception) -> bool:
 
 
 def parts_of(chunks: Iterable[memoryview]) -> Iterator[bytes]:
-    """The same bytes in parts, the last of any length."""
+    """Yields the same bytes in parts of PART bytes; the last may be shorter."""
     gathered: list[memoryview] = []
     room = PART
     for chunk in chunks:
@@ -233,7 +233,7 @@ class Upload:
         self._done: list[dict[str, Any]] = []
 
     def run(self, parts: Iterable[bytes]) -> int:
-        """Upload the parts; returns how many bytes they are. The file is there when all of it is, or not at all."""
+        """Uploads the parts. Returns their bytes. The file appears whole or not at all."""
         answer = self._storage.call(self._name, "create_multipart_upload", **self._target)
         self._target["UploadId"] = answer["UploadId"]
         try:
@@ -249,7 +249,7 @@ class Upload:
     def _send(self, number: int, part: bytes) -> int:
         if len(self._pending) == AT_ONCE:
             self._collect()
-        # Futures of fsspec's own loop rather than threads: an interpreter that ends would wait for those.
+        # Futures of fsspec's own loop instead of threads, because an interpreter waits for threads at its exit.
         storage = self._storage
         request = storage.fs._call_s3("upload_part", **self._arguments(number, part))
         timed = asyncio.wait_for(request, storage.limit_s(len(part)))
@@ -260,7 +260,7 @@ class Upload:
         return {"Bucket": self._storage.bucket, "PartNumber": number, "Body": part, **self._target}
 
     def _collect(self) -> None:
-        """The answer to the part that was sent first; where there is none, that part is sent again."""
+        """Waits for the answer to the oldest pending part. Without an answer, the part is sent again."""
         number, part, sent = self._pending.popleft()
         storage, first = self._storage, [sent]
 
@@ -274,15 +274,15 @@ class Upload:
         self._done.append({"PartNumber": number, "ETag": got["ETag"]})
 
     def _complete(self) -> None:
-        # No such upload: an answer was lost, and the question asked again. The size is about to be looked at.
+        # NoSuchUpload: an answer was lost, and the request repeated. The caller then checks the size.
         with suppress(FileNotFoundError):
             parts = {"Parts": self._done}
             self._storage.call(self._name, "complete_multipart_upload", MultipartUpload=parts, **self._target)
 
     def _abort(self) -> None:
-        """Parts of an upload that is never completed are paid for, and no listing of files shows them."""
+        """Aborts the upload: parts of an unfinished upload cost money, and no listing of files shows them."""
         for _, _, sent in self._pending:
             sent.cancel()
-        with suppress(Exception):  # the server may be what has failed; a later attempt drops what is left then
+        with suppress(Exception):  # the server itself may have failed; a later attempt drops the parts
             storage = self._storage
             storage.fs.call_s3("abort_multipart_upload", timeout=_ABORT_S, Bucket=storage.bucket, **self._target)

@@ -1,8 +1,8 @@
 """SftpStorage: a folder on another machine, over ssh.
 
-Durable means fsync@openssh.com, which OpenSSH's server has; where a server has it not, the size is read back at least.
-A folder cannot be synced over SFTP. RENAME does not replace a file that is there: the protocol says so, and OpenSSH
-makes a link and removes the old name.
+A file is made durable by fsync@openssh.com, which OpenSSH's server has. On other servers only its size is read back. A
+folder cannot be synced over SFTP. RENAME does not replace an existing file, by the protocol and in OpenSSH, which makes
+a link and removes the old name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SftpStorage(Storage):
         return str(self.root / checked(name))
 
     def _ask(self, name: str, ask: Callable[[Any], T]) -> T:
-        """Returns what `ask` returns for a client. If the connection is lost, it asks again on a new one."""
+        """Returns the result of `ask` for a client. If the connection is lost, `ask` is called again for a new one."""
 
         def once() -> T:
             with self._sessions.session() as client:
@@ -76,7 +76,7 @@ class SftpStorage(Storage):
         path = self._path(folder)
         try:
             return sorted(self._ask(folder, lambda client: client.listdir(path)))
-        except FileNotFoundError:  # OpenSSH says so also if the folder is a file
+        except FileNotFoundError:  # OpenSSH also answers that if the folder is a file
             return []
 
     def _stat(self, name: str) -> Any:
@@ -92,7 +92,7 @@ class SftpStorage(Storage):
     @contextmanager
     def open(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[Readable]:
         found = self._stat(name)
-        if not stat.S_ISREG(found.st_mode):  # a link here was not put there by us, and may lead anywhere
+        if not stat.S_ISREG(found.st_mode):  # clusterdp makes no links: such a link may lead anywhere
             raise OSError(errno.ELOOP, "not a file, and symbolic links are not followed", f"{self.url}/{name}")
         yield RangeReader(lambda first, last: self._range(name, first, min(last, found.st_size)), start, stop)
 
@@ -102,8 +102,8 @@ class SftpStorage(Storage):
             return b""
 
         def fetch(client: Any) -> bytes:
-            # The 32 KiB requests of a piece are on their way at once; of all of them, paramiko would take minutes: it
-            # looks through those that are open at every answer.
+            # All 32 KiB requests of one piece are sent at once. With all requests of the file, paramiko would take
+            # minutes, because it searches the open requests at every answer.
             pieces = [(at, min(_PIECE, stop - at)) for at in range(start, stop, _PIECE)]
             with client.open(path, "rb") as file:
                 return b"".join(data for piece in pieces for data in file.readv([piece]))
@@ -129,7 +129,7 @@ class SftpStorage(Storage):
                 found = _lstat(client, path)
                 if found is None:
                     raise
-                if tries == 1 or found.st_size:  # else it comes from a try whose answer was lost
+                if tries == 1 or found.st_size:  # else an earlier try, whose answer was lost, has created it
                     raise already_there(f"{self.url}/{name}") from None
 
         self._ask(name, create)
@@ -152,11 +152,11 @@ class SftpStorage(Storage):
             try:
                 self._ask(name, lambda client: _rename(client, temporary, path))
             except FileExistsError:
-                # Ours, if an answer was lost and the request repeated. No two published files are equal.
+                # The file is ours if an answer was lost and the request repeated. No two published files are equal.
                 if self.read(name) != data:
                     raise already_there(f"{self.url}/{name}") from None
         finally:
-            with suppress(OSError):  # a leftover is harmless, and must not hide the error that brought us here
+            with suppress(OSError):  # a leftover file is harmless, and must not hide the first error
                 self._ask(name, lambda client: _remove(client, temporary))
 
     def remove(self, name: str) -> None:
@@ -197,9 +197,9 @@ def _make_folders(client: Any, path: PurePosixPath) -> None:
 def _write_at(client: Any, path: str, at: int, chunk: memoryview) -> None:
     with client.open(path, "r+b") as file:
         file.seek(at)
-        file.set_pipelined(True)  # one round trip a chunk, not one for each 32 KiB
+        file.set_pipelined(True)  # one round trip for each chunk, not for each 32 KiB
         file.write(chunk)
-        while file._reqs:  # paramiko does not read the last answers, one of which may say that the disk is full
+        while file._reqs:  # paramiko does not read the last answers, one of which may report a full disk
             client._read_response(file._reqs.popleft())
 
 
@@ -229,7 +229,7 @@ def _remove(client: Any, path: str) -> None:
 
 
 class Sessions:
-    """SSH sessions as ssh itself would open them: ~/.ssh/config, known_hosts, the agent and the keys there."""
+    """SSH sessions with the settings of ssh itself: ~/.ssh/config, known_hosts, the agent and the keys."""
 
     def __init__(self, url: str, timeout_s: float, options: Mapping[str, Any]):
         try:
@@ -249,8 +249,8 @@ class Sessions:
 
     @contextmanager
     def session(self) -> Iterator[Any]:
-        """A client of the caller's own. A session that has failed to answer is not used again."""
-        if os.getpid() != self._process:  # the parent talks on the same connections
+        """Yields a client for this caller alone. A session that has failed to answer is not used again."""
+        if os.getpid() != self._process:  # the parent uses the same connections
             raise OSError(errno.EINVAL, "this process was forked from the one that opened it. Open it anew here")
         with self._lock:
             client = self._idle.pop() if self._idle else None
@@ -285,7 +285,7 @@ class Sessions:
         except BaseException:
             ssh.close()
             raise
-        client.ssh = ssh  # what ends with it
+        client.ssh = ssh  # closed by _end()
         return client
 
     def _end(self, client: Any) -> None:
@@ -294,16 +294,17 @@ class Sessions:
 
 
 def _is_an_answer(error: OSError) -> bool:
-    """Whether the server has answered at all: paramiko raises an OSError for a refusal, and for no answer too."""
+    """Returns whether the server has answered: paramiko raises OSError for a refusal and also for no answer."""
     return not isinstance(error, (TimeoutError, ConnectionError)) and error.args[:1] != ("Socket is closed",)
 
 
 def _target(url: str, paramiko: Any) -> dict[str, Any]:
-    """The arguments of connect(), the command to connect through, and whether unknown hosts are to be trusted."""
+    """Returns the arguments of connect(), with `proxy`, the command to connect through, and `trusting`, whether to
+    trust unknown hosts."""
     parts = urlsplit(url)
     try:
         host, port = parts.hostname, parts.port
-    except ValueError:  # its text would show a password that was taken for a port
+    except ValueError:  # its text would show a password that was parsed as a port
         host = port = None
     if not host:
         raise ConfigError(f"checkpoint.url: {masked(url)} has no host. Write sftp://user@host:port/folder.")

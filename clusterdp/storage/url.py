@@ -1,4 +1,4 @@
-"""UrlStorage: any URL that fsspec knows. Stores with a class of their own (s3.py, sftp.py) are served better."""
+"""UrlStorage: any URL that fsspec knows. S3 and SFTP have better classes of their own (s3.py, sftp.py)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from clusterdp.storage.retry import RetryPolicy, StorageFault
 
 T = TypeVar("T")
 _SLOWEST = 1 << 20  # bytes a second: a slower server counts as silent
-# Schemes that need a package: scheme -> extra. For others fsspec itself names the package.
+# Schemes that need a package: scheme -> extra. fsspec itself names the package for other schemes.
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 
 
 class UrlStorage(Storage):
-    """Folders may be mere prefixes there. Listings are not cached, because other ranks write here too."""
+    """A storage at a URL. Folders may be mere prefixes. Listings are not cached, because other ranks write too."""
 
     parallel = 8
 
@@ -34,7 +34,7 @@ class UrlStorage(Storage):
         return f"{self.root}/{name}" if checked(name) else self.root
 
     def _ask(self, name: str, call: Callable[..., T], *args: Any, nbytes: int = 0, **options: Any) -> T:
-        """Send a request to the server, repeated by the retry policy. It must be safe to repeat."""
+        """Sends a request to the server, and repeats it by the retry policy. The request must be safe to repeat."""
         if self.fs.async_impl:
             options["timeout"] = self.limit_s(nbytes)
         return self.retry_policy.call(lambda: call(*args, **options), lambda error: self.judge(error, name))
@@ -84,7 +84,7 @@ class UrlStorage(Storage):
         yield RangeReader(lambda first, last: self._range(name, first, last), start, stop)
 
     def _range(self, name: str, start: int, stop: int) -> bytes:
-        """Those bytes of the file that there are."""
+        """Returns the bytes [start, stop), or fewer at the end of the file."""
         data: bytes = self._ask(name, self.fs.cat_file, self._path(name), start=start, end=stop, nbytes=stop - start)
         return data
 
@@ -105,7 +105,7 @@ class UrlStorage(Storage):
                     file.write(chunk)
                     total += len(chunk)
             except BaseException:
-                with suppress(Exception):  # not every kind of file has both; closing it would make a file of one half
+                with suppress(Exception):  # not every kind of file has both; close() would create half a file
                     file.discard()
                     file.closed = True
                 raise
@@ -115,14 +115,14 @@ class UrlStorage(Storage):
         self._check_size(name, total)
 
     def publish(self, name: str, data: bytes) -> None:
-        # Put-if-absent where the store has it. Where it has not, no other process makes this name: it holds a random
-        # token.
+        # Put-if-absent, if the store has it. Otherwise the random token in the name keeps other processes from using
+        # the name.
         if self._exists(name):
             raise already_there(f"{self.url}/{name}")
         try:
             self._put(name, data)
         except FileExistsError:
-            # Ours, if an answer was lost and the request repeated. No two published files are equal.
+            # The file is ours if an answer was lost and the request repeated. No two published files are equal.
             if self.read(name) != data:
                 raise
         self._check_size(name, len(data))
@@ -161,7 +161,7 @@ class UrlStorage(Storage):
 
 
 def _filesystem(url: str, shown: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """fsspec's file system for the URL, and the path there."""
+    """Returns fsspec's file system for the URL, and the path in it."""
     import fsspec  # imported here: it takes 30 ms, and a plain path does not need it
 
     with _explained(url, shown):
@@ -169,11 +169,11 @@ def _filesystem(url: str, shown: str, options: Mapping[str, Any]) -> tuple[Any, 
 
 
 def check_scheme(url: str) -> None:
-    """ConfigError if fsspec does not know its scheme, or needs a package that is not installed. Opens nothing."""
+    """Raises ConfigError if fsspec does not know the scheme, or if it needs a missing package. Opens nothing."""
     import fsspec
 
     with _explained(url, masked(url)):
-        for scheme in url.partition("://")[0].split("::"):  # one within another, as simplecache::gs
+        for scheme in url.partition("://")[0].split("::"):  # nested schemes, as in simplecache::gs
             fsspec.get_filesystem_class(scheme)
 
 

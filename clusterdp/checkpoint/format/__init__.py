@@ -1,15 +1,15 @@
 """The format of a checkpoint on disk. This package needs no torch, because login nodes read it.
 
-layout          names of files, the flat buffer of all tensors, and its cut into one slice a rank
+layout          names of files, the flat buffer of all tensors, and its division into one slice per rank
 manifest        the file whose existence is the checkpoint; list_checkpoints()
-phase           a part of a run that has a state of its own
+phase           a part of a run that has its own state
 skeleton        a state without its tensors, as JSON
-strides         how the elements of a tensor lie in memory
-chunks          where the pieces of sharded tensors lie
+strides         the strides of tensors that are not row-major
+chunks          the places of the pieces of sharded tensors
 checksum        the checksum of a block
-strictjson      JSON, as strict as we write it
+strictjson      a JSON reader that refuses duplicate keys, NaN and Infinity
 verified_reads  reads that are checked, block by block, against the checksums of the manifest
-read_targets    where the data of verified blocks goes
-payload         the bytes of a tensor, whether its checkpoint is flat or sharded
-retention       which checkpoints are deleted, and how
+read_targets    the memory that receives verified blocks
+payload         the bytes of a tensor of a flat or a sharded checkpoint
+retention       the choice of checkpoints to delete, and their deletion
 """

@@ -1,8 +1,8 @@
 """XXH3, 64 bits: the checksum of a block. Torch-free.
 
-It reads at the speed of memory (35 GB/s on one core where zlib's crc32 does 3.8), which is what lets every restore
-verify every byte; and it lets one in 2**64 of the random changes through, CRC-32 one in 2**32. Like CRC-32 it guards
-against disks, networks and bad memory, not against people. https://github.com/Cyan4973/xxHash
+XXH3 is as fast as memory (35 GB/s on one core; zlib's crc32 reaches 3.8): every restore can verify every byte. XXH3
+misses one in 2**64 random changes, CRC-32 one in 2**32. Like CRC-32, XXH3 protects against faulty disks, networks and
+memory, not against attackers. https://github.com/Cyan4973/xxHash
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Bytes = bytes | bytearray | memoryview
 
 
 def checksum(*pieces: Bytes) -> int:
-    """The checksum of the pieces, one after another."""
+    """Returns the checksum of the concatenated pieces."""
     if len(pieces) == 1:
         return xxhash.xxh3_64_intdigest(pieces[0])
     running = xxhash.xxh3_64()

@@ -1,8 +1,8 @@
 """The places of the pieces of sharded tensors. Torch-free.
 
-Under FSDP2 every rank has a box of each tensor, and torch.distributed.checkpoint decides which rank writes which. A
-rank's boxes are the tensors of its safetensors file, named by what they are of their tensor: `model/weight[0:64,0:32]`.
-The manifest says where each lies:
+FSDP2 gives every rank a box of each tensor, and torch.distributed.checkpoint decides which rank writes which box. The
+boxes are the tensors of the rank's safetensors file, named by their index ranges: `model/weight[0:64,0:32]`. The
+manifest has the place of each box:
 
     "chunks": {tensor: [[rank, first byte in that rank's file, offsets, sizes], ...]}
 """
@@ -23,10 +23,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Chunk:
-    """A box of a tensor, its elements in their own order, from byte `start` of that rank's file on."""
+    """A box of a tensor, row-major in one rank's file."""
 
     rank: int
-    start: int
+    start: int  # first byte in the rank's file
     offsets: Shape
     sizes: Shape
 
@@ -42,7 +42,7 @@ def to_json(chunks: Chunks) -> dict[str, list[list[object]]]:
 
 
 def from_json(data: Any, plan: FlatLayout, sizes: Sequence[int]) -> Chunks:
-    """Raises ValueError if the chunks are not these tensors, each byte once, inside files of these sizes (by rank)."""
+    """Raises ValueError unless the chunks hold these tensors, each byte once, in files of these sizes (by rank)."""
     shapes = {entry.name: (entry.shape, entry.dtype) for entry in plan.entries}
     if not isinstance(data, dict) or data.keys() != shapes.keys():
         raise ValueError("its chunks are not those of the tensors in its index")
@@ -78,7 +78,7 @@ def _chunk(item: Any, name: str, shape: Shape) -> Chunk:
 
 
 def _overlap(found: Sequence[Chunk]) -> bool:
-    """Sweeps along the dimension that is cut most often: there, few boxes are side by side."""
+    """Sweeps along the dimension with the most cuts, where few boxes lie side by side."""
     if len(found) < 2:
         return False
     dims = range(len(found[0].offsets))
@@ -100,7 +100,7 @@ def _overlap(found: Sequence[Chunk]) -> bool:
 
 
 def name_of(tensor: str, offsets: Sequence[int], sizes: Sequence[int], shape: Sequence[int]) -> str:
-    """A chunk's name in its file; a tensor that is in one piece keeps its own."""
+    """Returns a chunk's name in its file. A tensor in one piece keeps its name."""
     if tuple(sizes) == tuple(shape):
         return tensor
     box = ",".join(f"{offset}:{offset + size}" for offset, size in zip(offsets, sizes, strict=True))
@@ -110,10 +110,10 @@ def name_of(tensor: str, offsets: Sequence[int], sizes: Sequence[int], shape: Se
 def header(
     pieces: Mapping[str, tuple[str, Shape]], note: Mapping[str, str], room: int = HEADER
 ) -> tuple[bytes, dict[str, int]]:
-    """The head of a safetensors file with these pieces, given as name -> (dtype, shape), and each one's first byte.
-    Its length is a multiple of `room`.
+    """Returns the head of a safetensors file with these pieces, given as name -> (dtype, shape), and the first byte of
+    each piece. The length of the head is a multiple of `room`.
 
-    The format has no gaps, so the widest elements come first: then all are aligned.
+    The format has no gaps. Pieces with the widest elements come first, which aligns all pieces.
     """
     text: dict[str, object] = {"__metadata__": dict(note)}
     starts: dict[str, int] = {}

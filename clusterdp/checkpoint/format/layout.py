@@ -1,14 +1,14 @@
-"""The layout of a checkpoint: names, the virtual flat buffer, and its cut into one slice a rank. Torch-free.
+"""The layout of a checkpoint: names, the virtual flat buffer, and its division into one slice per rank. Torch-free.
 
     checkpoints/step_00001000/
         <token>-r0003-of-0008.safetensors   rank 3's bytes of the flat buffer, as one U8 tensor named `slice`
-        <token>-r0003.json                  what belongs to rank 3 alone: RNG, loader state
-        <token>-r0003.local.safetensors     the tensors of that, if there are any: again one U8 tensor
+        <token>-r0003.json                  the state of rank 3 alone: RNG, loader state
+        <token>-r0003.local.safetensors     the tensors of that state, if there are any: again one U8 tensor
         MANIFEST.<token>.json               created last: it IS the checkpoint (manifest.py)
 
 The replicated state is one virtual flat buffer: its tensors sorted by name, each aligned to 64 bytes, zeros between.
 Rank r of N writes the bytes [cut(r), cut(r + 1)), so that any number of ranks can read what any other number wrote.
-State that is sharded (FSDP2) is in files of the same names, with the pieces that each rank has (chunks.py).
+Sharded state (FSDP2) is in files of the same names, which hold the pieces of each rank (chunks.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-ALIGN = 64  # bytes: a multiple of every element's size, so that no cut runs through an element
+ALIGN = 64  # bytes: a multiple of every element's size, so that no cut divides an element
 BLOCK = 1 << 20  # bytes under one checksum
 HEADER = 4096  # bytes before the data in our safetensors files: a page, so that data can be mapped or written directly
 
@@ -31,7 +31,7 @@ ITEM_SIZES = {
     "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
 }  # fmt: skip
 
-# The names of safetensors; the bytes of other dtypes are stored under these.
+# dtype -> its name in safetensors. Other dtypes are stored as U8 bytes (chunks.py).
 SAFETENSORS = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
     "uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
@@ -61,7 +61,7 @@ def is_token(text: str) -> bool:
 
 
 def is_phase(text: str) -> bool:
-    """Whether a phase may have this name, which is also part of a folder's."""
+    """Returns whether a phase may have this name, which also becomes part of a folder's name."""
     return _PHASE.fullmatch(text) is not None
 
 
@@ -75,7 +75,7 @@ def token_of_manifest(name: str) -> str | None:
 
 
 def token_of_file(name: str) -> str | None:
-    """The save that a data file, or a manifest that was never linked into place, belongs to."""
+    """Returns the token of the save that a data file, or a temporary file of a manifest, belongs to."""
     match = _OWN_FILE.fullmatch(name) or _TEMPORARY.fullmatch(name)
     return match[1] if match else None
 
@@ -94,12 +94,12 @@ def local_name(token: str, rank: int) -> str:
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """The place of a tensor in a flat buffer. `shape` is in elements, `dtype` a key of ITEM_SIZES."""
+    """The place of a tensor in a flat buffer."""
 
     name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
+    dtype: str  # a key of ITEM_SIZES
+    shape: tuple[int, ...]  # in elements
+    offset: int  # in bytes
     nbytes: int
 
     @property
@@ -114,11 +114,11 @@ class FlatLayout:
 
     @classmethod
     def of(cls, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> FlatLayout:
-        """The layout of tensors given as name -> (dtype, shape); every rank computes the same one."""
+        """Returns the layout of tensors given as name -> (dtype, shape). Every rank computes the same layout."""
         return _layout_of(tuple(tensors.items()))
 
     def cut(self, rank: int, world_size: int) -> int:
-        """The start of rank's slice in bytes; cut(world_size) is the end of the last one."""
+        """Returns the first byte of the rank's slice; cut(world_size) is the end of the last slice."""
         return self.total if rank == world_size else rank * self.total // world_size // ALIGN * ALIGN
 
     def span(self, rank: int, world_size: int) -> tuple[int, int]:
@@ -140,7 +140,7 @@ class FlatLayout:
 
     @classmethod
     def from_json(cls, data: object) -> FlatLayout:
-        """Raises ValueError if the entries are not exactly what `of` makes of these names, dtypes and shapes."""
+        """Raises ValueError if the entries are not exactly those that `of` computes from names, dtypes and shapes."""
         if not isinstance(data, dict):
             raise ValueError("the index is not an object")
         tensors = {}
@@ -159,7 +159,7 @@ class FlatLayout:
         return layout
 
 
-@lru_cache(maxsize=8)  # save after save it is the same one
+@lru_cache(maxsize=8)  # every save has the same layout
 def _layout_of(tensors: tuple[tuple[str, tuple[str, tuple[int, ...]]], ...]) -> FlatLayout:
     entries, offset = [], 0
     for name, (dtype, shape) in sorted(tensors):

@@ -1,12 +1,12 @@
-"""The manifest: the small file whose existence is the checkpoint, and the list of them in a folder. Torch-free.
+"""The manifest: the small file whose existence is the checkpoint, and the list of manifests in a folder. Torch-free.
 
     {"head": {"format": 1, "step": 1000, "token": ..., "order": ..., ..., "body_digest": ..., "digest": ...},
     "body": {"block": 1048576, "files": {name: {"size": n, "xxh3": ...}}, "index": {...}, "state": ..., "meta": ...,
              "strides": {...}, "changed": {...}}}
 
-Format 1 is the flat buffer; format 2 is the same with "chunks" in its body, where the pieces of sharded tensors lie. A
-manifest is a JSON document in two lines: a list of checkpoints reads their first lines only. Each line is covered by a
-digest, so that a flipped digit in `order` cannot make an old checkpoint the newest."""
+Format 1 is the flat buffer. Format 2 also has "chunks" in its body, the places of the pieces of sharded tensors. A
+manifest is a JSON document in two lines: scan() reads only the first lines. A digest covers each line, so that a
+flipped digit in `order` cannot make an old checkpoint the newest."""
 
 from __future__ import annotations
 
@@ -28,32 +28,31 @@ from clusterdp.storage import Storage, open_storage
 
 FLAT, SHARDED = 1, 2  # formats
 HEAD_LIMIT = 4096  # bytes of a first line, so that one small read lists a checkpoint
-LIMIT = 1 << 30  # bytes of all of it: nobody reads a larger one into memory to find out what it is
+LIMIT = 1 << 30  # bytes of a manifest: a larger file is refused before it is read into memory
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-# The errors for a pipe or a link in place of a manifest: another look changes nothing. EINVAL: see plainfile.
+# Errors for a pipe or a link in place of a manifest: another read has the same result. EINVAL: see plainfile.
 NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
-_YEAR_10000 = 253402300800  # in seconds: no clock shows it, and no calendar can
+_YEAR_10000 = 253402300800  # in seconds: more than any clock shows and any calendar can show
 _OPEN, _MIDDLE, _CLOSE = b'{"head": ', b',\n"body": ', b"}\n"
 
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """The values that `ls` shows. `order` counts the commits to a folder: the highest is the newest, whatever its step.
+    """The values of a checkpoint that `clusterdp checkpoint ls` shows.
 
-    `data` is the token that names the files: another checkpoint's where this one commits the same bytes anew, which is
-    how a run that goes on from an older step makes that step the newest. `phase` is the part of the run that it is of
-    (phase.py), through all of which `step` counts on.
+    A run that continues from an older step commits that step's files again, as the newest: `data` is then the token
+    of the older save.
     """
 
-    step: int
+    step: int  # counts through all phases
     token: str
-    data: str
-    order: int
+    data: str  # the token in the names of the files
+    order: int  # counts the commits to a folder: the highest is the newest, whatever its step
     committed_at: float
     world_size: int
     bytes: int
     attempt: str
-    phase: str = ""  # in the file only if it has a name
+    phase: str = ""  # the part of the run (phase.py); in the file only if it has a name
 
     @property
     def folder(self) -> str:
@@ -65,7 +64,7 @@ class CheckpointInfo:
 
     @property
     def age(self) -> tuple[int, float, str]:
-        """Sorts from oldest to newest commit."""
+        """The key that sorts from oldest to newest commit."""
         return self.order, self.committed_at, self.token
 
 
@@ -74,7 +73,7 @@ _FIELDS = tuple(field.name for field in fields(CheckpointInfo) if field.name != 
 
 @dataclass(frozen=True)
 class Damage:
-    """A manifest that cannot be believed, or `unread`, which is not its fault."""
+    """A manifest that is damaged, or that could not be read just now (`unread`)."""
 
     name: str
     why: str
@@ -83,8 +82,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class FileRecord:
-    """The size and checksums of a file of the checkpoint: `checksums` has one a block, from the file's first byte
-    on."""
+    """The size of a file of the checkpoint, and a checksum for each block from the file's first byte."""
 
     size: int
     checksums: tuple[int, ...]
@@ -92,7 +90,7 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class Box:
-    """A part of a tensor whose bytes follow each other, from `address` on (Manifest.boxes)."""
+    """A part of a tensor in consecutive bytes, which begin at `address` (Manifest.boxes)."""
 
     address: int
     offsets: Shape
@@ -107,20 +105,20 @@ class Manifest:
     state: Any  # the tree of JSON values with references to tensors; tree.py reads it
     meta: Any
     chunks: Chunks | None = None  # None: the flat buffer
-    strides: Mapping[str, Shape] | None = None  # of what does not lie row by row (strides.py); None: it was not noted
-    changed: Any = None  # since it was built (as_built.py), as a tree like `state`; None: nothing, or not noted
+    strides: Mapping[str, Shape] | None = None  # of tensors that are not row-major (strides.py); None: not recorded
+    changed: Any = None  # changes since the objects were built (as_built.py), as a tree; None: none, or not recorded
 
     @cached_property
     def bases(self) -> list[int]:
-        """The address at which each rank's file begins. Addresses count through the flat buffer; where there is none,
-        through all ranks' files, one after the other."""
+        """The address at which each rank's file begins. Addresses are positions in the flat buffer, or for sharded
+        state in the sequence of all ranks' files."""
         if self.chunks is None:
             return [self.layout.cut(rank, self.info.world_size) for rank in range(self.info.world_size)]
         sizes = [self.files[name].size for name, _ in expected_files(self.info)]
         return [0, *accumulate(sizes)][:-1]
 
     def boxes(self, entry: TensorEntry) -> list[Box]:
-        """The places of the tensor, in the order of its elements as far as there is one."""
+        """Returns the places of the tensor, sorted by their offsets."""
         if self.chunks is None:
             return [Box(entry.offset, (0,) * len(entry.shape), entry.shape)]
         found = sorted(self.chunks[entry.name], key=lambda chunk: chunk.offsets)
@@ -159,13 +157,13 @@ class Manifest:
 
 
 def expected_files(info: CheckpointInfo) -> Iterator[tuple[str, str]]:
-    """(slice, rank file) of each rank. Names are derived, never read from a file: they cannot lead elsewhere."""
+    """Yields (slice, rank file) of each rank. Names are computed, never read from a file: no name leads elsewhere."""
     for rank in range(info.world_size):
         yield layout.slice_name(info.data, rank, info.world_size), layout.rank_name(info.data, rank)
 
 
 def decode(data: bytes, name: str) -> Manifest:
-    """The manifest that was written as `name` (step folder and file name); raises DamagedError."""
+    """Returns the manifest that was written as `name` (step folder and file name). Raises DamagedError."""
     try:
         head, start = _decode_head(data)
         info = _info(head, name)
@@ -179,7 +177,7 @@ def decode(data: bytes, name: str) -> Manifest:
 
 
 def decode_head(data: bytes, name: str) -> CheckpointInfo:
-    """The same from the first HEAD_LIMIT bytes alone."""
+    """Returns the info of a manifest from its first HEAD_LIMIT bytes. Raises DamagedError."""
     try:
         head, _ = _decode_head(data)
         return _info(head, name)
@@ -190,8 +188,8 @@ def decode_head(data: bytes, name: str) -> CheckpointInfo:
 def scan(
     storage: Storage, known: Mapping[str, CheckpointInfo] | None = None
 ) -> tuple[list[CheckpointInfo], list[Damage]]:
-    """All checkpoints from oldest to newest commit, and what looks like one and is not. Reads first lines only, and of
-    those already `known` (name -> info) none: a manifest never changes."""
+    """Returns the checkpoints from oldest to newest commit, and the manifests that are damaged or unreadable. Reads
+    only first lines, and no manifest that is `known` (name -> info), because a manifest never changes."""
     folders = storage.tree(lambda folder: layout.step_of(folder) is not None)
     names = [
         f"{folder}/{file}" for folder, files in folders.items() for file in files if layout.token_of_manifest(file)
@@ -203,7 +201,7 @@ def scan(
 
 
 def _look(storage: Storage, name: str) -> CheckpointInfo | Damage | None:
-    """The head of a manifest; None if it was pruned while we were looking."""
+    """Returns the head of a manifest; None if the manifest was deleted meanwhile."""
     try:
         return decode_head(storage.read(name, HEAD_LIMIT), name)
     except FileNotFoundError:
@@ -213,7 +211,7 @@ def _look(storage: Storage, name: str) -> CheckpointInfo | Damage | None:
 
 
 def list_checkpoints(url: str | os.PathLike[str]) -> list[CheckpointInfo]:
-    """Committed checkpoints from oldest to newest; none if there is no such folder. Their bytes are not verified."""
+    """Returns committed checkpoints from oldest to newest, without verifying their bytes. No folder: no checkpoints."""
     return scan(open_storage(url))[0]
 
 
@@ -231,7 +229,7 @@ def _seal(head: dict[str, Any]) -> bytes:
 
 
 def _decode_head(data: bytes) -> tuple[dict[str, Any], int]:
-    """The head, and where the body begins."""
+    """Returns the head, and the position at which the body begins."""
     end = data.find(_MIDDLE)
     if not data.startswith(_OPEN) or end < 0:
         raise ValueError("its first line is not that of a manifest")
@@ -239,7 +237,7 @@ def _decode_head(data: bytes) -> tuple[dict[str, Any], int]:
     head = strictjson.loads(line)
     if head.get("format") not in (FLAT, SHARDED):
         raise ValueError(f"format {head.get('format')!r} is not one that this version reads: {FLAT} or {SHARDED}")
-    # The bytes as they are, not encoded anew: of a thousand checkpoints that is a tenth of the time to list them.
+    # The digest is of the bytes as read: encoding them again took a tenth of the time to list 1,000 checkpoints.
     text, comma, digest = line.rpartition(b',"digest":"')
     if not comma or _digest(text + b"}").encode() + b'"}' != digest:
         raise ValueError("its first line does not match its digest")
@@ -265,7 +263,7 @@ def _info(head: dict[str, Any], name: str) -> CheckpointInfo:
 def _manifest(info: CheckpointInfo, content: dict[str, Any], *, sharded: bool) -> Manifest:
     if content["block"] != layout.BLOCK:
         raise ValueError(f"its checksums are of blocks of {content['block']} bytes, not {layout.BLOCK}")
-    if len(content["files"]) < 2 * info.world_size:  # before anything is made for each rank
+    if len(content["files"]) < 2 * info.world_size:  # first: a wrong world_size must not cause a long loop
         raise ValueError(f"it has {len(content['files'])} files for {info.world_size} ranks")
     files = {}
     for name, record in content["files"].items():
@@ -290,7 +288,7 @@ def _manifest(info: CheckpointInfo, content: dict[str, Any], *, sharded: bool) -
     skeleton.check(content["state"], {entry.name for entry in index.entries})
     skeleton.check(content["meta"], set())
     noted: dict[str, Shape] | None = None
-    if "strides" in content:  # older versions did not note them
+    if "strides" in content:  # older versions did not record strides
         noted = strides.from_json(content["strides"], index.shapes)
     changed = content.get("changed")
     skeleton.check(changed, {entry.name for entry in index.entries})

@@ -1,7 +1,7 @@
-"""Payload: the bytes of each tensor of a checkpoint, however they lie in its files. Torch-free.
+"""Payload: the bytes of each tensor of a checkpoint. Torch-free.
 
-`checkpoint export` and `checkpoint diff` read tensors through it. Callers do not know whether the checkpoint is one
-flat buffer or pieces that each rank has written."""
+`checkpoint export` and `checkpoint diff` read tensors through a Payload, in the same way from one flat buffer and from
+pieces that each rank has written."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from clusterdp.checkpoint.format.verified_reads import (
 )
 from clusterdp.storage import Storage
 
-PIECE = 4  # blocks read at a time: with those read ahead, some 20 MiB of memory, however large the state is
+PIECE = 4  # blocks read at a time; with blocks read ahead, about 20 MiB of memory for a state of any size
 
 
 class Payload(Protocol):
     @property
     def entries(self) -> Sequence[TensorEntry]:
-        """All tensors, in the order in which reading them reads every byte once."""
+        """All tensors. A reader that reads them in this order reads every byte once."""
 
     def read(self, entry: TensorEntry) -> Iterator[memoryview]:
-        """The tensor's bytes in order, verified, in pieces. Raises DamagedError, or OSError."""
+        """Yields the tensor's verified bytes in order, in pieces. Raises DamagedError or OSError."""
 
 
 @contextmanager
 def shared_payload(storage: Storage, manifest: Manifest) -> Iterator[Payload]:
-    """The tensors that are equal on all ranks, and those of which each has a part."""
+    """Yields the payload of the shared state: tensors that are equal on all ranks, and sharded tensors."""
     if manifest.chunks is not None:
         yield ShardedPayload(storage, manifest)
         return
@@ -54,14 +54,14 @@ def shared_payload(storage: Storage, manifest: Manifest) -> Iterator[Payload]:
 
 @contextmanager
 def own_payload(storage: Storage, manifest: Manifest, rank: int) -> Iterator[tuple[Any, Payload]]:
-    """The state of this rank alone: its skeleton, and the tensors in it."""
+    """Yields the state of one rank alone: its skeleton, and the payload of its tensors."""
     skeleton, plan, ranges, _ = read_rank_file(storage, manifest, rank, PIECE)
     with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as pool:
         yield skeleton, FlatPayload(storage, plan, ranges, pool)
 
 
 def whole(payload: Payload, entry: TensorEntry) -> bytearray:
-    """All bytes of one tensor in memory."""
+    """Returns all bytes of one tensor."""
     data = bytearray(entry.nbytes)
     at = 0
     for piece in payload.read(entry):
@@ -71,7 +71,7 @@ def whole(payload: Payload, entry: TensorEntry) -> bytearray:
 
 
 class FlatPayload:
-    """Tensors of a flat buffer. It reads ahead in the order of the entries, and keeps nothing that has been read."""
+    """Tensors of a flat buffer. Reads ahead in the order of the entries, and drops blocks after their use."""
 
     def __init__(self, storage: Storage, plan: FlatLayout, ranges: Sequence[BlockRange], pool: ThreadPoolExecutor):
         check_sizes(storage, ranges)
@@ -106,7 +106,7 @@ class FlatPayload:
 
 
 class ShardedPayload:
-    """Puts each tensor together from its pieces, all of which are read at once."""
+    """Tensors of a sharded checkpoint. Reads all pieces of a tensor at once, and joins them."""
 
     def __init__(self, storage: Storage, manifest: Manifest):
         self.entries: Sequence[TensorEntry] = manifest.layout.entries
@@ -135,12 +135,12 @@ class ShardedPayload:
 
 
 def rows_of(box: Box, shape: tuple[int, ...]) -> tuple[int, list[int]]:
-    """How many elements of the box follow each other in the tensor too, and where in it each such row begins."""
+    """Returns the length of rows of the box that are consecutive in the tensor too, and each row's index in it."""
     outer, length = len(shape), 1
     while outer and box.sizes[outer - 1] == shape[outer - 1]:
         outer -= 1
         length *= shape[outer]
-    if outer:  # the last dimension that is cut: a part of it is still in one piece
+    if outer:  # the last dimension that is cut: the box's part of it is consecutive too
         outer -= 1
         length *= box.sizes[outer]
     strides = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]

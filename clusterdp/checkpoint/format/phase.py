@@ -1,9 +1,9 @@
-"""Phase: a part of a run that has a state of its own, such as a pretraining before a finetuning. Torch-free.
+"""Phase: a part of a run that has its own state, such as a pretraining before a finetuning. Torch-free.
 
-All phases of a run save into one folder. Each goes on from its own newest commit, and one rule tells whether that still
-counts: a phase follows from the end of the one before it. The commits of a phase count if they are newer than what the
-one before it was restored from, or has saved last. A run that goes back to a step of an earlier phase commits that step
-anew, and thereby retires all later commits.
+All phases of a run save into one folder, and each continues from its own newest commit. A phase begins at the end of
+the previous phase: its commits count only if they are newer than the commit that the previous phase saved last or was
+restored from. A run that goes back to a step of an earlier phase commits that step again, which retires all later
+commits.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from clusterdp.checkpoint.format.manifest import CheckpointInfo
 
 @dataclass(frozen=True)
 class Phase:
-    """`after`: the order of commit where it began. `first`: the steps of the run before it."""
-
-    name: str = ""  # of a run that has no phases
-    after: int = -1
-    first: int = 0
+    name: str = ""  # empty in a run without phases
+    after: int = -1  # `order` of the newest commit when the phase began
+    first: int = 0  # steps of the run before the phase
 
     def has(self, info: CheckpointInfo) -> bool:
         return info.phase == self.name and info.order > self.after

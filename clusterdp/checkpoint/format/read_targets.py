@@ -1,6 +1,6 @@
 """The targets of verified blocks: one buffer, many pieces of memory, or none. Torch-free.
 
-Addresses are those of the buffer that all blocks together would fill (Manifest.bases).
+Addresses are positions in the buffer that all blocks together would fill (Manifest.bases).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from clusterdp.checkpoint.format.layout import BLOCK
 
 
 class ReadTarget(Protocol):
-    """Several threads use it at once, each for blocks of its own."""
+    """Memory for verified blocks. Several threads use a target at once, each for its own blocks."""
 
     def room(self, start: int, stop: int) -> memoryview:
-        """Memory for the bytes [start, stop). They are read into it before they are verified."""
+        """Returns memory for the bytes [start, stop), which are read into it before they are verified."""
 
     def accept(self, start: int, stop: int) -> None:
-        """These bytes have been verified."""
+        """Takes the bytes [start, stop) after they have been verified."""
 
 
 class BufferTarget:
@@ -37,14 +37,14 @@ class BufferTarget:
 
 
 class _Scratch(threading.local):
-    """A block's worth of memory for each thread: small enough to stay in the processor's cache."""
+    """Memory for one block in each thread, small enough to stay in the processor's cache."""
 
     def __init__(self) -> None:
         self.memory = memoryview(bytearray(BLOCK))
 
 
 class DiscardTarget:
-    """For a caller that only wants to know whether the bytes are right."""
+    """No memory: the caller only verifies the bytes."""
 
     def __init__(self) -> None:
         self._scratch = _Scratch()
@@ -57,10 +57,10 @@ class DiscardTarget:
 
 
 class ScatterTarget:
-    """Memory in many places. A block that belongs to one of them is read right there."""
+    """Memory in many pieces. A block that lies within one piece is read directly into it."""
 
     def __init__(self, pieces: Sequence[tuple[int, memoryview]]):
-        """(address, memory), no two of which overlap."""
+        """pieces: (address, memory), without overlap."""
         self._pieces = sorted(pieces, key=lambda piece: piece[0])
         self._starts = [at for at, _ in self._pieces]
         self._scratch = _Scratch()
@@ -74,7 +74,7 @@ class ScatterTarget:
             self.scatter(start, self._scratch.memory[: stop - start])
 
     def scatter(self, start: int, data: memoryview) -> None:
-        """Copy the data, which begins at the address `start`, into the pieces that it overlaps."""
+        """Copies the data, which begins at the address `start`, into the pieces that it overlaps."""
         stop = start + len(data)
         for at, memory in self._overlapping(start, stop):
             first, last = max(at, start), min(at + len(memory), stop)

@@ -1,7 +1,7 @@
-"""Retention: which checkpoints are deleted, and how. Torch-free.
+"""Retention: the choice of checkpoints to delete, and their deletion. Torch-free.
 
-No rule here ever deletes the newest good checkpoint, one that another manifest still uses, or one that is pinned. A
-manifest is deleted before its files, so that whatever has a manifest is complete.
+No rule ever deletes the newest good checkpoint, files that another manifest uses, or a pinned checkpoint. A manifest is
+deleted before its files, so that every checkpoint with a manifest is complete.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from clusterdp.checkpoint.format import layout
 from clusterdp.checkpoint.format.manifest import CheckpointInfo
 from clusterdp.storage import Storage
 
-LEFTOVER_AGE_S = 3600.0  # a save without a manifest may be at work for so long, in a job that knows of no claims
+LEFTOVER_AGE_S = 3600.0  # a save may take this long before its manifest exists, in a job that has no claims
 _log = logging.getLogger("clusterdp.checkpoint")
 
 
@@ -27,12 +27,12 @@ def to_delete(
     unsure: Collection[str] = (),
     pinned: Collection[str] = (),
 ) -> list[CheckpointInfo]:
-    """The checkpoints that may be deleted, oldest first.
+    """Returns the checkpoints that may be deleted, oldest first.
 
-    Kept are the newest `keep_last` good ones, the newest good one of each phase, which is where a run takes up what
-    that phase came to, and the good ones whose order of commit is a multiple of `keep_every`.
-    `bad` tokens (proved damaged) count for nothing, and go when `keep_last` good ones are newer. `unsure` ones (could
-    not be read just now) count for nothing and stay, as do those `pinned`.
+    The newest `keep_last` good checkpoints are kept, the newest good one of each phase, because a run continues from
+    it, and good ones whose `order` is a multiple of `keep_every`. `bad` tokens (damaged) are not good, and are deleted
+    once `keep_last` good ones are newer. `unsure` tokens (unreadable just now) are not good, and are kept. `pinned`
+    tokens are kept.
     """
     commits = sorted(commits, key=lambda info: info.age)
     good = [info for info in commits if info.token not in bad and info.token not in unsure]
@@ -47,8 +47,8 @@ def to_delete(
 
 
 def delete(storage: Storage, info: CheckpointInfo, others: Collection[CheckpointInfo]) -> None:
-    """Remove a checkpoint, but not files that one of `others` has committed anew, or that a manifest beside it may use
-    which cannot be read just now and so is not among them."""
+    """Removes a checkpoint. Its files stay if one of `others` has committed them again, or if the folder has a manifest
+    that is not in `others`: a manifest that cannot be read just now may use them."""
     storage.remove(info.name)
     storage.sync_folder(info.folder)  # after a power cut, the manifest must not come back without its files
     names = storage.list(info.folder)
@@ -60,7 +60,7 @@ def delete(storage: Storage, info: CheckpointInfo, others: Collection[Checkpoint
 
 
 def _unread(folder: str, names: Iterable[str], commits: Iterable[CheckpointInfo]) -> bool:
-    """Whether one of the manifests in this folder is not among the commits."""
+    """Returns whether one of the manifests in this folder is not among the commits."""
     known = {info.name for info in commits}
     return any(layout.token_of_manifest(name) and f"{folder}/{name}" not in known for name in names)
 
@@ -68,8 +68,8 @@ def _unread(folder: str, names: Iterable[str], commits: Iterable[CheckpointInfo]
 def prune(
     storage: Storage, commits: Sequence[CheckpointInfo], victims: Sequence[CheckpointInfo], may: Callable[[], bool]
 ) -> None:
-    """Delete the victims. `may` is asked before each; if it says no, raises ClaimLost. A file that cannot be deleted is
-    logged, and stays."""
+    """Deletes the victims. `may` is called before each deletion: False raises ClaimLost. A checkpoint that cannot be
+    deleted is logged, and stays."""
     remaining = list(commits)
     for info in victims:
         if not may():
@@ -84,10 +84,10 @@ def prune(
 def leftovers(
     storage: Storage, commits: Sequence[CheckpointInfo], newest: CheckpointInfo, own_run: str
 ) -> Iterator[str]:
-    """Files of saves that were never committed and never will be.
+    """Yields files of saves that were never committed and never will be.
 
-    They have no manifest, are not ours (`own_run` is how our tokens begin), and are older than the newest commit by
-    LEFTOVER_AGE_S, by the storage's own clock. A folder with a manifest that cannot be read is left alone.
+    Such files have no manifest, are not of this run (whose tokens begin with `own_run`), and are older than the newest
+    commit by LEFTOVER_AGE_S, by the storage's clock. A folder with a manifest that cannot be read is skipped.
     """
     deadline = storage.modified(newest.name) - LEFTOVER_AGE_S
     used = {token for info in commits for token in (info.token, info.data)}

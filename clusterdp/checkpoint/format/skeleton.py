@@ -1,4 +1,4 @@
-"""The skeleton of a state, as tree.py makes it, read without torch: what leads to each tensor and to each value."""
+"""Reads the skeleton that tree.py makes of a state, without torch: the path to each tensor and to each value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Path = tuple[Any, ...]
-DEEPEST = 128  # tree.py takes nothing apart that is as deep, and has to put it together again
+DEEPEST = 128  # levels: tree.py saves no state that is as deep, and rebuilds a state by recursion
 TENSORS = ("$tensor", "$array", "$scalar")
 
 
@@ -19,7 +19,7 @@ class TensorReference:
 
 
 def leaves(skeleton: Any, *path: Any) -> Iterator[tuple[Path, Any]]:
-    """(keys that lead to it, value or Reference); an empty list or dict is a value. ValueError on an unknown tag."""
+    """Yields (path, value or TensorReference). An empty list or dict is a value. ValueError on an unknown tag."""
     children = list(_children(skeleton))
     if not children:
         yield path, plain(skeleton)
@@ -28,7 +28,7 @@ def leaves(skeleton: Any, *path: Any) -> Iterator[tuple[Path, Any]]:
 
 
 def plain(skeleton: Any) -> Any:
-    """A leaf as what it stands for."""
+    """Returns the value that a leaf stands for."""
     tag = tag_of(skeleton)
     if tag is None:
         return skeleton
@@ -41,17 +41,17 @@ def plain(skeleton: Any) -> Any:
 
 
 def check(skeleton: Any, tensors: Collection[str]) -> None:
-    """Raises ValueError, or what else Python makes of it, if it is not a tree whose tensors are among these."""
+    """Raises ValueError, or another error of manifest.MALFORMED, if it is not a tree whose tensors are in `tensors`."""
     for path, leaf in leaves(skeleton):
         if len(path) > DEEPEST:
             raise ValueError(f"its state is nested deeper than {DEEPEST}")
-        hash(path)  # its keys must be able to be keys
+        hash(path)  # raises TypeError if a key cannot be the key of a dict
         if isinstance(leaf, TensorReference) and leaf.name not in tensors:
             raise ValueError(f"its state refers to the tensor {leaf.name!r:.80}, which is not in its index")
 
 
 def tag_of(skeleton: Any) -> str | None:
-    """`$tuple` and so on; None if it is what JSON has."""
+    """Returns the tag, such as `$tuple`; None for plain JSON."""
     if not isinstance(skeleton, dict):
         return None
     tag = next(iter(skeleton), "")
@@ -59,7 +59,7 @@ def tag_of(skeleton: Any) -> str | None:
 
 
 def key_from(skeleton: Any) -> Any:
-    """A key of a `$dict`: a scalar, or a tuple of them."""
+    """Returns a key of a `$dict`: a scalar, or a tuple of scalars."""
     if tag_of(skeleton) == "$tuple":
         return tuple(key_from(item) for item in skeleton["$tuple"])
     return plain(skeleton)

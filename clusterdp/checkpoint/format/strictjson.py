@@ -1,4 +1,4 @@
-"""JSON as we write it. Python reads more than that: keys that are there twice, NaN, Infinity. Torch-free."""
+"""Reads JSON, and refuses duplicate keys, NaN and Infinity, which Python's json accepts. Torch-free."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How the elements of a tensor lie in memory, where that is not row by row (channels_last, transposed). Torch-free.
+"""Strides of tensors that are not row-major in memory (channels_last, transposed). Torch-free.
 
-Files have them row by row, whatever they were in memory. Kernels add in another order for another memory format, so a
-checkpoint notes the strides (in elements) of such tensors, and a restore makes them so again.
+Files are always row-major. Kernels add in a different order for a different memory format. Therefore a checkpoint
+records the strides (in elements) of such tensors, and a restore sets them again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 
 @lru_cache(maxsize=4096)
 def rows(shape: Shape) -> Shape:
-    """The strides of a tensor that lies row by row."""
+    """Returns the strides of a row-major tensor."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
@@ -23,9 +23,9 @@ def rows(shape: Shape) -> Shape:
     return tuple(reversed(strides))
 
 
-@lru_cache(maxsize=4096)  # save after save they are the same
+@lru_cache(maxsize=4096)  # every save has the same strides
 def dense(shape: Shape, strides: Shape) -> Shape:
-    """Strides of the same order of dimensions without gaps. 0 stays: all along that dimension is one element."""
+    """Returns strides with the same order of dimensions, without gaps. A stride of 0 stays: it repeats one element."""
     made, step = [*strides], 1
     for dim in sorted((d for d, size in enumerate(shape) if size > 1 and strides[d]), key=lambda d: strides[d]):
         made[dim] = step
@@ -34,7 +34,7 @@ def dense(shape: Shape, strides: Shape) -> Shape:
 
 
 def noted(shape: Shape, strides: Shape) -> Shape | None:
-    """The strides to note for a tensor; None if it lies row by row."""
+    """Returns the strides to record for a tensor; None if it is row-major."""
     if strides == rows(shape) or 0 in shape:
         return None
     made = dense(shape, strides)
@@ -42,7 +42,7 @@ def noted(shape: Shape, strides: Shape) -> Shape | None:
 
 
 def from_json(data: Any, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
-    """Raises ValueError if these are not strides of those tensors, without gaps and without overlap."""
+    """Returns the checked strides. Raises ValueError if they do not fit the shapes, or have gaps or overlap."""
     found = {}
     for name, strides in data.items():
         shape = shapes.get(name)

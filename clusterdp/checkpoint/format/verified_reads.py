@@ -1,7 +1,7 @@
 """Verified reads: every byte that is returned has been checked against its checksum. Torch-free, no communication.
 
-A file is read against its FileRecord, block by block. A block that is wrong is read a second time, past caches, before
-it is called damaged.
+A file is checked against its FileRecord, block by block. A wrong block is read a second time, past caches, before
+DamagedError is raised.
 """
 
 from __future__ import annotations
@@ -36,15 +36,14 @@ _THREADS = 4
 
 @dataclass(frozen=True)
 class BlockRange:
-    """Consecutive blocks of one of our safetensors files, and where its data begins in the buffer to fill. The first
-    `head` bytes of the file are verified, and not data."""
+    """Consecutive blocks of one safetensors file, and their place in the buffer to fill."""
 
     name: str
     record: FileRecord
-    first: int
-    last: int
-    at: int
-    head: int = HEADER
+    first: int  # number of the first block
+    last: int  # number after the last block
+    at: int  # address in the buffer at which the file's data begins
+    head: int = HEADER  # bytes at the start of the file that are verified but not data
 
     @property
     def span(self) -> tuple[int, int]:
@@ -53,7 +52,7 @@ class BlockRange:
         return self.at + start, self.at + min(self.last * BLOCK, self.record.size) - self.head
 
     def trimmed(self, start: int, stop: int) -> BlockRange:
-        """The same range without the blocks that hold none of these bytes of the buffer."""
+        """Returns the range without outer blocks that hold no byte of [start, stop) of the buffer."""
         first, last = (start - self.at + self.head) // BLOCK, -(-(stop - self.at + self.head) // BLOCK)
         return replace(self, first=max(self.first, first), last=min(self.last, last))
 
@@ -64,7 +63,7 @@ class BlockRange:
 
 
 def read_manifest(storage: Storage, info: CheckpointInfo) -> Manifest:
-    """Raises DamagedError if it is not what was written, in two reads."""
+    """Returns the manifest. Raises DamagedError if two reads fail or return other bytes than were written."""
 
     def look() -> Manifest:
         if (size := storage.size(info.name)) > LIMIT:
@@ -75,9 +74,9 @@ def read_manifest(storage: Storage, info: CheckpointInfo) -> Manifest:
 
 
 def ranges_of(manifest: Manifest, most: int = _MOST) -> list[BlockRange]:
-    """All blocks of the shared state, in the order of their addresses (Manifest.bases), `most` in one range."""
+    """Returns all blocks of the shared state by address (Manifest.bases), in ranges of up to `most` blocks."""
     info = manifest.info
-    head = HEADER if manifest.chunks is None else 0  # a chunk's first byte is counted from its file's
+    head = HEADER if manifest.chunks is None else 0  # Chunk.start counts from the first byte of the file
     ranges: list[BlockRange] = []
     for at, (name, _) in zip(manifest.bases, expected_files(info), strict=True):
         ranges += ranges_of_file(f"{info.folder}/{name}", manifest.files[name], at, most, head)
@@ -96,7 +95,7 @@ def threads_for(ranges: Sequence[BlockRange]) -> int:
 
 
 def read_ranges(storage: Storage, ranges: Sequence[BlockRange], target: ReadTarget) -> None:
-    """Verify the blocks, and leave their data there. Raises DamagedError, or OSError."""
+    """Verifies the blocks, and puts their data into `target`. Raises DamagedError or OSError."""
     threads = threads_for(ranges)
     if threads == 1:
         for blocks in ranges:
@@ -108,8 +107,8 @@ def read_ranges(storage: Storage, ranges: Sequence[BlockRange], target: ReadTarg
 
 
 def read_parts(storage: Storage, ranges: Sequence[BlockRange], parts: Sequence[tuple[int, memoryview]]) -> None:
-    """Fill each part with the bytes that begin at its place in the buffer that the ranges would fill: they alone are
-    read, in whole blocks. The ranges are in the order of their spans. Raises DamagedError, or OSError."""
+    """Fills parts of the buffer that the ranges describe, and reads only blocks that hold such parts. parts: (address
+    in the buffer, memory to fill). ranges: in the order of their spans. Raises DamagedError or OSError."""
     waiting = sorted(parts, key=lambda part: part[0], reverse=True)
     beside: list[tuple[int, memoryview]] = []
     work: list[tuple[BlockRange, list[tuple[int, memoryview]]]] = []
@@ -142,7 +141,7 @@ def read_range(storage: Storage, blocks: BlockRange, target: ReadTarget) -> None
 
 
 def data_of(storage: Storage, blocks: BlockRange) -> memoryview:
-    """The data of these blocks."""
+    """Returns the verified data of these blocks."""
     start, stop = blocks.span
     buffer = memoryview(bytearray(stop - start))
     read_range(storage, blocks, BufferTarget(buffer, start))
@@ -150,25 +149,25 @@ def data_of(storage: Storage, blocks: BlockRange) -> memoryview:
 
 
 def read_file(storage: Storage, name: str, record: FileRecord) -> bytearray:
-    """A small file of any kind."""
+    """Returns the verified bytes of a small file of any kind."""
     return read_twice(storage, name, lambda: _read_whole(storage, name, record))
 
 
 def check_sizes(storage: Storage, ranges: Sequence[BlockRange]) -> None:
-    """Raises DamagedError if a file of the ranges is not there, or not as long as it was."""
+    """Raises DamagedError if a file of the ranges is missing or has another size than its record."""
     for name, record in {blocks.name: blocks.record for blocks in ranges}.items():
         read_twice(storage, name, lambda name=name, record=record: _check_size(storage, name, record))  # type: ignore[misc]
 
 
 def verify(storage: Storage, name: str, record: FileRecord) -> None:
-    """A file of any kind against its record."""
+    """Verifies a file of any kind against its record."""
     ranges = list(ranges_of_file(name, record))
     check_sizes(storage, ranges)
     read_ranges(storage, ranges, DiscardTarget())
 
 
 def read_twice(storage: Storage, name: str, look: Callable[[], T]) -> T:
-    """Returns what `look` returns. A cache or a bad link may show wrong bytes once: only a second failure is damage."""
+    """Returns the result of `look`. A cache or a bad link may return wrong bytes once: only a second failure counts."""
     try:
         return look()
     except (DamagedError, FileNotFoundError):
@@ -197,7 +196,7 @@ def _reread(storage: Storage, blocks: BlockRange, number: int, target: ReadTarge
 
 
 def _read_block(file: Readable, blocks: BlockRange, number: int, target: ReadTarget) -> bool:
-    """Read one block. Returns whether it is as it was written."""
+    """Reads one block. Returns whether its checksum is right."""
     start, stop = number * BLOCK, min((number + 1) * BLOCK, blocks.record.size)
     parts: tuple[memoryview, ...] = ()
     if start < blocks.head:
@@ -218,7 +217,7 @@ def _read_block(file: Readable, blocks: BlockRange, number: int, target: ReadTar
 
 
 def _read_whole(storage: Storage, name: str, record: FileRecord) -> bytearray:
-    _check_size(storage, name, record)  # first: no manifest makes us ask for memory that its files do not fill
+    _check_size(storage, name, record)  # first: a wrong manifest must not cause a large allocation
     data = bytearray(record.size)
     with storage.open(name) as file:
         file.read_at(0, memoryview(data))
@@ -230,8 +229,8 @@ def _read_whole(storage: Storage, name: str, record: FileRecord) -> bytearray:
 def read_rank_file(
     storage: Storage, manifest: Manifest, rank: int, most: int = _MOST
 ) -> tuple[Any, FlatLayout, list[BlockRange], dict[str, Shape]]:
-    """The state of this rank alone: its skeleton, the places of its tensors in their flat buffer, the reads that fill
-    it, and the strides of tensors that were not row-major. Raises DamagedError, or OSError."""
+    """Returns the state of one rank alone: its skeleton, the layout of its tensors in a flat buffer, the ranges that
+    fill this buffer, and the strides of tensors that are not row-major. Raises DamagedError or OSError."""
     info = manifest.info
     name, local = f"{info.folder}/{rank_name(info.data, rank)}", local_name(info.data, rank)
     data = read_file(storage, name, manifest.files[rank_name(info.data, rank)])

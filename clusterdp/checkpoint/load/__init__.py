@@ -1,11 +1,11 @@
-"""From a checkpoint, or from another program's files, back into the objects.
+"""From a checkpoint, or from another program's files, into the objects.
 
-choose           which checkpoint to restore: the newest good one
+choose           the checkpoint to restore: the newest good one
 restore          all ranks read one checkpoint, and put it into their objects
 flat_reader      the flat buffer as tensors, read once and exchanged between ranks
-resharding       state of which each rank needs another part than it has saved
-import_foreign   a start from what another program has saved
-foreign_formats  files of torch.save() and torch.distributed.checkpoint, read without running them
+resharding       state that is sharded differently than at the save
+import_foreign   a start from another program's checkpoint
+foreign_formats  files of torch.save() and torch.distributed.checkpoint, read without running their code
 torch_file       a checkpoint written as a file of torch.save()
-difference       by how much two tensors differ
+difference       the size of the difference between two tensors
 """

@@ -1,4 +1,4 @@
-"""Which checkpoint to restore: the newest good one. Those that are not good are reported and skipped."""
+"""The checkpoint to restore: the newest good one. Bad checkpoints are logged and skipped."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ from clusterdp.errors import CheckpointError, DamagedError
 from clusterdp.storage import Storage
 
 _log = logging.getLogger("clusterdp.checkpoint")
-# An I/O error of a shared file system may soon be over, and to skip a checkpoint for it costs the training that it
-# holds. A store (Storage.rereads is False) has been asked for long enough by then.
+# An I/O error of a shared file system may soon be over, and skipping a checkpoint because of it loses training. A store
+# (Storage.rereads is False) is not read again, because its client has retried long enough.
 PAUSES_S = (0.2, 1.0, 4.0)
 
 
 @dataclass
 class ChosenCheckpoint:
-    """The checkpoint to restore. `loaded` is None if there are no checkpoints. `newest`: the token of the newest
-    commit, good or not."""
+    """The checkpoint to restore."""
 
-    loaded: LoadedCheckpoint | None
-    newest: str | None
+    loaded: LoadedCheckpoint | None  # None if there are no checkpoints
+    newest: str | None  # token of the newest commit, good or not
     skipped: list[str] = field(default_factory=list)
 
 
 def choose(
     committer: Committer, ranks: RankGroup, state: Mapping[str, Any], step: int | None, mirror: Mirror | None
 ) -> ChosenCheckpoint:
-    """Collective. Chooses among the checkpoints of the committer's phase, or those of `step` if it belongs to this
+    """Collective. Chooses among the checkpoints of the committer's phase, only those of `step` if `step` is of this
     phase. Raises CheckpointError if there are some and none is good, or if this phase should have one and has none."""
     listing = ranks.agree(conclude=lambda _: _list(committer, step, mirror))
     candidates = [CheckpointInfo(**fields) for fields in listing["candidates"]]
@@ -56,7 +55,7 @@ def choose(
 
 
 def _list(committer: Committer, step: int | None, mirror: Mirror | None) -> dict[str, Any]:
-    """On rank 0: the checkpoints to try, the newest commit first."""
+    """Returns, on rank 0, the checkpoints to try, the newest commit first."""
     phase = committer.phase
     far = mirror.bring_back(phase, step) if mirror is not None else []
     for _ in _tries(committer.storage):
@@ -83,8 +82,8 @@ def _list(committer: Committer, step: int | None, mirror: Mirror | None) -> dict
 
 
 def _refuse_others(committer: Committer, commits: Sequence[CheckpointInfo]) -> None:
-    """Raise if later phases have commits and this one has none: a phase is followed by others only after it has
-    saved."""
+    """Raises CheckpointError if later phases have commits and this phase has none: a later phase begins only after
+    this one has saved."""
     phase = committer.phase
     others = dict.fromkeys(info.phase for info in commits if info.order > phase.after)
     if others:
@@ -103,7 +102,7 @@ def _try(
     mirror: Mirror | None,
     skipped: list[str],
 ) -> LoadedCheckpoint | None:
-    """The checkpoint, if all ranks could read it: nearby, or else from the store that has a copy."""
+    """Returns the checkpoint if all ranks can read it, from the local folder or from the store; else None."""
     for storage in (committer.storage, mirror.far) if mirror is not None else (committer.storage,):
         try:
             return _read(storage, info, ranks, state)
@@ -113,7 +112,7 @@ def _try(
             if storage is committer.storage:
                 committer.bad.add(info.token)
             skipped.append(str(error))
-        except CheckpointError as error:  # not readable now, and perhaps in an hour
+        except CheckpointError as error:  # unreadable now, perhaps readable in an hour
             if storage is committer.storage:
                 committer.unsure.add(info.token)
             skipped.append(f"{info.name}: {error}")
@@ -123,7 +122,7 @@ def _try(
 
 
 def _read(storage: Storage, info: CheckpointInfo, ranks: RankGroup, state: Mapping[str, Any]) -> LoadedCheckpoint:
-    """Read the checkpoint, again after an error of the storage. All ranks see the same errors."""
+    """Reads the checkpoint, and repeats that after an error of the storage. All ranks see the same errors."""
     for last in _tries(storage):
         try:
             return read(storage, info, ranks, state)
@@ -136,7 +135,7 @@ def _read(storage: Storage, info: CheckpointInfo, ranks: RankGroup, state: Mappi
 
 
 def _tries(storage: Storage) -> Iterator[bool]:
-    """The tries, with pauses between them. Yields whether it is the last one."""
+    """Yields for each try whether it is the last one. Pauses between the tries."""
     for pause in PAUSES_S if storage.rereads else ():
         yield False
         time.sleep(pause)

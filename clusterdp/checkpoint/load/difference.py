@@ -1,4 +1,4 @@
-"""measure(): by how much the values of two tensors differ."""
+"""measure(): the size of the difference between the values of two tensors."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 
 from clusterdp.checkpoint.state.tree import DTYPES
 
-_ELEMENTS = 1 << 20  # at a time: their doubles are all the memory that is needed beside the tensors
+_ELEMENTS = 1 << 20  # elements at a time: only their float64 copies need memory beyond the tensors
 
 
 @dataclass(frozen=True)
 class TensorDifference:
-    """`count`: elements whose bits differ. `mean` is over all elements. NaN against a number makes both NaN."""
+    """`count`: elements whose bits differ. `mean` is over all elements. NaN against a number: `max`, `mean` are NaN."""
 
     count: int
     max: float
@@ -22,7 +22,7 @@ class TensorDifference:
 
 
 def measure(a: bytearray, b: bytearray, dtype: str) -> TensorDifference:
-    """The difference of two tensors of the same dtype and number of elements, given as their bytes."""
+    """Returns the difference of two tensors of equal dtype and number of elements, given as their bytes."""
     kind = DTYPES[dtype]
     left, right = torch.frombuffer(a, dtype=kind), torch.frombuffer(b, dtype=kind)
     count, most, total = 0, 0.0, 0.0
@@ -31,7 +31,7 @@ def measure(a: bytearray, b: bytearray, dtype: str) -> TensorDifference:
         differs = (x.view(torch.uint8) != y.view(torch.uint8)).view(-1, x.element_size()).any(dim=1)
         if not differs.any():
             continue
-        # Only those that differ: infinity minus itself would be NaN.
+        # Only elements that differ: infinity minus itself would be NaN.
         distance = (_wide(x[differs]) - _wide(y[differs])).abs()
         count += distance.numel()
         found = distance.max().item()  # torch's max() of a NaN is NaN

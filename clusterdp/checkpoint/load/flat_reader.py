@@ -1,8 +1,8 @@
-"""Verified bytes as tensors: the flat buffer, which all ranks read together, and what belongs to one rank alone.
+"""Verified bytes as tensors: the flat buffer, which all ranks read together, and the state of one rank alone.
 
-Where reading twice is cheap, whatever belongs to a live tensor is read into that tensor: a restore then takes no memory
-of its own. The first reading only verifies, before anything is changed, and each rank does its share of it; the second
-one verifies again.
+If reading twice is cheap (Storage.rereads), bytes of a live tensor are read into that tensor: a restore then needs no
+memory of its own. The first read changes nothing: each rank only verifies its share. The second read fills the tensors
+and verifies again.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from clusterdp.storage import Storage
 
 # Up to this many ranks, each rank reads all bytes: the storage can serve so few nodes, ranks of one node share its page
 # cache, and that is faster than the network. With more ranks, each reads a share and broadcasts it, so that the storage
-# gives every byte once, however many nodes there are.
+# delivers every byte once, for any number of nodes.
 READ_ALL_RANKS = 8
 
 
 class FlatReader:
-    """The flat buffer. `tensors` are its views, or the live tensors where they are `filled`."""
+    """The flat buffer. `tensors` are views of the buffer, or live tensors that fill() fills."""
 
     def __init__(self, storage: Storage, manifest: Manifest, ranks: RankGroup, live: Mapping[str, torch.Tensor]):
-        """Reads and verifies what this rank has to read. No collective. live: tensors of these names,
-        shapes and dtypes, whose memory may be overwritten by fill()."""
+        """Reads and verifies this rank's share. Not collective. live: tensors with the names, shapes and dtypes of the
+        manifest, which fill() may overwrite."""
         self._storage, self._ranks = storage, ranks
         self._ranges = ranges_of(manifest)
         plan = manifest.layout
         self._together = ranks.size <= READ_ALL_RANKS
         self._live = live if self._together and storage.rereads else {}
         apart, direct = _divide(self._ranges, plan, self._live) if self._together else (self._share(ranks.rank), [])
-        check_sizes(storage, self._ranges if self._together else apart)  # first: no manifest makes us ask for memory
+        check_sizes(storage, self._ranges if self._together else apart)  # first: a bad manifest may ask for much memory
         self.buffer = Buffer(plan.total)  # pages that are never touched take no memory
         read_ranges(storage, apart, BufferTarget(memory_of(self.buffer.tensor)))
         read_ranges(storage, direct[ranks.rank :: ranks.size], DiscardTarget())
@@ -49,15 +49,14 @@ class FlatReader:
         self._plan = plan
 
     def exchange(self) -> None:
-        """Every rank gives the others what it has read. Ranges follow each other in the buffer without a gap."""
+        """Broadcasts each rank's share to all ranks. Ranges follow each other in the buffer without a gap."""
         for source in range(self._ranks.size) if not self._together else ():
             share = self._share(source)
             if share:
                 self._ranks.broadcast(self.buffer.tensor[share[0].span[0] : share[-1].span[1]], source)
 
     def fill(self) -> None:
-        """Read into the live tensors. Raises DamagedError if the bytes are no longer those that were verified
-        before."""
+        """Reads into the live tensors. Raises DamagedError if the bytes have changed since they were verified."""
         if not self._live:
             return
         pieces = ScatterTarget(
@@ -80,7 +79,7 @@ class FlatReader:
 def _divide(
     ranges: Sequence[BlockRange], plan: FlatLayout, live: Mapping[str, torch.Tensor]
 ) -> tuple[list[BlockRange], list[BlockRange]]:
-    """The ranges of blocks that have bytes of tensors that are not live, and the ranges of the rest."""
+    """Returns the ranges of blocks with bytes of tensors that are not live, and the ranges of all other blocks."""
     if not live:
         return [*ranges], []
     apart: list[BlockRange] = []
@@ -103,8 +102,8 @@ def _divide(
 
 
 def live_tensors(plan: FlatLayout, found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors among `found` that can be read into: in main memory, of the saved shape and dtype, and without a byte
-    in common."""
+    """Returns the tensors of `found` that can be read into: in CPU memory, with the saved shape and dtype, and without
+    overlap."""
     fitting = [(found[e.name], e) for e in plan.entries if e.name in found and _fits(found[e.name], e)]
     live: dict[str, torch.Tensor] = {}
     end = 0
@@ -116,17 +115,17 @@ def live_tensors(plan: FlatLayout, found: Mapping[str, torch.Tensor]) -> dict[st
 
 
 def read_own(storage: Storage, manifest: Manifest, rank: int) -> Any:
-    """The state that belonged to this rank alone."""
+    """Returns the state of this rank alone."""
     skeleton, plan, ranges, strides = read_rank_file(storage, manifest, rank)
     buffer = torch.empty(plan.total, dtype=torch.uint8)
     read_ranges(storage, ranges, BufferTarget(memory_of(buffer)))
-    # Copies: torch.Generator.set_state() reads a view from where its storage begins, and crashes on what is there.
+    # Copies, because torch.Generator.set_state() reads a view from the start of its storage, and crashes on the bytes.
     views = tensors_of(plan, buffer)
     return unflatten(skeleton, {name: copied(view, strides.get(name)) for name, view in views.items()})
 
 
 def tensors_of(plan: FlatLayout, buffer: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The tensors as views of the flat buffer."""
+    """Returns the tensors as views of the flat buffer."""
     return {e.name: from_bytes(buffer[e.offset : e.end], e.dtype, e.shape) for e in plan.entries}
 
 

@@ -1,8 +1,8 @@
-"""Files of other programs as a tree: a file of torch.save(), a folder of torch.distributed.checkpoint, or what
-libraries write.
+"""Reads files of other programs as a tree: a file of torch.save(), a folder of torch.distributed.checkpoint, or a
+folder of Hugging Face or accelerate.
 
-The first two are pickles, and reading a pickle can run any code. Here it cannot: of a file only what torch.load()
-allows with weights_only=True is read, and of a folder's .metadata only descriptions of tensors. All else is refused by
+The first two are pickles, and reading a pickle can run any code. This module runs none: a file is read by torch.load()
+with weights_only=True, and a folder's .metadata may hold only descriptions of tensors. Any other class is refused by
 name.
 """
 
@@ -26,7 +26,7 @@ from clusterdp.errors import CheckpointError, StateError
 from clusterdp.storage import open_storage
 
 _GLOBAL = re.compile(r"(?:GLOBAL|class|global:?) ([\w.]+\.\w+)")
-# The classes that describe tensors in a .metadata: (module, name). From torch only dtypes and the like (_Restricted).
+# Classes that describe tensors in a .metadata, as (module, name). _Restricted also allows torch's dtypes and layouts.
 _DESCRIBES = {
     *(("torch.distributed.checkpoint.metadata", name) for name in (
         "Metadata", "MetadataIndex", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata",
@@ -39,15 +39,16 @@ _DESCRIBES = {
     *(("pathlib", name) for name in ("PosixPath", "PurePosixPath")),
 }  # fmt: skip
 _log = logging.getLogger("clusterdp.checkpoint")
-Load = Callable[[str, Path], Any]  # a file of torch.save(), of which nothing is run
+Load = Callable[[str, Path], Any]  # reads a file of torch.save() without running its code
 _PART = re.compile(r"(model|pytorch_model|optimizer|scheduler|scaler)(_\d+)?\.(safetensors|bin|pt)(\.index\.json)?")
 _STATE = (".bin", ".pt", ".pth", ".pkl", ".safetensors")
 _SCALERS = ("MixedPrecision", "MixedPrecisionPlugin", "native_amp_scaling_state")
 
 
 def read(where: str, live: Mapping[str, torch.Tensor]) -> Any:
-    """The tree of what is there. live: tensors here by their names; what is sharded like this is read like this, where
-    the format allows it. Raises StateError if it cannot be read safely, CheckpointError if not at all."""
+    """Returns the content of `where` as a tree. live: this program's tensors by name. A tensor that is sharded here is
+    read sharded, if the format allows it. Raises StateError if `where` cannot be read safely, CheckpointError if it
+    cannot be read at all."""
     if "://" in where and not where.startswith("file://"):
         folder, _, name = where.rpartition("/")
         with _reading(where):
@@ -85,7 +86,7 @@ def _reading(where: str | Path) -> Iterator[None]:
 
 def _torch_file(where: str, file: Path | io.BytesIO) -> Any:
     try:
-        # Mapped, a file costs no memory before it is copied, and once for all ranks of a node.
+        # A mapped file takes no memory until it is copied, and is in memory once for all ranks of a node.
         mapped = isinstance(file, Path) and zipfile.is_zipfile(file)
         return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped or None)
     except OSError as error:
@@ -98,13 +99,13 @@ def _torch_file(where: str, file: Path | io.BytesIO) -> Any:
             "Where you trust the file, convert it once: d = torch.load(f, weights_only=False); "
             "torch.save({k: d[k] for k in ('model', 'optimizer')}, g)"
         ) from None
-    except Exception as error:  # whatever an unpickler makes of any bytes
+    except Exception as error:  # an unpickler can raise anything on arbitrary bytes
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"{where}: no file of torch.save(), or a damaged one: {reason}.") from error
 
 
 def _folder(path: Path, live: Mapping[str, torch.Tensor]) -> Any:
-    """Read a folder of torch.distributed.checkpoint. Of sharded tensors each rank reads its part."""
+    """Reads a folder of torch.distributed.checkpoint. Each rank reads only its part of sharded tensors."""
     from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
@@ -131,7 +132,7 @@ def _folder(path: Path, live: Mapping[str, torch.Tensor]) -> Any:
         resharding.load(target, FolderReader(path), Planner(flatten_state_dict=False, flatten_sharded_tensors=False))
     except CheckpointError:
         raise
-    except Exception as error:  # a folder that lacks a file, say
+    except Exception as error:  # for example, a file of the folder is missing
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"{path}: cannot be read: {reason}.") from error
     tree: Any = {}
@@ -157,11 +158,11 @@ def _metadata(path: Path) -> Any:
     return found
 
 
-class _Restricted(pickle._Unpickler):  # the one in Python: the one in C does not show what BUILD changes
+class _Restricted(pickle._Unpickler):  # the version in Python: the version in C hides the object that BUILD changes
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
 
     def load_build(self) -> None:
-        """BUILD sets attributes of the object on the stack. On a class they would change the whole process."""
+        """BUILD sets attributes of the object on the stack. Attributes of a class would change the whole process."""
         built = type(self.stack[-2])  # type: ignore[attr-defined]
         if (built.__module__, built.__qualname__) not in _DESCRIBES:
             raise StateError(
@@ -187,8 +188,8 @@ def _put(tree: dict[Any, Any], place: tuple[Any, ...], value: Any) -> None:
 
 
 def _lists(tree: Any, *path: Any) -> Any:
-    """Make lists again. torch numbers the items of a list; only under an optimizer's `state` is a number a dict's
-    key."""
+    """Turns dicts with the keys 0, 1, ... into lists, because torch numbers the items of a list. An optimizer's `state`
+    stays a dict with numbers as keys."""
     if not isinstance(tree, dict):
         return tree
     keys = list(tree)
@@ -198,15 +199,15 @@ def _lists(tree: Any, *path: Any) -> Any:
 
 
 def read_folder(path: Path, load: Load) -> dict[str, Any] | None:
-    """The tree {"model": ..., ...} of a folder of Hugging Face or accelerate; None if no library wrote it.
+    """Returns the tree {"model": ..., ...} of a folder of Hugging Face or accelerate; None if it has no model file.
 
-    model.safetensors or pytorch_model.bin, or an .index.json that names the files which have its parts; beside it, of
-    accelerate, optimizer.bin, scheduler.bin and scaler.pt, with _1 for a second one; of the Trainer of transformers,
+    A model is model.safetensors, pytorch_model.bin, or an .index.json that names the files of its parts. accelerate
+    adds optimizer.bin, scheduler.bin and scaler.pt, with _1 for a second one. The Trainer of transformers adds
     optimizer.pt, scheduler.pt, scaler.pt and trainer_state.json. Raises StateError, CheckpointError or OSError.
     """
     tree: dict[str, Any] = {}
     read: set[str] = set()
-    for file in sorted(path.iterdir(), reverse=True):  # safetensors after .bin: where there are both, they count
+    for file in sorted(path.iterdir(), reverse=True):  # model.safetensors comes after pytorch_model.bin, and wins
         match = _PART.fullmatch(file.name)
         if match is None:
             continue
@@ -240,8 +241,8 @@ def read_safetensors(path: Path) -> dict[str, Any]:
 
 
 def of_lightning(tree: Any) -> Any:
-    """The tree with the names that other programs use, if it is Lightning's. The state of its loops and callbacks is
-    left out: a run counts its own steps."""
+    """Returns a tree of Lightning with the names that other programs use, and any other tree unchanged. The state of
+    Lightning's loops and callbacks is left out because a run counts its own steps."""
     if not isinstance(tree, Mapping) or not ("state_dict" in tree and "optimizer_states" in tree):
         return tree
     found: dict[str, Any] = {"model": tree["state_dict"]}

@@ -1,4 +1,4 @@
-"""A start from what another program has saved (foreign_formats): which part of it belongs to which object."""
+"""Starts from another program's checkpoint (foreign_formats), and finds the part that belongs to each object."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clusterdp.wording import some_of
 
 _log = logging.getLogger("clusterdp.checkpoint")
 
-# The names that programs give it. A name of the user's own comes first.
+# Names that programs use for each kind of object. The object's name in the state comes first.
 NAMES = {
     "model": ("model", "model_state_dict", "state_dict", "module", "net", "network"),
     "optimizer": ("optimizer", "optimizer_state_dict", "optim", "optim_state_dict"),
@@ -34,7 +34,7 @@ _STEPS = ("step", "global_step", "iteration", "iter")
 
 @dataclass
 class ForeignState:
-    """`states`: for each object what its load_state_dict() is to be given. `values`: the plain values beside them."""
+    """`states`: object -> argument for its load_state_dict(). `values`: the plain values beside the states."""
 
     where: str
     states: dict[str, Any]
@@ -47,7 +47,7 @@ class ForeignState:
 
 
 def prepare(where: str, state: Mapping[str, Any], only: Iterable[str] | None) -> ForeignState:
-    """Read it; nothing is changed yet. Raises StateError, with the keys, if it does not fit."""
+    """Reads the checkpoint without changing any object. Raises StateError, with the keys, if it does not fit."""
     wanted = None if only is None else tuple(only)
     unknown = [name for name in wanted or () if name not in state]
     if unknown:
@@ -79,7 +79,7 @@ def put_back(start: ForeignState, state: Mapping[str, Any]) -> None:
 def _sources(
     where: str, tree: Mapping[Any, Any], state: Mapping[str, Any], wanted: tuple[str, ...] | None
 ) -> dict[str, Any]:
-    """Object -> key in the file. None instead of a key: the file is that module's state_dict() itself."""
+    """Returns object -> key in the file. None instead of a key: the file itself is that module's state_dict()."""
     kinds = {name: _kind(name, thing) for name, thing in state.items()}
     models = [name for name in wanted or state if kinds[name] == "model"]
     if tree and all(isinstance(value, torch.Tensor) for value in tree.values()):
@@ -100,7 +100,7 @@ def _sources(
         key = next((key for key in names if isinstance(tree.get(key), Mapping)), None)
         if key is not None:
             found[name] = key
-        elif wanted is not None or (kind is not None and state[name].state_dict()):  # a scaler that is off has none
+        elif wanted is not None or (kind is not None and state[name].state_dict()):  # empty for a disabled scaler
             raise StateError(f"{where}: has nothing for {name}. It holds: {some_of([*map(str, tree)])}. {_PART_OF_IT}")
     left = [str(key) for key, value in tree.items() if key not in found.values() and _has_tensors(value)]
     if left and wanted is None:
@@ -130,7 +130,7 @@ def _has_tensors(value: Any) -> bool:
 
 
 def _live(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The sharded tensors of this program, by all names that the file may have for them."""
+    """Returns the sharded tensors of this program, by all names that the file may use for them."""
     if not stateful.are_sharded(state):
         return {}
     from clusterdp.checkpoint.load import resharding
@@ -150,7 +150,7 @@ def _live(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def _fitted(name: str, thing: Any, tree: Any, state: Mapping[str, Any]) -> Any:
-    """As load_state_dict() wants it; in memory of its own unless that copies."""
+    """Returns the tree in the form that load_state_dict() takes, cloned unless load_state_dict() copies it."""
     if isinstance(thing, torch.nn.Module):
         tree = _with_tied(_without_wrappers(tree, thing), thing)
     elif isinstance(thing, torch.optim.Optimizer):
@@ -163,7 +163,7 @@ def _fitted(name: str, thing: Any, tree: Any, state: Mapping[str, Any]) -> Any:
 
 
 def _without_wrappers(tree: dict[str, Any], module: torch.nn.Module) -> dict[str, Any]:
-    """DistributedDataParallel, torch.compile and a LightningModule put their own names before those of the module."""
+    """Removes the prefixes that DistributedDataParallel, torch.compile and a LightningModule put before a key."""
     for prefix in ("module.", "_orig_mod.", "module."):
         if tree and all(str(key).startswith(prefix) for key in tree):
             consume_prefix_in_state_dict_if_present(tree, prefix)
@@ -177,7 +177,7 @@ def _without_wrappers(tree: dict[str, Any], module: torch.nn.Module) -> dict[str
 
 
 def _with_tied(tree: dict[str, Any], module: torch.nn.Module) -> dict[str, Any]:
-    """A safetensors file has of tied weights one, under one of their names."""
+    """Adds the missing keys of tied weights: a safetensors file has tied weights once, under one of their names."""
     live = {key: value for key, value in module.state_dict().items() if isinstance(value, torch.Tensor)}
     places = {
         key: (value.data_ptr(), value.shape, value.stride()) for key, value in live.items() if not is_sharded(value)
@@ -190,19 +190,19 @@ def _with_tied(tree: dict[str, Any], module: torch.nn.Module) -> dict[str, Any]:
 
 
 def _numbers(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str, int]:
-    """The name of each parameter -> its number in the optimizer's state."""
+    """Returns name of a parameter -> its number in the optimizer's state."""
     names = {id(parameter): key for _, key, parameter in as_built.parameters_of(state)}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return {names[id(parameter)]: i for i, parameter in enumerate(parameters) if id(parameter) in names}
 
 
 def _by_number(name: str, optimizer: torch.optim.Optimizer, tree: Any, state: Mapping[str, Any]) -> Any:
-    """torch.distributed.checkpoint.state_dict names parameters where Optimizer.state_dict() counts them."""
+    """Numbers the parameters as Optimizer.state_dict() does: torch.distributed.checkpoint.state_dict names them."""
     groups = tree.get("param_groups")
     if not isinstance(groups, list) or "state" not in tree:
         raise StateError(f"{name}: it has no param_groups and state, as Optimizer.state_dict() has. Save that.")
     if not any(isinstance(key, str) for group in groups for key in group["params"]):
-        # torch.distributed.checkpoint makes words of the numbers.
+        # torch.distributed.checkpoint turns the numbers into strings.
         state_of = {int(key) if str(key).isdecimal() else key: value for key, value in tree["state"].items()}
         _check_known(name, state_of, {key for group in groups for key in group["params"]})
         return {**tree, "state": state_of}
@@ -221,7 +221,7 @@ def _by_number(name: str, optimizer: torch.optim.Optimizer, tree: Any, state: Ma
 
 
 def _check_known(name: str, state: Mapping[Any, Any], parameters: Collection[Any]) -> None:
-    """Optimizer.load_state_dict() takes state of parameters that are not there for something else, and keeps it."""
+    """Raises StateError on state of unknown parameters, which Optimizer.load_state_dict() would keep silently."""
     strange = [str(key) for key in state if key not in parameters]
     if strange:
         raise StateError(f"{name}: state of parameters that its groups have not: {some_of(strange)}.")

@@ -1,7 +1,7 @@
-"""State for tensors that are sharded otherwise than when they were saved, or not at all: each rank reads its part.
+"""Reads state into tensors that are sharded differently than at the save, or not at all: each rank reads its part.
 
-A checkpoint of either kind is presented to torch.distributed.checkpoint, which works out what parts of which chunks
-make up this rank's part of each tensor. Blocks are read and verified as ever.
+torch.distributed.checkpoint computes which parts of which chunks make up this rank's part of each tensor, for flat and
+for sharded checkpoints. verified_reads reads and verifies the blocks.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from clusterdp.storage import Storage
 def live_tensors(
     state: Mapping[str, Any], orders: Mapping[str, list[int] | None] = MappingProxyType({})
 ) -> dict[str, torch.Tensor]:
-    """The tensors of the objects as they are now, by the names that a checkpoint has for them, and the parameters that
-    an optimizer has yet to make its state for: `optimizer/state/0` is like what will be in there. orders: of optimizers
-    that count their parameters otherwise, the numbers in the checkpoint."""
+    """Returns the objects' current tensors by their names in a checkpoint. `optimizer/state/0` is the parameter 0
+    itself, because state that the optimizer has not made yet will be sharded like it. orders: optimizer -> for each
+    parameter its number in the checkpoint, if the numbers differ."""
     found: dict[str, torch.Tensor] = {}
     for name, thing in state.items():
         tree, order = thing.state_dict(), orders.get(name)
@@ -64,9 +64,9 @@ def _leaves(tree: Any, *path: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def read(storage: Storage, manifest: Manifest, live: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """All tensors, each in memory of its own: sharded like the live one where that is, else whole. No collective.
+    """Returns all tensors in new memory: sharded if the live tensor is sharded, else whole. Not collective.
 
-    Raises DamagedError, or OSError.
+    Raises DamagedError or OSError.
     """
     entries = manifest.layout.entries
     target: dict[str, Any] = {entry.name: like(entry.name, DTYPES[entry.dtype], entry.shape, live) for entry in entries}
@@ -75,7 +75,7 @@ def read(storage: Storage, manifest: Manifest, live: Mapping[str, torch.Tensor])
 
 
 def spread(tree: Any, live: Mapping[str, torch.Tensor], *path: Any) -> Any:
-    """The tree in memory of its own, this rank's part of each whole tensor in the place of what is sharded here."""
+    """Returns a copy of the tree, with this rank's part instead of each whole tensor that is sharded here."""
     if isinstance(tree, torch.Tensor):
         if is_sharded(tree):
             return tree
@@ -95,7 +95,7 @@ def spread(tree: Any, live: Mapping[str, torch.Tensor], *path: Any) -> Any:
 
 
 def like(name: str, dtype: torch.dtype, shape: tuple[int, ...], live: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Room for the tensor: sharded like the live one of that name, or like the parameter whose state it is."""
+    """Returns an empty tensor, sharded like the live tensor of that name or like the parameter whose state it is."""
     for known in (name, name.rpartition("/")[0]):
         model = live.get(known)
         if model is not None:
@@ -106,7 +106,7 @@ def like(name: str, dtype: torch.dtype, shape: tuple[int, ...], live: Mapping[st
 
 
 def load(target: dict[str, Any], reader: StorageReader, planner: DefaultLoadPlanner | None = None) -> None:
-    """dcp.load() for this rank alone. The caller agrees with the other ranks on how it went."""
+    """Calls dcp.load() for this rank alone. The caller agrees with the other ranks on the result."""
     planner = planner or DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
@@ -117,7 +117,7 @@ def load(target: dict[str, Any], reader: StorageReader, planner: DefaultLoadPlan
 
 
 class _TensorReader(SamePlan, StorageReader):
-    """A tensor in memory."""
+    """Reads from a tensor in memory."""
 
     def __init__(self, name: str, tensor: torch.Tensor):
         self._name, self._tensor = name, tensor
@@ -135,7 +135,7 @@ class _TensorReader(SamePlan, StorageReader):
 
 
 class CheckpointReader(SamePlan, StorageReader):
-    """A checkpoint, flat or sharded, for dcp.load()."""
+    """Reads a checkpoint, flat or sharded, for dcp.load()."""
 
     def __init__(self, storage: Storage, manifest: Manifest):
         self._storage, self._manifest = storage, manifest
@@ -169,8 +169,8 @@ class CheckpointReader(SamePlan, StorageReader):
         return _done()
 
     def _part(self, item: ReadItem, into: torch.Tensor) -> tuple[int, torch.Tensor, torch.Tensor | None]:
-        """The read for the item: from which address on, into which memory; and, unless that is the tensor's own, its
-        view there."""
+        """Returns the read for the item: its first address, the memory to read into, and, unless that is the tensor's
+        own memory, the view of it to copy into the tensor."""
         name = item.storage_index.fqn
         box = self._boxes[name, tuple(item.storage_index.offset or ())]
         dtype = self._dtypes[name]

@@ -1,4 +1,4 @@
-"""Read one checkpoint on all ranks and put it into their objects. Each rank verifies what it reads."""
+"""Reads one checkpoint on all ranks and puts it into their objects. Each rank verifies the bytes that it reads."""
 
 from __future__ import annotations
 
@@ -21,19 +21,15 @@ from clusterdp.wording import some_of
 
 @dataclass(frozen=True)
 class Restored:
-    """The checkpoint that was restored. `exact`: there are as many ranks as at the save, and every bit is as it was.
-
-    `skipped` says which newer checkpoints were not good, and why; `differences`, what is not as it was; `world_size`,
-    how many ranks saved it.
-    """
+    """The checkpoint that was restored."""
 
     step: int
     token: str
     meta: Any
-    exact: bool
-    skipped: tuple[str, ...] = ()
-    differences: tuple[str, ...] = ()
-    world_size: int = 0
+    exact: bool  # there are as many ranks as at the save, and every bit is as it was
+    skipped: tuple[str, ...] = ()  # newer checkpoints that were not good, each with the reason
+    differences: tuple[str, ...] = ()  # state that differs from the checkpoint, in words
+    world_size: int = 0  # ranks that saved it
 
 
 @dataclass
@@ -48,12 +44,12 @@ class LoadedCheckpoint:
         return self.manifest.strides or {}
 
     def views(self, name: str) -> Any:
-        """The state_dict() of that object, made of the tensors as they are here: row by row."""
+        """Returns the state_dict() of object `name`, made of `tensors`, which are row-major."""
         return unflatten(self.manifest.state[name], self.tensors)
 
     def given(self, name: str, module: torch.nn.Module) -> Any:
-        """The same for a module, which copies it, but for what a set_extra_state() or a loading of its own may keep:
-        torch's observers keep the very tensors, and views of the buffer are of no use to them."""
+        """Returns views() for a module, which copies the tensors. Tensors that set_extra_state() or the module's own
+        loading method may keep are cloned: torch's observers keep the given tensors, which must not be views."""
         state = self.views(name)
         own = stateful.with_a_loading_of_its_own(module)
         for key in state:
@@ -63,11 +59,11 @@ class LoadedCheckpoint:
         return state
 
     def state(self, name: str, *, copy: bool) -> Any:
-        """The same with the strides that they had. Without `copy` all that lie row by row are those of `tensors`."""
+        """Returns views() with the saved strides. Without `copy`, tensors that are row-major are not copied."""
         return unflatten(self.manifest.state[name], _Copies(self.tensors, self.strides, everything=copy))
 
     def release(self, name: str, *, everything: bool) -> None:
-        """Give back the memory of that object's tensors, or only of those that state() copies in any case."""
+        """Releases the memory of the object's tensors, or without `everything` only of those that state() copies."""
         for entry in self.manifest.layout.entries if self.flat is not None else ():
             if (entry.name == name or entry.name.startswith(f"{name}/")) and (everything or entry.name in self.strides):
                 assert self.flat is not None
@@ -75,8 +71,8 @@ class LoadedCheckpoint:
 
 
 class _Copies(Mapping[str, torch.Tensor]):
-    """Copies of the tensors, made at first use: a view would keep the whole buffer alive, and a live parameter would be
-    tied to its graph. Not `everything`: of those that have strides of their own."""
+    """Copies of the tensors, made at first use. A view would keep the whole buffer alive, and a live parameter would
+    keep its graph. Without `everything`, only tensors that have recorded strides are copied."""
 
     def __init__(
         self, tensors: Mapping[str, torch.Tensor], strides: Mapping[str, tuple[int, ...]], *, everything: bool
@@ -101,7 +97,7 @@ class _Copies(Mapping[str, torch.Tensor]):
 def read(storage: Storage, info: CheckpointInfo, ranks: RankGroup, state: Mapping[str, Any]) -> LoadedCheckpoint:
     """Collective. Raises DamagedError on all ranks if bytes are wrong or missing, CheckpointError if unreadable.
 
-    state: the objects that it is for: of what is sharded there, each rank reads its part.
+    state: the objects to restore. Each rank reads only its part of tensors that are sharded in them.
     """
     text = ranks.agree(conclude=lambda _: read_manifest(storage, info).encode().decode("ascii"))
     failure, own, flat = None, None, None
@@ -124,22 +120,22 @@ def read(storage: Storage, info: CheckpointInfo, ranks: RankGroup, state: Mappin
 
 
 def put_back(loaded: LoadedCheckpoint, state: Mapping[str, Any], world_size: int) -> list[str]:
-    """Put the state into the objects of this rank. Returns, in words, what differs from the checkpoint. Raises
-    StateError if they are not the objects that were saved."""
+    """Puts the state into the objects of this rank. Returns the differences from the checkpoint, in words. Raises
+    StateError if the objects are not those that were saved."""
     shared = stateful.shared(state)
     own = {name: thing for name, thing in state.items() if name not in shared}
     stateful.compare_keys("state", shared, loaded.manifest.state)
     changed = unflatten(loaded.manifest.changed, loaded.tensors) or {}
     sizes = {name: as_built.resized(thing, changed.get(name, {})) for name, thing in shared.items()}
     if loaded.flat is not None:
-        for name, thing in shared.items():  # all of them, before any is changed
+        for name, thing in shared.items():  # compares all objects before any is changed
             stateful.compare(name, thing, loaded.views(name), sizes[name])
         loaded.flat.fill()
     mine = loaded.own if loaded.own is not None and loaded.manifest.info.world_size == world_size else {}
     different: list[str] = []
     for name, thing in stateful.modules_first(shared):
-        # An optimizer keeps all that it is given, and may keep the very pages that were read. Others may keep a little
-        # of it, which must not hold on to all the rest.
+        # An optimizer keeps all tensors that it is given, and may keep the pages that were read. Other objects may
+        # keep a few tensors, which must not keep the whole buffer alive.
         keeps = isinstance(thing, torch.optim.Optimizer)
         if isinstance(thing, torch.nn.Module):
             different += _into_module(loaded, name, thing, changed.get(name, {}), sizes[name])
@@ -153,7 +149,7 @@ def put_back(loaded: LoadedCheckpoint, state: Mapping[str, Any], world_size: int
         loaded.release(name, everything=not keeps)
         different += module_buffers.load(
             name, thing, mine.get("buffers", {}).get(name, {})
-        )  # those of rank 0 are there
+        )  # rank 0's buffers are loaded already
         different += as_built.put_back(name, thing, mine.get("changed", {}).get(name, {}))
     if mine:
         stateful.compare_keys("state with per_rank = True", own, mine["objects"])
@@ -178,7 +174,7 @@ def _into_module(
 def _read_parts(storage: Storage, manifest: Manifest, state: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
     from clusterdp.checkpoint.load import resharding  # imported here: it takes two seconds, and DDP does not need it
 
-    check_sizes(storage, ranges_of(manifest))  # first: no manifest makes us ask for memory that its files do not fill
+    check_sizes(storage, ranges_of(manifest))  # first: a wrong manifest must not cause a large allocation
     shared, changed = stateful.shared(state), manifest.changed or {}
     orders = {name: parameter_names.numbers(name, some.get("names"), shared) for name, some in changed.items()}
     live = resharding.live_tensors(shared, orders)
@@ -195,8 +191,8 @@ def _live(manifest: Manifest, state: Mapping[str, Any]) -> dict[str, torch.Tenso
 def differences(
     name: str, thing: Any, saved: Any, layout: Mapping[str, strides.Shape] | None, known: Mapping[str, Any]
 ) -> Iterator[str]:
-    """A line for each kind of difference. saved: the state that the object was given; layout: strides by the tensors'
-    names in the checkpoint, if anybody noted them; known: those names."""
+    """Yields a line for each kind of difference. saved: the state that the object was given. layout: saved strides by
+    tensor name, None if not recorded. known: the tensors of the checkpoint, by name."""
     if not isinstance(thing, (torch.nn.Module, torch.optim.Optimizer)):
         return
     found: dict[str, list[str]] = {}
@@ -216,7 +212,7 @@ def differences(
 
 
 def _pairs(saved: Any, live: Any, *path: Any) -> Iterator[tuple[tuple[Any, ...], torch.Tensor, torch.Tensor]]:
-    """Tensors that are at the same place of both trees."""
+    """Yields (path, saved tensor, live tensor) for tensors at the same place in both trees."""
     if isinstance(saved, torch.Tensor):
         if isinstance(live, torch.Tensor) and not torch.nn.parameter.is_lazy(live):
             yield path, saved, live

@@ -13,7 +13,7 @@ from clusterdp.checkpoint.state.tree import from_bytes, memory_of, unflatten
 
 
 def write(file: BinaryIO, state: Any, payload: Payload, advance: Callable[[int], None]) -> None:
-    """`state` is a skeleton. All of its tensors are in memory at once, as they are when the file is loaded."""
+    """`state` is a skeleton. All its tensors are in memory at once, as when the file is loaded."""
     wanted = {leaf.name for _, leaf in leaves(state) if isinstance(leaf, TensorReference)}
     tensors: dict[str, torch.Tensor] = {}
     for entry in payload.entries:
@@ -28,7 +28,7 @@ def write(file: BinaryIO, state: Any, payload: Payload, advance: Callable[[int],
 
 
 def _without_arrays(skeleton: Any) -> Any:
-    """The skeleton with tensors in place of numpy arrays, which weights_only=True refuses."""
+    """Returns the skeleton with tensors instead of numpy arrays, which weights_only=True refuses."""
     if isinstance(skeleton, list):
         return [_without_arrays(item) for item in skeleton]
     if not isinstance(skeleton, dict):

@@ -1,4 +1,4 @@
-"""Committer: what rank 0 alone does once all ranks have written. It creates the manifest and applies retention."""
+"""Committer: creates the manifest and applies retention, on rank 0, once all ranks have written."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ class Committer:
     may_commit: Callable[[], bool]
     keep_last: int
     keep_every: int | None
-    phase: Phase = field(default_factory=Phase)  # whose state is saved and restored
-    last_order: int = -1  # the order of what this attempt has restored or committed last
+    phase: Phase = field(default_factory=Phase)  # the phase that is saved and restored
+    last_order: int = -1  # order of the commit that this attempt restored or committed last
     bad: set[str] = field(default_factory=set)  # tokens proved damaged by this attempt
     unsure: set[str] = field(default_factory=set)  # tokens that this attempt could not read
-    pinned: set[str] = field(default_factory=set)  # what it restored from, until there is proof of a newer one
+    pinned: set[str] = field(default_factory=set)  # token of the restored commit, until a newer one is read back
     _known: dict[str, CheckpointInfo] = field(default_factory=dict)
-    _order: int = 0  # of the last commit, as far as anybody can know
+    _order: int = 0  # highest order of a commit that may exist
     _cleaned: bool = False
 
     def _commits(self) -> list[CheckpointInfo]:
         first = not self._known
         commits, unread = scan(self.storage, self._known)
-        self._order = max((self._order, *(info.order for info in commits)))  # never less: a commit may have failed
+        self._order = max((self._order, *(info.order for info in commits)))  # never lower, even after a failed commit
         if unread and first:
-            # Unreadable commits may be newer than all that can be read just now, and come back. No number of commits
-            # gets ahead of this clock; a fixed leap would meet that of an attempt which could not read others.
+            # Unreadable commits may be newer than all readable ones, and become readable again. No count of commits
+            # exceeds this clock; a fixed jump could equal the jump of an attempt that could not read other commits.
             self._order = max(self._order, time.time_ns())
         self._known = {info.name: info for info in commits}
         return commits
 
     def newest_meta(self) -> Any:
-        """The newest commit's meta, as the manifest has it."""
+        """Returns the newest commit's meta in the form of the manifest; None if there is none, or it is damaged."""
         commits, _ = scan(self.storage)
         with suppress(DamagedError):
             return read_manifest(self.storage, commits[-1]).meta if commits else None
         return None
 
     def commit(self, manifest: Manifest) -> CheckpointInfo:
-        """Create the manifest, as the newest commit. After an error there is none."""
+        """Creates the manifest, as the newest commit. After an error it is removed again."""
         try:
             return self._commit(manifest)
         except OSError as error:
@@ -70,7 +70,7 @@ class Committer:
         data = manifest.encode()
         if not self.may_commit():
             raise ClaimLost(f"{info.name}: another attempt owns these checkpoints now. This one commits nothing.")
-        self._order = info.order  # the next is newer also if this one cannot be read then
+        self._order = info.order  # the next commit is newer even if this one is then unreadable
         try:
             self.storage.publish(info.name, data)
             if self.pinned:
@@ -78,20 +78,20 @@ class Committer:
                 if read_manifest(self.storage, info).encode() != data:
                     raise DamagedError(f"{info.name}: it reads back as another manifest. Check the file system.")
         except BaseException:
-            # It may be in place already, and only its durability in doubt. All ranks are about to learn that it failed.
+            # The manifest may exist, with only its durability in doubt. All ranks will raise that the save has failed.
             with suppress(OSError):
                 self.storage.remove(info.name)
-                self.storage.sync_folder(info.folder)  # nor may it come back, after a power cut, without its files
+                self.storage.sync_folder(info.folder)  # after a power cut it must not come back without its files
             raise
         self.last_order = info.order
         return info
 
     def discard(self, info: CheckpointInfo) -> None:
-        """Delete all ranks' files of a save that could not be committed."""
+        """Deletes all ranks' files of a save that could not be committed."""
         with suppress(OSError):
             names = self.storage.list(info.folder)
             if manifest_name(info.token) in names:
-                return  # it could not be taken back: a checkpoint after all, and a good one if it keeps its files
+                return  # the manifest could not be removed: with its files it is a good checkpoint
             for name in names:
                 if token_of_file(name) == info.data:
                     with suppress(OSError):
@@ -99,7 +99,7 @@ class Committer:
             self.storage.remove_folder(info.folder)
 
     def tidy(self, newest: CheckpointInfo, *, proved: bool) -> None:
-        """Delete what retention no longer keeps. `proved`: all of the newest has been read back."""
+        """Deletes checkpoints that retention does not keep. `proved`: all of the newest has been read back."""
         if proved:
             self.pinned.clear()
         try:
@@ -113,7 +113,7 @@ class Committer:
         try:
             retention.prune(self.storage, commits, victims, self.may_commit)
             cleans = not self._cleaned and self.may_commit()
-        except OSError as error:  # what is newest stands all the same
+        except OSError as error:  # the new commit is valid all the same
             _log.warning(
                 "%s: it is not known which attempt may delete: %s. Old checkpoints stay for now.",
                 self.storage.url,

@@ -1,15 +1,15 @@
-"""Whether the ranks still have the same state. DDP is to keep it equal, but does not say when it has failed to.
+"""Checks that the ranks still have the same state. DDP keeps state equal, but does not report a failure to do so.
 
-Each rank writes only its slice of the state, so the other ranks' copies of it would never be looked at. So each rank
-also takes checksums of its neighbour's slice, tensor by tensor, from its own memory; rank 0 compares them with those of
-the rank that wrote the slice. No slice is committed that a second rank does not have. Before a run stops, all ranks
-compare everything: it goes on from what was saved, also where another rank had something else.
+Each rank writes only its slice of the state, and no save would use the other ranks' copies of that slice. Therefore
+each rank also takes checksums of the next rank's slice, tensor by tensor, from its own memory. Rank 0 compares them
+with checksums from the rank that wrote the slice, and commits only slices that are equal on two ranks. Before a run
+stops, all ranks compare all tensors, because the next attempt gives every rank the saved ones.
 
 Replicas that differ (a parameter that one rank has changed by itself, a bit that has flipped in a GPU's memory, an
 optimizer state that was loaded on one rank only) fail the save.
 
-Of 1 GB that two ranks have, the neighbour's half takes 45 ms of a core beside the 65 ms of copying the own half, and
-everything 85 ms. Bytes on a GPU come over its bus once more."""
+With 1 GB on two ranks, checksums of the next rank's half take 45 ms of a core beside 65 ms for copying the own half.
+Checksums of everything take 85 ms. Bytes on a GPU cross its bus a second time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def neighbour(rank: int, world_size: int) -> int:
 
 
 def of_neighbour(part: StatePart, rank: int, world_size: int) -> list[int]:
-    """Checksums of this rank's live tensors: one for each that the next rank's slice overlaps, of the overlap."""
+    """Returns checksums of this rank's live tensors: one for each tensor's part in the next rank's slice."""
     start, stop = part.layout.span(neighbour(rank, world_size), world_size)
     sums = []
     for entry in part.layout.overlapping(start, stop):
@@ -43,21 +43,21 @@ def of_neighbour(part: StatePart, rank: int, world_size: int) -> list[int]:
 
 
 def of_slice(layout: FlatLayout, rank: int, world_size: int, data: memoryview) -> list[int]:
-    """The same checksums, of the slice that `rank` has copied."""
+    """Returns the same checksums of `data`, the slice that `rank` has copied."""
     start, stop = layout.span(rank, world_size)
     entries = layout.overlapping(start, stop)
     return [checksum(data[max(entry.offset, start) - start : min(entry.end, stop) - start]) for entry in entries]
 
 
 def compare(sums: Sequence[tuple[list[int] | None, list[int] | None]], layout: FlatLayout) -> None:
-    """Raises StateError with the names of the tensors. sums: of each rank those of its own slice, and of the next."""
+    """Raises StateError with the names of tensors that differ. sums: by rank (its own slice, the next rank's slice)."""
     size = len(sums)
     different: dict[str, list[int]] = {}
     for rank, (_, here) in enumerate(sums):
         beside = neighbour(rank, size)
         there = sums[beside][0]
         if here is None or there is None:
-            return  # not at this save
+            return  # no comparison at this save
         for entry, ours, theirs in zip(layout.overlapping(*layout.span(beside, size)), here, there, strict=True):
             if ours != theirs:
                 different.setdefault(entry.name, []).append(rank)
@@ -66,7 +66,7 @@ def compare(sums: Sequence[tuple[list[int] | None, list[int] | None]], layout: F
 
 
 def compare_all(part: StatePart, ranks: RankGroup) -> None:
-    """Collective. All tensors of all ranks, but for those of which each rank has its own part; errors as compare()."""
+    """Collective. Compares all tensors of all ranks, except sharded ones. Raises the same errors as compare()."""
     names = [name for name, tensor in part.tensors.items() if not is_sharded(tensor)]
     sums, failure = tried(lambda: [_sum(as_bytes(part.tensors[name])) for name in names])
     digest = hashlib.blake2b(array("Q", sums or []), digest_size=8).digest()
@@ -75,7 +75,7 @@ def compare_all(part: StatePart, ranks: RankGroup) -> None:
 
 
 def _explain(names: Sequence[str], reports: Sequence[Sequence[int]]) -> None:
-    """On rank 0."""
+    """Runs on rank 0."""
     first = reports[0]
     different = {
         name: [rank for rank, sums in enumerate(reports) if sums[i] != first[i]] for i, name in enumerate(names)
@@ -88,7 +88,7 @@ def _sum(data: torch.Tensor) -> int:
 
 
 def _error(different: dict[str, list[int]], beside: str) -> StateError:
-    """different: of each tensor, the ranks that have another one."""
+    """different: tensor -> the ranks whose copy differs."""
     names = sorted(different)
     ranks = sorted({rank for found in different.values() for rank in found})
     return StateError(

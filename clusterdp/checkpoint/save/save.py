@@ -1,11 +1,11 @@
-"""Save: one save on all ranks. It is staged, written by each rank, and committed by rank 0.
+"""Save: one save on all ranks. Each rank stages and writes its files, and rank 0 commits.
 
-    stage 0   each rank writes its files in a thread                        files of no manifest
+    stage 0   each rank writes its files in a thread                        files without a manifest
     stage 1   rank 0 knows all sizes and checksums, and commits in a thread
     stage 2   all ranks know the result
 
-No rank waits in between. Each says how far it has come (`here`), the ranks agree on the least of these numbers by the
-training loop's own means (its shared flags), and all call `advance()` at the same step.
+No rank waits between stages. The training loop's shared flags give all ranks the minimum of their progress (`here`),
+and all ranks call `advance()` at the same step.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from clusterdp.errors import CheckpointError
 
 STAGES = 2
 T = TypeVar("T")
-NICE = 15  # a training thread that wants the same core gets 97 % of it; less than that slows a save down on a busy node
+NICE = 15  # a training thread on the same core gets 97 % of it; a higher value slows saves down on a busy node
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A checkpoint that is durable. `bytes`: on disk, of all ranks. `seconds`: since the call that began it."""
+    """A checkpoint that is durable."""
 
     step: int
     token: str
-    bytes: int
-    seconds: float
+    bytes: int  # on disk, of all ranks
+    seconds: float  # since the call that began the save
 
 
 class Save:
-    """A save in progress. Everything but `here` is collective."""
+    """A save in progress. All public methods are collective; `here` is not."""
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class Save:
         on_commit: Callable[[Commit], None] | None,
         gives_way: bool,
     ):
-        """Copies the state. When it returns, the live tensors may change. gives_way: the writing gives way to
-        training."""
+        """Copies the state. The live tensors may change after the return. gives_way: threads of the save have a lower
+        priority than training."""
         self.stage = 0
         self.step = taken.step
         self._ranks, self._committer, self._writer, self._taken = ranks, committer, writer, taken
@@ -79,22 +79,22 @@ class Save:
             work = partial(self._write, staged, beside)
         except FailedElsewhere:
             work = partial(_Report, {}, None, None)
-        except Exception as error:  # out of memory, say: the other ranks learn of it as they learn of a disk error
+        except Exception as error:  # for example out of memory: reported to the other ranks as a disk error is
             work = partial(_fail, error)
         self._gives_way = gives_way
         self._writing = BackgroundTask(work, "write", gives_way=gives_way)
-        self._committing: BackgroundTask[Commit] | None = None  # rank 0's alone
+        self._committing: BackgroundTask[Commit] | None = None  # on rank 0 only
         self.cleaning: BackgroundTask[None] | None = None  # after a failure
 
     @property
     def here(self) -> int:
-        """How many stages this rank has finished."""
+        """The number of stages that this rank has finished."""
         if self.stage == 0:
             return int(self._writing.done)
         return STAGES if self._committing is None or self._committing.done else 1
 
     def advance(self) -> Commit | None:
-        """Go to the next stage; waits for the end of this one. Returns the Commit after the last stage.
+        """Waits for the end of this stage, and begins the next one. Returns the Commit after the last stage.
 
         If anything failed on any rank, all raise the same CheckpointError, there is no new checkpoint, the old ones are
         as they were, and this save is over.
@@ -107,7 +107,7 @@ class Save:
         return self._conclude()
 
     def _write(self, staged: Staged, beside: list[int] | None) -> _Report:
-        """In this rank's thread."""
+        """Runs in this rank's thread."""
         records = self._writer.write(staged, read_back=self._read_back)
         own = None
         if beside is not None:
@@ -118,7 +118,7 @@ class Save:
         return _Report(files, own, beside)
 
     def _hand_over(self) -> None:
-        """Give rank 0 the reports of all ranks."""
+        """Sends the reports of all ranks to rank 0."""
         report, failure = tried(self._writing.result)
         try:
             self._ranks.agree(failure, report, self._begin_commit)
@@ -129,7 +129,7 @@ class Save:
             raise
 
     def _begin_commit(self, reports: list[Any]) -> None:
-        """On rank 0."""
+        """Runs on rank 0."""
         told = [_Report(*report) for report in reports]
         replica_check.compare([(report.own, report.beside) for report in told], self._taken.shared.layout)
         files = {name: FileRecord(size, tuple(sums)) for report in told for name, (size, sums) in report.files.items()}
@@ -142,7 +142,7 @@ class Save:
         self._committing = BackgroundTask(lambda: self._commit(manifest), "commit", gives_way=self._gives_way)
 
     def _commit(self, manifest: Manifest) -> Commit:
-        """In rank 0's thread. If what follows the commit fails, all ranks learn of it, and the checkpoint stays."""
+        """Runs in rank 0's thread. If on_commit() or tidy() fails, all ranks raise that, and the checkpoint stays."""
         try:
             info = self._committer.commit(manifest)
         except BaseException:
@@ -172,10 +172,10 @@ def _fail(error: Exception) -> NoReturn:
 
 
 class BackgroundTask(Generic[T]):
-    """A daemon thread: a storage that hangs must not keep a process alive that has nothing else left to do.
+    """Work in a daemon thread, because a storage that hangs must not keep a finished process alive.
 
-    gives_way: to the threads that train meanwhile. On two cores, a step beside a save of 300 MB on one rank takes 1.03
-    times as long as one alone, where it took 1.08 to 1.19 times with a nice value of 10.
+    gives_way: the thread has the nice value NICE. On two cores, a training step during a save of 300 MB on one rank
+    takes 1.03 times as long as a step without a save. With a nice value of 10 it took 1.08 to 1.19 times as long.
     """
 
     def __init__(self, work: Callable[[], T], name: str, *, gives_way: bool = False):
@@ -199,7 +199,7 @@ class BackgroundTask(Generic[T]):
         return not self._thread.is_alive()
 
     def result(self) -> T:
-        """Wait for the work, and return its result or raise its error."""
+        """Waits for the work, and returns its result or raises its error."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -207,7 +207,8 @@ class BackgroundTask(Generic[T]):
 
 
 def _give_way() -> None:
-    """This thread, and those that it starts. Elsewhere than on Linux it would be the whole process."""
+    """Lowers the priority of this thread and of threads that it starts, on Linux only. On other systems the call would
+    change the whole process."""
     if sys.platform == "linux":
         thread = threading.get_native_id()
         with suppress(OSError):

@@ -1,8 +1,8 @@
-"""Sharded state (FSDP2), as torch.distributed.checkpoint plans it, in our own files.
+"""Saves sharded state (FSDP2) in clusterdp's own files.
 
-torch.distributed.checkpoint plans which rank writes which piece of each tensor, so that what several ranks hold is
-written once. The pieces go into the memory that the flat buffer's slices go into, and from there the same way: no
-pickle, every block under a checksum, in the background, and the manifest last.
+torch.distributed.checkpoint plans which rank writes which piece of each tensor, so that a piece on several ranks is
+written once. Pieces are staged in the same memory as slices of the flat buffer, and written in the same way: no pickle,
+a checksum for every block, in the background, and the manifest last.
 """
 
 from __future__ import annotations
@@ -41,20 +41,21 @@ ALLOWED = {
     ("torch.distributed.checkpoint.storage", "WriteResult"),
     ("torch.serialization", "_get_layout"),
     ("torch", "Size"),
-    ("traceback", "FrameSummary"),  # of a rank's error
+    ("traceback", "FrameSummary"),  # part of a rank's error
     ("traceback", "StackSummary"),
 }
 
 
 class ShardPieces(NamedTuple):
     file: memoryview  # this rank's, valid until the next save
-    chunks: Chunks | None  # where all pieces of all ranks lie; rank 0's
+    chunks: Chunks | None  # the places of all ranks' pieces; on rank 0 only
 
 
 def copy(
     tensors: Mapping[str, torch.Tensor], staging: Staging, note: Mapping[str, str], ranks: RankGroup
 ) -> ShardPieces:
-    """Collective. When it returns, the live tensors may change; what comes from a GPU has only been asked for."""
+    """Collective. Copies this rank's pieces. The live tensors may change after the return. Copies from a GPU are only
+    queued by then."""
     memory = _Memory(staging, note, tensors)
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     try:
@@ -80,7 +81,7 @@ class _Memory(SamePlan, StorageWriter):
         pieces: dict[str, tuple[WriteItem, torch.Tensor]] = {}
         for item in plan.items:
             data = item.tensor_data
-            if data is not None and data.chunk.sizes.numel():  # of a small tensor, the last ranks have nothing
+            if data is not None and data.chunk.sizes.numel():  # the last ranks have no part of a small tensor
                 tensor: Any = planner.resolve_data(item)
                 name = name_of(item.index.fqn, data.chunk.offsets, data.chunk.sizes, data.size)
                 pieces[name] = (item, tensor.detach())
@@ -113,7 +114,7 @@ class Plans(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in ALLOWED:
             return super().find_class(module, name)
-        found = getattr(sys.modules.get(module), name, None)  # nothing is imported for it
+        found = getattr(sys.modules.get(module), name, None)  # without importing the module
         if isinstance(found, type) and issubclass(found, BaseException):
             return found
         if module == "torch" and isinstance(found, (torch.dtype, torch.layout, torch.memory_format)):
@@ -123,9 +124,9 @@ class Plans(pickle.Unpickler):
 
 @contextmanager
 def plans_only() -> Iterator[None]:
-    """While a sharded save is planned, torch's ranks send each other pickles, over sockets that other users may reach.
-    Only plans are read from them. In the main thread, which alone sends and receives objects. torch has no public way
-    to say which are read."""
+    """Restricts torch's unpickler to plans while a sharded save is planned. During planning, torch's ranks send each
+    other pickles over sockets that other users may reach. Call it in the main thread, the only one that sends and
+    receives objects. torch has no public option for this."""
     before = distributed_c10d._unpickler
     distributed_c10d._unpickler = Plans
     try:

@@ -1,4 +1,4 @@
-"""StateSnapshot: the state of all ranks at one moment, taken apart, and checked to be the same on all ranks."""
+"""StateSnapshot: the state of all ranks at one moment, taken apart, and checked to be equal on all ranks."""
 
 from __future__ import annotations
 
@@ -20,17 +20,13 @@ from clusterdp.errors import StateError
 
 @dataclass
 class StatePart:
-    """A tree taken apart: its skeleton, its tensors (the live ones, not copies) and their places in a flat buffer.
-
-    strides: of those tensors that do not lie row by row. Other ranks may have others; rank 0's are saved.
-    changed: what the objects have beside their trees (as_built.py), taken apart.
-    """
+    """A tree taken apart."""
 
     skeleton: Any
-    tensors: dict[str, torch.Tensor]
-    layout: FlatLayout
-    strides: dict[str, tuple[int, ...]]
-    changed: Any = None
+    tensors: dict[str, torch.Tensor]  # the live tensors, not copies
+    layout: FlatLayout  # the tensors' places in a flat buffer
+    strides: dict[str, tuple[int, ...]]  # of tensors that are not row-major; may differ between ranks: rank 0's count
+    changed: Any = None  # skeleton of the changes that are not in the tree (as_built.py)
 
     @property
     def sharded(self) -> bool:
@@ -40,7 +36,7 @@ class StatePart:
     def of(
         cls, trees: Mapping[str, Any], changed: Mapping[str, Any] | None = None, *, sharded: bool = False
     ) -> StatePart:
-        """sharded: DTensors may be among the tensors, which count with their whole shape."""
+        """Takes trees apart. sharded: the trees may hold DTensors, which count with their whole shape."""
         flattener = Flattener(sharded=sharded)
         skeleton = {name: flattener.flatten(tree, name) for name, tree in trees.items()}
         beside = {
@@ -55,7 +51,7 @@ class StatePart:
         return cls(skeleton, tensors, layout, flattener.strides, beside)
 
     def also(self, name: str, tree: Any) -> StatePart:
-        """This part with one more tree."""
+        """Returns this part with one more tree."""
         more = StatePart.of({name: tree})
         tensors = {**self.tensors, **more.tensors}
         layout = FlatLayout.of({name: (dtype_name(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()})
@@ -75,7 +71,7 @@ class StateSnapshot:
         return hashlib.blake2b(f"{self.step} {self.shared.layout.digest} {skeleton}".encode(), digest_size=8).digest()
 
     def outline(self) -> dict[str, Any]:
-        """All but the tensors' values: what must be equal on all ranks for their slices to make one whole."""
+        """Returns all but the tensors' values. The outline must be equal on all ranks, because each saves a slice."""
         index, changed = self.shared.layout.to_json(), self.shared.changed
         return {"step": self.step, "index": index, "state": self.shared.skeleton, "changed": changed}
 
@@ -90,7 +86,7 @@ def take(state: Mapping[str, Any], ranks: RankGroup, step: int, meta: Mapping[st
         digest = snapshot.digest()
     except Exception as error:
         failure = error
-    equal = ranks.are_equal(digest or secrets.token_bytes(8))  # a rank that has failed is equal to none
+    equal = ranks.are_equal(digest or secrets.token_bytes(8))  # a failed rank differs from all others
     if failure is not None or not equal:
         ranks.agree(failure)
         assert snapshot is not None
@@ -104,9 +100,9 @@ def take(state: Mapping[str, Any], ranks: RankGroup, step: int, meta: Mapping[st
 
 
 def _changed(state: Mapping[str, Any], ranks: RankGroup) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
-    """Collective, whatever fails here. (What has changed since it was built, and what only this rank has so.)
+    """Collective, even if this rank fails. Returns (changes of all ranks since the build, changes of this rank alone).
 
-    A cache that grows with what a rank has seen has another size on each.
+    A cache that grows with a rank's data has another size on each rank.
     """
 
     def find() -> dict[str, dict[str, Any]]:
@@ -138,7 +134,7 @@ def _changed(state: Mapping[str, Any], ranks: RankGroup) -> tuple[dict[str, dict
 
 
 def _hidden(changed: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes of the buffers that are in no state_dict()."""
+    """Returns the changes of the buffers that are in no state_dict()."""
     buffers = changed["buffers"]
     return {"from": {key: was for key, was in changed["from"].items() if key in buffers}, "buffers": buffers}
 
@@ -161,7 +157,7 @@ def _take_here(
 
 
 def _explain_difference(outline: dict[str, Any], ranks: RankGroup) -> NoReturn:
-    """Raises StateError on all ranks: which key differs, and where."""
+    """Raises StateError on all ranks, with the key that differs and the ranks."""
     key = _first_difference(ranks.agree(conclude=lambda _: outline), outline)
     failure = None
     if key is not None and "/names/" in key:
@@ -188,7 +184,7 @@ def _first_difference(first: dict[str, Any], here: dict[str, Any]) -> str | None
 
 
 def _difference(first: Any, here: Any, *path: Any) -> str | None:
-    """The key of the first place where two skeletons differ."""
+    """Returns the key of the first place where two skeletons differ."""
     if type(first) is type(here) is dict:
         for key in [*first, *(key for key in here if key not in first)]:
             if key not in first or key not in here:
@@ -203,10 +199,10 @@ def _difference(first: Any, here: Any, *path: Any) -> str | None:
 
 
 def _adopt_buffers(shared: StatePart, state: Mapping[str, Any], ranks: RankGroup) -> dict[str, dict[str, torch.Tensor]]:
-    """Take rank 0's module buffers: each rank has its own BatchNorm statistics, and slices of
-    several would make none of them.
+    """Replaces module buffers in `shared` by rank 0's: each rank has its own BatchNorm statistics, and slices of
+    several ranks would be a mixture.
 
-    Collective. Returns this rank's own where they are others: {module: {key: buffer}}.
+    Collective. Returns this rank's buffers that differ from rank 0's: {module: {key: buffer}}.
     """
     keys = [(name, key) for name, thing in state.items() for key in module_buffers.keys(thing)]
     places = {key_of(name, key): (name, key) for name, key in keys}
@@ -224,6 +220,6 @@ def _adopt_buffers(shared: StatePart, state: Mapping[str, Any], ranks: RankGroup
         if not torch.equal(packed[part], here[part]):
             module, key = places[name]
             different.setdefault(module, {})[key] = old
-        # A copy, aligned for its dtype, which a piece of `packed` need not be.
+        # A copy, aligned for its dtype: a piece of `packed` may not be aligned.
         shared.tensors[name] = packed[part].clone().view(old.dtype).reshape(old.shape)
     return different

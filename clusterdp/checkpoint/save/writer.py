@@ -1,4 +1,4 @@
-"""RankWriter: one rank's files of a checkpoint. Only sharded state needs the other ranks here."""
+"""RankWriter: writes one rank's files of a checkpoint. Only sharded state needs collectives here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CHUNK = 16 * layout.BLOCK  # bytes in one write
 
 
 class Staging:
-    """A file's worth of memory that is kept from save to save: HEADER bytes, then a slice of the flat buffer."""
+    """Memory for one file, kept between saves: HEADER bytes, then a slice of the flat buffer."""
 
     def __init__(self) -> None:
         self._buffer = Buffer(0).tensor
@@ -36,9 +36,9 @@ class Staging:
         self._places: _Places | None = None
 
     def fill(self, part: StatePart, start: int, stop: int, note: dict[str, str]) -> memoryview:
-        """The file that holds the bytes [start, stop) of the flat buffer. Valid until the next call.
+        """Returns the file with the bytes [start, stop) of the flat buffer, valid until the next call.
 
-        What comes from a GPU has only been asked for on return: `copied` tells when it has arrived.
+        Copies from a GPU are only queued on return: the function that copied() returns waits for them.
         """
         file = self.take(HEADER + stop - start, part.tensors.values())
         file[:HEADER] = torch.frombuffer(bytearray(layout.safetensors_header(stop - start, note)), dtype=torch.uint8)
@@ -48,13 +48,13 @@ class Staging:
         return memory_of(file)
 
     def take(self, size: int, tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-        """`size` bytes for copies of these tensors. They still hold an earlier save."""
+        """Returns `size` bytes for copies of these tensors. The bytes still hold an earlier save."""
         if self._buffer.numel() < size:
             self._grow(size, pinned=any(tensor.is_cuda for tensor in tensors))
         return self._buffer[:size]
 
     def copied(self) -> Callable[[], None]:
-        """A function that waits until all copies from the GPU have arrived. Any thread may call it."""
+        """Returns a function that waits until all copies from the GPU have arrived. Any thread may call it."""
         if not (torch.cuda.is_available() and torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
             return lambda: None
         # On the training's own stream: the next step's kernels queue behind the copies, and the CPU does not wait.
@@ -63,23 +63,23 @@ class Staging:
         return event.synchronize
 
     def _grow(self, size: int, *, pinned: bool) -> None:
-        """Pinned by registering it: pin_memory=True would round the size up to a power of two."""
+        """Allocates a larger buffer. Pins it by registering it: pin_memory=True would round up to a power of two."""
         self._pinned = self._places = None
-        self._buffer = Buffer(0).tensor  # the old one goes first
+        self._buffer = Buffer(0).tensor  # frees the old buffer first
         self._buffer = Buffer(size).tensor
         if pinned:
             self._pinned = _Registered(self._buffer)
 
 
 class _Places:
-    """The place of each tensor in a slice. It is worked out once, for every save has the same places."""
+    """The place of each tensor in a slice, computed once because every save has the same places."""
 
     def __init__(self, plan: FlatLayout, start: int, stop: int, body: torch.Tensor):
         self.of = (plan, start, stop)
         self._names: list[str] = []
         self._views: list[torch.Tensor] = []
-        self._pieces: list[tuple[str, slice, torch.Tensor]] = []  # of tensors that reach beyond the slice
-        body.zero_()  # the gaps that alignment leaves between tensors: nothing is written there later
+        self._pieces: list[tuple[str, slice, torch.Tensor]] = []  # parts of tensors that reach beyond the slice
+        body.zero_()  # for the alignment gaps between tensors, which no copy fills
         for entry in plan.overlapping(start, stop):
             first, last = max(entry.offset, start), min(entry.end, stop)
             place = body[first - start : last - start]
@@ -90,8 +90,8 @@ class _Places:
                 self._pieces.append((entry.name, slice(first - entry.offset, last - entry.offset), place))
 
     def copy(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        # A single call for all, as in optimizers: a copy_() call each takes longer than copying small tensors.
-        if self._views:  # there are none if the slice lies within a single tensor, or the state has no tensors
+        # A single call for all tensors, as in optimizers: for small tensors a copy_() call takes longer than the copy.
+        if self._views:  # empty if the slice lies within a single tensor, or the state has no tensors
             torch._foreach_copy_(self._views, [tensors[name] for name in self._names], non_blocking=True)
         for name, part, place in self._pieces:
             place.copy_(as_bytes(tensors[name])[part], non_blocking=True)
@@ -112,13 +112,13 @@ class _Registered:
 
 @dataclass(frozen=True)
 class Staged:
-    """The bytes that this rank will write, in memory of their own: the live tensors may change from here on."""
+    """The bytes that this rank will write, in memory of their own: the live tensors may change."""
 
     slice: memoryview
     local: memoryview | None
     rank_file: bytes
     copied: Callable[[], None]
-    chunks: Chunks | None = None  # on rank 0, for sharded state: where the pieces of all ranks lie
+    chunks: Chunks | None = None  # on rank 0, for sharded state: the places of all ranks' pieces
 
 
 class RankWriter:
@@ -158,7 +158,7 @@ class RankWriter:
         return staging.fill(shared, start, stop, note), None
 
     def write(self, staged: Staged, *, read_back: bool) -> dict[str, FileRecord]:
-        """Write all files of this rank. The bytes are durable on return. Returns the record of each."""
+        """Writes all files of this rank. The bytes are durable on return. Returns the record of each file."""
         staged.copied()
         slice_file, rank_file, local_file = self._names()
         try:
@@ -185,7 +185,7 @@ class RankWriter:
         )
 
     def _create(self, name: str, data: memoryview) -> FileRecord:
-        # The checksums are of the memory, not of the file, and are computed while the bytes are written.
+        # Checksums cover the memory, not the file, and are computed while the bytes are written.
         with ThreadPoolExecutor(1, thread_name_prefix="checksum") as pool:
             sums = pool.submit(checksums, data)
             try:
@@ -199,16 +199,16 @@ class RankWriter:
             try:
                 return self.storage.write(f"{self.folder}/{name}", _chunks(data))
             except FileNotFoundError:
-                # A save of this step has just failed, and one of its ranks has removed the empty folder in its
-                # clean-up. Each rank does so once.
+                # A save of this step has just failed, and the clean-up of one of its ranks has removed the empty
+                # folder. Each rank does that once.
                 self.storage.make_folder(self.folder)
         return self.storage.write(f"{self.folder}/{name}", _chunks(data))
 
     def discard(self) -> None:
-        """Delete the files of a save that failed. Call it only once all ranks have agreed on that: no manifest names
-        them."""
+        """Deletes the files of a save that failed. Call it only after all ranks have agreed on the failure: then no
+        manifest names the files."""
         for name in self._names():
-            with suppress(OSError):  # the storage itself may have failed; a later attempt cleans up what is left
+            with suppress(OSError):  # the storage itself may have failed; a later attempt removes the rest
                 self.storage.remove(f"{self.folder}/{name}")
         with suppress(OSError):
             self.storage.remove_folder(self.folder)

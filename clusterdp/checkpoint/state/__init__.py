@@ -1,13 +1,13 @@
-"""The state of a training: objects, tensors, random numbers; and the ranks that hold it.
+"""The state of a training: objects, tensors, random number generators; and the ranks that hold it.
 
 tree             nested state taken apart into JSON and tensors, and put together again
-stateful         what is taken from modules, optimizers, ..., and how it is put back
-as_built         what the program had built before training changed it
-plain_holders    dicts and tensors that are in a state as they are
+stateful         taking state from modules, optimizers, ..., and putting it back
+as_built         changes of the objects since the program built them
+plain_holders    plain dicts and tensors in a state
 parameter_names  the names of the parameters in an optimizer's groups, and their order
 module_buffers   the buffers of modules, which may differ between ranks and change their size
 rng              the random number generators of a rank
 rank_group       the ranks that save and restore together, and how they agree
-same_plan        what torch.distributed.checkpoint asks of a reader or writer where nothing is to be done
+same_plan        methods of torch.distributed.checkpoint's readers and writers that do nothing here
 buffer           a large piece of memory in huge pages
 """

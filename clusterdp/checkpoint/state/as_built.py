@@ -1,12 +1,12 @@
-"""How the program built its objects before training changed them. Some changes are in no state_dict(), or cannot be
-loaded back: buffers that are not persistent, buffers of another size, requires_grad, groups of parameters that
-an optimizer was given later. It is saved beside the state:
+"""Changes of the objects since the program built them. Some changes are in no state_dict(), or cannot be loaded back:
+buffers that are not persistent, buffers of another size, requires_grad, parameter groups that were added to an
+optimizer. Changes are saved beside the state:
 
-    {module: {"from": {key: what it was built as}, "buffers": {key: tensor}, "requires_grad": {name: bool}},
-     optimizer: {"groups": [[[module, name of a parameter], ...], ...],   # those that were added
-                 "names": ...}}                                           # of all, see parameter_names.py
+    {module: {"from": {key: Description as built}, "buffers": {key: tensor}, "requires_grad": {name: bool}},
+     optimizer: {"groups": [[[module, name of a parameter], ...], ...],   # added groups
+                 "names": ...}}                                           # of all groups, see parameter_names.py
 
-It is put back only where the program builds the same again: in a program that was changed, its own counts.
+A change is put back only if the program builds the object as before. A changed program keeps its own version.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from clusterdp.checkpoint.state.tree import Flattener, as_bytes, dtype_name, is_
 from clusterdp.errors import StateError
 
 _log = logging.getLogger("clusterdp.checkpoint")
-# [dtype, shape], of what is in no state_dict() the checksum too; None: there was nothing.
+# [dtype, shape], for a buffer that is in no state_dict() also its checksum; None: no buffer, or one that is not saved.
 Description = list[Any] | None
 
 
 @dataclass
 class AsBuilt:
-    """How one object was built: as it was when a Checkpointer first saw it."""
+    """One object as it was built: its state when a Checkpointer first got it."""
 
     buffers: dict[str, Description]
     requires_grad: dict[str, bool]
@@ -43,7 +43,7 @@ _seen: WeakKeyDictionary[Any, AsBuilt] = WeakKeyDictionary()
 
 
 def note(thing: Any) -> AsBuilt | None:
-    """Note how a module or an optimizer was built; None for anything else."""
+    """Records and returns how a module or an optimizer was built; None for other objects."""
     if not isinstance(thing, (torch.nn.Module, torch.optim.Optimizer)):
         return None
     if thing not in _seen:
@@ -57,7 +57,7 @@ def note(thing: Any) -> AsBuilt | None:
 
 
 def changes(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The changes of each object that has changed (see above). Reads all buffers that are not persistent."""
+    """Returns the changes of each object that has changed (see above). Reads all buffers that are not persistent."""
     found = {name: _changes(name, thing, state) for name, thing in state.items()}
     return {name: {what: of for what, of in some.items() if of} for name, some in found.items() if any(some.values())}
 
@@ -103,7 +103,7 @@ def _groups(name: str, optimizer: torch.optim.Optimizer, built: AsBuilt, state: 
 def add_groups(
     optimizer: torch.optim.Optimizer, saved: Any, changed: Mapping[str, Any], state: Mapping[str, Any]
 ) -> None:
-    """Those that were added while training, if they are not here yet and all their parameters are."""
+    """Adds the groups that were added during training, if they are missing here and all their parameters exist."""
     added, groups = changed.get("groups", []), saved["param_groups"]
     here, first = len(optimizer.param_groups), len(groups) - len(added)
     if here < first:
@@ -125,14 +125,14 @@ def _parameter(state: Mapping[str, Any], place: Any) -> torch.nn.Parameter | Non
 
 
 def resized(thing: Any, changed: Mapping[str, Any]) -> set[str]:
-    """Keys of buffers that were built here as they were there, and had another size when they were saved."""
+    """Returns the keys of changed buffers that this program has built in the same way as the saved program."""
     built = note(thing)
     came_from = changed.get("from", {})
     return {key for key, was in came_from.items() if built is not None and built.buffers.get(key, ...) == was}
 
 
 def put_back(name: str, module: Any, changed: Mapping[str, Any]) -> Iterator[str]:
-    """All but sizes. Yields what is left as the program has built it, in words."""
+    """Puts back all changes but sizes. Yields a line for each change that is not put back."""
     if not changed:
         return
     parameters = dict(module.named_parameters())
@@ -151,7 +151,7 @@ def put_back(name: str, module: Any, changed: Mapping[str, Any]) -> Iterator[str
 
 
 def replace(module: torch.nn.Module, key: str, saved: torch.Tensor) -> None:
-    """The buffer's values, shape and dtype."""
+    """Replaces the buffer's values, shape and dtype."""
     owner, _, own = key.rpartition(".")
     part = module.get_submodule(owner)
     live = part._buffers[own]
@@ -163,21 +163,21 @@ def replace(module: torch.nn.Module, key: str, saved: torch.Tensor) -> None:
 
 
 def parameters_of(state: Mapping[str, Any]) -> Iterator[tuple[str, str, torch.nn.Parameter]]:
-    """(name of the module, key, parameter)."""
+    """Yields (name of the module, key, parameter)."""
     for name, thing in state.items():
         if isinstance(thing, torch.nn.Module):
             yield from ((name, key, parameter) for key, parameter in thing.named_parameters())
 
 
 def buffers_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor | None, bool]]:
-    """(key, buffer, whether it is in no state_dict())."""
+    """Yields (key, buffer, whether it is in no state_dict())."""
     for prefix, part in module.named_modules():
         for name, buffer in part._buffers.items():
             yield f"{prefix}.{name}" if prefix else name, buffer, name in part._non_persistent_buffers_set
 
 
 def _described(buffer: torch.Tensor | None, *, values: bool) -> Description:
-    """None, too, of what cannot be saved."""
+    """Describes a buffer; None if there is none, or if it cannot be saved."""
     if buffer is None or torch.nn.parameter.is_lazy(buffer) or is_sharded(buffer):
         return None
     with suppress(StateError):

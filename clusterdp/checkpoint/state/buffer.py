@@ -1,4 +1,4 @@
-"""Buffer: a large piece of memory, in huge pages where the system has them. It can be given back piece by piece."""
+"""Buffer: a large piece of memory, in huge pages if the system has them. release() returns parts of it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _HUGE = 2 << 20  # bytes; smaller buffers gain nothing
 
 
 class Buffer:
-    """`tensor` is its bytes (uint8, one dimension). Fresh memory costs a page fault for every 4 KiB that is touched,
-    which is as slow as reading from the page cache; in huge pages it is one for every 2 MiB."""
+    """`tensor` is its bytes (uint8, one dimension). New memory costs a page fault for every 4 KiB, which takes as long
+    as reading from the page cache. Huge pages cost one page fault for every 2 MiB."""
 
     def __init__(self, size: int):
         self._memory: mmap.mmap | None = None
@@ -24,7 +24,7 @@ class Buffer:
         self.tensor = torch.frombuffer(self._memory, dtype=torch.uint8)
 
     def release(self, start: int, stop: int) -> None:
-        """The bytes [start, stop) are needed no more: their pages go back to the system, the rest stays as it is."""
+        """Returns the pages within the bytes [start, stop) to the system. Other bytes stay as they are."""
         first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, stop // mmap.PAGESIZE * mmap.PAGESIZE
         if last > first:
             self._advise("MADV_DONTNEED", first, last - first)
@@ -32,5 +32,5 @@ class Buffer:
     def _advise(self, advice: str, start: int, length: int) -> None:
         number = getattr(mmap, advice, None)  # macOS has no huge pages to ask for
         if self._memory is not None and number is not None:
-            with suppress(OSError):  # a kernel without them
+            with suppress(OSError):  # the kernel has no huge pages
                 self._memory.madvise(number, start, length)

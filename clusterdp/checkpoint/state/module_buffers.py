@@ -1,5 +1,5 @@
-"""The buffers of modules. DDP keeps parameters equal on all ranks, and training leaves them where they are; buffers may
-differ between ranks, grow, and be put elsewhere."""
+"""The buffers of modules. DDP keeps parameters equal on all ranks, and training keeps them in place. Buffers may differ
+between ranks, grow, and move to other memory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from clusterdp.checkpoint.state.tree import copied, is_sharded, key_of
 
 
 def keys(thing: Any) -> Iterator[str]:
-    """The keys of a module's buffers in its state_dict()."""
+    """Yields the keys of a module's buffers."""
     if isinstance(thing, torch.nn.Module):
         for key, _ in thing.named_buffers(remove_duplicate=False):
             yield key
 
 
 def load(name: str, module: Any, state: Mapping[str, torch.Tensor]) -> Iterator[str]:
-    """Load some buffers by their keys. Yields, in words, those that have no place here."""
+    """Loads buffers by their keys. Yields a line for each buffer that has no place here."""
     if not state:
         return
     live = dict(module.named_buffers(remove_duplicate=False))
@@ -34,8 +34,8 @@ def load(name: str, module: Any, state: Mapping[str, torch.Tensor]) -> Iterator[
 
 
 def make_room(module: torch.nn.Module, state: Mapping[str, Any], resized: Collection[str]) -> None:
-    """Give resized buffers their size. A tensor that shows one element in many places cannot be written to: it gets
-    memory for all of them."""
+    """Gives resized buffers their saved size. A tensor with a stride of 0 cannot be written to, and gets memory for all
+    its elements."""
     for key in resized:
         if key in state:
             as_built.replace(module, key, state[key])
@@ -45,7 +45,7 @@ def make_room(module: torch.nn.Module, state: Mapping[str, Any], resized: Collec
 
 
 def restride(name: str, module: torch.nn.Module, saved: Mapping[str, strides.Shape], before: Mapping[str, Any]) -> None:
-    """Lay them out as they were saved. saved: strides by the tensors' names in the checkpoint; before: those names."""
+    """Sets the saved strides. saved: strides by tensor name; before: the tensors of the checkpoint, by name."""
     for key, live in chain(module.named_buffers(), module.named_parameters()):
         place = key_of(name, key)
         wanted = saved.get(place)

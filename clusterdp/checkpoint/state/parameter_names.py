@@ -1,8 +1,9 @@
-"""The names of the parameters in an optimizer's groups. Its own state counts them, and the next attempt may count them
-in another order: groups that are made from sets of names follow PYTHONHASHSEED.
+"""The names of the parameters in an optimizer's groups. An optimizer's state numbers its parameters, and the next
+attempt may number them differently: groups made from sets of names follow PYTHONHASHSEED.
 
-An object with `param_groups` counts as an optimizer. A name is that of the parameter's module in the state and its own:
-`model/head.weight`. A copy that an optimizer steps on instead of a parameter has it as its attribute `master_of`."""
+An object with `param_groups` counts as an optimizer. A parameter's name is its module's name in the state and its own
+name: `model/head.weight`. A copy that an optimizer steps instead of a parameter has the attribute `master_of`, the
+parameter."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ from clusterdp.errors import StateError
 from clusterdp.wording import counted, some_of
 
 _log = logging.getLogger("clusterdp.checkpoint")
-Names = list[list[str | None]]  # of each group; None: of no module in the state
+Names = list[list[str | None]]  # by group; None: a parameter of no module in the state
 IN_ORDER = "Make its groups in the order of model.named_parameters(): a set of names has another order in each process."
 
 
 def parameters_in(thing: Any) -> list[list[torch.Tensor]] | None:
-    """Those of each group; None if it has no groups of parameters."""
+    """Returns the parameters of each group; None if `thing` has no groups of parameters."""
     groups = getattr(thing, "param_groups", None)
     if isinstance(thing, torch.nn.Module) or not isinstance(groups, (list, tuple)):
         return None
@@ -35,7 +36,7 @@ def parameters_in(thing: Any) -> list[list[torch.Tensor]] | None:
 
 
 def recorded(state: Mapping[str, Any]) -> dict[str, Names]:
-    """Those of all optimizers in the state that hold a parameter with a name."""
+    """Returns the names for each optimizer in the state that holds a parameter with a name."""
     grouped = {name: groups for name, thing in state.items() if (groups := parameters_in(thing)) is not None}
     if not grouped:
         return {}
@@ -51,9 +52,9 @@ def recorded(state: Mapping[str, Any]) -> dict[str, Names]:
 
 
 def check_held(state: Mapping[str, Any]) -> None:
-    """Raises StateError if the state has modules to train and no optimizer in it holds any parameter of theirs.
+    """Raises StateError if the state has modules to train and no optimizer in it holds any of their parameters.
 
-    Copies that somebody makes have another type, or are views of the same memory.
+    Parameters with another dtype or in the same memory count as copies of the modules' parameters.
     """
     mine = [parameter for _, _, parameter in as_built.parameters_of(state) if parameter.requires_grad]
     grouped = {name: [*chain(*groups)] for name, thing in state.items() if (groups := parameters_in(thing))}
@@ -77,10 +78,10 @@ def check_held(state: Mapping[str, Any]) -> None:
 
 
 def numbers(name: str, saved: Names | None, state: Mapping[str, Any]) -> list[int] | None:
-    """For each parameter here, in order, its number in the saved state; None if all have the number that they had.
+    """Returns for each parameter, in order, its number in the saved state; None if no number differs.
 
-    Raises StateError where a parameter is in another group than it was. Names on one side alone are those of a program
-    that was changed, and count as the others at their place.
+    Raises StateError if a parameter is in another group than before. Names on one side only come from a changed
+    program, and match the names at the same places on the other side.
     """
     here = recorded({**state}).get(name) if saved else None
     if not here or not saved or here == saved:
@@ -102,7 +103,7 @@ def numbers(name: str, saved: Names | None, state: Mapping[str, Any]) -> list[in
 
 
 def by_name(name: str, thing: Any, given: Any, saved: Names | None, state: Mapping[str, Any]) -> Any:
-    """The optimizer's saved state with its parameters counted as here. Raises StateError where that cannot be."""
+    """Returns the optimizer's saved state with this program's numbers. Raises StateError if that is impossible."""
     order = numbers(name, saved, state)
     if order is None:
         return given
@@ -127,11 +128,11 @@ def by_name(name: str, thing: Any, given: Any, saved: Names | None, state: Mappi
 
 
 def _counts_plainly(thing: Any, given: Any, order: Sequence[int]) -> bool:
-    """Whether the state has torch's form, and each parameter its own."""
+    """Returns whether the state has torch's form, with separate state for each parameter."""
     if not isinstance(given, dict) or not {"state", "param_groups"} <= given.keys():
         return False
     counted = [*chain(*(group.get("params", ()) for group in given["param_groups"]))]
-    # LBFGS keeps one state for all of them, laid out in their order.
+    # LBFGS keeps one state for all parameters, laid out in their order.
     return (
         not isinstance(thing, torch.optim.LBFGS) and counted == [*range(len(order))] and {*given["state"]} <= {*order}
     )

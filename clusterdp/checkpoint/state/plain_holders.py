@@ -1,4 +1,4 @@
-"""Plain dicts and tensors in a state, which a restore fills in place: whoever holds them has the restored values.
+"""Plain dicts and tensors in a state. A restore fills them in place: every reference has the restored values.
 
 best = {"loss": math.inf, "epoch": 0}
 state = {"model": model, "best": best, "temperature": log_alpha}
@@ -12,7 +12,7 @@ import torch
 
 
 class DictHolder:
-    """A dict, with what is in it."""
+    """Saves and restores a plain dict."""
 
     def __init__(self, held: dict[Any, Any]):
         self.held = held
@@ -27,7 +27,7 @@ class DictHolder:
 
 
 class TensorHolder:
-    """A tensor, or a parameter outside a module."""
+    """Saves and restores a tensor, or a parameter outside a module."""
 
     def __init__(self, held: torch.Tensor):
         self.held = held
@@ -45,14 +45,14 @@ class TensorHolder:
 
 
 def held(thing: Any) -> Any:
-    """The object that saves it; itself unless it is a plain dict or tensor."""
+    """Returns a holder for a plain dict or tensor, and any other object itself."""
     if isinstance(thing, torch.Tensor):
         return TensorHolder(thing)
     return DictHolder(thing) if isinstance(thing, dict) and not hasattr(thing, "state_dict") else thing
 
 
 def _fill(live: dict[Any, Any], saved: dict[Any, Any]) -> None:
-    """Nested dicts and tensors stay the objects that they are."""
+    """Fills `live` in place. Nested dicts and tensors stay the same objects."""
     for key in [key for key in live if key not in saved]:
         del live[key]
     for key, value in saved.items():

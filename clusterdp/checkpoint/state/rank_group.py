@@ -25,7 +25,7 @@ class RankGroup:
     are not touched."""
 
     def __init__(self, group: dist.ProcessGroup | None = None):
-        """Collective if the process group has no gloo: a group with gloo is made then."""
+        """Collective if the process group has no gloo: then a new group with gloo is made."""
         self.rank, self.size = 0, 1
         self._lost: str | None = None  # the error message of the first lost contact
         if not (dist.is_available() and dist.is_initialized()):
@@ -42,11 +42,11 @@ class RankGroup:
         report: Any = None,
         conclude: Callable[[list[Any]], Any] | None = None,
     ) -> Any:
-        """Collective. Either all ranks go on, or all raise the same error.
+        """Collective. Either all ranks return the same value, or all raise the same error.
 
-        Every rank hands in what failed here, or its report (JSON). If nothing failed anywhere, rank 0 draws the
-        conclusion from all reports, and every rank returns it. If anything failed, the conclusion included, every rank
-        raises the same error; on the rank where it happened, from the original.
+        Every rank passes its failure, or its report (JSON). Without a failure on any rank, rank 0 calls `conclude` with
+        all reports, and every rank returns the result. After a failure, also of `conclude`, every rank raises the same
+        error. The rank that failed raises it from the original.
         """
         reports = self._gather({"failure": _describe(failure), "report": report})
         result: dict[str, Any] = {}
@@ -63,7 +63,7 @@ class RankGroup:
         return result["conclusion"]
 
     def _failure_of(self, failures: list[dict[str, str] | None]) -> dict[str, str]:
-        """The failure for all ranks: of the lowest rank's kind, with the messages of the first few ranks."""
+        """Returns the failure for all ranks: the kind of the lowest rank, and the messages of the first three ranks."""
         failed = [(rank, failure) for rank, failure in enumerate(failures) if failure]
         if not failed:
             return {}
@@ -74,17 +74,17 @@ class RankGroup:
         return {"kind": failed[0][1]["kind"], "message": "; ".join(messages)}
 
     def are_equal(self, digest: bytes) -> bool:
-        """Whether all ranks have these 8 bytes. One tiny all-reduce, where agree() takes four."""
+        """Returns whether all ranks have these 8 bytes. Costs one tiny all-reduce; agree() costs four collectives."""
         if self.size == 1:
             return True
-        number = int.from_bytes(digest, "little") >> 1  # MAX finds the least of the negated ones
+        number = int.from_bytes(digest, "little") >> 1  # MAX of the negated numbers finds the minimum
         both = torch.tensor([number, -number])
         with self.contact():
             dist.all_reduce(both, dist.ReduceOp.MAX, group=self.group)
         return int(both[0]) == -int(both[1])
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
-        """Send the bytes of rank `source` to all, in place."""
+        """Sends the bytes of rank `source` to all ranks, in place."""
         if self.size > 1 and tensor.numel():
             with self.contact():
                 dist.broadcast(tensor, dist.get_global_rank(self._world(), source), group=self.group)
@@ -96,15 +96,15 @@ class RankGroup:
 
     @contextmanager
     def contact(self) -> Iterator[None]:
-        """Put it around a collective. Raises LostContact, and from then on at once: the others do not answer any more.
+        """Surrounds a collective. Raises LostContact if it fails, and then at once in every later call.
 
-        A rank that went on to the next collective once waited there for ever, and the others waited for it.
+        A rank that called the next collective once waited in it for ever, and the other ranks waited for that rank.
         """
         if self._lost is not None:
             raise LostContact(self._lost)
         try:
             yield
-        except RuntimeError as error:  # what gloo raises when a peer dies or does not answer in time
+        except RuntimeError as error:  # gloo's error when a peer dies or does not answer in time
             self._lost = (
                 f"checkpoint: the ranks have lost contact: {error}. Another rank failed first, or waits elsewhere; see "
                 "the logs of all."
@@ -112,7 +112,7 @@ class RankGroup:
             raise LostContact(self._lost) from error
 
     def _gather(self, message: Any) -> list[Any]:
-        """All ranks' messages on rank 0; an empty list on the others."""
+        """Returns all ranks' messages on rank 0, and an empty list on other ranks."""
         if self.size == 1:
             return [message]
         data = _encode(message)
@@ -126,7 +126,7 @@ class RankGroup:
         return [_decode(slot) for slot in slots or []]
 
     def _share(self, message: Any) -> Any:
-        """Rank 0's message, on all ranks."""
+        """Returns rank 0's message on all ranks."""
         if self.size == 1:
             return message
         data = _encode(message)
@@ -139,7 +139,7 @@ class RankGroup:
 
 
 def tried(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """The result of `work`, or the error that it raises, which RankGroup.agree() sends to the other ranks."""
+    """Returns (result of `work`, error that `work` raised): RankGroup.agree() sends the error to the other ranks."""
     try:
         return work(), None
     except Exception as error:
@@ -147,7 +147,7 @@ def tried(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 
 class ProgressExchange:
-    """The least of all ranks' numbers. It is asked for in one call and read in the next, so that no rank waits."""
+    """The minimum of all ranks' numbers. One call starts the exchange, and the next call reads it: no rank waits."""
 
     def __init__(self, ranks: RankGroup):
         self._ranks = ranks
@@ -155,7 +155,7 @@ class ProgressExchange:
         self._work: Any = None
 
     def exchange(self, number: int) -> int | None:
-        """Collective. The least of the numbers of the call before; None in the first call."""
+        """Collective. Returns the minimum of the previous call's numbers; None in the first call."""
         if self._ranks.size == 1:
             return number
         least = self.drain()
@@ -165,7 +165,7 @@ class ProgressExchange:
         return least
 
     def drain(self) -> int | None:
-        """The result of the last exchange(), if there was one. Collective: either all ranks have called it, or none."""
+        """Returns the result of the last exchange(), if there was one. Collective: call it on all ranks or on none."""
         if self._work is None:
             return None
         with self._ranks.contact():

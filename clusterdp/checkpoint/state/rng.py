@@ -16,7 +16,7 @@ def capture() -> dict[str, Any]:
     if numpy is not None:
         state["numpy"] = numpy.random.get_state()
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        # This rank's device only: asking the others would start a context, and take memory, on each.
+        # This rank's device only: a call for another device would start a context on it, which takes memory.
         state["cuda"] = torch.cuda.get_rng_state()
     return state
 
@@ -33,7 +33,7 @@ def apply(state: dict[str, Any]) -> None:
 
 
 def derive(token: str, rank: int) -> None:
-    """Streams for a rank that the checkpoint has none of: the same ones whenever it is restored on such a rank."""
+    """Seeds the generators of a rank that the checkpoint has no states for, in the same way at each restore."""
     digest = hashlib.blake2b(f"{token}/{rank}".encode(), digest_size=8).digest()
     seed(int.from_bytes(digest, "little"))
 

@@ -1,4 +1,4 @@
-"""SamePlan: what torch.distributed.checkpoint asks of a StorageReader or StorageWriter, where nothing is to be done."""
+"""SamePlan: methods of torch.distributed.checkpoint's StorageReader and StorageWriter that do nothing here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class SamePlan:
-    """Each rank reads and writes what the planner has planned."""
+    """Each rank reads and writes exactly the planner's plan."""
 
     def reset(self, checkpoint_id: Any = None) -> None:
         pass

@@ -1,4 +1,4 @@
-"""The objects whose state is saved: what is taken from each, and how it is put back exactly."""
+"""The objects whose state is saved: takes the state of each object, and puts it back exactly."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from clusterdp.checkpoint.state.tree import Flattener, is_sharded, key_of
 from clusterdp.errors import CheckpointError, StateError
 from clusterdp.wording import some_of
 
-EXTRA_STATE = "_extra_state"  # torch's key of what set_extra_state() gets
+EXTRA_STATE = "_extra_state"  # torch's key for the argument of set_extra_state()
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """An object that can be saved. With an attribute `per_rank = True` each rank's state is its own, else all have the
-    same."""
+    """An object that can be saved. All ranks have the same state, unless the object has the attribute
+    `per_rank = True`."""
 
     def state_dict(self) -> Any: ...
 
@@ -28,7 +28,7 @@ class Stateful(Protocol):
 
 
 def check(state: Mapping[Any, Any]) -> dict[str, Any]:
-    """The same objects without their wrappers, plain ones with a holder; raises StateError on what cannot be saved."""
+    """Returns the objects without wrappers, and plain ones in a holder. Raises StateError if one cannot be saved."""
     state = {name: plain_holders.held(thing) for name, thing in state.items()}
     for name, thing in state.items():
         if not isinstance(name, str) or not name or isinstance(thing, type) or not isinstance(thing, Stateful):
@@ -42,7 +42,7 @@ def check(state: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def unwrap(thing: Any) -> Any:
-    """The module inside DistributedDataParallel and torch.compile, so that names are those of the user's own module."""
+    """Returns the module inside DistributedDataParallel and torch.compile, which has the user's own names."""
     while isinstance(thing, torch.nn.Module):
         if isinstance(thing, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
             thing = thing.module
@@ -58,12 +58,12 @@ def is_per_rank(thing: Any) -> bool:
 
 
 def shared(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The objects of which all ranks have the same state."""
+    """Returns the objects whose state is equal on all ranks."""
     return {name: thing for name, thing in state.items() if not is_per_rank(thing)}
 
 
 def are_sharded(state: Mapping[str, Any]) -> bool:
-    """Whether any of the objects has DTensors, as FSDP2 makes of parameters."""
+    """Returns whether an object has DTensors as parameters, which FSDP2 makes."""
     return any(is_sharded(tensor) for thing in state.values() for tensor in _tensors(thing))
 
 
@@ -75,16 +75,16 @@ def _tensors(thing: Any) -> Iterator[torch.Tensor]:
 
 
 def live_tensors(name: str, thing: Any) -> Mapping[str, torch.Tensor]:
-    """The tensors, by their names in a checkpoint, that may be overwritten before load_state_dict() is called with
-    them: torch's own takes them as they are. An object with a load_state_dict() of its own may look at the old values,
-    or use other names: it has none."""
+    """Returns the tensors, by their names in a checkpoint, that may be overwritten before load_state_dict() is called
+    with them. torch's own load_state_dict() accepts that. An object with another load_state_dict() has no such tensors,
+    because it may read old values or use other names."""
     if isinstance(thing, torch.nn.Module):
         plain = type(thing).load_state_dict is torch.nn.Module.load_state_dict and all(
             map(_loads_plainly, thing.modules())
         )
         hidden = {
             key for key, _, hidden in as_built.buffers_of(thing) if hidden
-        }  # which load_state_dict() does not fill
+        }  # load_state_dict() does not fill these
         tensors = chain(
             thing.named_parameters(remove_duplicate=False),
             (item for item in thing.named_buffers(remove_duplicate=False) if item[0] not in hidden),
@@ -101,7 +101,7 @@ def live_tensors(name: str, thing: Any) -> Mapping[str, torch.Tensor]:
 
 
 def with_a_loading_of_its_own(module: torch.nn.Module) -> set[str]:
-    """The paths of the parts that may keep what they are given."""
+    """Returns the paths of submodules that may keep the tensors that they load."""
     return {path for path, part in module.named_modules() if not _loads_plainly(part)}
 
 
@@ -112,8 +112,8 @@ def _loads_plainly(part: torch.nn.Module) -> bool:
 
 @contextmanager
 def as_trained(state: Mapping[str, Any]) -> Iterator[None]:
-    """Put it around the taking of a state. An object may have put something of its own into another object for a while,
-    such as its averages into a model. Then it has a context manager of this name that undoes it meanwhile."""
+    """Surrounds the taking of a state. An object may have put values into another object for a while, such as averages
+    into a model. Such an object has a context manager `as_trained` that removes them for this time."""
     with ExitStack() as stack:
         for thing in state.values():
             if callable(of_its_own := getattr(thing, "as_trained", None)):
@@ -122,13 +122,13 @@ def as_trained(state: Mapping[str, Any]) -> Iterator[None]:
 
 
 def modules_first(state: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The objects in the order to load them: what has copies of a module's weights may have to make them anew."""
+    """Returns the objects in load order: modules first, because other objects may have to copy their weights again."""
     return sorted(state.items(), key=lambda item: not isinstance(item[1], torch.nn.Module))
 
 
 def renew(state: Mapping[str, Any], restored: Collection[str]) -> None:
-    """Call renew() of the objects that were not restored: averages of the weights, say, are copies of the old weights.
-    It is called twice, for averages may be of other copies, which come later in the state."""
+    """Calls renew() of objects that were not restored: averages, for example, still hold copies of the old weights.
+    renew() is called twice because averages may be of other copies, which come later in the state."""
     left = [thing for name, thing in state.items() if name not in restored]
     for thing in left * 2:
         if callable(again := getattr(thing, "renew", None)):
@@ -136,15 +136,15 @@ def renew(state: Mapping[str, Any], restored: Collection[str]) -> None:
 
 
 def compare(name: str, thing: Any, state: Any, resized: Collection[str] = ()) -> None:
-    """Raises StateError if a module's state does not fit. For other objects only load() can tell. resized: keys
-    of buffers that will get their size later."""
+    """Raises StateError if a module's state does not fit. Other objects are checked only by load(). resized: keys of
+    buffers that get their size later."""
     if isinstance(thing, torch.nn.Module):
         with _explained(name, thing):
             _check_module(name, thing, {key: value for key, value in state.items() if key not in resized}, resized)
 
 
 def load(name: str, thing: Any, state: Any) -> None:
-    """Put the state back; raises StateError if it does not fit, with what is missing or left over."""
+    """Puts the state back. Raises StateError if it does not fit, with the keys that are missing or left over."""
     compare(name, thing, state)
     with _explained(name, thing):
         thing.load_state_dict(state)
@@ -180,7 +180,7 @@ def _check_module(name: str, module: torch.nn.Module, state: Mapping[str, Any], 
         and live[key].shape != state[key].shape
         and key.rpartition(".")[2] != EXTRA_STATE  # its shape may change
     ]
-    # A hook may rename what an older version of the module has saved: then torch's own strict loading decides.
+    # A hook may rename keys of an older version of the module: torch's own strict loading checks those modules.
     hooked = any(part._load_state_dict_pre_hooks for part in module.modules())
     compare_keys(name, () if hooked else live, () if hooked else state, different)
 
@@ -200,8 +200,8 @@ def compare_keys(name: str, here: Any, saved: Any, different: list[str] | None =
 
 
 def _restore_dtypes(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Optimizer.load_state_dict() casts to the parameter's dtype, in lists and dicts too: fp32 moments of bf16 weights
-    would lose bits, and so would integers. It makes a generator of a str."""
+    """Restores the saved types. Optimizer.load_state_dict() casts to the parameter's dtype, in lists and dicts too:
+    fp32 moments of bf16 weights and integers would lose bits. A str becomes a generator."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     made: dict[int, torch.Tensor] = {}
@@ -211,7 +211,7 @@ def _restore_dtypes(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) 
 
 
 def _as_saved(saved: Any, live: Any, made: dict[int, torch.Tensor]) -> Any:
-    """`live` with the types of `saved`. made: what has become of each tensor: tied ones stay tied."""
+    """Returns `live` with the types of `saved`. made: id of a saved tensor -> its copy, so that tied ones stay tied."""
     if isinstance(saved, torch.Tensor) and isinstance(live, torch.Tensor):
         if saved.dtype == live.dtype:
             return live

@@ -1,13 +1,13 @@
 """State as a tree: nested lists, tuples and dicts of JSON values and tensors, taken apart and put together again.
 
-A tree becomes a skeleton, which is plain JSON, and the tensors that it refers to by name. What JSON does not have is an
-object with one key that begins with `$`:
+A tree becomes a skeleton, which is plain JSON, and the tensors that the skeleton refers to by name. A value that JSON
+does not have becomes an object whose first key begins with `$`:
 
     {"$tensor": name}    {"$array": name} (numpy)    {"$scalar": name} (numpy)    {"$float": "inf"}    {"$int": "0x..."}
     {"$tuple": [...]}    {"$size": [...]} (torch.Size)    {"$dict": [[key, value], ...]} (keys that are not plain words)
     {"$ordered": dict}   {"$counter": dict}    {"$module": dict, "$versions": ...} (what Module.state_dict() returns)
 
-Anything else is refused with its key: it would have to be pickled, and reading a pickle runs code.
+Any other type is refused with its key, because saving it would need pickle, and reading a pickle runs code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from clusterdp.errors import StateError
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_SIZES if hasattr(torch, name)}
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_DEPTH = 100  # deeper than any state, shallow enough for Python's stack: it ends a tree that contains itself
+_DEPTH = 100  # levels: more than any state has, few enough for Python's stack; stops a tree that contains itself
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _WHAT_IS_ALLOWED = (
     "State may hold tensors, numpy arrays, None, bool, int, float, str, and lists, tuples and dicts of these. "
@@ -41,41 +41,41 @@ def dtype_name(tensor: torch.Tensor) -> str:
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Whether each rank has its own part of it (DTensor)."""
+    """Returns whether each rank has its own part of the tensor (DTensor)."""
     if type(tensor) in _PLAIN_TENSORS:
         return False
-    module = sys.modules.get("torch.distributed.tensor")  # what is not loaded has made none
+    module = sys.modules.get("torch.distributed.tensor")  # without this module there are no DTensors
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def key_of(*path: Any) -> str:
-    """A tensor's name: the keys that lead to it, `optimizer/state/0/exp_avg`; `~1` stands for a slash in a key."""
+    """Returns a tensor's name: its path, as in `optimizer/state/0/exp_avg`. `~1` stands for a slash in a key."""
     return "/".join([_escaped(str(part)) for part in path])
 
 
-@lru_cache(maxsize=4096)  # the words of one state are few, and every save needs them for each tensor
+@lru_cache(maxsize=4096)  # a state has few different words, and every save needs them for each tensor
 def _escaped(word: str) -> str:
     return word.replace("~", "~0").replace("/", "~1")
 
 
 class Flattener:
-    """Collects the tensors of one or more trees. Tensors that are the same memory (tied weights) are kept once.
+    """Collects the tensors of one or more trees. Tensors in the same memory (tied weights) are kept once.
 
-    sharded: DTensors may be among them.
+    sharded: the trees may hold DTensors.
     """
 
     def __init__(self, *, sharded: bool = False) -> None:
         self._sharded = sharded
         self.tensors: dict[str, torch.Tensor] = {}
-        self.strides: dict[str, tuple[int, ...]] = {}  # of those that do not lie row by row
+        self.strides: dict[str, tuple[int, ...]] = {}  # of tensors that are not row-major
         self._names: dict[tuple[Any, ...], str] = {}
 
     def flatten(self, value: Any, *path: Any) -> Any:
-        """The skeleton of `value`, which is found at `path`; raises StateError with the full key."""
+        """Returns the skeleton of `value`, which is at `path`. Raises StateError with the full key."""
         return self._flatten(value, key_of(*path), _DEPTH)
 
-    # Every save calls this for every value of the state while the training waits: hence the order of the cases, and
-    # keys that are put together on the way down.
+    # Every save calls this for every value of the state while the training waits. Therefore frequent cases come first,
+    # and keys are built on the way down.
     def _flatten(self, value: Any, key: str, depth: int) -> Any:
         kind = type(value)
         if kind in _PLAIN_TENSORS:
@@ -115,7 +115,7 @@ class Flattener:
         if type(value) is Counter:
             return {"$counter": plain}
         if type(value) is OrderedDict:
-            # Versions of the modules' formats: their load_state_dict needs them to read what an older torch has saved.
+            # Versions of the modules' formats: load_state_dict() needs them to read the state of an older torch.
             versions = getattr(value, "_metadata", None)
             if versions is None:
                 return {"$ordered": plain}
@@ -123,7 +123,7 @@ class Flattener:
         return plain
 
     def _flatten_numpy(self, value: Any, key: str) -> Any:
-        numpy = sys.modules.get("numpy")  # what is not loaded has made no arrays
+        numpy = sys.modules.get("numpy")  # without this module there are no arrays
         if numpy is None or not isinstance(value, (numpy.ndarray, numpy.generic)):
             raise _refused(value, key)
         if type(value) is not numpy.ndarray and not isinstance(value, numpy.generic):
@@ -131,7 +131,7 @@ class Flattener:
         if value.dtype.name not in DTYPES or not value.dtype.isnative:
             raise _refused(value, key, f"Its dtype {value.dtype} has no counterpart in torch: use another.")
         tag = "$array" if isinstance(value, numpy.ndarray) else "$scalar"
-        # A copy: it may be read-only or strided backwards, which torch does not take.
+        # A copy, because torch refuses arrays that are read-only or have negative strides.
         return {tag: self._add(torch.from_numpy(numpy.array(value, order="C")), key)}
 
     def _add(self, tensor: torch.Tensor, key: str) -> str:
@@ -139,12 +139,12 @@ class Flattener:
         if type(tensor) not in _PLAIN_TENSORS and self._sharded and is_sharded(tensor):
             local = _local(tensor, key)
         _check(local, key)
-        if tensor.requires_grad:  # detach() takes as long as all the rest, and state_dict() has done it as a rule
+        if tensor.requires_grad:  # detach() takes as long as the rest, and state_dict() has usually called it
             tensor = tensor.detach()
         shape = tensor.shape
         place: tuple[Any, ...] = (local.data_ptr(), tensor.device, tensor.dtype, shape, tensor.stride())
         if local is not given and is_sharded(given):
-            # Not the address: a rank whose part is empty has none, and all ranks must find the same tensors tied.
+            # Not the address: an empty part has none, and all ranks must find the same tensors tied.
             place = (local.untyped_storage()._cdata, local.storage_offset(), *place[2:])
         memory = (*place, local.is_conj(), local.is_neg())
         if memory in self._names and tensor.numel():
@@ -161,7 +161,7 @@ class Flattener:
 
 
 def unflatten(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """The tree that was taken apart. Its tensors are those given, not copies. Raises ValueError on a bad skeleton."""
+    """Returns the tree of a skeleton, with the given tensors, not copies. Raises ValueError on a bad skeleton."""
     if isinstance(skeleton, list):
         return [unflatten(item, tensors) for item in skeleton]
     if not isinstance(skeleton, dict):
@@ -181,7 +181,7 @@ def unflatten(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 _BUILDERS: dict[str, Callable[[Any, Mapping[str, torch.Tensor]], Any]] = {
     "$tensor": lambda name, tensors: tensors[name],
-    # Copies: an array would keep the whole buffer alive, and a loader may hold on to it.
+    # A copy: an array would keep the whole buffer alive as long as a loader keeps the array.
     "$array": lambda name, tensors: tensors[name].numpy().copy(),
     "$scalar": lambda name, tensors: tensors[name].numpy()[()],
     "$float": lambda text, tensors: float(text),
@@ -195,7 +195,7 @@ _BUILDERS: dict[str, Callable[[Any, Mapping[str, torch.Tensor]], Any]] = {
 
 
 def _key(key: Any, within: str) -> Any:
-    """A dict's key as JSON. Tuples of scalars are keys too."""
+    """Returns a dict's key as JSON. A key is a scalar, or a tuple of scalars."""
     scalars = key if type(key) is tuple else (key,)
     if not all(item is None or type(item) in (bool, int, float, str) for item in scalars):
         kind = type(key).__name__
@@ -204,7 +204,7 @@ def _key(key: Any, within: str) -> Any:
 
 
 def _local(tensor: Any, key: str) -> torch.Tensor:
-    """This rank's part of a DTensor."""
+    """Returns this rank's part of a DTensor."""
     if any(placement.is_partial() for placement in tensor.placements):
         raise _refused(tensor, key, "It is a sum that is still to be done (Partial): redistribute it first.")
     return tensor.to_local()  # type: ignore[no-any-return]
@@ -227,23 +227,23 @@ def _refused(value: Any, key: str, what_to_do: str = "") -> StateError:
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's bytes in order of its elements, as one dimension of uint8: a view wherever it is contiguous."""
+    """Returns the tensor's bytes in row-major order (uint8, one dimension): a view if the tensor is contiguous."""
     plain = tensor.resolve_conj().resolve_neg().contiguous()
-    # Not view(-1): one element counts as contiguous whatever its stride, and then view(dtype) refuses it.
+    # Not view(-1): a tensor of one element is contiguous with any stride, and view(dtype) refuses some strides.
     return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
 
 
 def memory_of(data: torch.Tensor) -> memoryview:
-    """A writable view of a contiguous CPU tensor's bytes, without numpy. It keeps the tensor alive."""
+    """Returns a writable view of a contiguous CPU tensor's bytes, without numpy. The view keeps the tensor alive."""
     if data.numel() == 0:
-        return memoryview(bytearray())  # its address is null, which not every reader of a buffer takes
+        return memoryview(bytearray())  # the tensor's address is null, which some readers of a buffer refuse
     array = (ctypes.c_char * (data.numel() * data.element_size())).from_address(data.data_ptr())
     array._owner = data  # type: ignore[attr-defined]
     return memoryview(array).cast("B")
 
 
 def copied(tensor: torch.Tensor, wanted: tuple[int, ...] | None) -> torch.Tensor:
-    """A copy with these strides (strides.py), or its own. Where one is 0, it is one element that stands for many."""
+    """Returns a copy with the strides `wanted` (strides.py), or with its own. A stride of 0 repeats one element."""
     tensor = tensor.detach()
     if wanted is None:
         return tensor.clone()
@@ -253,7 +253,7 @@ def copied(tensor: torch.Tensor, wanted: tuple[int, ...] | None) -> torch.Tensor
 
 
 def cloned(tree: Any) -> Any:
-    """A copy of the tree: whoever keeps a part of it must not keep a mapped file or a whole buffer alive."""
+    """Returns a copy of the tree, so that a part of it does not keep a mapped file or a whole buffer alive."""
     if isinstance(tree, torch.Tensor):
         return tree if is_sharded(tree) else tree.clone()
     if isinstance(tree, dict):
@@ -264,5 +264,5 @@ def cloned(tree: Any) -> Any:
 
 
 def from_bytes(data: torch.Tensor, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """The view of `data` (one dimension of uint8) as a tensor."""
+    """Returns a view of `data` (uint8, one dimension) as a tensor."""
     return data.view(DTYPES[dtype]).reshape(shape)

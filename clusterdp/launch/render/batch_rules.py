@@ -14,7 +14,8 @@ DEFAULT_MAX_HOURS = 48  # of an entry job
 
 
 def rules_of(spec: ScriptSpec, check: str = "") -> dict[str, Any]:
-    """By the names of the program's Rules. check: the lines of a task of the preflight, if it is asked for."""
+    """Returns the rules by the names of the program's Rules. check: the bash lines of a preflight task, if there is
+    one."""
     config = spec.config
     notify = config.notify
     return {
@@ -56,8 +57,8 @@ def _policies(restart: RestartConfig) -> dict[str, dict[str, Any]]:
 
 
 def _preflight(spec: ScriptSpec, check: str) -> list[str]:
-    """The words of its step: one task on each node, which sees the GPUs of all of the node's ranks. A task always exits
-    with 0: one that does not has died, and nobody waits for it."""
+    """Returns the command of the preflight step: one task on each node, which sees the GPUs of all ranks of the node. A
+    task always exits with 0. With another code it has died, and --kill-on-bad-exit ends the step."""
     nodes, cpus = spec.config.resources.nodes, spec.config.resources.cpus_per_task * spec.ranks_per_node
     words = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}"]
     words += [*spec.preflight_flags(), "--export=ALL", "--kill-on-bad-exit=1", "--wait=420"]
@@ -66,7 +67,7 @@ def _preflight(spec: ScriptSpec, check: str) -> list[str]:
 
 
 def requeues_of(rules: dict[str, Any]) -> list[str]:
-    """For the script's header: whether the job can go on for ever, in lines."""
+    """Returns lines for the script's header: after which ends, and how often, the job is requeued."""
     if not rules["requeue"]:
         return ["It is never requeued (restart.requeue is false)."]
     by_limit: dict[str, list[str]] = {}

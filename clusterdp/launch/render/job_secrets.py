@@ -1,7 +1,7 @@
-"""Secrets reach a job by its environment, or by a file that each attempt reads; never by the run folder.
+"""Secrets reach a job by its environment, or by a file that each attempt reads, but never by the run folder.
 
-sbatch keeps the submitter's environment in Slurm's own state, which only root and Slurm can read, and hands it to each
-attempt. `scontrol show job` does not show it.
+sbatch keeps the submitter's environment in Slurm's own state, which only root and Slurm can read, and passes it to each
+attempt. `scontrol show job` does not show the environment.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from clusterdp.errors import ConfigError
 
 
 def secret_path(path: str) -> str:
-    """As the script names it: absolute, for `~` is the submitter's home."""
+    """Returns the absolute path for the script, because `~` is the submitter's home."""
     return str(Path(path).expanduser().absolute())
 
 
 def secret_paths(config: Config) -> list[str]:
-    """The files that hold secrets: the snapshot leaves them out."""
+    """Returns the files that hold secrets, which the snapshot leaves out."""
     named = [*config.launch.secret_files.values(), *filter(None, [config.notify.webhook_file])]
     return [secret_path(path) for path in named]
 
 
 def check_secrets(config: Config) -> None:
-    """ConfigError for the first one that the job would not find, or that others could read."""
+    """Raises ConfigError for the first secret that the job would not find, or that others could read."""
     for name in config.launch.secrets:
         if not os.environ.get(name):
             raise ConfigError(f"launch.secrets: {name} is not set here. Export it, and submit again.")

@@ -1,4 +1,4 @@
-"""Script: the text that sbatch is given, rendered from a template. Every value is quoted unless marked as Shell."""
+"""Script: the script for sbatch, rendered from a template. Every value is quoted unless it is a Shell."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from clusterdp.launch.render.job_secrets import secret_path
 from clusterdp.launch.render.script_spec import ScriptSpec, lines_of
 from clusterdp.launch.render.shipped_files import shipped_folder
 
-# Those of RHEL 8 and SLES 15 are 3.6.
+# RHEL 8 and SLES 15 have Python 3.6.
 SYSTEM_PYTHONS = ("python3", "/usr/bin/python3", "/usr/libexec/platform-python")
 
 
 class Shell(str):
-    """Text that is meant for the shell as it stands: script:, launch.setup:, and words that are quoted already."""
+    """Text for the shell without quoting: script:, launch.setup:, and words that are quoted already."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Script:
 
 
 def render(spec: ScriptSpec) -> Script:
-    """The whole script. Pure but for the reading of the template: the same spec gives the same bytes."""
+    """Returns the whole script. Pure except for reading the template: the same spec gives the same bytes."""
     ours = shipped_folder("sbatch_templates")
     launch = spec.config.launch
     _refuse_collisions(launch, ours)
@@ -57,18 +57,18 @@ def render(spec: ScriptSpec) -> Script:
 
 
 def script_rules(spec: ScriptSpec) -> dict[str, Any]:
-    """The files of the batch program in the run folder besides the script."""
+    """Returns the rules of the batch program in the run folder."""
     return rules_of(spec, render_part(spec, "check.sh") if spec.config.launch.preflight else "")
 
 
 def render_part(spec: ScriptSpec, name: str) -> str:
-    """A part of the script, for a script that submitit writes."""
+    """Returns a part of the script, for a script that submitit writes."""
     ours = shipped_folder("sbatch_templates")
     _refuse_collisions(spec.config.launch, ours)
     return _environment(ours).get_template(f"parts/{name}").render(template_values(spec))
 
 
-# Variables of ours that yield to launch.env.
+# Variables of the script that launch.env may override.
 YIELDING = {
     "OMP_NUM_THREADS",
     "PYTHONPATH",
@@ -79,7 +79,7 @@ YIELDING = {
 
 
 def _refuse_collisions(launch: LaunchConfig, folder: Path) -> None:
-    """A variable that the script sets for itself would not reach the program as the user wrote it."""
+    """Raises ConfigError for a variable that the script sets itself: the user's value would not reach the program."""
     source = "\n".join(path.read_text() for path in sorted(folder.rglob("*")) if path.is_file())
     source += "".join(f" {name}=" for name in EXPORTED)
     keys = {name: f"launch.secret_files.{name}" for name in launch.secret_files}
@@ -94,8 +94,8 @@ def _environment(*folders: Path) -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(folders),
         undefined=jinja2.StrictUndefined,
         finalize=_quote,  # each {{ value }} passes here
-        autoescape=False,  # HTML's; the shell's quoting is finalize's
-        comment_start_string="{*",  # bash owns {#
+        autoescape=False,  # for HTML; finalize quotes for the shell
+        comment_start_string="{*",  # bash uses {#
         comment_end_string="*}",
         trim_blocks=True,
         lstrip_blocks=True,
@@ -105,18 +105,18 @@ def _environment(*folders: Path) -> jinja2.Environment:
 
 def _quote(value: Any) -> str:
     if isinstance(value, (Shell, jinja2.Undefined)):
-        return str(value)  # of Undefined: raises
+        return str(value)  # raises for Undefined
     return shlex.quote(str(value))
 
 
 def template_values(spec: ScriptSpec) -> dict[str, Any]:
-    """All that a template may use."""
+    """Returns all values that a template may use."""
     config = spec.config
     script = lines_of(config.script, "script")
     setup = lines_of(config.launch.setup, "launch.setup")
     return {
         "directives": [Shell(directive(option, value)) for option, value in spec.directives()],
-        "title": Shell(re.sub(r"[^\w .,:+@-]", "_", config.name)),  # it stands in a comment
+        "title": Shell(re.sub(r"[^\w .,:+@-]", "_", config.name)),  # for a comment
         "name": config.name,
         "version": Shell(clusterdp.__version__),
         **_places(spec),
@@ -146,7 +146,7 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
 
 
 def _places(spec: ScriptSpec) -> dict[str, Any]:
-    """The run's folder, its script, its copy of the batch program. In an array the shell knows which element runs."""
+    """Returns the run folder, its script and its batch program. In an array the shell computes the element's folder."""
     folder = str(spec.run_dir)
     if spec.array is None:
         return {"run_dir": folder, "batch": f"{folder}/batch", "script_file": f"{folder}/job.sbatch", "element": False}
@@ -161,7 +161,7 @@ def _places(spec: ScriptSpec) -> dict[str, Any]:
 
 
 def directive(option: str, value: str | None) -> str:
-    """The words after #SBATCH. Within quotes sbatch takes a backslash for an escape, and # for a character."""
+    """Returns the words after #SBATCH. Within quotes, sbatch reads a backslash as an escape and # as a character."""
     if value is None:
         return f"--{option}"
     if re.search(r"[\x00-\x1f\x7f]", value):
@@ -173,7 +173,7 @@ def directive(option: str, value: str | None) -> str:
 
 
 def _delimiter(word: str, lines: str) -> str:
-    """A heredoc's end that none of its lines is: `word`, or that and underscores."""
+    """Returns the end word of a heredoc, which must not be one of its lines: `word`, with underscores if needed."""
     while word in lines.splitlines():
         word += "_"
     return word

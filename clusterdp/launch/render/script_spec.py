@@ -12,19 +12,19 @@ from typing import Any
 from clusterdp.config.tree import Config, ContainerConfig, ResourcesConfig
 from clusterdp.errors import ConfigError
 
-# Options of sbatch that stand in the config under their own name, in the order in which they are printed.
+# Options of sbatch that have the same name in the config, in the order in which they are printed.
 PLAIN = ("partition", "account", "qos", "constraint", "nodelist", "exclude", "reservation", "gres", "mem", "time")
 
-# A shell drops a backslash here, and shlex.split() does not: at a line's end, and in double quotes before $ and `.
+# Backslashes that a shell drops and shlex.split() keeps: at a line's end, and in double quotes before $ and `.
 BACKSLASHES = re.compile(r"(?P<kept>'[^']*'|\\[^\n])|\"(?P<quoted>(?:\\.|[^\"\\])*)\"|\\\n", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """A job array of a sweep: its elements are `offset` and the `size - 1` that follow."""
+    """A job array of a sweep."""
 
-    offset: int
-    size: int
+    offset: int  # number of its first element
+    size: int  # number of its elements
     part: int = 1000  # a power of ten: the offset is a multiple of it
     parallel: int | None = None  # how many run at a time
 
@@ -38,17 +38,16 @@ class ArraySpec:
 class ScriptSpec:
     config: Config
     kind: str  # entry | command | script
-    run_dir: Path  # absolute; of an array: the sweep's folder
+    run_dir: Path  # absolute; for an array the sweep's folder
     submit_dir: Path  # absolute
     python: str
-    code: Path | None = None  # the snapshot, if it is elsewhere: that of a sweep
+    code: Path | None = None  # the snapshot, if it is not in run_dir: a sweep's snapshot
     array: ArraySpec | None = None
-    host_python: str = ""  # the first interpreter that is tried for the batch program
+    host_python: str = ""  # the first interpreter to try for the batch program
 
     @property
     def work_dir(self) -> Path:
-        """The working folder of the ranks: in the snapshot, so that no edit and no checkout reaches a job that
-        waits."""
+        """The working folder of the ranks: the snapshot, so that edits and checkouts do not reach a waiting job."""
         return (self.code or self.run_dir / "code") if self.config.snapshot.enabled else self.submit_dir
 
     @property
@@ -57,8 +56,8 @@ class ScriptSpec:
 
     @property
     def output(self) -> str:
-        """The value of --output. The folder of an element is its number, which is put together from the array's index:
-        of element 2005 it is `2%3a`."""
+        """The value of --output. An element's folder is its number, composed from the array's index: `2%3a` for element
+        2005."""
         folder = str(self.run_dir).replace("%", "%%")
         if self.array is None:
             return f"{folder}/slurm-%j.out"
@@ -77,7 +76,7 @@ class ScriptSpec:
 
     @property
     def command(self) -> list[str]:
-        """The program's words. torchrun's habit of taking a `.py` file (or -m) for a Python program is kept."""
+        """The program's words. With torchrun, a `.py` file (or -m) is a Python program, as for torchrun itself."""
         words = words_of(self.config.command, "command")
         if self.is_torchrun and words and (words[0].endswith(".py") or words[0] == "-m"):
             return [self.python, "-u", *words]
@@ -85,14 +84,14 @@ class ScriptSpec:
 
     @property
     def signal(self) -> str | None:
-        """The value of --signal. By default only entry jobs get one: a program that does not know the signal dies of
-        it."""
+        """The value of --signal. By default only entry jobs get a signal, because it kills a program that does not
+        handle it."""
         if self.config.launch.signal or self.kind != "entry":
             return self.config.launch.signal
         return f"USR2@{self.config.launch.grace_s}"
 
     def directives(self) -> list[tuple[str, str | None]]:
-        """`(option, value)` for each #SBATCH line; a value of None is a bare flag."""
+        """Returns `(option, value)` for each #SBATCH line. A value of None is a bare flag."""
         r, tasks = self.config.resources, self.ranks_per_node
         cpus = r.cpus_per_task
         if self.is_torchrun:
@@ -115,12 +114,12 @@ class ScriptSpec:
         return [row for row in rows if row[1] is not None] + flags + extra_options(r)
 
     def container_mounts(self) -> list[str]:
-        """The run folder, and what the user mounts: `source:target[:ro]`."""
+        """Returns the run folder and the user's mounts: `source:target[:ro]`."""
         own = [self.run_dir] if self.run_dir in self.work_dir.parents else [self.run_dir, self.work_dir]
         return [*(f"{path}:{path}" for path in own), *self.config.launch.container.mounts]
 
     def srun_flags(self) -> list[str]:
-        """Further words for srun: each rank's GPUs, and Pyxis' container."""
+        """Returns more words for srun: each rank's GPUs, and Pyxis' container."""
         flags = []
         if self.config.resources.gpus_per_task:
             flags.append(f"--gpus-per-task={self.config.resources.gpus_per_task}")
@@ -135,14 +134,14 @@ class ScriptSpec:
         return flags
 
     def preflight_flags(self) -> list[str]:
-        """Those of the step that has one task a node: it sees the GPUs of all of the node's ranks."""
+        """Returns srun_flags() for the preflight step, whose one task per node sees the GPUs of all its ranks."""
         own = f"--gpus-per-task={self.config.resources.gpus_per_task}"
         kind, colon, each = (self.config.resources.gpus_per_task or "").rpartition(":")
         of_all = f"--gpus-per-task={kind}{colon}{int(each) * self.ranks_per_node if each.isdigit() else each}"
         return [of_all if flag == own else flag for flag in self.srun_flags()]
 
     def container_prefix(self) -> list[str]:
-        """The words before the program that put it into an Apptainer container."""
+        """Returns the words before the program that run it in an Apptainer container."""
         container = self.config.launch.container
         if not container.image or container.runtime != "apptainer":
             return []
@@ -165,7 +164,7 @@ def make_spec(config: Config, run_dir: Path, submit_dir: Path, python: str, code
 
 
 def words_of(value: Any, key: str) -> list[str]:
-    """A list of words, or a string split as a shell splits it, without any expansion."""
+    """Returns a list of words: the value itself, or a string split as by a shell, without any expansion."""
     if isinstance(value, str):
         try:
             return shlex.split(BACKSLASHES.sub(_as_shlex_reads, value))
@@ -189,7 +188,7 @@ def _as_shlex_reads(found: re.Match[str]) -> str:
 
 
 def lines_of(value: Any, key: str) -> str:
-    """Bash lines, given as one string or as a list of lines."""
+    """Returns bash lines, given as one string or as a list of lines."""
     if value is None or isinstance(value, str):
         return (value or "").rstrip("\n")
     if isinstance(value, Sequence) and all(isinstance(line, str) for line in value):
@@ -198,7 +197,7 @@ def lines_of(value: Any, key: str) -> str:
 
 
 def gpu_count(text: str | None) -> int:
-    """The number in `4` or `a100:4`."""
+    """Returns the number in `4` or `a100:4`."""
     if text is None:
         return 0
     last = text.rsplit(":", 1)[-1]
@@ -208,7 +207,7 @@ def gpu_count(text: str | None) -> int:
 
 
 def extra_options(resources: ResourcesConfig) -> list[tuple[str, str | None]]:
-    """resources.extra; true makes a bare flag, false and null leave the option out."""
+    """Returns the options of resources.extra. true makes a bare flag; false and null leave the option out."""
     return [
         (option, None if value is True else str(value))
         for option, value in resources.extra.items()

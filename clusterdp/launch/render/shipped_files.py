@@ -1,5 +1,5 @@
-"""The files that a wheel has inside the package, and a checkout beside it: the example configs and the script
-templates."""
+"""The example configs and the script templates, which are inside the package in a wheel, and beside it in a
+checkout."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from clusterdp.errors import ConfigError
 
 
 def shipped_folder(name: str) -> Path:
-    """`configs` or `sbatch_templates`."""
+    """Returns the folder `configs` or `sbatch_templates`."""
     package = Path(__file__).resolve().parents[2]
     return next(folder for folder in (package / name, package.parent / name) if folder.is_dir())
 
 
 def find_config(name: str) -> Path:
-    """The file of `digits`, `digits.yaml` or `configs/digits.yaml`."""
+    """Returns the file of `digits`, `digits.yaml` or `configs/digits.yaml`."""
     stem = Path(name).name.removesuffix(".yaml")
     configs = shipped_folder("configs")
     path = configs / f"{stem}.yaml"

@@ -1,8 +1,8 @@
-"""Sending a job to Slurm, once, whatever befalls the sender.
+"""Sending a job to Slurm, only once, even if the sender fails.
 
 sbatch       backend: sbatch
 submitit     backend: submitit
 new_folder   the folder of a new run, made, and removed if nothing was submitted
 lock         one process at a time submits a job of a run
-answers      what sbatch answers: no job id, or a refusal that means a key of the config
+answers      answers of sbatch without a job id: an unknown outcome, or a refusal of a key of the config
 """

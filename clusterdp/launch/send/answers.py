@@ -1,8 +1,8 @@
-"""The answers of sbatch without a job id: a refusal, which means a key of the config, or an unknown outcome, because
-sbatch timed out, was killed, or printed something else.
+"""Answers of sbatch without a job id: a refusal of a key of the config, or an unknown outcome, because sbatch timed
+out, was killed, or printed something else.
 
-The controller may have accepted the job, or may still accept it. Therefore submit looks for the job in the queue. Slurm
-knows the script of each job, and the script lies in the run folder."""
+After an unknown outcome the controller may have accepted the job, or may still accept it. Therefore submit looks for
+the job in the queue: Slurm knows the script of each job, and the script is in the run folder."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from clusterdp.errors import SlurmError, SubmitError, SubmitInDoubt
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.slurm import commands
 
-PAUSES_S = (0, 1, 2, 4, 8, 15)  # a controller that is too busy to answer is not done with the request either
-# The text of sbatch -> the keys that it may mean: the first of them that is given, or the first.
+PAUSES_S = (0, 1, 2, 4, 8, 15)  # a controller that is too busy to answer may accept the job later
+# Text of sbatch -> the keys that it may mean. The first key that is given counts, or else the first one.
 REFUSALS = {
     "group not permitted to use this partition|partition name|invalid partition|system default partition": "partition",
     "account or account/partition": "account partition",
@@ -34,15 +34,15 @@ CHECK = "`clusterdp check` names what is allowed"
 
 
 def known_jobs(run: RunDir) -> set[str]:
-    """The jobs of this run that were there before."""
+    """Returns the jobs of this run that are on record."""
     begun = {attempt.name.partition(".")[0] for attempt in run.attempts()}
     return begun | {str(event["job"]) for event in read_events(run) if event.get("job")}
 
 
 def find_job(run: RunDir, name: str, known: Collection[str], doubt: SubmitInDoubt, again: str = "") -> str:
-    """The one job of this folder that is new. If none comes up, or several: SubmitInDoubt that says what to do.
+    """Returns the one new job of this folder. Raises SubmitInDoubt, with a remedy, if there is none, or several.
 
-    again: the command that submits it once more.
+    again: the command that submits the job once more.
     """
     found: list[str] = []
     try:
@@ -51,7 +51,7 @@ def find_job(run: RunDir, name: str, known: Collection[str], doubt: SubmitInDoub
             try:
                 found = [job for job in commands.jobs_of_scripts_in(run.path) if job not in known]
             except SlurmError:
-                continue  # as busy as for sbatch
+                continue  # the controller is still busy
             if found:
                 break
     except KeyboardInterrupt:
@@ -71,8 +71,8 @@ def find_job(run: RunDir, name: str, known: Collection[str], doubt: SubmitInDoub
 
 
 def with_key(error: SubmitError, config: Config) -> SubmitError:
-    """sbatch names an option, or what is wrong with a value; what stands in the config is its key. Which options it
-    knows, it alone can say."""
+    """Returns the error with the key of the config. sbatch names only an option, or the mistake in a value, and only
+    sbatch knows its options."""
     said = str(error)
     for option, value in config.resources.extra.items():
         if re.search(rf"--{re.escape(option)}(?![\w-])", said):

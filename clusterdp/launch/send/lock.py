@@ -1,8 +1,8 @@
-"""RunLock: one process at a time submits a job of a run. Two that resume it at once would start two jobs on it.
+"""RunLock: one process at a time submits a job of a run. Two processes that resume a run at once would start two jobs.
 
-The lock is the file of the highest number in `submits/` of the run folder: created exclusively, by whoever finds the
-one before released or its owner gone. Numbers are never used twice, so two that take over at once cannot both win.
-flock is not to be trusted on NFS and Lustre; exclusive creation is.
+The lock is the file of the highest number in `submits/` of the run folder. A process creates it exclusively if the
+previous lock is released or its owner is gone. No number is used twice: of two processes, only one can take over.
+Exclusive creation is reliable on NFS and Lustre; flock is not.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from clusterdp.errors import RunError
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, parse, write_durably
 
-STALE_S = 600.0  # an owner on another host may have been killed; a submission takes less
+STALE_S = 600.0  # an older lock is free: its owner on another host was killed, because a submission takes less
 
 
 class RunLock:
-    """Held inside a `with` block, or until `release`. RunError, naming the owner, if another process has it."""
+    """Held inside a `with` block, or until release(). Raises RunError with the owner if another process has it."""
 
     def __init__(self, run: RunDir):
         self.run = run
@@ -47,12 +47,12 @@ class RunLock:
         self.release()
 
     def check(self) -> None:
-        """Call it right before the submit: a process that was suspended for long may have lost the lock."""
+        """Raises RunError if the lock is lost. Call it right before the submit: a long suspension may lose the lock."""
         if (newest := self._newest()) != self.number:
             raise self._refusal(newest)
 
     def release(self) -> None:
-        """Release the lock. It is not an error to call it twice, nor if the run folder is gone or cannot be written."""
+        """Releases the lock. A second call is not an error, nor a run folder that is missing or cannot be written."""
         file, self.number = self._file(self.number), 0
         if file.exists():
             with suppress(OSError):
@@ -68,7 +68,7 @@ class RunLock:
         except FileExistsError:
             raise self._refusal(newest + 1) from None
         self.number = newest + 1
-        with suppress(OSError), os.fdopen(fd, "w") as file:  # a full disk: it holds all the same
+        with suppress(OSError), os.fdopen(fd, "w") as file:  # on a full disk the empty file is a valid lock
             file.write(json.dumps(self._owner) + "\n")
 
     def _file(self, number: int) -> Path:
@@ -82,7 +82,7 @@ class RunLock:
         for _ in range(20):
             if "pid" in owner:
                 break
-            time.sleep(0.05)  # it has been created, and is being written
+            time.sleep(0.05)  # the file has been created, and is being written
             owner = _read(self._file(number))
         who = f"process {owner.get('pid', '?')} on {owner.get('host', 'some host')}"
         when = time.strftime("%H:%M:%S", time.localtime(owner["since"]))
@@ -94,7 +94,7 @@ class RunLock:
 
 
 def _is_free(file: Path) -> bool:
-    """Whether the lock is released, or its owner is gone: its process is dead on this host, or the lock is too old."""
+    """Returns whether the lock is released, or its owner is gone: dead on this host, or the lock is too old."""
     owner = _read(file)
     if "released" in owner or time.time() - owner["since"] > STALE_S:
         return True
@@ -102,7 +102,7 @@ def _is_free(file: Path) -> bool:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """The owner of a lock. `since` is always in it; if the file is unfinished, it is the file's time."""
+    """Returns the owner of a lock, always with `since`: the file's time if the file is unfinished."""
     owner: dict[str, Any] | None = None
     since = time.time()
     with suppress(OSError):
@@ -120,6 +120,6 @@ def _is_alive(pid: object) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except (OSError, OverflowError):  # another user's
+    except (OSError, OverflowError):  # another user's process
         return True
     return True

@@ -1,4 +1,4 @@
-"""new_folder: a folder is made for a new run, or for a new sweep, and is gone again if nothing was submitted."""
+"""new_folder: makes a folder for a new run or a new sweep, and removes it again if nothing was submitted."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from clusterdp.rundir import RunDir
 
 @contextmanager
 def new_folder(run: RunDir, named: bool) -> Iterator[RunLock]:
-    """The folder, made and locked. A ClusterdpError within empties it, unless there is or may be a job of it; what is
-    empty in the end is removed. `named`: by the user. Else it lies in `runs/`, which gets a .gitignore."""
+    """Makes and locks the folder. A ClusterdpError within the block empties the folder, unless a job of it exists or
+    may exist. Empty folders are removed at the end. `named`: by the user; else it is in `runs/`, with a .gitignore."""
     if is_a_run(run.path):
         raise _holds_a_run(run)
     missing = [folder for folder in (run.path, *run.path.parents) if not folder.exists()]
     try:
         _make(run, named)
         with RunLock(run) as lock:
-            if lock.number != 1:  # another process was quicker, and is through already
+            if lock.number != 1:  # another process was faster, and has finished
                 raise _holds_a_run(run)
             try:
                 yield lock
@@ -60,7 +60,7 @@ def _make(run: RunDir, named: bool) -> None:
 
 
 def make_parent(folder: Path, named: bool) -> None:
-    """The folder, and `runs/` if it is not named by the user."""
+    """Makes the folder, and `runs/` if the user has not named the folder."""
     if not named:
         with suppress(FileExistsError):
             folder.parent.mkdir(parents=True)
@@ -69,7 +69,7 @@ def make_parent(folder: Path, named: bool) -> None:
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:
-    """Remove the folders that were made here, the innermost first, unless other runs lie in them by now."""
+    """Removes the folders that were made here, the innermost first, unless they hold other runs by now."""
     for folder in folders:
         ignore = folder / ".gitignore"
         with suppress(OSError):
@@ -84,7 +84,7 @@ def _remove_empty(folders: Sequence[Path]) -> None:
 
 
 def empty(run: RunDir) -> None:
-    """The lock goes last: as long as anything is left, the folder is known as a run."""
+    """Removes all files of a run, the lock last: as long as any file is left, the folder counts as a run."""
     import shutil
 
     for entry in run.path.iterdir():

@@ -1,4 +1,4 @@
-"""backend: sbatch. The script in the run folder is handed to sbatch as it is."""
+"""backend: sbatch. sbatch gets the script in the run folder unchanged."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from clusterdp.slurm import commands
 
 
 def send(spec: ScriptSpec, script: Script, run: RunDir) -> Job:
-    """SubmitError, with sbatch's own text, if it refuses."""
+    """Submits the script. Raises SubmitError, with sbatch's own text, if sbatch refuses."""
     return Job(commands.submit(run.script, cwd=spec.submit_dir), run)
 
 
 def adopt(job: str, run: RunDir) -> Job:
-    """The job that sbatch has not named, and that was found."""
+    """Returns a job whose id sbatch has not printed, and that was found in the queue."""
     return Job(job, run)

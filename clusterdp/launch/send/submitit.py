@@ -1,9 +1,9 @@
 """backend: submitit. submitit writes and submits the script, with the batch program before and after its srun.
 
-submitit by itself does not see a preemption: it ignores TERM and checkpoints on USR2, which Slurm does not send then.
-Therefore clusterdp's worker owns both signals. After the ranks have stopped and saved, rank 0 asks Slurm about the job
-and sends USR2 to itself; submitit's own handler then requeues the job. A crash is requeued by the lines after srun, as
-in our script."""
+submitit by itself does not react to a preemption: it ignores TERM and checkpoints on USR2, which Slurm does not send
+then. Therefore clusterdp's worker handles both signals. After the ranks have stopped and saved, rank 0 asks Slurm about
+the job and sends USR2 to itself, and submitit's own handler requeues the job. After a crash, the lines after srun
+requeue it, as in clusterdp's own script."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from clusterdp.launch.render.script_spec import ScriptSpec
 from clusterdp.rundir import RunDir
 from clusterdp.slurm import commands
 
-NEVER = 1_000_000  # submitit counts time-outs against a limit; ours are the budgets, checked when an attempt starts
+NEVER = 1_000_000  # submitit's limit of time-outs: clusterdp has its own limits, checked when an attempt starts
 RUNS_IN = "clusterdp.train.worker"  # named, not imported: the login node has no torch
 
 
 class Task:
-    """The callable that submitit pickles: by reference, so that the compute node runs the snapshot's code."""
+    """The callable that submitit pickles. Pickle stores a reference: the compute node runs the snapshot's code."""
 
     def __init__(self, run_dir: str):
         self.run_dir = run_dir
 
     def __call__(self) -> Any:
-        """Runs on every rank of the job. Returns what the entry returned; never returns from a stop or a crash."""
+        """Runs on every rank of the job. Returns the entry's result; exits after a stop or a crash."""
         self._link_log()
         on_usr2 = signal.getsignal(signal.SIGUSR2)  # submitit's handler, which requeues
         worker = importlib.import_module(RUNS_IN)
@@ -50,17 +50,17 @@ class Task:
         if ending.outcome == "requeue" and os.environ.get("SLURM_PROCID", "0") == "0" and self._may_requeue():
             signal.signal(signal.SIGUSR2, on_usr2)
             os.kill(os.getpid(), signal.SIGUSR2)
-        # No result is left behind: submitit would take it for the end of the job.
+        # Leaves no result: submitit would read it as the end of the job.
         os._exit(ending.exit_code)
 
     def checkpoint(self) -> Any:
-        """submitit's hook: what to run in the next attempt. The state is in our checkpoints already."""
+        """submitit's hook: returns the task of the next attempt. The state is in clusterdp's checkpoints already."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(Task(self.run_dir))
 
     def _link_log(self) -> None:
-        """`clusterdp logs` looks for the log of a rank in the attempt's folder; submitit writes it elsewhere."""
+        """Links submitit's log of this rank into the attempt's folder, where `clusterdp logs` reads it."""
         from submitit import JobEnvironment
 
         log = Path(os.environ["CLUSTERDP_LOGS"], f"rank-{int(os.environ['SLURM_PROCID']):05d}.out")
@@ -68,8 +68,8 @@ class Task:
             log.symlink_to(os.path.relpath(JobEnvironment().paths.stdout, log.parent))
 
     def _may_requeue(self) -> bool:
-        """A cancelled job must not come back, nor is one to be requeued that Slurm has requeued. If the controller does
-        not answer, the batch program looks again, and waits longer."""
+        """Returns whether to requeue: not a cancelled job, nor one that Slurm has requeued. If the controller does not
+        answer, the batch program asks again, and waits longer."""
         if any(Path(self.run_dir, marker).exists() for marker in ("cancelled", "stop")):
             return False
         element, _, restart = os.environ["CLUSTERDP_ATTEMPT"].rpartition(".")
@@ -82,7 +82,7 @@ class Task:
 
 
 def send(spec: ScriptSpec, script: Script, run: RunDir) -> Job:
-    """Submit through submitit's public interface; SubmitError with sbatch's text if it refuses."""
+    """Submits through submitit's public interface. Raises SubmitError with sbatch's text if sbatch refuses."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     folder = run.path / "submitit"
@@ -101,7 +101,7 @@ def send(spec: ScriptSpec, script: Script, run: RunDir) -> Job:
 
 
 def adopt(job: str, run: RunDir) -> Job:
-    """Do what submitit does once it knows the job id: the job waits for its pickle under that name."""
+    """Does what submitit does once it knows the job id: names the pickle that the job waits for."""
     from submitit import SlurmJob
     from submitit.core.utils import JobPaths
 
@@ -116,9 +116,8 @@ def adopt(job: str, run: RunDir) -> Job:
 
 @contextmanager
 def _private(folder: Path) -> Iterator[None]:
-    """submitit writes the script, with launch.env in it, by the umask. The umask goes with the job and stays the
-    user's, so the folder is closed to others until the script is readable for its owner alone. The logs, which come
-    later, follow the umask."""
+    """Closes the folder to others until only the owner can read the script. submitit writes the script, which has
+    launch.env, with the user's umask, and the umask goes with the job. The later logs follow the umask."""
     mode = folder.stat().st_mode & 0o777
     folder.chmod(0o700)
     try:
@@ -131,8 +130,8 @@ def _private(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _clean_environ() -> Iterator[None]:
-    """submitit's sbatch takes the environment of this process. SBATCH_* there would win over the script, or make
-    sbatch refuse it, as SBATCH_REQUEUE=1 does on 26.05."""
+    """Removes variables for submitit's sbatch, which gets the environment of this process. SBATCH_* would override the
+    script, or make sbatch refuse it, as SBATCH_REQUEUE=1 does on 26.05."""
     before = dict(os.environ)
     for name in before.keys() - commands.clean_environ(before).keys():
         del os.environ[name]
@@ -143,7 +142,7 @@ def _clean_environ() -> Iterator[None]:
 
 
 def preview(spec: ScriptSpec) -> Script:
-    """The script that submitit will write. It has no public function for that; only this preview uses a private one."""
+    """Returns the script that submitit will write. Only this preview uses a private function of submitit."""
     executor = _executor(spec, spec.run_dir / "submitit", for_real=False)
     text = executor._make_submission_file_text(executor._submitit_command_str, "")
     return Script(text, Path(__file__), rules_of(spec))
@@ -152,7 +151,7 @@ def preview(spec: ScriptSpec) -> Script:
 def _executor(spec: ScriptSpec, folder: Path, for_real: bool = True) -> Any:
     from submitit import SlurmExecutor
 
-    class Preview(SlurmExecutor):  # the other's constructor asks for srun on PATH
+    class Preview(SlurmExecutor):  # SlurmExecutor's constructor requires srun on PATH
         @classmethod
         def affinity(cls) -> int:
             return 1
@@ -164,12 +163,12 @@ def _executor(spec: ScriptSpec, folder: Path, for_real: bool = True) -> Any:
 
 
 def _parameters(spec: ScriptSpec) -> dict[str, Any]:
-    """Our directives under the names that submitit has for them; the rest as additional parameters."""
+    """Returns the script's directives by submitit's names, and the other directives as additional parameters."""
     directives = dict(spec.directives())
     for option, value in directives.items():
         directive(option, value)  # refuses control characters
         if re.search(r"['\\]", value or ""):
-            # submitit quotes for a shell, and sbatch reads quotes and backslashes in its own way
+            # submitit quotes for a shell, but sbatch reads quotes and backslashes in another way
             raise ConfigError(f"--{option}: {value!r} cannot pass through submitit. Leave out quotes and backslashes.")
     for ours in ("output", "open-mode", "signal"):  # submitit sets these
         directives.pop(ours, None)
@@ -193,7 +192,7 @@ def _parameters(spec: ScriptSpec) -> dict[str, Any]:
 
 
 def _minutes(time: str | None) -> int:
-    """Slurm's forms of a time limit: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS; rounded up, as Slurm does it."""
+    """Returns the minutes of a time limit (MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS), rounded up as in Slurm."""
     if time is None or not time[0].isdigit():
         raise ConfigError(f"resources.time: submitit needs a time limit, not {time}. Write e.g. time: 60 (minutes).")
     days, dash, rest = time.rpartition("-")

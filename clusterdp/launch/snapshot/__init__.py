@@ -1,7 +1,7 @@
-"""The copy of the submit directory that every attempt runs, and the record of what a run was made from.
+"""The copy of the submit directory that every attempt runs, and the record of a run's source.
 
 code_snapshot     the copy of the submit directory that every attempt runs
-copied_files      its files: links to those of an earlier run where nothing has changed
-source_record     what a run was made from: commit, packages, by whom
+copied_files      the files of the copy: links to an earlier run's files if nothing has changed
+source_record     the source of a run: commit, packages, user
 batch_copy        the copy of the batch program in the run folder
 """

@@ -1,4 +1,4 @@
-"""RUN/batch: a copy of the batch program, which an upgrade does not change under a job that waits, and its rules."""
+"""RUN/batch: a copy of the batch program and its rules. An upgrade does not change it under a waiting job."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ TOP = ("__main__.py", "setup.bash")
 
 
 def write_batch(folder: Path, rules: dict[str, Any]) -> None:
-    """Makes `folder`, with read-only files: links to those of an earlier run where it has the same. A program that runs
-    from there has read all of it."""
+    """Makes `folder`, with read-only files: links to files of an earlier run if they are the same. A batch program that
+    runs from the old folder has read all its files."""
     earlier = find_earlier(folder.parent, folder.name)
     new, old = folder.with_name(f".{folder.name}.{os.getpid()}"), folder.with_name(f".{folder.name}.old")
     for leftover in (new, old):
@@ -39,8 +39,8 @@ def write_batch(folder: Path, rules: dict[str, Any]) -> None:
 
 
 def _compiled(modules: Sequence[Path]) -> Iterator[Path]:
-    """The bytecode that this Python has made of them, because compiling at the start of each attempt takes longer than
-    all else there. Another version, or a file that has changed since, is not misled by them."""
+    """Yields the bytecode of this Python for the modules, because compiling them takes most of the time at the start of
+    an attempt. Another version of Python, or a module that has changed, ignores the bytecode."""
     for path in modules:
         cached = Path(cache_from_source(path))
         with suppress(OSError):

@@ -1,7 +1,7 @@
-"""The snapshot of the submit directory: what every attempt runs, whatever is edited or checked out in the meantime.
+"""The snapshot of the submit directory, which every attempt runs: later edits and checkouts have no effect on it.
 
-In a git work tree: the files that git tracks, and those it does not track but does not ignore either. Elsewhere: all
-files but those below hidden folders, caches and virtual environments.
+In a git work tree the snapshot has the files that git tracks, and untracked files that git does not ignore. Elsewhere
+it has all files except those below hidden folders, caches and virtual environments.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from clusterdp.rundir import RunDir
 
 MIB = 1 << 20
 LARGE = 5_000_000  # bytes
-# At most this many names from git, and files in those folders, are looked at: a million ignored images take too long.
+# Limits for names from git, files in those folders, and files of one folder: a million ignored images take too long.
 MOST_NAMES, MOST_FILES, MOST_OF_A_FOLDER = 2_000, 2_000, 200
 SHOWN = 6
 SUFFIXES = frozenset(
@@ -36,15 +36,15 @@ SUFFIXES = frozenset(
 
 @dataclass(frozen=True)
 class CodeSnapshot:
-    """A snapshot that was taken. `ignored`: files that are not in it, and may be missed."""
+    """A snapshot that was taken."""
 
     files: int
     bytes: int
-    copied: int  # files that are no links to those of an earlier run
-    ignored: tuple[Ignored, ...] = ()
+    copied: int  # files that are not links to files of an earlier run
+    ignored: tuple[Ignored, ...] = ()  # files that are not in it, and that the job may need
 
     def __str__(self) -> str:
-        """For people, in a line or two."""
+        """Returns one or two lines for people."""
         shared = f", {self.files - self.copied} of them shared with an earlier run" * (self.copied < self.files)
         said = f"Snapshot of the code: {self.files} files, {self.bytes / 1e6:.1f} MB{shared}"
         return "\n".join([said, in_words(self.ignored)] if self.ignored else [said])
@@ -53,11 +53,11 @@ class CodeSnapshot:
 def take(
     source: Path, target: Path, limits: SnapshotConfig, leave_out: Path, secrets: Collection[str] = ()
 ) -> CodeSnapshot:
-    """Copy `source` to `target` (made here), without what is below `leave_out`, without runs, and without the files
-    that `secrets` names.
+    """Copies `source` to `target` (made here), except files below `leave_out`, runs, and the files that `secrets`
+    names.
 
-    The files are read-only. A file unchanged since the run before is a hard link to that run's file: the link takes no
-    space and no time, and each run keeps its own when the other is removed."""
+    The files are read-only. A file unchanged since the previous run is a hard link to that run's file: the link takes
+    no space and no time, and each run keeps the file when the other run is removed."""
     inside = leave_out.relative_to(source).as_posix() + "/" if source in leave_out.parents else None
     hidden = {os.path.relpath(os.path.realpath(path), os.path.realpath(source)) for path in secrets}
     links = {link.rstrip("/") for link in limits.link}
@@ -87,8 +87,8 @@ def take(
 
 
 def take_over(old: RunDir, new: RunDir) -> CodeSnapshot:
-    """The snapshot of another run, without what Python has compiled in it since, and what the program has left there:
-    a new run would go on from that."""
+    """Copies the snapshot of another run, without files that Python has compiled in it or that the program has left in
+    it later: a new run would continue from those."""
     snapshot = snapshot_of(old.path)
     found: dict[str, os.stat_result] = {}
     for folder, name in _all_files(old.code):
@@ -103,12 +103,12 @@ def take_over(old: RunDir, new: RunDir) -> CodeSnapshot:
 
 
 def _is_writable(status: os.stat_result) -> bool:
-    """As no file of a snapshot is that this version has taken. A link is, to whoever may write its folder."""
+    """Returns whether a file is writable. Files of a snapshot by this version are not; links always count as such."""
     return bool(status.st_mode & 0o222)
 
 
 def _all_files(code: Path) -> Iterator[tuple[str, str]]:
-    """(folder, name). A link to a folder counts as a file."""
+    """Yields (folder, name). A link to a folder counts as a file."""
     for folder, subfolders, files in os.walk(code):
         if "__pycache__" in subfolders:
             subfolders.remove("__pycache__")
@@ -117,7 +117,7 @@ def _all_files(code: Path) -> Iterator[tuple[str, str]]:
 
 
 def changed_since(code: Path, source: Path) -> list[str]:
-    """The files of a snapshot that are others in the submit directory now, or gone from it."""
+    """Returns the files of a snapshot that are now different in the submit directory, or missing from it."""
     found = []
     for folder, _, files in os.walk(os.path.realpath(code)):
         for name in files:
@@ -133,7 +133,7 @@ def changed_since(code: Path, source: Path) -> list[str]:
 
 
 def list_files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """(relative name, lstat) of each file of the snapshot. Files of runs do not belong to it."""
+    """Yields (relative name, lstat) of each file of the snapshot. Files of runs do not belong to it."""
     listed = git_lists(source, "--cached", "--others", "--exclude-standard")
     if listed is None:
         yield from _walk(source)
@@ -147,7 +147,7 @@ def list_files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
             continue
         try:
             status = os.lstat(above + name)
-        except OSError:  # it is deleted, but still in the index
+        except OSError:  # the file is deleted, but still in the index
             continue
         if stat.S_ISDIR(status.st_mode):  # a submodule
             yield from ((f"{name.rstrip('/')}/{each}", found) for each, found in list_files(source / name))
@@ -165,7 +165,7 @@ def _walk(source: Path) -> Iterator[tuple[str, os.stat_result]]:
         paths = {name: Path(folder, name) for name in subfolders}
         subfolders[:] = [name for name, path in paths.items() if not is_clutter(path) and not is_run(path)]
         for path in (Path(folder, name) for name in files):
-            with suppress(OSError):  # it has just gone
+            with suppress(OSError):  # the file was just deleted
                 yield str(path.relative_to(source)), path.lstat()
 
 
@@ -188,12 +188,12 @@ class Ignored:
 
 
 def find_ignored(source: Path, linked: Collection[str]) -> list[Ignored]:
-    """Files that git ignores and the job may need all the same: data, weights, compiled modules. Ignored files are not
-    in the snapshot, and the job would find out only after its wait in the queue. The largest first. The result is empty
-    outside a git work tree, because git ignores no file there."""
+    """Returns files that git ignores and that the job may need all the same (data, weights, compiled modules), the
+    largest first. Ignored files are not in the snapshot, and the job would fail only after its wait in the queue. The
+    result is empty outside a git work tree, because git ignores no file there."""
     budget = iter(range(MOST_FILES))
     found: list[Ignored] = []
-    for name in sorted(_git_ignores(source)):  # a folder before what is in it, which comes with it
+    for name in sorted(_git_ignores(source)):  # a folder comes before its files, and covers them
         above = {name, *map(str, PurePath(name).parents)}
         covered = {*linked, *(one.name for one in found)}
         if not above.isdisjoint(covered) or any(part.startswith(".") for part in PurePath(name).parts):
@@ -205,7 +205,7 @@ def find_ignored(source: Path, linked: Collection[str]) -> list[Ignored]:
 
 
 def in_words(ignored: Sequence[Ignored]) -> str:
-    """A message with their names, and with the line for the config that brings them into the job."""
+    """Returns a message with the files' names, and with the line for the config that brings them into the job."""
     some = ignored[:SHOWN]
     sizes = [f"{_written(one.name)} ({'over ' if one.more else ''}{one.bytes / 1e6:.1f} MB)" for one in some]
     rest = f" and {len(ignored) - SHOWN} more" if len(ignored) > SHOWN else ""
@@ -214,13 +214,13 @@ def in_words(ignored: Sequence[Ignored]) -> str:
 
 
 def _git_ignores(source: Path) -> list[str]:
-    """A folder that is ignored as a whole is one name, and git does not look into it."""
+    """Returns names that git ignores. A folder that is ignored as a whole is one name, and git does not read it."""
     names = git_lists(source, "--others", "--ignored", "--exclude-standard", "--directory") or []
     return [name.rstrip("/") for name in names[:MOST_NAMES]]
 
 
 def git_lists(source: Path, *options: str) -> list[str] | None:
-    """The names that `git ls-files` gives; None outside a work tree, and where there is no git."""
+    """Returns the names that `git ls-files` prints; None outside a work tree, or without git."""
     try:
         git = ["git", "-C", str(source), "ls-files", "-z", *options]
         done = subprocess.run(git, capture_output=True, check=False, stdin=subprocess.DEVNULL)
@@ -245,7 +245,7 @@ def _look_at(source: Path, name: str, budget: Iterator[int]) -> Ignored | None:
 
 
 def _weighed(top: Path, budget: Iterator[int]) -> tuple[int, bool, bool]:
-    """(bytes, whether there is data among them, whether the budget ended before the files did)"""
+    """Returns (bytes, whether some files are data, whether the budget ended before the files)."""
     size, is_data, todo = 0, False, [top]
     while todo:
         try:
@@ -267,7 +267,7 @@ def _weighed(top: Path, budget: Iterator[int]) -> tuple[int, bool, bool]:
 
 
 def _written(name: str) -> str:
-    """As it stands in YAML, and does no harm to a terminal."""
+    """Returns the name as YAML, in a form that is harmless to a terminal."""
     return name if re.fullmatch(r"[A-Za-z_][\w./-]*", name, re.ASCII) else json.dumps(name)
 
 
@@ -280,5 +280,5 @@ def is_clutter(folder: Path) -> bool:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether it is a run folder. `submit` writes the lock first; runs of older versions have only a script."""
+    """Returns whether it is a run folder. `submit` writes the lock first; runs of older versions have only a script."""
     return (folder / "submits" / "000001").exists() or (folder / "job.sbatch").exists()

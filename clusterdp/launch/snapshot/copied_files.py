@@ -1,4 +1,4 @@
-"""The files of a snapshot: read-only, and hard links to those of the run before where nothing has changed."""
+"""The files of a snapshot: read-only, and hard links to the previous run's files if nothing has changed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from clusterdp.plainfile import open_plain
 from clusterdp.rundir import is_sweep
 
 # A file that was edited while the earlier snapshot was taken may have changed again within the same tick of the clock
-# (of another machine). What was edited that shortly before is compared byte by byte.
+# (of another machine). Files edited shortly before the earlier snapshot are compared byte by byte.
 RECENT_NS = 60 * 10**9
-LOOKED_AT = 50  # run folders whose names do not tell when they were submitted
+LOOKED_AT = 50  # run folders whose names have no time of submission
 CHUNK = 1 << 20  # bytes
 SUBMITTED = re.compile(r"-(\d{8}-\d{6})-[0-9a-f]{4}$")
 
@@ -31,8 +31,8 @@ class Earlier:
 
 
 def find_earlier(run: Path, name: str = "code") -> Earlier | None:
-    """The newest snapshot among the run folders that lie beside this one. Among thousands of runs few are looked at.
-    name: of the folder in a run that was copied."""
+    """Returns the newest snapshot among the run folders beside this one. Looks at only a few of thousands of runs.
+    name: of the copied folder in a run."""
     with suppress(OSError):
         names = [each for each in os.listdir(run.parent) if each != run.name]
         dated = sorted((found[1], each) for each in names if (found := SUBMITTED.search(each)))
@@ -52,9 +52,10 @@ def snapshot_of(run: Path, name: str = "code") -> Earlier | None:
 
 
 def copy_files(source: Path, target: Path, files: Mapping[str, os.stat_result], earlier: Earlier | None) -> int:
-    """Bring these files (relative names, as lstat has them) from `source` to `target`.
+    """Brings files, given as relative name -> lstat, from `source` to `target`.
 
-    Returns how many were copied, not linked. A symbolic link stays one. Sockets and the like are left out.
+    Returns the number of files that were copied, not linked. A symbolic link stays a link. Sockets and the like are
+    left out.
     """
     above, below = f"{source}/", f"{target}/"
     made: set[str] = set()
@@ -74,8 +75,8 @@ def copy_files(source: Path, target: Path, files: Mapping[str, os.stat_result], 
 
 
 def _linked(path: str, status: os.stat_result, earlier: str, snapshot: Earlier, target: str) -> bool:
-    """Whether the earlier file could be linked, since it is the same and belongs to this user: another could change
-    it."""
+    """Links the earlier file if it is the same and belongs to this user (its owner could change it). Returns whether
+    the file was linked."""
     try:
         old = os.lstat(earlier)
         if not (
@@ -87,16 +88,16 @@ def _linked(path: str, status: os.stat_result, earlier: str, snapshot: Earlier, 
             return False
         if status.st_mtime_ns > snapshot.taken_ns - RECENT_NS and not filecmp.cmp(path, earlier, shallow=False):
             return False
-        if old.st_mode & 0o222:  # a snapshot of before they were read-only
+        if old.st_mode & 0o222:  # a snapshot of an older version, whose files were writable
             os.chmod(earlier, stat.S_IMODE(old.st_mode) & ~0o222)
         os.link(earlier, target)
-    except OSError:  # another file system, too many links, or it has just gone
+    except OSError:  # another file system, too many links, or the file was just deleted
         return False
     return True
 
 
 def _copy(path: str, status: os.stat_result, target: str) -> None:
-    """shutil.copy2() asks the system twice as often, and most files of a program are small."""
+    """Copies a small file. shutil.copy2() makes twice as many system calls, and most files of a program are small."""
     mode = stat.S_IMODE(status.st_mode) & ~0o7222
     source = open_plain(path)
     try:
@@ -106,7 +107,7 @@ def _copy(path: str, status: os.stat_result, target: str) -> None:
                 while data:
                     data = data[os.write(made, data) :]
             os.utime(made, ns=(status.st_atime_ns, status.st_mtime_ns))
-            os.fchmod(made, mode)  # whatever the umask is
+            os.fchmod(made, mode)  # independent of the umask
         finally:
             os.close(made)
     finally:
@@ -114,7 +115,7 @@ def _copy(path: str, status: os.stat_result, target: str) -> None:
 
 
 def _copy_link(source: Path, target: Path) -> None:
-    """A link that leads out of the snapshot must go on leading where it leads; one inside stays relative."""
+    """Copies a link. A link out of the snapshot must keep its target; a link inside stays relative."""
     leads_to = source.readlink()
     inside = not leads_to.is_absolute() and ".." not in leads_to.parts
     target.symlink_to(leads_to if inside else os.path.normpath(source.parent / leads_to))

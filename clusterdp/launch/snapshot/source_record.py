@@ -1,6 +1,6 @@
-"""The source of a run: the commit and uncommitted changes, the packages, by whom and where.
+"""The source of a run: the commit and uncommitted changes, the packages, the user and the host.
 
-`source.json` and `source.diff` of the run folder. The records are for people and for `clusterdp diff`; no attempt reads
+The files are `source.json` and `source.diff` of the run folder, for people and for `clusterdp diff`. No attempt reads
 them."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def write_record(run: RunDir, spec: ScriptSpec) -> None:
         "python": spec.python,
         "git": git,
     }
-    if spec.python == sys.executable and not spec.config.launch.container.image:  # else the job's are not known here
+    if spec.python == sys.executable and not spec.config.launch.container.image:  # else the job's are unknown here
         record |= {"python_version": platform.python_version(), "packages": installed_packages()}
     write_durably(run.source, json.dumps(record, indent=1) + "\n", mode=0o600)
     if diff:
@@ -46,15 +46,15 @@ def write_record(run: RunDir, spec: ScriptSpec) -> None:
 
 
 def copy_record(old: RunDir, new: RunDir) -> None:
-    """Copy the record of a run that is repeated: the code is the same."""
+    """Copies the record of a run that is repeated, because the code is the same."""
     for name in ("source", "source_diff"):
         with suppress(OSError):
             write_durably(getattr(new, name), getattr(old, name).read_bytes(), mode=0o600)
 
 
 def installed_packages() -> dict[str, str]:
-    """The distributions on this interpreter's path, by the names of their folders: reading each one's metadata takes
-    ten times as long."""
+    """Returns the distributions on this interpreter's path, by the names of their folders: reading the metadata of each
+    takes ten times as long."""
     found: dict[str, str] = {}
     for folder in reversed(sys.path):  # the first on the path counts
         with suppress(OSError):
@@ -64,8 +64,8 @@ def installed_packages() -> dict[str, str]:
 
 
 def _git(source: Path) -> tuple[dict[str, Any] | None, bytes]:
-    """Commit, branch, and whether all is committed; and the difference. The remote is left out: its URL may hold a
-    password."""
+    """Returns (commit, branch, whether there are changes), and the changes as a diff. The remote is left out, because
+    its URL may hold a password."""
     head = _call_git(source, "rev-parse", "HEAD", "--abbrev-ref", "HEAD")
     if head is None or len(head.split()) != 2:
         return None, b""
@@ -80,7 +80,7 @@ def _git(source: Path) -> tuple[dict[str, Any] | None, bytes]:
 
 
 def _call_git(source: Path, *words: str) -> bytes | None:
-    """The output of git; None if it fails or takes too long."""
+    """Returns the output of git; None if git fails or takes too long."""
     git = ["git", "--no-optional-locks", "-C", str(source), *words]
     try:
         done = subprocess.run(git, capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=GIT_TIMEOUT_S)
@@ -92,5 +92,5 @@ def _call_git(source: Path, *words: str) -> bytes | None:
 def _user() -> str | None:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # an id without a name, in a container
+    except (KeyError, OSError):  # a user id without a name, in a container
         return None

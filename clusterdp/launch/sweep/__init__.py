@@ -1,5 +1,5 @@
-"""A sweep: several runs that differ in some values, as one job array, or as several where Slurm allows no larger one.
+"""A sweep: several runs that differ in some values, as one job array, or as several if Slurm allows no larger one.
 
-plan    all that the submission of a sweep would write and send
-arrays  the arrays submitted, and undone if one is refused
+plan    everything that the submission of a sweep writes and sends
+arrays  the submission of the arrays, and its undoing if one is refused
 """

@@ -1,4 +1,4 @@
-"""The arrays of a sweep, submitted one after the other. If one is refused, those before it are undone or kept."""
+"""Submits the arrays of a sweep one after the other. If one is refused, the arrays before it are undone or kept."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ ABOUT = ("name", "entry", "backend", "dir")
 
 @dataclass(frozen=True)
 class SentSweep:
-    """A sweep that was submitted. `jobs`: one for each element, in order. `refused`: what sbatch said of the elements
-    that are missing there, with sweep.on_refusal: keep."""
+    """A sweep that was submitted."""
 
     folder: SweepDir
     arrays: Sequence[str]
-    jobs: Sequence[Job]
-    refused: str = ""
+    jobs: Sequence[Job]  # one for each element, in order
+    refused: str = ""  # with sweep.on_refusal: keep: sbatch's words on the elements that are missing in `jobs`
 
 
 def submit_arrays(plan: SweepPlan, lock: RunLock) -> SentSweep:
-    """SubmitError, with sbatch's text, if it refuses one; SubmitInDoubt if nobody knows."""
+    """Submits the arrays. Raises SubmitError with sbatch's text if sbatch refuses one, SubmitInDoubt if that is
+    unclear."""
     arrays: list[str] = []
     jobs: list[Job] = []
     for array, _ in plan.scripts:
-        # Keeps the running elements within the limit: that of an array counts its own elements only.
+        # Keeps the running elements within the limit, because an array's limit counts only its own elements.
         after = [f"--dependency=afterany:{arrays[-1]}"] if arrays and array.parallel else []
         try:
             job = _submit(plan, array, after, lock)
@@ -64,7 +64,7 @@ def submit_arrays(plan: SweepPlan, lock: RunLock) -> SentSweep:
 def note_submitted(
     folder: SweepDir, array: str, numbers: Sequence[int], offset: int, about: Mapping[str, Any]
 ) -> Iterator[Job]:
-    """Write into the sweep's ledger and into that of each element that it was submitted."""
+    """Writes the submission into the ledgers of the sweep and of each element. Yields the elements' jobs."""
     try:
         Ledger(folder.files, f"submit-{array}", "submit").write(
             "submitted", job=array, offset=offset, size=len(numbers), **about
@@ -109,7 +109,7 @@ def _about(plan: SweepPlan) -> dict[str, Any]:
 
 
 def _undo(plan: SweepPlan, arrays: Sequence[str], jobs: Sequence[Job], said: str) -> SubmitError:
-    """The folder stays: what had begun is still ending there."""
+    """Cancels the jobs. The folder stays, because elements that had begun are still ending in it."""
     for job in jobs:
         mark_cancelled(job.run, job.id, durably=False)
     commands.cancel(*arrays)
@@ -122,8 +122,8 @@ def _undo(plan: SweepPlan, arrays: Sequence[str], jobs: Sequence[Job], said: str
 
 
 def submit_again(folder: SweepDir, numbers: Sequence[int], lock: RunLock) -> Iterator[Job]:
-    """Submit one array for each of the sweep's scripts. `numbers`: of elements whose last job is over; their scripts
-    are as submit wrote them. `lock`: of the sweep's folder. SubmitError if sbatch refuses."""
+    """Submits one array for each of the sweep's scripts, which stay as they are. `numbers`: elements whose last job is
+    over. `lock`: of the sweep's folder. Raises SubmitError if sbatch refuses."""
     by_offset: dict[int, list[int]] = {}
     offsets = folder.offsets()
     for number in sorted(numbers):
@@ -144,7 +144,7 @@ def submit_again(folder: SweepDir, numbers: Sequence[int], lock: RunLock) -> Ite
 
 
 def _as_submitted(run: RunDir) -> dict[str, Any]:
-    """The record of the first submission, for the cluster that is here now."""
+    """Returns the record of the last submission, with the current cluster."""
     told = [event for event in read_events(run) if event.get("event") == "submitted" and event.get("dir")]
     about = {name: told[-1].get(name) for name in ABOUT} if told else {"name": run.path.parent.name, "dir": os.getcwd()}
     return {**about, "cluster": os.environ.get("SLURM_CONF", ""), "from_step": None}

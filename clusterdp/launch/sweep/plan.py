@@ -1,4 +1,4 @@
-"""SweepPlan: all that the submission of a sweep would write and send, before anything is written or sent."""
+"""SweepPlan: everything that the submission of a sweep writes and sends, before it begins."""
 
 from __future__ import annotations
 
@@ -31,21 +31,19 @@ if TYPE_CHECKING:
     from clusterdp.launch.snapshot.code_snapshot import CodeSnapshot
     from clusterdp.launch.sweep.arrays import SentSweep
 
-WORDS = {"command", "script", "delimiter"}  # of the program
-BY_SUBMIT = {"backend", "run_dir", "snapshot", "local"}  # read where the sweep is submitted, once
+WORDS = {"command", "script", "delimiter"}  # template values that are words of the program
+BY_SUBMIT = {"backend", "run_dir", "snapshot", "local"}  # read once, when the sweep is submitted
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """`spec`: of the first array; `scripts`: of each array, with what it runs."""
-
     sweep: Sweep
-    spec: ScriptSpec
-    scripts: Sequence[tuple[ArraySpec, Script]]
+    spec: ScriptSpec  # of the first array
+    scripts: Sequence[tuple[ArraySpec, Script]]  # each array with its script
     folder: SweepDir
 
     def carry_out(self) -> tuple[SentSweep, CodeSnapshot | None]:
-        """Make the folders and submit. If sbatch refuses the first array, the folder is removed again."""
+        """Makes the folders and submits. If sbatch refuses the first array, the folder is removed again."""
         from clusterdp.launch.send.new_folder import new_folder
         from clusterdp.launch.sweep.arrays import submit_arrays
 
@@ -55,7 +53,7 @@ class SweepPlan:
 
 
 def make_sweep_plan(given: Given) -> SweepPlan:
-    """ConfigError for a value that is refused, with the element that has it. Writes nothing."""
+    """Returns the plan, and writes nothing. Raises ConfigError for a refused value, with the element that has it."""
     sweep = resolve_sweep(given)
     first, submit_dir = sweep.elements[0].config, Path.cwd()
     if first.backend == "submitit":
@@ -76,8 +74,8 @@ def make_sweep_plan(given: Given) -> SweepPlan:
 def submit_sweep(
     config: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = (), sweeps: Sequence[str] = ()
 ) -> SentSweep:
-    """Submit a sweep from Python: a YAML file or a dictionary of the same keys, with `sweep:`, or with `sweeps` as
-    `--sweep` takes them. Returns at once, with a Job for each element."""
+    """Submits a sweep from Python: a YAML file or a dictionary of the same keys, with `sweep:`, or with `sweeps` in the
+    form of `--sweep`. Returns at once, with a Job for each element."""
     given = config_module.read(config, overrides, sweeps)
     if not given.sweeps:
         raise ConfigError("sweep: is empty. Write e.g. sweep: {grid: {params.lr: [0.1, 0.01]}}.")
@@ -86,8 +84,8 @@ def submit_sweep(
 
 
 def _arrays(count: int, parallel: int | None) -> list[ArraySpec]:
-    """The arrays: a single one, or as many as Slurm's MaxArraySize asks for, each beginning at a multiple of a power of
-    ten."""
+    """Returns the arrays: a single one, or as many as Slurm's MaxArraySize requires. Each begins at a multiple of a
+    power of ten."""
     most = commands.max_array_size() if commands.have_slurm() else commands.MAX_ARRAY_SIZE
     if count <= most:
         return [ArraySpec(0, count, parallel=parallel)]
@@ -115,7 +113,7 @@ def _check_entries(elements: Sequence[Element], submit_dir: Path) -> None:
 
 
 def write_folder(plan: SweepPlan) -> CodeSnapshot | None:
-    """Write the whole folder, or nothing."""
+    """Writes the whole folder, or nothing."""
     files, spec = plan.folder.files, plan.spec
     taken = None
     try:
@@ -139,14 +137,14 @@ def write_folder(plan: SweepPlan) -> CodeSnapshot | None:
 
 
 def _links(plan: SweepPlan) -> list[str]:
-    """The links of an element to the files of the sweep."""
+    """Returns the names of an element's links to files of the sweep."""
     files = plan.folder.files
     records = [record.name for record in (files.source, files.source_diff) if record.exists()]
     return [files.code.name, *records] if plan.spec.config.snapshot.enabled else records
 
 
 def _write_element(plan: SweepPlan, element: Element, links: Sequence[str], texts: dict[str, tuple[Any, str]]) -> None:
-    """Without the folders that an attempt makes when it begins: to make one takes as long as to write a file."""
+    """Writes an element without the folders that an attempt makes: making a folder takes as long as writing a file."""
     run, spec = plan.folder.element(element.number), plan.spec
     for folder in (run.path, run.events, run.checkpoints):
         os.mkdir(folder)
@@ -162,7 +160,7 @@ def _write_element(plan: SweepPlan, element: Element, links: Sequence[str], text
 
 
 def _with_own_checkpoints(element: Element) -> Config:
-    """`checkpoint.url` is a folder for all: each element has a folder of its number there."""
+    """Returns the element's config with its own folder, named by its number, below `checkpoint.url`."""
     saving = element.config.checkpoint
     if not saving.url:
         return element.config
@@ -170,13 +168,13 @@ def _with_own_checkpoints(element: Element) -> Config:
 
 
 def _write(path: Path, text: str) -> None:
-    """For the owner alone, as what a single run has."""
+    """Writes a file that only the owner can read, as in a single run."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(text.encode())
 
 
 def check_same_script(elements: Sequence[Element], spec: ScriptSpec) -> None:
-    """ConfigError, with the key, for the first element that another script would be needed for. spec: of element 0."""
+    """Raises ConfigError, with the key, for the first element that needs another script. spec: of element 0."""
     first = elements[0].config
     wanted = _rendered_from(first, spec)
     for element in elements[1:]:
@@ -188,7 +186,7 @@ def check_same_script(elements: Sequence[Element], spec: ScriptSpec) -> None:
 
 
 def check_words_differ(elements: Sequence[Element], spec: ScriptSpec) -> None:
-    """ConfigError if params are swept that no program is given."""
+    """Raises ConfigError if the swept params have no effect on the program's words."""
     keys = elements[0].values
     if spec.kind == "entry" or len(elements) == 1 or not all(key.startswith("params.") for key in keys):
         return
@@ -207,7 +205,7 @@ def _rendered_from(config: Config, spec: ScriptSpec) -> dict[str, Any]:
 
 
 def _refusal(element: Element, first: Element, spec: ScriptSpec, wanted: dict[str, Any]) -> ConfigError:
-    """Names the swept key whose section alone makes the difference."""
+    """Returns an error that names the swept key whose section alone makes the difference."""
     for key in element.values:
         section = key.partition(".")[0]
         alone = replace(first.config, **{section: getattr(element.config, section)})
@@ -225,7 +223,7 @@ def _refusal(element: Element, first: Element, spec: ScriptSpec, wanted: dict[st
 
 
 def check_template(template: str | None) -> None:
-    """A template of the user's own must know elements: else all would run in one folder."""
+    """Raises ConfigError if the user's own template does not use `element`: all elements would run in one folder."""
     if template and Path(template).is_file() and "element" not in Path(template).read_text(errors="replace"):
         raise ConfigError(
             f"launch.template: {template} has no {{{{ element }}}}, so it is for a single run. "
