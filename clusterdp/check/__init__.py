@@ -1,12 +1,12 @@
-"""`clusterdp check`: what would go wrong with a run, before it waits in the queue. Login node; torch is not loaded.
+"""`clusterdp check`: finds mistakes of a run before it waits in the queue. It runs on a login node without torch.
 
 check          all findings, in their order
-at_submit      the part of it that `submit` does
-show_check     how they are printed
-finding        Finding: what, why, and what to change
-subject        Subject: what is looked at
-cluster/       what Slurm says of the cluster, and whether what is asked for fits
-survival/      whether the run comes back, and its ranks hear of a stop
+at_submit      the part of the check that `submit` does
+show_check     the output of `clusterdp check`
+finding        Finding: a mistake, its reason and its remedy
+subject        Subject: the checked run
+cluster/       the cluster by Slurm's answers, and whether the request fits
+survival/      whether the run comes back, and whether its ranks get a stop
 surroundings/  folders, disks, files, interpreters
-program/       what can be seen in a program's own text
+program/       facts from a program's own text
 """

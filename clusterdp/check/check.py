@@ -1,4 +1,4 @@
-"""check: all findings about a run, or a sweep, that is to be submitted. Only --probe writes files."""
+"""check(): all findings about a run or a sweep before its submit. Only --probe writes files."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ from clusterdp.wording import counted, did_you_mean, duration
 if TYPE_CHECKING:
     from clusterdp.config import Given
 
-# The answer about a reservation of a later time; sbatch accepts the job (job_test_resv in src/slurmctld/reservation.c).
+# Slurm's answer about a reservation that begins later. sbatch accepts the job (job_test_resv in
+# src/slurmctld/reservation.c).
 NOT_BEGUN = "Invalid time specified"
 DIRECTIVE = re.compile(r"\s*#SBATCH\s+(?:--(?P<long>[a-z][a-z-]*)|-\w).*")
-# Options of sbatch 20.11 to 26.05.
+# Options of sbatch 20.11 to 26.05
 KNOWN = frozenset(
     """
     account acctg-freq array batch bb bbf begin chdir cluster cluster-constraint clusters comment
@@ -58,18 +59,18 @@ KNOWN = frozenset(
     wait-all-nodes wckey wrap
     """.split()
 )
-WORKERS = ("num_workers", "workers", "loader_workers", "n_workers")  # params that people give such names
+WORKERS = ("num_workers", "workers", "loader_workers", "n_workers")  # usual names of a param for loader workers
 KEY = "resources.cpus_per_task"
 
 
 @dataclass(frozen=True)
 class Checked:
-    """`notes`: what is worth knowing and no finding. `asked`: whether a Slurm has answered."""
+    """The result of check()."""
 
     name: str
     findings: list[Finding]
-    notes: list[str]
-    asked: bool
+    notes: list[str]  # useful facts that are not findings
+    asked: bool  # whether Slurm has answered
 
     @property
     def fails(self) -> bool:
@@ -77,7 +78,7 @@ class Checked:
 
 
 def check(given: Given, config_file: Path, probe: bool = False) -> Checked:
-    """ConfigError for a mistake for which `submit` would not even ask Slurm."""
+    """Returns the findings and the notes. Raises ConfigError for a mistake that stops `submit` before it asks Slurm."""
     subject = subject_of(given, config_file)
     cluster = ask_cluster(subject.config.resources) if commands.have_slurm() else ClusterFacts()
     found = [*all_findings(subject, cluster, _hosts(subject, cluster))]
@@ -107,12 +108,12 @@ def subject_of(given: Given, config_file: Path) -> Subject:
 
 
 def program_of(spec: ScriptSpec, sources: Mapping[str, str], config_file: Path) -> ProgramText | None:
-    """The text of what the config runs; None if it does not lie in the submit directory."""
+    """Returns the text of the config's program; None if the program is not in the submit directory."""
     folder = spec.submit_dir
     if spec.kind == "command":
         return read_program(spec.command, folder)
     if spec.kind == "script":
-        key = sources.get("script", "").rpartition(":")[2]  # its lines stand below
+        key = sources.get("script", "").rpartition(":")[2]  # the script's lines follow below this line
         before = int(key) if key.isdecimal() else 0
         return read_script(lines_of(spec.config.script, "script"), folder, config_file, before)
     module = (spec.config.entry or "").partition(":")[0]
@@ -121,7 +122,7 @@ def program_of(spec: ScriptSpec, sources: Mapping[str, str], config_file: Path) 
 
 
 def all_findings(subject: Subject, cluster: ClusterFacts, hosts: set[str]) -> Iterator[Finding]:
-    """hosts: names and addresses of the nodes."""
+    """Yields all findings, without an order. hosts: names and addresses of the nodes."""
     yield from option_findings(subject)
     yield from limit_findings(subject, cluster)
     yield from misread_findings(subject)
@@ -177,7 +178,7 @@ def _notes(subject: Subject, cluster: ClusterFacts) -> Iterator[str]:
 
 
 def _ask_sbatch(subject: Subject, cluster: ClusterFacts) -> tuple[list[Finding], list[str]]:
-    """(what sbatch --test-only refuses, what it expects)"""
+    """Returns the finding if sbatch --test-only refuses the job, else a note with its estimate."""
     try:
         answer = commands.ask_test_only(subject.script, subject.spec.submit_dir, TIMEOUT_S)
     except SlurmError as error:
@@ -195,12 +196,12 @@ def _ask_sbatch(subject: Subject, cluster: ClusterFacts) -> tuple[list[Finding],
 def _doubt(
     subject: Subject, cluster: ClusterFacts, answer: commands.SbatchAnswer, said: str
 ) -> tuple[str, str, str] | None:
-    """(key, why, remedy), if sbatch may accept what --test-only refuses."""
+    """Returns (key, why, remedy) if sbatch may accept the job although --test-only refuses it."""
     if answer.may_wait and (away := states_away(subject, cluster)):
         why = f"the nodes that are {away} now are left out there, and the job waits for them, or is refused"
         return "resources", why, "Try again when they are back."
     if answer.may_wait and not cluster.counts_memory and subject.memory_mb > subject.memory_of_unit_mb:
-        # 22.05 refuses 8 x 3G on a node of 16G there, and starts the job.
+        # Slurm 22.05 refuses 8 x 3G on a node of 16G in --test-only, but starts the job.
         why = "memory of all CPUs is added up there; sbatch may accept the job, because it shares out no memory here"
         return subject.memory_key, why, "Submit it, or ask for less."
     if answer.may_wait and "," in (subject.config.resources.partition or ""):
@@ -213,7 +214,7 @@ def _doubt(
 
 
 def _in_order(found: Sequence[Finding], sources: Mapping[str, str]) -> list[Finding]:
-    """By level, each once, with its line of the config."""
+    """Returns the findings by level, each once, with the line in the config."""
     placed = [each if each.where else replace(each, where=place_of(each.key, sources)) for each in found]
     return sorted(dict.fromkeys(placed), key=lambda each: LEVELS.index(each.level))
 
@@ -235,7 +236,7 @@ def _of_time(subject: Subject) -> Iterator[Finding]:
 
 
 def _of_gpus(subject: Subject) -> Iterator[Finding]:
-    """Only gpus_per_node, and tasks_per_node, make ranks."""
+    """Yields a finding for GPUs without a rank for each: only gpus_per_node and tasks_per_node make ranks."""
     resources = subject.config.resources
     if resources.tasks_per_node or resources.gpus_per_node or resources.gpus_per_task:
         return
@@ -264,7 +265,7 @@ def _of_directives(subject: Subject) -> Iterator[Finding]:
     why = "sbatch reads those of the job's own script, which are made of resources:"
     names = dict.fromkeys(match["long"] for _, match in found if match["long"])
     own = {each.name.replace("_", "-"): f"resources.{each.name}" for each in fields(ResourcesConfig)}
-    own["gres"] = "resources.gpus_per_node"  # nearly always
+    own["gres"] = "resources.gpus_per_node"  # the usual use of gres
     keys = ", ".join(filter(None, (own.get(name) or key_for(name) for name in names)))
     remedy = f"Write {keys}." if keys else "Write them below resources:, or below resources.extra."
     where = f"{file}:{int(line) + number}" if line.isdecimal() else ""
@@ -273,7 +274,7 @@ def _of_directives(subject: Subject) -> Iterator[Finding]:
 
 def option_findings(subject: Subject) -> Iterator[Finding]:
     for option in subject.config.resources.extra:
-        # sbatch takes the beginning of a name, too.
+        # sbatch accepts the beginning of a name, too.
         if not any(known.startswith(option) for known in KNOWN):
             meant = did_you_mean(option, KNOWN, "Remove it, or look for its name in `sbatch --help`.")
             why = "sbatch refuses it, unless a plugin of this site has it"
@@ -299,7 +300,7 @@ def processor_findings(
 
 
 def _workers(subject: Subject) -> tuple[int, str]:
-    """The most that is written in the config or the program, and where."""
+    """Returns the largest number of loader workers in the config or the program, and its place."""
     for name in WORKERS:
         value = subject.config.params.get(name)
         if type(value) is int:
@@ -311,7 +312,7 @@ def _workers(subject: Subject) -> tuple[int, str]:
 
 
 def _share(subject: Subject, cluster: ClusterFacts) -> int:
-    """The CPUs of a node for each of its GPUs, in the partition of the job."""
+    """Returns the CPUs of a node divided by its GPUs, in the partition of the job."""
     names = cluster.asked(subject.config.resources.partition)
     found = [group.cpus // group.gpus for group in cluster.groups if group.partition in names and group.gpus]
     return min(found, default=0)

@@ -1,4 +1,4 @@
-"""Finding: what would go wrong, why, and what to change."""
+"""Finding: a mistake, its reason and its remedy."""
 
 from __future__ import annotations
 
@@ -12,20 +12,17 @@ LEVELS: tuple[Level, ...] = ("error", "warning", "hint")
 
 @dataclass(frozen=True)
 class Finding:
-    """error: the run would fail, or never start. warning: it would lose work or time. hint: it may.
-
-    `key`: of the config, or the name of a variable; `where`: file and line of it, empty for a default.
-    """
+    """error: the run would fail, or never start. warning: it would lose work or time. hint: it may do so."""
 
     level: Level
-    key: str
+    key: str  # a config key, or the name of a variable
     what: str
     why: str
     remedy: str
-    where: str = ""
+    where: str = ""  # file and line of `key`; empty for a default
 
 
 def place_of(key: str, sources: Mapping[str, str]) -> str:
-    """The place of a config key, or of the first key below it: `sweep.grid.params.lr` for `sweep`; empty for a
+    """Returns the place of a config key, or of the first key below it (`sweep.grid.params.lr` for `sweep`); empty for a
     default."""
     return sources.get(key) or next((place for name, place in sources.items() if name.startswith(f"{key}.")), "")

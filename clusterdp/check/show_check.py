@@ -1,4 +1,4 @@
-"""`clusterdp check`, as people and programs read it."""
+"""`clusterdp check`: prints the findings as text or as JSON."""
 
 from __future__ import annotations
 

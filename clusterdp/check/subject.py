@@ -1,4 +1,4 @@
-"""Subject: all that is looked at of a run that is to be submitted."""
+"""Subject: a run before its submit, with all facts that the checks need."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from clusterdp.rundir import RunDir, read_events
 from clusterdp.slurm.nodes import GPUS
 from clusterdp.slurm.quantities import megabytes_of, seconds_of
 
-if TYPE_CHECKING:  # `submit` looks at the room alone
+if TYPE_CHECKING:  # `submit` checks only the storage room
     from clusterdp.check.program import CodePlace, ProgramText
 
-MOST_NOTED, MOST = 2000, 20  # runs that are asked for their names, and that are looked at
+MOST_NOTED, MOST = 2000, 20  # runs whose names are compared, and runs whose folders are read
 
 
 @dataclass(frozen=True)
 class Subject:
-    """`sources`: where each value of the config stands. `elements`: of a sweep. `last`: the newest run of this name."""
+    """A run before its submit."""
 
     spec: ScriptSpec
-    sources: Mapping[str, str]
+    sources: Mapping[str, str]  # config key -> its place
     script: str = ""
-    elements: int = 1
-    last: LastRun | None = None
+    elements: int = 1  # number of elements of a sweep
+    last: LastRun | None = None  # the newest run with this name
     program: ProgramText | None = field(default=None, repr=False)
 
     @property
@@ -45,7 +45,7 @@ class Subject:
         return self.config.resources.nodes * self.spec.ranks_per_node
 
     def where(self, place: CodePlace) -> str:
-        """`pkg/train.py:7`, from the submit directory."""
+        """Returns `pkg/train.py:7`, for example, relative to the submit directory."""
         file, folder = place.file, self.spec.submit_dir
         return f"{file.relative_to(folder) if file.is_relative_to(folder) else file}:{place.line}"
 
@@ -82,7 +82,7 @@ class Subject:
 
     @cached_property
     def _memory(self) -> tuple[str, str, float, float]:
-        """(key, words, megabytes of a node, megabytes of what they are given for: a node, a CPU or a GPU)"""
+        """Returns (key, words, megabytes of a node, megabytes of the config's unit: a node, a CPU or a GPU)."""
         resources = self.config.resources
         if amount := megabytes_of(resources.mem or ""):
             return "resources.mem", f"{resources.mem}", amount, amount
@@ -114,7 +114,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class LastRun:
-    """`bytes`: of its largest checkpoint. `save_s`: how long its slowest save took; None if it is not on record."""
+    """`bytes`: size of its largest checkpoint. `save_s`: time of its slowest save; None if not on record."""
 
     path: Path
     bytes: int
@@ -122,7 +122,7 @@ class LastRun:
 
 
 def last_run(name: str, submit_dir: Path) -> LastRun | None:
-    """The last run of this name that was submitted from this folder. Stores are not asked."""
+    """Returns the last run with this name that was submitted from this folder. Does not read object stores."""
     return next(filter(None, map(_look, itertools.islice(_runs(name, submit_dir), MOST))), None)
 
 

@@ -1,13 +1,13 @@
 """The command line.
 
-command_line   `main`: from words to an exit code
+command_line   `main`: words in, exit code out
 arguments      each verb with its arguments
 sending        the verbs that submit a job
-verbs          all others
-named          what a word names: a run, a config
-parser         argparse, with each mistake told in one line
+verbs          all other verbs
+named          the run or the config that a word names
+parser         argparse with one line for each mistake
 completion     words on TAB, in bash, zsh and fish
-streams        stdout and stderr: UTF-8, without control characters, and closed without noise
+streams        stdout and stderr: UTF-8, without control characters, silent once they are closed
 local_cluster  `--cluster local`
 fake           `clusterdp fake`
 checkpoint     `clusterdp checkpoint`

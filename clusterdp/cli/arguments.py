@@ -19,7 +19,7 @@ EPILOG = """\
 RUN is a run folder, a job id, or nothing for the latest run of this folder; stop, cancel, resume, note and rm want it
 named."""
 
-SHARED: dict[str, dict[str, Any]] = {  # arguments of several verbs; the last word is the argument
+SHARED: dict[str, dict[str, Any]] = {  # arguments of several verbs; the last word of a key is the argument
     "config": {"metavar": "CFG.yaml"},
     "optional config": {"metavar": "CFG.yaml", "nargs": "?"},
     "overrides": {"nargs": "*", "default": [], "metavar": "key=value"},
@@ -35,25 +35,25 @@ MANY = ("overrides", "runs", "metrics")  # arguments that take any number of wor
 
 
 class Verb(NamedTuple):
-    """about: a line for --help. shared: arguments of SHARED that it takes. add: adds those of its own."""
+    """A verb of the command line."""
 
     name: str
     run: Callable[[argparse.Namespace], int] | None
-    about: str
+    about: str  # a line for --help
     example: str = ""
-    shared: Sequence[str] = ()
-    add: Callable[[CliParser], None] | None = None
+    shared: Sequence[str] = ()  # keys of SHARED
+    add: Callable[[CliParser], None] | None = None  # adds the verb's own arguments
 
 
 def read_options(words: Sequence[str]) -> argparse.Namespace:
-    """`verb` is the function to call with them."""
+    """Returns the options. `options.verb` is the function to call with them."""
     top = parser(words)
     try:
         options, rest = top.parse_known_args(words or ["--help"])
-    except SystemExit:  # of --help
+    except SystemExit:  # --help
         sys.stdout.flush()
         raise
-    # argparse takes a list of words in one place only: `submit cfg.yaml --watch lr=1` leaves lr=1 over.
+    # argparse takes a list of words in one place only: with `submit cfg.yaml --watch lr=1`, lr=1 is left over.
     many = next((name for name in MANY if name in options), "")
     if any(word.startswith("-") for word in rest) or (rest and not many):
         at = next((i for i, word in enumerate(rest) if word.startswith("-")), 0)
@@ -64,8 +64,8 @@ def read_options(words: Sequence[str]) -> argparse.Namespace:
 
 
 def parser(words: Sequence[str] | None = None) -> CliParser:
-    """The parser of any words, or of these alone: if they begin with a verb, the other verbs are left out, because all
-    of them take some milliseconds."""
+    """Returns a parser for any words, or for `words` alone. If these begin with a verb, the other verbs are left out,
+    because all verbs take some milliseconds."""
     top = CliParser(
         prog="clusterdp",
         description="One YAML file in; a multi-node PyTorch training out, on any Slurm cluster, that cannot lose work.",
@@ -127,7 +127,7 @@ def _logs(sub: CliParser) -> None:
 
 
 def _sweep(sub: CliParser) -> None:
-    sub.set_defaults(step=None, cluster="auto", watch=False)  # of --resume, which is as `resume` is
+    sub.set_defaults(step=None, cluster="auto", watch=False)  # for --resume, which calls resume_run()
     sub.add_argument("--by", metavar="METRIC", help="default: a test's or a validation's, else a loss")
     best = sub.add_mutually_exclusive_group()
     best.add_argument("--min", dest="lower", action="store_true", default=None, help="the lowest is best")

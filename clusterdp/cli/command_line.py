@@ -1,7 +1,7 @@
-"""`main`: from the words of a command line to an exit code.
+"""`main`: runs a command line, and returns its exit code.
 
 Exit codes: 0 done; 1 the job failed, check found an error, or checkpoints are bad or differ; 2 a mistake in the config
-or the words; 3 Slurm said no; 4 no such run, or not now; 5 checkpoints; 6 the ranks did not meet; 7 the fake cluster;
+or the words; 3 Slurm refused; 4 no such run, or not now; 5 checkpoints; 6 the ranks did not meet; 7 the fake cluster;
 130 Ctrl-C; 143 the job was cancelled.
 """
 
@@ -19,9 +19,9 @@ from clusterdp.errors import ClusterdpError, OutputError
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    # Imports and configs make objects that stay. Looking for garbage among them takes a tenth of the start of a verb.
+    # Imports and configs make objects that stay. A search for garbage among them takes a tenth of the start of a verb.
     gc.set_threshold(100_000)
-    atexit.register(gc.freeze)  # at its end the interpreter looks once more, 15 ms of a submit
+    atexit.register(gc.freeze)  # the interpreter searches again at its exit, 15 ms of a submit
     with streams.prepared():
         return _main(sys.argv[1:] if words is None else words)
 
@@ -36,7 +36,7 @@ def _main(words: Sequence[str]) -> int:
         options = read_options(words)
         debug = options.debug
         code: int = options.verb(options)
-        sys.stdout.flush()  # here, where a closed pipe can still be handled
+        sys.stdout.flush()  # a closed pipe can still be handled here
         return code
     except BrokenPipeError:  # `clusterdp logs | head`
         streams.abandon(sys.stdout)

@@ -1,7 +1,7 @@
-"""`--cluster local`: start a fake cluster, submit to it as to any other, follow the run, take the cluster down.
+"""`--cluster local`: starts a fake cluster, submits to it as to any other, follows the run, and stops the cluster.
 
-With `local.preempt_at` the job is preempted once on its way, so that a user sees before paying for GPUs that it comes
-back. The cluster's controller is quick (a requeued job may start after 1 s); grace times are real.
+With `local.preempt_at` the job is preempted once: the user sees that the job comes back before GPUs cost money. The
+cluster's controller is quick (a requeued job may start after 1 s); grace times are real.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def run(plan: Plan, send: Callable[[], Job]) -> int:
-    """`send` submits and returns the job. The result is the run's exit code."""
+    """Returns the run's exit code. `send` submits, and returns the job."""
     from clusterdp.fakeslurm.cluster import FakeCluster
     from clusterdp.fakeslurm.errors import FakeSlurmError
     from clusterdp.operate.status.follow import Pace
@@ -49,7 +49,7 @@ def run(plan: Plan, send: Callable[[], Job]) -> int:
 
 
 def run_sweep(plan: SweepPlan, send: Callable[[], SentSweep]) -> int:
-    """Likewise, for the elements of a sweep. A sweep is not rehearsed."""
+    """Does the same for the elements of a sweep, but without a preemption at `local.preempt_at`."""
     from clusterdp.fakeslurm.cluster import FakeCluster
     from clusterdp.fakeslurm.errors import FakeSlurmError
     from clusterdp.operate.sweep.watch import SweepPace, watch_sweep
@@ -68,8 +68,7 @@ def run_sweep(plan: SweepPlan, send: Callable[[], SentSweep]) -> int:
 
 
 def _rehearsal(config: Config, cluster: FakeCluster, job: Job) -> Callable[[int, int | None], None] | None:
-    """The function to call with each new step; None if there is nothing to rehearse, or it has been done in this
-    run."""
+    """Returns the function to call with each new step; None if no preemption is set, or the run has had it already."""
     from clusterdp.fakeslurm.errors import FakeSlurmError
 
     at = config.local.preempt_at

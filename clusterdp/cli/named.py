@@ -1,4 +1,4 @@
-"""The meaning of a word of the command line: a run, a config."""
+"""known_run(), named_run(), config_path(): the run or the config that a word of the command line names."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def known_run(word: str | None, sweeps: bool = False) -> RunDir:
-    """The run that is meant. What is asked about it is asked on its own cluster, if that is up here. sweeps: it may be
-    the folder of a sweep. RunError if it is one and may not."""
+    """Returns the run that `word` names, and makes this process use the run's own cluster, if that is up here. Raises
+    RunError for the folder of a sweep, unless `sweeps`."""
     from clusterdp.operate.find.find_run import find_run
     from clusterdp.operate.queue.run_cluster import put_on_path
     from clusterdp.rundir import is_sweep
@@ -31,8 +31,8 @@ def known_run(word: str | None, sweeps: bool = False) -> RunDir:
 
 
 def named_run(verb: str, word: str | None, others: Sequence[str] = (), sweeps: bool = False) -> RunDir:
-    """The run, for a verb that cannot be undone: it must be named, because the latest may not be the one that is meant.
-    ConfigError if it is not. `others`: the words after it."""
+    """Returns the run for a verb that cannot be undone. Raises ConfigError if `word` names no run, because the user may
+    not mean the latest run. `others`: the words after RUN."""
     missing = word is None or ("=" in word and not os.path.exists(word))
     if not missing:
         return known_run(word, sweeps)
@@ -44,7 +44,7 @@ def named_run(verb: str, word: str | None, others: Sequence[str] = (), sweeps: b
 
 
 def config_path(word: str) -> str:
-    """A file; or, away from a checkout, one of the configs that came with the package, as `configs/digits.yaml`."""
+    """Returns the path of a file, or of a config in the package: `configs/digits.yaml` outside a checkout."""
     if word == "-":
         raise ConfigError("-: a config is not read from the standard input. Name a YAML file.")
     is_ours = word.startswith("configs/") or not ("/" in word or word.endswith((".yaml", ".yml")))

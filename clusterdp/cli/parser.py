@@ -1,4 +1,4 @@
-"""CliParser: argparse whose errors are one line, as all of clusterdp's are: what is wrong, and what to type instead."""
+"""CliParser: argparse whose errors are one line, as all of clusterdp's errors are: the mistake, and the remedy."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class CliParser(argparse.ArgumentParser):
 
 
 def _missing(names: Sequence[str]) -> str:
-    """`RUN is`, `RUN twice is`, `RUN, METRIC are`."""
+    """Returns `RUN is`, `RUN twice is` or `RUN, METRIC are`, for example."""
     once = list(dict.fromkeys(names))
     if len(once) > 1:
         return f"{', '.join(once)} are"
@@ -62,5 +62,5 @@ def _missing(names: Sequence[str]) -> str:
 
 
 def _words(listed: str) -> list[str]:
-    """'a', 'b' (Python 3.11) or a, b (3.12)."""
+    """Returns the words in 'a', 'b' (Python 3.11) or a, b (3.12)."""
     return re.findall(r"[\w-]+", listed)

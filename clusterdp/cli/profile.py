@@ -1,6 +1,6 @@
-"""`clusterdp profile`: a short run of a job, and where its steps' time went, by rank and in words.
+"""`clusterdp profile`: runs some steps of a job, and prints how they used their time, by rank and in words.
 
-With --find, what was found by trying: the table of batch sizes or of numbers of workers, and which one to take.
+With --find, it tries batch sizes or numbers of workers, and prints their table and the best one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STEPS = {None: 50, "workers": 50, "batch-size": 20}
 
 
 def profile(options: argparse.Namespace, path: str, send: Callable[..., int]) -> int:
-    """send: submits a plan as `submit` does, and follows it."""
+    """Returns the run's exit code. send: submits a plan as `submit` does, and follows it."""
     from clusterdp import config
     from clusterdp.launch.plan import make_plan
 
@@ -38,7 +38,7 @@ def profile(options: argparse.Namespace, path: str, send: Callable[..., int]) ->
 
 
 def lines_of(run: Any) -> list[str]:
-    """The report of the newest attempt that has measured its steps. RunError if none has."""
+    """Returns the report of the newest attempt that has measured its steps. Raises RunError if no attempt has."""
     for attempt in reversed(run.attempts()):
         if attempt.times.exists():
             report = json.loads(read_plain(attempt.times))
@@ -49,6 +49,6 @@ def lines_of(run: Any) -> list[str]:
 
 
 def found_in(run: Any) -> list[str]:
-    """The lines of the newest attempt that has found something; none if no attempt has."""
+    """Returns the result of --find in the newest attempt that has one; empty if no attempt has."""
     files = [attempt.found for attempt in reversed(run.attempts()) if attempt.found.exists()]
     return list(json.loads(read_plain(files[0]))) if files else []

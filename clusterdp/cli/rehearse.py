@@ -1,4 +1,4 @@
-"""`clusterdp rehearse`: a job, made short, under each drill, on a fake cluster."""
+"""`clusterdp rehearse`: runs a shortened job with each drill, on a fake cluster or on the real one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add_to(sub: CliParser) -> None:
 
 
 def rehearse(options: argparse.Namespace) -> int:
-    """0 if no drill has failed or lost work, 1 if one has. One that did not land, or cannot be, is neither."""
+    """Returns 0, or 1 if a drill has failed or lost work. Drills that did not happen do not count."""
     from clusterdp.rehearse.drills.table import DRILLS
 
     if options.list:
@@ -52,7 +52,7 @@ def rehearse(options: argparse.Namespace) -> int:
     from clusterdp.wording import counted
 
     loaded = config.load(config_path(options.config), options.overrides)
-    plan = make_plan(loaded)  # what a submit would refuse
+    plan = make_plan(loaded)  # raises the errors of a submit
     drills = _chosen(options.only, loaded)
     folder = Path(loaded.run_dir or Path("runs", new_name(f"rehearsal-{loaded.name}"))).absolute()
     make_parent(folder, named=bool(loaded.run_dir))

@@ -1,4 +1,4 @@
-"""`clusterdp rm`: asks, and removes each run under its lock."""
+"""`clusterdp rm`: asks the user, and removes each run while it holds the run's lock."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from clusterdp.operate.output.formatting import shown_path, size
 
 
 def rm(options: argparse.Namespace) -> int:
-    """`options.runs` names one at least."""
+    """Removes the runs in `options.runs`, which names at least one. Returns the exit code."""
     code = 0
     removals: dict[Path, Removal] = {}
     for word in options.runs:
         try:
             each = plan_removal(word)
             removals[each.run.path] = each
-        except (RunError, SlurmError) as error:  # the others may go
+        except (RunError, SlurmError) as error:  # the other runs are removed
             streams.complain(error)
             code = error.exit_code
     if not removals:
@@ -50,12 +50,12 @@ def rm(options: argparse.Namespace) -> int:
 
 
 def _remove(removal: Removal) -> str:
-    """Returns what was done, in words."""
+    """Returns a message about the result."""
     run = removal.run
     if removal.rest:
         remove(run)
     else:
-        with RunLock(run):  # no resume begins meanwhile, nor has begun since
+        with RunLock(run):  # no resume can start now; check_over() finds one that has started before
             check_over(run)
             remove(run)
     stays = f"; its checkpoints stay in {removal.stays}" if removal.stays else ""

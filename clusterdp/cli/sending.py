@@ -55,7 +55,7 @@ def resume(options: argparse.Namespace) -> int:
 
 
 def resume_run(run: RunDir, options: argparse.Namespace) -> int:
-    """`options`: those of `clusterdp resume`."""
+    """Resumes the run. `options`: the options of `clusterdp resume`. Returns the exit code."""
     from clusterdp.launch.resume import changes_the_work, old_code, plan_again
     from clusterdp.launch.send.lock import RunLock
     from clusterdp.operate.change.resume_check import check_resumable, check_step, nothing_left
@@ -90,10 +90,10 @@ def again(options: argparse.Namespace) -> int:
 
 
 def send_plan(plan: Plan, options: argparse.Namespace, lock: RunLock | None = None) -> int:
-    """Submit, print the job, and follow it if asked. --cluster local always follows, because the cluster ends with this
-    process.
+    """Submits, prints the job, and follows the run with --watch. --cluster local always follows, because the cluster
+    ends with this process.
 
-    `lock`: of the run that is to be resumed, and released as soon as its job is submitted.
+    `lock`: the lock of the run to resume. It is released as soon as the job is submitted.
     """
     cluster = options.cluster
     if cluster == "auto":
@@ -112,7 +112,7 @@ def send_plan(plan: Plan, options: argparse.Namespace, lock: RunLock | None = No
             lock.release()
         else:
             job, taken = plan.carry_out()
-        from clusterdp.operate.find.run_index import remember  # the job may be starting already
+        from clusterdp.operate.find.run_index import remember  # late, because the job may start already
 
         remember(plan.run, [job.id])
         print(f"{'Resumed' if lock else 'Submitted'} job {job.id}: {plan.run.path}")

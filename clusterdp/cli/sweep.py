@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def submit(given: Given, options: argparse.Namespace) -> int:
-    """Submit, say what was submitted, and follow if asked, as for a single run."""
+    """Submits the sweep, prints its jobs, and follows it with --watch, as for a single run."""
     from clusterdp.check.at_submit import tell_errors
     from clusterdp.launch.sweep.plan import make_sweep_plan
 
@@ -58,7 +58,7 @@ def submit(given: Given, options: argparse.Namespace) -> int:
 
 
 def _print_plan(plan: SweepPlan, named: bool) -> None:
-    """The script, as it would be sent, on stdout; and what would run, and where, on stderr."""
+    """Prints the script on stdout, as sbatch would get it, and the elements and their folder on stderr."""
     from clusterdp.operate.output.terminal import exact
     from clusterdp.operate.sweep.elements import values_table
 
@@ -88,7 +88,7 @@ def _send(plan: SweepPlan) -> SentSweep:
 
 
 def status(run: RunDir, as_json: bool = False) -> int:
-    """`clusterdp status` of a sweep: how each element stands."""
+    """Prints the state of each element, for `clusterdp status` of a sweep."""
     from clusterdp.operate.output.formatting import Colour, shown_path
     from clusterdp.operate.output.terminal import width_of
     from clusterdp.operate.record.next_command import command_lines
@@ -108,7 +108,7 @@ def status(run: RunDir, as_json: bool = False) -> int:
 
 
 def sweep(options: argparse.Namespace, run: RunDir, resume: Resume) -> int:
-    """`clusterdp sweep`: the results, best first. resume: what `clusterdp resume` does with a run."""
+    """Prints the results, best first, for `clusterdp sweep`. resume: resumes a run as `clusterdp resume` does."""
     from clusterdp.operate.output.formatting import Colour
     from clusterdp.operate.output.terminal import filled, width_of
     from clusterdp.operate.sweep.elements import read_sweep, status_table, sweep_meant
@@ -140,7 +140,7 @@ def sweep(options: argparse.Namespace, run: RunDir, resume: Resume) -> int:
 
 
 def why(run: RunDir, as_json: bool) -> int:
-    """`clusterdp why` of a sweep: the reasons of all elements that wait or failed."""
+    """Prints the reasons of all elements that wait or failed, for `clusterdp why` of a sweep."""
     from clusterdp.operate.output.formatting import Colour, shown_path
     from clusterdp.operate.output.terminal import width_of
     from clusterdp.operate.record.run_state import NOT_DONE, RunState
@@ -188,7 +188,7 @@ def _print_headline(found: SweepStatus, colour: Colour) -> None:
 
 
 def _retry(found: SweepStatus, options: argparse.Namespace, resume: Resume) -> int:
-    """Those with a script of their own as `resume` does it, one by one; the others as arrays of the sweep's script."""
+    """Submits elements with their own script one by one, as `resume` does, and the others as arrays of the sweep."""
     from clusterdp.launch.resume import old_code
     from clusterdp.launch.send.lock import RunLock
     from clusterdp.launch.sweep.arrays import submit_again
@@ -219,7 +219,7 @@ def _retry(found: SweepStatus, options: argparse.Namespace, resume: Resume) -> i
 
 
 def _resume_best(ranking: Ranking, options: argparse.Namespace, resume: Resume) -> int:
-    """All are checked before the first is resumed."""
+    """Resumes the best elements. All are checked before the first one is resumed."""
     from clusterdp.operate.change.resume_check import check_resumable
 
     if not ranking.metric:

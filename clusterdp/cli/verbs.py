@@ -1,4 +1,4 @@
-"""The verbs that submit nothing: they look at runs, end them, or are about configs."""
+"""The verbs that submit nothing: they show runs, end runs, or show configs."""
 
 from __future__ import annotations
 

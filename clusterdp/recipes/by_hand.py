@@ -1,16 +1,16 @@
-"""Data parallelism by hand: what DistributedDataParallel does, in four numbered lines. LeNet on the digits.
+"""Data parallelism by hand: the work of DistributedDataParallel in four numbered lines. LeNet on the digits.
 
     clusterdp submit configs/by_hand.yaml --cluster local
     torchrun --nproc-per-node=2 -m clusterdp.recipes.by_hand epochs=5
     torchrun --nproc-per-node=2 -m clusterdp.recipes.by_hand averaging=ddp    # the same, to the last bit
 
-Every rank holds the whole model. Equal weights, plus equal updates, stay equal; so all that has to travel is the
-gradient, once a step. The mean of the ranks' gradients is the gradient of the mean loss over all of their samples, if
-each has as many: N ranks with b samples each do the step of one process with N*b.
+Every rank holds the whole model. Equal weights stay equal after equal updates. Therefore the ranks exchange only the
+gradient, once a step. The mean of the ranks' gradients is the gradient of the mean loss over all samples, if all ranks
+have the same number of samples: N ranks with b samples each do the step of one process with N*b samples.
 
-When to use it: to understand DDP, or where DDP is in the way: gradients that are to be changed before they are summed
-(compressed, clipped by rank, masked), parameters that not every rank has, an optimizer that wants the ranks' gradients
-one by one. Else use job.wrap(): DDP sends the first gradients while the backward pass still computes the others.
+Use it to understand DDP, or for work that DDP does not support: gradients that are changed before their sum
+(compressed, clipped by rank, masked), parameters that not every rank has, an optimizer that needs the gradient of each
+rank. Else use job.wrap(): DDP sends the first gradients while the backward pass still computes the others.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def main(
     lr: float = 0.02,
     step_delay_s: float = 0.0,
 ) -> float:
-    """Returns the accuracy on the held-out images. averaging: by_hand, or ddp. batch_size: of one rank.
+    """Returns the accuracy on the held-out images. averaging: by_hand, or ddp. batch_size: samples of one rank.
 
-    data: digits; or mnist, cifar10, folder, whose files lie at `path`. step_delay_s: for slow motion.
+    data: digits; or mnist, cifar10, folder, with files at `path`. step_delay_s: wait after each step, for slow motion.
     """
     if averaging not in ("by_hand", "ddp"):
         raise ConfigError(f"params.averaging: {averaging!r} is not known. Use by_hand or ddp.")
@@ -50,10 +50,10 @@ def main(
     net = LeNet(sets.channels, sets.classes).to(job.device)
     model: nn.Module = net
     if by_hand:
-        replicate(net)  # 1: all begin with rank 0's weights
+        replicate(net)  # 1: all ranks begin with rank 0's weights
     else:
         model = job.wrap(net)
-    loader = job.loader(sets.train, batch_size, drop_last=True)  # 2: each its share of the samples
+    loader = job.loader(sets.train, batch_size, drop_last=True)  # 2: each rank gets its share of the samples
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     criterion = nn.CrossEntropyLoss()
 
@@ -73,32 +73,32 @@ def main(
 
 
 def replicate(model: nn.Module) -> None:
-    """Copies rank 0's weights to every rank, because each has drawn its own, and buffers (BatchNorm's statistics)."""
+    """Copies rank 0's weights and buffers (BatchNorm's statistics) to every rank, which has drawn its own weights."""
     for tensor in model.state_dict().values():
         dist.broadcast(tensor, src=0)
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """The mean over all ranks, in place. Each rank must have the same gradients to offer."""
+    """Replaces the gradients by their mean over all ranks. All ranks must have gradients of the same parameters."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     flat = pack(gradients)
-    flat *= 1 / dist.get_world_size()  # before the sum, as DDP does: of halves, it cannot overflow
+    flat *= 1 / dist.get_world_size()  # before the sum, as in DDP: a sum of fp16 values could overflow
     dist.all_reduce(flat)
     unpack(flat, gradients)
 
 
 def pack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A single buffer of all gradients: an all-reduce costs a start-up time, which ten small ones would pay ten times.
+    """Returns one buffer with all gradients: an all-reduce has a start-up time, which ten small ones pay ten times.
 
-    The last one first, as DDP lays out its buckets. An all-reduce adds up each part of its buffer in another order of
-    ranks; over more than two, the last bit of a sum depends on where in the buffer it stands.
+    The last gradient is first, as in DDP's buckets. An all-reduce adds each part of its buffer in another order of
+    ranks. With more than two ranks, the last bit of a sum depends on its place in the buffer.
     """
     return torch.cat([tensor.flatten() for tensor in reversed(tensors)])
 
 
 @torch.no_grad()
 def unpack(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
-    """Into the tensors from which it was packed."""
+    """Copies the buffer into the tensors from which it was packed."""
     pieces = torch.split(flat, [tensor.numel() for tensor in reversed(tensors)])
     for tensor, piece in zip(reversed(tensors), pieces, strict=True):
         tensor.copy_(piece.view_as(tensor))
@@ -111,7 +111,7 @@ if __name__ == "__main__":
 
 
 class LeNet(nn.Module):
-    """LeCun et al., 1998, with ReLU and max-pooling. Takes bytes, a quarter of what floats would take to move."""
+    """LeCun et al., 1998, with ReLU and max-pooling. The input is bytes, a quarter of the data of floats."""
 
     def __init__(self, channels: int = 1, classes: int = 10) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""A small language model: a transformer of 110,000 parameters that learns to write Python's manual, by the character.
+"""A small language model: a transformer of 110,000 parameters that learns to write Python's manual by characters.
 
     clusterdp submit configs/characters.yaml --cluster local
     python -m clusterdp.recipes.characters epochs=2
     torchrun --nproc-per-node=2 -m clusterdp.recipes.characters path=novel.txt most=1000000
 
-With dropout, AdamW, clipping, and a schedule that warms up and then follows a cosine.
+The training has dropout, AdamW, clipping, and a schedule that warms up and then follows a cosine.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def main(
 ) -> float:
     """Returns the loss on the last tenth of the text, in nats a character. (By chance: the log of the alphabet's size.)
 
-    path: of a text file; None: Python's manual. most: characters of it. length: of what the model looks back on.
-    batch_size: of one rank. write: characters that it writes in the end.
+    path: a text file; None: Python's manual. most: characters that are read. length: characters of the model's input.
+    batch_size: windows of one rank. write: characters that the model writes at the end.
     """
     text = Text(read_text(path), most)
     train_set, held_out = text.split(length)
@@ -75,7 +75,7 @@ def summed_loss(logits: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
 
 
 class TransformerBlock(nn.Module):
-    """Attention to what came before, then a layer for each character by itself; both add to what they are given."""
+    """Attention to earlier characters, then a layer for each single character. Both layers add to their input."""
 
     def __init__(self, width: int, heads: int, dropout: float):
         super().__init__()
@@ -96,7 +96,7 @@ class TransformerBlock(nn.Module):
 
 
 class Writer(nn.Module):
-    """For each character, the logits of the next one."""
+    """The model. Its output is the logits of the next character, for each character."""
 
     def __init__(
         self, alphabet: int, length: int, width: int = 64, layers: int = 2, heads: int = 4, dropout: float = 0.05
@@ -117,7 +117,7 @@ class Writer(nn.Module):
 
     @torch.no_grad()
     def write(self, start: list[int], characters: int, seed: int = 0) -> list[int]:
-        """The text that follows on `start`, drawn by chance from a stream of its own."""
+        """Returns the text after `start`, drawn with its own random generator."""
         device = self.head.weight.device
         chance = torch.Generator().manual_seed(seed)
         codes = list(start)

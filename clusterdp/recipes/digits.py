@@ -4,8 +4,8 @@
     python -m clusterdp.recipes.digits epochs=5
     torchrun --nproc-per-node=2 -m clusterdp.recipes.digits epochs=5
 
-It has what makes an exact resume hard: dropout (RNG of each rank), BatchNorm (buffers), fp16 with a GradScaler whose
-scale moves, momentum, a schedule, an order of data, and gradients of more than one DDP bucket.
+It has all that makes an exact resume hard: dropout (RNG of each rank), BatchNorm (buffers), fp16 with a GradScaler
+whose scale changes, momentum, a schedule, an order of data, and gradients of more than one DDP bucket.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(
     workers: int = 0,
     step_delay_s: float = 0.0,
 ) -> float:
-    """Returns the accuracy on the held-out images. batch_size: of one rank. step_delay_s: for slow motion."""
+    """Returns the accuracy on the held-out images. batch_size: images of one rank. step_delay_s: wait after a step."""
     train_set, test_set = load_digits()
     net = Net()
     model = job.wrap(net, bucket_cap_mb=0.5)
@@ -80,7 +80,7 @@ class Net(nn.Module):
 
 
 def load_digits() -> tuple[TensorDataset, TensorDataset]:
-    """Training and held-out images."""
+    """Returns the training images and the held-out images."""
     rows = table("digits.csv.gz")
     images, labels = rows[:, :64].reshape(-1, 1, 8, 8) / 16, rows[:, 64].long()
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))

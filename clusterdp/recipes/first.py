@@ -1,4 +1,4 @@
-"""A training to begin with: put your own model and data in place of these.
+"""A training to begin with: replace its model and its data by your own.
 
 clusterdp submit train.yaml --cluster local       # here, on a fake cluster
 clusterdp submit train.yaml params.lr=0.01        # on Slurm
@@ -13,7 +13,7 @@ from clusterdp.train import JobHandle, worker
 
 
 def main(job: JobHandle, lr: float = 0.02, epochs: int = 20, batch_size: int = 32) -> float:
-    """Runs on every rank. The arguments are `params:` of the config; batch_size is one rank's."""
+    """Runs on every rank. The arguments are `params:` of the config. batch_size: samples of one rank."""
     points = torch.linspace(-3, 3, 4096)[:, None]
     data = TensorDataset(points, torch.sin(2 * points))
     model = job.wrap(nn.Sequential(nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 1)))  # on job.device, in DDP
@@ -21,7 +21,7 @@ def main(job: JobHandle, lr: float = 0.02, epochs: int = 20, batch_size: int = 3
     loader = job.loader(data, batch_size)  # this rank's share of the samples
     criterion = nn.MSELoss()
 
-    # The state given to the loop is saved, and restored when the job goes on after a preemption, at the same step.
+    # The loop saves this state. After a preemption, the job restores the state and continues at the same step.
     loop = job.loop(loader, {"model": model, "optimizer": optimizer}, epochs=epochs)
     for x, y in loop:
         optimizer.zero_grad()

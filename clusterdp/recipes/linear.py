@@ -1,9 +1,9 @@
-"""Linear regression on a real set: how the diabetes of 442 people went on, from ten measurements of each.
+"""Linear regression on real data: the progress of diabetes in 442 people, from ten measurements of each.
 
     clusterdp submit configs/linear.yaml --cluster local
     python -m clusterdp.recipes.linear epochs=20
 
-The smallest training there is, and the only one whose best end is known beforehand: least squares, in closed form.
+This is the smallest training, and the only one whose best result is known in advance: least squares, in closed form.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from clusterdp.train import JobHandle
 
 
 def main(job: JobHandle, epochs: int = 60, batch_size: int = 16, lr: float = 0.05, step_delay_s: float = 0.0) -> float:
-    """Returns by how much the squared error is above that of least squares, as a share of it. batch_size: of a rank."""
+    """Returns the excess of the squared error over least squares, as a share of the latter. batch_size: of one rank."""
     features, target = diabetes()
     net = nn.Linear(features.shape[1], 1)
     model = job.wrap(net)
@@ -48,13 +48,13 @@ def main(job: JobHandle, epochs: int = 60, batch_size: int = 16, lr: float = 0.0
 
 
 def squared_error(net: nn.Module, features: torch.Tensor, target: torch.Tensor) -> float:
-    """The mean over all. For a standardised target it is the unexplained share of the variance."""
+    """Returns the mean squared error. For a standardised target, this is the unexplained share of the variance."""
     with torch.no_grad():
         return float((net.cpu()(features)[:, 0] - target).square().mean())
 
 
 def least_squares(features: torch.Tensor, target: torch.Tensor) -> float:
-    """The least that any line can reach."""
+    """Returns the smallest mean squared error of a linear model."""
     columns = torch.cat([features, torch.ones(len(features), 1)], dim=1).double()
     solved: Any = torch.linalg.lstsq(columns, target.double()[:, None])
     return float((columns @ solved.solution - target.double()[:, None]).square().mean())

@@ -1,16 +1,16 @@
-"""The form before all-reduce: one rank, the parameter server, collects the gradients and hands out the new weights.
+"""A parameter server, as used before all-reduce: one rank collects the gradients, and sends the new weights.
 
     clusterdp submit configs/parameter_server.yaml --cluster local
     torchrun --nproc-per-node=2 -m clusterdp.recipes.parameter_server epochs=5
 
-The server waits for all ranks, and a step is the same as by all-reduce. Only the server has an optimizer. It trains as
-well, so that it works with any number of ranks.
+The server waits for all ranks, and a step is the same as with all-reduce. Only the server has an optimizer. The server
+trains as well: the recipe works with any number of ranks.
 
-When to use it: when the optimizer is what does not fit (its state, two or three times the weights, is in one place
-only, perhaps in the memory of a CPU), or one place must see every rank's gradient by itself (to drop the one that is
-out of line, to add noise for privacy). It does not scale: all gradients go through the server's one link, N times the
-model a step, and all others wait for it. An all-reduce sends twice the model over each link, however many ranks. To
-spread an optimizer's state over the ranks, FSDP is the better way.
+Use it if the optimizer's state is too large (two or three times the weights, on the server only, perhaps in the memory
+of a CPU), or if one rank must see the gradient of each rank (to drop an outlier, to add noise for privacy). It does not
+scale: all gradients go through the server's one link, N times the model a step, and all other ranks wait for it. An
+all-reduce sends twice the model over each link, for any number of ranks. FSDP is a better way to distribute an
+optimizer's state over the ranks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from clusterdp.recipes.data import images as data_images
 from clusterdp.recipes.results import accuracy, digest, report
 from clusterdp.train import JobHandle
 
-SERVER = 0  # its rank
+SERVER = 0  # rank of the server
 
 
 def main(
@@ -41,7 +41,7 @@ def main(
     lr: float = 0.02,
     step_delay_s: float = 0.0,
 ) -> float:
-    """Returns the accuracy on the held-out images. The parameters are those of by_hand."""
+    """Returns the accuracy on the held-out images. See by_hand.main() for the parameters."""
     sets = data_images.load(data, path)
     model = LeNet(sets.channels, sets.classes).to(job.device)
     replicate(model)
@@ -65,18 +65,18 @@ def main(
 
 
 class ParameterServer:
-    """On rank 0 it has the optimizer; on the others, nothing. All call step()."""
+    """Only rank 0 has the optimizer. All ranks call step()."""
 
-    per_rank = True  # what rank 0 saves is nobody else's
+    per_rank = True  # the state of rank 0 belongs to no other rank
 
     def __init__(self, model: nn.Module, lr: float, momentum: float):
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.parameters = list(model.parameters())
         self.optimizer = torch.optim.SGD(self.parameters, lr=lr, momentum=momentum) if self.rank == SERVER else None
-        self.steps = 0  # that it has handed out
+        self.steps = 0  # number of sent updates
 
     def step(self) -> None:
-        """Every rank's gradients go to the server, and come back as its new weights."""
+        """Sends every rank's gradients to the server, and the server's new weights to every rank."""
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         flat = pack(gradients)
         parts = [torch.empty_like(flat) for _ in range(self.ranks)] if self.optimizer else None
@@ -100,7 +100,7 @@ class ParameterServer:
 
 
 def check_updates(made: int, expected: int) -> None:
-    """A checkpoint gives a rank its own state only if there are as many ranks as when it was saved."""
+    """Raises StateError after a resume with another number of ranks: a checkpoint then restores no state per rank."""
     if made != expected:
         raise StateError(
             f"server: it has made {made} updates, and should have made {expected}: what it had was saved by another "

@@ -1,12 +1,12 @@
-"""Matrix products and a linear regression on the CPU, and beside it on the GPU where there is one: a table of times.
+"""Matrix products and a linear regression, timed on the CPU and on the GPU, if there is one: a table of times.
 
     clusterdp submit configs/products.yaml --cluster local
     python -m clusterdp.recipes.products rounds=5
 
-What to look for: a GPU is for work that comes in large pieces. Each call to it costs some microseconds before anything
-is computed, and a small product, or the ten columns of the regression, has no more than that to do.
+The table shows that a GPU is for large pieces of work. Each call of the GPU costs some microseconds before it computes,
+and a small product, or the ten columns of the regression, needs no more time than that.
 
-It trains nothing, but it measures in rounds, and what it has measured is state: after a preemption it goes on.
+The recipe trains nothing, but it measures in rounds, and the times are its state: it continues after a preemption.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ DESCENT = 100  # steps of the regression
 
 
 def main(job: JobHandle, rounds: int = 5, least_s: float = 0.2, largest: int = SIZES[-1]) -> float:
-    """Returns the largest error of a product, relative to the product in float64. least_s: that each figure is
-    measured for, in each round; the best round counts. largest: rows of the last product, on each device."""
+    """Returns the largest error of a product, relative to the product in float64. least_s: time of each measurement in
+    each round, at least; the best round counts. largest: rows of the last product, on each device."""
     devices = ["cpu", *(["cuda"] if job.device.type == "cuda" else [])]
     works: dict[str, tuple[Callable[[], Any], float]] = {}
     for device in devices:
@@ -48,13 +48,13 @@ def main(job: JobHandle, rounds: int = 5, least_s: float = 0.2, largest: int = S
 
 
 def product(size: int, device: str) -> tuple[Callable[[], Any], float]:
-    """The product to measure, and its floating point operations."""
+    """Returns the product to measure, and the number of its floating point operations."""
     a, b = (torch.randn(size, size, device=device) for _ in range(2))
     return lambda: a @ b, 2.0 * size**3
 
 
 def regression(device: str) -> tuple[Callable[[], Any], float]:
-    """Steps of gradient descent on the diabetes set, all 442 rows at once."""
+    """Returns steps of gradient descent on the diabetes set, all 442 rows at once, and their number of operations."""
     features, target = (part.to(device) for part in diabetes())
     rows, columns = features.shape
 
@@ -68,13 +68,13 @@ def regression(device: str) -> tuple[Callable[[], Any], float]:
 
 
 def seconds(work: Callable[[], Any], least_s: float) -> float:
-    """The seconds of one call, on average over at least so long. The first calls set things up and do not count."""
+    """Returns the mean seconds of a call, measured for at least least_s. The first calls do not count."""
     timer = Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
     return timer.blocked_autorange(min_run_time=least_s).mean
 
 
 def error(size: int, device: str) -> float:
-    """The error of a product in float32, relative to the same in float64."""
+    """Returns the error of a product in float32, relative to the product in float64."""
     chance = torch.Generator().manual_seed(0)
     a, b = (torch.randn(size, size, generator=chance) for _ in range(2))
     right = a.double() @ b.double()
@@ -82,7 +82,7 @@ def error(size: int, device: str) -> float:
 
 
 class Table:
-    """The best time of each work. Each rank has measured its own."""
+    """The best time of each work. Each rank has its own times."""
 
     per_rank = True
 
@@ -94,7 +94,7 @@ class Table:
         self.rows[name] = (best, flops / best / 1e9)
 
     def text(self, devices: list[str]) -> str:
-        """A row for each work, the devices side by side."""
+        """Returns the table with a row for each work, and the devices side by side."""
         works = dict.fromkeys(name.partition("/")[0] for name in self.rows)
         lines = [f"{'':16}" + "".join(f"{device:>12} {'GFLOP/s':>9}" for device in devices)]
         for work in works:

@@ -18,7 +18,7 @@ EVALUATED_AT_ONCE = 64
 
 
 def accuracy(job: JobHandle, loop: Loop[Any], model: nn.Module, test_set: Any) -> float:
-    """The share of images that it names right; test_set: of (image, label)."""
+    """Returns the share of images with a correct result, over all ranks. test_set: pairs (image, label)."""
     return total(job, loop, model, test_set, lambda logits, labels: (logits.argmax(1) == labels).sum()) / len(test_set)
 
 
@@ -26,7 +26,7 @@ Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def total(job: JobHandle, loop: Loop[Any], model: nn.Module, test_set: Any, score: Score) -> float:
-    """The sum of score(outputs, targets) over all batches of the set, of which each rank takes every N-th sample."""
+    """Returns the sum of score(outputs, targets) over all ranks. Each of N ranks takes every N-th sample."""
     sums = torch.zeros((), device=job.device)
     model.eval()
     with torch.no_grad():
@@ -44,7 +44,7 @@ def _shares(job: JobHandle, test_set: Any) -> Iterator[Any]:
 
 
 def report(job: JobHandle, loop: Loop[Any], name: str, reached: float, at_least: float = 0.0, **more: Any) -> float:
-    """Logs and prints the accuracy, and returns it. more: to log. TrainError if it is below at_least."""
+    """Logs, prints and returns the accuracy. more: other values to log. Raises TrainError below `at_least`."""
     job.log(test_accuracy=reached, **more)
     if job.rank == 0:
         print(f"{name}: test accuracy {reached:.4f} after {loop.step} steps", flush=True)
@@ -54,7 +54,7 @@ def report(job: JobHandle, loop: Loop[Any], name: str, reached: float, at_least:
 
 
 def digest(*things: Any) -> str:
-    """The digest of every bit of their state: two runs that end with the same one have done the same."""
+    """Returns a digest of every bit of the states. Runs that end with the same digest have done the same."""
     hash_ = hashlib.sha256()
     for thing in things:
         _add(hash_, thing.state_dict())

@@ -1,9 +1,9 @@
-"""The digits from tar files, as WebDataset has them: each file is read by one rank and one of its workers.
+"""The digits from tar files in WebDataset's format: one rank, and one of its workers, reads each file.
 
     clusterdp submit configs/shards.yaml --cluster local
     python -m clusterdp.recipes.shards epochs=2 path='data/train-*.tar'
 
-When to use it: where there are too many samples for a file each, or they lie where only reading in a row is fast.
+Use it if there are too many samples for a file each, or if only sequential reads of the storage are fast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from clusterdp.recipes.results import accuracy, digest, report
 from clusterdp.recipes.techniques import layers
 from clusterdp.train import JobHandle, Shards, read_tar
 
-FILES = 7  # uneven over any number of ranks but one, and of uneven sizes
+FILES = 7  # uneven over 2 to 6 ranks, and with different sizes
 
 
 def main(
@@ -36,8 +36,8 @@ def main(
     batches: int | None = None,
     at_least: float = 0.0,
 ) -> float:
-    """Returns the accuracy on the held-out images. path: of tars with `pix` (64 bytes) and `cls` (a digit); None: the
-    digits of scikit-learn are written into the run folder first. batches: of a rank in an epoch."""
+    """Returns the accuracy on the held-out images. path: tar files with `pix` (64 bytes) and `cls` (a digit); None: the
+    recipe first writes scikit-learn's digits into the run folder. batches: number for each rank in an epoch."""
     train_set, test_set = load_digits()
     net = layers()
     model = job.wrap(net)
@@ -59,13 +59,13 @@ def main(
 
 
 def decode(sample: dict[str, Any]) -> tuple[torch.Tensor, int]:
-    """With a little noise, which is the same whichever worker of whichever attempt reads the sample."""
+    """Returns (pixels, digit) with a little noise, which does not depend on the worker or the attempt."""
     pixels = torch.frombuffer(bytearray(sample["pix"]), dtype=torch.uint8).reshape(1, 8, 8) / 16
     return pixels + 0.05 * torch.randn(1, 8, 8), int(sample["cls"])
 
 
 def written(job: JobHandle, data: TensorDataset) -> Path:
-    """Collective. The pattern of the files."""
+    """Writes the files on rank 0. Returns their pattern. Collective: all ranks call it."""
     if job.run_dir is None:
         raise ConfigError("path: there is no run folder to write the digits to. Name tars, or set CLUSTERDP_RUN_DIR.")
     folder = job.run_dir / "shards"
@@ -73,10 +73,10 @@ def written(job: JobHandle, data: TensorDataset) -> Path:
         folder.mkdir(exist_ok=True)
         begin = 0
         for number in range(FILES):
-            end = begin + len(data) * (number + 1) * 2 // (FILES * (FILES + 1))  # each is larger than the one before
+            end = begin + len(data) * (number + 1) * 2 // (FILES * (FILES + 1))  # the sizes rise
             _write(folder / f"train-{number}.tar", data, range(begin, end if number + 1 < FILES else len(data)))
             begin = end
-    job.group.agree(0)  # nobody looks before they are there
+    job.group.agree(0)  # no rank reads before the files exist
     return folder / "train-*.tar"
 
 

@@ -1,4 +1,4 @@
-"""The digits once more, with every technique that a config can ask for; TECHNIQUES.md says when to use which.
+"""The digits with every technique that a config can choose. TECHNIQUES.md explains when to use each.
 
 clusterdp submit configs/fsdp.yaml --cluster local
 clusterdp submit configs/amp.yaml --cluster local train.amp.level=O3 train.amp.loss_scale=128
@@ -28,11 +28,11 @@ def main(
     split: bool = False,
     at_least: float = 0.0,
 ) -> float:
-    """Returns the accuracy on the held-out images. batch_size: of one rank, in one backward pass. lr: for 32 images."""
+    """Returns the accuracy on the held-out images. batch_size: of a rank and a backward pass. lr: for 32 images."""
     train_set, test_set = load_digits()
     net: nn.Module = layers()
     if split:
-        devices = job.devices if len(job.devices) > 1 else job.devices * 2  # on a laptop, both parts on the CPU
+        devices = job.devices if len(job.devices) > 1 else job.devices * 2  # else both parts on one device
         net = ModelParallel(*in_parts(layers(), len(devices)), devices=devices)
     model = job.wrap(net)
     batch = job.batch_size(batch_size)
@@ -73,7 +73,7 @@ def main(
 
 
 def layers() -> nn.Sequential:
-    """In a row, so that it can be cut anywhere."""
+    """Returns the layers as a sequence, which in_parts() can cut anywhere."""
     return nn.Sequential(Stem(), Block(), Block(), Block(), nn.Linear(128, 10))
 
 
@@ -104,7 +104,8 @@ class Block(nn.Module):
 
 @torch.no_grad()
 def evaluate(job: JobHandle, loop: Loop[Any], model: nn.Module, test_set: TensorDataset) -> float:
-    """All ranks have the same number of batches, if need be of the same images: FSDP gathers weights in each."""
+    """Returns the accuracy. All ranks have the same number of batches, because FSDP gathers weights in each; some
+    images may repeat."""
     model.eval()
     each = -(-len(test_set) // job.world_size)
     mine = torch.arange(job.rank * each, (job.rank + 1) * each)
@@ -119,7 +120,7 @@ def evaluate(job: JobHandle, loop: Loop[Any], model: nn.Module, test_set: Tensor
 
 
 def digest(job: JobHandle, loop: Loop[Any]) -> str:
-    """The digest of every bit that all ranks have, except BatchNorm's statistics, of which rank 0's are saved."""
+    """Returns a digest of every bit on all ranks, except BatchNorm's statistics, which only rank 0 saves."""
     model, *others = (loop.state[name] for name in ("model", "optimizer", "amp"))
     parameters = [parameter.detach() for parameter in model.parameters()]
     mine = hashlib.sha256(repr(_plain([parameters, [thing.state_dict() for thing in others]])).encode()).hexdigest()

@@ -1,7 +1,7 @@
 """The cluster by Slurm's answers, and whether the job fits.
 
-cluster_facts  what Slurm says of the cluster
-limits         what a partition allows, arrays
-accounting     what the QOS of the partition, that of the job and the accounts allow
-nodes          whether nodes of that shape exist
+cluster_facts  Slurm's answers about the cluster
+limits         the limits of partitions and arrays
+accounting     the limits of the partition's QOS, the job's QOS and the accounts
+nodes          whether nodes of the requested shape exist
 """

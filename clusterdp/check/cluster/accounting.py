@@ -1,4 +1,4 @@
-"""The limits of accounting: the QOS of the partition, that of the job, and the accounts."""
+"""The limits of accounting: of the partition's QOS, the job's QOS and the accounts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clusterdp.wording import counted, did_you_mean
 
 WAITS = "the job waits for ever"
 ANOTHER = "Name another account or QOS."
-# For each resource that a job asks for in all: the limit, and for whom it holds.
+# Limits on a resource of the whole job -> the jobs that count together
 MOST = {
     "MaxTRES": "",
     "MaxTRESPU": " for each user",
@@ -41,7 +41,7 @@ def accounting_findings(subject: Subject, cluster: ClusterFacts, partition: str)
 
 @dataclass(frozen=True)
 class Size:
-    """How much of a TRES a job asks for. `words`: `16 CPUs`."""
+    """The amount of a TRES that a job asks for. `words`: `16 CPUs`."""
 
     key: str
     count: float
@@ -50,15 +50,15 @@ class Size:
 
 @dataclass(frozen=True)
 class Limits:
-    """Those that hold for the job in one partition."""
+    """The limits for the job in one partition."""
 
     subject: Subject
     cluster: ClusterFacts
     partition: str
 
     def of(self, kind: str, tres: str = "") -> list[tuple[str, str]]:
-        """(whose, value) of `MaxWall`, or of `node` in `MaxTRES`. The first QOS that has the limit decides. Without a
-        limit of a QOS, the limits of all accounts hold. https://slurm.schedmd.com/resource_limits.html#hierarchy"""
+        """Returns (whose, value) of `MaxWall`, or of `node` in `MaxTRES`. The first QOS with the limit decides. Without
+        one, the limits of all accounts hold. https://slurm.schedmd.com/resource_limits.html#hierarchy"""
         resources, cluster = self.subject.config.resources, self.cluster
         named = [(f"the QOS {name}", cluster.qos.get(name, {})) for name in cluster.qos_of(resources, self.partition)]
         if of_qos := _with_value(named, kind, tres):
@@ -75,7 +75,7 @@ class Limits:
         return "the job is refused (DenyOnLimit)" if denies else WAITS
 
     def sizes(self, nodes: int) -> dict[str, Size]:
-        """By TRES, what the job takes on so many of its nodes. Memory only where it is asked for."""
+        """Returns TRES -> the amount that the job takes on so many nodes. Memory only if the job asks for it."""
         subject = self.subject
         gpus, megabytes = nodes * subject.gpus_per_node, nodes * subject.memory_mb
         found = {
@@ -91,7 +91,7 @@ class Limits:
         return found
 
     def _cpus(self, nodes: int) -> Size:
-        """Those that are asked for, or all of the smallest nodes, if no other job may share them."""
+        """Returns the requested CPUs, or all CPUs of the smallest nodes if no other job may share the nodes."""
         is_exclusive = self.subject.config.resources.exclusive
         asked, whole = nodes * self.subject.cpus_per_node, 0
         if is_exclusive or self.cluster.partitions.get(self.partition, {}).get("OverSubscribe") == "EXCLUSIVE":
@@ -137,7 +137,7 @@ def _of_size(subject: Subject, limits: Limits) -> Iterator[Finding]:
 
 
 def _count(said: str) -> float:
-    """A limit as a number; memory in megabytes. Other text is NaN, which limits nothing."""
+    """Returns a limit as a number, memory in megabytes. Other text is NaN, which limits nothing."""
     amount = megabytes_of(said)
     return math.nan if amount is None else amount
 
@@ -157,8 +157,8 @@ def _of_number(subject: Subject, limits: Limits) -> Iterator[Finding]:
 
 
 def _of_minutes(subject: Subject, limits: Limits) -> Iterator[Finding]:
-    """Whether a job may take what it asks for in all of its time. How much of a budget for all jobs is used is not
-    looked at; a single job is measured by it where `safe` is enforced (_validate_tres_usage_limits in acct_policy.c).
+    """Yields a finding if the resources x time of the job exceed a limit. The used part of a budget for all jobs is not
+    considered; with `safe`, Slurm compares a single job with the budget (_validate_tres_usage_limits in acct_policy.c).
     """
     if subject.time_s is None:
         return
@@ -197,7 +197,7 @@ def partition_access(
 
 
 def my_groups() -> set[str]:
-    """Empty where they have no names."""
+    """Returns the names of the user's groups; empty if a group has no name."""
     try:
         return {grp.getgrgid(number).gr_name for number in {os.getegid(), *os.getgroups()}}
     except KeyError:
@@ -205,8 +205,8 @@ def my_groups() -> set[str]:
 
 
 def _of_account(cluster: ClusterFacts, account: str, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
-    """DenyAccounts counts for nothing where AllowAccounts is set, and from 23.02 on both do where no associations are
-    enforced (part_policy_valid_acct in src/slurmctld/partition_mgr.c)."""
+    """Yields findings by AllowAccounts and DenyAccounts. Slurm ignores DenyAccounts if AllowAccounts is set, and since
+    23.02 both if no associations are enforced (part_policy_valid_acct in src/slurmctld/partition_mgr.c)."""
     if cluster.release >= (23, 2) and not cluster.enforces("associations"):
         return
     key, allowed, denied = "resources.account", limits.get("AllowAccounts", "ALL"), limits.get("DenyAccounts", "")
@@ -221,7 +221,7 @@ def _of_account(cluster: ClusterFacts, account: str, name: str, limits: Mapping[
 
 
 def _is_enforced(cluster: ClusterFacts) -> bool:
-    """Under NO, 22.05 asks nothing of a job whose account it does not know."""
+    """Returns whether Slurm checks the account: with EnforcePartLimits=NO, 22.05 checks no account that it lacks."""
     return cluster.knows_me or cluster.settings.get("EnforcePartLimits") != "NO"
 
 
@@ -230,7 +230,7 @@ def _of_qos(cluster: ClusterFacts, qos: str, name: str, limits: Mapping[str, str
     if allowed not in ALL and cluster.is_stranger:
         yield Finding("error", "resources.partition", f"{name} has AllowQos={allowed}", STRANGER, "Name another.")
     elif not cluster.has_accounting:
-        return  # 22.05 starts the job: it knows no QOS
+        return  # 22.05 starts the job, because it has no QOS
     elif qos and allowed not in ALL and qos not in allowed.split(","):
         yield Finding("error", key, f"{qos} may not use {name}: AllowQos={allowed}", REFUSED, NAMED)
     elif qos and allowed in ALL and qos in denied.split(",") and cluster.knows_me:
@@ -239,7 +239,7 @@ def _of_qos(cluster: ClusterFacts, qos: str, name: str, limits: Mapping[str, str
 
 
 def accounting_access(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Whether the account and the QOS are mine."""
+    """Yields findings for an account or a QOS that the user may not use."""
     resources = subject.config.resources
     mine = list(dict.fromkeys(each.account for each in cluster.associations))
     if resources.account and mine and resources.account not in mine and cluster.enforces("associations"):

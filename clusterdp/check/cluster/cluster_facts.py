@@ -1,4 +1,4 @@
-"""ClusterFacts: what Slurm says of the cluster, asked once."""
+"""ClusterFacts: Slurm's answers about the cluster, asked once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from clusterdp.slurm.nodes import NodeGroup
 from clusterdp.slurm.quantities import seconds_of
 
 T = TypeVar("T")
-TIMEOUT_S = 10.0  # for each question
-CRED_EXPIRE_S = 120.0  # where AuthInfo says nothing
-MOST_LEVELS = 8  # of accounts below accounts
-# The words of AccountingStorageEnforce by which each is enforced: some imply others.
+TIMEOUT_S = 10.0  # for each command
+CRED_EXPIRE_S = 120.0  # if AuthInfo has no cred_expire
+MOST_LEVELS = 8  # levels of accounts below accounts
+# Words of AccountingStorageEnforce that enforce each kind: some words imply others.
 ENFORCING = {
     "associations": {"associations", "limits", "safe", "qos", "wckeys", "all"},
     "limits": {"limits", "safe", "all"},
@@ -28,26 +28,25 @@ ENFORCING = {
 }
 
 
-ALL = ("ALL", "(null)", "")  # of AllowAccounts and the like
+ALL = ("ALL", "(null)", "")  # values of AllowAccounts and similar keys that allow all
 
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """Empty where Slurm was not asked, or does not answer; `silent` names what did not. is_stranger: accounting has no
-    association of mine."""
+    """Fields are empty if Slurm was not asked, or did not answer."""
 
     groups: Sequence[NodeGroup] = ()
     partitions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     associations: Sequence[Association] = ()
-    is_stranger: bool = False
+    is_stranger: bool = False  # accounting has no association of this user
     qos: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    accounts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # the GROUP_LIMITS of the job's and above
-    silent: tuple[str, ...] = ()
-    other: str = ""  # what names another cluster than this one, which then was not asked
+    accounts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # GROUP_LIMITS of the account and above
+    silent: tuple[str, ...] = ()  # commands that did not answer
+    other: str = ""  # the setting that names another cluster; Slurm was not asked then
 
     def asked(self, names: str | None) -> list[str]:
-        """The partitions of a job that names these, or none."""
+        """Returns the partitions of a job: `names`, or the default partitions if it names none."""
         if names:
             return names.split(",")
         return [name for name, limits in self.partitions.items() if limits.get("Default") == "YES"]
@@ -58,25 +57,25 @@ class ClusterFacts:
         return self.settings.get("JobSubmitPlugins", "") not in ("", "(null)")
 
     def account_of(self, resources: ResourcesConfig) -> str:
-        """The one that is named, or my default one; empty where a plugin of the site may choose it."""
+        """Returns the named account, or the user's default; empty if a plugin of the site may choose it."""
         if resources.account or self.has_plugins:
             return resources.account or ""
         accounts = {each.account for each in self.associations}
         return next((each.account for each in self.associations if each.is_default or len(accounts) == 1), "")
 
     def association_of(self, resources: ResourcesConfig, partition: str) -> Association | None:
-        """By which the job would run there: one for this partition comes before one for all."""
+        """Returns the association of the job: one for this partition comes before one for all partitions."""
         account = self.account_of(resources)
         mine = {each.partition: each for each in self.associations if each.account == account}
         return mine.get(partition) or mine.get("")
 
     def job_qos(self, resources: ResourcesConfig, partition: str) -> str:
-        """The one that is named, or the default there; empty where a plugin of the site may choose it."""
+        """Returns the named QOS, or the default in this partition; empty if a plugin of the site may choose it."""
         association = self.association_of(resources, partition)
         return resources.qos or (association.default_qos if association and not self.has_plugins else "")
 
     def qos_of(self, resources: ResourcesConfig, partition: str) -> list[str]:
-        """Those whose limits hold for a job there. The first QOS that has a limit decides."""
+        """Returns the QOS whose limits hold for a job in this partition. The first QOS with a limit decides."""
         of_partition = self.partitions.get(partition, {}).get("QoS", "")
         of_job = self.job_qos(resources, partition)
         names = [of_partition, of_job]
@@ -85,16 +84,16 @@ class ClusterFacts:
         return [name for name in names if name not in ("", "N/A", "(null)")]
 
     def has_flag(self, resources: ResourcesConfig, partition: str, flag: str) -> bool:
-        """Whether a QOS of the job has it: `DenyOnLimit`; or, to lift that limit of a partition, `PartitionTimeLimit`,
-        `PartitionMaxNodes`, ..."""
+        """Returns whether a QOS of the job has a flag: `DenyOnLimit`, or a flag that lifts a partition's limit, such as
+        `PartitionTimeLimit` or `PartitionMaxNodes`."""
         return any(flag in self._flags(name) for name in self.qos_of(resources, partition))
 
     def _flags(self, qos: str) -> list[str]:
         return self.qos.get(qos, {}).get("Flags", "").split(",")
 
     def enforces(self, what: str) -> bool:
-        """Whether Slurm refuses jobs because of `associations`, `limits` or `qos`; `safe`: or starts none that would
-        exceed a budget."""
+        """Returns whether Slurm refuses jobs because of `associations`, `limits` or `qos`; for `safe`, whether it
+        starts no job that would exceed a budget."""
         enforced = set(self.settings.get("AccountingStorageEnforce", "").lower().split(","))
         return not enforced.isdisjoint(ENFORCING[what])
 
@@ -109,24 +108,24 @@ class ClusterFacts:
 
     @property
     def knows_me(self) -> bool:
-        """Whether Slurm knows the account and the QOS of my jobs."""
+        """Whether Slurm knows the account and the QOS of this user's jobs."""
         return self.has_accounting and not self.is_stranger
 
     def admits_some(self, resources: ResourcesConfig) -> bool:
-        """Whether a partition of the job admits some accounts or QOS alone."""
+        """Returns whether a partition of the job admits only some accounts or QOS."""
         limits = [self.partitions.get(name, {}) for name in self.asked(resources.partition)]
         return any(each.get(key, "ALL") not in ALL for each in limits for key in ("AllowAccounts", "AllowQos"))
 
     @property
     def counts_memory(self) -> bool:
-        """Whether jobs on a node share its memory. If not, --mem is compared with that of the node all the same, but of
-        --mem-per-cpu only the amount for one CPU is."""
+        """Whether Slurm divides a node's memory between jobs. If not, Slurm still compares --mem with the node's
+        memory, but of --mem-per-cpu only the amount for one CPU."""
         said = self.settings.get("SelectTypeParameters", "")
         return not said or "MEMORY" in said.upper()
 
     @property
     def requeue_wait_s(self) -> tuple[float, str]:
-        """(seconds, the setting), for which a requeued job waits before it may start."""
+        """(seconds, setting): the wait of a requeued job before it may start."""
         params = self.settings.get("SchedulerParameters", "")
         if self.release >= (25, 11) and (found := re.search(r"(?:^|,)requeue_delay=(\d+)", params)):
             return float(found[1]), "requeue_delay"
@@ -135,24 +134,24 @@ class ClusterFacts:
 
     @property
     def release(self) -> tuple[int, int]:
-        """(24, 11); zeros if it is not known."""
+        """The release as (24, 11); zeros if it is unknown."""
         found = re.match(r"(\d+)\.(\d+)", self.settings.get("SLURM_VERSION", ""))
         return (int(found[1]), int(found[2])) if found else (0, 0)
 
     @property
     def kill_wait_s(self) -> float:
-        """Between TERM and KILL."""
+        """Seconds between TERM and KILL."""
         return seconds_of(self.settings.get("KillWait", "")) or 30.0
 
 
 def ask_cluster(resources: ResourcesConfig) -> ClusterFacts:
-    """The controller gets three questions. Accounting is asked where an account or a QOS matters."""
+    """Asks the controller three times. Asks accounting only if an account or a QOS matters."""
     if other := _other_cluster(resources, os.environ):
         return ClusterFacts(other=other)
     silent: list[str] = []
 
     def answer(name: str, ask: Callable[[], T], may_be_empty: bool = False) -> T | None:
-        """None, or something empty, if there is no answer, or nothing in it that is understood."""
+        """Returns None or an empty value if there is no answer, or an answer that cannot be parsed."""
         try:
             answered = ask()
         except SlurmError:
@@ -162,7 +161,7 @@ def ask_cluster(resources: ResourcesConfig) -> ClusterFacts:
         return answered
 
     partitions = answer("scontrol show partition", lambda: commands.show_partitions(TIMEOUT_S))
-    if not partitions:  # the controller is away
+    if not partitions:  # the controller does not answer
         return ClusterFacts(silent=tuple(silent))
     groups = answer("sinfo", lambda: commands.node_groups(timeout_s=TIMEOUT_S)) or []
     settings = answer("scontrol show config", lambda: commands.show_config(TIMEOUT_S)) or {}
@@ -180,7 +179,7 @@ def ask_cluster(resources: ResourcesConfig) -> ClusterFacts:
 
 
 def _accounts(account: str, cluster: str) -> dict[str, dict[str, str]]:
-    """GROUP_LIMITS of the account, and of those above it."""
+    """Returns the GROUP_LIMITS of the account, and of the accounts above it."""
     found: dict[str, dict[str, str]] = {}
     while account and account not in found and len(found) < MOST_LEVELS:
         found[account], account = commands.account_limits(account, cluster, TIMEOUT_S)

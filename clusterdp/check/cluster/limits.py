@@ -1,4 +1,4 @@
-"""The limits of partitions: jobs that the scheduler refuses, or leaves in the queue for ever."""
+"""The limits of partitions: findings for jobs that Slurm refuses, or leaves in the queue for ever."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def limit_findings(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]
 
 
 def _of_partitions(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
-    """A job takes any of its partitions that it fits: only if none is left, that is an error. All of them must be
-    there, and with EnforcePartLimits=ALL the job must be within the limits of all."""
+    """Yields findings for the job's partitions. Slurm uses any partition that fits: errors count only if none fits. But
+    all partitions must exist, and with EnforcePartLimits=ALL the job must respect the limits of all."""
     names = cluster.asked(subject.config.resources.partition)
     if not names:
         yield from _of_no_partition(subject, cluster)
@@ -72,7 +72,7 @@ def _of_partition(subject: Subject, cluster: ClusterFacts, name: str) -> Iterato
 
 
 def _of_its_limits(subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
-    """Those that EnforcePartLimits is about."""
+    """Yields findings by the limits to which EnforcePartLimits applies."""
     yield from partition_access(subject, cluster, name, limits)
     yield from _of_time(subject, cluster, name, limits)
     yield from _of_size(subject, cluster, name, limits)
@@ -94,7 +94,7 @@ def _of_time(subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping
         )
 
 
-CLOSED = ("INACTIVE", "DRAIN")  # states of a partition that takes no new jobs; in a list it is left out
+CLOSED = ("INACTIVE", "DRAIN")  # states in which a partition takes no new jobs; Slurm skips it in a list of partitions
 NEVER = "the job is refused, or waits for ever (EnforcePartLimits decides)"
 
 
@@ -118,7 +118,7 @@ def _of_size(subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping
 
 
 def _of_cpus(subject: Subject, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
-    """No limit that EnforcePartLimits is about."""
+    """Yields a finding by MaxCPUsPerNode, to which EnforcePartLimits does not apply."""
     cpus = limits.get("MaxCPUsPerNode", "")
     if cpus.isdecimal() and subject.cpus_per_node > int(cpus):
         what = f"{subject.cpus_per_node} CPUs on a node are more than {name} allows: {cpus}"
@@ -129,8 +129,8 @@ def _of_cpus(subject: Subject, name: str, limits: Mapping[str, str]) -> Iterator
 def _of_memory_per_cpu(
     subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Slurm gives a job the CPUs that its memory takes, also where it asks for fewer. EnforcePartLimits is not about
-    it, either."""
+    """Yields a finding by MaxMemPerCPU: Slurm gives a job as many CPUs as its memory takes, even if the job asks for
+    fewer. EnforcePartLimits does not apply to this limit, either."""
     own = limits.get("MaxMemPerCPU", limits.get("MaxMemPerNode", "UNLIMITED"))
     said = cluster.settings.get("MaxMemPerCPU", "") if own == "UNLIMITED" else limits.get("MaxMemPerCPU", "")
     most = megabytes_of(said)

@@ -1,4 +1,4 @@
-"""Whether a partition has nodes of the shape that the config asks for, and how many of them are up."""
+"""node_findings(): whether a partition has enough nodes of the requested shape, and how many of them are up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusterdp.slurm.hostlist import HostlistError, expand
 from clusterdp.slurm.nodes import NodeGroup
 from clusterdp.wording import counted
 
-AWAY = re.compile(r"(down|drain|drng|fail|inval|maint|unk)|.*\*")  # states of sinfo in which a node takes no job
+AWAY = re.compile(r"(down|drain|drng|fail|inval|maint|unk)|.*\*")  # sinfo's states of a node that takes no job
 
 
 def node_findings(subject: Subject, cluster: ClusterFacts, partition: str) -> Iterator[Finding]:
@@ -46,7 +46,7 @@ def node_findings(subject: Subject, cluster: ClusterFacts, partition: str) -> It
 
 
 def _of_names(subject: Subject, partition: str, hosts: set[str]) -> Iterator[Finding]:
-    """hosts: of the partition; empty if they are not known."""
+    """Yields findings by nodelist and exclude. hosts: the partition's hosts; empty if they are unknown."""
     resources = subject.config.resources
     listed = hosts_of(resources.nodelist or "")
     if hosts and (others := sorted(listed - hosts)):
@@ -59,14 +59,15 @@ def _of_names(subject: Subject, partition: str, hosts: set[str]) -> Iterator[Fin
 
 
 def states_away(subject: Subject, cluster: ClusterFacts) -> str:
-    """The states of nodes in the job's partitions that take no job now: `down*, reserved`; empty if all nodes do."""
+    """Returns the states of nodes in the job's partitions that take no job now: `down*, reserved`; empty if there are
+    none."""
     names = cluster.asked(subject.config.resources.partition)
     states = {group.state for group in cluster.groups if group.partition in names}
     return ", ".join(sorted(state for state in states if AWAY.match(state) or state.startswith("reserved")))
 
 
 def hosts_of(expression: str) -> set[str]:
-    """Empty for a file, and for what is not a host list."""
+    """Returns the hosts of a host list; empty for a file or another text."""
     try:
         return set(expand(expression)) if expression != "(null)" and "/" not in expression else set()
     except HostlistError:
@@ -78,16 +79,16 @@ NEVER = "the job is refused, or waits for ever"
 
 @dataclass(frozen=True)
 class Misfit:
-    """A request that a node does not meet; `by` how much it is too large."""
+    """A request that a node does not meet."""
 
-    by: float
+    by: float  # the excess, to compare misfits
     key: str
     asked: str
     remedy: str
 
 
 def misfits(subject: Subject, group: NodeGroup, cluster: ClusterFacts) -> Iterator[Misfit]:
-    """All that is asked of a node and a node of the group does not have."""
+    """Yields the requests of the job that a node of the group does not meet."""
     resources, ranks = subject.config.resources, subject.spec.ranks_per_node
     yield from _of_gpus(subject, group)
     if subject.cpus_per_node > group.cpus:
@@ -108,7 +109,7 @@ def misfits(subject: Subject, group: NodeGroup, cluster: ClusterFacts) -> Iterat
 
 
 def _of_gpus(subject: Subject, group: NodeGroup) -> Iterator[Misfit]:
-    """Those of the type that is asked for, where one is; of all types together, where none is."""
+    """Compares the GPUs of the requested type, or all GPUs if the job asks for no type."""
     gpus, kind = subject.gpus_per_node, subject.gpu_type
     types = dict(group.gpus_by_type)
     if gpus and kind and types and kind not in types:

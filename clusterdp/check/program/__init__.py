@@ -1,11 +1,11 @@
-"""Facts on a program's own text, without running it. No module is imported, and no shell is started.
+"""Facts from a program's own text, without running it. No module is imported, and no shell is started.
 
 read_program   read_program, read_script, read_python_file: from a command, from bash lines, from a Python file
-command_words  which Python file the words of a command run
+command_words  the Python file that the words of a command run
 shell_lines    the commands of a shell script, line by line
-sources        the Python files of a program: the first one, and those of the folder that it imports
-source         Source: one of them, with what is asked of its syntax tree
-opened_paths   the files that it opens
+sources        the Python files of a program: the first file, and the imported files of its folder
+source         Source: one Python file with the facts of its syntax tree
+opened_paths   the files that the program opens
 fixed_facts    ports, devices and loader workers that are hard-coded
 """
 

@@ -1,4 +1,4 @@
-"""Which file the words of a command run: `python x.py`, `python -m pkg.mod`, `torchrun x.py`, `bash x.sh`."""
+"""program_of(): the file that a command runs: `python x.py`, `python -m pkg.mod`, `torchrun x.py`, `bash x.sh`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ LAUNCHERS = frozenset(
 )
 LAUNCHER_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"})
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
-TAKE_A_WORD = frozenset({"-W", "-X", "--check-hash-based-pycs"})  # options of python
-# Commands that run the words after them; and the options in between.
+TAKE_A_WORD = frozenset({"-W", "-X", "--check-hash-based-pycs"})  # options of python with a value
+# Commands that run the words after them, and the options between
 WRAPPERS = frozenset("exec env nohup time timeout nice ionice numactl setsid stdbuf taskset chrt".split())
 OF_A_WRAPPER = re.compile(r"-.*|[\d.,:-]+[smhd]?|\w+=.*", re.DOTALL)
 
 
 def without_wrappers(words: Sequence[str]) -> Sequence[str]:
-    """`srun x` of `timeout 60 srun x`."""
+    """Returns `srun x` for `timeout 60 srun x`."""
     while words and Path(words[0]).name in WRAPPERS:
         words = words[1:]
         while words and OF_A_WRAPPER.fullmatch(words[0]):
@@ -29,8 +29,8 @@ def without_wrappers(words: Sequence[str]) -> Sequence[str]:
 
 
 def missing_program(words: Sequence[str], folder: Path) -> str:
-    """The Python file or shell script that these words run by a relative name, and that is not there; empty if it is,
-    or if that cannot be said."""
+    """Returns the relative name of the Python file or shell script that these words run, if the file does not exist;
+    else, or if that is unknown, empty."""
     words = without_wrappers(words)
     name = Path(words[0]).name if words else ""
     for word in words[1:] if name in SHELLS or PYTHON.fullmatch(name) else words:
@@ -43,7 +43,7 @@ def missing_program(words: Sequence[str], folder: Path) -> str:
 
 
 def program_of(words: Sequence[str], folder: Path) -> Path | None:
-    """The Python file or shell script that these words run, if it lies in the folder or at the path that is given."""
+    """Returns the Python file or shell script that these words run, if it exists in the folder or at the given path."""
     for at, word in enumerate(words):
         name = Path(word).name
         rest = words[at + 1 :]
@@ -78,7 +78,7 @@ def _main_of(word: str, folder: Path) -> Path | None:
 
 
 def _of_launcher(words: Sequence[str], folder: Path) -> Path | None:
-    """Its options are many, and some take a word: the first word that is a Python file here is the program."""
+    """Returns the first word that is a Python file here: a launcher has many options, and some have values."""
     for at, word in enumerate(words):
         if word in ("-m", "--module") and (found := module_file("".join(words[at + 1 : at + 2]), [folder], True)):
             return found
@@ -97,11 +97,11 @@ def _of_shell(words: Sequence[str], folder: Path) -> Path | None:
 
 def _file(word: str, folder: Path) -> Path | None:
     path = folder / word
-    return path if os.path.isfile(path) else None  # False for a name that is too long, too
+    return path if os.path.isfile(path) else None  # also False for a name that is too long
 
 
 def module_file(module: str, roots: Sequence[Path], as_program: bool = False) -> Path | None:
-    """`pkg.mod` as a file below one of the folders. as_program: of a package, what `python -m` runs."""
+    """Returns the file of `pkg.mod` below one of the folders. as_program: the file that `python -m` runs."""
     if not re.fullmatch(r"\w+(\.\w+)*", module):
         return None
     for root in roots:

@@ -18,14 +18,14 @@ LOCAL_RANK = re.compile(
 )
 RANK = re.compile(r"rank|master|main(?!__)", re.I)
 ALONE = re.compile(r"MASTER_PORT|environ|RANK|WORLD_SIZE|SLURM|elastic|launched|debug|single", re.I)
-# Libraries that choose the device of each rank by themselves.
+# Libraries that choose the device of each rank themselves
 CHOOSE_DEVICES = frozenset(
     "accelerate composer deepspeed horovod ignite lightning pytorch_lightning transformers".split()
 )
 
 
 def add_fixed_facts(text: ProgramText, sources: Sources) -> None:
-    # A program that knows its local rank has the fixed device for runs with one process.
+    # A program that knows its local rank uses the fixed device only in runs with one process.
     knows_its_device = any(LOCAL_RANK.search(line) for source in sources.each for line in source.lines)
     chooses = knows_its_device or not sources.complete or sources.libraries & CHOOSE_DEVICES
     for source in sources.each:
@@ -44,7 +44,7 @@ def add_fixed_facts(text: ProgramText, sources: Sources) -> None:
 
 
 def _number(node: ast.expr, source: Source) -> Iterator[tuple[CodePlace, int]]:
-    """Written out, or of a name that stands for one, or the default of an option."""
+    """Yields a number that is written out, that a name stands for, or that is the default of an option."""
     value = _stands_for(node, source)
     if isinstance(value, ast.Constant) and type(value.value) is int:
         option = source.parents.get(source.parents.get(value, value))
@@ -53,7 +53,7 @@ def _number(node: ast.expr, source: Source) -> Iterator[tuple[CodePlace, int]]:
 
 
 def _stands_for(node: ast.expr, source: Source) -> ast.expr:
-    """The one value of a name; of `args.x`, the default of the option `--x`."""
+    """Returns the only value of a name; for `args.x`, the default of the option `--x`; else the node itself."""
     values = source.names.get(node.id, []) if isinstance(node, ast.Name) else []
     if isinstance(node, ast.Attribute):
         values = source.attributes.get(node.attr) or source.options.get(node.attr, [])
@@ -93,18 +93,19 @@ def _pairs(node: ast.Dict) -> list[tuple[str, ast.expr]]:
 
 
 def _is_default(node: ast.AST, source: Source) -> bool:
-    """Below `if "MASTER_PORT" not in os.environ` or `except KeyError:`, or where it is one process of its own."""
+    """Returns whether the node is below `if "MASTER_PORT" not in os.environ`, `except KeyError:` or a test for one
+    process."""
     return any(isinstance(each, ast.ExceptHandler) for each in source.above(node)) or _is_below(ALONE, node, source)
 
 
 def _is_below(condition: re.Pattern[str], node: ast.AST, source: Source) -> bool:
-    """Whether an `if` that mentions it decides on the node."""
+    """Returns whether the node is below an `if` whose test matches `condition`."""
     tests = [each.test for each in source.above(node) if isinstance(each, (ast.If, ast.IfExp))]
     return any(condition.search(ast.unparse(test)) for test in tests)
 
 
 def _constant(node: ast.expr | None, source: Source) -> str:
-    """Its text if it is a constant, or a name that stands for one."""
+    """Returns the text of a constant, or of a name that stands for one; else empty."""
     if isinstance(node, ast.Call) and source.name(node.func) == "str" and len(node.args) == 1:
         return _constant(node.args[0], source)
     if isinstance(node, ast.Name) and len(values := source.values.get(node.id, [])) == 1:
@@ -113,19 +114,19 @@ def _constant(node: ast.expr | None, source: Source) -> str:
 
 
 def _address(node: ast.expr, source: Source) -> str:
-    """The same, also of f"tcp://{host}:29500", with `{}` for what is computed."""
+    """Returns the text of a constant, or of f"tcp://{host}:29500" with `{}` for computed parts."""
     if isinstance(node, ast.JoinedStr):
         return "".join(str(each.value) if isinstance(each, ast.Constant) else "{}" for each in node.values)
     return _constant(node, source)
 
 
 def _is_map_location(node: ast.AST) -> bool:
-    """All ranks load to one GPU, and its memory holds as many copies."""
+    """Returns whether the node is a map_location to one GPU: all ranks would load their copies into its memory."""
     return isinstance(node, ast.keyword) and node.arg == "map_location" and _is_cuda(node.value)
 
 
 def _devices(node: ast.Call, source: Source) -> Iterator[ast.Constant]:
-    """`cuda:0`, `cuda` and the numbers that a call puts things on: written out, or by a name that stands for one."""
+    """Yields the devices of a call: `cuda:0`, `cuda` and numbers, written out or by a name that stands for one."""
     if any(each.arg == "map_location" for each in node.keywords):
         return
     is_device, by_keyword = last_name(node.func) == "device", argument(node, 99, "device")
@@ -146,7 +147,7 @@ def _devices(node: ast.Call, source: Source) -> Iterator[ast.Constant]:
 
 
 def _is_bare_cuda(node: ast.Call) -> bool:
-    """`model.cuda()`"""
+    """Returns whether the call is `model.cuda()`."""
     return isinstance(node.func, ast.Attribute) and node.func.attr == "cuda" and not node.args and not node.keywords
 
 

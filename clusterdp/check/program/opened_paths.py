@@ -1,4 +1,4 @@
-"""The files that a program opens by names that stand in its text."""
+"""The files that a program opens by names in its text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from clusterdp.check.program.source import (
 )
 from clusterdp.check.program.sources import Sources
 
-# The functions that open a file: the argument that names it.
+# Function that opens a file -> the argument that names the file
 READS = {
     "torch.load": (0, "f"),
     "numpy.load": (0, "file"),
@@ -75,7 +75,7 @@ def add_opened_paths(text: ProgramText, sources: Sources) -> None:
 
 
 def _target(call: ast.Call, source: Source) -> Iterator[tuple[ast.expr, bool]]:
-    """(what names the file, whether it is written)"""
+    """Yields (the expression for the file, whether the file is written)."""
     name = source.name(call.func)
     found: ast.expr | None = None
     written = False
@@ -98,7 +98,7 @@ def _target(call: ast.Call, source: Source) -> Iterator[tuple[ast.expr, bool]]:
 
 
 def opens(node: ast.AST, source: Source) -> bool:
-    """Whether it is a call of open(), or of a path's."""
+    """Returns whether the node is a call of open(), or of a path's open()."""
     if not isinstance(node, ast.Call):
         return False
     of_a_path = isinstance(node.func, ast.Attribute) and node.func.attr == "open" and is_path(node.func.value, source)
@@ -110,7 +110,7 @@ def _writes(mode: ast.expr | None) -> bool:
 
 
 def is_path(node: ast.expr, source: Source, hops: int = MOST_HOPS) -> bool:
-    """Whether it is a pathlib.Path, as far as one sees."""
+    """Returns whether the node is surely a pathlib.Path."""
     if isinstance(node, ast.Call):
         return source.name(node.func) == "pathlib.Path"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
@@ -121,14 +121,14 @@ def is_path(node: ast.expr, source: Source, hops: int = MOST_HOPS) -> bool:
 
 @dataclass(frozen=True)
 class PathText:
-    """Names are those of `source`. Each step from a name to its value takes one of the `hops`."""
+    """The text of paths in `source`. Each step from a name to its value takes one of the `hops`."""
 
     sources: Sources
     source: Source
     hops: int = MOST_HOPS
 
     def written_out(self, node: ast.expr) -> tuple[str, bool]:
-        """(as much of the path as stands in the text from its beginning, whether that is all of it)"""
+        """Returns (the beginning of the path that is written in the text, whether that is the whole path)."""
         if isinstance(node, ast.Constant):
             return (node.value, True) if isinstance(node.value, str) else ("", False)
         if isinstance(node, ast.JoinedStr):
@@ -153,7 +153,7 @@ class PathText:
         return separator.join(known), True
 
     def _of_name(self, node: ast.Name | ast.Attribute) -> tuple[str, bool]:
-        """The one value assigned to a name, or of a parameter its default or the value that the one call passes."""
+        """Returns the text of a name's only value; for a parameter, of the only call's value or of the default."""
         if isinstance(node, ast.Attribute):
             of_self = isinstance(node.value, ast.Name) and node.value.id == "self"
             values = self.source.attributes.get(node.attr, []) if of_self else []
@@ -183,7 +183,7 @@ class PathText:
 
 
 def _is_temporary(node: ast.expr, source: Source) -> bool:
-    """`tempfile.gettempdir()`, `os.environ["TMPDIR"]`, `os.getenv("SLURM_TMPDIR")`: a folder of this node alone."""
+    """Returns whether the node is a folder of one host: tempfile.gettempdir(), os.environ["TMPDIR"], os.getenv(...)."""
     if isinstance(node, ast.Subscript):
         return source.name(node.value) == "os.environ" and last_name(node).endswith("TMPDIR")
     if not isinstance(node, ast.Call):

@@ -1,4 +1,4 @@
-"""read_program: the facts of the program that a command runs."""
+"""read_program(): the facts of the program that a command runs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from clusterdp.check.program.source import (
 from clusterdp.check.program.sources import Sources, TooMuch, sources_from
 from clusterdp.plainfile import read_plain
 
-MOST_SCRIPTS = 3  # that call one another
-GIVES_GPUS = re.compile(r"CUDA_VISIBLE_DEVICES|--gpu-bind|--gpus-per-task")  # of its own to each rank
-ENDS = frozenset({"exit", "fi", "esac", "}"})  # of a branch; not of a loop
+MOST_SCRIPTS = 3  # scripts that call one another
+GIVES_GPUS = re.compile(r"CUDA_VISIBLE_DEVICES|--gpu-bind|--gpus-per-task")  # gives each rank its own GPUs
+ENDS = frozenset({"exit", "fi", "esac", "}"})  # words that end a branch, but not a loop
 TRAINS = re.compile(r"\.backward\(")
 KNOWS_RANKS = re.compile(
     r"init_process_group|init_device_mesh|init_distributed|DistributedDataParallel|DistributedSampler|fully_shard"
@@ -49,33 +49,33 @@ SAVES = {
     "safetensors.torch.save_file": (1, "filename"),
     "safetensors.torch.save_model": (1, "filename"),
 }
-# A name that begins so may load a state; those of these modules read configs and data.
+# A function with such a name may load a state; functions of the modules in LOAD_NO_STATE read configs and data.
 LOADS = re.compile(r"(?:\w*_)?(?:load|resume|restore|set_state_dict|from_pretrained|safe_open)(?!er|ing)\w*", re.I)
 LOAD_NO_STATE = re.compile(r"(?:json|yaml|toml|tomllib|csv|datasets|dotenv|omegaconf|configparser|hydra)\b")
 RESUMING_KEYWORDS = frozenset({"resume_from_checkpoint", "ckpt_path", "resume"})
 RENAMES = frozenset({"os.replace", "os.rename", "os.renames", "os.link", "shutil.move"})
-# Appears under its name when it is complete.
+# Files that appear under their names when they are complete
 ATOMIC = re.compile(r"atomic|[a-z]://|fsspec|s3fs|gcsfs|smart_open", re.I)
 MOVES = re.compile(r"\bmv\b")  # os.system("mv a b")
-TEMPORARY = re.compile(r"(?<![a-z/])te?mp|partial|bytesio|buffer", re.I)  # but for /tmp and `attempt`
-MOST_TEXTS = 200  # that a name may stand for, one by another
+TEMPORARY = re.compile(r"(?<![a-z/])te?mp|partial|bytesio|buffer", re.I)  # but neither /tmp nor `attempt`
+MOST_TEXTS = 200  # expressions that a name may stand for, directly or indirectly
 
 
 def read_program(words: Sequence[str], folder: Path) -> ProgramText | None:
-    """The facts of the Python files that these words run, in `folder`. None if no such file is found: another program,
-    or one that is installed. Through shell scripts, the files of all their commands together."""
+    """Returns the facts of the Python files that these words run in `folder`; for a shell script, of all its commands
+    together. Returns None if no such file is found: another program, or an installed one."""
     file = program_of(words, folder)
     return None if file is None else _read_any(file, folder, MOST_SCRIPTS)
 
 
 def read_script(text: str, folder: Path, file: Path, before: int = 0) -> ProgramText | None:
-    """The same of `script:`, whose shell lives on at a signal. `file`: where the lines
-    stand, below `before` others."""
+    """Returns the facts of `script:`, whose shell survives a signal. `file`: contains the lines, after `before` other
+    lines."""
     return _read_shell("\n" * before + text, folder, file, MOST_SCRIPTS, traps=True)
 
 
 def read_python_file(file: Path, folder: Path) -> ProgramText:
-    """The same of a Python file, and of those of the folder that it imports."""
+    """Returns the facts of a Python file, and of the files in the folder that it imports."""
     sources = sources_from(file, folder)
     text = ProgramText([source.file for source in sources.each], complete=sources.complete, libraries=sources.libraries)
     text.optional |= {*text.files} - sources.needed
@@ -83,7 +83,7 @@ def read_python_file(file: Path, folder: Path) -> ProgramText:
     for add_facts in (add_rank_facts, add_signal_facts, add_save_facts, add_fixed_facts, add_opened_paths):
         try:
             add_facts(text, sources)
-        # An expression of a thousand terms, functions that call one another as deep, a number of thousands of digits.
+        # An expression of a thousand terms, a thousand nested calls, or a number with thousands of digits
         except (RecursionError, TooMuch, ValueError):
             text.complete = False
     return _each_once(text)
@@ -112,7 +112,7 @@ def _read_shell(text: str, folder: Path, file: Path, hops: int, traps: bool = Fa
         if each is None:
             continue
         found.append(each)
-        # Lines before an exec prepare, and are short.
+        # Lines before an exec prepare the program, and take little time.
         if not traps and "exec" not in [command.words[0], *(later.words[0] for later in rest)]:
             is_last = not command.in_background and all(later.words[0] in ENDS for later in rest)
             shells.append(ShellCall(file, command.line, command.text, is_last))
@@ -140,7 +140,7 @@ def _add(whole: ProgramText, other: ProgramText) -> None:
 
 
 def _each_once(text: ProgramText) -> ProgramText:
-    """In the order of the program, each place once."""
+    """Removes duplicate places, and keeps the order of the program."""
     for name, value in vars(text).items():
         if isinstance(value, list):
             setattr(text, name, list(dict.fromkeys(value)))
@@ -160,11 +160,11 @@ def add_rank_facts(text: ProgramText, sources: Sources) -> None:
 
 @dataclass(frozen=True)
 class Handler:
-    """signals: by name; all that can be caught where they are not written out."""
+    """A signal handler of the program."""
 
     source: Source
     call: ast.Call
-    signals: frozenset[str]
+    signals: frozenset[str]  # names; all of CATCHABLE if they are not written out
     functions: Sequence[tuple[Source, Function]]
 
 
@@ -224,7 +224,7 @@ def _named_signals(node: ast.expr) -> set[str]:
 def _reached(
     source: Source, function: Function, sources: Sources, seen: set[Function]
 ) -> Iterator[tuple[Source, ast.AST]]:
-    """The nodes of a function and of the program's functions that it calls, where the callee is certain."""
+    """Yields the nodes of a function, and of the program's functions that it surely calls."""
     if function in seen:
         return
     seen.add(function)
@@ -241,7 +241,7 @@ def _is_collective(name: str) -> bool:
 
 
 def _exit_code(call: ast.Call, source: Source) -> int | str | None:
-    """The code of sys.exit() and the like, `?` where it is computed; None for other calls."""
+    """Returns the code of sys.exit() and similar calls, `?` if the code is computed; None for other calls."""
     if source.name(call.func) not in EXITS:
         return None
     value = call.args[0] if call.args else ast.Constant(0)
@@ -260,14 +260,14 @@ def add_save_facts(text: ProgramText, sources: Sources) -> None:
                 text.resumes.append(source.place(call))
             for target in _saved_to(call, source):
                 text.saves.append(source.place(call))
-                # A rename that stands elsewhere may be of this file: in another thread, or in a class of its own.
+                # A rename anywhere in the program may rename this file: in another thread, or in another class.
                 if target is not None and not renames and _is_in_place(_written(target, source, sources, call)):
                     text.saves_in_place.append(source.place(call))
 
 
 def _saved_to(call: ast.Call, source: Source) -> Iterator[ast.expr | None]:
-    """The expression for the file of `torch.save(x, path)` and of `submit(torch.save, x, path)`; None if it is not
-    seen."""
+    """Yields the expression for the file of `torch.save(x, path)` and `submit(torch.save, x, path)`; None if it is not
+    found."""
     if (name := source.name(call.func)) in SAVES:
         yield argument(call, *SAVES[name])
         return
@@ -278,7 +278,7 @@ def _saved_to(call: ast.Call, source: Source) -> Iterator[ast.expr | None]:
 
 
 def _loads(call: ast.Call, source: Source, sources: Sources) -> bool:
-    """Not of a function of the program: what it loads stands in its body."""
+    """Returns whether the call may load a state. Functions of the program do not count: their bodies are read."""
     name = last_name(call.func)
     may_load = LOADS.fullmatch(name) and not LOAD_NO_STATE.match(source.name(call.func))
     return bool(may_load) and not sources.functions(name, source)
@@ -297,7 +297,7 @@ def _resumes_by_keyword(call: ast.Call) -> bool:
 
 
 def _trains_anew(call: ast.Call, source: Source) -> bool:
-    """`trainer.train()` of Hugging Face: without resume_from_checkpoint it begins at step 0."""
+    """Returns whether the call is Hugging Face's trainer.train() without resume_from_checkpoint: it restarts at 0."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr != "train" or call.args or call.keywords:
         return False
     values = [call.func.value, *source.values.get(last_name(call.func.value), [])]
@@ -306,9 +306,9 @@ def _trains_anew(call: ast.Call, source: Source) -> bool:
 
 
 def _written(target: ast.expr, source: Source, sources: Sources, call: ast.Call) -> str | None:
-    """The expression for a file as written, and all values that its names may have: assigned ones, and those that
-    callers pass. None if that is too much to be followed, or is opened by something else than open(), which may rename
-    it."""
+    """Returns the text of the expression for a file, and of all values of its names: assigned values, and values that
+    callers pass. Returns None if there are too many, or if another function than open() opens the file, because it may
+    rename the file."""
     todo: list[tuple[ast.expr, Source, ast.AST]] = [(target, source, call)]
     seen, texts = {target}, []
     while todo:
@@ -340,7 +340,7 @@ def _stands_for(
 
 
 def _is_rename(call: ast.Call, source: Source) -> bool:
-    """os.replace(a, b), path.rename(b), path.replace(b), os.system("mv a b"); but not "a".replace("b", "c")."""
+    """Returns whether the call renames: os.replace(a, b), path.rename(b), os.system("mv a b"); not "a".replace(...)."""
     if source.name(call.func) in RENAMES:
         return True
     if source.name(call.func).startswith(("os.system", "subprocess.")):

@@ -1,4 +1,4 @@
-"""The commands of a shell script, as words: enough to find the programs and the ports in it. It is not run."""
+"""The commands of a shell script as words, to find its programs and ports. The script is not run."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ FIXED_PORT = re.compile(
 
 @dataclass(frozen=True)
 class ShellCommand:
-    """A simple command. `line` counts from 1. `in_background`: an `&` follows, after it or later in its line."""
+    """A simple command."""
 
-    line: int
+    line: int  # counts from 1
     text: str
     words: list[str]
-    in_background: bool = False
+    in_background: bool = False  # an `&` follows, directly or later in the line
 
 
 def commands_of(text: str) -> Iterator[ShellCommand]:
-    """Its simple commands, those of loops and branches too. A line with quotes that do not close is left out."""
+    """Yields the simple commands, also in loops and branches. A line with an unclosed quote is skipped."""
     for line, whole in _logical_lines(text):
         for part, in_background in _parts(whole):
             try:
@@ -43,7 +43,7 @@ KEYWORDS = frozenset("then else do if while until elif ! { ( time".split())
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines that a backslash continues are one; here-documents are left out."""
+    """Yields (number, line). Lines that a backslash continues are joined; here-documents are skipped."""
     start, held, until = 1, "", None
     for number, line in enumerate(text.splitlines(), 1):
         if until is not None:
@@ -61,7 +61,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _parts(line: str) -> list[tuple[str, bool]]:
-    """Split at `;`, `|`, `&&`, `&` outside of quotes and comments; each with whether an `&` follows."""
+    """Splits at `;`, `|`, `&&`, `&` outside of quotes and comments. Returns (part, whether an `&` follows)."""
     hidden = re.sub(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|(?<!\S)#.*", lambda found: "q" * len(found[0]), line)
     parts, start = [], 0
     last = max((found.end() for found in SPLIT.finditer(hidden) if found[0] == "&"), default=0)
@@ -72,7 +72,7 @@ def _parts(line: str) -> list[tuple[str, bool]]:
 
 
 def fixed_ports(text: str) -> list[tuple[int, str]]:
-    """(line, text) where a port is written out. `${MASTER_PORT:-29500}` is a default, and none."""
+    """Returns (line, text) of each hard-coded port. `${MASTER_PORT:-29500}` is a default, and not hard-coded."""
     lines = text.splitlines()
     return [
         (number, line.strip())

@@ -1,4 +1,4 @@
-"""Source: one Python file, with what is asked of its syntax tree."""
+"""Source: one Python file with the facts of its syntax tree."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 Function = Definition | ast.Lambda
-MOST_HOPS = 4  # from a name to what it stands for
+MOST_HOPS = 4  # steps from a name to its value
 
 
 @dataclass
@@ -21,20 +21,20 @@ class Source:
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
     calls: list[ast.Call] = field(default_factory=list)
     functions: dict[str, list[Definition]] = field(default_factory=dict)  # methods, too, by their bare names
-    values: dict[str, list[ast.expr]] = field(default_factory=dict)  # what is assigned to a name, or an attribute
-    names: dict[str, list[ast.expr]] = field(default_factory=dict)  # what is assigned to a name
-    attributes: dict[str, list[ast.expr]] = field(default_factory=dict)  # to `self.x`, or another's `x`
-    options: dict[str, list[ast.expr]] = field(default_factory=dict)  # of argparse: `x` of `--x`, with its default
+    values: dict[str, list[ast.expr]] = field(default_factory=dict)  # name or attribute -> assigned values
+    names: dict[str, list[ast.expr]] = field(default_factory=dict)  # name -> assigned values
+    attributes: dict[str, list[ast.expr]] = field(default_factory=dict)  # `x` of `self.x` -> assigned values
+    options: dict[str, list[ast.expr]] = field(default_factory=dict)  # `x` of argparse's `--x` -> its defaults
     aliases: dict[str, str] = field(default_factory=dict)  # `dist` -> `torch.distributed`
     imported: list[ast.Import | ast.ImportFrom] = field(default_factory=list)
 
     @classmethod
     def read(cls, file: Path, text: str) -> Source:
-        """SyntaxError or ValueError if it is not valid Python for this interpreter; RecursionError or MemoryError if it
-        is nested too deeply."""
+        """Parses a file. Raises SyntaxError or ValueError if it is not valid Python for this interpreter,
+        RecursionError or MemoryError if it is nested too deeply."""
         source = cls(file, text.split("\n"))  # splitlines() counts form feeds
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of "\d" in a string
+            warnings.simplefilter("ignore")  # warnings about "\d" in a string
             tree = ast.parse(text, filename=str(file))
         for node in ast.walk(tree):
             source.nodes.append(node)
@@ -90,7 +90,8 @@ class Source:
         return CodePlace(self.file, line, self.lines[line - 1].strip() if line <= len(self.lines) else "")
 
     def name(self, node: ast.AST) -> str:
-        """The full name of what is called: `torch.distributed.barrier` for `dist.barrier`; `?.save` of a value."""
+        """Returns the full name of a called function: `torch.distributed.barrier` for `dist.barrier`; `?.save` for an
+        unknown object."""
         attributes: list[str] = []
         while isinstance(node, ast.Attribute):
             attributes.append(node.attr)
@@ -104,12 +105,12 @@ class Source:
             yield node
 
     def function_of(self, node: ast.AST) -> Definition | None:
-        """The innermost function that the node is in."""
+        """Returns the innermost function that contains the node."""
         return next((each for each in self.above(node) if isinstance(each, Definition)), None)
 
 
 def last_name(node: ast.AST) -> str:
-    """`x` of `x`, `self.x` and `args.x`; of a subscript `d["x"]` as well."""
+    """Returns `x` for `x`, `self.x`, `args.x` and `d["x"]`."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -120,7 +121,7 @@ def last_name(node: ast.AST) -> str:
 
 
 def argument(call: ast.Call, position: int, *keywords: str) -> ast.expr | None:
-    """The argument at this position or of one of these keywords."""
+    """Returns the argument at this position, or with one of these keywords."""
     given = next((each.value for each in call.keywords if each.arg in keywords), None)
     if given is None and position < len(call.args) and not any(isinstance(a, ast.Starred) for a in call.args):
         return call.args[position]
@@ -128,14 +129,14 @@ def argument(call: ast.Call, position: int, *keywords: str) -> ast.expr | None:
 
 
 def parameters(function: Definition) -> list[str]:
-    """Without `*args` and `**kwargs`, which hold several values."""
+    """Returns the names of the parameters without `*args` and `**kwargs`, which hold several values."""
     arguments = function.args
     return [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
 
 
 def passed(call: ast.Call, function: Definition, of_class: ast.AST | None, name: str) -> ast.expr | None:
-    """The value that a call gives to this parameter; None for the object of a method, for `*args`, and where the
-    default is in force. of_class: what the function is defined in."""
+    """Returns the value that a call passes for this parameter; None for the object of a method, for `*args`, and if the
+    call uses the default. of_class: the node that contains the function's definition."""
     by_place = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
     if isinstance(of_class, ast.ClassDef) and _binds_first(call, function, of_class):
         by_place = by_place[1:]
@@ -143,7 +144,7 @@ def passed(call: ast.Call, function: Definition, of_class: ast.AST | None, name:
 
 
 def _binds_first(call: ast.Call, function: Definition, of_class: ast.ClassDef) -> bool:
-    """Not of a static method, nor of a method that is called by its class: `Trainer.save(trainer, path)`."""
+    """Returns False for a static method, and for a method that is called by its class: Trainer.save(trainer, path)."""
     decorators = {last_name(each) for each in function.decorator_list}
     if "staticmethod" in decorators:
         return False
@@ -152,7 +153,7 @@ def _binds_first(call: ast.Call, function: Definition, of_class: ast.ClassDef) -
 
 
 def default_of(function: Definition, name: str) -> ast.expr | None:
-    """The value of a parameter if no caller passes it."""
+    """Returns the default of a parameter; None if it has none."""
     arguments = function.args
     plain = [*arguments.posonlyargs, *arguments.args]
     pairs = [*zip(plain[len(plain) - len(arguments.defaults) :], arguments.defaults, strict=True)]
@@ -171,13 +172,12 @@ class CodePlace:
 
 @dataclass(frozen=True, order=True)
 class PathUse(CodePlace):
-    """A file or folder that is opened by a name that stands in the program. `path`: as much of it as is written out;
-    `whole` if that is all of it. `named`: it is only named, by Path(), and may be opened elsewhere."""
+    """A file or folder that the program opens by a name in its text."""
 
-    path: str = ""
-    written: bool = False
-    whole: bool = True
-    named: bool = False
+    path: str = ""  # the part of the path that is written out
+    written: bool = False  # opened to write
+    whole: bool = True  # `path` is the whole path
+    named: bool = False  # only Path() names the file, which another place may open
 
     @property
     def place(self) -> CodePlace:
@@ -190,8 +190,7 @@ class PathUse(CodePlace):
 
 @dataclass(frozen=True, order=True)
 class ShellCall(CodePlace):
-    """The call by which a shell starts the program; `is_last`: it does nothing after it, and could become it by
-    exec."""
+    """The line in which a shell starts the program. `is_last`: the shell does nothing after it, and could use exec."""
 
     is_last: bool = True
 
@@ -200,31 +199,31 @@ class ShellCall(CodePlace):
 class ProgramText:
     """The facts of the program's own files. Each list is empty if there is no such line.
 
-    What is not `complete` (a file that cannot be read or parsed, too many files, an import by a computed name, or of a
-    library of which nothing is known) may have lines that were not seen: that a list is empty says little then.
+    A program that is not `complete` may have unread lines, and an empty list means little then. Reasons: a file that
+    cannot be read or parsed, too many files, an import by a computed name, or an import of an unknown library.
     """
 
     files: list[Path] = field(default_factory=list)
-    # The optional ones among them: imported in a function, below `try:` or `if`.
+    # Files that are imported in a function, or below `try:` or `if`
     optional: set[Path] = field(default_factory=set)
     unparsed: list[CodePlace] = field(default_factory=list)  # not valid Python; `text` is the error
     complete: bool = True
-    libraries: set[str] = field(default_factory=set)  # the top names of all that is imported from elsewhere
+    libraries: set[str] = field(default_factory=set)  # top names of imported modules from other folders
 
-    handled: dict[str, list[CodePlace]] = field(default_factory=dict)  # `SIGTERM` -> where a handler is set
+    handled: dict[str, list[CodePlace]] = field(default_factory=dict)  # `SIGTERM` -> places that set a handler
     collective_in_handler: list[CodePlace] = field(default_factory=list)
     exits_zero_in_handler: list[CodePlace] = field(default_factory=list)
 
-    shells: list[ShellCall] = field(default_factory=list)  # of shell scripts without an exec and a trap
+    shells: list[ShellCall] = field(default_factory=list)  # calls in shell scripts without an exec and a trap
 
     trains: list[CodePlace] = field(default_factory=list)  # a backward pass of torch
-    # A process group, or a look at what tells the ranks apart: RANK, WORLD_SIZE, SLURM_PROCID, --local_rank.
+    # Uses of a process group, or of a variable that differs between ranks: RANK, WORLD_SIZE, SLURM_PROCID, --local_rank
     knows_ranks: list[CodePlace] = field(default_factory=list)
 
     saves: list[CodePlace] = field(default_factory=list)
-    saves_in_place: list[CodePlace] = field(default_factory=list)  # under the final name, without a rename
+    saves_in_place: list[CodePlace] = field(default_factory=list)  # saves under the final name, without a rename
     trains_anew: list[CodePlace] = field(default_factory=list)  # Hugging Face's Trainer, without a checkpoint
-    resumes: list[CodePlace] = field(default_factory=list)  # loads a state
+    resumes: list[CodePlace] = field(default_factory=list)  # loads of a state
 
     opened: list[PathUse] = field(default_factory=list)
     fixed_ports: list[CodePlace] = field(default_factory=list)
@@ -232,10 +231,8 @@ class ProgramText:
     first_gpus: list[CodePlace] = field(
         default_factory=list
     )  # `.cuda()` in a program that does not know its local rank
-    copies_files: bool = False  # a file may be taken elsewhere once it is written
-    workers: list[tuple[CodePlace, int]] = field(
-        default_factory=list
-    )  # num_workers=N of loaders, where N is written out
+    copies_files: bool = False  # a written file may be copied to another place
+    workers: list[tuple[CodePlace, int]] = field(default_factory=list)  # num_workers=N of loaders with a hard-coded N
 
     @property
     def handles_term(self) -> list[CodePlace]:

@@ -1,4 +1,4 @@
-"""The Python files of a program: the one that is run, and those of its folder that it imports, one after the other."""
+"""Sources: the Python files of a program: the file that is run, and the files of its folder that it imports."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from clusterdp.check.program.command_words import module_file
 from clusterdp.check.program.source import CodePlace, Definition, Source, last_name
 from clusterdp.plainfile import read_plain
 
-MOST_FILES, MOST_BYTES = 80, 800_000  # to parse that much takes about half a second
-OURS = "clusterdp"  # is not part of the program, wherever it lies
-# Libraries whose behaviour is known. Any other may handle signals, form the process group, or load a state.
+MOST_FILES, MOST_BYTES = 80, 800_000  # parsing that much takes about half a second
+OURS = "clusterdp"  # not a part of the program, in any folder
+# Libraries whose behaviour is known. Another library may handle signals, form the process group, or load a state.
 KNOWN = sys.stdlib_module_names | frozenset(
     "absl accelerate albumentations apex ase attr av bitsandbytes boto3 botorch bs4 captum causal_conv1d clearml "
     "click clip clusterdp colossalai comet_ml composer cupy cv2 dask datasets dateutil decord deepspeed "
@@ -36,13 +36,13 @@ KNOWN = sys.stdlib_module_names | frozenset(
     "ujson ultralytics unidecode vector_quantize_pytorch visdom wandb webdataset xarray xformers yacs yaml zarr "
     "zstandard".split()
 )
-# An expression of thousands of terms, of signs or of brackets is too much for the parser.
+# The parser fails at an expression with thousands of terms, signs or brackets.
 NOT_READ = (OSError, SyntaxError, ValueError, LookupError, RecursionError, MemoryError)
-MOST_STEPS = 20_000  # from a name to what it stands for; about a third of a second
+MOST_STEPS = 20_000  # steps from a name to its value; about a third of a second
 
 
 class TooMuch(Exception):
-    """To follow all calls of this program would take long."""
+    """The calls of this program are too many to follow."""
 
 
 @dataclass
@@ -50,23 +50,23 @@ class Sources:
     each: list[Source] = field(default_factory=list)
     complete: bool = True
     libraries: set[str] = field(default_factory=set)
-    needed: set[Path] = field(default_factory=set)  # the first, and what it imports without an `if` or a `try`
+    needed: set[Path] = field(default_factory=set)  # the first file, and its imports without an `if` or a `try`
     unparsed: list[CodePlace] = field(default_factory=list)
     _steps: int = 0
 
     def functions(self, name: str, near: Source) -> list[tuple[Source, Definition]]:
-        """Those of this bare name, of the file `near` if it has any."""
+        """Returns the functions with this bare name in the file `near` if it has any, else in all files."""
         own = [(near, function) for function in near.functions.get(name, [])]
         return own or [(source, function) for source in self.each for function in source.functions.get(name, [])]
 
     def spend(self) -> None:
-        """TooMuch, when the budget of the program is spent."""
+        """Counts a step. Raises TooMuch after MOST_STEPS."""
         self._steps += 1
         if self._steps > MOST_STEPS:
             raise TooMuch
 
     def called(self, call: ast.Call, source: Source) -> list[tuple[Source, Definition]]:
-        """The functions of the program that a call may run: by its name, of a module, or of `self`."""
+        """Returns the functions of the program that a call may run: by a plain name, of a module, or of `self`."""
         target = call.func
         root = target.value if isinstance(target, ast.Attribute) else target
         is_plain = root is target or last_name(root) in {"self", "cls", *source.aliases}
@@ -75,12 +75,12 @@ class Sources:
         return self.functions(source.name(target).rpartition(".")[2], source)
 
     def callers(self, name: str) -> list[tuple[Source, ast.Call]]:
-        """The calls that may run a function of this bare name, or make an object of this class."""
+        """Returns the calls that may run a function with this bare name, or make an object of this class."""
         return self._calls.get(name, [])
 
     @cached_property
     def _calls(self) -> dict[str, list[tuple[Source, ast.Call]]]:
-        """Those of no library, by the name that is called, and by the one that it was imported by."""
+        """The calls of functions outside of libraries, by the called name, and by the imported name."""
         found: dict[str, list[tuple[Source, ast.Call]]] = {}
         for source in self.each:
             for call in (each for each in source.calls if not self._is_of_library(each, source)):
@@ -93,14 +93,14 @@ class Sources:
 
 
 def sources_from(first: Path, folder: Path) -> Sources:
-    """folder: the one that the program is started in."""
+    """Reads the program's files. folder: the folder in which the program is started."""
     found, todo, seen, size = Sources(), [first], {first.resolve()}, 0
     found.needed.add(first)
     roots = [first.parent, folder, folder / "src"]
     while todo:
         path = todo.pop(0)
         try:
-            text = importlib.util.decode_source(read_plain(path))  # as the interpreter reads it
+            text = importlib.util.decode_source(read_plain(path))  # like the interpreter
             size += len(text)
             if len(found.each) == MOST_FILES or size > MOST_BYTES:
                 found.complete = False
@@ -129,8 +129,8 @@ def sources_from(first: Path, folder: Path) -> Sources:
 
 
 def _imported(source: Source, roots: list[Path]) -> Iterator[tuple[str, bool]]:
-    """The modules that a file imports, by their full names, and whether it does so in any case. Of `from a import b`,
-    b may be a module of its own."""
+    """Yields the full names of the modules that a file imports, and whether the import always runs. In `from a import
+    b`, b may be a module."""
     for node in source.imported:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -150,8 +150,8 @@ def _imported(source: Source, roots: list[Path]) -> Iterator[tuple[str, bool]]:
 
 
 def _package_of(file: Path, roots: list[Path]) -> list[str]:
-    """The module's package, relative to the last of the roots above it: `python pkg/train.py` has no package, but what
-    pkg imports has."""
+    """Returns the module's package, relative to the last of the roots above it: `python pkg/train.py` has no package,
+    but modules that pkg imports have one."""
     for root in reversed(roots):
         if file.is_relative_to(root):
             return list(file.relative_to(root).parent.parts)

@@ -1,4 +1,5 @@
-"""The program's own files, and those that it opens or is given by a relative name: whether the snapshot has them."""
+"""Findings for files that are not in the snapshot: the program's own files, and files that it opens or gets by a
+relative name."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from clusterdp.launch.render.script_spec import lines_of
 from clusterdp.launch.snapshot.code_snapshot import is_clutter, is_run
 
 NOT_FOUND = "the job runs in the snapshot and does not find it"
-WRITTEN = re.compile(r"out|log|save|dest|result|write|export|record|ckpt|checkpoint", re.I)  # options
+WRITTEN = re.compile(r"out|log|save|dest|result|write|export|record|ckpt|checkpoint", re.I)  # options for output files
 
 
 def ignored_findings(subject: Subject) -> Iterator[Finding]:
@@ -29,7 +30,7 @@ def ignored_findings(subject: Subject) -> Iterator[Finding]:
 
 
 def _of_program(subject: Subject) -> Iterator[Finding]:
-    """The program, and the modules of the folder that it imports."""
+    """Yields findings for the program, and for the modules of the folder that it imports."""
     folder, program = subject.spec.submit_dir, subject.program
     if program is None or _runs_in_place(subject):
         return
@@ -45,7 +46,7 @@ def _of_program(subject: Subject) -> Iterator[Finding]:
 
 
 def _runs_in_place(subject: Subject) -> bool:
-    """A program that is named by an absolute path is not that of the snapshot, and finds its modules beside it."""
+    """Returns whether an absolute path names the program: it then runs outside the snapshot, with its own modules."""
     spec = subject.spec
     words = spec.command if spec.kind == "command" else lines_of(spec.config.script, "script").split()
     return any(word.strip("'\"").startswith(str(spec.submit_dir)) for word in words)
@@ -58,7 +59,7 @@ def _scripts(subject: Subject) -> list[Path]:
 
 
 def _of_words(subject: Subject) -> Iterator[Finding]:
-    """Files that the command names: configs, lists of data. What it may be asked to write is none."""
+    """Yields findings for input files that the command names, such as configs and lists of data."""
     spec = subject.spec
     if spec.kind != "command":
         return
@@ -104,12 +105,12 @@ def _of_opened(subject: Subject) -> Iterator[Finding]:
 
 
 def _is_made(name: str, use: PathUse) -> bool:
-    """Whether the program itself makes the file, or one below that folder, by this use."""
+    """Returns whether the program itself makes the file, or a file below that folder, by this use."""
     return f"{use.path}/".startswith(f"{name}/") or (not use.whole and name.startswith(use.path))
 
 
 def _name(use: PathUse) -> str:
-    """Relative, and as much as names a file or folder; empty for others."""
+    """Returns the relative name of a file or folder, as far as it is written out; empty for other paths."""
     name = use.path if use.whole else use.path.rpartition("/")[0]
     name = os.path.normpath(name) if name else ""
     return "" if name.startswith(("/", "~", "..")) or name == "." or "\0" in name else name
@@ -130,7 +131,7 @@ def _not_in_snapshot(folder: Path, names: Sequence[str]) -> list[str]:
 
 
 def _is_excluded(folder: Path, name: str) -> bool:
-    """By a snapshot of what is not a git work tree."""
+    """Returns whether a snapshot of a folder that is not a git work tree leaves the file out."""
     folders = [folder / above for above in PurePath(name).parents if str(above) != "."]
     folders += [folder / name] if (folder / name).is_dir() else []
     return any(is_clutter(each) for each in folders) or _in_a_run(folder, name)

@@ -1,6 +1,6 @@
 """The tests on this machine: variables of the shell that go with the job and change the ranks, and the interpreter of
-the batch program. With --probe, a file is put into the store, and one is written and synced beside the run folder; both
-are deleted."""
+the batch program. With --probe, one file is put into the store, another is written and synced beside the run folder,
+and both are deleted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from clusterdp.storage import RetryPolicy, masked, open_storage
 DATA = b"clusterdp check --probe: may be deleted\n"
 SLOW_S = 1.0
 # Variables that the job's script or submit itself sets or unsets are harmless: RANK, WORLD_SIZE, MASTER_ADDR,
-# SLURM_*, SBATCH_*, TORCHELASTIC_*, and CUDA_VISIBLE_DEVICES where Slurm gives GPUs.
+# SLURM_*, SBATCH_*, TORCHELASTIC_*, and CUDA_VISIBLE_DEVICES if Slurm gives GPUs.
 GPUS = "no GPUs are asked of Slurm, so that it does not set it: the ranks see these alone"
 IS_RECENT = "import sys; sys.exit(sys.version_info < (3, 6))"
 START_S = 20
@@ -29,7 +29,7 @@ SLOW = ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG", "NCCL_P2P_DISABLE", "
 
 
 def probe_findings(subject: Subject) -> Iterator[Finding]:
-    """A folder that is not there yet is made by the job: the one above it is asked."""
+    """Yields findings by writes. If a folder does not exist yet, the nearest existing folder above it is tested."""
     run, folder = existing(subject.spec.run_dir), checkpoint_folder(subject)
     yield from _of_folder(run, "run_dir", "neither can the run folder")
     if folder is None:
@@ -101,7 +101,7 @@ def _leaks(name: str, given: Mapping[str, str], why: str) -> Finding:
 
 
 def host_python_findings(subject: Subject) -> Iterator[Finding]:
-    """Tried as the script tries it."""
+    """Yields a finding if launch.host_python fails the test that the job's script makes, too."""
     python = subject.config.launch.host_python
     if python is None:
         return

@@ -1,4 +1,4 @@
-"""Whether the run folder and the checkpoints have a place: that can be written, that the nodes see, with room."""
+"""Findings about the place of the run folder and of the checkpoints: it must be writable, shared, and have room."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from clusterdp.wording import counted
 
 LOCAL = frozenset(
     "btrfs ext2 ext3 ext4 overlay ramfs tmpfs xfs zfs".split()
-)  # no other machine sees them, by themselves
-FILES_OF_A_RANK = 2  # of each checkpoint, beside a manifest and a folder
+)  # file systems that other machines do not see without an export
+FILES_OF_A_RANK = 2  # files of a rank in each checkpoint, besides a manifest and a folder
 
 
 def room_findings(subject: Subject) -> Iterator[Finding]:
-    """The findings by the file systems. No question to Slurm, and nothing is written."""
+    """Yields findings by the file systems. Asks Slurm nothing, and writes nothing."""
     run = existing(subject.spec.run_dir)
     yield from _of_writing(run, "run_dir")
     folder = checkpoint_folder(subject)
     key = "checkpoint.url" if subject.config.checkpoint.url else "run_dir"
     if folder is None:
-        if subject.config.checkpoint.keep_local:  # copies of what goes to the store
+        if subject.config.checkpoint.keep_local:  # local copies of the store's checkpoints
             yield from _of_room(subject, run, "checkpoint.keep_local")
         return
     place = existing(folder)
@@ -35,12 +35,12 @@ def room_findings(subject: Subject) -> Iterator[Finding]:
 
 
 def existing(path: Path) -> Path:
-    """The folder itself, or the nearest one above it that is there."""
+    """Returns the folder itself, or the nearest existing folder above it."""
     return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
 def checkpoint_folder(subject: Subject) -> Path | None:
-    """None if checkpoints go to a store."""
+    """Returns the folder of the checkpoints; None if they go to a store."""
     url = subject.spec.checkpoint_url
     if url.startswith("file://"):
         return Path(unquote(urlsplit(url).path))
@@ -60,7 +60,8 @@ def _is_read_only(folder: Path) -> bool:
 
 
 def _of_room(subject: Subject, folder: Path, key: str) -> Iterator[Finding]:
-    """A checkpoint is deleted when a newer one is complete: there is one more than are kept."""
+    """Yields a finding if the disk is too small. It must hold one checkpoint more than are kept, because the oldest one
+    is deleted when the newest one is complete."""
     if subject.spec.kind != "entry":
         return
     status, checkpoint = os.statvfs(folder), subject.config.checkpoint
@@ -83,7 +84,8 @@ def _of_room(subject: Subject, folder: Path, key: str) -> Iterator[Finding]:
 
 
 def sharing_findings(subject: Subject, hosts: set[str]) -> Iterator[Finding]:
-    """hosts: names and addresses of the nodes. Where this machine is one of them, its disks may do."""
+    """Yields a finding if the run folder is on a local disk. hosts: names and addresses of the nodes. If this machine
+    is one of them, its disks are accepted."""
     here = os.uname().nodename
     if not hosts or {here, here.split(".")[0], "localhost", "127.0.0.1"} & hosts:
         return
@@ -96,7 +98,7 @@ def sharing_findings(subject: Subject, hosts: set[str]) -> Iterator[Finding]:
 
 
 def mount_of(folder: Path, mounts: Path = Path("/proc/mounts")) -> tuple[str, str] | None:
-    """(where it is mounted, type) of the file system of a folder; None where /proc does not say."""
+    """Returns (mount point, type) of the file system of a folder; None if /proc does not have it."""
     try:
         rows = [line.split() for line in mounts.read_text().splitlines()]
     except OSError:
@@ -104,4 +106,4 @@ def mount_of(folder: Path, mounts: Path = Path("/proc/mounts")) -> tuple[str, st
     path = Path(os.path.realpath(folder))
     found = [(row[1].replace("\\040", " "), row[2]) for row in rows if len(row) > 2]
     of_it = [row for row in found if path.is_relative_to(row[0])]
-    return max(of_it, key=lambda row: len(row[0]), default=None)  # of two in one place, autofs comes first
+    return max(of_it, key=lambda row: len(row[0]), default=None)  # at one mount point, autofs is first

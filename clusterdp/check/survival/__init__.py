@@ -1,7 +1,7 @@
-"""Whether the run comes back after a preemption, and its ranks hear of it.
+"""Findings about a preemption: whether the run comes back, and whether its ranks get the signal.
 
-preemption     how the partition preempts, and whether the run survives
+preemption     the partition's form of preemption, and whether the run survives
 launchers      torchrun, accelerate or srun below the ranks
 signals        whether a stop reaches the ranks
-program_hints  what the program's text says
+program_hints  hints by the program's text
 """

@@ -1,4 +1,4 @@
-"""A launcher below the ranks: each rank would start a training of its own, or a step that waits for its own CPUs."""
+"""A launcher below the ranks: each rank would start its own training, or a step that waits for the rank's own CPUs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from clusterdp.launch.render.script_spec import lines_of
 from clusterdp.plainfile import read_plain
 
 COUNT = re.compile(r"--?(?:nproc[_-]per[_-]node|num[_-]processes|num_gpus|nprocs|np|n)(?:[= ](\S+))?")
-# Options by which torchrun knows that there are other agents, and finds them.
+# Options by which torchrun finds other agents
 MEETS_OTHERS = re.compile(r"--?(?:nnodes|rdzv[_-]\w+|node[_-]rank|machine_rank|num_machines|config_file)\b")
 OF_SEVERAL_NODES = frozenset({"torchrun", "accelerate"})
 
 
 def launcher_findings(subject: Subject) -> Iterator[Finding]:
-    """A finding for the first command that starts ranks by itself."""
+    """Yields a finding for the first command that starts ranks itself."""
     for words in _commands(subject):
         name = launcher_of(words)
         if name == "srun":
@@ -35,7 +35,7 @@ def launcher_findings(subject: Subject) -> Iterator[Finding]:
 
 
 def launcher_of(words: Sequence[str]) -> str:
-    """`srun`, `torchrun`, `accelerate`, ...; empty for a program."""
+    """Returns `srun`, `torchrun`, `accelerate`, ...; empty for a program."""
     words = without_wrappers(words)
     name = Path(words[0]).name if words else ""
     if PYTHON.fullmatch(name):
@@ -69,7 +69,7 @@ def _of_srun(subject: Subject, words: Sequence[str]) -> Finding:
 
 
 def _is_started_twice(subject: Subject, name: str, words: Sequence[str]) -> bool:
-    """Whether more than one agent on each node would start; one that knows of the others is intended."""
+    """Returns whether several agents would start without need. One agent a node with options for the others is fine."""
     if subject.ranks == 1:
         return False
     if subject.spec.is_torchrun or subject.spec.ranks_per_node > 1:
@@ -89,7 +89,7 @@ def _of_launcher(subject: Subject, name: str, words: Sequence[str]) -> Finding:
 
 
 def _processes(subject: Subject, words: Sequence[str]) -> int:
-    """The number of processes that one agent starts; 0 if it is not written out."""
+    """Returns the number of processes that one agent starts; 0 if it is not written out."""
     for word, after in zip(words, [*words[1:], ""], strict=True):
         if match := COUNT.fullmatch(word.replace("=", " ", 1)):
             said = match[1] or after

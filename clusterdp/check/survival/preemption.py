@@ -1,4 +1,4 @@
-"""Whether the run survives: the form of preemption of its partition, the time that a save has, and requeues."""
+"""Findings about the survival of the run: its partition's form of preemption, the time for a save, and requeues."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from clusterdp.check.subject import Subject
 from clusterdp.slurm.quantities import seconds_of
 from clusterdp.wording import duration
 
-LITTLE_S = 1800.0  # of lost work
+LITTLE_S = 1800.0  # work that a run may lose without a warning
 
 
 @dataclass(frozen=True)
 class Preemption:
-    """`mode`: REQUEUE, CANCEL or SUSPEND. `grace_s` after TERM before it is carried out. `of`: what it is set for, and
-    the `key` that names that."""
+    """The form of preemption of a job."""
 
-    mode: str
-    grace_s: float
-    of: str
-    key: str = "resources.partition"
+    mode: str  # REQUEUE, CANCEL or SUSPEND
+    grace_s: float  # between TERM and the preemption
+    of: str  # the partition or QOS that has it
+    key: str = "resources.partition"  # the config key that names the partition or QOS
 
     @property
     def another(self) -> str:
@@ -36,7 +35,7 @@ class Preemption:
 
 
 def preemption_of(subject: Subject, cluster: ClusterFacts) -> Preemption | None:
-    """The worst of the partitions that the job may run in; None if none is preempted, or that is not known."""
+    """Returns the worst form among the job's partitions; None if no partition is preempted, or if it is unknown."""
     kind = cluster.settings.get("PreemptType", "preempt/none")
     everywhere = cluster.settings.get("PreemptMode", "OFF")
     if kind == "preempt/qos":
@@ -53,7 +52,7 @@ def preemption_of(subject: Subject, cluster: ClusterFacts) -> Preemption | None:
 
 
 def _wins(other: Mapping[str, str], limits: Mapping[str, str]) -> bool:
-    """Whether jobs of the other partition may take nodes of this one."""
+    """Returns whether jobs of the other partition may take nodes of this partition."""
     if _tier(other) <= _tier(limits):
         return False
     theirs, ours = hosts_of(other.get("Nodes", "")), hosts_of(limits.get("Nodes", ""))
@@ -66,7 +65,7 @@ def _tier(limits: Mapping[str, str]) -> int:
 
 
 def _mode(said: str) -> str:
-    """`GANG,SUSPEND` is SUSPEND; empty for OFF."""
+    """Returns SUSPEND for `GANG,SUSPEND`; empty for OFF."""
     return next((mode for mode in ("REQUEUE", "CANCEL", "SUSPEND") if mode in said.upper()), "")
 
 
@@ -111,7 +110,7 @@ def _of_mode(subject: Subject, cluster: ClusterFacts, preemption: Preemption) ->
 
 
 def _of_save(subject: Subject, cluster: ClusterFacts, preemption: Preemption) -> Iterator[Finding]:
-    """Whether a save fits between TERM and KILL, by what the last run of this name has measured."""
+    """Yields a finding if a save does not fit between TERM and KILL, by the times of the last run with this name."""
     last = subject.last
     if subject.spec.kind != "entry" or preemption.mode == "SUSPEND" or last is None or last.save_s is None:
         return
@@ -135,7 +134,7 @@ def _of_requeue(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
 
 
 def requeue_note(subject: Subject, cluster: ClusterFacts) -> str:
-    """The cost of each restart here; empty where the run is not requeued, or the settings are not known."""
+    """Returns the cost of each restart here; empty if the run is not requeued, or the settings are unknown."""
     restart = subject.config.restart
     if not (restart.requeue and restart.how == "requeue" and cluster.settings):
         return ""
@@ -144,7 +143,7 @@ def requeue_note(subject: Subject, cluster: ClusterFacts) -> str:
 
 
 def _of_expedite(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Only a template of one's own can ask for that: restart.requeue writes `--requeue` alone."""
+    """Yields a finding for --requeue=expedite. Only a user's template can have it."""
     enabled = "enable_expedited_requeue" in cluster.settings.get("SlurmctldParameters", "")
     if enabled and re.search(r"^#SBATCH\s+--requeue=expedite", subject.script, re.M):
         what = "--requeue=expedite: a job that does not end with 0 is requeued and held, unless an Epilog has failed"
@@ -154,7 +153,7 @@ def _of_expedite(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
 
 
 def _of_interval(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
-    """An attempt that is shorter than the interval has one save, at its end: a crash loses all of it."""
+    """Yields a finding for attempts that are shorter than the save interval: a crash loses the whole attempt."""
     checkpoint, key = subject.config.checkpoint, "checkpoint.every_s"
     if subject.spec.kind != "entry":
         return

@@ -1,5 +1,5 @@
-"""Hints on the program's own text: its saves, ports, devices and paths. Faults that only a run shows are left to
-`clusterdp rehearse`."""
+"""Hints about the program's own text: its saves, ports, devices and paths. `clusterdp rehearse` finds faults that only
+a run shows."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from clusterdp.wording import did_you_mean
 LOADS_BY_THEMSELVES = frozenset(
     {"lightning", "pytorch_lightning", "composer", "transformers", "deepspeed", "clusterdp"}
 )
-# Libraries that form the process group themselves.
+# Libraries that form the process group themselves
 FORM_GROUPS = LOADS_BY_THEMSELVES | frozenset(
     "accelerate colossalai fairscale fastai horovod ignite lightning_fabric megatron mmengine mpi4py ray trl "
     "ultralytics".split()
 )
-# As seen from a node: the same on all, and there when the job is over.
+# Folders that are the same on all nodes, and that are not checked on this machine
 SYSTEM = ("/dev/", "/proc/", "/sys/", "/etc/", "/usr/", "/opt/")
 OF_ONE_NODE = ("/tmp/", "/dev/shm/", "/var/tmp/", "/scratch/local/", "/local/", "/localscratch/", "$TMPDIR")
-# Paths that another attempt looks for: not those of staged or cached files.
+# Paths that another attempt needs; not paths of staged or cached files
 KEPT = re.compile(
     r"^(?!.*(?:cache|data|stag)).*(?:ckpt|checkpoint|model|\bstate|\blast|\bbest|runs?\b|logs?\b|\bout|result)", re.I
 )
@@ -98,13 +98,13 @@ def _kinds(subject: Subject, program: ProgramText) -> tuple[tuple[Sequence[CodeP
 
 
 def is_given(place: CodePlace, command: Sequence[str]) -> bool:
-    """Whether it is the default of an option that the command sets."""
+    """Returns whether the place is the default of an option that the command sets."""
     options = {f"--{name}" for name in re.findall(r"--([\w-]+)", place.text)} if "add_argument" in place.text else set()
     return any(word.partition("=")[0] in options for word in command)
 
 
 def _of_command(subject: Subject) -> Iterator[Finding]:
-    """`accelerate launch --main_process_port 29501`, `python train.py --out /tmp/run`."""
+    """Yields findings for `accelerate launch --main_process_port 29501` or `python train.py --out /tmp/run`."""
     for _, text in fixed_ports(shlex.join(subject.spec.command)):
         why = "two jobs on one node would use the same port, and the second cannot listen"
         yield Finding("hint", "command", f"the port is hard-coded: {text[:80]}", why, "Leave it to the job.")
@@ -142,7 +142,7 @@ def _sees_several_gpus(subject: Subject) -> bool:
 
 
 def _hint(subject: Subject, places: Sequence[CodePlace], what: str, why: str, remedy: str) -> Iterator[Finding]:
-    """A finding for all places of a kind."""
+    """Yields one finding for all places of a kind."""
     if not places:
         return
     others = f" (and {len(places) - 1} more)" if len(places) > 1 else ""
@@ -151,7 +151,7 @@ def _hint(subject: Subject, places: Sequence[CodePlace], what: str, why: str, re
 
 
 def _of_ranks(subject: Subject) -> Iterator[Finding]:
-    """A program for one GPU, unmodified."""
+    """Yields a finding for an unmodified program for one GPU."""
     program, spec = subject.program, subject.spec
     assert program is not None
     unknown = spec.kind != "command" or not program.complete or program.libraries & FORM_GROUPS
@@ -194,7 +194,7 @@ def _of_paths(subject: Subject) -> Iterator[Finding]:
 
 
 def _is_there(path: str) -> bool:
-    """Whether the folder is there in which it would be written, or the one above, which is then made."""
+    """Returns whether the path, its folder or the folder above that exists. The program may make the folder itself."""
     folder = Path(os.path.expanduser(path))
     above = [each for each in (folder, *folder.parents[:2]) if each != Path("/")]
     return any(os.path.exists(each) for each in above)

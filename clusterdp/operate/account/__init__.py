@@ -1,6 +1,6 @@
-"""The allocated time of a run by activity, by its records alone: `clusterdp goodput`.
+"""`clusterdp goodput`: the allocated time of a run by activity, from the run's records alone.
 
 goodput       `clusterdp goodput`: the tables and the JSON
 run_account   the account of a run: attempts, goodput, hours by cause
-parts         one attempt: its allocated time in parts
+parts         the allocated time of one attempt in parts
 """

@@ -22,8 +22,8 @@ HEADS = {
     "startup": "start-up",
     "kept": "steps",
     "evaluation": "eval",
-}  # of columns; the others are headed by their names
-MANY = 20  # attempts
+}  # the heads of columns; each other column has its own name
+MANY = 20  # attempts in the table
 NOTES = {
     "running": "running: its program does not say what it does; job.loop() does",
     "unseen": "unseen: since the last sign of life of an attempt that was killed, or that has not told yet",
@@ -42,7 +42,7 @@ def show_goodput(run: RunDir, out: TextIO, as_json: bool = False, now: float | N
 
 
 def as_data(history: RunHistory, status: RunStatus, account: RunAccount) -> dict[str, Any]:
-    """As in json.schema.json. Unknown values are null."""
+    """Returns the values for --json, see json.schema.json. Unknown values are None."""
     unit = {"GPU": "GPU-hours", "core": "core-hours"}.get(account.unit)
     known = bool(unit)
     return {
@@ -130,12 +130,12 @@ def _facts(account: RunAccount) -> list[tuple[str, str]]:
 
 
 def _shown(account: RunAccount) -> list[AttemptAccount]:
-    """Without those that found the run over."""
+    """Returns the attempts without those that found the run over, and ended at once."""
     return [attempt for attempt in account.attempts if attempt.parts.allocated >= 0.05]
 
 
 def _attempts_table(account: RunAccount, columns: int) -> list[str]:
-    """As wide as `columns` if that can be; the nodes give way first."""
+    """Returns lines of at most `columns` characters, if possible: without nodes, then with smaller gaps."""
     shown = [name for name in NAMES if round(getattr(account.total, name), 1)]
     head = ("", "queue", *(HEADS.get(name, name) for name in shown), "ended", "nodes")
     rows = [head]
@@ -162,7 +162,7 @@ def _attempts_table(account: RunAccount, columns: int) -> list[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]], gap: int = 2) -> list[str]:
-    """The first column and the words to the left, the numbers between to the right."""
+    """Aligns the numbers before the column "ended" to the right, all other columns to the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     numbers = range(1, rows[0].index("ended"))
     lines = []

@@ -1,14 +1,14 @@
 """The allocated time of one attempt in parts.
 
-startup     until the end of its first step, without the restore: Slurm's prolog, the batch script, imports, compilation
+startup     until the end of the first step, without the restore: Slurm's prolog, the batch script, imports, compilation
 restore     reading the checkpoint
 kept        steps that are in the run's state
-lost        steps that are in no checkpoint that a later attempt went on from: they had to be done again
-saves       the training waits for a save
-evaluation  between two epochs, and after the last
-running     of a program that does not say what it does: command:, script:, or a loop of its own
+lost        steps that are in no checkpoint from which a later attempt continued: they had to be done again
+saves       waits of the training for a save
+evaluation  between two epochs, and after the last epoch
+running     the work of a program that records no steps: command:, script:, or its own loop
 shutdown    from the end of the program's work to the end of the batch script
-unseen      from the last sign of life to the end: nobody knows
+unseen      from the last sign of life to the end, without a record of the activity
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CPUS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
 
 @dataclass(frozen=True)
 class Parts:
-    """Seconds. The parts add up to the allocated time, because one of shutdown and unseen is the remainder."""
+    """Seconds of each part. The sum is the allocated time, because shutdown or unseen is the remainder."""
 
     startup: float = 0.0
     restore: float = 0.0
@@ -54,7 +54,7 @@ NAMES = tuple(each.name for each in fields(Parts))
 
 @dataclass(frozen=True)
 class Told:
-    """An attempt's own records of its time. points: (step, seconds of steps up to it), rising."""
+    """The time of an attempt by its own events. points: (step, seconds of all steps up to this step), rising."""
 
     seconds: dict[str, float]  # startup, restore, steps, saves, evaluation, running
     points: tuple[tuple[int, float], ...] = ()
@@ -64,7 +64,7 @@ class Told:
 
 
 def told_by(attempt: AttemptHistory, own: Sequence[Record], place: Allocation, *, has_steps: bool) -> Told:
-    """has_steps: other attempts of this run have told of steps, so that one which has not was still starting."""
+    """Returns the time of an attempt. has_steps: the run records steps; an attempt without any was still starting."""
     spent = [event for event in own if event.get("event") == "spent"]
     started = time_of(last_of(own, "started")) or place.begin
     if spent:
@@ -76,7 +76,7 @@ def told_by(attempt: AttemptHistory, own: Sequence[Record], place: Allocation, *
 
 
 def _told_by_steps(attempt: AttemptHistory, own: Sequence[Record], spent: Sequence[Record], place: Allocation) -> Told:
-    def of_steps(event: Record) -> float:  # a rank that was suspended has counted on
+    def of_steps(event: Record) -> float:  # a suspended rank counts the time of the suspension, too
         return _seconds(event, "steps") - suspended_s(own, time_of(event), since=time_of(spent[0]))
 
     last, when = spent[-1], time_of(spent[-1])
@@ -85,7 +85,7 @@ def _told_by_steps(attempt: AttemptHistory, own: Sequence[Record], spent: Sequen
     seconds["startup"] += when - suspended_s(own, when) - sum(seconds.values()) - place.begin
     points = [(attempt.restored or 0, 0.0)]
     points += [(integer(event.get("step")) or 0, of_steps(event)) for event in spent]
-    after = max(0.0, (attempt.measured_at or 0.0) - when)  # the metrics go on
+    after = max(0.0, (attempt.measured_at or 0.0) - when)  # metrics may be newer than the last `spent`
     if attempt.last_step is not None and attempt.last_step > points[-1][0]:
         seconds["steps"] += after
         points.append((attempt.last_step, seconds["steps"]))
@@ -95,11 +95,11 @@ def _told_by_steps(attempt: AttemptHistory, own: Sequence[Record], spent: Sequen
 
 
 def parts_of(attempt: AttemptHistory, own: Sequence[Record], place: Allocation, told: Told, kept_up_to: int) -> Parts:
-    """kept_up_to: the last step that counts."""
+    """Returns the parts of an attempt. kept_up_to: the last step that is not lost."""
     room = place.seconds
     found: dict[str, float] = {}
-    for kind in ("startup", "restore", "steps", "saves", "evaluation", "running"):  # clocks differ: none is below 0,
-        found[kind] = min(max(told.seconds.get(kind, 0.0), 0.0), room)  # and the sum is not above the whole
+    for kind in ("startup", "restore", "steps", "saves", "evaluation", "running"):  # clocks differ: no part is below 0,
+        found[kind] = min(max(told.seconds.get(kind, 0.0), 0.0), room)  # and the sum is at most the allocated time
         room -= found[kind]
     steps = found.pop("steps")
     lost = min(steps, max(0.0, told.until(ALL) - told.until(kept_up_to)))
@@ -108,7 +108,7 @@ def parts_of(attempt: AttemptHistory, own: Sequence[Record], place: Allocation, 
 
 
 def _shutdown(own: Sequence[Record], place: Allocation, room: float) -> float:
-    """The shutdown: all time after an end that the program chose; after another end, the time of the batch program."""
+    """Returns the seconds of the shutdown: all of `room` if the program chose its end, else the time after its exit."""
     exited = last_of(own, "exited")
     by_itself = "exit" in exited and integer(exited["exit"]) in ENDED_BY_ITSELF
     if by_itself or any(event.get("event") in ("stopped", "finished") and "cause" not in event for event in own):
@@ -126,7 +126,7 @@ def _seconds(event: Record, kind: str) -> float:
 
 
 def kept_up_to(history: RunHistory) -> list[int]:
-    """For each attempt the last step that a later attempt went on from. While nothing is known of that, all count."""
+    """Returns for each attempt the last step from which a later attempt continued; ALL if no record limits it."""
     submitted = (event for event in history.events if event.get("event") == "submitted")
     went_back = {str(event.get("job")) for event in submitted if event.get("from_step") is not None}
     kept = _newest(history)
@@ -134,17 +134,17 @@ def kept_up_to(history: RunHistory) -> list[int]:
     for attempt in reversed(history.attempts):
         found.append(kept)
         first_of_job = next(a for a in history.attempts if a.job == attempt.job) is attempt
-        if first_of_job and attempt.job in went_back:  # by the user's wish
+        if first_of_job and attempt.job in went_back:  # `resume --from`: the user chose to go back
             kept = ALL
         elif attempt.restored is not None:
             kept = min(kept, attempt.restored)
-        elif attempt.first_step is not None:  # it trained, and had restored nothing
+        elif attempt.first_step is not None:  # the attempt trained, but restored nothing
             kept = 0
     return found[::-1]
 
 
 def _newest(history: RunHistory) -> int:
-    """For the newest attempt that trained: what is not saved when it has ended is lost."""
+    """Returns the last kept step of the newest attempt that trained: after its end, unsaved steps are lost."""
     last = next((a for a in reversed(history.attempts) if a.last_step is not None), None)
     if last is None or last.cause in ("", "done"):
         return ALL
@@ -152,7 +152,7 @@ def _newest(history: RunHistory) -> int:
 
 
 def seconds_at(points: Sequence[tuple[int, float]], step: int) -> float:
-    """The seconds that steps took up to `step`, between two `points` (step, seconds) as if all took as long."""
+    """Returns the seconds of all steps up to `step`, by linear interpolation between two `points` (step, seconds)."""
     before = max((point for point in points if point[0] <= step), default=(0, 0.0))
     after = min((point for point in points if point[0] > step), default=before)
     share = (step - before[0]) / (after[0] - before[0]) if after[0] > before[0] else 0.0
@@ -161,21 +161,17 @@ def seconds_at(points: Sequence[tuple[int, float]], step: int) -> float:
 
 @dataclass(frozen=True)
 class Allocation:
-    """When Slurm queued, gave and took back the nodes of one attempt, and what it gave. Clocks differ by some seconds:
-    the order of two writers' times is never taken for granted.
+    """The times and the resources that Slurm gave to one attempt. Times are in seconds since 1970. The clocks of two
+    writers may differ by some seconds: no code relies on the order of their times."""
 
-    queued: since when it waited; None if that is not on record. runs: it has not ended. on_record:
-    whether its end is; else it is taken to be its last sign of life. cpus, gpus: of all nodes together. suspended_s: of
-    the time between, which Slurm does not count."""
-
-    queued: float | None
+    queued: float | None  # start of the wait in the queue; None if it is not on record
     begin: float
-    end: float
-    runs: bool
-    on_record: bool
-    cpus: int | None
-    gpus: int | None
-    suspended_s: float = 0.0
+    end: float  # the last sign of life, if the end is not on record
+    runs: bool  # the attempt has not ended
+    on_record: bool  # the end is on record, or the attempt runs
+    cpus: int | None  # on all nodes together
+    gpus: int | None  # on all nodes together
+    suspended_s: float = 0.0  # between begin and end; Slurm does not count this time
 
     @property
     def seconds(self) -> float:
@@ -183,7 +179,7 @@ class Allocation:
 
 
 def own_events(history: RunHistory) -> list[list[Record]]:
-    """The events that each attempt has written itself, by time."""
+    """Returns the events that each attempt wrote itself, by time."""
     found: dict[object, list[Record]] = {attempt.name: [] for attempt in history.attempts}
     for event in history.events:
         found.get(event.get("attempt"), []).append(event)
@@ -191,8 +187,7 @@ def own_events(history: RunHistory) -> list[list[Record]]:
 
 
 def allocations(history: RunHistory, now: float | None, ended: Mapping[str, float]) -> list[Allocation]:
-    """The allocation of each attempt of the history. now: if the newest one runs still. ended: by Slurm, see
-    ended_by_slurm()."""
+    """Returns the allocation of each attempt. now: None unless the newest attempt runs. ended: see ended_by_slurm()."""
     events = own_events(history)
     found: list[Allocation] = []
     for i, (attempt, own) in enumerate(zip(history.attempts, events, strict=True)):
@@ -217,9 +212,9 @@ def allocations(history: RunHistory, now: float | None, ended: Mapping[str, floa
 
 
 def _queued(own: Sequence[Record]) -> tuple[float, float]:
-    """Since when the attempt was in the queue, and until when, by Slurm; 0 if that is not on record.
+    """Returns when the attempt entered and left the queue, by Slurm; 0 if that is not on record.
 
-    A controller's clock may be ahead of the node's: then both are put back, because no script starts before its job."""
+    If the controller's clock is ahead of the node's, both times are set back: no script starts before its job."""
     queued, awake = last_of(own, "queued"), time_of({"time": last_of(own, "started").get("awake")})
     since, until = (time_of({"time": queued.get(key)}) for key in ("since", "until"))
     ahead = max(0.0, until - awake) if awake else 0.0
@@ -229,7 +224,7 @@ def _queued(own: Sequence[Record]) -> tuple[float, float]:
 def _since(
     history: RunHistory, attempt: AttemptHistory, own: Sequence[Record], before: Sequence[Allocation]
 ) -> float | None:
-    """Since when the attempt waited: from its submit or requeue, but not while the one before it still ran."""
+    """Returns the start of the wait: the submit or the requeue, but not before the end of the previous attempt."""
     requeued = bool(before) and not attempt.name.endswith(".0")
     submitted = None if requeued else _submitted(history, attempt)
     since = _times(_queued(own)[0], submitted)
@@ -241,8 +236,8 @@ def _since(
 def _end(
     attempt: AttemptHistory, own: Sequence[Record], after: Sequence[Record], by_slurm: float | None
 ) -> tuple[float, bool]:
-    """The end, and whether it is on record. after: the events of the job's next attempt, which knows when Slurm queued
-    it: that is when this one had ended. Slurm counts no time after the end of an attempt."""
+    """Returns the end, and whether it is on record. after: the events of the job's next attempt, which Slurm queued at
+    the end of this attempt. Slurm counts no time after the end of an attempt."""
     seen = max(_times(*map(time_of, own), attempt.measured_at, attempt.started), default=0.0)
     if by_slurm is not None:  # in whole seconds
         return min(max(seen, by_slurm), by_slurm + 1), True
@@ -259,22 +254,22 @@ def _submitted(history: RunHistory, attempt: AttemptHistory) -> float | None:
 
 
 def _cpus(text: object) -> int | None:
-    """`4(x2),8` is 16."""
+    """Returns the number of CPUs: 16 for `4(x2),8`."""
     found = CPUS.findall(text) if isinstance(text, str) else []
     return sum(int(cpus) * int(nodes or 1) for cpus, nodes in found) or None
 
 
 def suspended_s(own: Sequence[Record], until: float = math.inf, since: float = 0.0) -> float:
-    """For how long the job was suspended, as the watcher of rank 0 saw it when it went on."""
+    """Returns the seconds of suspensions. The watcher of rank 0 records a suspension when the job goes on."""
     during = (e for e in own if e.get("event") == "suspended" and since < time_of(e) <= until)
     return math.fsum(s for e in during if isinstance(s := e.get("seconds"), int | float) and 0 <= s < 1e11)
 
 
 def last_of(events: Sequence[Record], kind: str) -> Record:
-    """The last event of a kind; empty if there is none."""
+    """Returns the last event of a kind; {} if there is none."""
     return next((event for event in reversed(events) if event.get("event") == kind), {})
 
 
 def _times(*values: object) -> list[float]:
-    """Those that can be a time."""
+    """Returns the values that can be a time."""
     return [when for value in values if (when := time_of({"time": value}))]

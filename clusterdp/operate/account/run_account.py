@@ -1,4 +1,4 @@
-"""RunAccount: where the allocated time of a run went, by attempt and by cause."""
+"""RunAccount: the use of a run's allocated time, by attempt and by cause."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from clusterdp.wording import duration
 
 @dataclass(frozen=True)
 class AttemptAccount:
-    """cause: empty while it runs. width: its GPUs, or its cores in a run without any; None if unknown."""
+    """The account of one attempt."""
 
     name: str
     number: int
     nodes: str
-    cause: str
+    cause: str  # empty while the attempt runs
     place: Allocation
-    queue_s: float | None  # None if it is not on record since when it waited
+    queue_s: float | None  # None if the start of the wait is not on record
     parts: Parts
-    steps: int  # done in all
+    steps: int  # all steps that the attempt did, lost steps included
     steps_lost: int
-    again_s: float  # a part of `kept` and `lost`: steps that an earlier attempt had done before
-    width: int | None
+    again_s: float  # seconds of `kept` and `lost` for steps that an earlier attempt had done before
+    width: int | None  # number of GPUs, or of cores in a run without GPUs; None if unknown
 
     @property
     def hours(self) -> float:
@@ -37,25 +37,24 @@ class AttemptAccount:
 
 @dataclass(frozen=True)
 class CauseAccount:
-    """Attempts that ended for one cause. lost_hours: of their lost steps and their unseen time, and of the start-up and
-    the restore of the attempts after them."""
+    """The sums of all attempts that ended with one cause."""
 
     cause: str
     attempts: int
     hours: float
-    lost_hours: float
+    lost_hours: float  # hours of lost steps and unseen time, and of the next attempt's start-up and restore
 
 
 @dataclass(frozen=True)
 class RunAccount:
     attempts: tuple[AttemptAccount, ...]
-    unit: str  # GPU or core; empty if it is not known how many
+    unit: str  # GPU or core; empty if the number is unknown
     total: Parts
     by_cause: tuple[CauseAccount, ...]
 
     @property
     def goodput(self) -> float | None:
-        """The share of the allocated time that became kept steps; None if the program does not say."""
+        """The share of the allocated time that became kept steps; None if the program records no steps."""
         whole = self.total.allocated
         return self.total.kept / whole if whole and not self.total.running else None
 
@@ -73,8 +72,8 @@ class RunAccount:
 
 
 def account_of(history: RunHistory, now: float | None = None, ended: Mapping[str, float] | None = None) -> RunAccount:
-    """now: if the newest attempt runs. ended: by attempt, when Slurm ended it. An attempt whose end is not on record
-    ends with its last sign of life."""
+    """Returns the account of a run. now: None unless the newest attempt runs. ended: attempt -> the time at which Slurm
+    ended it. An attempt whose end is not on record ends with its last sign of life."""
     places = allocations(history, now, ended or {})
     events = own_events(history)
     has_steps = any(event.get("event") == "spent" for event in history.events)
@@ -100,13 +99,13 @@ def account_of(history: RunHistory, now: float | None = None, ended: Mapping[str
 
 
 def account_so_far(history: RunHistory, status: RunStatus, now: float) -> RunAccount:
-    """With what Slurm has said of the run's end, or that it runs."""
+    """Returns the account until `now` if the run runs. The ends of attempts come from Slurm's notices, too."""
     runs = status.state is RunState.RUNNING
     return account_of(history, now if runs else None, ended_by_slurm(history.run, history.attempts))
 
 
 def _steps(attempt: AttemptHistory, kept_up_to: int) -> tuple[int, int]:
-    """How many it has done, and how many of them are lost."""
+    """Returns the number of steps that the attempt did, and the number of lost steps among them."""
     if attempt.last_step is None:
         return 0, 0
     first = attempt.restored or 0
@@ -114,7 +113,7 @@ def _steps(attempt: AttemptHistory, kept_up_to: int) -> tuple[int, int]:
 
 
 def _widths(places: Sequence[Allocation]) -> tuple[str, list[int | None]]:
-    """The unit, and how many each attempt had; where that is not on record, as many as the one before or after."""
+    """Returns the unit, and the number that each attempt had. A missing number is copied from the attempt beside it."""
     gpus = any(place.gpus for place in places)
     known = [place.gpus if gpus else place.cpus for place in places]
     for order in (range(1, len(known)), range(len(known) - 2, -1, -1)):
@@ -126,7 +125,7 @@ def _widths(places: Sequence[Allocation]) -> tuple[str, list[int | None]]:
 
 
 def _by_cause(attempts: Sequence[AttemptAccount]) -> tuple[CauseAccount, ...]:
-    """In the order in which the causes came up first."""
+    """Returns the sums by cause, in the order in which the causes first occurred."""
     found: dict[str, CauseAccount] = {}
     attempts = [attempt for attempt in attempts if attempt.parts.allocated]
     for i, attempt in enumerate(attempts):
@@ -142,7 +141,7 @@ def _by_cause(attempts: Sequence[AttemptAccount]) -> tuple[CauseAccount, ...]:
 
 
 def goodput_line(account: RunAccount) -> str:
-    """For `clusterdp status`; empty if there is nothing to tell."""
+    """Returns a line for `clusterdp status`; empty if no time was allocated."""
     whole = account.total.allocated
     if not whole:
         return ""
@@ -156,7 +155,7 @@ def goodput_line(account: RunAccount) -> str:
 
 
 def brief(seconds: float) -> str:
-    """`-`, `4s`, `4m12s`, `1h02m`, `3d04h`: narrow, for a table."""
+    """Returns a short text for a table: `-`, `4.0s`, `4m12s`, `1h02m`, `3d04h`."""
     if seconds < 0.05:
         return "-"
     if seconds < 9.95:
@@ -173,5 +172,5 @@ def percent(share: float) -> str:
 
 
 def hours(value: float) -> str:
-    """`69.3`, `0.012`: three digits at most after the point."""
+    """Returns `69.3` or `0.012`: at most three digits after the point."""
     return f"{value:.1f}" if value >= 10 else f"{value:.3f}".rstrip("0").rstrip(".")

@@ -2,7 +2,7 @@
 
 cancel        `clusterdp cancel`
 stop          `clusterdp stop`
-end_sweep     all elements of a sweep cancelled, or stopped
+end_sweep     `clusterdp cancel` and `clusterdp stop` of a whole sweep
 remove        `clusterdp rm`
-resume_check  what `clusterdp resume` checks before it submits
+resume_check  the checks of `clusterdp resume` before its submit
 """

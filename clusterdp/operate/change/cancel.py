@@ -1,4 +1,4 @@
-"""`clusterdp cancel`: end a run for good. The run folder is marked first, then Slurm cancels the jobs."""
+"""`clusterdp cancel`: ends a run for good. It marks the run folder first, then Slurm cancels the jobs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ MARKED = "The run is marked as cancelled: no attempt starts any more."
 
 
 def cancel(run: RunDir) -> str:
-    """Returns what was done, in words. Idempotent; does not wait for the job to end.
+    """Returns a message about the result. Idempotent; does not wait for the job to end.
 
-    SlurmError or RunError if Slurm could not be told. The run stays marked even then: no attempt starts any more.
+    Raises SlurmError or RunError if Slurm could not be asked. The run stays marked even then: no attempt starts.
     """
     history = read_history(run)
     refuse_copy(history)
     path = shown_path(run.path)
     over = history.state.over and not history.cancelled
-    # A failed run's job may have been requeued by somebody: it is not over until squeue says so.
+    # A user or an administrator may have requeued a failed run's job: the run is over only if squeue has no live job.
     if over and (history.state is RunState.DONE or not _live(history, history.state.over)):
         return f"{path}: is over already ({history.state.value}); nothing to cancel."
     mark_cancelled(run, history.job)
@@ -40,17 +40,17 @@ def cancel(run: RunDir) -> str:
 
 
 def may_still_run(path: str, jobs: list[str]) -> str:
-    """The remedy for jobs that Slurm does not know to be cancelled."""
+    """Returns the remedy for jobs that Slurm may not have cancelled."""
     return f"Job {some_of(jobs)} may still run: `clusterdp cancel {path}` again, or `scancel {' '.join(jobs[:8])}`."
 
 
 def _cancel_jobs(run: RunDir, was_over: bool) -> tuple[list[str], str]:
-    """The jobs of which Slurm was told; and why squeue has not said which are alive, or nothing."""
+    """Returns the jobs for which scancel was called, and squeue's error, which is empty if squeue answered."""
     from clusterdp.slurm import commands
 
     told: list[str] = []
     silent = ""
-    # Twice, because a batch program that has not seen the marker yet may have put a new job into the queue meanwhile.
+    # Twice: meanwhile, a batch program that has not seen the marker may have submitted a new job.
     for _ in range(2):
         history = read_history(run)
         try:
@@ -74,13 +74,13 @@ def _cancel_jobs(run: RunDir, was_over: bool) -> tuple[list[str], str]:
 
 
 def _unended(history: RunHistory) -> list[str]:
-    """The jobs that may be alive, by the records alone: the current one, and those of which no attempt is on record."""
+    """Returns the jobs that may be alive by the records alone: the current job, and jobs without a recorded attempt."""
     began = {attempt.job for attempt in history.attempts}
     return [job for job in history.jobs if job == history.job or job not in began]
 
 
 def _live(history: RunHistory, was_over: bool) -> list[str]:
-    """SlurmError if squeue does not answer; RunError if there is none that knows the cluster."""
+    """Returns the live jobs. Raises SlurmError if squeue does not answer, RunError if no squeue knows the cluster."""
     rows = ask_squeue(history)
     if rows is not None:
         return live_jobs(rows)

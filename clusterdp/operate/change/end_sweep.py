@@ -1,6 +1,6 @@
-"""`clusterdp cancel` and `clusterdp stop` of a sweep: all elements are marked first, then Slurm is told, in one call.
+"""`clusterdp cancel` and `clusterdp stop` of a sweep: they mark all elements first, then call Slurm once.
 
-The marks are not forced to the disk one by one, which may take minutes for 1,000 elements.
+The marks are not forced to the disk one by one, because that may take minutes for 1,000 elements.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ MARKED = " They are marked: no attempt of them starts any more."
 
 
 def cancel_sweep(folder: SweepDir) -> str:
-    """Returns what was done, in words. Idempotent; does not wait for the jobs to end.
+    """Returns a message about the result. Idempotent; does not wait for the jobs to end.
 
-    SlurmError or RunError if Slurm could not be asked; the elements stay marked then.
+    Raises SlurmError or RunError if Slurm could not be asked; the elements stay marked then.
     """
     status, path = _read(folder), shown_path(folder.path)
     going = _going(status)
     for each in going:
         mark_cancelled(each.history.run, each.history.job, durably=False)
     told: list[str] = []
-    # Twice, because a batch program that has not seen its mark may have put a new job into the queue meanwhile.
+    # Twice: meanwhile, a batch program that has not seen its mark may have submitted a new job.
     silent = ""
     for _ in range(2):
         try:
             live = _live(status, going)
-        except SlurmError:  # that of a scancel says whether Slurm can be told at all
+        except SlurmError:  # scancel is called nevertheless; its error counts
             live, silent = _recorded(status, going), " Squeue did not answer, so Slurm was told of all that may live."
         new = [job for job in live if job not in told]
         if new:
-            _scancel(list(dict.fromkeys(job.partition("_")[0] for job in new)), path)  # an array by its own id
+            _scancel(list(dict.fromkeys(job.partition("_")[0] for job in new)), path)  # an array by its id
         told += new
         status = read_sweep(folder) if told else status
     for each in going:
@@ -58,7 +58,7 @@ def _scancel(arrays: list[str], path: str) -> None:
 
 
 def stop_sweep(folder: SweepDir) -> str:
-    """Likewise; those that run save and end."""
+    """Returns a message about the result. Running elements save and end; waiting elements are cancelled."""
     status, path = _read(folder), shown_path(folder.path)
     going = _going(status)
     if not going:
@@ -78,7 +78,7 @@ def stop_sweep(folder: SweepDir) -> str:
 
 
 def check_sweep_over(folder: SweepDir) -> None:
-    """For `clusterdp rm`. RunError or SlurmError if an element is not known to be over."""
+    """Raises RunError or SlurmError if an element is not known to be over. For `clusterdp rm`."""
     status, path = _read(folder), shown_path(folder.path)
     if status.said:
         raise SlurmError(f"{path}: {status.said}. So it is not known whether it is over. Try again where it is.")
@@ -90,7 +90,7 @@ def check_sweep_over(folder: SweepDir) -> None:
 
 
 def _read(folder: SweepDir) -> SweepStatus:
-    """RunError if it is a copy."""
+    """Returns the sweep's status. Raises RunError if the folder is a copy."""
     status = read_sweep(folder)
     for each in status.elements[:1]:
         refuse_copy(each.history, element=True)

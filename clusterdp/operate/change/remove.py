@@ -1,7 +1,7 @@
-"""`clusterdp rm`: the folder of a run that is over, removed with all that lies in it.
+"""`clusterdp rm`: removes the folder of a run that is over, with all its files.
 
-The folder is renamed first (runs/NAME to runs/.NAME.removing): at once no command and no job finds the run any more,
-and what an interrupted removal has left is not taken for a run. `clusterdp rm runs/NAME` then removes the rest.
+The folder is renamed first (runs/NAME to runs/.NAME.removing): from then on, no command and no job finds the run, and
+the rest after an interruption is not taken for a run. `clusterdp rm runs/NAME` then removes the rest.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from clusterdp.wording import counted
 
 @dataclass(frozen=True)
 class Removal:
-    """nbytes: that it frees. stays: where checkpoints lie, if not in the folder. rest: of an interrupted removal."""
+    """The plan of a removal."""
 
     run: RunDir
-    nbytes: int
-    stays: str = ""
-    rest: bool = False
+    nbytes: int  # freed bytes
+    stays: str = ""  # the place of the checkpoints, if they are outside the folder
+    rest: bool = False  # only the rest of an interrupted removal is removed
 
 
 def plan_removal(word: str) -> Removal:
-    """The plan of a removal. RunError or SlurmError if there is no such run, or if it is not known to be over."""
+    """Returns the plan. Raises RunError or SlurmError if the run does not exist, or is not known to be over."""
     if path := _rest_of(word):
         return Removal(RunDir(path), _bytes_in(_aside(path)), rest=True)
     run = find_run(word)
@@ -48,7 +48,7 @@ def plan_removal(word: str) -> Removal:
 
 
 def check_over(run: RunDir) -> None:
-    """RunError or SlurmError if the run is not known to be over; of a sweep, if an element is not."""
+    """Raises RunError or SlurmError if the run, or an element of the sweep, is not known to be over."""
     if is_sweep(run.path):
         from clusterdp.operate.change.end_sweep import check_sweep_over
 
@@ -85,12 +85,12 @@ def show_removals(removals: list[Removal], out: TextIO) -> None:
 
 
 def remove(run: RunDir) -> None:
-    """Remove the folder, or what an earlier removal has left. The caller holds the run's lock. RunError if not all
-    of it can be removed."""
+    """Removes the folder, or the rest of an earlier removal. The caller holds the run's lock. Raises RunError if a part
+    cannot be removed."""
     aside = _aside(run.path)
     try:
         if run.path.exists():
-            _remove_all(aside)  # of an earlier run of this name
+            _remove_all(aside)  # the rest of an earlier run with this name
             os.rename(run.path, aside)
         _remove_all(aside)
     except OSError as error:
@@ -100,17 +100,17 @@ def remove(run: RunDir) -> None:
 
 
 def what_is_left(run: RunDir) -> str:
-    """How to remove the rest of a run, in words; empty if there is none."""
+    """Returns a message that says how to remove the rest of a run; empty if there is no rest."""
     path = shown_path(run.path)
     return f"A part of {path} is removed; `clusterdp rm {path}` removes the rest." if _aside(run.path).exists() else ""
 
 
 def _remove_all(folder: Path) -> None:
-    """No link is followed."""
+    """Removes the folder, if it exists. Follows no link."""
     for _ in range(10):
         try:
             shutil.rmtree(folder)
-        except FileNotFoundError:  # there is none; or another process is removing it, too
+        except FileNotFoundError:  # the folder is missing; or another process removes it, too
             if not folder.exists():
                 return
 
@@ -120,7 +120,7 @@ def _aside(path: Path) -> Path:
 
 
 def _rest_of(word: str) -> Path | None:
-    """The former path of the run, if the word means the rest of an interrupted removal."""
+    """Returns the former path of the run, if `word` names the rest of an interrupted removal."""
     for path in (Path(word).expanduser().absolute(), (RUNS / word).absolute()):
         whole = whole_name(path) or path
         if not os.path.lexists(whole) and _aside(whole).is_dir() and not _aside(whole).is_symlink():
@@ -129,7 +129,7 @@ def _rest_of(word: str) -> Path | None:
 
 
 def _check_place(run: RunDir) -> None:
-    """A folder is found by a config.yaml. To be removed it must have the record of a submit as well."""
+    """Raises RunError for an unsafe folder. A run folder has a config.yaml; a removal needs a submit's record, too."""
     path, here = run.path, Path.cwd()
     shown = shown_path(path)
     if path.is_symlink():
@@ -145,13 +145,13 @@ def _check_place(run: RunDir) -> None:
 
 
 def _is_in_doubt(history: RunHistory) -> bool:
-    """Whether there may be a job of which only the cluster of the run knows, and that one cannot be asked."""
+    """Returns whether a job may exist that only the run's cluster knows, and that cluster cannot be asked."""
     doubt = any(event.get("event") == "submit-in-doubt" for event in history.events)
     return doubt and not is_here(history.cluster) and not is_gone(history.cluster)
 
 
 def _checkpoints_elsewhere(run: RunDir) -> str:
-    """`checkpoint.url` if it is not in the run folder, or where the folder of checkpoints is a link to; else empty."""
+    """Returns checkpoint.url if it is outside the run folder, or the target of a linked checkpoints/; else empty."""
     from clusterdp.operate.checkpoints.place import url_of
 
     if run.checkpoints.is_symlink():
@@ -164,14 +164,14 @@ def _checkpoints_elsewhere(run: RunDir) -> str:
 
 
 def _bytes_in(folder: Path) -> int:
-    """The bytes that become free. A file that has another name elsewhere does not: unchanged code is shared between
-    runs."""
+    """Returns the bytes that a removal frees. A file with a hard link elsewhere frees none: runs share unchanged code
+    in this way."""
     names: Counter[tuple[int, int]] = Counter()
     total = 0
     for entry in _entries(folder):
         try:
             stat = entry.stat(follow_symlinks=False)
-        except OSError:  # it is gone
+        except OSError:  # removed meanwhile
             continue
         names[stat.st_dev, stat.st_ino] += 1
         if entry.is_dir(follow_symlinks=False) or names[stat.st_dev, stat.st_ino] == stat.st_nlink:

@@ -17,21 +17,21 @@ from clusterdp.operate.record.run_state import RunState
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, write_durably
 
-# Holds that a user must not end. Slurm gives them to a job that it has requeued too often, for example.
+# The reasons of holds that a user cannot release. Slurm sets one for a job that it has requeued too often, for example.
 NOT_THE_USERS = frozenset({"JobHeldAdmin", "JobHoldMaxRequeue", "launch failure limit exceeded requeued held"})
 
 
 def check_resumable(
     run: RunDir, from_step: int | None = None, checkpoint_url: str | os.PathLike[str] | None = None
 ) -> None:
-    """RunError if a job of the run lives or waits, or if there is no checkpoint of `from_step`. Changes nothing."""
+    """Raises RunError if a job of the run runs or waits, or if `from_step` has no checkpoint. Changes nothing."""
     _refuse_if_alive(read_history(run))
-    # Also where no step was named: whoever cannot read the checkpoints learns it here, not after the queue.
+    # Also without from_step: unreadable checkpoints raise an error here, not after the wait in the queue.
     check_step(run, from_step, checkpoint_url)
 
 
 def check_step(run: RunDir, from_step: int | None, checkpoint_url: str | os.PathLike[str] | None = None) -> None:
-    """RunError if there is no checkpoint of `from_step`."""
+    """Raises RunError if there is no checkpoint of `from_step`."""
     from clusterdp.checkpoint.format.manifest import list_checkpoints
 
     found = list_checkpoints(os.fspath(checkpoint_url or run.checkpoints))
@@ -41,7 +41,7 @@ def check_step(run: RunDir, from_step: int | None, checkpoint_url: str | os.Path
 
 
 def nothing_left(run: RunDir) -> str | None:
-    """The message for a resume of a run that is done; None if it is not done."""
+    """Returns the message for a resume of a run that is done; None if the run is not done."""
     history = read_history(run)
     if history.state is not RunState.DONE:
         return None
@@ -54,8 +54,8 @@ def nothing_left(run: RunDir) -> str | None:
 
 @contextmanager
 def uncancelled(run: RunDir) -> Iterator[None]:
-    """Put it around the submit. The run is no longer marked as cancelled or to be stopped, unless the submit fails for
-    sure."""
+    """Removes the run's marks of `cancel` and `stop` before the submit in its body, and restores them if the submit
+    fails for sure."""
     markers = {}
     for marker in (run.cancelled, run.stop):
         with suppress(FileNotFoundError):
@@ -72,7 +72,7 @@ def uncancelled(run: RunDir) -> Iterator[None]:
 
 
 def _refuse_if_alive(history: RunHistory) -> None:
-    """Two jobs on one run would overwrite each other's work. Only squeue knows whether there is another."""
+    """Raises an error if a job of the run may be alive, by squeue: two jobs would overwrite each other's work."""
     try:
         rows = ask_for_all_jobs(history)
     except SlurmError as error:
@@ -108,7 +108,7 @@ def _refuse_if_alive(history: RunHistory) -> None:
 
 
 def _ends_at_once(history: RunHistory) -> bool:
-    """Whether another attempt of the same job would find the run over. A stop that could not be requeued is not."""
+    """Returns whether another attempt of the same job would find the run over. Not if only its requeue failed."""
     causes = FAULTS | {"done", "gave-up", "stopped"}
     return history.state.over and history.last is not None and history.last.cause in causes
 

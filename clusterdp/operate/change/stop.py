@@ -1,6 +1,6 @@
-"""`clusterdp stop`: have a run save and end. The run folder is marked; the ranks see the mark at one of the next steps.
+"""`clusterdp stop`: makes a run save and end. It marks the run folder; the ranks see the mark at one of the next steps.
 
-A program that is not ours gets TERM, as at a preemption; the batch script sees the mark, and does not requeue it.
+A command: or script: gets TERM, as at a preemption. The batch script sees the mark, and does not requeue the job.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from clusterdp.slurm import commands
 
 
 def stop(run: RunDir) -> str:
-    """Returns what was done, in words; does not wait for the job to end. Calling it again sends TERM again.
+    """Returns a message about the result; does not wait for the job to end. A second call sends TERM again.
 
-    RunError if the mark cannot be written, or if a program cannot be told for want of a squeue that knows its cluster.
-    SlurmError if Slurm does not answer. The mark stays then.
+    Raises RunError if the mark cannot be written, or if no squeue here knows the cluster of a program that needs TERM.
+    Raises SlurmError if Slurm does not answer. The mark stays then.
     """
     history = read_history(run)
     refuse_copy(history)

@@ -1,10 +1,10 @@
-"""`clusterdp checkpoint`: checkpoints for people, on a login node.
+"""`clusterdp checkpoint`: commands for checkpoints on a login node.
 
-place             which checkpoints the user means
+place             the checkpoints that the user names
 ls                `checkpoint ls`
 verify            `checkpoint verify`
 diff              `checkpoint diff`
 export            `checkpoint export`
 prune             `checkpoint prune`
-read_progress     how far a long read is, on a terminal
+read_progress     the progress of a long read, on a terminal
 """

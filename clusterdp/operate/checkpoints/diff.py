@@ -1,4 +1,4 @@
-"""`clusterdp checkpoint diff`: which tensors and values of two checkpoints differ, and by how much."""
+"""`clusterdp checkpoint diff`: shows the tensors and values that differ in two checkpoints, and by how much."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from clusterdp.storage import Storage
 if TYPE_CHECKING:
     from clusterdp.checkpoint.load.difference import TensorDifference
 
-MANY = 20  # differing values: those of a loader's state can be thousands
+MANY = 20  # printed values that differ; a loader's state may have thousands
 
 
-# Two tensors' bytes and their dtype -> by how much they differ. It needs torch, which is loaded when the first is met.
+# The bytes of two tensors and their dtype -> their difference. The function loads torch at its first call.
 Measure = Callable[[bytearray, bytearray, str], "TensorDifference"]
 
 
@@ -37,7 +37,7 @@ class Side:
 def show_diff(
     left: CheckpointPlace, right: CheckpointPlace, out: TextIO, measure: Measure, only: str | None = None
 ) -> int:
-    """The exit code: 0 if they are the same to the last bit, else 1. `only`: one object's state."""
+    """Returns the exit code: 0 if both are the same to the last bit, else 1. `only`: compare one object's state."""
     colour = Colour(out)
     a, b = _side(left, only), _side(right, only)
     for sign, place, side in (("-", left, a), ("+", right, b)):
@@ -79,7 +79,7 @@ HEAD = f"{'max abs':>10}  {'mean abs':>10}  {'elements':>23}  tensor"
 
 
 def _tensors(a: Payload, b: Payload, measure: Measure, only: str | None) -> Iterator[str | None]:
-    """A line for each tensor that differs, None for each that does not. One tensor of each side is in memory."""
+    """Yields a line for each tensor that differs, None for each other. Holds one tensor of each side in memory."""
     left, right = _chosen(a, only), _chosen(b, only)
     for name, entry in left.items():
         other = right.get(name)
@@ -111,7 +111,7 @@ def _shape(entry: TensorEntry) -> str:
 
 
 def _values(a: Side, b: Side, only: str | None) -> Iterator[str]:
-    """The values that differ and are no tensors: parameter groups, positions, and the meta of save()."""
+    """Yields the values that differ and are not tensors: parameter groups, positions, and the meta of save()."""
     if only is not None:
         yield from _differing(a.manifest.state[only], b.manifest.state[only], only)
         return
@@ -120,9 +120,9 @@ def _values(a: Side, b: Side, only: str | None) -> Iterator[str]:
 
 
 def _differing(a: Any, b: Any, *path: Any) -> Iterator[str]:
-    """The values that differ. A tensor that only one side has is reported by _tensors()."""
+    """Yields the values that differ. _tensors() reports a tensor that only one side has."""
     left, right = dict(leaves(a, *path)), dict(leaves(b, *path))
-    told = a == b  # what JSON cannot hold is spelled out in it, so that this is to the last bit
+    told = a == b  # to the last bit: the state spells out values that JSON cannot hold
     for keys in dict.fromkeys([*left, *right]):
         old, new = left.get(keys, Absent), right.get(keys, Absent)
         if (type(old), _spelled(old)) != (type(new), _spelled(new)):
@@ -134,7 +134,7 @@ def _differing(a: Any, b: Any, *path: Any) -> Iterator[str]:
 
 
 def _spelled(value: Any) -> str:
-    """The value as text to compare: NaN does not equal itself, and an int may be too long for repr()."""
+    """Returns the value as text to compare: NaN does not equal itself, and an int may be too long for repr()."""
     return hex(value) if isinstance(value, int) else repr(value)
 
 
@@ -153,7 +153,7 @@ def _said(value: Any) -> str:
 
 
 def _per_rank(a: Side, b: Side, only: str | None) -> Iterator[str]:
-    """The differences of each rank's own state. Random numbers are one line, because their values mean nothing."""
+    """Yields the differences of each rank's own state, and one line for all random numbers: values mean nothing."""
     if a.info.world_size != b.info.world_size:
         if only is None:
             yield f"ranks: {a.info.world_size} -> {b.info.world_size}; what each had for itself is not compared"

@@ -1,4 +1,4 @@
-"""`clusterdp checkpoint export`: one file that other programs read, verified on the way and written as it is read."""
+"""`clusterdp checkpoint export`: writes one file for other programs, and verifies each byte while it reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from clusterdp.operate.output.output_file import is_plain
 from clusterdp.plainfile import sync_folder
 
 KINDS = (".safetensors", ".pt", ".pth")
-# file, skeleton, tensors, and what is called with the bytes read so far. torch is loaded for a .pt file alone.
+# (file, skeleton, tensors, callback with the bytes since its last call). Only a .pt file loads torch.
 WriteTorch = Callable[[BinaryIO, Any, Payload, Callable[[int], None]], None]
 
 
@@ -35,7 +35,7 @@ def export(
     only: str | None = None,
     force: bool = False,
 ) -> None:
-    """The newest checkpoint, or the one that the user named. `only`: the state of one object, under its own keys."""
+    """Exports the newest checkpoint, or the one that the user named. `only`: one object's state, under its own keys."""
     check_target(target, force)
     info = place.newest()
     try:
@@ -65,7 +65,7 @@ def export(
 
 
 def check_target(target: Path, force: bool) -> None:
-    """Raises ConfigError before anything is read."""
+    """Raises ConfigError for an unusable target, before the checkpoint is read."""
     if target.suffix not in KINDS:
         raise ConfigError(f"{target}: its ending is not known. End it in .safetensors, or in .pt for torch.load().")
     if not target.parent.is_dir():
@@ -73,14 +73,14 @@ def check_target(target: Path, force: bool) -> None:
     if target.is_dir() or (target.exists() and not force):
         what = "is a folder" if target.is_dir() else "is there already, and --force was not given"
         raise ConfigError(f"{target}: {what}. Name another file.")
-    if not is_plain(target):  # some formats are not written from the first byte to the last
+    if not is_plain(target):  # a writer of some formats seeks in the file
         raise ConfigError(f"{target}: is a pipe or a device. Name a file.")
 
 
 @contextmanager
 def new_file(target: Path) -> Iterator[BinaryIO]:
-    """A file that has a temporary name until it is complete and durable. A link stays, and what it points to is
-    replaced."""
+    """Opens a file that has a temporary name until it is complete and durable. If the target is a link, the link stays
+    and its target is replaced."""
     place = Path(os.path.realpath(target))
     temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
@@ -92,7 +92,7 @@ def new_file(target: Path) -> Iterator[BinaryIO]:
         sync_folder(place.parent)
     except OSError as error:
         if error.filename is not None and Path(os.fsdecode(error.filename)) != temporary:
-            raise  # of the checkpoint
+            raise  # an error of the checkpoint's files
         raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}. Name another place.") from None
     finally:
         with suppress(OSError):
@@ -107,8 +107,8 @@ def _object(manifest: Manifest, only: str) -> Any:
 
 
 def keys_of(places: Iterable[tuple[KeyPath, str]]) -> dict[str, str]:
-    """Key in the file -> name of the tensor. Keys are joined by dots, as a module's are; where that would give two
-    tensors one key, those two have slashes."""
+    """Returns key in the file -> name of the tensor. Dots join the parts of a key, as in a module's state_dict();
+    slashes do, if two tensors would get the same key."""
     dotted: dict[str, list[tuple[KeyPath, str]]] = {}
     for path, name in places:
         dotted.setdefault(".".join(map(str, path)), []).append((path, name))
@@ -121,8 +121,8 @@ def keys_of(places: Iterable[tuple[KeyPath, str]]) -> dict[str, str]:
 def write(
     file: BinaryIO, keys: Mapping[str, str], payload: Payload, note: Mapping[str, str], advance: Callable[[int], None]
 ) -> None:
-    """Write the file. `keys`: each key of the file, and its tensor. A tied tensor is written once for each key, for the
-    format has no ties."""
+    """Writes the file. `keys`: key in the file -> name of its tensor. A tied tensor is written once for each key,
+    because the format has no ties."""
     entries = {entry.name: entry for entry in payload.entries}
     pieces = {key: (entries[name].dtype, entries[name].shape) for key, name in keys.items()}
     for key, (dtype, _) in pieces.items():
@@ -133,7 +133,7 @@ def write(
     places: dict[str, list[int]] = {}
     for key, name in keys.items():
         places.setdefault(name, []).append(starts[key])
-    # The order is the payload's, so that each byte is read once; the file's order is by alignment.
+    # Tensors are written in the payload's order, to read each byte once. In the file they are ordered by alignment.
     for entry in payload.entries:
         at = places.get(entry.name, [])
         for piece in payload.read(entry) if at else ():

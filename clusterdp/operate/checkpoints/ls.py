@@ -1,4 +1,4 @@
-"""`clusterdp checkpoint ls`: what there is, newest commit first. Only the first line of each manifest is read."""
+"""`clusterdp checkpoint ls`: lists checkpoints, newest commit first. It reads only the first line of each manifest."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ LEGEND = "* a resume takes this one, if `clusterdp checkpoint verify` finds it g
 
 
 def why_of(damage: Damage) -> str:
-    """Why it is damaged, with the manifest's name: an I/O error does not have it."""
+    """Returns the reason of the damage with the manifest's name, which an I/O error does not have."""
     return damage.why if damage.name in damage.why else f"{damage.name}: {damage.why}"
 
 
 def as_data(place: CheckpointPlace, commits: Sequence[CheckpointInfo], damaged: Sequence[Damage]) -> dict[str, Any]:
-    """As in json.schema.json. Checkpoints from newest to oldest commit."""
+    """Returns the values for --json, see json.schema.json. Checkpoints are ordered from newest to oldest commit."""
     wanted = place.of_which(list(commits))
     return {
         "url": place.storage.url,

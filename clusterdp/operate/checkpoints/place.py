@@ -1,7 +1,7 @@
-"""Which checkpoints the user means: RUN_OR_URL, and after an @ one step, or the token of one commit.
+"""CheckpointPlace: the checkpoints that the user names: RUN_OR_URL, and after an @ a step or the token of a commit.
 
-A run folder, a job id or nothing are what they are to the other verbs (find/find_run.py), and lead to where that run
-saves. Beside these: a folder of checkpoints, one of its step folders, or any URL.
+A run folder, a job id or no word name a run, as in the other verbs (find/find_run.py), and so the place where this run
+saves. RUN_OR_URL can also be a folder of checkpoints, one of its step folders, or any URL.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from clusterdp.wording import some_of
 
 @dataclass(frozen=True)
 class CheckpointPlace:
-    """A place of checkpoints. `which`: the step or token that the user named; `run`: whose they are, if known."""
+    """A place of checkpoints."""
 
     name: str  # as the user would type it
     storage: Storage
-    run: RunDir | None = None
-    which: str | None = None
+    run: RunDir | None = None  # the run that saves there, if known
+    which: str | None = None  # the step or the token that the user named
 
     def commits(self) -> tuple[list[CheckpointInfo], list[Damage]]:
-        """The checkpoints from oldest to newest, and the damaged manifests. CheckpointError if there is neither."""
+        """Returns the checkpoints from oldest to newest, and the damaged manifests. Raises CheckpointError if there are
+        neither checkpoints nor damaged manifests."""
         commits, damaged = look(self)
         if not commits and not damaged:
             yet = "yet" if self.run else "there"
@@ -39,7 +40,7 @@ class CheckpointPlace:
         return commits, damaged
 
     def of_which(self, commits: list[CheckpointInfo], none_will_do: bool = False) -> list[CheckpointInfo]:
-        """The checkpoints that the user named: a step may have several."""
+        """Returns the checkpoints that the user named. A step may have several."""
         if self.which is None:
             return commits
         found = [info for info in commits if self.which in (str(info.step), info.token)]
@@ -51,12 +52,12 @@ class CheckpointPlace:
         return found
 
     def names(self, damage: Damage) -> bool:
-        """Whether a manifest that cannot be read is of what the user named: its name still says."""
+        """Returns whether the user named this unreadable manifest: its name has the step and the token."""
         folder, _, file = damage.name.partition("/")
         return self.which in (None, str(layout.step_of(folder)), layout.token_of_manifest(file))
 
     def newest(self) -> CheckpointInfo:
-        """The newest of those that the user named."""
+        """Returns the newest checkpoint that the user named."""
         found = self.of_which(self.commits()[0])
         if not found:
             raise CheckpointError(f"{self.name}: every manifest is damaged. `clusterdp checkpoint ls` says how.")
@@ -64,7 +65,7 @@ class CheckpointPlace:
 
 
 def locate(word: str | None, which: str | None = None) -> CheckpointPlace:
-    """RunError or CheckpointError if there is no such place. `which` wins over what follows an @."""
+    """Returns the place. Raises RunError or CheckpointError if there is none. `which` overrides the text after @."""
     if word is not None and not Path(word).exists():
         head, at, tail = word.rpartition("@")
         if at and (_is_step(tail) or layout.is_token(tail)):  # and not sftp://user@host
@@ -78,7 +79,7 @@ def _is_step(word: str) -> bool:
 
 
 def look(place: CheckpointPlace) -> tuple[list[CheckpointInfo], list[Damage]]:
-    """The same as Place.commits(), and none is not a mistake."""
+    """Returns the same as CheckpointPlace.commits(), but two empty lists if there is nothing."""
     try:
         return scan(place.storage)
     except OSError as error:
@@ -88,7 +89,7 @@ def look(place: CheckpointPlace) -> tuple[list[CheckpointInfo], list[Damage]]:
 def _place(word: str | None) -> CheckpointPlace:
     if word is not None and "://" in word:
         storage = open_storage(word)
-        return CheckpointPlace(storage.url, storage)  # there may be a password in the word
+        return CheckpointPlace(storage.url, storage)  # not `word`, which may contain a password
     path = Path(word).expanduser() if word is not None else None
     if path is not None and path.is_dir():
         if layout.step_of(path.name) is not None:
@@ -114,7 +115,7 @@ def _folder(path: Path) -> CheckpointPlace:
 
 
 def _owner(path: Path) -> RunDir | None:
-    """The run whose own checkpoints/ this is."""
+    """Returns the run whose checkpoints/ this folder is; None if there is no such run."""
     run = RunDir(path.absolute().parent)
     return run if run.checkpoints == path.absolute() and run.config.exists() else None
 
@@ -127,7 +128,7 @@ def _names(path: Path) -> list[str]:
 
 
 def url_of(run: RunDir) -> str:
-    """`checkpoint.url` of the config that was submitted; a relative one counts from where the ranks run."""
+    """Returns checkpoint.url of the submitted config. A relative URL is relative to the folder where the ranks run."""
     if not run.config.exists():
         return str(run.checkpoints)
     from clusterdp.config import read_resolved
@@ -135,7 +136,7 @@ def url_of(run: RunDir) -> str:
     try:
         saving = read_resolved(run.config).get("checkpoint") or {}
         url = saving.get("url")
-    except Exception as error:  # of the YAML parser, or of what else somebody wrote there
+    except Exception as error:  # the YAML parser's error, or the error of a file that is not a config
         raise RunError(f"{shown_path(run.config)}: {_why_not(error)}. Name the checkpoints' folder.") from None
     if not url:
         return str(run.checkpoints)

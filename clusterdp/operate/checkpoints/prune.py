@@ -1,4 +1,4 @@
-"""`clusterdp checkpoint prune`: what the rules of retention would delete and, if the user agrees, its deletion."""
+"""`clusterdp checkpoint prune`: selects checkpoints by the rules of retention, and deletes them if the user agrees."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ class Rule:
 
 @dataclass(frozen=True)
 class Pruning:
-    """`proved`: the newest good one, all of whose bytes have just been read."""
+    """The plan of a deletion."""
 
     commits: Sequence[CheckpointInfo]
     victims: Sequence[CheckpointInfo]
-    proved: CheckpointInfo
-    skipped: Sequence[str]  # newer ones that are not good, and why
+    proved: CheckpointInfo  # the newest good checkpoint, all of whose bytes were verified just now
+    skipped: Sequence[str]  # lines about newer checkpoints that are not good
 
     @property
     def freed(self) -> int:
-        """The bytes that are freed. Files that a remaining checkpoint uses too are not deleted."""
+        """The number of freed bytes. Files that a remaining checkpoint uses, too, are not deleted."""
         gone = {info.token for info in self.victims}
         used = {info.data for info in self.commits if info.token not in gone}
         return sum({info.data: info.bytes for info in self.victims if info.data not in used}.values())
 
 
 def plan_pruning(place: CheckpointPlace, rule: Rule, out: TextIO) -> Pruning:
-    """Plan what to delete. CheckpointError if there is no good checkpoint to keep: then nothing is deleted."""
+    """Returns the plan. Raises CheckpointError if there is no good checkpoint to keep: then nothing is deleted."""
     commits, _ = place.commits()
     skipped: list[str] = []
     bad: set[str] = set()
@@ -68,7 +68,7 @@ def plan_pruning(place: CheckpointPlace, rule: Rule, out: TextIO) -> Pruning:
 
 
 def refuse_if_alive(run: RunDir) -> None:
-    """A job that restores, or has gone back to an older step, needs checkpoints that the rules know nothing of."""
+    """Raises an error if a job is alive: it may need the checkpoint of an older step, which the rules delete."""
     history = read_history(run)
     name = shown_path(run.path)
     try:
@@ -105,8 +105,8 @@ def show_plan(place: CheckpointPlace, pruning: Pruning, out: TextIO) -> None:
 
 
 def prune(place: CheckpointPlace, pruning: Pruning, out: TextIO) -> None:
-    """Delete them, each manifest first: wherever this ends, every checkpoint is complete or gone. CheckpointError, once
-    the others are gone, if some could not be."""
+    """Deletes the checkpoints, each manifest first: after an interruption, every checkpoint is complete or gone. Raises
+    CheckpointError at the end if some could not be deleted."""
     remaining = list(pruning.commits)
     failed = []
     for info in pruning.victims:

@@ -1,4 +1,4 @@
-"""How far a long read of checkpoints has come: on a terminal, a bar below the lines that are printed."""
+"""read_progress(): the progress of a long read of checkpoints. On a terminal, a bar stands below the printed lines."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
 
 def read_progress(out: TextIO, total: int) -> ReadLines:
-    """`total` in bytes."""
+    """Returns a ReadBar for a terminal, else a ReadLines. `total` is in bytes."""
     return ReadBar(out, total) if is_terminal(out) else ReadLines(out)
 
 
 class ReadLines(AbstractContextManager["ReadLines", None]):
-    """Prints the lines, and no progress."""
+    """Prints lines, but no progress."""
 
     def __init__(self, out: TextIO):
         self.out = out
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Takes the bar away."""
+        """Removes the bar."""
 
     def begin(self, what: str) -> None:
-        """`what` stands before the bar from now on."""
+        """Sets the text before the bar."""
 
     def advance(self, nbytes: int) -> None:
-        """Called from any thread."""
+        """Moves the bar forward. Any thread may call this function."""
 
     def say(self, line: str) -> None:
         self.out.write(line + "\n")

@@ -1,4 +1,4 @@
-"""`clusterdp checkpoint verify`: every byte against its checksum, newest commit first."""
+"""`clusterdp checkpoint verify`: compares all bytes with their checksums, newest commit first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True)
 class CheckpointDamage:
-    """The damage of a checkpoint. `damage`: a line for each damaged file. `unread`: what could not be read now."""
+    """The damage of a checkpoint. `damage`: a line for each damaged file. `unread`: a line for each unreadable file."""
 
     damage: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class CheckpointDamage:
 
 
 def show_findings(place: CheckpointPlace, out: TextIO) -> int:
-    """Verify all checkpoints, or those that the user named. Returns the exit code: 1 if not all are good."""
+    """Verifies all checkpoints, or those that the user named. Returns the exit code: 1 if not all are good."""
     commits, damaged = place.commits()
     if place.which is not None:
         damaged = [damage for damage in damaged if place.names(damage)]
@@ -75,7 +75,7 @@ def show_findings(place: CheckpointPlace, out: TextIO) -> int:
 def findings(
     storage: Storage, commits: Sequence[CheckpointInfo], begin: Callable[[str], None], advance: Advance
 ) -> Iterator[tuple[CheckpointInfo, CheckpointDamage]]:
-    """The findings, newest first. Files that two manifests share, as after `resume --from`, are read once."""
+    """Yields the findings, newest first. Files that two manifests share, as after `resume --from`, are read once."""
     known: dict[str, CheckpointDamage] = {}
     for info in reversed(commits):
         begin(f"step {info.step}")
@@ -88,7 +88,7 @@ def findings(
 
 
 def check(storage: Storage, info: CheckpointInfo, advance: Advance) -> CheckpointDamage:
-    """Check the manifest and all files, several at a time, also if one is damaged."""
+    """Checks the manifest and all files, several at a time. A damaged file does not end the check."""
     try:
         manifest = read_manifest(storage, info)
     except (DamagedError, OSError) as error:
@@ -120,9 +120,9 @@ def check(storage: Storage, info: CheckpointInfo, advance: Advance) -> Checkpoin
         try:
             for blocks, trouble in zip(ranges, pool.map(read, ranges), strict=True):
                 if trouble is not None:
-                    wrong.setdefault(blocks.name, trouble)  # the first block of a file says enough
+                    wrong.setdefault(blocks.name, trouble)  # one damaged block of a file is enough
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C: not one more file
+            pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C: no other file is read
             raise
     return _finding(wrong)
 

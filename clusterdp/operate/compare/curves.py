@@ -1,6 +1,6 @@
 """The metrics of a run by step, over all its attempts: curves for `clusterdp report` and `clusterdp plot`.
 
-A step that was trained again counts as the later attempt measured it. The values of the earlier attempt are kept apart.
+A step that was trained twice has the value of the later attempt. The values of the earlier attempt are kept separately.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.plainfile import reading
 from clusterdp.rundir.ledger import parse
 
-PLACE = frozenset({"time", "step", "total", "phase", "epoch"})  # of a record: where it belongs
-NOT_FINITE = frozenset({"nan", "inf", "-inf"})  # as the metric log writes them, for JSON has no such numbers
-MOST_NAMES = 2000  # metrics of a run
+PLACE = frozenset({"time", "step", "total", "phase", "epoch"})  # keys of a record that are not metrics
+NOT_FINITE = frozenset({"nan", "inf", "-inf"})  # text in the metric log, because JSON has no such numbers
+MOST_NAMES = 2000  # metrics that are read of an attempt
 CHUNK = 8 << 20  # bytes that are parsed at once
-LARGEST_STEP = 1 << 53  # a larger one is not a whole number in a browser
-WINDOWS = 200  # of an attempt, over each of which the speed is taken
+LARGEST_STEP = 1 << 53  # JavaScript has no exact larger integers
+WINDOWS = 200  # in an attempt; each gives one value of the speed
 
 
 @dataclass(frozen=True)
 class Line:
-    """Rising steps, each once, and a finite value for each."""
+    """Rising steps without duplicates, and a value for each. In a Curve, all values are finite."""
 
     steps: NDArray[np.int64]
     values: NDArray[np.float64]
@@ -45,8 +45,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Curve:
-    """again: what was measured of steps that a later attempt trained once more, by the attempt's number. not_finite:
-    the steps at which the value was NaN or infinite; they are in no line."""
+    """again: by the attempt's number, the values of steps that a later attempt trained again. not_finite: the steps at
+    which the value was NaN or infinite; no Line contains these steps."""
 
     kept: Line
     again: tuple[tuple[int, Line], ...] = ()
@@ -55,8 +55,8 @@ class Curve:
 
 @dataclass(frozen=True)
 class RunCurves:
-    """speed: steps a second. resumed: for each attempt but the first that trained, its number and the step from which
-    it went on."""
+    """speed: in steps a second. resumed: for each attempt that trained, except the first, its number and the step from
+    which it continued."""
 
     metrics: dict[str, Curve]
     speed: Curve
@@ -73,7 +73,7 @@ class _Columns:
 
 
 def read_curves(history: RunHistory) -> RunCurves:
-    """Reads all metrics of the run: some seconds for a million records."""
+    """Reads all metrics of the run. A million records take some seconds."""
     pieces: dict[str, list[tuple[int, int, Line, Line]]] = {}  # (attempt, kept up to, line, not finite) by metric
     speeds: list[tuple[int, int, Line, Line]] = []
     for attempt, kept in zip(history.attempts, last_kept(history), strict=True):
@@ -90,7 +90,7 @@ def read_curves(history: RunHistory) -> RunCurves:
 
 
 def by_interest(names: Iterable[str]) -> list[str]:
-    """The order of metrics by interest: losses first, then results, then the rest. Layer 2 stands before layer 10."""
+    """Returns the metrics ordered by interest: losses, then results, then the rest. Layer 2 stands before layer 10."""
 
     def rank(name: str) -> tuple[int, list[str]]:
         first = name.endswith("loss"), name.startswith(("test", "val", "eval")), "acc" in name
@@ -101,8 +101,8 @@ def by_interest(names: Iterable[str]) -> list[str]:
 
 
 def thin(line: Line, first: int, last: int, parts: int) -> Line:
-    """The least and the largest value, with their steps, in each of `parts` equal parts of the steps from first to
-    last, and both ends. All, if these are not more."""
+    """Returns the smallest and the largest value in each of `parts` equal ranges of the steps from first to last, and
+    both ends. Returns the whole line if it has at most 2 * parts values."""
     if len(line) <= 2 * parts:
         return line
     edges = np.searchsorted(line.steps, np.linspace(first, last + 1, parts + 1))
@@ -115,7 +115,7 @@ def thin(line: Line, first: int, last: int, parts: int) -> Line:
 
 
 def last_kept(history: RunHistory) -> list[int]:
-    """For each attempt the last of its steps that no later attempt trained again."""
+    """Returns for each attempt its last step that no later attempt trained again."""
     kept, found = LARGEST_STEP, []
     for attempt in reversed(history.attempts):
         found.append(kept)
@@ -137,21 +137,21 @@ def _joined(pieces: Sequence[tuple[int, int, Line, Line]]) -> Curve:
 
 
 def _lines(steps: Sequence[int], values: Sequence[float]) -> tuple[Line, Line]:
-    """The finite values, and the others."""
+    """Returns the finite values, and the other values."""
     line = _rising(np.asarray(steps, dtype=np.int64), np.asarray(values, dtype=np.float64))
     finite = np.isfinite(line.values)
     return line.part(finite), line.part(~finite)
 
 
 def _rising(steps: NDArray[np.int64], values: NDArray[np.float64]) -> Line:
-    """By step; of several values of a step the last."""
+    """Returns the values ordered by step, and only the last value of each step."""
     order = np.argsort(steps, kind="stable")
     line = Line(steps[order], values[order])
     return line.part(np.append(line.steps[1:] != line.steps[:-1], True)[: len(line)])
 
 
 def _speed(columns: _Columns) -> tuple[list[int], list[float]]:
-    """Steps a second over windows of the attempt's records."""
+    """Returns the steps a second in windows of the attempt's records."""
     steps, times = columns.steps, columns.times
     every = max(1, len(steps) // WINDOWS)
     at = list(range(0, len(steps), every))
@@ -164,7 +164,7 @@ def _speed(columns: _Columns) -> tuple[list[int], list[float]]:
 
 
 def _read(path: Path, restored: int) -> _Columns:
-    """A record without a step, such as a result, belongs to the step of the record before it."""
+    """Reads an attempt's metrics. A record without a step, such as a result, gets the step of the record before it."""
     columns, step = _Columns(), restored
     metrics = columns.metrics
     for record in _records(path):
@@ -189,7 +189,7 @@ def _read(path: Path, restored: int) -> _Columns:
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a file of JSON lines of any length; none if it is missing, and without its torn lines."""
+    """Yields the records of a file of JSON lines of any length, without torn lines; none if the file is missing."""
     try:
         with reading(path) as file:
             left = b""
@@ -202,7 +202,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _parsed(lines: list[bytes]) -> list[dict[str, Any]]:
-    """All lines as one list take a third of the time that they take one by one."""
+    """Parses all lines as one JSON list, in a third of the time that single lines take."""
     lines = [line for line in lines if line]
     try:
         records = json.loads(b"[" + b",".join(lines) + b"]")

@@ -1,4 +1,4 @@
-"""`clusterdp diff`: how two runs differ, by their records. Slurm is not asked."""
+"""`clusterdp diff`: the differences of two runs, by their records. It does not ask Slurm."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir
 from clusterdp.wording import counted, some_of, table
 
-OWN = frozenset({"run_dir", "restart.from_step"})  # what says nothing of a run
-WIDEST = 40  # characters of a value
+OWN = frozenset({"run_dir", "restart.from_step"})  # keys that do not describe a run
+WIDEST = 40  # characters of a printed value
 
 
 @dataclass(frozen=True)
 class RunDifference:
-    """Each with the values of both runs; None where one has no such key."""
+    """Each pair has the values of the first and of the second run; None if a run has no such key."""
 
     config: dict[str, tuple[Any, Any]]
-    commit: tuple[str | None, str | None]  # with `+` if not all was committed
+    commit: tuple[str | None, str | None]  # ends in `+` if files were not committed
     changed: list[str]  # files of the code
-    only: tuple[list[str], list[str]]  # files of the code that one of them has
+    only: tuple[list[str], list[str]]  # files of the code that only one run has
     packages: dict[str, tuple[Any, Any]]
     ended: dict[str, tuple[Any, Any]]  # state, step and last metrics
 
@@ -54,7 +54,7 @@ def difference(first: RunHistory, second: RunHistory) -> RunDifference:
         commit=(commit_of(records[0]), commit_of(records[1])),
         changed=changed,
         only=only,
-        packages=_differing(*packages) if all(packages) else {},  # of one of them they are not known
+        packages=_differing(*packages) if all(packages) else {},  # {} if a run has no record of its packages
         ended=_differing(*map(end_of, (first, second))),
     )
 
@@ -88,7 +88,7 @@ def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str,
 
 
 def config_of(run: RunDir) -> dict[str, Any]:
-    """By dotted keys. RunError if it cannot be read."""
+    """Returns the config by dotted keys. Raises RunError if the file cannot be read."""
     try:
         return dict(_flat(config_module.read_resolved(run.config)))
     except OSError as error:
@@ -122,7 +122,7 @@ def abbreviated(commit: str | None) -> str | None:
 
 
 def _code(first: RunDir, second: RunDir) -> tuple[list[str], tuple[list[str], list[str]]]:
-    """The files that differ, and those that only one has. Shared files are known by their inode."""
+    """Returns the files that differ, and the files that only one run has. Files with one inode are equal."""
     if not (first.code.is_dir() and second.code.is_dir()):
         return [], ([], [])
     a, b = _files(first), _files(second)

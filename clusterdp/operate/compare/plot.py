@@ -18,14 +18,14 @@ from clusterdp.operate.record.run_history import RunHistory, check_read, read_hi
 from clusterdp.rundir import RunDir
 from clusterdp.wording import did_you_mean, some_of
 
-FEW, MANY = 2, 12  # curves without METRIC, in the terminal and in a picture
+FEW, MANY = 2, 12  # curves in the terminal and in a picture, if no METRIC is given
 NARROWEST, ROWS = 30, 14  # columns and lines of one curve in the terminal
 INSTALL = "is not installed. pip install 'clusterdp[plots]'."
 
 
 def plot(run: RunDir, names: Sequence[str], out: TextIO, file: str | None = None) -> None:
-    """names: the metrics; without any, those that people look for first. file: for a picture. ConfigError for a metric
-    that the run has not, and where the library is missing; RunError where nothing was measured."""
+    """Prints curves, or writes a picture to `file`. names: the metrics; if empty, the first of by_interest(). Raises
+    ConfigError for an unknown metric or a missing library, RunError if no metrics are on record."""
     history = read_history(run)
     curves = read_curves(history)
     chosen = _chosen(history, curves, names, MANY if file else FEW)
@@ -72,7 +72,7 @@ def _in_text(name: str, curve: Curve, resumed: Sequence[tuple[int, int]], column
     for _, line in curve.again:
         few = thin(line, first, last, 2 * columns)
         plotext.scatter(few.steps.tolist(), few.values.tolist(), marker=".")
-    few = thin(kept, first, last, 2 * columns)  # a letter has two dots side by side
+    few = thin(kept, first, last, 2 * columns)  # a braille character is two dots wide
     plotext.plot(few.steps.tolist(), few.values.tolist(), marker="braille")
     plotext.title(f"{name}  {number(float(kept.values[-1]))} at step {kept.steps[-1]}")
     plotext.xticks(sorted({first + (last - first) * third // 3 for third in range(4)}))
@@ -99,7 +99,7 @@ def _picture(chosen: Mapping[str, Curve], resumed: Sequence[tuple[int, int]], ti
         axes.plot(curve.kept.steps, curve.kept.values, color="C0", linewidth=1, marker="." * (len(curve.kept) < 30))
         for _, step in resumed:
             axes.axvline(step, color="0.6", linestyle="--", linewidth=1)
-        axes.set_ylabel(name.replace("$", r"\$"))  # a pair of them would be a formula
+        axes.set_ylabel(name.replace("$", r"\$"))  # a pair of $ would be a formula
         axes.grid(alpha=0.3)
     axes.set_xlabel("step")
     picture = io.BytesIO()

@@ -1,6 +1,6 @@
-"""Which runs the user means, and since when.
+"""The runs and the times that the user names on the command line.
 
-find_run   which run the user means
+find_run   the run that the user names
 run_index  the index of the user's runs
 since      the time that --since names
 """

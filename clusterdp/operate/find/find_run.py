@@ -1,7 +1,7 @@
-"""Which run the user means: a folder, a job id, or, without a word, the latest run of the current folder. Runs of
-`clusterdp profile` are never the latest.
+"""find_run(): the run that the user names by a folder or a job id; without a word, the latest run of the current
+folder. Runs of `clusterdp profile` do not count as the latest.
 
-Those that `submit` has noted (run_index.py) are known wherever they lie, and so are those in `runs/` of this folder.
+Runs that `submit` has noted (run_index.py) are found in any folder. Other runs are found in `runs/` of this folder.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from clusterdp.rundir.lenient_reads import modified
 from clusterdp.rundir.names import names_in
 from clusterdp.slurm.jobid import is_job_id
 
-RUNS = Path("runs")  # of the current folder
+RUNS = Path("runs")  # in the current folder
 REMOVING = ".removing"  # `clusterdp rm` renames runs/NAME to runs/.NAME.removing before it removes the first file
 
 
 def find_run(word: str | os.PathLike[str] | None = None) -> RunDir:
-    """RunError if there is no such run; it names what was looked at."""
+    """Returns the run. Raises RunError if there is no such run; the message names the searched places."""
     if word is None:
         return _latest()
     path = Path(word).expanduser()
@@ -54,7 +54,7 @@ def _check_access(path: Path) -> None:
 
 
 def known_runs() -> Iterator[Path]:
-    """The run folders that exist, the last submitted first. Each is looked at when it is asked for."""
+    """Yields the existing run folders, the last submitted first. Each folder is checked just before it is yielded."""
     noted = list(noted_runs())
     times = {each.path: each.time for each in noted}
     for path in _folders():
@@ -65,8 +65,8 @@ def known_runs() -> Iterator[Path]:
 
 
 def _latest() -> RunDir:
-    """The latest of the runs that lie below this folder or were submitted from it. Else that of the folders above: its
-    name is printed, because the user may mean another. All of `runs/` is read only if no run is noted."""
+    """Returns the latest run below this folder or submitted from it, else the latest run of a folder above. The latter
+    is printed, because the user may mean another. All of `runs/` is read only if no run of this folder is noted."""
     here, above, elsewhere = os.getcwd(), None, None
     for noted in noted_runs():
         path, is_here = Path(noted.path), noted.is_of(here)
@@ -88,8 +88,8 @@ def _latest() -> RunDir:
 
 
 def _with_job(job: str) -> RunDir:
-    """Job ids repeat (Slurm wraps them, each fake cluster begins anew): the run submitted last is meant. Each folder is
-    looked into only if submit has not noted the job: it was resubmitted by its own script, or by hand."""
+    """Returns the last submitted run of a job: ids repeat (Slurm wraps them, each fake cluster starts again). All
+    folders are searched only if submit has not noted the job, because its own script or a user resubmitted it."""
     for path in noted_as(job.partition("_")[0]):
         if is_run(path) and (found := _of_job(path, job)):
             return found
@@ -102,20 +102,20 @@ def _with_job(job: str) -> RunDir:
 
 
 def _of_job(path: Path, job: str) -> RunDir | None:
-    """The run, or its element if it is a sweep."""
+    """Returns the run that has the job; for a sweep, the element that has the job."""
     if any(_has_job(path / folder, job) for folder in ("attempts", "events")):
         return RunDir(path)
     return _element_with(SweepDir(path), job) if is_sweep(path) else None
 
 
 def _element_with(sweep: SweepDir, job: str) -> RunDir | None:
-    """The element of that job: `7_3` of the sweep's array, or of another that it was resumed with."""
+    """Returns the element that has the job: `7_3` of the sweep's array, or a job of a later resume."""
     runs = map(sweep.element, sweep.numbers())
     return next((run for run in runs if _has_job(run.events, job) or _has_job(run.path / "attempts", job)), None)
 
 
 def _has_job(folder: Path, job: str) -> bool:
-    """By names alone: `attempts/123.0`, `events/123.0-batch.jsonl`, `events/submit-123-submit.jsonl`."""
+    """Returns whether a name has the job: attempts/123.0, events/123.0-batch.jsonl, events/submit-123-submit.jsonl."""
     pattern = re.compile(rf"(submit-)?{job}[.-].*")
     return any(map(pattern.fullmatch, names_in(folder)))
 
@@ -127,21 +127,20 @@ def _folders() -> list[Path]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a run lies there, be it half written. The rest of an interrupted `clusterdp rm` is not a run, nor is an
-    unreadable folder."""
+    """Returns whether the folder is a run, which may be half written. The rest of an interrupted `clusterdp rm` is not
+    a run, nor is an unreadable folder."""
     names = ("config.yaml", "events", "attempts")
     return whole_name(path) is None and any(os.path.exists(path / name) for name in names)  # Path.exists() may raise
 
 
 def whole_name(path: Path) -> Path | None:
-    """The former path of the run whose rest this folder is after an interrupted `clusterdp rm`; None for another
-    folder."""
+    """Returns the former path of the run if this folder is its rest after an interrupted `clusterdp rm`, else None."""
     hidden = path.name.startswith(".") and path.name.endswith(REMOVING)
     return path.with_name(path.name[1 : -len(REMOVING)]) if hidden and len(path.name) > 1 + len(REMOVING) else None
 
 
 def _is_profile(path: Path) -> bool:
-    """Whether it is a run of `clusterdp profile`, which must be named. Its config is as submit writes it."""
+    """Returns whether the folder is a run of `clusterdp profile`. The pattern expects the YAML that submit writes."""
     try:
         text = read_plain(path / "config.yaml").decode()
         return bool(re.search(r"^profile:\n(?:  .*\n)*?  steps: \d", text, re.MULTILINE))
@@ -154,7 +153,7 @@ def _made(path: Path) -> float:
 
 
 def _offer(begin: str = "") -> str:
-    """The run that is meant by the beginning of its name, if there is one; else the latest."""
+    """Returns a hint: the run whose name starts with `begin`, if there is exactly one, else the latest run."""
     meant = [path.name for path in _folders() if begin and path.name.startswith(begin)]
     if len(meant) == 1:
         return f"Did you mean {meant[0]}?"

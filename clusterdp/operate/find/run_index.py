@@ -1,7 +1,7 @@
-"""The index of my runs: a file of mine to which `submit` appends where each run lies and from where it was submitted.
+"""The index of the user's runs: a file to which `submit` appends the path of each run and the folder of the submit.
 
-Runs lie in `runs/`, or anywhere else that `run_dir=` names. The index is a convenience: a run in it may be gone, and a
-run that is not in it is found by its folder.
+Runs are in `runs/`, or in any folder that `run_dir=` names. The index is a convenience: a run in it may be gone, and a
+run that is missing in it is found by its folder.
 """
 
 from __future__ import annotations
@@ -21,25 +21,24 @@ BLOCK = 500  # lines that are parsed at once
 
 
 class NotedRun(NamedTuple):
-    """A run folder, when its last job was submitted, and from which folder."""
+    """A run folder, the time of its last submit, and the folder from which it was submitted."""
 
     path: str
     time: float
     submit_dir: str
 
     def is_of(self, here: str) -> bool:
-        """Whether it was submitted from the folder `here`, lies below it, or is it or a folder above it."""
+        """Returns whether the run was submitted from `here`, or is `here`, or lies below or above it."""
         inside = here.rstrip("/") + "/"
         return here in (self.submit_dir, self.path) or self.path.startswith(inside) or here.startswith(f"{self.path}/")
 
     def is_of_above(self, here: str) -> bool:
-        """Whether it was submitted from a folder above `here`."""
+        """Returns whether the run was submitted from a folder above `here`."""
         return bool(self.submit_dir) and here.startswith(f"{self.submit_dir.rstrip('/')}/")
 
 
 def remember(run: RunDir, jobs: Sequence[str] = ()) -> None:
-    """Note a run that was submitted, and as which jobs. It is not an error if the file cannot be written (no home, no
-    quota)."""
+    """Notes a submitted run and its jobs. A file that cannot be written (no home, no quota) is not an error."""
     try:
         record = {"time": time.time(), "run": str(run.path.absolute()), "dir": os.getcwd(), "jobs": list(jobs)}
         path = index_path()
@@ -51,13 +50,13 @@ def remember(run: RunDir, jobs: Sequence[str] = ()) -> None:
 
 def index_path() -> Path:
     base = Path(os.environ.get("XDG_STATE_HOME", ""))
-    if not base.is_absolute():  # as the XDG rules have it
+    if not base.is_absolute():  # the XDG rules ignore a relative path
         base = Path("~/.local/state").expanduser()
     return base / "clusterdp" / "runs"
 
 
 def noted_runs() -> Iterator[NotedRun]:
-    """Each run once, the last submitted first. Lines that are torn are left out. Lines are parsed on demand: the latest
+    """Yields each run once, the last submitted first. Torn lines are skipped. Lines are parsed on demand: the latest
     run needs only the end of the file."""
     lines = last_bytes(index_path(), MOST).splitlines()
     seen: set[str] = set()
@@ -70,7 +69,7 @@ def noted_runs() -> Iterator[NotedRun]:
 
 
 def noted_as(job: str) -> Iterator[Path]:
-    """The runs that were submitted as this job or array, the last first. Other lines are not parsed."""
+    """Yields the runs that were submitted as this job or array, the last first. Other lines are not parsed."""
     word = f'"{job}"'.encode()
     lines = [line for line in last_bytes(index_path(), MOST).splitlines() if word in line]
     for record in reversed(parse_lines(lines)):

@@ -1,7 +1,7 @@
-"""HTML pages that need no network: what the page of `clusterdp report` and that of `clusterdp rehearse` share.
+"""HTML pages that need no network: the common parts of the pages of `clusterdp report` and `clusterdp rehearse`.
 
-document  the template, and what the page's Content-Security-Policy allows
+document  the template and the Content-Security-Policy of a page
 bars      attempts as bars over time
 
-base.css is the look. timeline.html.j2 draws the bars.
+base.css has the styles. timeline.html.j2 draws the bars.
 """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from clusterdp.operate.account.run_account import AttemptAccount
 from clusterdp.wording import duration
 
-# The kinds, in this order within an attempt, and their parts of the account. Marks are lines over them.
+# The kinds of spans, in their order within an attempt, and their parts of the account. Marks are lines over the spans.
 KINDS = {
     "starting": ("startup", "restore"),
     "training": ("kept", "saves", "evaluation", "running"),
@@ -30,17 +30,17 @@ MEANING = {
 
 @dataclass(frozen=True)
 class Span:
-    """left, width: percent of the whole time."""
+    """A part of a bar."""
 
     kind: str
-    left: float
-    width: float
+    left: float  # percent of the whole time
+    width: float  # percent of the whole time
     title: str
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A moment. left: percent of the whole time."""
+    """A moment in a bar. left: in percent of the whole time."""
 
     kind: str
     left: float
@@ -68,7 +68,7 @@ class Axis:
         return round(100 * (when - self.begin) / self.length, 3)
 
     def spans(self, queued: float | None, began: float, seconds: Mapping[str, float]) -> list[Span]:
-        """seconds: by kind, one after the other."""
+        """Returns the spans of an attempt, one after the other. seconds: by kind."""
         found, at = [], began
         if queued is not None and queued < began:
             left = self.percent(queued)
@@ -91,6 +91,6 @@ def seconds_by_kind(attempt: AttemptAccount) -> dict[str, float]:
 
 
 def meaning_of(bars: Sequence[Bar]) -> dict[str, str]:
-    """The legend of the kinds that are drawn."""
+    """Returns the legend of the drawn kinds."""
     kinds = {span.kind for bar in bars for span in bar.spans} | {mark.kind for bar in bars for mark in bar.marks}
     return {kind: text for kind, text in MEANING.items() if kind in kinds}

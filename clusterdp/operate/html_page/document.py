@@ -1,7 +1,7 @@
-"""A page in one file: its template, its styles, and what may run in it.
+"""A page in one file: its template, its styles and its Content-Security-Policy.
 
-The texts on a page were written by others. The template escapes every value, and the Content-Security-Policy lets no
-script and no style but ours work, nor anything be loaded."""
+Other people wrote the texts on a page. The template escapes every value. The Content-Security-Policy allows only our
+own scripts and styles, and forbids to load anything."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def base_style() -> str:
 
 
 def policy(styles: Sequence[str], scripts: Sequence[str] = ()) -> str:
-    """The content security policy of a page with these styles and scripts."""
+    """Returns the Content-Security-Policy of a page with these styles and scripts."""
 
     def hashes(texts: Sequence[str]) -> str:
         digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts)
@@ -32,7 +32,7 @@ def policy(styles: Sequence[str], scripts: Sequence[str] = ()) -> str:
 
 
 def template(folder: Path) -> Any:
-    """page.html.j2 of a folder, which may import from the templates here."""
+    """Returns page.html.j2 of `folder`. It may import the templates of this package."""
     import jinja2
 
     environment = jinja2.Environment(

@@ -1,7 +1,7 @@
-"""My runs, the newest first: `clusterdp list`.
+"""`clusterdp list`: the user's runs, the newest first.
 
-list_runs       `clusterdp list`: which runs, and the table or the JSON of them
+list_runs       `clusterdp list`: selects runs, and prints their table or their JSON
 filters         --state, --name, --tag and --since
 columns         the table, as wide as the terminal
-look            one run folder: its summary, its history if it may not be over, or that there is no run
+look            one run folder: its summary, or its history if the run may not be over
 """

@@ -15,14 +15,14 @@ Summary = Mapping[str, Any]
 GAP = 2
 SHORTEST_NOTE = 12
 SHORTEST_NAME = 8
-ALWAYS = 8  # what has this importance or more is always shown
+ALWAYS = 8  # a column of this importance or more is always shown
 LONGEST_METRIC = 24
 MORE = "..."
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """importance: where there is no room for two, the one with more is shown."""
+    """importance: if there is no room for all columns, the more important columns are shown."""
 
     head: str
     importance: int
@@ -60,7 +60,7 @@ COLUMNS = (
 
 
 def table(runs: Sequence[Summary], typed: Sequence[str], now: float, width: int, colour: Colour) -> list[str]:
-    """`typed`: what one can type for each run. `width` in columns of the terminal."""
+    """Returns the lines of the table. `typed`: the word to type for each run. `width` in columns of the terminal."""
     cells = {column: _clean([column.cell(run, now) for run in runs]) for column in COLUMNS}
     cells[NAME] = _clean(typed)
     needed = {column: max(len(column.head), _widest(texts)) for column, texts in cells.items() if any(texts)}
@@ -81,7 +81,7 @@ def _coloured(text: str, run: Summary, colour: Colour) -> str:
 
 
 def _fitted(needed: Mapping[Column, int], width: int) -> dict[Column, int]:
-    """The columns that are shown, and how wide they are. A note is cut first, but never to nothing."""
+    """Returns the shown columns and their widths. Notes are cut first, but keep SHORTEST_NOTE columns."""
     room = width + GAP
     widths: dict[Column, int] = {}
     for column in sorted(needed, key=lambda column: column.importance, reverse=True):
@@ -99,9 +99,9 @@ def _row(cells: Sequence[str]) -> str:
     return (" " * GAP).join(cells).rstrip()
 
 
-# To ask about all of a column at once takes a tenth of the time.
+# A test of a whole column at once takes a tenth of the time of single tests.
 def _clean(texts: Sequence[str]) -> Sequence[str]:
-    """Each in one line, and without what moves a cursor: it would have a width of its own."""
+    """Returns each text in one line without control characters, which would change its width."""
     if "".join(texts).isprintable():
         return texts
     return [text if text.isprintable() else " ".join(printable(text).split()) for text in texts]

@@ -1,4 +1,4 @@
-"""Which runs `clusterdp list` shows: --state, --name, --tag and --since."""
+"""Filters: selects the runs that `clusterdp list` shows, by --state, --name, --tag and --since."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from clusterdp.operate.find.since import read_since
 from clusterdp.operate.record.run_state import RunState
 from clusterdp.wording import did_you_mean
 
-ALIASES = {"pending": "waiting"}  # as Slurm calls it
+ALIASES = {"pending": "waiting"}  # Slurm's word
 
 
 @dataclass(frozen=True)
 class Filters:
-    states: frozenset[str] = frozenset()  # none: any
+    states: frozenset[str] = frozenset()  # empty: any
     name: str = ""
     tag: str = ""
     since: float = 0.0
 
     @property
     def look_inside(self) -> bool:
-        """Whether it takes a look into a run folder to know whether it is meant."""
+        """Whether the filters need the content of a run folder."""
         return bool(self.states or self.name or self.tag)
 
     def take(self, text: str, typed: Callable[[str], str]) -> bool:
-        """`text`: the summary as JSON. `typed`: gives what one can type for a run folder."""
-        # A quote within a text is an escaped one. To parse ten thousand summaries takes its time. A metric may be
-        # called state; no `why` follows it.
+        """Returns whether to show a run. `text`: the summary as JSON. `typed`: run folder -> word to type."""
+        # A search in the text avoids to parse ten thousand summaries. A quote within a JSON string is escaped. A metric
+        # may have the name "state", but no "why" follows it.
         if self.states and not any(f'"state":"{state}","why":' in text for state in self.states):
             return False
         if not (self.name or self.tag):
@@ -45,7 +45,7 @@ class Filters:
 
 
 def make_filters(state: str | None, name: str | None, tag: str | None, since: str | None, now: float) -> Filters:
-    """From what was typed. ConfigError if it means nothing."""
+    """Returns the Filters for the options of the command line. Raises ConfigError for an invalid option."""
     return Filters(_states(state), name or "", tag or "", 0.0 if since is None else read_since(since, now))
 
 

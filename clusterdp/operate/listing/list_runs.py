@@ -1,4 +1,4 @@
-"""`clusterdp list`: which runs, and the table or the JSON of them."""
+"""`clusterdp list`: selects runs, and prints their table or their JSON."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from clusterdp.slurm import commands
 from clusterdp.slurm.jobid import is_job_id
 from clusterdp.wording import counted, some_of
 
-ROWS = 20  # on a terminal
+ROWS = 20  # runs on a terminal
 MANY = 1000  # folders; to read them takes more than a second
-PLAIN = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)  # what no shell and nobody here takes for something else
-TIMEOUT_S = 20.0  # for each cluster; Slurm's own patience is 10 s
+PLAIN = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)  # a name that needs no quotes, and is not a job id or an option
+TIMEOUT_S = 20.0  # for each cluster; Slurm's own timeout is 10 s
 Rows = dict[str, commands.SqueueRow]
-# The state of a sweep as a whole: the first of these that one of its elements has.
+# The state of a whole sweep is the first of these states that an element has.
 OF_A_SWEEP = [RunState.RUNNING, RunState.WAITING, RunState.FAILED, RunState.GAVE_UP, RunState.VANISHED]
 PATIENCE_S = 5.0
 TICK_S = 0.1
-# Python runs one thread at a time, and to take turns has a price: one thread is the quickest, unless it waits. If it
-# reads fewer folders than this in a tick, it waits for a network, most likely, and others can wait beside it.
+# Python runs one thread at a time, and each switch costs time: one thread is the fastest, unless it waits. A thread
+# that reads fewer folders than this in a tick probably waits for a network, and other threads can wait meanwhile.
 FEW = 50
 MORE_THREADS = 7  # for each file system
 Found = TypeVar("Found")
@@ -50,12 +50,11 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Wanted:
-    """everywhere: also the runs of other folders. limit: how many are shown at most; 0: all; None: ROWS on a terminal,
-    all elsewhere."""
+    """The options of `clusterdp list`."""
 
     filters: Filters = field(default_factory=Filters)
-    everywhere: bool = False
-    limit: int | None = None
+    everywhere: bool = False  # also the runs of other folders
+    limit: int | None = None  # shown runs at most; 0: all; None: ROWS on a terminal, else all
     as_json: bool = False
 
     def __post_init__(self) -> None:
@@ -63,18 +62,18 @@ class Wanted:
             raise ConfigError(f"-n {self.limit}: is not a number of runs. Write 1 or more, or 0 for all.")
 
     def rows(self, out: TextIO) -> int:
-        """How many are shown at most; 0: all."""
+        """Returns the largest number of shown runs; 0: all."""
         if self.limit is not None:
             return self.limit
         return ROWS if out.isatty() and not self.as_json else 0
 
 
 def list_runs(wanted: Wanted, out: TextIO, err: TextIO, now: float | None = None) -> None:
-    """Print the list of runs, and on `err` a line for each reason that something is unknown."""
+    """Prints the list of runs, and on `err` a line for each reason why a state is unknown."""
     reading = Reading(wanted, time.time() if now is None else now, err)
     try:
         reading.read(wanted.rows(out))
-    finally:  # what was read until Ctrl-C is known the next time
+    finally:  # also after Ctrl-C: the next `list` need not read these folders again
         reading.kept.save()
     for complaint in reading.complaints:
         err.write(f"clusterdp: {complaint}\n")
@@ -94,8 +93,8 @@ def list_runs(wanted: Wanted, out: TextIO, err: TextIO, now: float | None = None
 
 
 class Reading:
-    """`found`: the summaries of the runs that are wanted, as JSON, the newest first; `more`: how many there are beside
-    them. Ten thousand are not parsed unless they are drawn."""
+    """`found`: the summaries of the wanted runs, the newest first. They are JSON text: ten thousand are parsed only if
+    they are printed. `more`: the number of runs that are not in `found`."""
 
     def __init__(self, wanted: Wanted, now: float, err: TextIO):
         self.wanted = wanted
@@ -110,14 +109,14 @@ class Reading:
         self.unread: list[str] = []
 
     def read(self, limit: int) -> None:
-        """`limit`: how many runs are wanted at most; 0: all. No more of them are read than that takes."""
+        """Reads run folders until `limit` runs are found; 0: all."""
         filters = self.wanted.filters
         paths = [run.path for run in find_all(self.wanted.everywhere) if run.time >= filters.since]
         looks: dict[str, RunLook] = {}
         while paths and (not limit or len(looks) < limit or filters.look_inside):
-            few = limit and not filters.look_inside and not self.silent  # to wait is enough once
+            few = limit and not filters.look_inside and not self.silent  # after one timeout, all at once
             count = limit - len(looks) if few else len(paths)
-            looks.update(self._look(paths[:count]))  # fewer than that if some are gone: then more are looked at
+            looks.update(self._look(paths[:count]))  # fewer, if some are gone: then more are read
             paths = paths[count:]
         found = [summary for summary in self._summaries(looks) if filters.take(summary, self.typed)]
         self.found = found[: limit or None]
@@ -130,7 +129,7 @@ class Reading:
             self.complaints.append(f"left out: {some_of(self.unread, 2)}.")
 
     def _look(self, paths: Sequence[str]) -> dict[str, RunLook]:
-        """Those where there is a run."""
+        """Returns the looks at the paths that are runs."""
         if len(paths) > MANY and self.err.isatty():
             new = sum(path not in self.kept for path in paths)
             if new > MANY:
@@ -144,7 +143,7 @@ class Reading:
         return {path: looks[path] for path in paths if path in looks and (looks[path].text or looks[path].history)}
 
     def _summaries(self, looks: Mapping[str, RunLook]) -> list[str]:
-        """The summaries, with one squeue for all runs that may not be over."""
+        """Returns the summaries. One squeue asks for all runs that may not be over."""
         live = [history for look in looks.values() for history in look.open]
         statuses, complaints = ask_squeue(live)
         self.complaints += [f"{complaint} A ? marks what was last recorded." for complaint in complaints]
@@ -159,22 +158,23 @@ def _none(wanted: Wanted) -> str:
 
 
 def find_all(everywhere: bool) -> list[NotedRun]:
-    """Those of this folder, or `everywhere`, the last submitted first: of the index, and those in `runs/` that are not
-    in it. A run of the index may be gone."""
+    """Returns the runs of this folder, or `everywhere`, the last submitted first: runs of the index, which may be gone,
+    and other runs in `runs/`."""
     here = os.getcwd()
     noted = list(noted_runs())
     found = [run for run in noted if everywhere or run.is_of(here)]
     known = {run.path for run in noted}
     for path in set(_folders()) - known:
         run = RunDir(Path(path))
-        if is_run(run.path) or not os.access(path, os.X_OK):  # then a look at it says why it is left out
+        if is_run(run.path) or not os.access(path, os.X_OK):  # look_at() reports an unreadable folder
             found.append(NotedRun(path, modified(run.config) or modified(run.path) or 0.0, here))
     paths = {run.path for run in found}
     return sorted((run for run in found if not _is_element(run.path, paths)), key=lambda run: run.time, reverse=True)
 
 
 def _is_element(path: str, paths: Set[str]) -> bool:
-    """By the names alone. An element is noted once it was resumed by itself; its sweep has a row already."""
+    """Returns whether the path is an element of a sweep, by names alone. The index has an element that was resumed by
+    itself, but the sweep's row shows it already."""
     parent, _, name = path.rpartition("/")
     return name.isdecimal() and parent in paths
 
@@ -182,7 +182,7 @@ def _is_element(path: str, paths: Set[str]) -> bool:
 def _folders() -> list[str]:
     try:
         return [entry.path for entry in os.scandir(RUNS.absolute()) if entry.is_dir()]
-    except OSError:  # there is none
+    except OSError:  # there is no runs/
         return []
 
 
@@ -195,19 +195,19 @@ class TypedName:
         self.beside = set(os.listdir("."))
 
     def __call__(self, path: str) -> str:
-        """As shown_path() has it, without a Path: of ten thousand runs each takes its time."""
+        """Returns the same as shown_path(), but needs no Path: ten thousand of them would take long."""
         name = path[len(self.runs) :] if path.startswith(self.runs) else ""
         if PLAIN.fullmatch(name) and name not in self.beside:
             return name
         first = name.partition("/")[0]
-        # A folder of that name here would be meant first, and a number is a job.
+        # A folder with that name here would be found first, and a number is a job id.
         if name and first not in self.beside and not first.startswith(("-", "~")) and not is_job_id(name):
             return shlex.quote(name)
         return shlex.quote(path[len(self.here) :] if path.startswith(self.here) else path)
 
 
 def ask_squeue(histories: Sequence[RunHistory]) -> tuple[list[tuple[RunStatus, bool]], list[str]]:
-    """The status of each run, with whether it is only what was last recorded; and why some are, in words."""
+    """Returns each run's status, with True if it is only as last recorded, and messages about the reasons."""
     clusters: dict[str, set[str]] = {}
     for history in histories:
         clusters.setdefault(history.cluster, set()).update([history.job] if history.job else [])
@@ -216,9 +216,9 @@ def ask_squeue(histories: Sequence[RunHistory]) -> tuple[list[tuple[RunStatus, b
     errors, alone = [], 0
     for history in histories:
         rows = answers[history.cluster]
-        if history.job is None and not history.unread:  # there is nothing to ask
+        if history.job is None and not history.unread:  # no job to ask about
             rows = {}
-        elif history.unread:  # there may be jobs of which nothing can be read
+        elif history.unread:  # an unreadable record may name jobs
             what = f"{shown_path(history.run.path)}/{history.unread}"
             rows = SlurmError(f"{what}. So it is not known which jobs there are. Make it readable first.")
         as_recorded = not history.state.over and (rows is None or isinstance(rows, SlurmError))
@@ -235,7 +235,7 @@ def ask_squeue(histories: Sequence[RunHistory]) -> tuple[list[tuple[RunStatus, b
 
 
 def _ask(cluster: str, jobs: Sequence[str]) -> Rows | SlurmError | None:
-    """As queue.ask_squeue() does for one run."""
+    """Returns the rows of the jobs, as run_status.ask_squeue() does for one run, but returns a SlurmError."""
     if not jobs or is_gone(cluster):
         return {}
     with commands_of(cluster):
@@ -244,7 +244,7 @@ def _ask(cluster: str, jobs: Sequence[str]) -> Rows | SlurmError | None:
         try:
             if not any("_" in job for job in jobs):
                 return commands.job_states(jobs, TIMEOUT_S)
-            arrays = dict.fromkeys(job.partition("_")[0] for job in jobs)  # a thousand elements are one word
+            arrays = dict.fromkeys(job.partition("_")[0] for job in jobs)  # one word for a thousand elements
             return commands.element_states(list(arrays), TIMEOUT_S)
         except SlurmError as error:
             return error
@@ -256,8 +256,7 @@ Answers = Mapping[str, tuple[RunStatus, bool]]
 
 
 def row_of(look: RunLook, answers: Answers, kept: Summaries, now: float) -> str:
-    """The summary as JSON. answers: of each run folder that was asked about, its status, and whether that is only what
-    was last recorded."""
+    """Returns the summary as JSON. answers: run folder -> its status, and whether that is only as last recorded."""
     if look.elements is not None:
         return _row_of_sweep(look, answers, kept, now)
     if look.history is None:
@@ -267,7 +266,7 @@ def row_of(look: RunLook, answers: Answers, kept: Summaries, now: float) -> str:
 
 
 def _row_of_sweep(sweep: RunLook, answers: Answers, kept: Summaries, now: float) -> str:
-    """Its state is that of what is not over, else the worst; `why` has counts."""
+    """Returns the summary of a sweep. Its state is the first of OF_A_SWEEP that an element has; `why` has counts."""
     assert sweep.history is not None and sweep.elements is not None
     looks = [each for each in sweep.elements.values() if each.text or each.history]
     rows = [json.loads(row_of(each, answers, kept, now)) for each in looks]
@@ -283,8 +282,8 @@ def _row_of_sweep(sweep: RunLook, answers: Answers, kept: Summaries, now: float)
 def read_in_time(
     paths: Sequence[str], read: Callable[[str], Found], patience_s: float = PATIENCE_S
 ) -> tuple[dict[str, Found], list[str]]:
-    """The results of `read` for each path, and the paths without a result when none has come for `patience_s`. It is
-    called in daemon threads. Its exceptions are raised here."""
+    """Returns path -> result of read(), and the paths without a result when no result has come for `patience_s`. Daemon
+    threads call read(). Its exceptions are raised here."""
     found: dict[str, Found] = {}
     errors: list[BaseException] = []
     done = threading.Semaphore(0)
@@ -321,7 +320,7 @@ def read_in_time(
 
 
 def _by_file_system(paths: Sequence[str]) -> list[list[str]]:
-    """By mount point, and by the names alone: to ask the file system could hang as well."""
+    """Returns the paths grouped by mount point, by their names alone: a call to the file system could hang as well."""
     mounts = sorted(_mount_points(), key=len, reverse=True)
     lanes: dict[str, list[str]] = {}
     of_parent: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""A look into one run folder, for `clusterdp list`."""
+"""look_at(): reads one run folder for `clusterdp list`. Summaries: the cache of runs that are over."""
 
 from __future__ import annotations
 
@@ -23,31 +23,29 @@ from clusterdp.plainfile import MOST, read_plain
 from clusterdp.rundir import RunDir, SweepDir, is_sweep, write_durably
 from clusterdp.rundir.lenient_reads import forget
 
-# A summary is kept of a folder in which nothing has changed for so long. Times of a file system may be whole seconds,
-# over NFS one file shows later than another, and hosts' clocks differ.
+# A summary is kept if its folder has not changed for this time. A file system may have times in whole seconds, over NFS
+# one file may show later than another, and the clocks of hosts differ.
 SETTLED_S = 120.0
-# The same where the end itself is not on record: Slurm has forgotten the job, or the batch script was killed.
+# The same time if no end is on record: Slurm has forgotten the job, or the batch script was killed.
 SILENT_S = 86400.0
-# Another version may read more in the same folder: it begins anew.
+# Another version may read more of the same folder, and therefore ignores the old file.
 HEADER = f"clusterdp {__version__}, summaries 3".encode()
 
 
 @dataclass(frozen=True)
 class RunLook:
-    """The view of a run folder, as one of these: the summary as JSON, of a run that is over; the history, of one of
-    which Slurm may know more, or of a sweep, with the looks at its elements; or why the folder cannot be read. Nothing,
-    if there is no run."""
+    """The view of a run folder: `text`, `history` or `unread`. All three are empty if the folder is not a run."""
 
-    text: str = ""
-    history: RunHistory | None = None
-    elements: Mapping[int, RunLook] | None = None  # None: it is not a sweep
-    unread: str = ""
+    text: str = ""  # the summary as JSON, if the run is over
+    history: RunHistory | None = None  # a sweep's history, or the history of a run of which Slurm may know more
+    elements: Mapping[int, RunLook] | None = None  # by number; None: not a sweep
+    unread: str = ""  # the reason why the folder cannot be read
     stamp: str = ""
-    changed: float = 0.0  # when the folder last did
+    changed: float = 0.0  # time of the folder's last change
 
     @property
     def open(self) -> list[RunHistory]:
-        """Those of which Slurm may know more: of a sweep, the histories of its elements."""
+        """The histories of which Slurm may know more; for a sweep, those of its elements."""
         if self.elements is not None:
             return [history for element in self.elements.values() for history in element.open]
         return [self.history] if self.history else []
@@ -58,7 +56,7 @@ def look_at(run: str, kept: Summaries, now: float) -> RunLook:
         stamp, changed = stamp_of(run)
         if text := kept.get(run, stamp):
             return RunLook(text=text)
-        os.listdir(run)  # PermissionError
+        os.listdir(run)  # raises PermissionError
         path = Path(run)
         if not is_run(path):
             kept.drop(run)
@@ -96,7 +94,7 @@ def _look_at_sweep(sweep: SweepDir, kept: Summaries, now: float) -> RunLook:
 
 
 def keep(found: RunLook, status: RunStatus, kept: Summaries, now: float, as_recorded: bool = False) -> str:
-    """The summary of the run as JSON. It is kept if nothing will change any more. `as_recorded`: Slurm has not said."""
+    """Returns the summary as JSON, and keeps it if the run cannot change any more. `as_recorded`: Slurm is silent."""
     history = found.history
     assert history is not None
     text = json.dumps(summary_of(history, status, now, as_recorded=as_recorded), separators=(",", ":"))
@@ -109,8 +107,8 @@ def keep(found: RunLook, status: RunStatus, kept: Summaries, now: float, as_reco
 
 
 def summary_of(history: RunHistory, status: RunStatus, now: float, as_recorded: bool = False) -> dict[str, Any]:
-    """For `clusterdp list --json`: what `status` has, and more. as_recorded: Slurm could not be asked. elements: of a
-    sweep, how many are in which state."""
+    """Returns the values for `clusterdp list --json`: those of `status`, and more. as_recorded: Slurm was not
+    asked. elements: for a sweep, state -> number of elements; the caller sets it."""
     last = newest(history.attempts)
     return {
         **in_brief(history, status),
@@ -123,12 +121,12 @@ def summary_of(history: RunHistory, status: RunStatus, now: float, as_recorded: 
 
 
 class Summaries:
-    """The summaries of runs that are over: a file of mine beside the index, so that `list` need not read ten thousand
-    run folders again. It may be deleted at any time. Several threads use it at once, each for runs of its own.
+    """The summaries of runs that are over: a user's file beside the index. With it `list` need not read ten thousand
+    run folders again. It may be deleted at any time. Several threads use it at once, each for other runs.
 
-    A line is: the run, the stamp of its folder, a checksum, the summary. A line that is torn, or of a folder that has
-    changed since, counts as missing. The file is replaced as a whole; of two that do so at once one wins, and what the
-    other had read is read again.
+    A line has the run, the stamp of its folder, a checksum, and the summary. A torn line, or a line of a folder that
+    has changed since, counts as missing. The file is replaced as a whole. If two processes replace it at once, the
+    summaries of one are lost, and their folders are read again.
     """
 
     def __init__(self, path: Path):
@@ -145,11 +143,11 @@ class Summaries:
                 self._lines[run] = rest
 
     def __contains__(self, run: str) -> bool:
-        """Whether there is one, be it out of date."""
+        """Returns whether the run has a summary, which may be out of date."""
         return _key(run) in self._lines
 
     def get(self, run: str, stamp: str) -> str | None:
-        """The summary as JSON; None if there is none of this stamp."""
+        """Returns the summary as JSON; None if there is none with this stamp."""
         key = _key(run)
         found = self._lines.get(key, b"").split(b"\t", 2)
         if len(found) < 3 or found[0] != stamp.encode() or found[1] != _checksum(key, found[0], found[2]):
@@ -157,7 +155,7 @@ class Summaries:
         return found[2].decode()
 
     def put(self, run: str, stamp: str, summary: str) -> None:
-        """`summary`: JSON in one line."""
+        """Keeps the summary, which is JSON in one line."""
         key, text = _key(run), summary.encode()
         self.drop(run)  # the last line is the newest
         self._lines[key] = b"\t".join((stamp.encode(), _checksum(key, stamp.encode(), text), text))
@@ -167,12 +165,12 @@ class Summaries:
         self.changed |= self._lines.pop(_key(run), None) is not None
 
     def save(self) -> None:
-        """If anything has changed. It is not an error if the file cannot be written."""
+        """Writes the file if a summary has changed. A file that cannot be written is not an error."""
         if not self.changed:
             return
         lines = [b"\t".join(line) for line in list(self._lines.items()) if all(line)]
         size = sum(map(len, lines))
-        while size > MOST // 2:  # what is larger than MOST would not be read
+        while size > MOST // 2:  # read_plain() reads at most MOST bytes
             size -= len(lines.pop(0))
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -195,10 +193,10 @@ def _checksum(*parts: bytes) -> bytes:
 
 
 def stamp_of(run: str) -> tuple[str, float]:
-    """A stamp that changes with the folder of a run that is over, and the time of its last change.
+    """Returns a stamp that changes when a run that is over changes, and the time of its last change.
 
-    A new attempt, a cancellation and a stop have event files of their own; a resume and a note write into the run
-    folder. FileNotFoundError if there is no such folder."""
+    A new attempt, a cancellation and a stop write new files in events/; a resume and a note write into the run folder.
+    Raises FileNotFoundError if there is no such folder."""
     folder = os.stat(run)
     own = f"{folder.st_ino}.{folder.st_mtime_ns}"
     try:

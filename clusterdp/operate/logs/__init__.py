@@ -1,11 +1,11 @@
-"""The output of the ranks: `clusterdp logs`.
+"""`clusterdp logs`: the output of the ranks.
 
-Lines have no times of their own, unless the program printed some. Those are used, and none are made up.
+A line has a time only if the program printed one. No times are made up.
 
 show_logs    `clusterdp logs`
-choice       which lines the user wants: ranks, attempts, since when, how many, only errors
-chosen       which attempts and logs those are
+choice       the lines that the user wants: ranks, attempts, start time, number, only errors
+chosen       the attempts and the logs of that choice
 timed_log    one log, as lines with times
-errors       what looks like an error, and which ranks have the same
-printer      lines with their ranks
+errors       lines that look like an error, and the ranks that share them
+printer      prints lines with their ranks
 """

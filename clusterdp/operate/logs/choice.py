@@ -1,4 +1,4 @@
-"""Choice: which lines the user wants, from the words on the command line."""
+"""Choice: the lines that the user wants, by the words on the command line."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from clusterdp.errors import ConfigError
 from clusterdp.operate.find.since import read_since
 from clusterdp.wording import ranges
 
-ON_A_TERMINAL = 1000  # lines, unless more or fewer are asked for
+ON_A_TERMINAL = 1000  # lines, unless -n is given
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """`0,3,8-15`."""
+    """A list of ranks such as `0,3,8-15`."""
 
     ranges: tuple[tuple[int, int], ...]
 
@@ -37,7 +37,7 @@ class Ranks:
         return len(self.ranges) > 1 or self.ranges[0][0] < self.ranges[0][1]
 
     def without(self, there: Iterable[int]) -> list[str]:
-        """Those of the list that are not there, as it names them."""
+        """Returns the ranks of the list that are not in `there`, as words such as `3` or `8-15`."""
         known = set(there)
         gaps = []
         for low, high in self.ranges:
@@ -52,28 +52,27 @@ RANK_0 = Ranks(((0, 0),))
 
 
 def in_words(ranks: Iterable[int]) -> str:
-    """`0-3,7`."""
+    """Returns `0-3,7`, for example."""
     return ",".join(ranges(ranks))
 
 
 def named(ranks: Iterable[int]) -> str:
-    """`rank 3`, `ranks 0-3,7`."""
+    """Returns `rank 3` or `ranks 0-3,7`, for example."""
     words = in_words(ranks)
     return f"rank {words}" if words.isdigit() else f"ranks {words}"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """`ranks`: None for all. `attempt`: a name (`123.1`), a number (`2`), or all; None for the newest. `since`: by the
-    clock, in seconds. `last`: lines of each log, or with `errors` errors; None for all of them."""
+    """The lines that `clusterdp logs` prints."""
 
-    ranks: Ranks | None = RANK_0
-    attempt: str | None = None
-    since: float | None = None
-    last: int | None = None
+    ranks: Ranks | None = RANK_0  # None: all
+    attempt: str | None = None  # a name (`123.1`), a number (`2`) or `all`; None: the newest
+    since: float | None = None  # in seconds since 1970
+    last: int | None = None  # lines of each log, or with `errors` the number of errors; None: all
     errors: bool = False
     follow: bool = False
-    unasked: bool = False  # `last` is our own default
+    unasked: bool = False  # `last` is the default, not an option
 
     @classmethod
     def read(
@@ -89,8 +88,8 @@ class Choice:
         terminal: bool = False,
         now: float | None = None,
     ) -> Choice:
-        """The choice by the words of the options. ConfigError names the option. `terminal`: whether a person looks on:
-        then the whole of a long log is printed only if it is asked for."""
+        """Returns the choice by the words of the options. Raises ConfigError, which names the option. `terminal`: a
+        person reads the output, and a long log is printed as a whole only on request."""
         if rank is not None and every:
             raise ConfigError("--rank and --all: are two answers to one question. Give one of them.")
         ranks = None if every or (errors and rank is None) else Ranks.read(rank or "0")

@@ -1,4 +1,4 @@
-"""Which attempts, and which of their logs, the user wants."""
+"""The attempts and the logs that the user wants."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clusterdp.operate.record.run_history import RunHistory, check_read
 
 
 def attempts_of(history: RunHistory, choice: Choice) -> tuple[AttemptHistory, ...]:
-    """Those to print: none while there is none. RunError if there is no such attempt."""
+    """Returns the attempts to print, if there are any yet. Raises RunError if the named attempt does not exist."""
     if choice.attempt == "all":
         return history.attempts
     attempt = attempt_of(history, choice.attempt)
@@ -24,7 +24,7 @@ def attempts_of(history: RunHistory, choice: Choice) -> tuple[AttemptHistory, ..
 
 
 def attempt_of(history: RunHistory, wanted: str | None, patient: bool = False) -> AttemptHistory | None:
-    """`patient`: the attempt that may come next is not a mistake."""
+    """Returns the attempt; None if there is none yet. `patient`: the number of the next attempt is not an error."""
     if wanted is None:
         return history.last
     for attempt in history.attempts:
@@ -43,8 +43,8 @@ def announcement(attempt: AttemptHistory) -> str:
 
 
 def chosen_logs(history: RunHistory, attempt: AttemptHistory, choice: Choice, seen: set[Path]) -> list[TimedLog]:
-    """By rank; where errors of all ranks are wanted, the batch script's log is the last. `seen`: files that another
-    attempt had already, to which these are added. RunError if there are logs, and none of the wanted ranks."""
+    """Returns the logs by rank; with errors of all ranks, the batch script's log is the last. `seen`: files of earlier
+    attempts; the new files are added. Raises RunError if there are logs, but none of the wanted ranks."""
     folder = history.run.attempt(attempt.name).logs
     there = logs_in(folder)
     chosen = [(rank, path) for rank, path in there if choice.wants(rank)]
@@ -63,13 +63,13 @@ def chosen_logs(history: RunHistory, attempt: AttemptHistory, choice: Choice, se
 
 
 def logs_in(folder: Path) -> list[tuple[int, Path]]:
-    """By rank. RunError if the folder may not be listed."""
+    """Returns the logs by rank. Raises RunError if the user may not list the folder."""
     if found := rank_logs(folder):
         return found
     try:
         os.listdir(folder)
     except PermissionError as error:
         raise RunError(f"{shown_path(folder)}: cannot be read: {error.strerror}. Ask its owner.") from None
-    except OSError:  # not there yet
+    except OSError:  # the folder does not exist yet
         pass
     return []

@@ -20,12 +20,12 @@ from clusterdp.operate.logs.timed_log import (
     without_time,
 )
 
-BATCH = -1  # in place of a rank: the batch script
+BATCH = -1  # the batch script, in place of a rank
 CHUNK = 256 << 10  # bytes that are read at a time
-DISTINCT = 1000  # errors that are told apart; of a log that has more, the rest are counted
+DISTINCT = 1000  # different errors; further ones are only counted
 LONGEST_LINE = 2000  # characters that are shown
 MOST_OF_A_LINE = 16 << 20  # characters that are kept in memory
-# Every line that LINE finds has one of these. A search for words is a hundred times as fast.
+# Every line that LINE matches contains one of these words. A search for words is a hundred times as fast.
 WORDS = (
     *SIGNS, "ERROR", "CRITICAL", "FATAL", "[E", "\nE", "[F", "\nF", "CUDA", "NCCL", "nccl", "HIP", "CUBLAS", "CUDNN",
     "Error", "Exception", "srun: ", "slurmstepd: ", "terminate called", "Segmentation fault", "Bus error",
@@ -33,7 +33,7 @@ WORDS = (
 )  # fmt: skip
 LINE = re.compile(
     r"^.{0,80}?(?<![\w=/.-])(?:ERROR|CRITICAL|FATAL)\b(?!=)"
-    r"|(?:^|\[)[EF][01]\d[0-3]\d \d\d:\d\d:\d\d"  # glog, as torch's C++ prints
+    r"|(?:^|\[)[EF][01]\d[0-3]\d \d\d:\d\d:\d\d"  # glog, the format of torch's C++ code
     r"|\b(?:CUDA|cuDNN|NCCL|HIP)[ _](?:error|failure|WARN|out of memory)|\bnccl\w+Error\b"
     r"|\bCU(?:BLAS|DNN|FFT)_STATUS_(?!SUCCESS)\w"
     r"|^srun: error: |^slurmstepd: |^srun: .*(?:Killed|Terminated)"
@@ -42,38 +42,38 @@ LINE = re.compile(
     r"|\b[Oo]ut [Oo]f [Mm]emory\b|\boom[-_]kill"
     r"|^clusterdp: (?:another failed|this follows from another rank's failure): "
 )
-# The parts of an error that differ between ranks.
+# Parts of an error that differ between ranks
 OWN = re.compile(
     r"0x[0-9a-fA-F]+|\[?\b[Rr]ank[ =:]?\d+\]?|\b(?:cuda:|GPU |gpu |pid[ =:]+|PID[ =:]+)\d+"
-    r"|^\S+:\d+:\d+ \[\d+\]"  # host, process, thread and device, as NCCL prints
+    r"|^\S+:\d+:\d+ \[\d+\]"  # host, process, thread and device, as printed by NCCL
 )
 
 
 @dataclass
 class Error:
-    """`time`: of the first, or of the line before that has one."""
+    """An error in the logs of one or several ranks."""
 
-    time: float
+    time: float  # time of the first line, or of the last earlier line with a time
     lines: list[str]
     ranks: set[int] = field(default_factory=set)
     count: int = 0
 
 
 class ErrorFinder:
-    """Reads one log, most of it without a look at its lines."""
+    """Finds the errors of one log. Text without any of WORDS is not split into lines."""
 
     def __init__(self, log: TimedLog):
         self.log = log
         self._time = AT_FIRST
-        self._lines: list[str] = []  # of the error at hand
-        self._begun = AT_FIRST  # its time
+        self._lines: list[str] = []  # lines of the current error
+        self._begun = AT_FIRST  # time of the current error
         self._traceback = TracebackLines()
-        self._looks = 0  # since anything new has come
-        self._rest = ""  # of a line that has not ended
-        self._before = ""  # the end of what was passed over
+        self._looks = 0  # calls of errors() since the last new text
+        self._rest = ""  # the text of an unfinished line
+        self._before = ""  # the end of skipped text
 
     def errors(self, final: bool) -> Iterator[Error]:
-        """Those in what is new. An error at the end that may continue comes later, or with `final`."""
+        """Yields the errors in the new text. An error at the end that may continue comes later, or with `final`."""
         new = False
         for text in self.log.text(final, CHUNK):
             new = True
@@ -112,7 +112,7 @@ class ErrorFinder:
     def _line(self, line: str) -> Iterator[Error]:
         if "\r" in line:
             line = line.rstrip("\r").rpartition("\r")[2]
-        if self._traceback.state == EXCEPTION and self._traceback.begins(line):  # one that the last did not lead to
+        if self._traceback.state == EXCEPTION and self._traceback.begins(line):  # not caused by the last one
             yield from self._end()
         if self._traceback.state or self._traceback.begins(line):
             before = bool(self._traceback.state)
@@ -137,10 +137,10 @@ class ErrorFinder:
 
 
 class ErrorReport:
-    """Errors by time; those of several ranks are one. Errors of a log without times come first, rank by rank."""
+    """Errors by time. An error of several ranks is printed once. Errors without a time come first, rank by rank."""
 
     def __init__(self, batch: str = "batch script") -> None:
-        self.batch = batch  # how it is called
+        self.batch = batch  # printed in place of a rank
         self._found: dict[str, Error] = {}
         self._more = 0
 
@@ -158,7 +158,7 @@ class ErrorReport:
                 self._more += error.count
 
     def print(self, printer: Printer, last: int | None = None) -> int:
-        """Returns how many there were, and forgets them. `last`: prints no more than these."""
+        """Prints and forgets the errors, and returns their number. `last`: prints only the last ones."""
         errors = sorted(self._found.values(), key=lambda error: (error.time, min(error.ranks)))
         shown = errors if last is None else errors[max(0, len(errors) - last) :]
         if left_out := len(errors) - len(shown):

@@ -1,4 +1,4 @@
-"""Printer: lines with the rank that printed them, as `srun --label` has it; on a terminal each rank has a colour."""
+"""Printer: prints lines with their rank, like `srun --label`. On a terminal, each rank has a colour."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ TOGETHER = 64 * 1024  # characters that are written at once
 
 
 class Printer:
-    """A writer that prints at flush(), or when there is much text."""
+    """A writer that prints at flush(), or when much text waits."""
 
     def __init__(self, out: TextIO, labelled: bool):
         self.out, self.labelled = out, labelled
         self.colour = Colour(out)
-        self.printed = False  # anything of a log
+        self.printed = False  # text of a log was printed
         self._width = 1
-        self._rank: int | None = None  # of the line that has not ended
-        self._at_start = True  # of a line
+        self._rank: int | None = None  # rank of the last text
+        self._at_start = True  # the next text begins a line
         self._waiting: list[str] = []
         self._size = 0
 
     def expect(self, ranks: Iterable[int]) -> None:
-        """The labels of these have one width."""
+        """Makes the labels of these ranks equally wide."""
         self._width = max(self._width, len(str(max(ranks, default=0))))
 
     def lines(self, lines: Iterable[Line]) -> None:
@@ -34,7 +34,7 @@ class Printer:
             self.text(text, rank)
 
     def text(self, text: str, rank: int) -> None:
-        """A line, or if there are no labels any number of them. Without \\n at its end, more of it may follow."""
+        """Prints a line, or without labels any number of lines. After text without \\n, more of its line may follow."""
         self.printed = True
         if self.labelled and not self._at_start and rank != self._rank:
             self._write("\n")
@@ -50,7 +50,7 @@ class Printer:
         self._write(f"==> {text} <==\n")
 
     def own(self, text: str) -> None:
-        """A line of nobody's."""
+        """Prints a line that belongs to no rank."""
         self.end_line()
         self._write(text + "\n")
 

@@ -1,4 +1,4 @@
-"""`clusterdp logs`: what the ranks printed, whole or as it comes, across attempts."""
+"""`clusterdp logs`: prints the output of the ranks, complete or as it comes, across attempts."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import modified
 from clusterdp.rundir.tail import last_lines
 
-ASKED_A_SECOND = 1000  # silent files, in all
-OPENS_A_SECOND = 100  # likewise
+ASKED_A_SECOND = 1000  # stat() calls for all silent files together
+OPENS_A_SECOND = 100  # open() calls for all silent files together
 LIST_EVERY_S = 2.0
 LINES = 30
-FINE = frozenset({"", "done", "preempted", "timeout", "requeued"})  # causes that need no word of the batch script
-FEWEST = 10  # lines of each log, by our own default
+FINE = frozenset({"", "done", "preempted", "timeout", "requeued"})  # causes after which logs need no batch script
+FEWEST = 10  # lines of each log at least, if -n is not given
 
 
 def show_logs(run: RunDir, choice: Choice | None = None, out: TextIO | None = None, pace: Pace | None = None) -> int:
-    """Returns an exit code. RunError if there is nothing to show, or no such rank or attempt."""
+    """Returns an exit code. Raises RunError if there are no logs, or no such rank or attempt."""
     choice = choice or Choice()
     out = for_logs(out or sys.stdout)
     printer = Printer(out, choice.labelled)
@@ -51,7 +51,7 @@ def show_logs(run: RunDir, choice: Choice | None = None, out: TextIO | None = No
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader is gone. Python would complain once more when it flushes stdout at its end.
+        # The reader has closed the pipe. Python would print another error when it flushes stdout at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         return BROKEN_PIPE
     return 0
@@ -101,7 +101,7 @@ def _print_errors(
 
 
 def batch_name(history: RunHistory, attempt: AttemptHistory) -> str:
-    """The attempts of a job share its batch script's log."""
+    """Returns the label of the batch script's log, which all attempts of a job share."""
     numbers = [a.number for a in history.attempts if a.job == attempt.job]
     return "batch script" if len(numbers) < 2 else f"batch script (attempts {numbers[0]}-{numbers[-1]})"
 
@@ -114,7 +114,7 @@ def _what(choice: Choice, attempts: Sequence[AttemptHistory]) -> str:
 
 
 def follow_logs(run: RunDir, choice: Choice, printer: Printer, pace: Pace) -> None:
-    """Lines of several ranks are in order as far as they have come at one look. A new attempt is announced."""
+    """Prints lines as they come. Lines of several ranks are sorted within one poll. A new attempt is announced."""
     following = _Following(run, choice, printer, pace)
     for update in follow(run, pace):
         for attempt in _to_show(update.history, choice, following.begun):
@@ -131,7 +131,7 @@ def follow_logs(run: RunDir, choice: Choice, printer: Printer, pace: Pace) -> No
 
 
 def _to_show(history: RunHistory, choice: Choice, begun: list[str]) -> tuple[AttemptHistory, ...]:
-    """The one that was shown last and what came after it; at first the newest."""
+    """Returns the attempt that was shown last and all later ones; at first the newest, or the chosen attempts."""
     if choice.attempt not in (None, "all"):
         attempt = attempt_of(history, choice.attempt, patient=True)
         return (attempt,) if attempt else ()
@@ -141,14 +141,14 @@ def _to_show(history: RunHistory, choice: Choice, begun: list[str]) -> tuple[Att
 
 
 class _Following:
-    """`begun`: the names of the attempts that have been shown. `files`: all ever seen: with submitit the attempts of a
-    job share one."""
+    """`begun`: names of the attempts that were shown. `files`: all logs so far; with submitit, the attempts of a job
+    share one file."""
 
     def __init__(self, run: RunDir, choice: Choice, printer: Printer, pace: Pace):
         self.run, self.choice, self.printer = run, choice, printer
         self.begun: list[str] = []
         self.files: dict[Path, TimedLog] = {}
-        self._logs: dict[str, TimedLog] = {}  # of the attempt at hand, by their names there
+        self._logs: dict[str, TimedLog] = {}  # logs of the current attempt, by path
         self._finders: dict[TimedLog, ErrorFinder] = {}
         self._grown = GrownFiles(pace.poll_s, pace.clock)
         self._folder = NewNames(pace.clock)
@@ -213,20 +213,20 @@ class _Following:
 class _Seen:
     def __init__(self) -> None:
         self.size = 0
-        self.pause = 0.0  # until it is opened again, in seconds
+        self.pause = 0.0  # seconds until the file is opened again
         self.open_at = 0.0
         self.ask_at = 0.0
 
 
 class GrownFiles:
-    """`poll_s`: the time between two looks, in seconds."""
+    """Finds files whose size has changed. `poll_s`: seconds between two polls."""
 
     def __init__(self, poll_s: float, clock: Callable[[], float]):
         self.poll_s, self.clock = poll_s, clock
         self._seen: dict[str, _Seen] = {}
 
     def grown(self, path: str) -> bool:
-        """Whether it has another size than at the last look. True for one that is new; False if it is not there."""
+        """Returns whether the size has changed since the last poll. True for a new file unless it is empty."""
         seen = self._seen.get(path)
         if seen is None:
             seen = self._seen[path] = _Seen()
@@ -250,7 +250,7 @@ class GrownFiles:
 
 
 class NewNames:
-    """Whether a folder may have names that it did not have at the last look."""
+    """Finds whether a folder may have new names since the last poll."""
 
     def __init__(self, clock: Callable[[], float]):
         self.clock = clock
@@ -258,8 +258,8 @@ class NewNames:
         self._due = 0.0
 
     def may_be_in(self, folder: Path) -> bool:
-        """True also some seconds after the last time: over NFS the folder's own time may be old, and on disks of coarse
-        times it may be that of the look before."""
+        """Returns True also LIST_EVERY_S after the last True: over NFS, the folder's mtime may be old, and a coarse
+        mtime may be the same as at the last poll."""
         try:
             seen = folder, os.stat(folder).st_mtime_ns
         except OSError:
@@ -280,7 +280,8 @@ def _size_by_open(path: str) -> int:
 
 
 def print_batch_end(history: RunHistory, choice: Choice, printer: Printer, attempt: AttemptHistory | None) -> None:
-    """`attempt`: of which the ranks' logs were printed; None if there are none. RunError if there is nothing at all."""
+    """Prints the end of the batch script's log. `attempt`: the one whose logs were printed; None if there are none.
+    Raises RunError if there is no log at all."""
     shown = attempt or history.last
     batch = batch_log(history.run, shown.job if shown else history.job)
     if attempt is None and not batch.exists():
@@ -303,7 +304,7 @@ def print_batch_end(history: RunHistory, choice: Choice, printer: Printer, attem
 
 
 def begin(logs: Sequence[TimedLog], choice: Choice, printer: Printer) -> None:
-    """Leaves out what is not wanted, and says which logs cannot be read."""
+    """Skips lines that are not wanted, and prints a notice about logs that are missing or cannot be read."""
     _missing(logs, choice, printer)
     _unreadable(logs, printer)
     if choice.since is not None:

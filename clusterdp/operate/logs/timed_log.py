@@ -1,4 +1,4 @@
-"""TimedLog: one rank's log, as lines with times. Lines without one belong to the line before."""
+"""TimedLog: one rank's log, as lines with times. A line without a time has the time of the line before it."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from clusterdp.plainfile import reading
 from clusterdp.rundir.lenient_reads import modified
 from clusterdp.rundir.tail import CHUNK, Tail, start_of_last
 
-Line = tuple[float, int, str]  # time, rank, text; with its \n, unless more of the line follows or nothing does
-AT_FIRST = float("-inf")  # the time of lines before the first that has one
+Line = tuple[float, int, str]  # time, rank, text; the text ends in \n, unless it is a part of a line or the file's end
+AT_FIRST = float("-inf")  # the time of lines before the first line with a time
 MEMORY = 8 << 20  # bytes of all logs that are read together
-LONGEST = 256 << 10  # characters of a line that are kept back until its end has come
+LONGEST = 256 << 10  # characters of an unfinished line that are held back
 LONGEST_TRACEBACK = 1000  # lines
-PATIENCE = 4  # looks for which the rest of a traceback is waited for
+PATIENCE = 4  # polls during which a traceback waits for its rest
 A_DAY = 86_400.0
-BEFORE = 8 << 10  # bytes before the first line that is shown, in which its time is looked for
-LOOK_FOR_TIMES = 4 << 20  # bytes of lines without a time, before it is taken that none has one
-LOOK = 40  # characters of a line, in which its time begins
+BEFORE = 8 << 10  # bytes before the first shown line that are searched for its time
+LOOK_FOR_TIMES = 4 << 20  # bytes of lines without a time, after which the search for times ends
+LOOK = 40  # the time of a line begins within this number of characters
 ANY = re.compile(r"\d\d:\d\d:\d\d")
 DATE = r"(?P<year>[12]\d{3})[-/](?P<month>\d\d)[-/](?P<day>\d\d)"
-US_DATE = r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>[12]\d{3})"  # of Hugging Face's examples
+US_DATE = r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>[12]\d{3})"  # in Hugging Face's examples
 CLOCK = r"(?P<hour>[01]\d|2[0-3]):(?P<minute>[0-5]\d):(?P<second>[0-5]\d|60)(?:[.,](?P<part>\d{1,9}))?"
 FORMS = (
     re.compile(rf"(?<!\d){DATE}[T ]{CLOCK} ?(?P<zone>Z|[+-]\d\d:?\d\d\b)?"),  # ISO, Python's logging, NCCL, Slurm
     re.compile(rf"(?<!\d){US_DATE}[ T,]+{CLOCK}"),
-    re.compile(rf"(?:^|\[)[A-Z](?P<month>\d\d)(?P<day>\d\d) {CLOCK}"),  # glog, as torch's C++ prints
-    re.compile(rf"^(?:\x1b\[[\d;]*m)*\[?{CLOCK}(?![\d:<])"),  # nothing but the time, at the very start
+    re.compile(rf"(?:^|\[)[A-Z](?P<month>\d\d)(?P<day>\d\d) {CLOCK}"),  # glog, the format of torch's C++ code
+    re.compile(rf"^(?:\x1b\[[\d;]*m)*\[?{CLOCK}(?![\d:<])"),  # only a time of day, at the start of the line
 )
 HALF_A_DAY, HALF_A_YEAR = 43_200.0, 180 * 86_400.0
 SIGNS = ("Traceback (most recent call last)", "Fatal Python error: ")
@@ -44,19 +44,19 @@ FRAMES, CRASH, GROUP, EXCEPTION, CHAINED = range(1, 6)
 
 
 class TimedLog:
-    """Lines come in the order of the file. Their time grows, too: a clock that is set back does not change the order.
+    """Lines come in the order of the file. Their times never fall: a clock that is set back does not change the order.
 
-    `near`: when the attempt began; see time_in(). `problem`: why the file cannot be read; empty if it can.
+    `near`: the time at which the attempt began; see time_in(). `problem`: the reason why the file cannot be read.
     """
 
     def __init__(self, rank: int, path: Path, near: float | None = None):
         self.rank = rank
         self.tail = Tail(path)
         self.near = near
-        self.cut = False  # it is shown from somewhere within
+        self.cut = False  # the begin of the file is not shown
         self.time = AT_FIRST
-        self._line = ""  # that has not ended
-        self._held: list[Line] = []  # a traceback whose end has not come
+        self._line = ""  # an unfinished line
+        self._held: list[Line] = []  # an unfinished traceback
         self._looks = 0
         self._traceback = TracebackLines()
 
@@ -74,7 +74,7 @@ class TimedLog:
             return error.strerror or str(error)
 
     def begin_at_last(self, count: int) -> None:
-        """Leave out all but the last `count` lines. The first of them may be of the time of a line before."""
+        """Skips all but the last `count` lines. The first of these may get its time from a skipped line."""
         latest = self._latest()
         try:
             with reading(self.path) as file:
@@ -87,7 +87,7 @@ class TimedLog:
             return
 
     def begin_since(self, since: float) -> SinceStart:
-        """Leave out the lines from before that time, as far as it is known. See start_since()."""
+        """Skips the lines from before `since`, as far as their times are known. See start_since()."""
         start = start_since(self.path, since)
         self._begin_at(start.offset)
         return start
@@ -97,18 +97,18 @@ class TimedLog:
         self.tail.offset = offset
 
     def _latest(self) -> float:
-        """A time after this is none at which a line was printed."""
+        """Returns a limit: a later time in a line is not the time at which the line was printed."""
         return (modified(self.path) or 0.0) + A_DAY
 
     def text(self, final: bool, limit: int = 1 << 20) -> Iterator[str]:
-        """The new text unchanged: whole lines, and pieces of those that are longer than `limit` bytes."""
+        """Yields the new text unchanged: whole lines, and pieces of lines that are longer than `limit` bytes."""
         while text := self.tail.read(final, limit):
             yield text
 
     def lines(self, final: bool, limit: int) -> Iterator[Line]:
-        """The new lines, at most `limit` bytes in memory. A progress bar, which begins its line again and again, is
-        printed in its last state only. A traceback comes once it is whole, or after some looks; with `final` at
-        once."""
+        """Yields the new lines, with at most `limit` bytes in memory. A progress bar, which overwrites its line many
+        times, comes only in its last state. A traceback comes when it is complete, after PATIENCE polls, or with
+        `final`."""
         latest = self._latest()
         new = False
         for text in self.text(final, limit):
@@ -130,7 +130,7 @@ class TimedLog:
 
     @property
     def waits(self) -> bool:
-        """Whether there is something that the next look may show though nothing new has come."""
+        """Whether the next poll may yield lines without new text in the file."""
         return bool(self._held)
 
     def _read_time(self, text: str, latest: float) -> None:
@@ -156,7 +156,7 @@ class TimedLog:
 
 
 def merged(logs: Sequence[TimedLog], final: bool) -> Iterable[Line]:
-    """The new lines of all the logs, by time. The lines of one time, and those before a log's first time, stay
+    """Returns the new lines of all logs, by time. Lines with the same time, and lines before a log's first time, stay
     together, rank by rank."""
     limit = min(1 << 20, max(4096, MEMORY // max(1, len(logs))))
     streams = [log.lines(final, limit) for log in logs]
@@ -164,12 +164,12 @@ def merged(logs: Sequence[TimedLog], final: bool) -> Iterable[Line]:
 
 
 def same_file(path: Path) -> Path:
-    """The identity of a file behind its names: with submitit the attempts of a job share one, by links."""
+    """Returns the file behind a link: with submitit, the logs of a job's attempts are links to one file."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def _last_state(line: str, open_: bool = False) -> str:
-    """`open_`: more of the line may follow. Then the \\r at its end counts."""
+    """Returns the text after the last \\r. `open_`: more of the line may follow, and a \\r at its end is kept."""
     if "\r" not in line:
         return line
     state = line.rstrip("\r").rpartition("\r")[2]
@@ -177,15 +177,15 @@ def _last_state(line: str, open_: bool = False) -> str:
 
 
 class SinceStart(NamedTuple):
-    """`timed`: whether the lines from `offset` on were written since then. If not, some may be older: they have no
-    times, and nothing but the time of the file's last change is known of them."""
+    """The place in a log that start_since() found. `timed`: the lines from `offset` on are not older. Else some may be
+    older, because lines without times have only the time of the file's last change."""
 
     offset: int
     timed: bool
 
 
 def start_since(path: Path, since: float) -> SinceStart:
-    """A file that was last changed before then is not opened, and all of it is left out."""
+    """Returns where the lines since `since` begin. A file without a change since then is skipped without an open()."""
     changed = modified(path)
     try:
         if changed is None:
@@ -195,17 +195,17 @@ def start_since(path: Path, since: float) -> SinceStart:
         with reading(path) as file:
             return _search(file, since, changed)
     except OSError:
-        return SinceStart(0, True)  # that it cannot be read is told by whoever prints it
+        return SinceStart(0, True)  # show_logs.begin() prints that the file cannot be read
 
 
 def _search(file: BinaryIO, since: float, near: float) -> SinceStart:
     size = file.seek(0, 2)
-    at, first = size, None  # first: where the earliest line that is new begins
+    at, first = size, None  # first: the offset of the earliest line that is new enough
     while at > 0:
         start = max(0, at - CHUNK)
         file.seek(start)
         data = file.read(at - start)
-        if start and (cut := data.find(b"\n") + 1):  # what comes before is the end of a line, and comes with the next
+        if start and (cut := data.find(b"\n") + 1):  # the next chunk has this line's begin
             start, data = start + cut, data[cut:]
         end = start + len(data)
         for line in reversed(data.splitlines(keepends=True)):
@@ -225,10 +225,10 @@ def _search(file: BinaryIO, since: float, near: float) -> SinceStart:
 
 
 def time_in(line: str, near: float | None) -> float | None:
-    """Seconds since the epoch; None if there is no time. Without a zone it is local.
+    """Returns seconds since 1970; None if there is no time. A time without a zone is local.
 
-    `near`: a time of which the line is less than half a day (or, for a date without a year, half a year) away. None:
-    nothing is known of it, and such times are not understood.
+    `near`: a known time that is less than half a day from the line's time (half a year, for a date without a year).
+    None: times without a day or a year are not understood.
     """
     if not ANY.search(line, 0, LOOK + 20):
         return None
@@ -237,13 +237,13 @@ def time_in(line: str, near: float | None) -> float | None:
         if found and found.start() <= LOOK:
             try:
                 return _seconds(found.groupdict(), near)
-            except (ValueError, OverflowError):  # the 45th of a month, or a year that no calendar has
+            except (ValueError, OverflowError):  # the 45th of a month, or an impossible year
                 return None
     return None
 
 
 def without_time(line: str) -> str:
-    """The line without what time_in() reads."""
+    """Returns the line without the time that time_in() reads."""
     if not ANY.search(line, 0, LOOK + 20):
         return line
     for form in FORMS:
@@ -267,7 +267,7 @@ def _seconds(said: dict[str, str | None], near: float | None) -> float | None:
     return minute + rest
 
 
-@lru_cache(maxsize=1024)  # lines come by the thousand a minute
+@lru_cache(maxsize=1024)  # thousands of lines may have the same minute
 def _minute(year: int, month: int, day: int, hour: int, minute: int, zone: str) -> float:
     if not zone:
         return time.mktime((year, month, day, hour, minute, 0, 0, 0, -1))
@@ -284,7 +284,7 @@ def _on_the_nearest_day(near: float, hour: int, minute: int) -> float:
     year, month, day = time.localtime(near)[:3]
     found = _minute(year, month, day, hour, minute, "")
     if abs(found - near) > HALF_A_DAY:
-        return _minute(year, month, day + (1 if found < near else -1), hour, minute, "")  # mktime takes a 32nd
+        return _minute(year, month, day + (1 if found < near else -1), hour, minute, "")  # mktime accepts a day 32
     return found
 
 
@@ -297,22 +297,22 @@ def _in_the_nearest_year(near: float, month: int, day: int, hour: int, minute: i
 
 
 class TracebackLines:
-    """Lines are handed in one by one, in their order.
+    """The state of a parser that takes lines one by one, in their order.
 
     A launcher's label before each line, such as torchrun's `[rank0]: `, is allowed."""
 
     def __init__(self) -> None:
-        self.state = 0  # outside of any
+        self.state = 0  # outside of a traceback
         self.prefix = ""
 
     @property
     def open(self) -> bool:
-        """Whether its exception has not come yet."""
+        """Whether the traceback's exception has not come yet."""
         return self.state not in (0, EXCEPTION)
 
     def takes(self, line: str) -> bool:
-        """Whether the line belongs to a traceback; the first of one does, too. Empty lines after it do, because another
-        may follow that is part of it."""
+        """Returns whether the line belongs to a traceback; its first line does, too. Empty lines after a traceback do,
+        because a chained traceback may follow."""
         if self.state:
             bare = line.removeprefix(self.prefix) if self.prefix else line
             blank = not bare.strip() or line.strip() == self.prefix.strip() != ""

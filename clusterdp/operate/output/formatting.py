@@ -1,4 +1,4 @@
-"""How values are written for a reader: times, sizes, colours."""
+"""Times, sizes, numbers and colours as text for a reader."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_terminal(out: TextIO) -> bool:
 
 
 def ago(then: float, now: float) -> str:
-    """`just now`, `40 s ago`, `2 min ago`, `5 d ago`: one unit is enough."""
+    """Returns `just now`, `40 s ago`, `2 min ago` or `5 d ago`, with one unit only."""
     seconds = now - then
     if seconds < 2:
         return "just now"
@@ -49,7 +49,7 @@ def ago(then: float, now: float) -> str:
 
 
 def clock(then: float, now: float | None = None) -> str:
-    """`10:41:09`; with `now`, the date as well if that is another day."""
+    """Returns `10:41:09`; with `now`, also the date if `then` was on another day."""
     local = time.localtime(then)
     if now is not None and time.localtime(now)[:3] != local[:3]:
         return time.strftime("%d %b %H:%M:%S", local)
@@ -57,14 +57,14 @@ def clock(then: float, now: float | None = None) -> str:
 
 
 def number(value: object) -> str:
-    """A number as people read it: four significant digits."""
-    if isinstance(value, int) and value.bit_length() > 1000:  # Python spells no number of more than 4,300 digits
+    """Returns a number with four significant digits."""
+    if isinstance(value, int) and value.bit_length() > 1000:  # str() raises ValueError above 4,300 digits
         return hex(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def shown_path(path: Path) -> str:
-    """As the user would type it: relative if it lies below the working directory, quoted if a shell needs it."""
+    """Returns the path as the user would type it: relative if below the working directory, quoted for the shell."""
     try:
         path = path.absolute().relative_to(os.getcwd())
     except ValueError:
@@ -73,7 +73,7 @@ def shown_path(path: Path) -> str:
 
 
 def size(nbytes: float) -> str:
-    """`512 B`, `1.2 GB`: decimal, as disks and quotas are sold."""
+    """Returns `512 B` or `1.2 GB`: decimal units, as for disks and quotas."""
     units, power = ("B", "kB", "MB", "GB", "TB", "PB"), 0
     while nbytes >= 999.5 and power < len(units) - 1:
         nbytes /= 1000
@@ -82,11 +82,11 @@ def size(nbytes: float) -> str:
 
 
 def measured(metrics: dict[str, Any], most: int = 6) -> str:
-    """`test_accuracy 0.981  loss 0.0123  lr 0.1`: what people look for stands first; long texts are left to --json."""
+    """Returns `test_accuracy 0.981  loss 0.0123  lr 0.1`, by metric_rank(). Long texts are shown by --json only."""
     values = ((key, number(metrics[key])) for key in sorted(metrics, key=metric_rank))
     return "  ".join(f"{key} {value}" for key, value in islice((each for each in values if len(each[1]) <= 12), most))
 
 
 def metric_rank(name: str) -> int:
-    """The rank of a metric by interest: held-out data first, then losses."""
+    """Returns the rank of a metric by interest: held-out data first, then losses."""
     return 0 if name.startswith(("test", "val", "eval")) else 1 if name.endswith("loss") else 2

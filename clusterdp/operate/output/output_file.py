@@ -1,4 +1,4 @@
-"""The file that `-o` names. It may be a link, a pipe or a device: what a rename would replace, and must not."""
+"""The file that `-o` names. It may be a link, a pipe or a device, which a rename must not replace."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from clusterdp.rundir import write_durably
 
 
 def write_output(path: Path, content: bytes, example: str) -> None:
-    """A plain file is replaced when the new one is complete; a link stays, and what it points to is replaced. Into a
-    pipe or a device it is written. OutputError; `example`: a name such as FILE.html."""
+    """Replaces a plain file when the new file is complete. A link stays, and its target is replaced. Writes into a pipe
+    or a device. Raises OutputError if that fails. `example`: a name such as FILE.html."""
     try:
         if is_plain(path):
             write_durably(Path(os.path.realpath(path)), content)
@@ -26,7 +26,7 @@ def write_output(path: Path, content: bytes, example: str) -> None:
 
 
 def is_plain(path: Path) -> bool:
-    """Whether a plain file is there, or none yet; links are followed."""
+    """Returns whether the path is a plain file, or does not exist yet. Follows links."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:

@@ -1,12 +1,12 @@
-"""Text for a terminal: clean, and no wider than it is.
+"""Text for a terminal: without control characters, and not wider than the terminal.
 
-CleanStream takes out control characters. Names, nodes, errors and logs are written by others. An escape sequence
-in them could move the cursor, rename the window or answer in place of the user: it is removed from all output.
+CleanStream removes control characters. Other people write names, nodes, errors and logs. An escape sequence in these
+could move the cursor, rename the window or answer in place of the user: it is removed from all output.
 
-Colours do no harm. On a terminal that wants colours, our own stay, and in a log any; so do the \\r of progress bars.
+Colours do no harm. On a terminal that wants colours, our own colours stay, and in a log all colours and the \\r of
+progress bars.
 
-A text to be copied as a whole, a command or a path, is never broken: if it is wider than the terminal, the terminal
-wraps it."""
+A text to copy, such as a command or a path, is never broken: if it is too wide, the terminal wraps it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTROL = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # ESC [ 2 J
     r"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # ESC ] 0 ; title BEL
     r"|\x1b[ -/]*[0-~]?|\x9b[0-?]*[ -/]*[@-~]"
-    # Alone, C1 and C0 but for tab and newline; then what turns the direction of a line, or ends it.
+    # Single characters: C1, C0 except tab and newline, and characters that end a line or change its direction
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
 )
 NONE = re.compile(r"(?!)")
@@ -32,20 +32,20 @@ OURS = re.compile(rf"\x1b\[(?:0|{'|'.join(CODES.values())})m")
 COLOURS = re.compile(r"\x1b\[[\d;:]*m|\r")
 BARS = re.compile(r"\r")
 ALL = re.compile(r".*", re.DOTALL)
-ENDLESS = sys.maxsize  # of a pipe or a file, where no line is too long
-LEAST = 20  # columns that words get, however narrow the terminal is
+ENDLESS = sys.maxsize  # the width of a pipe or a file, where no line is too long
+LEAST = 20  # columns that words get even on a narrow terminal
 CODE = re.compile(r"\x1b\[[\d;]*m")
 # `a command` counts as a single word, and so does coloured text.
 WORD = re.compile(r"\s*(?:[^\s`]*`[^`]*`[^\s`]*|\x1b\[[\d;]*m[^\x1b]*\x1b\[0m\S*|\S+)")
 
 
 def printable(text: str, keeps: re.Pattern[str] = NONE) -> str:
-    """The text without control characters and escape sequences, except those that `keeps` matches."""
+    """Returns the text without control characters and escape sequences, except those that `keeps` matches."""
     return CONTROL.sub(lambda found: found[0] if keeps.fullmatch(found[0]) else "", text)
 
 
 class CleanStream:
-    """A text stream that prints only what is printable, to the `underlying` one."""
+    """A text stream that writes only printable text to the `underlying` stream."""
 
     def __init__(self, underlying: TextIO, keeps: re.Pattern[str]):
         self.underlying = underlying
@@ -65,7 +65,7 @@ class CleanStream:
     def _do(self, what: Any) -> None:
         try:
             what()
-        except BrokenPipeError:  # the reader has closed the pipe: no error
+        except BrokenPipeError:  # not an error: the reader has closed the pipe
             raise
         except OSError as error:
             name = getattr(self.underlying, "name", "output")
@@ -84,7 +84,7 @@ def for_logs(out: TextIO) -> TextIO:
 
 
 def exact(out: TextIO) -> TextIO:
-    """For output whose every byte counts: unchanged for a file or another program, cleaned for a terminal."""
+    """Returns a stream for output that is unchanged in a file or another program, and cleaned on a terminal."""
     return out if out.isatty() else cast(TextIO, CleanStream(underlying(out), ALL))
 
 
@@ -93,12 +93,12 @@ def underlying(out: TextIO) -> TextIO:
 
 
 def width_of(out: TextIO) -> int:
-    """In columns; ENDLESS if it is not a terminal."""
+    """Returns the width in columns; ENDLESS if `out` is not a terminal."""
     return shutil.get_terminal_size().columns if out is sys.stdout and out.isatty() else ENDLESS
 
 
 def filled(first: str, words: str, columns: int) -> list[str]:
-    """`words` behind `first`, in lines that begin below one another."""
+    """Returns `first` and then `words`, in lines whose words begin in the same column."""
     indent = wide(first)
     if indent + wide(words) <= columns:
         return [first + words]
@@ -111,7 +111,7 @@ def filled(first: str, words: str, columns: int) -> list[str]:
 
 
 def wide(text: str) -> int:
-    """How many columns it takes on a terminal. Colours take none."""
+    """Returns the number of columns that the text takes on a terminal. Colours take none."""
     if "\x1b" in text:
         text = CODE.sub("", text)
     return len(text) if text.isascii() else sum(map(wide_one, text))

@@ -1,7 +1,7 @@
-"""A run in Slurm's queue: one squeue, in words.
+"""A run in Slurm's queue: the result of one squeue as text.
 
-run_cluster      which cluster the jobs of a run are on
+run_cluster      the cluster of a run's jobs
 moved_folder     a run folder that was copied or moved
-pending_reasons  Slurm's reasons for a pending job, and what to do; a table
+pending_reasons  a table of Slurm's reasons for a pending job, with remedies
 run_status       the state of a run by its records and squeue together
 """

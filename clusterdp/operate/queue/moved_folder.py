@@ -1,5 +1,5 @@
-"""A run folder that lies elsewhere than where its job was submitted: a copy, whose job is another folder's, or one that
-was moved. By the records alone, as a copy outlives what Slurm knows of the job."""
+"""A run folder that was copied or moved after the submit. The job of a copy belongs to the original folder. Only the
+run's records are read, because a copy may exist longer than Slurm's record of the job."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from clusterdp.rundir.names import names_in
 
 
 def copied_from(history: RunHistory) -> Path | None:
-    """The folder of which this one is a copy: its job was submitted there, and it has that record still."""
+    """Returns the original of a copied folder: the job was submitted there, and its records are still there."""
     there = _elsewhere(history)
     return there if there is not None and _has_the_job(there, history.job) else None
 
 
 def moved_from(history: RunHistory) -> Path | None:
-    """The folder's path when its job was submitted, if nothing is there any more."""
+    """Returns the folder's path at the submit, if this path does not exist any more."""
     there = _elsewhere(history)
     return there if there is not None and not there.exists() else None
 
 
 def refuse_copy(history: RunHistory, element: bool = False) -> None:
-    """RunError if it is a copy: its jobs are not for it to end. element: one of a sweep, which is named instead."""
+    """Raises RunError for a copy, whose jobs belong to another folder. element: the message names the sweep instead."""
     if (first := copied_from(history)) is not None:
         here, first = (path.parent if element else path for path in (history.run.path, first))
         raise RunError(

@@ -1,7 +1,7 @@
-"""Slurm's reasons for which a job is pending (squeue %r), in words, with what its user can do.
+"""Slurm's reasons why a job is pending (squeue %r), in words, with remedies for the user.
 
-The names are those of Slurm's src/common/job_state_reason.c, and the few texts that slurmctld writes in their place. To
-add one: a line in REASONS. A test compares them with Slurm's list.
+The names come from Slurm's src/common/job_state_reason.c; slurmctld writes a few texts in place of names. A new reason
+needs a line in REASONS. A test compares the names with Slurm's list.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from clusterdp.operate.output.formatting import clock
 
 
 class Reason(NamedTuple):
-    """`words`: what it waits for. `do`: what the user can do; JOB stands for the job's id. `stuck`: it never starts by
-    itself."""
+    """`words`: the reason. `do`: the remedy; JOB stands for the job's id. `stuck`: the job never starts by itself."""
 
     words: str
     do: str = ""
@@ -22,7 +21,7 @@ class Reason(NamedTuple):
 
 
 ASK_FOR_LESS = "cancel it, submit less"
-# Only an administrator may release such a job.
+# Only an administrator can release such a job.
 TOO_OFTEN = Reason(
     "requeued as often as this site allows",
     "`clusterdp cancel`, then `clusterdp resume` go on in a new job",
@@ -30,7 +29,7 @@ TOO_OFTEN = Reason(
 )
 BURST_BUFFER = "see `scontrol show burst`, and ask your site"
 REASONS = {
-    # In line.
+    # The job waits in the queue.
     "None": Reason("Slurm has not looked at it yet"),
     "Resources": Reason("next in line, waiting for nodes to become free"),
     "Priority": Reason("jobs of higher priority come first", "`sprio -j JOB` says what its priority is made of"),
@@ -49,7 +48,7 @@ REASONS = {
     "Cleaning": Reason(
         "its last attempt is still being cleaned up", "if that lasts, ask your site for stuck processes"
     ),
-    # Not before its time.
+    # The job waits for a time, another job or a reservation.
     "BeginTime": Reason("may not start before its time"),
     "Dependency": Reason("waits for another job to end", "`scontrol show job JOB` has the job ids at Dependency="),
     "DependencyNeverSatisfied": Reason("waits for a job that failed, so it never starts", "cancel it", stuck=True),
@@ -57,7 +56,7 @@ REASONS = {
     "ReservationDeleted": Reason("its reservation was deleted", "cancel it, submit without", stuck=True),
     "ReservationInvalid": Reason("its reservation cannot be used", "cancel it, submit without", stuck=True),
     "DeadLine": Reason("cannot end before its deadline", ASK_FOR_LESS, stuck=True),
-    # Held.
+    # The job is held.
     "JobHeldUser": Reason("held", "`scontrol release JOB` lets it go", stuck=True),
     "JobHeldAdmin": Reason("held by an administrator", "ask your site", stuck=True),
     "job requeued in held state": Reason("requeued and held", "`scontrol release JOB` lets it go", stuck=True),
@@ -73,7 +72,7 @@ REASONS = {
     ),
     "JobLaunchFailure": Reason("a node failed to start it", "ask your site to look at slurmd's log there"),
     "BurstBufferOperation": Reason("an operation of the burst buffer failed", BURST_BUFFER, stuck=True),
-    # The nodes, or the partition.
+    # The nodes or the partition are the reason.
     "ReqNodeNotAvail": Reason(
         "a node that it needs is down, drained or reserved",
         "less time may let it end before a reservation; `sinfo -R` says why nodes are down",
@@ -98,7 +97,7 @@ REASONS = {
     ),
     "Constraints": Reason("no node has now all that it asks for", "see resources.constraint"),
     "MaxMemPerLimit": Reason("asks for more memory a node than is allowed", "see resources.mem", stuck=True),
-    # Permissions.
+    # The user lacks a permission.
     "InvalidAccount": Reason(
         "its account is not valid", "see resources.account; `sacctmgr show assoc user=$USER`", stuck=True
     ),
@@ -109,7 +108,7 @@ REASONS = {
     "AccountingPolicy": Reason("a limit of your account or QOS is reached"),
 }
 
-# Limits of an account (Slurm: association) or of a QOS, by their names: what they count is in the name.
+# The names of limits of an account (Slurm: association) or of a QOS contain the name of the counted thing.
 COUNTED = {
     "BB": "burst buffer space",
     "Billing": "billing units",
@@ -134,7 +133,7 @@ COUNTED = {
 }
 WHOSE = {"Assoc": "your account", "Association": "your account", "QOS": "its QOS", "": "its QOS"}
 LATER = "it starts when some of them have ended"
-# For each name: its pattern, the words with {whose} and {what}, what to do, and whether such a job never starts.
+# For each limit: the pattern of its name, the words with {whose} and {what}, the remedy, whether the job never starts
 LIMITS = (
     (
         r"(Assoc|QOS)Grp(\w+?)RunMin(?:ute)?s(?:Limit)?",
@@ -206,7 +205,7 @@ LIMITS = (
 
 
 def explain(reason: str) -> Reason | None:
-    """The reason in words; None if it is not known. `reason`: as squeue, scontrol or sacct give it."""
+    """Returns the reason in words; None if it is unknown. `reason`: as squeue, scontrol or sacct print it."""
     key = reason.split(",")[0].strip("() ").replace("_", " ")  # `ReqNodeNotAvail, UnavailableNodes:n2`
     if found := REASONS.get(key):
         return _with_nodes(found, reason)
@@ -220,7 +219,7 @@ def explain(reason: str) -> Reason | None:
 
 
 def reason_text(reason: str, start: float | None = None, now: float | None = None) -> str:
-    """The reason in a line: `Resources: next in line, waiting for nodes to become free`."""
+    """Returns the reason in a line: `Resources: next in line, waiting for nodes to become free`."""
     found = explain(reason)
     if found is None:
         return reason
@@ -231,7 +230,7 @@ def reason_text(reason: str, start: float | None = None, now: float | None = Non
 
 
 def _with_nodes(found: Reason, reason: str) -> Reason:
-    """With the nodes that are not available, where slurmctld names them, or why they are not."""
+    """Returns the reason with the names of unavailable nodes, if slurmctld names them, or with their maintenance."""
     if match := re.search(r"UnavailableNodes:(\S+?)\)?$", reason):
         return found._replace(words=f"{found.words}: {match[1]}")
     if "aintenance" in reason:

@@ -1,7 +1,7 @@
-"""Which cluster the jobs of a run are on: the Slurm here, or a fake one in a folder of this machine.
+"""The cluster of a run's jobs: the Slurm here, or a fake cluster in a folder of this machine.
 
-Job ids mean nothing on another cluster: one of a fake's must never be cancelled in a real Slurm's queue. Therefore a
-run names its cluster, by the SLURM_CONF that `submit` had; empty means the default one."""
+A job id has no meaning on another cluster: a fake cluster's job must never be cancelled in a real Slurm's queue.
+Therefore the run's records have its cluster: the SLURM_CONF of the submit; empty means the default cluster."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from pathlib import Path
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import read_ledger
 
-DEFAULT_CONF = "/etc/slurm/slurm.conf"  # where Slurm's clients look if SLURM_CONF is not set
-# The files of a fake cluster beside its slurm.conf (fakeslurm/paths.py): its commands, a file that marks it as one, and
-# one that is there as long as it is up.
+DEFAULT_CONF = "/etc/slurm/slurm.conf"  # the file that Slurm's clients read if SLURM_CONF is not set
+# The files of a fake cluster beside its slurm.conf (fakeslurm/paths.py): its commands, a file that marks it as fake,
+# and a file that exists while the cluster is up
 BIN, MARK, UP = "bin", "state/shape.json", "up"
 
 
 def is_here(cluster: str) -> bool:
-    """Whether the squeue on PATH is that cluster's."""
-    import shutil  # not needed where a run is over, and `status` should start at once
+    """Returns whether the squeue on PATH belongs to this cluster."""
+    import shutil  # imported late, because `status` of a finished run must start fast
 
     here = os.environ.get("SLURM_CONF", DEFAULT_CONF)
     return shutil.which("squeue") is not None and (cluster or DEFAULT_CONF) == here
 
 
 def is_gone(cluster: str) -> bool:
-    """A fake cluster that is down took its jobs with it; most often its folder is gone as well."""
+    """Returns whether the cluster is a fake one that is down: its jobs are gone, and mostly its folder, too."""
     conf = Path(cluster)
     if not conf.is_absolute():
         return False
@@ -37,15 +37,15 @@ def is_gone(cluster: str) -> bool:
 
 
 def put_on_path(run: RunDir) -> None:
-    """If the run is on a fake cluster that is up here, and is ours, this process uses that cluster's commands. The user
-    may have put them on the PATH of another terminal only."""
+    """Makes this process use the commands of the run's cluster, if that is our own fake cluster and is up here. The
+    user may have put them on the PATH of another terminal only."""
     events, _ = read_ledger(run)
     os.environ.update(_environ_of(str(next((e["cluster"] for e in reversed(events) if e.get("cluster")), ""))))
 
 
 @contextmanager
 def commands_of(cluster: str) -> Iterator[None]:
-    """Within it, the same for a cluster: for who asks about runs on several. No other thread may ask meanwhile."""
+    """Uses the commands of a cluster in its body, for runs on several clusters. No other thread may call Slurm then."""
     before = dict(os.environ)
     os.environ.update(_environ_of(cluster))
     try:
@@ -66,7 +66,8 @@ def _environ_of(cluster: str) -> dict[str, str]:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether only we can have put these commands there, and nobody else can replace them: they run as us."""
+    """Returns whether only this user can have written these commands, and nobody else can replace them: they run as
+    this user."""
     us = os.getuid()
     try:
         own = [each.lstat() for each in (folder, folder / BIN)]
@@ -78,7 +79,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _missing(path: Path) -> bool:
-    """Whether there is no such file. A file that may not be looked at (another user's) is not missing."""
+    """Returns whether the file does not exist. Another user's file that cannot be examined is not missing."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):

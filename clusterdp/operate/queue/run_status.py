@@ -1,4 +1,4 @@
-"""The state of a run by squeue, in words for its user."""
+"""RunStatus: the state of a run by its records and squeue, in words for its user."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_CLUSTER = "its records do not say on which cluster its job is"
 
 @dataclass(frozen=True)
 class RunStatus:
-    """The state of a run by its records and squeue together. `row`: that of the current job, if squeue was asked."""
+    """The state of a run by its records and squeue together. `row`: squeue's row of the current job, if any."""
 
     state: RunState
     why: str
@@ -32,8 +32,8 @@ class RunStatus:
 
 
 def current_status(history: RunHistory) -> RunStatus:
-    """How the run stands: by its records, and by one squeue if they have no ending. If squeue does not answer, `why`
-    says so; it is not an error."""
+    """Returns the state of the run by its records, and by one squeue if the records have no ending. If squeue does not
+    answer, `why` has the reason, and no error is raised."""
     if not is_open(history):
         return RunStatus(history.state, history.why)
     try:
@@ -43,12 +43,13 @@ def current_status(history: RunHistory) -> RunStatus:
 
 
 def is_open(history: RunHistory) -> bool:
-    """Whether the records alone do not say how the run stands."""
+    """Returns whether the records alone do not determine the run's state."""
     return history.may_come_again or not history.state.over
 
 
 def status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError | None) -> RunStatus:
-    """The status of a run that is_open. `rows`: squeue's; why it did not answer; or None if there is none to ask."""
+    """Returns the status of an open run (see is_open()). `rows`: squeue's rows or error; None if no squeue can be
+    asked."""
     if (first := copied_from(history)) is not None:
         return RunStatus(history.state, f"as it was copied; the job is that of {shown_path(first)}")
     if (before := moved_from(history)) is not None:
@@ -59,7 +60,7 @@ def status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError | 
 
 
 def _status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError | None) -> RunStatus:
-    if history.may_come_again:  # it is done, whatever Slurm does with its job
+    if history.may_come_again:  # the run is done, even if Slurm starts its job again
         row = None if rows is None or isinstance(rows, SlurmError) else rows.get(history.job or "")
         if row is None or row.state not in WAITS:
             return RunStatus(history.state, history.why)
@@ -75,22 +76,22 @@ def _status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError |
 
 
 def queued_again(job: str | None, row: SqueueRow) -> str:
-    """Slurm's plan for the job of a run that is over."""
+    """Returns a message about a job that Slurm starts again although its run is over."""
     if is_held(row):
         return f"Slurm has put job {job} into its queue again, and holds it ({row.reason}); `scancel {job}` removes it"
     return f"Slurm starts job {job} once more, which finds the run over and ends by itself"
 
 
 def is_held(row: SqueueRow) -> bool:
-    """It never starts by itself: JobHeldUser, JobHoldMaxRequeue, launch failed requeued held, ..."""
+    """Returns whether Slurm holds the job: JobHeldUser, JobHoldMaxRequeue, launch failed requeued held, ..."""
     reason = row.reason.lower()
     return row.state in WAITS and ("held" in reason or "hold" in reason)
 
 
 def ask_squeue(history: RunHistory) -> dict[str, SqueueRow] | None:
-    """Ask squeue once for all jobs of the run. None if there is no queue to ask: no Slurm here, or another cluster's.
+    """Asks squeue once for all jobs of the run. Returns None if no squeue here belongs to the run's cluster.
 
-    SlurmError if squeue does not answer, or if the run's jobs are not all known.
+    Raises SlurmError if squeue does not answer, or if not all jobs of the run are known.
     """
     from clusterdp.slurm import commands
 
@@ -102,7 +103,7 @@ def ask_squeue(history: RunHistory) -> dict[str, SqueueRow] | None:
 
 
 def ask_for_all_jobs(history: RunHistory) -> dict[str, SqueueRow] | None:
-    """The same, and with the jobs that are not on record: sent by hand, or by an sbatch that timed out."""
+    """Returns the rows of ask_squeue(), and of jobs without a record: by hand, or by an sbatch that timed out."""
     from clusterdp.slurm import commands
 
     rows = ask_squeue(history)
@@ -112,7 +113,7 @@ def ask_for_all_jobs(history: RunHistory) -> dict[str, SqueueRow] | None:
 
 
 def alive(row: SqueueRow) -> bool:
-    """A state that we do not know counts as alive: a run is not started twice by mistake."""
+    """Returns whether the job may still run. An unknown state counts as alive, to never start a run twice."""
     from clusterdp.slurm.state import JobState
 
     try:
@@ -126,7 +127,7 @@ def live_jobs(rows: Mapping[str, SqueueRow]) -> list[str]:
 
 
 def combine(history: RunHistory, rows: Mapping[str, SqueueRow]) -> RunStatus:
-    """The records win where they know an ending."""
+    """Returns the status by the records if they have an ending, else by squeue's rows."""
     row = rows.get(history.job or "")
     if history.state.over:
         return RunStatus(history.state, history.why, row)

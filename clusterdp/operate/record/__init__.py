@@ -1,13 +1,13 @@
-"""The records of a run folder, as objects and in words. Slurm is not asked.
+"""The records of a run folder, as objects and in words. No module asks Slurm.
 
-run_history        what a run folder says has happened
-attempt_history    one attempt, as its files tell it
-slurmstepd_notice  what slurmstepd wrote when it ended an attempt
-standstill         ranks that are slow, and a run that makes no progress
+run_history        the history of a run by its folder
+attempt_history    one attempt by its files
+slurmstepd_notice  the notice that slurmstepd writes when it ends an attempt
+standstill         slow ranks, and a run without progress
 event_order        the events of a run in the order in which they happened
-log_files          where the logs of ranks, agents and the batch script are
+log_files          the paths of the logs of ranks, agents and the batch script
 note               `clusterdp note`
 run_state          the states of a run, and their exit codes
-ending             how an attempt or a job ended, in words
-next_command       what to type next
+ending             the end of an attempt or a job, in words
+next_command       the next command to type
 """

@@ -1,4 +1,4 @@
-"""AttemptHistory: one attempt by its files: when, where, why it ended, and which steps it trained."""
+"""AttemptHistory: one attempt by its files: its times, nodes, end and steps."""
 
 from __future__ import annotations
 
@@ -18,53 +18,51 @@ from clusterdp.rundir.lenient_reads import (
     words,
 )
 
-ENDINGS = frozenset({"finished", "failed", "requeued", "cancelled"})  # the batch script's last words
-# The causes that the batch program records if Slurm ends the attempt. (The ranks name the step as well.)
+ENDINGS = frozenset({"finished", "failed", "requeued", "cancelled"})  # the last events of the batch script
+# Names of the `signal` events that the batch program records if Slurm ends the attempt. (Ranks add the step to theirs.)
 SIGNALS = frozenset({"TERM", "ending"})
 NOT_MEASURED = frozenset({"time", "step", "total", "phase"})
 
 
 @dataclass(frozen=True)
 class AttemptHistory:
-    """The history of an attempt. `cause` is why it ended, empty while no ending is on record. A step is a count of
-    steps done.
+    """The history of an attempt. A step is a number of done steps. Times are in seconds since 1970.
 
-    Metrics are read at the first line and the last 64 KiB of their file only: a year of training costs no more to look
-    at than a minute of it.
+    Only the first line and the last 64 KiB of a metrics file are read: a year of training costs as much as a minute.
     """
 
     name: str
     number: int
-    cause: str = ""
-    closed: bool = False  # the cause is written down: the batch script has nothing more to say
+    cause: str = ""  # cause of the end; empty while no ending is on record
+    closed: bool = False  # the `cause` file is written: the batch script records nothing more
     settled: bool = False  # this attempt's own batch script wrote the cause, and not a later attempt
-    heard: bool = True  # anything at all is on record beside its folder
-    ran: bool = True  # it got past the look at what the earlier ones came to
+    heard: bool = True  # a record exists besides the attempt's folder
+    ran: bool = True  # False: it ended at once because of the results of earlier attempts
     signalled: bool = False  # Slurm sent it a signal to end
     exited: bool = False  # its ranks have ended
-    outcome: str = ""  # the ranks' word: done, requeue, stop
+    outcome: str = ""  # written by the ranks: done, requeue, stop
     started: float | None = None
     ended: float | None = None
     nodes: str = ""
-    avoid: tuple[str, ...] = ()  # the names of those that later attempts avoid
-    failed: bool = False  # the batch script's last word: it did not requeue
+    avoid: tuple[str, ...] = ()  # nodes that later attempts avoid
+    failed: bool = False  # the batch script recorded a failure, and did not requeue
     requeued: bool = False
     exit: int | None = None
-    failed_rank: int | None = None  # that failed first, as the batch program has found it
+    failed_rank: int | None = None  # the rank that failed first, by the batch program
     failed_error: str = ""
-    why: str = ""  # more about the cause: `claim`, `entry`, or words
+    why: str = ""  # more about the cause: `claim`, `entry`, or a text
     first_step: int | None = None
     last_step: int | None = None
     restored: int | None = None
     saved: int | None = None
     saved_at: float | None = None
-    lost: int | None = None  # trained here, and again by the next attempt; None while that is not known
-    measured_at: float | None = None  # the last record of metrics
-    heard_at: float | None = None  # its last record of any kind
-    printed_at: float | None = None  # rank 0, if the program's end is not on record
-    rate: float | None = None  # steps a second, lately
+    lost: int | None = None  # steps that the next attempt trained again; None if unknown
+    measured_at: float | None = None  # time of the last record of metrics
+    heard_at: float | None = None  # time of the last record of any kind
+    printed_at: float | None = None  # time of rank 0's last output, if the program's end is not on record
+    rate: float | None = None  # steps a second in the last records
     total: int | None = None
-    phase: str = ""  # of the training, where it has several; `total` is the step of its end
+    phase: str = ""  # the phase of a training with several phases; `total` is the step at its end
     metrics: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -73,21 +71,21 @@ class AttemptHistory:
 
     @property
     def stopped_by_user(self) -> bool:
-        """By `clusterdp stop` or job.stop(); `why` says by which."""
+        """Whether `clusterdp stop` or job.stop() ended the attempt; `why` has which of the two."""
         return self.cause == "stopped" and self.why not in ("", "claim", "entry")
 
 
 def read_attempt(
     run: RunDir, attempt: Attempt, number: int, events: Sequence[Record], metrics: bool = True
 ) -> AttemptHistory:
-    """Read one attempt. `events`: its own, by time, and what the next attempt found out about its end. `metrics`:
-    whether those are read."""
+    """Reads one attempt. `events`: its own events by time, and the next attempt's events about its end. `metrics`:
+    whether to read its metrics."""
     by_kind: dict[str, Record] = {str(event.get("event")): event for event in events}  # the last of each kind
     own = [event for event in events if event.get("attempt") == attempt.name]
     endings = [event for event in events if event.get("event") in ENDINGS]
     outcome, written = words(attempt.outcome), "".join(words(attempt.cause)[:1])
     measured = run.path / f"metrics/{attempt.name}.jsonl"
-    first, records = ends_of(measured) if metrics else ({}, ())  # of steps, and of results that belong to none
+    first, records = ends_of(measured) if metrics else ({}, ())  # records of steps, and of results without a step
     failed, exited = by_kind.get("failed", {}), "exited" in by_kind
     ending = _read_ending(own, endings, outcome, written, str(failed.get("reason") or ""))
     return AttemptHistory(
@@ -103,7 +101,7 @@ def read_attempt(
         ended=_ended(attempt, ending["cause"], own, endings, records),
         nodes=str(by_kind.get("started", {}).get("nodes") or ""),
         avoid=tuple(words(attempt.avoid)),
-        # A crash that is tried again is on record as failed first; the cause is written once all is decided.
+        # A crash that is tried again is recorded as failed first; the `cause` file is written after the decision.
         failed=bool(written) and "failed" in by_kind and "requeued" not in by_kind,
         requeued="requeued" in by_kind,
         exit=integer(failed.get("exit")),
@@ -119,15 +117,15 @@ def read_attempt(
 def _read_ending(
     own: Sequence[Record], endings: Sequence[Record], outcome: list[str], written: str, reason: str
 ) -> dict[str, Any]:
-    """cause, settled and why. written: in the attempt's `cause`. reason: of the `failed` event."""
+    """Returns cause, settled and why. written: the word in the `cause` file. reason: of the `failed` event."""
     cause, why = written or _cause(endings, outcome), reason
     settled = any(event in endings and event.get("cause") for event in own)
-    if cause == "stopped" and why == "cancelled":  # the ranks saw the marker before they began
+    if cause == "stopped" and why == "cancelled":  # the ranks saw the mark before they began
         cause, why = "cancelled", ""
     if cause == "stopped" and "user" in (why, *outcome[1:2]):
         agreed = own if "user" in outcome[1:2] else []  # else the ranks had ended for another reason
         why = next((str(e["name"]) for e in agreed if e.get("event") == "signal" and "step" in e), "clusterdp stop")
-    if cause == "lost" and settled:  # Slurm did not answer whether it may go on
+    if cause == "lost" and settled:  # Slurm's controller did not answer
         cause = "unknown"
     return {"cause": cause, "settled": settled, "why": why}
 
@@ -135,7 +133,7 @@ def _read_ending(
 def _read_progress(
     attempt: Attempt, events: Sequence[Record], by_kind: Mapping[str, Record], first: Record, records: Sequence[Record]
 ) -> dict[str, Any]:
-    """Steps, saves, and what was measured. first, records: of its metrics."""
+    """Returns steps, saves and measured values. first, records: of the metrics file."""
     saved_file = integer("".join(words(attempt.saved)[:1]))
     saved_event = integer(by_kind.get("saved", {}).get("step"))
     trained = _last_of_steps(records)
@@ -155,7 +153,7 @@ def _read_progress(
 
 
 def _cause(endings: Sequence[Record], outcome: list[str]) -> str:
-    """The cause for an attempt without a `cause` file: from the ledger, else from the ranks' outcome."""
+    """Returns the cause of an attempt without a `cause` file: from the ledger, else from the ranks' outcome."""
     for event in reversed(endings):
         if event.get("cause"):
             return str(event["cause"])
@@ -164,7 +162,7 @@ def _cause(endings: Sequence[Record], outcome: list[str]) -> str:
         if event["event"] == "failed":
             return "crash"
     cause = of_outcome(*outcome[:2]) if len(outcome) > 1 else ""
-    return "signal" if cause == "preempted" else cause  # the ranks do not know whose it was
+    return "signal" if cause == "preempted" else cause  # the ranks do not know who sent the signal
 
 
 def _ended(
@@ -174,8 +172,7 @@ def _ended(
         return None
     if own and own[-1] in endings:
         return time_of(own[-1])
-    # The next attempt found out, maybe much later, and wrote the cause then. The last record is nearer to the true
-    # time.
+    # The next attempt wrote the cause, maybe much later. The attempt's last record is closer to the true time.
     signs = [time_of(record) for record in [*own[-1:], *records[-1:]]]
     return max(signs, default=None) or modified(attempt.outcome) or modified(attempt.cause)
 
@@ -194,7 +191,7 @@ def _rate(records: Sequence[Record]) -> float | None:
 
 
 def _latest(records: Sequence[Record]) -> dict[str, Any]:
-    """The last value of each thing measured: a loss and an accuracy may come in different records."""
+    """Returns the last value of each metric: a loss and an accuracy may be in different records."""
     latest: dict[str, Any] = {}
     for record in records:
         latest.update(record)

@@ -1,4 +1,4 @@
-"""How an attempt or a job ended, in words."""
+"""The end of an attempt or a job, in words."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ STOPPED_BY = {
     "claim": "another attempt has taken over the run folder",
     "entry": "it cannot run as it is: a mistake in its config, its code or what is installed",
 }
-# The causes that are shown with their step.
+# Causes that are shown with their step
 AT_A_STEP = FAULTS | {"preempted", "timeout", "signal", "asked", "cancelled", "requeued", "node-lost"}
 
-# With this srun ends when it has ended the other ranks because of one. That one's own code is in the log: `why` has it.
+# The exit code of srun after it has ended all ranks because one failed. The code of that rank is in the log, see `why`.
 ENDED_BY_SRUN = 143
-# The end of a job without a record of its own, by the state that Slurm gives it.
+# The end of a job without its own record, by the state that Slurm gives it
 ENDED_AS = {
     "CANCELLED": (RunState.CANCELLED, "by scancel, outside clusterdp"),
     "COMPLETED": (RunState.FAILED, "its script ended without a record"),
@@ -31,12 +31,12 @@ ENDED_AS = {
     "DEADLINE": (RunState.FAILED, "its deadline has passed"),
     "BOOT_FAIL": (RunState.FAILED, "its nodes did not boot"),
 }
-# Reasons of a job whose script a signal ended; until 23.02, and since.
+# Slurm's reasons of a job whose script a signal ended: until 23.02, and since then
 OF_A_SIGNAL = ("JobLaunchFailure", "RaisedSignal")
 
 
 def ending_text(attempt: AttemptHistory) -> str:
-    """How an attempt ended: `preempted at step 120, saved`, `crashed (exit 1), 12 steps lost`."""
+    """Returns the end of an attempt: `preempted at step 120, saved` or `crashed (exit 1), 12 steps lost`."""
     if not attempt.heard:
         return "nothing on record: see the job's output"
     if not attempt.cause:
@@ -64,7 +64,7 @@ def ending_text(attempt: AttemptHistory) -> str:
 
 
 def with_reasons(attempts: tuple[AttemptHistory, ...]) -> tuple[AttemptHistory, ...]:
-    """The attempts, with more words on endings that the batch script did not explain."""
+    """Returns the attempts with a `why` for endings that the batch script did not explain."""
     told = list(attempts)
     for i, attempt in enumerate(attempts):
         if attempt.cause == "gave-up" and not attempt.why:
@@ -79,8 +79,8 @@ def with_reasons(attempts: tuple[AttemptHistory, ...]) -> tuple[AttemptHistory, 
 
 
 def ended_as(state: str, reason: str = "", *, began: bool = False) -> tuple[RunState, str]:
-    """The state of a run whose job left no record, by the final state and the reason that Slurm gives the job, and why.
-    began: its program had begun."""
+    """Returns the state, and the reason in words, of a run whose job left no record, by Slurm's final state and reason
+    of the job. began: the job's program had begun."""
     found, why = ENDED_AS.get(state, (RunState.FAILED, f"Slurm ended it as {state}"))
     if state == "FAILED" and began and reason.startswith(OF_A_SIGNAL):
         why = "its batch script was killed, and Slurm has ended the ranks"

@@ -1,7 +1,7 @@
-"""The events of a run in the order in which they must have happened, each returned once.
+"""NewEvents: the events of a run in the order in which they must have happened, each returned once.
 
-Each writer has a file of its own. The clocks of their hosts differ by seconds, and over NFS one file shows later than
-another: by time alone an attempt seems to start before its job was submitted, or before the last one ended.
+Each writer has its own file. The clocks of the hosts differ by seconds, and over NFS one file shows later than another:
+by time alone, an attempt may seem to start before its job was submitted, or before the last attempt ended.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from clusterdp.operate.record.attempt_history import ENDINGS
 from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.rundir.lenient_reads import Record, time_of
 
-SKEW_S = 10.0  # more than clocks differ: an attempt that writes later than that had been given up before
-STALE = frozenset({"started", "restored", "signal"})  # of no interest once the end of that attempt has been shown
+SKEW_S = 10.0  # clocks differ by less: an attempt that writes later than this after its end had been given up
+STALE = frozenset({"started", "restored", "signal"})  # not shown after the end of their attempt
 Key = tuple[object, ...]
 
 
 @dataclass
 class NewEvents:
-    """The events that have not been shown yet. `late_s`: how long one waits for those that must come before it."""
+    """The events that were not shown yet."""
 
-    late_s: float
+    late_s: float  # the time that an event waits for earlier events
     told: set[Key] = field(default_factory=set)
-    held: dict[Key, float] = field(default_factory=dict)  # since when
+    held: dict[Key, float] = field(default_factory=dict)  # event -> the time since which it is held back
     ended: set[str] = field(default_factory=set)  # attempts whose end was shown
 
     def take(self, history: RunHistory, now: float, everything: bool = False) -> tuple[Record, ...]:
-        """The events that may be shown now and were not before, in rising time. `everything`: none is held back."""
+        """Returns the events that may be shown now and were not before, by time. `everything`: none is held back."""
         if all(_key(event) in self.told for event in history.events):
             return ()
         known = _Known(history)
@@ -49,20 +49,20 @@ class NewEvents:
 
 
 class _Known:
-    """The recorded events, to find out whether an event comes too early."""
+    """The recorded events, by which all_before() finds whether an event comes too early."""
 
     def __init__(self, history: RunHistory):
         self.submitted = {str(event.get("job")) for event in history.events if event.get("event") == "submitted"}
         self.began = {_subject(event) for event in history.events if event.get("event") == "started"}
         self.ended = {_subject(event) for event in history.events if event.get("event") in ENDINGS}
         self.jobs = {attempt.name: attempt.job for attempt in history.attempts}
-        by_job = sorted(history.attempts, key=lambda attempt: attempt.job)  # stable: in their order within a job
+        by_job = sorted(history.attempts, key=lambda attempt: attempt.job)  # a stable sort keeps the order within a job
         pairs = itertools.pairwise(by_job)
         self.before = {after.name: first.name for first, after in pairs if first.job == after.job}
 
     def all_before(self, event: Record) -> bool:
         name = _subject(event)
-        if name not in self.jobs:  # the login node's own
+        if name not in self.jobs:  # an event of the login node
             return True
         begins = event.get("event") == "started"
         before = self.before.get(name)
@@ -74,15 +74,15 @@ class _Known:
 
 
 def in_order(history: RunHistory) -> list[tuple[float, Record]]:
-    """The events by time. A time that contradicts the order is moved: a job is submitted, an attempt of it starts, runs
-    and ends, and the next one starts."""
+    """Returns the events by time. A time that contradicts this order is moved: a job is submitted, an attempt starts,
+    runs and ends, and the next attempt starts."""
     told: dict[str, list[Record]] = {}
     for event in history.events:
         told.setdefault(_subject(event), []).append(event)
     when = {_key(event): time_of(event) for event in history.events}
-    place: dict[Key, int] = {}  # among those of one time
-    first: dict[str, float] = {}  # by job: when it began
-    last: dict[str, float] = {}  # and when the last of its attempts so far was over
+    place: dict[Key, int] = {}  # the order of events with the same time
+    first: dict[str, float] = {}  # job -> the time of its begin
+    last: dict[str, float] = {}  # job -> the end of its last attempt so far
     for attempt in history.attempts:
         events = sorted(told.get(attempt.name, []), key=_phase)
         end = max((time_of(event) for event in events if event.get("event") in ENDINGS), default=float("inf"))
@@ -106,7 +106,7 @@ def _phase(event: Record) -> tuple[int, float]:
 
 
 def _subject(event: Record) -> str:
-    """The attempt that an event is about; `submit-7` for what the login node wrote."""
+    """Returns the attempt of an event; `submit-7` for an event of the login node."""
     return str(event.get("of") or event.get("attempt") or "")
 
 

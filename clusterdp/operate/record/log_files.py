@@ -1,4 +1,4 @@
-"""The paths of a run's logs: of its ranks, of torchrun's agents, and of the batch script."""
+"""The paths of a run's logs: logs of the ranks, of torchrun's agents and of the batch script."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from clusterdp.rundir.names import names_in
 
 
 def batch_log(run: RunDir, job: str | None) -> Path:
-    """The output of the batch script in all attempts of a job. submitit puts it elsewhere, with rank 0's."""
+    """Returns the batch script's output in all attempts of a job. submitit writes it to rank 0's log."""
     ours, submitits = run.path / f"slurm-{job}.out", run.path / "submitit" / f"{job}_0_log.out"
     return submitits if submitits.exists() and not ours.exists() else ours
 
 
 def rank_logs(logs: Path) -> list[tuple[int, Path]]:
-    """The logs, by rank. Under torchrun there are `node-<n>.out` of the agents beside them."""
+    """Returns the logs of the ranks, by rank. With torchrun, the agents' logs `node-<n>.out` are in the same folder."""
     return _numbered(logs, "rank")
 
 
 def agent_logs(logs: Path) -> list[tuple[int, Path]]:
-    """Those of torchrun's agents, by node."""
+    """Returns the logs of torchrun's agents, by node."""
     return _numbered(logs, "node")
 
 

@@ -1,4 +1,4 @@
-"""The next command to type, by the state of a run."""
+"""next_commands(): the next commands to type, by the state of a run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir
 
 USUAL = 80  # columns of a terminal
-# submit writes a param a line. To parse all of YAML would take longer than all else that `status` does.
+# submit writes each param in its own line. Parsing the YAML would take longer than the rest of `status`.
 LENGTH = re.compile(r"^params:\n(?:  .*\n)*?  ((?:max_|num_|n_|total_)?(?:epochs|steps)): \d", re.MULTILINE)
 
 
 def next_commands(history: RunHistory, state: RunState) -> list[tuple[str, str]]:
-    """(command, what it is for), the likeliest first."""
+    """Returns pairs (command, purpose), the likeliest first."""
     run = shown_path(history.run.path)
     logs = (f"clusterdp logs {run}", "what rank 0 printed")
     status = (f"clusterdp status {run}", "each attempt and its end")
@@ -54,15 +54,15 @@ def next_commands(history: RunHistory, state: RunState) -> list[tuple[str, str]]
 def next_command_lines(
     history: RunHistory, state: RunState, colour: Colour, columns: int = ENDLESS, but: str = ""
 ) -> list[str]:
-    """`but`: the verb that the reader has just used."""
+    """Returns the lines to print. `but`: the verb that the user has just used, which is left out."""
     rows = [row for row in next_commands(history, state) if row[0].split()[1] != but]
     return command_lines(rows, colour, columns)
 
 
 def command_lines(rows: Sequence[tuple[str, str]], colour: Colour, columns: int = ENDLESS) -> list[str]:
-    """The commands with their purpose beside them, if there is room."""
+    """Returns lines with the commands, and their purposes beside them if there is room."""
     width = max(len(command) for command, _ in rows)
-    if width + 4 + LEAST > min(columns, USUAL):  # a long path would push the words over the edge
+    if width + 4 + LEAST > min(columns, USUAL):  # a long path leaves no room for the words
         return [f"  {command}" for command, _ in rows]
     lines = []
     for command, what in rows:
@@ -73,7 +73,7 @@ def command_lines(rows: Sequence[tuple[str, str]], colour: Colour, columns: int 
 
 
 def length_param(run: RunDir) -> str:
-    """`params.epochs`, if the config has it; empty if it has none of these, or cannot be read."""
+    """Returns the param that ends the training, such as `params.epochs`; empty if there is none to be read."""
     try:
         found = LENGTH.search(read_plain(run.config).decode())
     except (OSError, ValueError):

@@ -1,5 +1,5 @@
-"""`clusterdp note`: a line of the user's own about a run. It is the file `note` in the run folder; `status` and `list`
-show it."""
+"""`clusterdp note`: a line that the user writes about a run. The file `note` in the run folder has it; `status` and
+`list` show it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from clusterdp.operate.output.formatting import shown_path
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, write_durably
 
-LONGEST = 200  # characters: it has to fit into a line
+LONGEST = 200  # characters: the note must fit into a line
 
 
 def read_note(run: RunDir) -> str:
-    """Empty if there is none."""
+    """Returns the note; empty if there is none."""
     try:
         text = read_plain(run.note, 64 * LONGEST).decode(errors="replace")
     except OSError:
@@ -21,8 +21,8 @@ def read_note(run: RunDir) -> str:
 
 
 def write_note(run: RunDir, text: str) -> str:
-    """Returns what was done, in words. Without text, the note is removed. ConfigError if it is too long, RunError if it
-    cannot be written."""
+    """Returns a message about the result. Without text, the note is removed. Raises ConfigError if the text is too
+    long, RunError if the note cannot be written."""
     text, path = _one_line(text), shown_path(run.path)
     if len(text) > LONGEST:
         raise ConfigError(f"{text[:40]!r}...: has {len(text)} characters. Write {LONGEST} at most.")

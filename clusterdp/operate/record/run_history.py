@@ -1,4 +1,4 @@
-"""RunHistory: what has happened to a run by the files of its folder. Slurm is not asked.
+"""RunHistory: the history of a run by the files of its folder. Slurm is not asked.
 
 Every file may be missing, torn or late (NFS). Unknown values are None."""
 
@@ -21,47 +21,46 @@ from clusterdp.rundir.lenient_reads import Record, modified, read_ledger, time_o
 from clusterdp.rundir.names import names_in
 from clusterdp.slurm.jobid import JOB_ID
 
-ATTEMPT = re.compile(rf"({JOB_ID})\.([0-9]{{1,9}})")  # job, or element of an array, and restart count
+ATTEMPT = re.compile(rf"({JOB_ID})\.([0-9]{{1,9}})")  # job or array element, and restart count
 
 
 @dataclass(frozen=True)
 class RunHistory:
-    """A run by its records. `state` follows from the records alone: WAITING and RUNNING are only what was last
-    recorded."""
+    """A run by its records. `state` follows from the records alone: WAITING and RUNNING may be out of date."""
 
     run: RunDir
     name: str
-    entry: str  # empty: the job starts a program, which is not ours to parametrize
+    entry: str  # empty: the job starts a program (command: or script:)
     state: RunState
     why: str  # more about the state, in words; may be empty
-    jobs: tuple[str, ...]  # every job of the run, by when it last came up
-    cluster: str  # the SLURM_CONF that submit had; empty: none
-    folder: str  # where the run lay at the last submit; empty where that is not on record
+    jobs: tuple[str, ...]  # all jobs of the run; the current job is the last
+    cluster: str  # the SLURM_CONF of the submit; empty: not set
+    folder: str  # the run's folder at the last submit; empty if not on record
     submitted: float | None
-    attempts: tuple[AttemptHistory, ...]  # in the order they began
+    attempts: tuple[AttemptHistory, ...]  # in the order in which they began
     events: tuple[Record, ...]
-    cancelled: bool  # `clusterdp cancel` has been here
-    asked_to_stop: bool  # `clusterdp stop` has
-    unread: str = ""  # what of the records cannot be read, and why
+    cancelled: bool  # `clusterdp cancel` has marked the run
+    asked_to_stop: bool  # `clusterdp stop` has marked the run
+    unread: str = ""  # the unreadable part of the records, and the reason
 
     @property
     def job(self) -> str | None:
-        """The current one: the last that was submitted, or that began."""
+        """The current job: the last job that was submitted, or that began."""
         return self.jobs[-1] if self.jobs else None
 
     @property
     def last(self) -> AttemptHistory | None:
-        """The newest of which anything is on record."""
+        """The newest attempt with a record."""
         return newest(self.attempts)
 
     @property
     def ran(self) -> tuple[AttemptHistory, ...]:
-        """The attempts, without those that found nothing left to do or could not write here."""
+        """The attempts without those that found nothing left to do, or could not write here."""
         return tuple(a for a in self.attempts if a.ran) or self.attempts
 
     @property
     def untold(self) -> bool:
-        """Whether `clusterdp cancel` has marked the run, and it is not on record that Slurm was told."""
+        """Whether `clusterdp cancel` has marked the run, but no record shows that Slurm got the scancel."""
         return self.cancelled and _untold(self.events, self.job)
 
     @property
@@ -92,7 +91,7 @@ class RunHistory:
 
     @property
     def saved(self) -> tuple[int, float | None] | None:
-        """The newest checkpoint that the ledger knows of: its step, and when."""
+        """The newest checkpoint in the ledger: its step and its time."""
         return next(((a.saved, a.saved_at) for a in reversed(self.attempts) if a.saved is not None), None)
 
     @property
@@ -101,14 +100,15 @@ class RunHistory:
 
     @property
     def may_come_again(self) -> bool:
-        """Slurm 24.05 to 25.11 requeue a job that was once in a grace time when it ends, even with exit code 0."""
+        """Whether Slurm may requeue a finished job: 24.05 to 25.11 do, even with exit code 0, if it was once in a grace
+        time."""
         lives = [a for a in self.attempts if a.job == self.job]
         return self.state is RunState.DONE and (len(lives) > 1 or any(a.signalled for a in lives))
 
 
 def read_history(run: RunDir, all_metrics: bool = True) -> RunHistory:
-    """all_metrics: otherwise how the run stands alone, for a table of many: of the attempts only the newest have what
-    they trained and measured, and what was lost is not known."""
+    """Reads the history. all_metrics: False for a table of many runs: only the newest attempts then have their metrics,
+    and lost steps are unknown."""
     events, unread = read_ledger(run)
     submitted = [event for event in events if event.get("event") in ("submitted", "submit-in-doubt")]
     cancelled, asked_to_stop = run.cancelled.exists(), run.stop.exists()
@@ -137,13 +137,13 @@ def read_history(run: RunDir, all_metrics: bool = True) -> RunHistory:
 
 
 def check_read(history: RunHistory) -> None:
-    """Call it before saying that there is nothing. RunError if that is not known, for something cannot be read."""
+    """Raises RunError if a record cannot be read. A command calls it before it reports that a run has no records."""
     if history.unread:
         raise RunError(f"{shown_path(history.run.path)}: {history.unread}. Make it readable first.")
 
 
 def newest(attempts: Sequence[AttemptHistory]) -> AttemptHistory | None:
-    """The last attempt with anything on record: where the disk was full, there is only an empty folder."""
+    """Returns the last attempt with a record: an attempt on a full disk has only an empty folder."""
     return next((a for a in reversed(attempts) if a.heard), attempts[-1] if attempts else None)
 
 
@@ -154,8 +154,8 @@ def state_of(
     asked_to_stop: bool = False,
     in_queue: bool = False,
 ) -> tuple[RunState, str]:
-    """The state, and more words on it. `job` is the current one; `cancelled`, `asked_to_stop`: no attempt may start.
-    in_queue: all the same, the job may still wait in the queue, because Slurm does not know."""
+    """Returns the state, and more about it in words. `job`: the current job. `cancelled`, `asked_to_stop`: no attempt
+    may start. in_queue: the job may still wait in the queue, because Slurm did not get the scancel."""
     ended = RunState.CANCELLED if cancelled else RunState.STOPPED if asked_to_stop else None
     last = newest([a for a in attempts if a.cause != "overtaken"] or attempts)
     if last is None or (job is not None and last.job != job):
@@ -182,7 +182,7 @@ def _read_attempts(
 ) -> tuple[AttemptHistory, ...]:
     by_name: dict[str, list[Record]] = {name: [] for name in names_in(run.path / "attempts") if ATTEMPT.fullmatch(name)}
     for event in events:
-        name = str(event.get("of") or event.get("attempt") or "")  # `of`: what one attempt found out about another
+        name = str(event.get("of") or event.get("attempt") or "")  # `of`: an event about another attempt
         if ATTEMPT.fullmatch(name):  # and not `submit-123`
             by_name.setdefault(name, []).append(event)
     own = {name: [event for event in told if event.get("attempt") == name] for name, told in by_name.items()}
@@ -198,8 +198,8 @@ def _read_attempts(
 
 
 def _count_losses(attempts: Sequence[AttemptHistory], events: Sequence[Record]) -> tuple[AttemptHistory, ...]:
-    """The attempts with their lost steps: those after the step at which the next attempt went on."""
-    # `resume --from STEP` goes back because it was told to: nothing is lost.
+    """Returns the attempts with their lost steps: the steps after the one from which the next attempt continued."""
+    # `resume --from STEP` goes back because the user wants it: no step is lost.
     went_back = {str(e.get("job")) for e in events if e.get("event") == "submitted" and e.get("from_step") is not None}
     counted = list(attempts)
     for i, (before, after) in enumerate(itertools.pairwise(attempts)):
@@ -209,7 +209,7 @@ def _count_losses(attempts: Sequence[AttemptHistory], events: Sequence[Record]) 
             counted[i] = replace(before, lost=0)
         elif after.restored is not None:
             counted[i] = replace(before, lost=max(0, before.last_step - after.restored))
-        elif after.first_step is not None:  # it trained, and had restored nothing
+        elif after.first_step is not None:  # the attempt trained, but restored nothing
             counted[i] = replace(before, lost=before.last_step)
     return tuple(counted)
 
@@ -220,8 +220,8 @@ def _untold(events: Sequence[Record], job: str | None) -> bool:
 
 
 def _jobs(attempts: Sequence[AttemptHistory], events: Sequence[Record]) -> tuple[str, ...]:
-    """A `sbatch job.sbatch` by hand, or a resubmission by the batch script, counts from when it begins; one that waits
-    for the end of another is older than that."""
+    """Returns the jobs, the current one last. A job that a user or the batch script submitted counts from its begin; a
+    job that waits for the end of another job (`linked`) counts as older."""
     waiting = [str(e["job"]) for e in events if e.get("job") and e.get("event") == "linked"]
     named = [str(e["job"]) for e in events if e.get("job") and e.get("event") in ("submitted", "started")]
     unnamed = [a.job for a in attempts if a.job not in named]
@@ -230,12 +230,12 @@ def _jobs(attempts: Sequence[AttemptHistory], events: Sequence[Record]) -> tuple
 
 
 def _said(submitted: Sequence[Record], key: str) -> str:
-    """The newest value: a resubmission by the batch script records the new job alone."""
+    """Returns the newest value of `key`: a resubmission by the batch script records only the new job."""
     return str(next((event[key] for event in reversed(submitted) if event.get(key)), ""))
 
 
 def with_owners(run: RunDir, attempts: Sequence[AttemptHistory]) -> tuple[AttemptHistory, ...]:
-    """The attempts, where one that another job has superseded says so. It may not have noticed yet."""
+    """Returns the attempts, with the cause "overtaken" for each that another job has superseded."""
     claims: list[str] | None = None
     marked = list(attempts)
     for i, attempt in enumerate(attempts):
@@ -251,7 +251,7 @@ def with_owners(run: RunDir, attempts: Sequence[AttemptHistory]) -> tuple[Attemp
 
 
 def _after(attempt: AttemptHistory, attempts: Sequence[AttemptHistory], claims: list[str]) -> AttemptHistory | None:
-    """The attempt whose claim came right after this attempt's last one."""
+    """Returns the attempt whose claim directly follows the last claim of `attempt`."""
     if attempt.name not in claims:
         return None
     later = claims[len(claims) - claims[::-1].index(attempt.name) :]
@@ -263,11 +263,11 @@ def _in_order(run: RunDir) -> list[str]:
 
 
 def by_beginning(run: RunDir, events: Mapping[str, Sequence[Record]]) -> list[str]:
-    """The names in `events`, which holds the events that each attempt has written itself.
+    """Returns the names in `events` in the order in which the attempts began. `events`: each attempt's own events.
 
-    Within a job the restart count decides, whatever the clocks of its hosts say. Between jobs it is the time (ids grow,
-    but Slurm wraps them): of the first event, or of the attempt beside it that has one. Only a job without any event
-    goes by the time of its folders, which is that of the copy if somebody has copied the run.
+    Within a job, the restart count decides, not the clocks of its hosts. Between jobs, the time of the first event
+    decides (ids grow, but Slurm wraps them). An attempt without events gets the time of another attempt of its job.
+    Only a job without any event uses the times of its folders, which a copy of the run changes.
     """
     jobs: dict[str, list[tuple[int, str]]] = {}
     for name in events:

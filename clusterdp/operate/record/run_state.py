@@ -3,9 +3,9 @@
     done         0     every rank finished
     failed       1     a crash that is not tried again, or Slurm ended the job and no attempt can follow
     gave-up      1     a budget is spent: too many crashes, or attempts without a newer checkpoint
-    stopped      1     it is not requeued: the user asked it to stop, or another job has taken the run folder
+    stopped      1     no requeue: the user asked the run to stop, or another job has taken the run folder
     vanished     1     no ending on record, and Slurm no longer knows the job
-    cancelled  143     `clusterdp cancel` or scancel; 128 + TERM, which is what the job got
+    cancelled  143     `clusterdp cancel` or scancel; 128 + TERM, the signal that the job got
     waiting    130 }   not over: the command that followed it was interrupted (128 + INT);
     running    130 }   the run itself goes on
 
@@ -46,10 +46,10 @@ COLOURS = {
     RunState.WAITING: "yellow",
     RunState.CANCELLED: "yellow",
 }
-NOT_DONE = (RunState.FAILED, RunState.GAVE_UP, RunState.STOPPED, RunState.VANISHED)  # over, and not cancelled either
+NOT_DONE = (RunState.FAILED, RunState.GAVE_UP, RunState.STOPPED, RunState.VANISHED)  # over, not done, not cancelled
 
 INTERRUPTED = 130
-BROKEN_PIPE = 141  # 128 + PIPE: what `clusterdp logs | head` ends with, as any tool does
+BROKEN_PIPE = 141  # 128 + PIPE: the exit code of `clusterdp logs | head`, as of any tool
 
 EXIT_CODES = {
     RunState.WAITING: INTERRUPTED,

@@ -1,9 +1,8 @@
-"""The notice that slurmstepd writes into a job's output when it ends an attempt: the only record of who asked for the
-end.
+"""The notice that slurmstepd writes into a job's output when it ends an attempt: the only record of the reason.
 
     slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-31T10:41:09 DUE TO PREEMPTION ***
 
-To the ranks, a TERM from scancel, from a preemption and from a requeue look the same. An attempt that is killed at once
+The ranks cannot distinguish a TERM of scancel, of a preemption and of a requeue. An attempt that is killed at once
 leaves no record of its own.
 """
 
@@ -25,9 +24,9 @@ GUESSED = frozenset(
 
 
 def with_notices(run: RunDir, attempts: Sequence[AttemptHistory], cancelled: bool) -> tuple[AttemptHistory, ...]:
-    """The attempts. A cause that was only guessed is replaced by the one that Slurm gave."""
+    """Returns the attempts. Slurm's cause replaces a cause that was only guessed."""
     known = list(attempts)
-    outputs: dict[str, list[tuple[float, str]]] = {}  # by job: an output holds all its attempts
+    outputs: dict[str, list[tuple[float, str]]] = {}  # by job: all attempts of a job share one output
     for i, attempt in enumerate(known):
         ended = bool(attempt.cause) or attempt.signalled or attempt.exited
         if ended and not attempt.settled and attempt.cause in GUESSED:
@@ -41,7 +40,7 @@ def with_notices(run: RunDir, attempts: Sequence[AttemptHistory], cancelled: boo
 
 
 def ended_by_slurm(run: RunDir, attempts: Sequence[AttemptHistory]) -> dict[str, float]:
-    """When Slurm ended attempts, by their names, as far as there is a notice of it."""
+    """Returns attempt -> the time at which Slurm ended it, for attempts with a notice."""
     outputs = {job: _notices(batch_log(run, job)) for job in {attempt.job for attempt in attempts}}
     found = {}
     for i, attempt in enumerate(attempts):
@@ -53,16 +52,17 @@ def ended_by_slurm(run: RunDir, attempts: Sequence[AttemptHistory]) -> dict[str,
 
 
 def _notices(output: Path) -> list[tuple[float, str]]:
-    """(when, cause), in the order in which they were written."""
+    """Returns pairs (time, cause) in the order of the output."""
     found = notices(last_bytes(output).decode(errors="replace"))
     return [(notice.at, notice.cause) for notice in found if notice.cause and notice.at is not None]
 
 
 def _given_by_slurm(attempt: AttemptHistory, next_began: float | None, notices: Sequence[tuple[float, str]]) -> str:
-    """Empty if there is no notice from this attempt's time. It is in whole seconds, by the clock of the first node."""
+    """Returns Slurm's cause; empty without a notice from this attempt's time. A notice's time is in whole seconds, by
+    the clock of the first node."""
     begin, end = (attempt.started or 0) - 1, next_began or float("inf")
     cause = next((cause for when, cause in reversed(notices) if begin <= when < end), "")
-    # Our own script's requeue is one as well, but that script would not have noted a TERM.
+    # A requeue by our own batch script causes a notice as well, but then the script has recorded no TERM.
     return cause if cause != "requeued" or attempt.signalled else ""
 
 

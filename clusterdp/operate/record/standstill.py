@@ -1,4 +1,4 @@
-"""The words of `status` on slow ranks, and on a run without progress."""
+"""Slow ranks, and a run without progress, as `status` shows them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusterdp.wording import some_of
 
 
 def hang_of(history: RunHistory, last: AttemptHistory) -> Record | None:
-    """The last hang that was reported of this attempt; None if it has made progress since."""
+    """Returns the last reported hang of this attempt; None if the attempt has made progress since then."""
     kinds = ("hang", "hang-ended")
     told = [e for e in history.events if e.get("event") in kinds and e.get("attempt") == last.name]
     if not told or told[-1]["event"] == "hang-ended" or (last.measured_at or 0.0) > time_of(told[-1]):
@@ -22,7 +22,7 @@ def hang_of(history: RunHistory, last: AttemptHistory) -> Record | None:
 
 
 def stragglers_of(history: RunHistory, last: AttemptHistory) -> list[dict[str, Any]]:
-    """The ranks whose own work takes longer than the median's, as the ranks found at their last save by the clock."""
+    """Returns the ranks whose own work takes longer than the median, as measured at the last save by the clock."""
     try:
         found = json.loads(read_plain(history.run.attempt(last.name).times)).get("stragglers", [])
         return [
@@ -36,11 +36,11 @@ def stragglers_of(history: RunHistory, last: AttemptHistory) -> list[dict[str, A
             for each in found
         ]
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return []  # none yet, or no file of ours
+        return []  # no file yet, or not a file that clusterdp wrote
 
 
 def stragglers_text(found: list[dict[str, Any]]) -> str:
-    """`rank 3 on n2 (12.0 ms a step longer than the median, 31 %, most of it in data)`."""
+    """Returns `rank 3 on n2 (12.0 ms a step longer than the median, 31 %, most of it in data)`, for example."""
     return some_of([_one(each) for each in found], 3)
 
 

@@ -1,6 +1,7 @@
-"""`clusterdp report`: the page. All that it needs is in it: styles, scripts and data.
+"""`clusterdp report`: the page, a single file with its styles, scripts and data.
 
-The files of a run folder were written by others. Data cannot end its script element; html_page.document does the rest.
+Other people wrote the files of a run folder. as_json() keeps data from ending its script element; html_page.document
+has the other precautions.
 """
 
 from __future__ import annotations
@@ -25,20 +26,21 @@ from clusterdp.rundir import RunDir, SweepDir, is_sweep
 from clusterdp.wording import counted
 
 HERE = Path(__file__).parent
-MOST_RUNS = 20  # of one page: more lines cannot be told apart
+MOST_RUNS = 20  # runs on a page: a reader cannot distinguish more lines
 
-# Parts of the range of steps, of each of which the least and the largest value are drawn: the first that fits.
+# Numbers of parts into which the steps are divided. In each part, the smallest and the largest value are drawn. The
+# first number that respects MOST_POINTS is used.
 PARTS = (1000, 500, 250, 120, 60, 30)
-MOST_POINTS = 300_000  # of the page, at up to 20 bytes each
+MOST_POINTS = 300_000  # points of the page, of up to 20 bytes each
 MOST_CHARTS = 200
-MOST_AGAIN = 20  # pieces of one curve that were trained again: the newest
-MOST_MARKS = 50  # resumed attempts of a run: the newest
+MOST_AGAIN = 20  # pieces of a curve that were trained again; the newest are drawn
+MOST_MARKS = 50  # resumed attempts of a run; the newest are drawn
 SPEED = "steps a second"
 
 
 def write_report(runs: Sequence[RunDir], file: str | None) -> str:
-    """Writes the page, by default report-<name of the run folder>.html here, and returns a line about it. A sweep means
-    all its elements. ConfigError for too many runs; OutputError if it cannot be written."""
+    """Writes the page, by default report-<name of the run folder>.html here, and returns a line about it. A sweep
+    stands for all its elements. Raises ConfigError for too many runs, OutputError if the page cannot be written."""
     path = Path(file).expanduser() if file else Path(default_name(runs))
     runs = [each for run in runs for each in _elements(run)]
     if len(runs) > MOST_RUNS:
@@ -54,7 +56,7 @@ def default_name(runs: Sequence[RunDir]) -> str:
 
 
 def _elements(run: RunDir) -> list[RunDir]:
-    """The elements of a sweep; else the run alone."""
+    """Returns the elements of a sweep, or a list of the run alone."""
     sweep = SweepDir(run.path)
     return [sweep.element(number) for number in sweep.numbers()] if is_sweep(run.path) else [run]
 
@@ -86,7 +88,7 @@ def page_of(runs: Sequence[RunDir], now: float) -> bytes:
 
 
 def as_json(value: Any) -> str:
-    """For a script element: no text in it can end the element, or begin a comment."""
+    """Returns JSON for a script element. No text in it can end the element or begin a comment."""
     text = json.dumps(value, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -97,7 +99,7 @@ def _asset(name: str) -> str:
 
 @dataclass(frozen=True)
 class Charts:
-    """data: what the script gets. names: of the charts, in order. notes: what is not drawn as it was measured."""
+    """data: the input of page.js. names: the charts, in order. notes: remarks on how curves are drawn."""
 
     data: dict[str, Any]
     names: list[str]
@@ -108,7 +110,7 @@ def chart_data(runs: Sequence[RunCurves]) -> Charts:
     found: dict[str, list[Curve | None]] = {}
     for name in dict.fromkeys(name for run in runs for name in run.metrics):
         found[name] = [run.metrics.get(name) for run in runs]
-    # A single value makes no curve: the table has it.
+    # A single value is not a curve; the table shows it.
     found = {name: found[name] for name in by_interest(found) if any(c and len(c.kept) > 1 for c in found[name])}
     left_out = list(found)[MOST_CHARTS:]
     found = {name: found[name] for name in list(found)[:MOST_CHARTS]}
@@ -122,13 +124,13 @@ def chart_data(runs: Sequence[RunCurves]) -> Charts:
 
 
 def _parts(curves: Sequence[Curve]) -> int:
-    """In how many parts a line is thinned, so that the page has no more points than MOST_POINTS."""
+    """Returns the number of parts for thin(), with which the page has at most MOST_POINTS points."""
     lines = [line for curve in curves for line in (curve.kept, *(each for _, each in curve.again[-MOST_AGAIN:]))]
     return next((n for n in PARTS if sum(min(len(each), 2 * n) for each in lines) <= MOST_POINTS), PARTS[-1])
 
 
 def _lines(curves: Sequence[Curve | None], parts: int) -> list[dict[str, Any]]:
-    """The lines of a chart. Lines of steps that were trained again come first: the others are drawn over them."""
+    """Returns the lines of a chart. Lines of repeated steps come first, to be drawn below the others."""
     steps = [line.steps for curve in curves if curve for line in (curve.kept, *(each for _, each in curve.again))]
     steps = [each for each in steps if len(each)]
     first, last = min(int(each[0]) for each in steps), max(int(each[-1]) for each in steps)
@@ -164,7 +166,7 @@ def _notes(runs: Sequence[RunCurves], parts: int, most: int, left_out: Sequence[
 
 @dataclass(frozen=True)
 class DifferenceRow:
-    """A value for each run, `-` where a run has no such key."""
+    """values: one for each run; `-` if the run has no such key."""
 
     group: str
     key: str
@@ -179,7 +181,7 @@ def differences(histories: Sequence[RunHistory]) -> list[DifferenceRow]:
         ("packages", [_packages(record) for record in records]),
         ("ended", [end_of(history) for history in histories]),
     ]
-    if not all(groups[2][1]):  # of one of them they are not known
+    if not all(groups[2][1]):  # a run has no record of its packages
         del groups[2]
     rows = []
     for group, of_runs in groups:
@@ -193,7 +195,7 @@ def differences(histories: Sequence[RunHistory]) -> list[DifferenceRow]:
 def _config(history: RunHistory) -> dict[str, Any]:
     try:
         return config_of(history.run)
-    except ClusterdpError:  # it is not a config any more
+    except ClusterdpError:  # the file is not a config any more
         return {}
 
 

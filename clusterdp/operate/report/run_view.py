@@ -1,4 +1,4 @@
-"""The view of a run on the page."""
+"""RunView: the content of the page about a run."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import integer, time_of
 from clusterdp.wording import counted, duration
 
-MANY = 100  # rows of a table: the newest attempts
+MANY = 100  # rows of a table; the newest attempts are shown
 TONES = {RunState.DONE: "good", RunState.RUNNING: "busy", RunState.WAITING: "busy", RunState.CANCELLED: "dull"}
-MOST_BARS = 100  # rows: the newest attempts
-MOST_RANKS = 32  # ranks: the slowest
+MOST_BARS = 100  # rows of the timeline; the newest attempts are shown
+MOST_RANKS = 32  # ranks; the slowest are shown
 MOST_SAVES = 50
-MOST_OF_DIFF = 200_000  # bytes of a difference that are shown
+MOST_OF_DIFF = 200_000  # bytes of the code's difference that are shown
 PACKAGES = ("torch", "numpy", "clusterdp")
 
 
@@ -44,14 +44,14 @@ class TableView:
 
 @dataclass(frozen=True)
 class RunView:
-    """facts: (what, value). tone: of the state, for its colour."""
+    """The texts and the tables about a run."""
 
     name: str
     folder: str
     state: str
-    tone: str
+    tone: str  # the CSS class for the state's colour
     why: str
-    facts: list[tuple[str, str]]
+    facts: list[tuple[str, str]]  # (key, value)
     timeline: Timeline | None
     metrics: TableView
     account: TableView
@@ -186,7 +186,7 @@ class Timeline:
 
 
 def timeline(history: RunHistory, account: RunAccount) -> Timeline | None:
-    """None if nothing is on record of when an attempt ran."""
+    """Returns the timeline; None if no times of attempts are on record."""
     placed = [each for each in account.attempts if each.place.begin]
     shown = placed[-MOST_BARS:]
     begin = min((each.place.queued or each.place.begin for each in shown), default=0.0)
@@ -216,13 +216,13 @@ def _saves(history: RunHistory, attempt: str) -> Sequence[tuple[float, int | Non
 
 @dataclass(frozen=True)
 class RankTime:
-    """parts: milliseconds a step. bars: (part's place among all, left and width in percent of the slowest rank's)."""
+    """The time of a step on one rank."""
 
     rank: int
     node: str
-    ms: float
-    parts: dict[str, float]
-    bars: list[tuple[int, float, float, str]]
+    ms: float  # sum of parts
+    parts: dict[str, float]  # part -> milliseconds a step
+    bars: list[tuple[int, float, float, str]]  # (index of part, left, width, title), in percent of the slowest rank
 
 
 @dataclass(frozen=True)
@@ -236,13 +236,13 @@ class RankTimes:
 
 
 def rank_times(history: RunHistory) -> RankTimes | None:
-    """The rank times of the newest attempt that has any."""
+    """Returns the rank times of the newest attempt that has any."""
     for attempt in reversed(history.attempts):
         try:
             found = json.loads(read_plain(history.run.attempt(attempt.name).times))
             return _as_told(attempt.number, found)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            continue  # none yet, or no file of ours
+            continue  # no file yet, or not a file that clusterdp wrote
     return None
 
 
@@ -275,7 +275,7 @@ class SavedCheckpoint:
     size: str
     seconds: str
     attempt: str
-    there: str  # yes, or pruned; empty where it is not known
+    there: str  # yes, or pruned; empty if unknown
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ def saved_checkpoints(history: RunHistory, now: float) -> SavedCheckpoints:
 
 
 def _there(history: RunHistory) -> tuple[set[tuple[int, str]] | None, str]:
-    """Steps and attempts of those that are there; None if it is not known, and why."""
+    """Returns pairs (step, attempt) of the existing checkpoints, and a note. The pairs are None if they are unknown."""
     try:
         url = url_of(history.run)
         if "://" in url and not url.startswith("file://"):
@@ -320,12 +320,12 @@ def _there(history: RunHistory) -> tuple[set[tuple[int, str]] | None, str]:
 
 @dataclass(frozen=True)
 class SourceView:
-    """facts: (what, value). Empty for a run of an older version, which has no record."""
+    """The source code of a run. Empty for a run of an older version, which has no record of it."""
 
-    facts: list[tuple[str, str]]
+    facts: list[tuple[str, str]]  # (key, value)
     untracked: list[str]
     diff: str
-    cut: bool  # there is more of the difference
+    cut: bool  # `diff` is only the begin of the difference
 
 
 def source_of(run: RunDir) -> SourceView:

@@ -1,6 +1,6 @@
-"""How a run stands: `clusterdp status` and `clusterdp watch`.
+"""The state of a run: `clusterdp status` and `clusterdp watch`.
 
 show_status  `clusterdp status`
-follow       a run followed to its end
+follow       the updates of a run until its end
 watch        `clusterdp watch`
 """

@@ -1,7 +1,7 @@
-"""Following a run to its end. The run folder is read often, squeue is asked rarely.
+"""follow(): yields updates of a run until its end. It reads the run folder often, and asks squeue rarely.
 
-The folder is enough as long as the run goes well. squeue shows what the folder cannot: a job that ended without a
-record (scancel by hand, a node that failed without requeue, a script that could not start).
+The folder is enough while the run goes well. Only squeue shows a job that ended without a record (scancel by hand, a
+node that failed without requeue, a script that could not start).
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from clusterdp.rundir.lenient_reads import Record
 
 @dataclass(frozen=True)
 class Pace:
-    """Times in seconds. A controller serves thousands of users: `ask_s` is how often we ask it."""
+    """Times in seconds. Slurm's controller serves thousands of users, and is therefore asked only every `ask_s`."""
 
-    poll_s: float = 0.3  # between looks at the run folder
-    ask_s: float = 5.0  # between questions to squeue, at least
-    late_s: float = 3.0  # how long an event waits for those before it: over NFS one file shows later than another
-    settle_s: float = 15.0  # how long squeue must contradict the records before it is believed, for the same reason
-    close_s: float = 15.0  # how long to wait for the batch script's last record once the ranks have recorded `done`
+    poll_s: float = 0.3  # between two reads of the run folder
+    ask_s: float = 5.0  # between two calls of squeue, at least
+    late_s: float = 3.0  # an event waits for earlier events: over NFS, one file shows later than another
+    settle_s: float = 15.0  # squeue must contradict the records for this time before it counts, for the same reason
+    close_s: float = 15.0  # the wait for the batch script's last record after the ranks have recorded `done`
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
 
 @dataclass(frozen=True)
 class RunUpdate:
-    """The result of one look at a run. `news`: the events since the look before, in order."""
+    """The result of one poll."""
 
     history: RunHistory
     status: RunStatus
-    news: tuple[Record, ...]
+    news: tuple[Record, ...]  # the events since the last poll, in order
     over: bool
 
 
 def follow(run: RunDir, pace: Pace | None = None) -> Iterator[RunUpdate]:
-    """Ends with the update that is `over`. SlurmError never ends it: a busy controller will answer again."""
+    """Yields updates; the last one is `over`. SlurmError does not end it: a busy controller will answer again."""
     pace = pace or Pace()
     queue, ending = _QueueWatch(pace), _EndingWatch(pace)
     news = NewEvents(pace.late_s)
@@ -58,7 +58,7 @@ def follow(run: RunDir, pace: Pace | None = None) -> Iterator[RunUpdate]:
 
 
 class _EndingWatch:
-    """Decides when an ending on record is final."""
+    """Finds whether a recorded ending is final."""
 
     def __init__(self, pace: Pace):
         self.pace = pace
@@ -66,10 +66,10 @@ class _EndingWatch:
         self.since = 0.0
 
     def is_sure(self, history: RunHistory) -> bool:
-        """True at the second look: for an instant, a crash that is tried again looks like the last one.
+        """Returns True at the second poll: for an instant, a crash that is tried again looks like the last crash.
 
-        The ranks record `done` before the batch script does. The batch script's record is waited for, so that a cluster
-        that is taken down next does not cut it off.
+        The ranks record `done` before the batch script does. The watch waits for the batch script's record, because the
+        user may stop the cluster after the watch.
         """
         now = self.pace.clock()
         if self.seen != _outline(history):
@@ -79,14 +79,14 @@ class _EndingWatch:
 
 
 class _QueueWatch:
-    """squeue's last answer, its age, and since when it has contradicted the records."""
+    """squeue's last answer, its age, and the time since which it has contradicted the records."""
 
     def __init__(self, pace: Pace):
         self.pace = pace
         self.asked = float("-inf")
         self.wait = pace.ask_s
         self.status: RunStatus | None = None
-        self.since: float | None = None  # since when it has called the attempt over without a record of that
+        self.since: float | None = None  # the time since which squeue contradicts the records
         self.known: tuple[object, ...] = ()  # the outline of the records when squeue was asked
 
     def combine(self, history: RunHistory) -> RunStatus:
@@ -111,7 +111,7 @@ class _QueueWatch:
         try:
             rows = ask_squeue(history)
         except SlurmError:
-            # No answer proves nothing, and a controller in trouble is asked less and less often.
+            # A missing answer proves nothing. A controller in trouble is asked less and less often.
             self.wait = min(2 * self.wait, 60.0)
             self.since = None
             but = history.unread or "squeue does not answer"
@@ -126,7 +126,7 @@ class _QueueWatch:
 
 
 def _contradicts(status: RunStatus, history: RunHistory) -> bool:
-    """Whether squeue knows of an end that is not on record: the job is over, or waits for its next attempt."""
+    """Returns whether squeue has an end that is not on record: the job is over, or waits for its next attempt."""
     waits = status.state is RunState.WAITING and history.state is RunState.RUNNING
     return status.state.over or waits
 

@@ -1,4 +1,4 @@
-"""`clusterdp watch` and `--watch`: follow a run to its end, show its progress, and exit with the code of its state."""
+"""`clusterdp watch` and `--watch`: they follow a run to its end, show progress, and exit with the state's code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
-LEAST_BAR = 8  # columns, with the blanks between it and its neighbours
+LEAST_BAR = 8  # columns of the bar, with the blanks beside it
 
 
 def watch(
@@ -41,9 +41,9 @@ def watch(
     on_progress: Callable[[int, int | None], None] | None = None,
     farewell: str | None = None,
 ) -> int:
-    """Returns the state's exit code, or 130 after Ctrl-C, which leaves the job alone and prints `farewell`.
+    """Returns the state's exit code, or 130 after Ctrl-C, which does not end the job and prints `farewell`.
 
-    `on_progress(step, total)` is called whenever the step has changed, between two drawings.
+    `on_progress(step, total)` is called between two drawings if the step has changed.
     """
     out = out or sys.stdout
     if not (history := read_history(run)).state.over:
@@ -85,13 +85,13 @@ def screen_for(out: TextIO) -> RunBar | RunLines:
 
 
 def news_lines(update: RunUpdate) -> list[str]:
-    """`10:41:09  attempt 2 resumed at step 120`"""
+    """Returns lines such as `10:41:09  attempt 2 resumed at step 120`."""
     told = ((event, event_line(event, update.history)) for event in update.news)
     return [f"{clock(float(event.get('time') or 0))}  {words}" for event, words in told if words]
 
 
 class RunLines:
-    """The printer of a line for each event, and for progress of one every few seconds, fewer the longer it takes."""
+    """Prints a line for each event, and a line of progress every 5 s, later every 60 s."""
 
     def __init__(self, out: TextIO):
         self.out = out
@@ -123,7 +123,7 @@ class RunLines:
 
 
 class RunBar:
-    """The events scroll by above one line that stays."""
+    """Prints events above a line that stays: the progress bar."""
 
     def __init__(self, out: TextIO):
         from rich.console import Console
@@ -131,7 +131,7 @@ class RunBar:
 
         console = Console(file=underlying(out), highlight=False)
         self.progress: Progress = Progress(
-            # No markup: a reason such as `UnavailableNodes:n[a-b]` would be read as a style.
+            # No markup: rich would read a reason such as `UnavailableNodes:n[a-b]` as a style.
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None, complete_style="cyan", finished_style="green"),
             TextColumn("{task.fields[count]}", markup=False),
@@ -153,10 +153,10 @@ class RunBar:
             self.progress.console.print(Text.assemble((at, "dim"), gap, printable(words)))
         history = update.history
         step, total = history.step or 0, history.total
-        # Without a total the bar would pulse for ever as if it knew something: it stays empty, and the step counts.
+        # Without a total, rich's bar would pulse for ever. Instead the bar stays empty, and only the step is shown.
         said, count = printable(_state(update)), f"{step}/{total}" if total else (f"step {step}" if step else "")
         loss, left = printable(loss_words(update)), left_words(update)
-        # In a narrow terminal, also after a resize, the state and the step are whole, and the others give way.
+        # In a narrow terminal, also after a resize, the state and the step stay, and the other texts are left out.
         room = self.progress.console.width - len(said) - len(count) - LEAST_BAR
         left = left if len(loss) + len(left) + 2 <= room else ""
         loss = loss if len(loss) + 1 <= room else ""
@@ -176,12 +176,12 @@ class RunBar:
 
 
 def progress_words(update: RunUpdate) -> str:
-    """`step 240 of 400  loss 0.0123  2 min left`; empty at the beginning, and at the end, which is news by itself."""
+    """Returns `step 240 of 400  loss 0.0123  2 min left`; empty at the begin and at the end, which have own events."""
     history = update.history
     if history.step is None or history.step == history.total:
         return ""
     if history.last is not None and (history.last.last_step is None or history.last.cause):
-        return ""  # it would be an earlier attempt's step, or one that the words on the end say better
+        return ""  # the step is an earlier attempt's, or the line about the end has it
     of = f" of {history.total}" if history.total else ""
     return "  ".join(word for word in (f"step {history.step}{of}", loss_words(update), left_words(update)) if word)
 
@@ -202,7 +202,7 @@ def left_words(update: RunUpdate) -> str:
 
 
 def _state(update: RunUpdate) -> str:
-    """`attempt 2 running`, `attempt 2 waiting (Priority)`: short, because it stands before the bar."""
+    """Returns `attempt 2 running` or `attempt 2 waiting (Priority)`: a short text before the bar."""
     status, last = update.status, update.history.last
     count = len(update.history.attempts)
     if status.state is RunState.RUNNING:
@@ -217,7 +217,7 @@ def _state(update: RunUpdate) -> str:
         reason = status.row.reason if status.row and pending else "None"
         unsaid = ""
         if pending and last is not None and last.job == update.history.job and not (last.settled or last.requeued):
-            # No event says so before the next one begins.
+            # No event reports this end before the next attempt begins.
             unsaid = f"attempt {last.number} {ending_text(last) or 'ended'}; "
         return f"{unsaid}attempt {count + 1} waiting" + (f" ({reason})" if reason != "None" else "")
     return str(status.state.value)
@@ -248,7 +248,7 @@ def summary(
 
 
 def failure_lines(history: RunHistory, failure: FirstFailure, colour: Colour) -> list[str]:
-    """Which rank, what its log says, how to see the rest, and what to do."""
+    """Returns lines with the rank, the end of its log, the command for the whole log, the cause and the remedy."""
     if failure.log is None:
         return [f"No log was written. `scontrol show job {history.job}` may know more."]
     said = f" (srun: {failure.said})" if failure.said else ""
@@ -296,7 +296,7 @@ def _why(history: RunHistory, status: RunStatus, failure: FirstFailure | None) -
 
 
 def event_line(event: Record, history: RunHistory) -> str | None:
-    """The line of an event. None for periodic saves, and for an event whose cause another event tells better."""
+    """Returns the line of an event. None for saves, and for an event that another event reports better."""
     kind, job = event.get("event"), event.get("job")
     if kind == "saved":
         return None
@@ -308,7 +308,7 @@ def event_line(event: Record, history: RunHistory) -> str | None:
         return f"attempt {number} started on {event.get('nodes') or event.get('host') or 'its nodes'} (job {job})"
     if kind == "restored":
         return f"attempt {number} resumed at step {event.get('step')}"
-    if kind == "signal" and event.get("step") is not None:  # the ranks' own; the batch shell's adds nothing
+    if kind == "signal" and event.get("step") is not None:  # the ranks' event; the batch program's event adds nothing
         return f"{event.get('name')} at step {event['step']}: all ranks stop together and save"
     if kind == "requeued":
         return _requeued(event, history)
@@ -320,11 +320,11 @@ def event_line(event: Record, history: RunHistory) -> str | None:
         return f"rehearsal: preempting job {job} at step {event.get('step')}, to see it come back"
     if kind == "trying":
         return f"trying {event.get('what')}"
-    if kind == "finished" and event.get("cause") is None:  # rank 0's; the batch script's comes right after
+    if kind == "finished" and event.get("cause") is None:  # rank 0's event; the batch script's event follows
         return f"finished at step {event.get('step')}"
     if kind == "stop-asked":
         return f"job {job} asked to save and stop"
-    if kind == "cancelled" and event.get("cause") is None:  # `clusterdp cancel`; the batch script's comes after
+    if kind == "cancelled" and event.get("cause") is None:  # `clusterdp cancel`; the batch script's event follows
         return f"cancelled job {job}" if job else "cancelled"
     return None
 
@@ -347,9 +347,9 @@ def _find(history: RunHistory, name: object) -> AttemptHistory | None:
 
 def _requeued(event: Record, history: RunHistory) -> str | None:
     attempt = _find(history, event.get("of") or event.get("attempt"))
-    word = str((attempt and attempt.cause) or event.get("cause"))  # what Slurm says counts more than a guess
+    word = str((attempt and attempt.cause) or event.get("cause"))  # Slurm's cause counts more than a guess
     cause = CAUSES.get(word, word)
-    if word == "done":  # the ranks have recorded it; Slurm requeued the job afterwards
+    if word == "done":  # Slurm requeued the job after the ranks had recorded `done`
         return None
     if attempt is not None and word in ("overtaken", "stopped"):
         return f"attempt {attempt.number} {ending_text(attempt)}"

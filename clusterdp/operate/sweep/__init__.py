@@ -1,6 +1,6 @@
-"""The verbs for a sweep as a whole. An element by itself is a run like any other.
+"""The verbs for a whole sweep. A single element is an ordinary run.
 
-elements  how each element stands, with one squeue for all
-results   which elements are best, by a metric
-watch     a sweep followed to its end, in one line of counts
+elements  the state of each element, with one squeue for all
+results   the elements ordered by a metric
+watch     `clusterdp watch` of a sweep, in one line of counts
 """

@@ -1,4 +1,4 @@
-"""How each element of a sweep stands: by its records, and by one squeue for all that have no ending on record."""
+"""SweepStatus: the state of each element of a sweep, by its records, and by one squeue for all without an ending."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WIDE = 24  # characters of one value
 
 @dataclass(frozen=True)
 class ElementStatus:
-    """The status of an element: its own values, and the state of its run."""
+    """The status of an element: the values of its params, and the state of its run."""
 
     number: int
     values: Mapping[str, Any]
@@ -39,16 +39,16 @@ class ElementStatus:
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """All elements, in order. `said`: why squeue could not be asked; empty if it could, or had not to be."""
+    """The status of all elements."""
 
     folder: SweepDir
     name: str
-    elements: Sequence[ElementStatus]
-    said: str = ""
+    elements: Sequence[ElementStatus]  # in order
+    said: str = ""  # the reason why squeue could not be asked; empty if it was asked, or not needed
 
 
 def sweep_meant(run: RunDir) -> SweepDir:
-    """The sweep that the run is, or of which it is an element. RunError if it is neither."""
+    """Returns the sweep of this folder, or the sweep that has it as an element. Raises RunError for a single run."""
     folder = SweepDir(run.path) if is_sweep(run.path) else sweep_of(run)
     if folder is None:
         raise RunError(f"{shown_path(run.path)}: is a single run. `clusterdp status` says how it stands.")
@@ -56,10 +56,10 @@ def sweep_meant(run: RunDir) -> SweepDir:
 
 
 def read_sweep(folder: SweepDir, ended: Mapping[int, ElementStatus] | None = None) -> SweepStatus:
-    """RunError if it is not a sweep. `ended`: elements that need not be read again."""
+    """Reads all elements. Raises RunError if `folder` is not a sweep. `ended`: elements that need not be read again."""
     ended = ended or {}
     name, rows = folder.read_table()
-    there = set(folder.numbers())  # some may have been removed
+    there = set(folder.numbers())  # elements may have been removed
     rows = {number: row for number, row in rows.items() if number in there}
     arrays = arrays_of(folder)
     histories = {}
@@ -85,8 +85,8 @@ def read_sweep(folder: SweepDir, ended: Mapping[int, ElementStatus] | None = Non
 
 
 def ask_for_all(histories: Sequence[RunHistory]) -> dict[str, SqueueRow] | None:
-    """Ask squeue once for the jobs of all these runs. None if there is no queue to ask: no Slurm here, or another
-    cluster's. SlurmError if squeue does not answer."""
+    """Asks squeue once for the jobs of all these runs. Returns None if no squeue here belongs to their cluster. Raises
+    SlurmError if squeue does not answer."""
     from clusterdp.slurm import commands
 
     jobs = dict.fromkeys(job.partition("_")[0] for history in histories for job in history.jobs)
@@ -97,8 +97,8 @@ def ask_for_all(histories: Sequence[RunHistory]) -> dict[str, SqueueRow] | None:
 
 
 def arrays_of(folder: SweepDir) -> list[tuple[int, int, str]]:
-    """(first element, how many, job) of each array that was submitted at first, by the sweep's own ledger."""
-    first: dict[int, tuple[int, int, str]] = {}  # later ones of the same elements have only some of them
+    """Returns (first element, number, job) of each array of the first submit, by the sweep's own ledger."""
+    first: dict[int, tuple[int, int, str]] = {}  # later arrays have only some elements of the first ones
     for event in read_events(folder.files):
         offset, size = integer(event.get("offset")), integer(event.get("size"))
         if event.get("event") == "submitted" and "job" in event and offset is not None and size is not None:
@@ -107,7 +107,7 @@ def arrays_of(folder: SweepDir) -> list[tuple[int, int, str]]:
 
 
 def with_job_of_array(history: RunHistory, number: int, arrays: Sequence[tuple[int, int, str]]) -> RunHistory:
-    """The history of that element, with its job if submit was killed before it had written that down for each."""
+    """Returns the history with the element's job, even if submit was killed before it recorded the job there."""
     if history.job is None:
         jobs = tuple(f"{job}_{number - offset}" for offset, size, job in arrays if offset <= number < offset + size)
         return replace(history, jobs=jobs)
@@ -115,7 +115,7 @@ def with_job_of_array(history: RunHistory, number: int, arrays: Sequence[tuple[i
 
 
 def values_table(rows: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """The values alone: what would run."""
+    """Returns the lines of a table of the values alone, before a submit."""
     keys = list(next(iter(rows.values()), {}))
     shown = list(rows.items())[:MANY]
     lines = table([("#", *short(keys)), *((str(n), *(_value(row[key]) for key in keys)) for n, row in shown)])
@@ -125,8 +125,8 @@ def values_table(rows: Mapping[int, Mapping[str, Any]]) -> list[str]:
 def status_table(
     elements: Sequence[ElementStatus], colour: Colour, metrics: Sequence[str] = (), width: int = sys.maxsize
 ) -> list[str]:
-    """A row for each element, in the order given. metrics: those that have a column. In a narrower terminal there are
-    fewer of them, then no steps, then fewer of the values."""
+    """Returns a row for each element, in the given order. metrics: columns for these. A narrow terminal shows fewer
+    metrics, then no steps, then fewer values."""
     if not elements:
         return []
     keys = list(elements[0].values)
@@ -140,7 +140,7 @@ def status_table(
         rows.append((str(each.number), *values, each.status.state.value, step, *measured))
     state = len(keys) + 1
     shown, first, rest = [*range(len(heads))], [*range(1, state)], [*range(state + 2, len(heads))]
-    gives_way = [*first[:1], *rest[:1], *first[1:], state + 1, *rest[1:]]  # the last first
+    gives_way = [*first[:1], *rest[:1], *first[1:], state + 1, *rest[1:]]  # the last is left out first
     while max(map(len, lines := table([[row[at] for at in shown] for row in rows]))) > width and gives_way:
         shown.remove(gives_way.pop())
     head, *lines = lines
@@ -148,14 +148,14 @@ def status_table(
 
 
 def counts(elements: Sequence[ElementStatus], colour: Colour) -> str:
-    """`3 waiting, 2 running, 34 done, 1 failed`."""
+    """Returns `3 waiting, 2 running, 34 done, 1 failed`, for example."""
     found = Counter(each.status.state for each in elements)
     words = [colour(state.colour, f"{found[state]} {state.value}") for state in RunState if found[state]]
     return ", ".join(words)
 
 
 def short(keys: Sequence[str]) -> list[str]:
-    """`lr` for `params.lr`, where no other key has that name."""
+    """Returns short names: `lr` for `params.lr`, if no other key would have this name."""
     last = [key.rpartition(".")[2] for key in keys]
     return [name if last.count(name) == 1 else key for key, name in zip(keys, last, strict=True)]
 
@@ -177,5 +177,5 @@ def _more(count: int) -> list[str]:
 
 
 def listed(elements: Sequence[ElementStatus]) -> str:
-    """`3, 7 and 12 more`."""
+    """Returns `3, 7 and 12 more`, for example."""
     return some_of([str(each.number) for each in elements])

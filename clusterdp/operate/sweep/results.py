@@ -1,4 +1,4 @@
-"""Which elements of a sweep are best, by the last value of a metric."""
+"""Ranking: the elements of a sweep ordered by the last value of a metric."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from clusterdp.operate.why import failure_words
 from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.wording import did_you_mean
 
-OTHERS = 2  # the rank of metrics that are neither of held-out data nor losses
+OTHERS = 2  # the rank of metrics other than losses and results on held-out data, see metric_rank()
 LOWER = re.compile(r"loss|err|perplexity|ppl|(^|_)(mse|mae|rmse|nll|bpc|wer|cer|fid|seconds|time)(_|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The elements, best first; those without the metric follow, by their number. `metric` is empty if none is
-    measured. `lower`: whether the lowest is best."""
+    """The elements, best first; elements without the metric follow, by number. `metric`: empty if no metric is on
+    record. `lower`: whether the lowest value is best."""
 
     metric: str
     lower: bool
@@ -35,7 +35,7 @@ class Ranking:
 
     @property
     def metrics(self) -> list[str]:
-        """The columns of a table: that one, and what else people look for."""
+        """The columns of a table: `metric`, and up to two others by metric_rank()."""
         others = [name for name in measured(self.elements) if name != self.metric and metric_rank(name) < OTHERS]
         return [self.metric, *others[:2]] if self.metric else []
 
@@ -46,9 +46,10 @@ class Ranking:
 
 
 def best_first(elements: Sequence[ElementStatus], metric: str = "", lower: bool | None = None) -> Ranking:
-    """metric: default: what most elements have measured of a test, an evaluation or a loss, in this order.
+    """Returns the ranking. metric: by default a result on held-out data, else a loss; the one that most elements have.
 
-    lower: default: by its name: losses and errors are best where they are lowest. RunError if no element has it.
+    lower: by default decided by the name: for losses and errors, the lowest is best. Raises RunError if no element has
+    the metric.
     """
     known = measured(elements)
     if metric and metric not in known:
@@ -68,9 +69,9 @@ def best_first(elements: Sequence[ElementStatus], metric: str = "", lower: bool 
 
 
 def sweep(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The table of a sweep, best first, by its folder or the id of its array: `pandas.DataFrame(clusterdp.sweep(run))`.
+    """Returns the table of a sweep, best first: `pandas.DataFrame(clusterdp.sweep(run))`.
 
-    RunError if there is no such sweep.
+    run: the sweep's folder, or the id of its array. Raises RunError if there is no such sweep.
     """
     from clusterdp.operate.find.find_run import find_run
 
@@ -78,12 +79,12 @@ def sweep(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def as_rows(elements: Sequence[ElementStatus]) -> list[dict[str, Any]]:
-    """A row for each element, for tables: its number, its values, its state, and the last value of each metric."""
+    """Returns a row for each element: its number, its values, its state, and the last value of each metric."""
     return [_row(element_data(each)) for each in elements]
 
 
 def element_data(each: ElementStatus) -> dict[str, Any]:
-    """The --json output for an element."""
+    """Returns the --json output for an element."""
     last = newest(each.history.attempts)
     return {
         "element": each.number,
@@ -106,12 +107,12 @@ def _row(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def columns(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The columns of all rows: some have measured more than others."""
+    """Returns the columns of all rows: some elements have more metrics than others."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def measured(elements: Sequence[ElementStatus]) -> list[str]:
-    """The names of all numbers that elements have measured, the likeliest to choose by first."""
+    """Returns the names of all metrics with numbers, by metric_rank(), then by the number of their elements."""
     found: dict[str, int] = {}
     for each in elements:
         for name, value in each.history.metrics.items():
@@ -125,7 +126,7 @@ def _remedy(metric: str, known: Sequence[str]) -> str:
 
 
 def reason_of(each: ElementStatus) -> str:
-    """The reason behind an element's state; for a failed one, the first failure of its ranks. Empty if nothing is."""
+    """Returns the reason of an element's state, with the first failure of its ranks if it failed. Empty if unknown."""
     history, status = each.history, each.status
     wanted = history.asked_to_stop or (history.last is not None and history.last.stopped_by_user)
     failed = status.state in NOT_DONE and not wanted
@@ -136,7 +137,7 @@ def reason_of(each: ElementStatus) -> str:
 def reason_lines(
     elements: Sequence[ElementStatus], colour: Colour, columns: int = sys.maxsize, *, of_all: bool = False
 ) -> list[str]:
-    """`failed  1, 5: the GPU's memory is full (rank 2 on n2)`. of_all: of those that wait, too."""
+    """Returns lines such as `failed  1, 5: the GPU's memory is full (rank 2 on n2)`. of_all: unfinished ones, too."""
     groups: dict[tuple[RunState, str], list[ElementStatus]] = {}
     for each in elements:
         if each.status.state in NOT_DONE or (of_all and not each.status.state.over):

@@ -1,4 +1,4 @@
-"""`clusterdp watch` of a sweep: one line of counts, until every element is over."""
+"""`clusterdp watch` of a sweep: shows one line of counts until every element is over."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STATES = {
     "failed": {RunState.FAILED, RunState.GAVE_UP, RunState.VANISHED},
     "stopped": {RunState.STOPPED},
     "cancelled": {RunState.CANCELLED},
-    "unsubmitted": {RunState.WAITING},  # of those without a job: sbatch has refused their array
+    "unsubmitted": {RunState.WAITING},  # elements without a job: sbatch has refused their array
 }
 
 
@@ -41,8 +41,8 @@ STATES = {
 class SweepPace:
     """Times in seconds."""
 
-    poll_s: float = 5.0  # between looks at the elements, each with one question to squeue; longer if a look takes long
-    settle_s: float = 6.0  # how long an end that only squeue knows of must last: its records may still come
+    poll_s: float = 5.0  # between two polls of all elements, each with one squeue; 5 times a poll's length if longer
+    settle_s: float = 6.0  # an end that only squeue has must last for this time: its records may still come
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
@@ -50,8 +50,8 @@ class SweepPace:
 def watch_sweep(
     folder: SweepDir, out: TextIO | None = None, *, pace: SweepPace | None = None, farewell: str | None = None
 ) -> int:
-    """Returns 0 if every element is done, the exit code of the first that is not, or 130 after Ctrl-C, which leaves the
-    jobs alone and prints `farewell`."""
+    """Returns 0 if every element is done, the exit code of the first other element, or 130 after Ctrl-C, which does not
+    end the jobs and prints `farewell`."""
     out = out or sys.stdout
     for number in [*folder.numbers()][:1]:
         refuse_copy(read_history(folder.element(number)), element=True)
@@ -69,7 +69,7 @@ def watch_sweep(
 def _follow(folder: SweepDir, out: TextIO, pace: SweepPace) -> SweepStatus:
     ended: dict[int, ElementStatus] = {}
     said, live, plain = "", is_terminal(out), Colour(io.StringIO())
-    since: dict[int, float] = {}  # since when an element has been over, maybe by squeue alone
+    since: dict[int, float] = {}  # the time since which an element is over, maybe by squeue alone
     while True:
         began = pace.clock()
         status = read_sweep(folder, ended)
@@ -82,7 +82,7 @@ def _follow(folder: SweepDir, out: TextIO, pace: SweepPace) -> SweepStatus:
         over = sum(each.status.state.over for each in status.elements)
         line = f"{over} of {len(status.elements)} over: {counts(status.elements, plain)}"
         line += f" ({status.said[:80]})" if status.said else ""
-        if live:  # one line that stays; the stream that cleans what others have written would take the escapes out
+        if live:  # one line that stays; CleanStream would remove its escape sequences
             line = printable(line)[: shutil.get_terminal_size().columns - 1]
             underlying(out).write(f"\r\x1b[K{line}")
         elif line != said:
@@ -97,8 +97,8 @@ def _follow(folder: SweepDir, out: TextIO, pace: SweepPace) -> SweepStatus:
 
 
 def _is_final(element: ElementStatus, lasted_s: float, pace: SweepPace) -> bool:
-    """Whether it need not be looked at again. `lasted_s`: how long its state has been an end."""
-    if element.history.job is None:  # sbatch has refused it
+    """Returns whether the element need not be read again. `lasted_s`: the time since which its state is an end."""
+    if element.history.job is None:  # sbatch has refused its array
         return True
     if element.history.state.over and element.history.closed:
         return True
@@ -106,7 +106,7 @@ def _is_final(element: ElementStatus, lasted_s: float, pace: SweepPace) -> bool:
 
 
 def summary(status: SweepStatus, colour: Colour) -> list[str]:
-    """How the sweep went, its best elements, and what to type next."""
+    """Returns lines with the counts, the best elements, and the next commands."""
     path = shown_path(status.folder.path)
     chosen = best_first(status.elements)
     lines = [f"{colour('bold', status.name)}  {counts(status.elements, colour)}"]
@@ -126,7 +126,7 @@ def summary(status: SweepStatus, colour: Colour) -> list[str]:
 
 
 def to_retry(status: SweepStatus, which: str) -> list[ElementStatus]:
-    """The elements in these states. RunError if a job of one is still ending; SlurmError if nobody can say."""
+    """Returns the elements in these states. Raises RunError if a job of one is still ending, SlurmError if unknown."""
     path = shown_path(status.folder.path)
     if status.said:
         raise SlurmError(f"{path}: {status.said}. So it is not known which of its jobs are over.")
@@ -141,5 +141,5 @@ def to_retry(status: SweepStatus, which: str) -> list[ElementStatus]:
 
 
 def with_own_script(elements: Sequence[ElementStatus]) -> list[ElementStatus]:
-    """Those that were resumed one by one before, maybe with other resources: they have a script of their own."""
+    """Returns the elements with their own script: they were resumed one by one, maybe with other resources."""
     return [each for each in elements if each.history.run.script.exists()]

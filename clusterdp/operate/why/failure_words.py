@@ -1,4 +1,4 @@
-"""A failure in words: for `clusterdp why`, and in one line for `status` and the end of a run."""
+"""A failure in words: for `clusterdp why`, and in one line for `status` and the end of `watch`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ BY = {
     "agent": ", by what torchrun says",
     "echo": ", whose log ended first; no rank has an error of its own",
 }
-# As Python says it, and as the C library's perror does.
+# The formats of Python and of the C library's perror()
 NOT_FOUND = re.compile(r"No such file or directory: '([^']+)'|([^\s:'\"]+)['\"]?: No such file or directory")
 
 
 def whose(failure: FirstFailure) -> str:
-    """`rank 2 on n2`, `the batch script`."""
+    """Returns `rank 2 on n2` or `the batch script`, for example."""
     if failure.evidence == "setup":
         return f"launch.setup on {failure.node}"
     if failure.rank is None:
@@ -36,20 +36,20 @@ def whose(failure: FirstFailure) -> str:
 
 
 def cause_line(failure: FirstFailure) -> str:
-    """`the GPU's memory is full (rank 2 on n2)`; empty if nothing is known."""
+    """Returns `the GPU's memory is full (rank 2 on n2)`, for example; empty if the cause is unknown."""
     cause = failure.known.cause if failure.known else shortened(failure.error)
     return f"{cause} ({whose(failure)})" if cause else ""
 
 
 def remedy(history: RunHistory, failure: FirstFailure) -> str:
-    """The remedy; empty for an unknown failure."""
+    """Returns the remedy; empty for an unknown failure."""
     if missed := left_out(history, failure):
         return missed
     return failure.known.remedy.replace("JOB", history.job or "JOB") if failure.known else ""
 
 
 def exit_words(code: int, failure: FirstFailure | None) -> str:
-    """`exit 1`; `rank 1: exit 3` where the code is another, of the ranks that srun ended because of that one."""
+    """Returns `exit 1`, or `rank 1: exit 3` if `code` is only the code of ranks that srun ended after that failure."""
     own = re.search(r"exit code ([0-9]+)", failure.said) if failure else None
     if failure and own and failure.rank is not None and int(own[1]) != code:
         return f"rank {failure.rank}: exit {own[1]}"
@@ -57,7 +57,7 @@ def exit_words(code: int, failure: FirstFailure | None) -> str:
 
 
 def facts(history: RunHistory, failure: FirstFailure) -> list[tuple[str, str]]:
-    """(key, words), without the log."""
+    """Returns pairs (key, words), without the log."""
     found = []
     if failure.rank is not None:
         number = next((a.number for a in history.attempts if a.name == failure.attempt), None)
@@ -84,7 +84,7 @@ def facts(history: RunHistory, failure: FirstFailure) -> list[tuple[str, str]]:
 
 
 def _failed_setup(history: RunHistory, failure: FirstFailure) -> list[str]:
-    """Lines of launch.setup that failed before the program was started."""
+    """Returns the lines of launch.setup that failed before the program's start."""
     try:
         return read_plain(history.run.attempt(failure.attempt).setup, 64 * 1024).decode(errors="replace").splitlines()
     except OSError:
@@ -97,13 +97,13 @@ def shortened(text: str) -> str:
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0-2, 5`."""
+    """Returns `rank 3` or `ranks 0-2, 5`, for example."""
     runs = ranges(ranks)
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(runs[:8])}" + (", ..." if len(runs) > 8 else "")
 
 
 def left_out(history: RunHistory, failure: FirstFailure) -> str | None:
-    """The remedy for a file that the snapshot left out, in one line; None if no such file is the cause."""
+    """Returns the remedy for a file that is missing in the snapshot, in one line; None for any other cause."""
     submit_dir = next((str(event["dir"]) for event in history.events if event.get("dir")), "")
     code = history.run.code.absolute()
     if not submit_dir or not code.is_dir():

@@ -1,17 +1,17 @@
-"""Which rank failed first, and what it says of that. The others only report that it is gone.
+"""FirstFailure: the rank that failed first, and its error. The other ranks only report that this rank is gone.
 
 The evidence, the strongest first:
 
-    hang    the report of a hang, for which clusterdp has ended the ranks
-    named   the ranks of clusterdp tell each other who failed; the first one notes its error in attempts/*/error
-    record  the batch program has found it at the attempt's end, and decided by it (batch/evidence.py)
-    srun    its first message is of a rank that a signal ended, or that left without a word while nobody has one
-    log     the earliest log that has an error of its own at its end, or before a flood of consequences
-    agent   what torchrun says of its ranks
-    srun    there are only consequences, and a later message of srun's is of a rank that a signal ended without a word
-    echo    there are only consequences: the earliest
+    hang    the report of a hang, after which clusterdp ended the ranks
+    named   clusterdp's ranks report the failed rank to each other; the first one writes its error to attempts/*/error
+    record  the batch program found the rank at the attempt's end, and decided by it (batch/evidence.py)
+    srun    its first message names a rank that a signal ended, or that exited silently while no log has an error
+    log     the earliest log with its own error at its end, or before many consequences
+    agent   the report of torchrun about its ranks
+    srun    all errors are consequences, and a later message names a silent rank that a signal ended
+    echo    all errors are consequences: the earliest log
     setup   no rank ran, because a line of launch.setup failed
-    batch   no rank ran: what the batch script printed
+    batch   no rank ran: the output of the batch script
 """
 
 from __future__ import annotations
@@ -53,37 +53,35 @@ if TYPE_CHECKING:
 
 # The report of clusterdp's ranks on the rank that failed first.
 NAMED = re.compile(rb"^clusterdp: .*another(?: rank's failure| failed): rank (\d{1,9}): ", re.MULTILINE)
-FEW = 64  # ranks whose logs are read, though it is known which of them was first
+FEW = 64  # ranks whose logs are read if the first failed rank is known
 FLOODS = 8  # logs that are read further back: 4 MiB at most
-# For these causes no rank is to blame: it was ended, and the lines of srun and slurmstepd on that are not errors.
+# Causes that are not the fault of a rank: the ranks were ended, and srun and slurmstepd print no errors about that.
 BLAMELESS = CAUSES.keys() - FAULTS - {"lost", "stopped", "unknown"}
-KILLED = ("killed", "loader-worker-died", "exit-code")  # what the kernel's out-of-memory killer looks like to others
+KILLED = ("killed", "loader-worker-died", "exit-code")  # signatures of a kill by the kernel's out-of-memory killer
 
 
 @dataclass(frozen=True)
 class FirstFailure:
-    """`log`: the file that says most. `rank`: whose log it is; None for the batch script's or an agent's. `said`:
-    srun's message of the rank. `error`: one line. `followed`: ranks that only report that another is gone. `unread`: of
-    how many ranks the log was not looked at."""
+    """The first failure of an attempt."""
 
-    rank: int | None
-    log: Path | None
+    rank: int | None  # the owner of `log`; None for the log of the batch script or of an agent
+    log: Path | None  # the most useful file
     lines: list[str]
-    said: str = ""
+    said: str = ""  # srun's message about the rank
     node: str = ""
     step: int | None = None
-    error: str = ""
+    error: str = ""  # one line
     known: Signature | None = None
     evidence: str = "batch"
-    followed: tuple[int, ...] = ()
-    behind: tuple[int, ...] = ()  # of a collective that timed out: those that have not reported it
+    followed: tuple[int, ...] = ()  # ranks that only report that another rank is gone
+    behind: tuple[int, ...] = ()  # ranks that did not report the time-out of a collective
     attempt: str = ""
-    unread: int = 0
+    unread: int = 0  # number of ranks whose logs were not read
 
 
 @dataclass(frozen=True)
 class ErrorNote:
-    """attempts/*/error: of the rank that failed first, as it saw it."""
+    """The file attempts/*/error, which the rank that failed first has written."""
 
     node: str = ""
     step: int | None = None
@@ -101,13 +99,13 @@ class ErrorNote:
 
     @property
     def usable(self) -> bool:
-        """It has a cause, and not what followed from the death of a rank that left no note."""
+        """Whether the note has a cause, and not only a consequence of another rank's failure."""
         found = known(self.error) if self.error else None
         return bool(self.error) and not (found is not None and found.consequence)
 
 
 def find_failure(history: RunHistory) -> FirstFailure:
-    """The failure of the newest attempt that ran anything; that of the batch script if none did."""
+    """Returns the failure of the newest attempt that ran a program, or the batch script's failure if none did."""
     last = _last_that_failed(history)
     batch = batch_log(history.run, history.job)
     if last is None or last.job != history.job:
@@ -117,7 +115,7 @@ def find_failure(history: RunHistory) -> FirstFailure:
         return _of_hang(attempt, hang)
     part = part_of_attempt(batch, last.name)
     agents = agent_logs(attempt.logs)
-    said = [] if agents else list(task_messages(part))  # under torchrun srun knows the agents alone
+    said = [] if agents else list(task_messages(part))  # with torchrun, srun knows only the agents
     note = ErrorNote.read(attempt)
     ranks = paths = rank_logs(attempt.logs)
     if note.usable and any(rank == note.rank for rank, _ in ranks):
@@ -149,7 +147,7 @@ def find_failure(history: RunHistory) -> FirstFailure:
 
 
 def recorded_failure(history: RunHistory) -> FirstFailure | None:
-    """The failure; None if the cause on record is Slurm's doing, the user's or a node's, and not a rank's."""
+    """Returns the failure; None if by the records, Slurm, the user or a node caused the end, and not a rank."""
     last = _last_that_failed(history)
     if last is not None and last.cause in BLAMELESS and _ran(history.run, last):
         return None
@@ -157,7 +155,7 @@ def recorded_failure(history: RunHistory) -> FirstFailure | None:
 
 
 def _last_that_failed(history: RunHistory) -> AttemptHistory | None:
-    """The newest attempt, without those that only looked at what the earlier ones came to."""
+    """Returns the newest attempt, without attempts that ended at once because of the earlier attempts' results."""
     heard = (attempt for attempt in reversed(history.attempts) if attempt.heard)
     return next((attempt for attempt in heard if not _only_looked(history.run, attempt)), history.last)
 
@@ -169,13 +167,13 @@ def _only_looked(run: RunDir, attempt: AttemptHistory) -> bool:
 
 
 def _ran(run: RunDir, attempt: AttemptHistory) -> bool:
-    """Whether the attempt started its program. An attempt that gives up may do so before or after that."""
+    """Returns whether the attempt started its program. An attempt may give up before or after that."""
     logs = run.attempt(attempt.name).logs
     return bool(rank_logs(logs) or agent_logs(logs))
 
 
 def _of_hang(attempt: Attempt, hang: Record) -> FirstFailure:
-    """The failure of the rank that was behind. The messages of srun only report how the ranks were ended."""
+    """Returns the failure of the rank that was behind. srun's messages only report how the ranks were ended."""
     ranks = [rank for each in _listed(hang.get("ranks")) if (rank := integer(each)) is not None and rank >= 0]
     try:
         with reading(attempt.hang) as file:
@@ -201,7 +199,7 @@ def _listed(value: object) -> list[object]:
 
 
 def _named(logs: Sequence[RankLog], note: ErrorNote) -> FirstFailure | None:
-    """By the ranks of clusterdp. A note of what followed from another's death names nobody."""
+    """Returns the failure that clusterdp's ranks report. A note about a consequence does not count."""
     by_rank = {log.rank: log for log in logs}
     if note.usable and note.rank in by_rank:
         return _of_log(by_rank[note.rank], "named", note.error)
@@ -210,7 +208,7 @@ def _named(logs: Sequence[RankLog], note: ErrorNote) -> FirstFailure | None:
     for rank in sorted(named & by_rank.keys()):
         log = by_rank[rank]
         if not log.echoes or log.own is not None:
-            # It may have said why in one line, which is not a traceback.
+            # The rank may have printed the reason in one line, without a traceback.
             return _of_log(log, "named", note.error if note.usable else "".join(log.excerpt()[-1:]))
     return None
 
@@ -222,8 +220,8 @@ def _recorded(logs: Sequence[RankLog], attempt: AttemptHistory) -> FirstFailure 
 
 
 def _by_srun(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> FirstFailure | None:
-    """srun's first message is of a rank whose log has no word of it: it was killed, crashed in C, or just left. A rank
-    that just left may have done so because another has failed: an error in any log counts more."""
+    """Returns the failure if srun's first message names a rank whose log has no error: the rank was killed, crashed in
+    C, or just exited. If it just exited, another rank's failure may be the reason: an error in any log counts more."""
     if not said:
         return None
     first = said[0]
@@ -235,12 +233,12 @@ def _by_srun(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> FirstFailu
 
 
 def _by_log(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> FirstFailure | None:
-    """The earliest of those that have an error of their own. If there is none, further back in the logs that end in
-    consequences, in srun's order."""
+    """Returns the earliest failure among logs with their own error. If there is none, logs that end in consequences are
+    read further back, in srun's order."""
     order = {rank: at for at, message in reversed(list(enumerate(said))) for rank in message.ranks}
 
     def place(log: RankLog) -> tuple[bool, float, int, int]:
-        # After a flood nobody knows when the error was.
+        # The time of an error before many consequences is unknown.
         return (log.echoes, log.written if not log.echoes else 0.0, order.get(log.rank, len(said)), log.rank)
 
     own = [log for log in logs if log.own is not None]
@@ -251,7 +249,7 @@ def _by_log(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> FirstFailur
 
 
 def _by_agent(paths: Sequence[tuple[int, Path]], logs: Sequence[RankLog]) -> FirstFailure | None:
-    """The failure that torchrun's agents report for their ranks."""
+    """Returns the failure that torchrun's agents report for their ranks."""
     agents = [read_log(node, log, 64 * 1024) for node, log in paths]
     by_rank = {log.rank: log for log in logs}
     for agent in agents:
@@ -263,11 +261,11 @@ def _by_agent(paths: Sequence[tuple[int, Path]], logs: Sequence[RankLog]) -> Fir
 
 
 def _by_echo(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> FirstFailure | None:
-    """Each rank reports that another is gone, save one that a signal has ended; or none reports anything."""
+    """Returns a silent rank that a signal ended, else the earliest consequence; without any, the first rank of srun."""
     if echoes := [log for log in logs if log.echoes]:
         by_signal = (each for each in said if not each.said.startswith("Exited"))
         for message, each in itertools.product(by_signal, logs):
-            if each.silent and each.rank in message.ranks:  # a survivor ended earlier, of its lost connection
+            if each.silent and each.rank in message.ranks:  # another rank lost its connection, and ended earlier
                 return replace(_of_log(each, "srun", message.line), said=message.said)
         return _of_log(min(echoes, key=lambda log: (log.written, log.rank)), "echo")
     first = said[0].ranks if said else ()
@@ -276,7 +274,7 @@ def _by_echo(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> FirstFailu
 
 
 def _of_log(log: RankLog, evidence: str, told: str = "") -> FirstFailure:
-    """`told`: the error, as another than this log has it."""
+    """Returns the failure of a log. `told`: the error from another source."""
     own = log.own
     if own is None and evidence == "echo":
         own = next(errors(log.text), None)
@@ -290,7 +288,7 @@ def _of_log(log: RankLog, evidence: str, told: str = "") -> FirstFailure:
 
 
 def _of_setup(batch: Path, note: ErrorNote) -> FirstFailure | None:
-    """A line of launch.setup that ended the attempt: no rank was started."""
+    """Returns the failure if a line of launch.setup ended the attempt before a rank started."""
     signature = known(note.error)
     if signature is not BY_NAME["setup"]:
         return None
@@ -313,8 +311,8 @@ def _of_batch(batch: Path, part: str, attempt: str) -> FirstFailure:
 
 
 def _with_memory(found: FirstFailure, part: str) -> FirstFailure:
-    """The failure as out of memory, if the kernel has killed in that attempt and the rank was killed or lost a loader
-    worker."""
+    """Returns the failure as out of memory, if the kernel killed a process in that attempt, and the rank was killed or
+    lost a loader worker."""
     notice = OUT_OF_MEMORY.search(part)
     if notice is None or not (found.known is None or found.known.consequence or found.known.name in KILLED):
         return found
@@ -332,7 +330,7 @@ def _node_of(rank: int, note: ErrorNote, said: Sequence[TaskMessage]) -> str:
 
 
 def _by_blocks(history: RunHistory, attempt: AttemptHistory, rank: int, ranks: int) -> str:
-    """The node of a rank as Slurm deals them out by default: in blocks. Empty if the job asks for another way."""
+    """Returns the node of a rank by Slurm's default distribution in blocks. Empty if the job asks for another."""
     from clusterdp.slurm.hostlist import expand
 
     try:

@@ -1,4 +1,4 @@
-"""Finding errors in the end of a log, and known ones among them."""
+"""errors(), known(), read_log(): find errors, and known ones among them, in the end of a log."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from clusterdp.rundir.tail import end_of, last_bytes
 
 AFTER = 8  # lines after the line of an error that belong to it
 MOST_AFTER = 40  # lines that a program prints as it ends
-BEFORE = 12  # lines before a traceback in which its cause may stand: a failed assertion of a CUDA kernel, a dead worker
-LONGEST = 2000  # characters of a line that are looked at
-# The labels that torch and torchrun put before a line: `[rank0]: `, `[default0]:`.
+BEFORE = 12  # lines before a traceback that may have its cause: a failed assertion of a CUDA kernel, a dead worker
+LONGEST = 2000  # characters of a line that are searched
+# The labels that torch and torchrun print before a line: `[rank0]: `, `[default0]:`
 PREFIX = re.compile(r"(?:\[(?:rank|default)\d+\]:\s?)+")
 TRACEBACK = re.compile(rb"(?:\[(?:rank|default)\d+\]:\s?)*(?:Original )?Traceback \(most recent call last\)")
 INDENTED = re.compile(rb"(?:\[(?:rank|default)\d+\]:\s?)*[ \t]")
 STACK = re.compile(rb"(?:\[(?:rank|default)\d+\]:\s?)*(?:[ \t]|frame #|Thread 0x|Current thread 0x)")
 CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
-# The last line of a traceback, or a line that says of itself that it is an error.
+# The last line of a traceback, or a line that is marked as an error
 ERROR = re.compile(
     r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Failure|Exit)(?::|$)|Fatal Python error|"
     r"(?:.{0,80}\s)?(?:[Ff]atal|FATAL|[Ee]rror|ERROR)(?:\]|:)\s"
 )
-DIGITS = b"0123456789abcdefx"  # of numbers and addresses
-# The last line of an error in a rank's log has one of these, and few other lines have. Each costs 2 us a log: what a
-# shell or the system says is looked for in the last lines alone.
+DIGITS = b"0123456789abcdefx"  # characters of numbers and addresses
+# The last line of an error in a rank's log has one of these words, and few other lines have. Each word costs 2 us a
+# log: words of a shell or the system are searched for only in the last lines.
 HINTS = (b"rror", b"ERROR", b"xception", b"terminate called", b"another", b"Traceback")
 LAST_HINTS = (b"illed", b"not found", b"No such file", b"denied", b"fault", b"Interrupt", b"FATAL")
 LAST = 1024  # bytes
-SLURMS_HINTS = (b"srun:", b"slurmstepd:", *LAST_HINTS, *HINTS)  # in the log of the batch script
-EARLIER_HINTS = (b"ssertion", b"imeout", *LAST_HINTS, *HINTS)  # in the lines before an error
-# The end of an attempt's part of a log, to which Slurm appends the next one's.
+SLURMS_HINTS = (b"srun:", b"slurmstepd:", *LAST_HINTS, *HINTS)  # for the log of the batch script
+EARLIER_HINTS = (b"ssertion", b"imeout", *LAST_HINTS, *HINTS)  # for the lines before an error
+# The end of an attempt's part of a log. Slurm appends the next attempt's part.
 NEXT_ATTEMPT = re.compile(r"\*\*\* JOB \S+ ON \S+ CANCELLED AT \S+ DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)")
 ENDED = re.compile(r"clusterdp: .* with exit code \d+.* see \S*/attempts/([^/\s]+)/logs")
 OUT_OF_MEMORY = re.compile(r"slurmstepd: error: .*(?:oom[-_]kill event|exceeded (?:virtual )?memory limit).*")
-# The report of torchrun's agent on the rank of its node that failed first.
+# The report of torchrun's agent about the rank of its node that failed first
 ROOT_CAUSE = re.compile(
     r"Root Cause \(first observed failure\):.*?\n\s*time\s*: (\S+)\s*\n\s*host\s*: (\S+)\s*\n"
     r"\s*rank\s*: (\d{1,9})[^\n]*\n"
@@ -50,17 +50,17 @@ ROOT_CAUSE = re.compile(
     re.DOTALL,
 )
 LOOK = 8 * 1024  # bytes of the end of each log
-FURTHER = 512 * 1024  # bytes of a log that ends in a flood of consequences
-MOST_LINES = 15  # of an error that are shown
+FURTHER = 512 * 1024  # bytes of the end of a log that ends in many consequences
+MOST_LINES = 15  # lines of an error that are shown
 
 
 @dataclass(frozen=True)
 class LogError:
-    """An error in a log. `at`: its line among those that were looked at."""
+    """An error in a log."""
 
-    line: str  # its last line: `ValueError: the loss is nan`
-    at: int
-    begins: int  # the line where its traceback begins; `at` if it has none
+    line: str  # the text of its last line: `ValueError: the loss is nan`
+    at: int  # the index of this line in the searched text
+    begins: int  # the index of the line where its traceback begins; `at` if it has none
     known: Signature | None
 
     @property
@@ -70,7 +70,7 @@ class LogError:
 
 @lru_cache(maxsize=4096)
 def known(text: str) -> Signature | None:
-    """The signature of an error: by its first line, and if that says little by the few lines after it."""
+    """Returns the signature of an error by its first line; if that has none or a vague one, by all lines."""
     first, _, rest = text.partition("\n")
     vague = None
     for signature in SIGNATURES:
@@ -80,15 +80,15 @@ def known(text: str) -> Signature | None:
             vague = vague or signature
     if rest:
         for signature in SIGNATURES:
-            # The lines after an error may be of what followed from it.
+            # The lines after an error may belong to its consequence.
             if not signature.consequence and not signature.vague and signature.regex.search(text):
                 return signature
     return vague
 
 
 def errors(text: bytes, hints: Sequence[bytes] = HINTS) -> Iterator[LogError]:
-    """The errors in the lines of a text, the last one first. Chained exceptions yield one: a known one, or the last.
-    Consequences that differ in their numbers alone yield one."""
+    """Yields the errors in a text, the last one first. Chained exceptions yield one error: a known one, or the last.
+    Consequences that differ only in their numbers yield one error."""
     last = text[-LAST:]
     above = text.count(b"\n", 0, len(text) - len(last))
     suspects = sorted({*_suspects(text, hints), *(above + at for at in _suspects(last, LAST_HINTS))}, reverse=True)
@@ -107,14 +107,15 @@ def errors(text: bytes, hints: Sequence[bytes] = HINTS) -> Iterator[LogError]:
 
 
 def went_on(lines: Sequence[bytes], error: LogError) -> bool:
-    """Whether the program printed so much after an error that it must have gone on. Lines of a stack do not count."""
+    """Returns whether the program printed so much after an error that it must have continued. Lines of a stack do not
+    count."""
     after = lines[error.at + 1 :]
     return sum(1 for line in after if line and not STACK.match(line)) > MOST_AFTER
 
 
 def _suspects(text: bytes, hints: Sequence[bytes]) -> set[int]:
-    """The numbers of the lines that have a hint. To search all of the text for each hint takes a tenth of the time of a
-    look at each line."""
+    """Returns the indices of the lines that have a hint. A search of the whole text for each hint takes a tenth of the
+    time of a loop over lines."""
     found = set()
     for hint in hints:
         line, counted = 0, 0
@@ -130,10 +131,10 @@ def _suspects(text: bytes, hints: Sequence[bytes]) -> set[int]:
 
 
 def _error_at(lines: Sequence[bytes], at: int) -> LogError | None:
-    if TRACEBACK.match(lines[at]):  # of an exception whose name does not say so
+    if TRACEBACK.match(lines[at]):  # for an exception whose name has none of the hints
         after = (i for i in range(at + 1, len(lines)) if lines[i].strip() and not INDENTED.match(lines[i]))
         if (last := next(after, None)) is None:
-            return None  # the rank was ended as it printed this
+            return None  # the rank was ended while it printed this
         at = last
         line, signature = _bare(lines[at]), known(_with_rest(lines, at))
     else:
@@ -144,7 +145,7 @@ def _error_at(lines: Sequence[bytes], at: int) -> LogError | None:
     error = LogError(line, at, begins, signature)
     if error.consequence:
         return error
-    # The cause stands before it, and a known cause means more than the error that followed.
+    # The cause may stand before the error. A known cause counts more than the error after it.
     for earlier in range(max(0, begins - BEFORE if begins < at else at - BEFORE), at):
         if not any(hint in lines[earlier] for hint in EARLIER_HINTS):
             continue
@@ -160,8 +161,8 @@ def _error_at(lines: Sequence[bytes], at: int) -> LogError | None:
 
 
 def _from_the_first(lines: Sequence[bytes], error: LogError) -> LogError:
-    """The same failure from where it was first reported: C++ reports once more, at the end, what the traceback has, and
-    before that the kernel has named the check that failed."""
+    """Returns the first report of the same failure: C++ repeats the traceback's error at the end, and the CUDA kernel
+    prints the failed assertion before the traceback."""
     for earlier in range(error.begins - 1, max(-1, error.begins - BEFORE - 1), -1):
         if (
             any(hint in lines[earlier] for hint in EARLIER_HINTS)
@@ -175,7 +176,7 @@ def _from_the_first(lines: Sequence[bytes], error: LogError) -> LogError:
 
 
 def _with_rest(lines: Sequence[bytes], at: int) -> str:
-    """The line and what belongs to it: no further than the next error or traceback."""
+    """Returns the line and the lines that belong to it, up to the next error or traceback."""
     taken = [_bare(lines[at])]
     for line in lines[at + 1 : at + 1 + AFTER]:
         bare = _bare(line)
@@ -186,7 +187,7 @@ def _with_rest(lines: Sequence[bytes], at: int) -> str:
 
 
 def _beginning(lines: Sequence[bytes], at: int, most: int = 200) -> int:
-    """The line where the traceback begins that ends at this one, or the first of those that it is chained to."""
+    """Returns the index where the traceback that ends at line `at` begins, or the first traceback of its chain."""
     begins = at
     for i in range(at - 1, max(-1, at - most), -1):
         if TRACEBACK.match(lines[i]):
@@ -194,7 +195,7 @@ def _beginning(lines: Sequence[bytes], at: int, most: int = 200) -> int:
             if not any(text in each for each in lines[max(0, i - 3) : i] for text in CHAINED):
                 break
         elif begins == at and not INDENTED.match(lines[i]):
-            break  # a line of other output: there is no traceback
+            break  # other output: the error has no traceback
     return begins
 
 
@@ -205,17 +206,17 @@ def _bare(line: bytes) -> str:
 
 @dataclass(frozen=True)
 class TaskMessage:
-    """`line`: the whole of it; `said`: `Exited with exit code 1`, `Segmentation fault (core dumped)`, ..."""
+    """A message of srun or torchrun about the end of ranks."""
 
     nodes: str
     ranks: tuple[int, ...]
-    said: str
-    line: str
+    said: str  # `Exited with exit code 1`, `Segmentation fault (core dumped)`, ...
+    line: str  # the whole message
 
 
 def part_of_attempt(batch: Path, attempt: str) -> str:
-    """The part of an attempt in the batch script's log, as far as its last 64 KiB have it: up to the words on its end,
-    or else the newest part in which srun reports a rank."""
+    """Returns the part of an attempt in the last 64 KiB of the batch script's log: the part that ends in the line about
+    the attempt's end, else the newest part in which srun reports a rank."""
     parts: list[list[str]] = [[]]
     for line in last_bytes(batch).decode(errors="replace").splitlines():
         parts[-1].append(line)
@@ -229,13 +230,13 @@ def part_of_attempt(batch: Path, attempt: str) -> str:
 
 
 def task_messages(text: str) -> Iterator[TaskMessage]:
-    """In the order in which the ranks ended."""
+    """Yields the messages in the order in which the ranks ended."""
     for match in TASKS_ENDED.finditer(text):
         yield TaskMessage(match[1], _ranks(match[2]), match[3].strip(), match[0])
 
 
 def _ranks(listed: str, most: int = 100_000) -> tuple[int, ...]:
-    """`0-2,5` -> 0, 1, 2, 5."""
+    """Returns (0, 1, 2, 5) for `0-2,5`."""
     found: list[int] = []
     for first, last in re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", listed):
         found += range(int(first), min(int(last or first) + 1, int(first) + most))
@@ -243,8 +244,8 @@ def _ranks(listed: str, most: int = 100_000) -> tuple[int, ...]:
 
 
 def root_causes(text: str) -> list[TaskMessage]:
-    """The root causes in the output of torchrun's agent: the rank of its node that failed first. A rank that was ended
-    on purpose is not a cause."""
+    """Returns the root causes in the output of torchrun's agent: the first failed rank of its node. A rank that was
+    ended by SIGTERM is not a cause."""
     found = []
     for _, host, rank, code, said in ROOT_CAUSE.findall(text):
         if code != "-15":
@@ -255,18 +256,16 @@ def root_causes(text: str) -> list[TaskMessage]:
 
 @dataclass(frozen=True)
 class RankLog:
-    """The end of what a rank printed, and the error in it. A log may have any size: 8 KiB of its end are read, and
-    further back only where they are nothing but consequences.
-
-    `own`: the last error that is not a consequence of another rank's. `echoes`: whether there is a consequence."""
+    """The end of a rank's log, and the error in it. A log may have any size: only the last 8 KiB are read, and more if
+    all errors in these are consequences."""
 
     rank: int
     path: Path
-    written: float  # when last
+    written: float  # time of the last write
     size: int
-    text: bytes  # the end of it
-    own: LogError | None
-    echoes: bool
+    text: bytes  # the end of the log
+    own: LogError | None  # the last error that is not a consequence of another rank's failure
+    echoes: bool  # the text has a consequence
 
     @cached_property
     def lines(self) -> list[bytes]:
@@ -274,11 +273,11 @@ class RankLog:
 
     @property
     def silent(self) -> bool:
-        """It says nothing of any error."""
+        """Whether the text has no error."""
         return self.own is None and not self.echoes
 
     def excerpt(self) -> list[str]:
-        """The lines of the error; the last lines if there is none. None of a log that is empty."""
+        """Returns the lines of the error, or the last lines if there is no error; an empty list for an empty log."""
         if not self.text:
             return []
         if self.own is None:
@@ -295,7 +294,7 @@ def _decoded(lines: Sequence[bytes]) -> list[str]:
 
 
 def read_log(rank: int, path: Path, look: int = LOOK) -> RankLog:
-    """A log that is missing, or no file, is empty."""
+    """Reads the end of a log. A log that is missing, or not a file, counts as empty."""
     try:
         with reading(path) as file:
             stat = os.fstat(file.fileno())
@@ -312,5 +311,5 @@ def read_log(rank: int, path: Path, look: int = LOOK) -> RankLog:
 
 
 def looked_further(log: RankLog) -> RankLog:
-    """The same log, read as far back as a flood of consequences may reach."""
+    """Returns the same log, with FURTHER bytes read if the text has only consequences."""
     return read_log(log.rank, log.path, FURTHER) if log.size > LOOK and log.own is None and log.echoes else log

@@ -1,4 +1,4 @@
-"""`clusterdp why`: why a run waits, failed, or is over, printed or as JSON."""
+"""`clusterdp why`: prints why a run waits, failed, or is over, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def as_text(found: Explanation, colour: Colour, columns: int = ENDLESS) -> list[
         lines += ["", *_log_lines(found.failure, colour)]
         if (behind := found.failure.behind) and found.failure.evidence != "hang":
             lines.append(f"  that of rank {behind[0]}: {_logs_of(history, behind[0])}")
-        elif rank := found.failure.rank:  # rank 0's is the default
+        elif rank := found.failure.rank:  # `clusterdp logs` shows rank 0 by default
             what = "what it printed" if found.failure.evidence == "hang" else "all of it"
             lines.append(f"  {what}: {_logs_of(history, rank)}")
     return [*lines, "", *next_command_lines(history, state, colour, columns, but="why")]
@@ -68,7 +68,7 @@ def _logs_of(history: RunHistory, rank: int) -> str:
 
 
 def _log_lines(failure: FirstFailure, colour: Colour) -> list[str]:
-    """The lines of the log that say most."""
+    """Returns the most useful lines of the log."""
     if failure.log is None:
         return ["No log was written."]
     lines = [f"{shown_path(failure.log)}:"]
@@ -77,7 +77,7 @@ def _log_lines(failure: FirstFailure, colour: Colour) -> list[str]:
 
 
 def as_data(found: Explanation) -> dict[str, Any]:
-    """As in json.schema.json. Unknown values are null."""
+    """Returns the values for --json, see json.schema.json. Unknown values are None."""
     history, status, request, failure = found.history, found.status, found.request, found.failure
     reason = status.row.reason if status.row and status.row.state in WAITS else None
     known = explain(reason) if reason else None
@@ -124,15 +124,14 @@ def as_data(found: Explanation) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Explanation:
-    """`facts`: (key, words), the most important first. `failure`: of a run that failed, or of the last attempt of one
-    that waits. `request`, `smaller`: of a pending job."""
+    """The answer of `clusterdp why`."""
 
     history: RunHistory
     status: RunStatus
-    facts: list[tuple[str, str]] = field(default_factory=list)
-    failure: FirstFailure | None = None
-    request: Request | None = None
-    smaller: str = ""
+    facts: list[tuple[str, str]] = field(default_factory=list)  # (key, words), the most important first
+    failure: FirstFailure | None = None  # the failure of a failed run, or of a waiting run's last attempt
+    request: Request | None = None  # the request of a pending job
+    smaller: str = ""  # a smaller request for a pending job, see smaller()
 
 
 def explanation(history: RunHistory, status: RunStatus, now: float) -> Explanation:
@@ -235,7 +234,7 @@ def _how_it_ended(history: RunHistory, status: RunStatus, now: float, failure: F
 
 
 def _of_another(history: RunHistory) -> list[tuple[str, str]]:
-    """squeue hides the jobs of other users at some sites (PrivateData)."""
+    """Returns a note if the run is another user's: at some sites, squeue hides other users' jobs (PrivateData)."""
     try:
         owner = history.run.path.stat().st_uid
         name = pwd.getpwuid(owner).pw_name
@@ -246,7 +245,7 @@ def _of_another(history: RunHistory) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Request:
-    """The request of the job. CPUs, memory and GPUs are those of all nodes together."""
+    """The request of a job. CPUs, memory and GPUs are sums over all nodes."""
 
     partition: str = ""
     nodes: int = 0
@@ -255,12 +254,12 @@ class Request:
     gpus: int = 0
     time: str = ""
     features: str = ""
-    tied: bool = False  # to named nodes, or to a reservation
+    tied: bool = False  # the job needs named nodes or a reservation
     start: float | None = None  # Slurm's estimate, or the earliest time
 
     @classmethod
     def read(cls, job: Mapping[str, str]) -> Request:
-        """The request in the output of `scontrol show job`; a missing field is empty."""
+        """Returns the request in the output of `scontrol show job`; a missing field is empty."""
         tres = dict(each.split("=", 1) for each in job.get("ReqTRES", job.get("TRES", "")).split(",") if "=" in each)
         features = job.get("Features", "(null)")
         none = ("(null)", "")
@@ -277,13 +276,13 @@ class Request:
         )
 
     def in_words(self) -> str:
-        """`4 nodes, 32 CPUs, 32 GPUs, 4:00:00`."""
+        """Returns `4 nodes, 32 CPUs, 32 GPUs, 4:00:00 of time`, for example."""
         words = [counted(self.nodes, "node"), counted(self.cpus, "CPU")]
         words += [counted(self.gpus, "GPU")] if self.gpus else []
         return ", ".join([*words, *([f"{self.time} of time"] if self.time else [])])
 
     def fits(self, group: NodeGroup) -> bool:
-        """Whether a node of the group has what the job asks of each of its nodes."""
+        """Returns whether a node of the group has the CPUs, memory, GPUs and features for the job."""
         each = self.nodes or 1
         return (
             group.cpus * each >= self.cpus
@@ -294,7 +293,7 @@ class Request:
 
 
 def read_request(job: str) -> Request | None:
-    """None if scontrol does not know the job, or does not answer."""
+    """Returns the request; None if scontrol does not know the job, or does not answer."""
     from clusterdp.slurm import commands
 
     try:
@@ -304,7 +303,7 @@ def read_request(job: str) -> Request | None:
 
 
 def smaller(request: Request, reason: str) -> str:
-    """Which smaller request would fit, by sinfo; empty if none is known to."""
+    """Returns a smaller request that would fit, by sinfo; empty if none is known."""
     from clusterdp.slurm import commands
 
     key = reason.split(",")[0].strip("()")

@@ -1,4 +1,4 @@
-"""Signature: what a known failure looks like in a log."""
+"""Signature: the pattern of a known failure in a log, with its cause and remedy."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Signature:
-    """`pattern` is searched for in the line of an error, and then in the few lines after it. `consequence`: a rank that
-    says so most likely only reports that another one has failed."""
+    """A known failure."""
 
     name: str
-    pattern: str
+    pattern: str  # is searched for in the line of an error, and then in the few lines after it
     cause: str  # in words, as after "cause:"; no full stop
-    remedy: str  # what to do, as one or two sentences
-    example: str  # of a real output; the tests find the signature by it
-    consequence: bool = False
-    vague: bool = False  # what the lines after it say counts more
-    precedes: bool = False  # it is printed before the traceback of what follows from it
+    remedy: str  # one or two sentences
+    example: str  # a line or two of a real output, which the tests use
+    consequence: bool = False  # the rank most likely only reports that another rank has failed
+    vague: bool = False  # a match in the following lines counts more
+    precedes: bool = False  # the line is printed before the traceback of its consequence
 
     @cached_property
     def regex(self) -> re.Pattern[str]:

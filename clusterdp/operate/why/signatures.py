@@ -1,7 +1,7 @@
-"""The failures that `clusterdp why` knows: a table. The first that matches counts: what is more special stands first.
+"""The table of failures that `clusterdp why` knows. The first match counts: more special signatures stand first.
 
-To add one, give it a line or two of a real output as its example. The tests check that each example is found by its own
-signature and by none before it. `pattern` is a regular expression of Python's, searched for in one line at first.
+A new signature needs a line or two of a real output as its example. The tests check that each example is found by its
+own signature and by none before it. `pattern` is a Python regular expression; one line is searched first.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ MORE_MEMORY = (
     "Ask for more with resources.mem, or use less: fewer num_workers, smaller prefetch_factor, data that is not "
     "copied into each worker."
 )
-# The shell that reports it: bash by its own name, or by that of the text that the script has a rank run.
+# The name of the shell that prints an error: bash's own name, or the name of the script text that a rank runs
 SHELL = r"(?:bash|sh|task|agent|worker|/\S+)"
 WORDS_OF_A_SHELL = r"cd|source|\.|export|set|unset|ulimit|umask|module|exec|eval|alias|trap|if|for|while|conda|ml"
 SIGNATURES = (
-    # --- what a rank says because another has failed, by a name that nothing else has
+    # --- messages after another rank's failure, with unmistakable words
     Signature(
         "another-rank",
         r"^clusterdp: .*another(?: rank's failure| failed): rank \d+: |^clusterdp: .*: rank 0 is gone",
@@ -496,7 +496,7 @@ SIGNATURES = (
         "Compare the labels with the number of classes, and the tokens with the vocabulary.",
         "IndexError: Target 7 is out of bounds.",
     ),
-    # --- how a process ended
+    # --- the end of a process
     Signature(
         "illegal-instruction",
         r"Illegal instruction",
@@ -562,7 +562,7 @@ SIGNATURES = (
         "The end of its log says how far it came. Look for sys.exit() and os._exit() in the program.",
         "srun: error: n1: task 1: Exited with exit code 3",
     ),
-    # --- the rest of what a rank says because another has failed; a time-out of the store is one of these, too
+    # --- other messages after another rank's failure, such as a time-out of the store
     Signature(
         "connection-lost",
         r"Connection (?:closed|reset) by peer|Connection refused|Broken pipe|Connection was likely closed|"

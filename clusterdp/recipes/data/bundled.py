@@ -1,4 +1,4 @@
-"""Tables that ship with scikit-learn, read from the files in its folder: importing it would load scipy too."""
+"""Tables that ship with scikit-learn, read from the files in its folder: its import would load scipy, too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clusterdp.errors import ConfigError
 
 
 def table(name: str, delimiter: str | None = ",") -> torch.Tensor:
-    """name: of a file in sklearn/datasets/data, such as digits.csv.gz. Rows of float32."""
+    """Returns the rows of a file in sklearn/datasets/data, such as digits.csv.gz, in float32."""
     package = find_spec("sklearn")
     if package is None or package.origin is None:
         raise ConfigError(f"{name}: scikit-learn, which has it, is not installed. pip install 'clusterdp[demo]'.")
@@ -24,9 +24,8 @@ def table(name: str, delimiter: str | None = ",") -> torch.Tensor:
 
 
 def diabetes() -> tuple[torch.Tensor, torch.Tensor]:
-    """442 people: ten measurements (age, sex, bmi, blood pressure, six of the serum), and how their disease went on.
-
-    Both are standardised. Efron et al., Least Angle Regression, 2004.
+    """Returns (features, target) of 442 people: ten measurements (age, sex, bmi, blood pressure, six of the serum), and
+    the progress of their disease. Both are standardised. Efron et al., Least Angle Regression, 2004.
     """
     features, target = table("diabetes_data_raw.csv.gz", None), table("diabetes_target.csv.gz", None)
     return (features - features.mean(0)) / features.std(0), (target - target.mean()) / target.std()

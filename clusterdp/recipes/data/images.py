@@ -1,4 +1,4 @@
-"""Images as LeNet takes them: bytes of 32 x 32 pixels, of whichever set the config names."""
+"""Images as input of LeNet: bytes of 32 x 32 pixels, from the data set that the config names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Images:
 
 
 def load(kind: str, path: str | Path | None = None) -> Images:
-    """kind: digits, which is at hand; or mnist, cifar10 or folder, whose files lie at `path`."""
+    """Returns the data set. kind: digits, which needs no files; or mnist, cifar10 or folder, with files at `path`."""
     if kind not in KINDS:
         raise ConfigError(f"params.data: {kind!r} is not known. Use one of {', '.join(KINDS)}.")
     if kind == "digits":
@@ -59,7 +59,7 @@ def load(kind: str, path: str | Path | None = None) -> Images:
 
 
 def _framed(images: torch.Tensor, labels: torch.Tensor) -> TensorDataset:
-    """MNIST's 28 x 28 in the middle of a dark frame, as LeCun did."""
+    """Returns MNIST's 28 x 28 pixels in the middle of a dark frame, as LeCun did."""
     sides = [(SIZE - images.shape[2]) // 2, (SIZE - images.shape[1]) // 2]
     if images.shape[1:] != (SIZE - 2 * sides[1], SIZE - 2 * sides[0]) or min(sides) < 0 or int(labels.max()) > 9:
         raise ConfigError(
@@ -70,7 +70,7 @@ def _framed(images: torch.Tensor, labels: torch.Tensor) -> TensorDataset:
 
 
 def _digits() -> Images:
-    """scikit-learn's 8 x 8 pixels of 0 to 16, four times as large."""
+    """Returns scikit-learn's 8 x 8 pixels of 0 to 16, four times as wide and as high."""
     from clusterdp.recipes.digits import load_digits
 
     parts = []
@@ -86,10 +86,10 @@ def _set(images: torch.Tensor, labels: torch.Tensor) -> TensorDataset:
 
 
 def read_batches(folder: Path, names: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-    """(images, labels) of CIFAR-10's binary version, as bytes: records of one for the label, and 3 x 32 x 32 for the
-    image. The version for Python is a set of pickles, and reading a pickle runs what is in it.
+    """Returns (images, labels) of CIFAR-10's binary version. A record has one byte for the label, and 3 x 32 x 32 for
+    the image. The version for Python is a set of pickles, and reading a pickle runs code in it.
 
-    folder: that of the files, or the one in which the archive was unpacked. https://www.cs.toronto.edu/~kriz
+    folder: the folder of the files, or of the unpacked archive. https://www.cs.toronto.edu/~kriz
     """
     inner = folder / "cifar-10-batches-bin"
     parts = [_read(inner if inner.is_dir() else folder, name) for name in names]
@@ -116,7 +116,7 @@ def _read(folder: Path, name: str) -> torch.Tensor:
 
 
 class ImageFolder(Dataset[tuple[torch.Tensor, int]]):
-    """Each image is read when it is asked for, and brought to `size` x `size` pixels of three colours, as bytes."""
+    """Images that are read on demand, and resized to `size` x `size` pixels of three colours, as bytes."""
 
     def __init__(self, folder: Path, size: int):
         self.size = size
@@ -153,9 +153,9 @@ def _opener() -> Callable[[Path], Any]:
 
 
 def read_idx(file: Path) -> torch.Tensor:
-    """Unsigned bytes, in the shape that the file names (http://yann.lecun.com/exdb/mnist): two zero bytes, the type (8
-    is a byte), the number of dimensions; each dimension as a big-endian uint32; the values. ConfigError if it is no
-    such file, whole and no longer."""
+    """Returns unsigned bytes, in the shape that the file contains (http://yann.lecun.com/exdb/mnist). The file has two
+    zero bytes, the type (8 is a byte), the number of dimensions, each dimension as a big-endian uint32, and the values.
+    Raises ConfigError for another file, or one that is too short or too long."""
     try:
         data = file.read_bytes()
         if data[:2] == b"\x1f\x8b":
@@ -178,7 +178,7 @@ def read_idx(file: Path) -> torch.Tensor:
 
 
 def read_pair(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """(images, labels). part: train, or t10k for those held out."""
+    """Returns (images, labels). part: train, or t10k for the held-out images."""
     images, labels = read_idx(_find(folder, f"{part}-images", 3)), read_idx(_find(folder, f"{part}-labels", 1))
     if images.dim() != 3 or labels.dim() != 1 or len(images) != len(labels):
         raise ConfigError(
@@ -189,7 +189,7 @@ def read_pair(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _find(folder: Path, name: str, dimensions: int) -> Path:
-    """As published (train-images-idx3-ubyte.gz), unpacked, or with the dot that some unpack it to."""
+    """Returns the file as published (train-images-idx3-ubyte.gz), unpacked, or with a dot from unpacking."""
     kind = f"idx{dimensions}-ubyte"
     files = [folder / f"{name}{mark}{kind}{end}" for mark in "-." for end in ("", ".gz")]
     found = next((file for file in files if file.is_file()), None)

@@ -1,4 +1,4 @@
-"""Characters: a text as numbers, in windows. By default Python's own manual, which comes with every Python."""
+"""Characters: a text as numbers, in windows. The default is Python's own manual, which comes with every Python."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch.utils.data import Dataset
 
 from clusterdp.errors import ConfigError
 
-HELD_OUT = 0.1  # of the text, from its end
+HELD_OUT = 0.1  # share of the text, at its end
 SHORTEST = 4
 
 
 def manual() -> str:
-    """The text of `help("topics")`: some 465,000 characters of the language reference, in this interpreter's version.
+    """Returns the text of `help("topics")`: some 465,000 characters of this interpreter's language reference.
 
-    (c) Python Software Foundation, under the PSF licence; read where Python has it, not shipped here.
+    (c) Python Software Foundation, under the PSF licence. The text is read from Python's folder, and not shipped here.
     """
     try:
         from pydoc_data.topics import topics
@@ -27,7 +27,7 @@ def manual() -> str:
 
 
 def read_text(path: str | Path | None) -> str:
-    """The file's, in UTF-8; with None, the manual's."""
+    """Returns the text of the file, in UTF-8; for None, the manual."""
     if path is None:
         return manual()
     try:
@@ -39,7 +39,7 @@ def read_text(path: str | Path | None) -> str:
 
 
 class Windows(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Every `length` characters of a text, end to end: (characters, and the one that follows each)."""
+    """Windows of `length` characters, without gaps: (characters, the next character of each)."""
 
     def __init__(self, codes: torch.Tensor, length: int):
         self.codes = codes
@@ -54,10 +54,10 @@ class Windows(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 class Text:
-    """`alphabet`: its characters, in order; a character's number is its place there."""
+    """A text as numbers. `alphabet`: its characters in order; a character's index there is its number."""
 
     def __init__(self, text: str, most: int | None = None):
-        """most: characters that are read, from the start."""
+        """most: the number of characters that are used, from the start."""
         text = text[:most]
         self.alphabet = "".join(sorted(set(text)))
         places = {character: place for place, character in enumerate(self.alphabet)}
@@ -67,7 +67,7 @@ class Text:
         return "".join(self.alphabet[code] for code in codes)
 
     def split(self, length: int) -> tuple[Windows, Windows]:
-        """Windows to train on, and those of the last tenth, which are held out."""
+        """Returns windows to train on, and the held-out windows of the last tenth."""
         cut = int(len(self.codes) * (1 - HELD_OUT))
         if len(self.codes) - cut < SHORTEST * length:
             raise ConfigError(
