@@ -1,5 +1,11 @@
-"""Which GPUs a step has, and what a job's memory is called: as seen on Slurm 22.05."""
+"""GPUs of a step, and the words for a job's memory: as seen on Slurm 22.05."""
 
+from pathlib import Path
+
+import pytest
+
+from clusterdp.fakeslurm import FakeCluster
+from clusterdp.fakeslurm.core import job_environ
 from tests.fakeslurm.conftest import Desk
 
 ID = "$SLURM_STEP_ID"
@@ -27,6 +33,41 @@ def test_step_of_an_exclusive_job_gets_gpus_only_if_requested(shared_desk: Desk)
     script = f"srun {tell}; srun --gpus-per-task=2 {tell}; srun --gpus=1 {tell}"
     job = shared_desk.submit("--wait", "--exclusive", script=script)
     assert shared_desk.output(job) == " \n0,1 \n0 \n"
+
+
+ONE_TASK = """\
+unset="env -u SLURM_GPUS_PER_TASK -u SLURM_TRES_PER_TASK -u SLURM_TRES_BIND"
+for words in "" "$unset"; do
+  for options in "" --gpus-per-node=2 --gpus-per-task=2; do
+    $words srun -n1 $options bash -c 'echo sees $CUDA_VISIBLE_DEVICES of $SLURM_GPUS_ON_NODE' 2>&1
+  done
+done | grep -e sees -e requested
+"""
+REFUSED = "srun: error: Step requested gres_per_task=gpu:2 is more than the job's gres_per_task=gpu:1"
+
+
+@pytest.mark.parametrize(
+    ("release", "expected"),
+    [
+        ("22.05", ["sees 0 of 1", "sees 0,1 of 2", REFUSED] * 2),
+        ("24.11", ["sees 0 of 1", "sees 0,1 of 2", "sees 0,1 of 2"] * 2),
+        ("26.05", ["sees 0 of 1", "sees 0 of 2", "sees 0 of 2", "sees 0 of 1", "sees 0,1 of 2", "sees 0,1 of 2"]),
+    ],
+)
+def test_step_of_one_task_inherits_gpus_per_task_by_release(tmp_path: Path, release: str, expected: list[str]) -> None:
+    """Seen on each real release: inherited variables bind the only task of a node since 26.05."""
+    with FakeCluster(nodes=1, quick=True, slurm_version=release) as cluster:
+        desk = Desk(cluster, tmp_path)
+        job = desk.submit("--wait", "-n2", "--gpus-per-task=1", script=ONE_TASK)
+        assert desk.output(job).splitlines() == expected
+
+
+@pytest.mark.parametrize(("real", "seen"), [([], "0,1"), (["0"], "0"), (["0", "1", "2"], "0,1"), (["5"], "5")])
+def test_tasks_see_real_gpus_in_turn(monkeypatch: pytest.MonkeyPatch, real: list[str], seen: str) -> None:
+    """With one real GPU, both ranks of a job use it."""
+    monkeypatch.setattr(job_environ, "real_gpus", lambda: real)
+    assert job_environ.gpu_variables([0, 1])["CUDA_VISIBLE_DEVICES"] == seen
+    assert job_environ.gpu_variables([1])["CUDA_VISIBLE_DEVICES"] == (real[1 % len(real)] if real else "1")
 
 
 def test_srun_starts_a_program_under_its_full_path(shared_desk: Desk) -> None:
@@ -57,3 +98,22 @@ def test_requested_memory_appears_in_slurm_variables_scontrol_and_sacct(shared_d
 def test_scontrol_workdir_keeps_the_dot_of_a_relative_chdir(shared_desk: Desk) -> None:
     job = shared_desk.submit("--wait", "--chdir=.", script="true")
     assert shared_desk.field(job, "WorkDir") == f"{shared_desk.folder}/."
+
+
+@pytest.mark.parametrize(
+    ("visible", "devices", "expected"),
+    [
+        (None, ["null", "nvidia1", "nvidia0", "nvidiactl", "nvidia-uvm"], ["0", "1"]),
+        ("1", ["nvidia0", "nvidia1"], ["1"]),
+        ("", ["nvidia0"], []),
+        ("0", ["null"], []),
+    ],
+)
+def test_fake_uses_real_gpus_left_visible(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, devices: list[str], expected: list[str]
+) -> None:
+    monkeypatch.setattr(job_environ.os, "listdir", lambda path: devices)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert job_environ.real_gpus.__wrapped__() == expected

@@ -108,7 +108,7 @@ async def _run(client: Connection, daemon: Daemon) -> int:
             job = _job(daemon, number)
         except Refusal:
             for component in components:  # srun checks its options first
-                request = request_of(component, client.pid, release.gpu_prefix)
+                request = request_of(component, client.pid, release)
                 for warning in settle(request, [1], release):
                     client.error(warning)
             raise
@@ -121,7 +121,7 @@ async def _run(client: Connection, daemon: Daemon) -> int:
         client.error("srun: cluster configuration lacks support for cpu binding")
     _assign(daemon, job, components)
     for component in components:
-        component.request = request_of(component, client.pid, release.gpu_prefix)
+        component.request = request_of(component, client.pid, release)
     await _begin(client, daemon, components, own_job=number is None)
     return 0
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PORT = 40000  # in variables that name a port; nobody listens there
 
 
-def request_of(component: Component, pid: int, gpu_prefix: str) -> StepRequest:
+def request_of(component: Component, pid: int, release: Release) -> StepRequest:
     options, given, program = component.options, component.given, component.program
     nodes = options.nodes()
     name = options.get("job-name") if "job-name" in given else None
@@ -46,13 +46,14 @@ def request_of(component: Component, pid: int, gpu_prefix: str) -> StepRequest:
     request.gpus_per_node, request.gpus_per_task, request.gpus = gpus.per_node, gpus.per_task, gpus.per_job
     request.gpu_kind = gpus.kind
     bind = options.gpu_bind()
-    if gpus.per_task and not (bind and given.keys() & {"gpu-bind", "tres-bind"}):
+    binds = release.binds_single_tasks or given.keys() & {"gpu-bind", "tres-bind"}
+    if gpus.per_task and not (bind and binds):
         bind = f"per_task:{gpus.per_task}"
     request.gpu_bind = bind
     request.cpus_per_gpu = options.number("cpus-per-gpu") or 0
     request.no_gres = (options.get("gres") or "").lower() == "none"
     if "gpus-per-node" in options:
-        request.gpu_options["TresPerNode"] = f"{gpu_prefix}{options.get('gpus-per-node')}"
+        request.gpu_options["TresPerNode"] = f"{release.gpu_prefix}{options.get('gpus-per-node')}"
     return request
 
 
@@ -122,7 +123,7 @@ def _component_plan(
     variables = job_environ.of_srun(client.environ, options.get("export"))
     variables |= job_environ.of_launchers(variables, daemon.shape.settings.release)
     about_job = job_environ.of_job(leader, controller.user, daemon.shape, str(controller.conf_path()))
-    hidden = job_environ.hidden_from_own(daemon.shape.settings.release) if job.made_by_srun else ()
+    hidden = job_environ.hidden_from_own(daemon.shape.settings.release) if job.made_by_srun else job_environ.ASKED_GPUS
     for name, value in about_job.items():
         if name != "ENVIRONMENT" and name not in hidden:
             variables.setdefault(name, value)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 from clusterdp.fakeslurm.core.model import JobRecord, Model, Share, Step, sluid
 from clusterdp.fakeslurm.core.ranges import counts
@@ -88,6 +90,7 @@ def split_words(text: str) -> list[str]:
 
 
 OF_GPUS = ("SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND")
+ASKED_GPUS = (*OF_GPUS, "SLURM_TRES_PER_TASK", "SLURM_TRES_BIND")  # a step in a job has them from its environment only
 
 
 def hidden_from_own(release: Release) -> set[str]:
@@ -108,7 +111,7 @@ def of_launchers(environ: Mapping[str, str], release: Release) -> dict[str, str]
 
 # Only processes of jobs have it, so the cluster finds them by it when it goes down. SLURM_CONF would not do, for
 # `fake env` sets that in the user's shell: the user's editors and everything else would be killed.
-MARK = "FAKESLURM_JOB_OF"
+MARK = "FAKESLURM_JOB_OF"  # as in slurm/env.py
 
 
 def of_job(job: JobRecord, user: User, shape: Shape, conf: str) -> dict[str, str]:
@@ -261,8 +264,20 @@ def gpu_variables(gpus: list[int], on_node: int | None = None) -> dict[str, str]
     """The variables of a task's GPUs; they are numbered from 0 if it shares none with tasks of its node."""
     if not gpus:
         return {}
-    found = {name: _list(gpus) for name in GPU_VARIABLES}
+    real = real_gpus()
+    seen = ",".join(dict.fromkeys(real[gpu % len(real)] for gpu in gpus)) if real else _list(gpus)
+    found = dict.fromkeys(GPU_VARIABLES, seen)
     return found | {"SLURM_GPUS_ON_NODE": str(len(gpus) if on_node is None else on_node)}
+
+
+@cache
+def real_gpus() -> list[str]:
+    """This machine's GPUs, as CUDA_VISIBLE_DEVICES names them. If it has any, tasks see these in turn, whatever their
+    number: with one GPU, a task that saw number 1 would be on the CPU, and round otherwise than the others."""
+    found = [name.removeprefix("nvidia") for name in os.listdir("/dev") if name.startswith("nvidia")]
+    numbers = sorted((name for name in found if name.isdigit()), key=int)
+    named = os.environ.get("CUDA_VISIBLE_DEVICES") if numbers else None
+    return numbers if named is None else [name for name in named.split(",") if name]
 
 
 def of_nodes(shares: list[Share]) -> dict[str, str]:

@@ -171,6 +171,10 @@ class Release:
     bind_is_tres = PerRelease({"22.05": False, "24.11": True})
     # srun --gpu-bind=none hides the GPUs from the tasks (recorded)
     bind_none_hides = PerRelease({"22.05": True, "24.11": False})
+    # a step's --gpus-per-task may not exceed the job's; its GPUs are limited by the job's alone (recorded)
+    limits_gpus_per_task = PerRelease({"22.05": True, "24.11": False})
+    # per_task binds a node's only task, too, and an inherited bind wins over --gpus-per-task (recorded)
+    binds_single_tasks = PerRelease({"22.05": False, "26.05": True})
     # srun sets SLURM_GPUS as its own --gpus (recorded)
     step_sets_gpus = PerRelease({"22.05": False, "24.11": True})
     # options that came and went (source: slurm_opt.c and the opts.c of each command), as in options.py

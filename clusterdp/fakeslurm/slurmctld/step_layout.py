@@ -136,9 +136,9 @@ def _check_gpus(request: StepRequest, job: JobRecord, candidates: list[Share], r
         raise StepRefused(error_texts.INVALID_GRES)
     held = sorted((len(share.gpus) for share in candidates), reverse=True)[: request.nodes]
     asked, of_job = request.gpus_per_task or 0, job.desc.gpus.per_task
-    if of_job and asked > of_job:
+    if of_job and asked > (of_job if release.limits_gpus_per_task else max(held)):
         text = f"Step requested gres_per_task=gpu:{asked} is more than the job's gres_per_task=gpu:{of_job}"
-        raise StepRefused(error_texts.INVALID_GRES, text)
+        raise StepRefused(error_texts.INVALID_GRES, text if release.limits_gpus_per_task else "")
     if (request.gpus or 0) > sum(held):
         all_held = sum(
             len(share.gpus) for share in job.shares
@@ -260,13 +260,16 @@ def _free_gpus(request: StepRequest, job: JobRecord) -> dict[str, list[int]]:
 
 
 def _gpus_wanted(request: StepRequest, job: JobRecord, share: Share, tasks: int) -> int:
-    """The GPUs that the step gets on a node for so many tasks: all of the job's there, unless it asks for some."""
+    """The GPUs that the step gets on a node for so many tasks: all of the job's there, unless the step asks for some,
+    or the job has some for each task."""
     if request.no_gres or not (job.desc.gpus or request.asks_gpus):
         return 0
     if request.gpus_per_node is not None:
         return min(request.gpus_per_node, len(share.gpus))
     if request.gpus_per_task:
         return min(tasks * request.gpus_per_task, len(share.gpus))
+    if request.gpus is None and job.desc.gpus.per_task:
+        return min(tasks * job.desc.gpus.per_task, len(share.gpus))
     return len(share.gpus) if request.gpus is None else min(request.gpus, len(share.gpus))
 
 

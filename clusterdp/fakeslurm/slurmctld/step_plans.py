@@ -112,7 +112,8 @@ def step_tasks(step: Step, gpu_bind: str | None, cyclic_ranks: bool, release: Re
     for i, (node, mine) in enumerate(zip(step.nodes, ranks, strict=True)):
         on_node = step.gpus.get(node, [])
         for local, rank in enumerate(mine):
-            seen = bound(gpu_bind, local, on_node, release) if gpu_bind and len(mine) > 1 else on_node
+            binds = len(mine) > 1 or (release.binds_single_tasks and (gpu_bind or "").startswith("per_task"))
+            seen = bound(gpu_bind, local, on_node, release) if gpu_bind and binds else on_node
             about = job_environ.of_task(step, i, rank, local, mine, seen, gpu_bind, release)
             plans.append(TaskPlan(rank, node, i, about, number=rank))
     return sorted(plans, key=lambda plan: plan.rank)
