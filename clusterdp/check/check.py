@@ -238,6 +238,11 @@ def _of_time(subject: Subject) -> Iterator[Finding]:
 def _of_gpus(subject: Subject) -> Iterator[Finding]:
     """Yields a finding for GPUs without a rank for each: only gpus_per_node and tasks_per_node make ranks."""
     resources = subject.config.resources
+    if resources.gpus_per_task and subject.spec.ranks_per_node > 1:
+        what = "each rank sees its own GPUs alone, and calls the first one 0"
+        why = "NCCL cannot use NVLink to GPUs that a site's cgroups hide, which is up to 10 times slower"
+        remedy = "Write resources.gpus_per_node; a rank's GPU is job.device, or number LOCAL_RANK."
+        yield Finding("hint", "resources.gpus_per_task", what, why, remedy)
     if resources.tasks_per_node or resources.gpus_per_node or resources.gpus_per_task:
         return
     of_gres = sum(int(count) for _, count in GPUS.findall(resources.gres or ""))

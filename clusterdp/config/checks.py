@@ -86,6 +86,7 @@ def _bad_choices(c: Config) -> Iterator[tuple[str, str, str]]:
         "backend": (c.backend, ("sbatch", "submitit")),
         "launch.launcher": (c.launch.launcher, ("srun", "torchrun")),
         "launch.container.runtime": (c.launch.container.runtime, ("pyxis", "apptainer")),
+        "launch.container.gpus": (c.launch.container.gpus, ("nvidia", "amd")),
         "restart.how": (c.restart.how, ("requeue", "resubmit")),
         "train.strategy": (c.train.strategy, ("ddp", "fsdp", "hsdp", "dp")),
         "train.comm_hook": (c.train.comm_hook, (None, "fp16", "bf16", "powersgd")),

@@ -54,6 +54,7 @@ class ContainerConfig(Section):
 
     image: str | None = None  # Pyxis: a reference or .sqsh; Apptainer: a .sif; e.g. `nvcr.io#nvidia/pytorch:24.10-py3`
     runtime: str = "pyxis"  # the cluster's container runtime: pyxis or apptainer; e.g. `apptainer`
+    gpus: str = "nvidia"  # with Apptainer: nvidia (--nv) or amd (--rocm); e.g. `amd`
     # Folders to mount inside, FROM:TO or FROM:TO:ro; the run folder is always mounted; e.g. `[/data:/data]`
     mounts: list[str] = field(default_factory=list)
 

@@ -6,9 +6,9 @@ awake=${EPOCHREALTIME-$(date +%s)}
 unset "${!SBATCH_@}" "${!SRUN_@}" "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_EXPORT_ENV
 # Where sbatch is called by a rank of another training, each of our ranks would take its place, and train alone.
 unset "${!TORCHELASTIC_@}" RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK CLUSTERDP_RESUME_STEP
-{% if not mem_per_cpu %}
-unset SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU
-{% endif %}
+{% for names in foreign_variables|batch(5) %}
+unset{% for name in names %} {{ name }}{% endfor +%}
+{% endfor %}
 
 cd {{ work_dir }} || exit 4
 {% if modules %}

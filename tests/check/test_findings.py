@@ -190,6 +190,8 @@ CASES = [
     Case("warning", "gres: one rank on each node with 2 GPUs", {"gres": "gpu:2"}, but={"gres": "gpu:1"}),
     Case("warning", "gres: one rank on each node with 2 GPUs", {"gres": "shard:1,gpu:a100:2"},
          but={"tasks_per_node": 2}),
+    Case("hint", "gpus_per_task: each rank sees its own GPUs alone", {"gpus_per_task": "1", "tasks_per_node": 2},
+         but={"tasks_per_node": 1}),
     Case("warning", "extra.gpus: one rank on each node with 2 GPUs", {"nodes": 2, "extra": {"gpus": "a100:4"}},
          but={"extra": {"gpus": 2}}),
     Case("warning", "script: directives in it do nothing: #SBATCH --nodes=4 (and 1 more)",

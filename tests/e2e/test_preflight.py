@@ -59,3 +59,28 @@ def test_preflight_ends_as_soon_as_a_task_dies(cluster: Cluster, project: Path) 
     first, _ = run.events("preflight")
     assert first["failures"] == ["n2: its task has died: Exited with exit code 9"], run.account()
     assert first["seconds"] < 20, run.account()  # the others would wait for it for two minutes
+
+
+SEES = f"""#!/bin/bash
+case "$*" in *train.preflight*)
+  echo "preflight $SLURMD_NODENAME says GPUs $CUDA_VISIBLE_DEVICES"
+  echo "preflight $SLURMD_NODENAME ok 0.1"
+  exit ;;
+esac
+exec {sys.executable} "$@"
+"""
+
+
+def test_preflight_of_a_node_sees_the_gpus_of_all_its_ranks(cluster: Cluster, project: Path) -> None:
+    """The ranks ask for one each: a step that asks for more in one task is refused by some releases of Slurm."""
+    python = project / "python"
+    python.write_text(SEES)
+    python.chmod(0o755)
+    (project / "train.py").write_text(ENTRY)
+    (project / "job.yaml").write_text(CONFIG)
+    words = ("resources.gpus_per_task=1", "resources.tasks_per_node=2", "train.backend=gloo")
+    run = submit(cluster, project, "job.yaml", f"run_dir={project}/run", f"launch.python={python}", *words)
+    assert run.wait_end() == "COMPLETED", run.account()
+    assert run.causes() == ["done"], run.account()
+    said = run.account()
+    assert all(f"clusterdp: preflight: {node}: GPUs 0,1" in said for node in ("n1", "n2")), said

@@ -265,6 +265,7 @@ def test_taken_master_port_is_retried_once_with_the_next_port(run_script: RunScr
 
 def test_variables_of_an_outer_job_or_torchrun_do_not_reach_the_program(run_script: RunScript, tmp_path: Path) -> None:
     leaks = {"SLURM_CPU_BIND": "quiet", "SLURM_MEM_PER_CPU": "1", "SBATCH_TIMELIMIT": "1", "SLURM_EXPORT_ENV": "NONE"}
+    leaks |= {"SLURM_GPUS_PER_TASK": "1", "SLURM_GPU_BIND": "single:1", "SLURM_TRES_BIND": "gres/gpu:single:1"}
     leaks |= {"TORCHELASTIC_RUN_ID": "other", "GROUP_RANK": "0", "CLUSTERDP_RESUME_STEP": "9"}
     run_script({"command": ["bash", "-c", f"env >{tmp_path}/env"]}, **leaks, SLURM_CONF="/etc/slurm.conf")
     seen = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines() if "=" in line)

@@ -62,6 +62,11 @@ def _preflight(spec: ScriptSpec, check: str) -> list[str]:
     nodes, cpus = spec.config.resources.nodes, spec.config.resources.cpus_per_task * spec.ranks_per_node
     words = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}"]
     words += [*spec.preflight_flags(), "--export=ALL", "--kill-on-bad-exit=1", "--wait=420"]
+    if spec.config.resources.gpus_per_task:
+        # The job's own request, which srun reads from these, gives a task the GPUs of one rank: 22.05 refuses more,
+        # 26.05 binds to one in any case.
+        inherited = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_TRES_BIND", "SLURM_GPU_BIND")
+        words = ["env", *(word for name in inherited for word in ("-u", name)), *words]
     words += ["bash", "-c", check, "check", *spec.container_prefix()]
     return [*words, spec.python, "-u", "-m", "clusterdp.train.preflight", "{run}"]
 

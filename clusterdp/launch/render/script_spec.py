@@ -18,6 +18,19 @@ PLAIN = ("partition", "account", "qos", "constraint", "nodelist", "exclude", "re
 # Backslashes that a shell drops and shlex.split() keeps: at a line's end, and in double quotes before $ and `.
 BACKSLASHES = re.compile(r"(?P<kept>'[^']*'|\\[^\n])|\"(?P<quoted>(?:\\.|[^\"\\])*)\"|\\\n", re.DOTALL)
 
+READ_BY_SRUN = {  # variables, and the options of sbatch that set them
+    "SLURM_MEM_PER_CPU": {"mem-per-cpu"},
+    "SLURM_MEM_PER_GPU": {"mem-per-gpu"},
+    "SLURM_CPUS_PER_GPU": {"cpus-per-gpu"},
+    "SLURM_GPUS": {"gpus"},
+    "SLURM_GPUS_PER_NODE": {"gpus-per-node"},
+    "SLURM_GPUS_PER_SOCKET": {"gpus-per-socket"},
+    "SLURM_GPUS_PER_TASK": {"gpus-per-task"},
+    "SLURM_NTASKS_PER_GPU": {"ntasks-per-gpu"},
+    "SLURM_GPU_BIND": {"gpu-bind"},
+    "SLURM_TRES_BIND": {"tres-bind", "gpu-bind", "gpus-per-task"},
+}
+
 
 @dataclass(frozen=True)
 class ArraySpec:
@@ -113,6 +126,12 @@ class ScriptSpec:
         flags.append(("requeue" if self.config.restart.requeue else "no-requeue", None))
         return [row for row in rows if row[1] is not None] + flags + extra_options(r)
 
+    def foreign_variables(self) -> list[str]:
+        """Returns the variables that srun reads and this job does not set. With those of an outer job, a step would be
+        refused, or bound to other GPUs. (24.11 and later set SLURM_TRES_PER_TASK in each job with --cpus-per-task.)"""
+        asked = {option for option, _ in self.directives()}
+        return [name for name, options in READ_BY_SRUN.items() if asked.isdisjoint(options)]
+
     def container_mounts(self) -> list[str]:
         """Returns the run folder and the user's mounts: `source:target[:ro]`."""
         own = [self.run_dir] if self.run_dir in self.work_dir.parents else [self.run_dir, self.work_dir]
@@ -133,11 +152,19 @@ class ScriptSpec:
             ]
         return flags
 
+    @property
+    def fills_sockets(self) -> bool:
+        """Whether ranks fill one socket of a node after the other, as GPUs are numbered. By default they alternate: half
+        of them would copy through the other socket's memory."""
+        r = self.config.resources
+        has_gpus = bool(r.gpus_per_task or gpu_count(r.gpus_per_node))
+        return has_gpus and self.ranks_per_node > 1 and "distribution" not in r.extra
+
     def preflight_flags(self) -> list[str]:
         """Returns srun_flags() for the preflight step, whose one task per node sees the GPUs of all its ranks."""
         own = f"--gpus-per-task={self.config.resources.gpus_per_task}"
         kind, colon, each = (self.config.resources.gpus_per_task or "").rpartition(":")
-        of_all = f"--gpus-per-task={kind}{colon}{int(each) * self.ranks_per_node if each.isdigit() else each}"
+        of_all = f"--gpus-per-node={kind}{colon}{int(each) * self.ranks_per_node if each.isdigit() else each}"
         return [of_all if flag == own else flag for flag in self.srun_flags()]
 
     def container_prefix(self) -> list[str]:
@@ -147,7 +174,7 @@ class ScriptSpec:
             return []
         words = ["apptainer", "exec"]
         if self.config.resources.gpus_per_node or self.config.resources.gpus_per_task or self.config.resources.gres:
-            words.append("--nv")
+            words.append("--rocm" if container.gpus == "amd" else "--nv")
         for mount in self.container_mounts():
             words += ["--bind", mount]
         return [*words, "--pwd", str(self.work_dir), container.image]
