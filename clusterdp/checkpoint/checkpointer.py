@@ -39,7 +39,7 @@ from clusterdp.checkpoint.save import replica_check, state_snapshot
 from clusterdp.checkpoint.save.commit import Committer
 from clusterdp.checkpoint.save.mirror import Mirror
 from clusterdp.checkpoint.save.save import STAGES, Commit, Save
-from clusterdp.checkpoint.save.writer import RankWriter, Staging
+from clusterdp.checkpoint.save.writer import RankWriter, StagingMemory
 from clusterdp.checkpoint.state import as_built, rng, stateful
 from clusterdp.checkpoint.state.rank_group import ProgressExchange, RankGroup, tried
 from clusterdp.checkpoint.state.tree import unflatten
@@ -108,10 +108,11 @@ class Checkpointer:
         # Job id and restart count can repeat (torchrun, a second start by hand): only a random name is unique.
         self._run = self._ranks.agree(conclude=lambda _: secrets.token_hex(6))
         self._saves = 0
-        self._staging = Staging()
+        self._memory = StagingMemory()
         self._save: Save | None = None  # the save in progress, on all ranks
         self._ended = 0  # saves that have ended, committed or failed
         self._exchange = ProgressExchange(self._ranks)
+        self.compare_s = 0.0  # time that a comparison of all tensors takes, as measured
         self.skipped = 0  # saves skipped since the last commit because another was in progress
         self._prove_next = False  # the next save is read back; the restored checkpoint is kept until then
         self._rng: dict[str, Any] | None = None
@@ -210,7 +211,7 @@ class Checkpointer:
             self._committer,
             writer,
             taken,
-            self._staging,
+            self._memory,
             started=started,
             read_back=self._prove_next,
             compare=self._check_next and not compare_all,
@@ -230,6 +231,7 @@ class Checkpointer:
             raise
         if commit is not None:
             self._prove_next = False
+            self.compare_s = save.compare_s or self.compare_s
             self._commits += 1  # not _saves: the next save repeats a failed comparison
             self._check_next = self._check_every > 0 and self._commits % self._check_every == 0
             self.skipped = 0

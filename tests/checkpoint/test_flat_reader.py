@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import itertools
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from clusterdp.checkpoint import Checkpointer, CheckpointError
 from clusterdp.checkpoint.format.layout import BLOCK
 from clusterdp.checkpoint.format.read_targets import ScatterTarget
 from clusterdp.checkpoint.load import flat_reader
+from clusterdp.checkpoint.state import stateful
 from clusterdp.storage import LocalStorage
 
 
@@ -80,6 +84,87 @@ def test_restore_creates_missing_optimizer_moments_and_keeps_model_tensors_in_pl
     assert [tensor.data_ptr() for tensor in model.state_dict().values()] == before
 
 
+@pytest.fixture
+def as_if_on_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From its call on, all tensors claim to be on a GPU. Not proved by that: copies to a real one."""
+    return lambda: monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda tensor: True), raising=False)
+
+
+def test_gpu_restore_reads_moments_of_a_new_optimizer_into_no_host_buffer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_if_on_gpu: Callable[[], None]
+) -> None:
+    saved = trained(wide())
+    Checkpointer(tmp_path, saved).save(1)
+    model = wide()
+    live = {"model": model, "optimizer": torch.optim.Adam(model.parameters())}
+    read: list[torch.Tensor] = []
+    apart = flat_reader.tensors_of
+    monkeypatch.setattr(flat_reader, "tensors_of", lambda plan, buffer: read.append(buffer) or apart(plan, buffer))
+    checkpointer = Checkpointer(tmp_path, live)
+    as_if_on_gpu()
+    checkpointer.restore()
+    assert same(live, saved)
+    assert not read[0].any()
+
+
+RESTORE = """
+import resource, sys, torch
+from clusterdp.checkpoint import Checkpointer
+model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(24)))  # 96 MB, and 192 of moments
+optimizer = torch.optim.Adam(model.parameters())
+checkpointer = Checkpointer(sys.argv[1], {"model": model, "optimizer": optimizer})
+if sys.argv[2] == "save":
+    for parameter in model.parameters():
+        parameter.grad = parameter.detach().clone()
+    optimizer.step()
+    checkpointer.save(1)
+    sys.exit()
+def kb(name):
+    return int(open("/proc/self/status").read().split(name + ":")[1].split()[0])
+torch.Tensor.is_cuda = property(lambda tensor: True)
+def to_gpu(parameter, value, *_, **__):  # a view of a host buffer would be copied to the GPU
+    return value.clone() if value.untyped_storage().nbytes() > value.nbytes else value
+torch.optim.Optimizer._process_value_according_to_param_policy = staticmethod(to_gpu)
+open("/proc/self/clear_refs", "w").write("5")
+before = kb("VmRSS")
+checkpointer.restore()
+state = 2 * sum(parameter.nbytes for parameter in model.parameters()) >> 10
+print((kb("VmHWM") - before - state) >> 10, (kb("VmRSS") - before - state) >> 10)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_gpu_restore_takes_host_memory_of_a_few_blocks(tmp_path: Path) -> None:
+    """The moments themselves are in main memory here, and are counted out."""
+    for what in ("save", "restore"):
+        words = [sys.executable, "-c", RESTORE, str(tmp_path), what]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+    peak_mb, after_mb = map(int, done.stdout.split())
+    assert peak_mb < 48, "through the flat buffer: 192 more"
+    assert after_mb < 32
+
+
+def test_step_counts_of_a_gpu_optimizer_hold_no_page_of_the_buffer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_if_on_gpu: Callable[[], None]
+) -> None:
+    """A store that is not read twice: everything goes through the buffer."""
+    saved = trained(wide())
+    Checkpointer(tmp_path, saved).save(1)
+    monkeypatch.setattr(LocalStorage, "rereads", False)
+    model = wide()
+    live = {"model": model, "optimizer": torch.optim.Adam(model.parameters())}
+    checkpointer = Checkpointer(tmp_path, live)
+    monkeypatch.setattr(stateful, "on_gpu", lambda optimizer: True)
+    buffers: list[torch.Tensor] = []
+    apart = flat_reader.tensors_of
+    monkeypatch.setattr(flat_reader, "tensors_of", lambda plan, buffer: buffers.append(buffer) or apart(plan, buffer))
+    checkpointer.restore()
+    assert same(live, saved)
+    start = buffers[0].data_ptr()
+    steps = [one["step"].data_ptr() for one in live["optimizer"].state.values()]
+    assert not any(start <= step < start + buffers[0].numel() for step in steps)
+
+
 def test_restore_of_a_damaged_checkpoint_changes_no_tensor(tmp_path: Path) -> None:
     Checkpointer(tmp_path, trained(wide())).save(1)
     (path,) = tmp_path.glob("*/*-of-0001.safetensors")
@@ -101,20 +186,27 @@ def test_restore_of_an_incompatible_checkpoint_changes_no_tensor(tmp_path: Path)
     assert same(live, twin)
 
 
-def test_restore_detects_a_file_changed_between_its_two_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_restore_detects_a_file_changed_between_its_two_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_if_on_gpu: Callable[[], None], on_gpu: bool
+) -> None:
+    """Live tensors may have changed by then: the training must not go on."""
     Checkpointer(tmp_path, trained(wide())).save(1)
     fill = flat_reader.FlatReader.fill
 
     def changed(flat: flat_reader.FlatReader) -> None:
         (path,) = tmp_path.glob("*/*-of-0001.safetensors")
         data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
+        data[-1] ^= 1  # of the last block
         path.write_bytes(data)
         fill(flat)
 
     monkeypatch.setattr(flat_reader.FlatReader, "fill", changed)
+    checkpointer = Checkpointer(tmp_path, trained(wide(), seed=1))
+    if on_gpu:
+        as_if_on_gpu()
     with pytest.raises(CheckpointError, match="checksum"):
-        Checkpointer(tmp_path, trained(wide(), seed=1)).restore()
+        checkpointer.restore()
 
 
 class Tied(nn.Module):
@@ -231,3 +323,22 @@ def test_object_sharing_a_model_parameter_gets_a_separate_tensor_without_grad(tm
     assert torch.equal(holder.tensor, model.weight)
     assert not holder.tensor.requires_grad
     assert holder.tensor.data_ptr() != live.weight.data_ptr()
+
+
+def test_restored_optimizer_keeps_its_live_tensor_lr(tmp_path: Path) -> None:
+    """A compiled step reads that very tensor, and would go on with the old value."""
+    model = nn.Linear(2, 2)
+    Checkpointer(tmp_path, {"optimizer": torch.optim.Adam(model.parameters(), lr=torch.tensor(0.5))}).save(1)
+    live = torch.tensor(0.1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=live)
+    Checkpointer(tmp_path, {"optimizer": optimizer}).restore()
+    assert optimizer.param_groups[0]["lr"] is live
+    assert live == 0.5
+
+
+def test_restored_tensor_lr_of_a_number_holds_no_page_of_the_buffer(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    Checkpointer(tmp_path, {"optimizer": torch.optim.Adam(model.parameters(), lr=torch.tensor(0.5))}).save(1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    Checkpointer(tmp_path, {"optimizer": optimizer}).restore()
+    assert optimizer.param_groups[0]["lr"].untyped_storage().nbytes() == 4

@@ -60,3 +60,15 @@ def test_plain_number_as_state_is_refused_with_the_dict_to_write(tmp_path: Path)
 def test_unsavable_value_in_a_dict_is_refused_with_its_key(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"best/fn: a function cannot be saved"):
         Checkpointer(tmp_path, {"best": {"fn": test_restoring_into_a_tensor_of_another_shape_is_refused}}).save(1)
+
+
+def test_tensor_subclass_is_refused_before_the_first_save(tmp_path: Path) -> None:
+    """Such as a quantised weight: a run would else end ten minutes later."""
+
+    class Quantised(torch.Tensor):
+        pass
+
+    model = nn.Linear(2, 2)
+    model.register_buffer("scale", torch.ones(1).as_subclass(Quantised))
+    with pytest.raises(StateError, match=r"model/scale: a .*Quantised cannot be saved"):
+        Checkpointer(tmp_path, {"model": model})

@@ -304,7 +304,7 @@ def fail_on_one(rank: int, size: int, folder: str) -> str:
     run = Run("fsdp", size, width=40)
     checkpointer = Checkpointer(folder, run.state)
     if rank == 1:
-        checkpointer._staging.take = no_memory  # type: ignore[method-assign]
+        checkpointer._memory.shared.take = no_memory  # type: ignore[method-assign]
     with pytest.raises(CheckpointError) as caught:
         checkpointer.save(1)
     return str(caught.value)

@@ -56,10 +56,20 @@ class DiscardTarget:
         pass
 
 
-class ScatterTarget:
-    """Memory in many pieces. A block that lies within one piece is read directly into it."""
+class DeviceMemory(Protocol):
+    """Memory that the processor cannot address, such as a GPU's. Several threads write to it at once."""
 
-    def __init__(self, pieces: Sequence[tuple[int, memoryview]]):
+    def __len__(self) -> int:
+        """Bytes."""
+
+    def write(self, at: int, data: memoryview) -> None:
+        """Copies the data to the byte `at`. On return the data may change."""
+
+
+class ScatterTarget:
+    """Memory in many pieces. A block that lies within one piece is read directly into it, unless it is on a device."""
+
+    def __init__(self, pieces: Sequence[tuple[int, memoryview | DeviceMemory]]):
         """pieces: (address, memory), without overlap."""
         self._pieces = sorted(pieces, key=lambda piece: piece[0])
         self._starts = [at for at, _ in self._pieces]
@@ -78,16 +88,21 @@ class ScatterTarget:
         stop = start + len(data)
         for at, memory in self._overlapping(start, stop):
             first, last = max(at, start), min(at + len(memory), stop)
-            memory[first - at : last - at] = data[first - start : last - start]
+            part = data[first - start : last - start]
+            if isinstance(memory, memoryview):
+                memory[first - at : last - at] = part
+            else:
+                memory.write(first - at, part)
 
     def _whole(self, start: int, stop: int) -> memoryview | None:
         number = bisect_right(self._starts, start) - 1
         if number < 0:
             return None
         at, memory = self._pieces[number]
-        return memory[start - at : stop - at] if stop <= at + len(memory) else None
+        fits = isinstance(memory, memoryview) and stop <= at + len(memory)
+        return memory[start - at : stop - at] if fits else None  # type: ignore[index]
 
-    def _overlapping(self, start: int, stop: int) -> Iterator[tuple[int, memoryview]]:
+    def _overlapping(self, start: int, stop: int) -> Iterator[tuple[int, memoryview | DeviceMemory]]:
         number = max(bisect_right(self._starts, start) - 1, 0)
         while number < len(self._pieces) and self._starts[number] < stop:
             at, memory = self._pieces[number]

@@ -1,8 +1,8 @@
 """Verified bytes as tensors: the flat buffer, which all ranks read together, and the state of one rank alone.
 
 If reading twice is cheap (Storage.rereads), bytes of a live tensor are read into that tensor: a restore then needs no
-memory of its own. The first read changes nothing: each rank only verifies its share. The second read fills the tensors
-and verifies again.
+memory of its own, except a block of each reading thread for tensors on a GPU. The first read changes nothing: each rank
+only verifies its share. The second read fills the tensors and verifies again.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class FlatReader:
         self._ranges = ranges_of(manifest)
         plan = manifest.layout
         self._together = ranks.size <= READ_ALL_RANKS
-        self._live = live if self._together and storage.rereads else {}
-        apart, direct = _divide(self._ranges, plan, self._live) if self._together else (self._share(ranks.rank), [])
+        self.live = live if self._together and storage.rereads else {}
+        apart, direct = _divide(self._ranges, plan, self.live) if self._together else (self._share(ranks.rank), [])
         check_sizes(storage, self._ranges if self._together else apart)  # first: a bad manifest may ask for much memory
         self.buffer = Buffer(plan.total)  # pages that are never touched take no memory
         read_ranges(storage, apart, BufferTarget(memory_of(self.buffer.tensor)))
         read_ranges(storage, direct[ranks.rank :: ranks.size], DiscardTarget())
         self._apart, self._direct = apart, direct
-        self.tensors = {**tensors_of(plan, self.buffer.tensor), **self._live}
+        self.tensors = {**tensors_of(plan, self.buffer.tensor), **self.live}
         self._plan = plan
 
     def exchange(self) -> None:
@@ -57,13 +57,13 @@ class FlatReader:
 
     def fill(self) -> None:
         """Reads into the live tensors. Raises DamagedError if the bytes have changed since they were verified."""
-        if not self._live:
+        if not self.live:
             return
         pieces = ScatterTarget(
             [
-                (e.offset, memory_of(as_bytes(self._live[e.name].detach())))
+                (e.offset, _memory(as_bytes(self.live[e.name].detach())))
                 for e in self._plan.entries
-                if e.name in self._live
+                if e.name in self.live
             ]
         )
         whole = memory_of(self.buffer.tensor)
@@ -101,9 +101,30 @@ def _divide(
     return apart, direct
 
 
+class _OnDevice:
+    """The bytes of a tensor on a GPU. A copy from a thread's block, which is not pinned, is complete on return."""
+
+    def __init__(self, data: torch.Tensor):
+        self._data = data
+
+    def __len__(self) -> int:
+        return self._data.numel()
+
+    def write(self, at: int, data: memoryview) -> None:
+        self._data[at : at + len(data)].copy_(torch.frombuffer(data, dtype=torch.uint8))
+
+
+def _memory(data: torch.Tensor) -> memoryview | _OnDevice:
+    return _OnDevice(data) if on_gpu(data) else memory_of(data)
+
+
+def on_gpu(tensor: torch.Tensor) -> bool:
+    return tensor.is_cuda
+
+
 def live_tensors(plan: FlatLayout, found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns the tensors of `found` that can be read into: in CPU memory, with the saved shape and dtype, and without
-    overlap."""
+    """Returns the tensors of `found` that can be read into: in CPU memory or on a GPU, with the saved shape and dtype,
+    and without overlap."""
     fitting = [(found[e.name], e) for e in plan.entries if e.name in found and _fits(found[e.name], e)]
     live: dict[str, torch.Tensor] = {}
     end = 0
@@ -112,6 +133,18 @@ def live_tensors(plan: FlatLayout, found: Mapping[str, torch.Tensor]) -> dict[st
             live[entry.name] = tensor
             end = tensor.data_ptr() + entry.nbytes
     return live
+
+
+def new_tensors(
+    plan: FlatLayout, devices: Mapping[str, torch.device], live: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Returns new tensors to read into, for names in `devices` without a live one, such as a new optimizer's moments.
+    Through the flat buffer, each rank of a node would hold them all in CPU memory."""
+    return {
+        entry.name: torch.empty(entry.shape, dtype=DTYPES[entry.dtype], device=devices[entry.name])
+        for entry in plan.entries
+        if entry.name in devices and entry.name not in live and entry.nbytes
+    }
 
 
 def read_own(storage: Storage, manifest: Manifest, rank: int) -> Any:
@@ -132,7 +165,7 @@ def tensors_of(plan: FlatLayout, buffer: torch.Tensor) -> dict[str, torch.Tensor
 def _fits(tensor: torch.Tensor, entry: TensorEntry) -> bool:
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        and tensor.device.type == "cpu"
+        and (tensor.device.type == "cpu" or on_gpu(tensor))
         and tensor.layout == torch.strided
         and (tensor.dtype, tensor.shape) == (DTYPES.get(entry.dtype), entry.shape)
         and tensor.is_contiguous()

@@ -11,8 +11,8 @@ import torch
 from clusterdp.checkpoint.format import strides
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, Manifest, decode
 from clusterdp.checkpoint.format.verified_reads import check_sizes, ranges_of, read_manifest
-from clusterdp.checkpoint.load.flat_reader import FlatReader, live_tensors, read_own
-from clusterdp.checkpoint.state import as_built, module_buffers, parameter_names, stateful
+from clusterdp.checkpoint.load.flat_reader import FlatReader, live_tensors, new_tensors, read_own
+from clusterdp.checkpoint.state import as_built, machine, module_buffers, parameter_names, rng, stateful
 from clusterdp.checkpoint.state.rank_group import RankGroup
 from clusterdp.checkpoint.state.tree import cloned, copied, dtype_name, is_sharded, key_of, unflatten
 from clusterdp.storage import Storage
@@ -36,7 +36,7 @@ class Restored:
 class LoadedCheckpoint:
     manifest: Manifest
     tensors: Mapping[str, torch.Tensor]  # views of a flat buffer, or live tensors
-    own: dict[str, Any] | None  # {"rng": ..., "objects": {name: state}} of this rank, if it was there at the save
+    own: dict[str, Any] | None  # {"rng": ..., "machine": ..., "objects": {name: state}} of this rank, if it was there
     flat: FlatReader | None  # unless it is sharded
 
     @property
@@ -145,6 +145,9 @@ def put_back(loaded: LoadedCheckpoint, state: Mapping[str, Any], world_size: int
                 as_built.add_groups(thing, given, changed.get(name, {}), shared)
             given = parameter_names.by_name(name, thing, given, changed.get(name, {}).get("names"), shared)
             stateful.load(name, thing, given)
+            if keeps and stateful.on_gpu(thing):  # it keeps step counts on the CPU, and of each the page that was read
+                stateful.clone_on_cpu(thing)
+                keeps = False
             different += differences(name, thing, given, loaded.manifest.strides, loaded.tensors)
         loaded.release(name, everything=not keeps)
         different += module_buffers.load(
@@ -152,6 +155,7 @@ def put_back(loaded: LoadedCheckpoint, state: Mapping[str, Any], world_size: int
         )  # rank 0's buffers are loaded already
         different += as_built.put_back(name, thing, mine.get("changed", {}).get(name, {}))
     if mine:
+        different += filter(None, [rng.difference(mine["rng"]), machine.difference(mine.get("machine", {}))])
         stateful.compare_keys("state with per_rank = True", own, mine["objects"])
         for name, thing in own.items():
             stateful.load(name, thing, mine["objects"][name])
@@ -183,9 +187,13 @@ def _read_parts(storage: Storage, manifest: Manifest, state: Mapping[str, Any]) 
 
 def _live(manifest: Manifest, state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
+    devices: dict[str, torch.device] = {}
+    names = [entry.name for entry in manifest.layout.entries]
     for name, thing in stateful.shared(state).items():
         found |= stateful.live_tensors(name, thing)
-    return live_tensors(manifest.layout, found)
+        devices |= stateful.gpus_of_state(name, thing, names)
+    live = live_tensors(manifest.layout, found)
+    return live | new_tensors(manifest.layout, devices, live)
 
 
 def differences(

@@ -27,7 +27,7 @@ from clusterdp.checkpoint.format.manifest import CheckpointInfo, FileRecord, Man
 from clusterdp.checkpoint.save import replica_check
 from clusterdp.checkpoint.save.commit import Committer
 from clusterdp.checkpoint.save.state_snapshot import StateSnapshot
-from clusterdp.checkpoint.save.writer import RankWriter, Staged, Staging
+from clusterdp.checkpoint.save.writer import RankWriter, Staged, StagingMemory
 from clusterdp.checkpoint.state.rank_group import RankGroup, tried
 from clusterdp.errors import CheckpointError
 
@@ -55,7 +55,7 @@ class Save:
         committer: Committer,
         writer: RankWriter,
         taken: StateSnapshot,
-        staging: Staging,
+        memory: StagingMemory,
         *,
         started: float,
         read_back: bool,
@@ -67,13 +67,14 @@ class Save:
         priority than training."""
         self.stage = 0
         self.step = taken.step
+        self.compare_s = 0.0  # time that a comparison of all tensors would take; 0 if this save compares none
         self._ranks, self._committer, self._writer, self._taken = ranks, committer, writer, taken
         self._started, self._read_back, self._on_commit = started, read_back, on_commit
         self._chunks: Chunks | None = None
         compare = compare and ranks.size > 1 and not taken.shared.sharded  # shards have no replicas
         work: Callable[[], _Report]
         try:
-            staged = writer.stage(staging, taken.shared, taken.own)
+            staged = writer.stage(memory, taken.shared, taken.own)
             self._chunks = staged.chunks
             beside = replica_check.of_neighbour(taken.shared, ranks.rank, ranks.size) if compare else None
             work = partial(self._write, staged, beside)
@@ -106,16 +107,19 @@ class Save:
         self.stage = STAGES
         return self._conclude()
 
-    def _write(self, staged: Staged, beside: list[int] | None) -> _Report:
+    def _write(self, staged: Staged, beside: replica_check.Sums | None) -> _Report:
         """Runs in this rank's thread."""
         records = self._writer.write(staged, read_back=self._read_back)
-        own = None
+        own, theirs = None, None
         if beside is not None:
+            shared, theirs = self._taken.shared, beside.values()
+            on_gpu = {name for name, tensor in shared.tensors.items() if tensor.is_cuda}
             own = replica_check.of_slice(
-                self._taken.shared.layout, self._ranks.rank, self._ranks.size, staged.slice[HEADER:]
+                shared.layout, self._ranks.rank, self._ranks.size, staged.slice[HEADER:], on_gpu
             )
+            self.compare_s = beside.seconds * self._ranks.size
         files = {name: (record.size, record.checksums) for name, record in records.items()}
-        return _Report(files, own, beside)
+        return _Report(files, own, theirs)
 
     def _hand_over(self) -> None:
         """Sends the reports of all ranks to rank 0."""

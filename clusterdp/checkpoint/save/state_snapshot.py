@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from clusterdp.checkpoint.format.layout import FlatLayout
-from clusterdp.checkpoint.state import as_built, module_buffers, parameter_names, rng, stateful
+from clusterdp.checkpoint.state import as_built, machine, module_buffers, parameter_names, rng, stateful
 from clusterdp.checkpoint.state.rank_group import RankGroup, tried
 from clusterdp.checkpoint.state.tree import Flattener, as_bytes, dtype_name, is_sharded, key_of
 from clusterdp.errors import StateError
@@ -153,7 +153,8 @@ def _take_here(
     if note.tensors:
         raise StateError(f"{next(iter(note.tensors))}: meta is for small values, not tensors. Put it into the state.")
     whole = StatePart.of(shared, changed, sharded=True)
-    return StateSnapshot(whole, StatePart.of({"rng": rng.capture(), "objects": own}), step, note.skeleton["meta"])
+    of_rank = {"rng": rng.capture(), "machine": machine.describe(), "objects": own}
+    return StateSnapshot(whole, StatePart.of(of_rank), step, note.skeleton["meta"])
 
 
 def _explain_difference(outline: dict[str, Any], ranks: RankGroup) -> NoReturn:

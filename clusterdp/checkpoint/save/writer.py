@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,12 +20,15 @@ from clusterdp.checkpoint.format.layout import HEADER, FlatLayout
 from clusterdp.checkpoint.format.manifest import FileRecord
 from clusterdp.checkpoint.format.verified_reads import verify
 from clusterdp.checkpoint.save.state_snapshot import StatePart
-from clusterdp.checkpoint.state.buffer import Buffer
+from clusterdp.checkpoint.state.buffer import HUGE, Buffer
 from clusterdp.checkpoint.state.rank_group import RankGroup
 from clusterdp.checkpoint.state.tree import as_bytes, from_bytes, memory_of
 from clusterdp.storage import Storage
 
+_log = logging.getLogger(__name__)
+
 _CHUNK = 16 * layout.BLOCK  # bytes in one write
+_PORTABLE = 1  # cudaHostRegisterPortable: pinned for all devices of the process
 
 
 class Staging:
@@ -34,6 +38,7 @@ class Staging:
         self._buffer = Buffer(0).tensor
         self._pinned: Any = None
         self._places: _Places | None = None
+        self._devices: set[torch.device] = set()  # GPUs from which the present content is copied
 
     def fill(self, part: StatePart, start: int, stop: int, note: dict[str, str]) -> memoryview:
         """Returns the file with the bytes [start, stop) of the flat buffer, valid until the next call.
@@ -49,26 +54,47 @@ class Staging:
 
     def take(self, size: int, tensors: Iterable[torch.Tensor]) -> torch.Tensor:
         """Returns `size` bytes for copies of these tensors. The bytes still hold an earlier save."""
+        self._devices = {tensor.device for tensor in tensors if tensor.is_cuda}
         if self._buffer.numel() < size:
-            self._grow(size, pinned=any(tensor.is_cuda for tensor in tensors))
+            self._grow(size, pinned=bool(self._devices))
         return self._buffer[:size]
 
     def copied(self) -> Callable[[], None]:
-        """Returns a function that waits until all copies from the GPU have arrived. Any thread may call it."""
-        if not (torch.cuda.is_available() and torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
-            return lambda: None
-        # On the training's own stream: the next step's kernels queue behind the copies, and the CPU does not wait.
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
-        return event.synchronize
+        """Returns a function that waits until all copies from GPUs have arrived. Any thread may call it."""
+        # On the training's own streams: the next step's kernels queue behind the copies, and the CPU does not wait.
+        # A copy runs on a stream of the GPU that it reads, so that each GPU needs an event.
+        events = {device: torch.cuda.Event(blocking=True) for device in self._devices}  # type: ignore[no-untyped-call]
+        for device, event in events.items():
+            event.record(torch.cuda.current_stream(device))
+
+        def wait() -> None:
+            for device, event in events.items():
+                with torch.cuda.device(device):  # or a new thread opens a context on GPU 0, some 500 MB
+                    event.synchronize()
+
+        return wait
 
     def _grow(self, size: int, *, pinned: bool) -> None:
-        """Allocates a larger buffer. Pins it by registering it: pin_memory=True would round up to a power of two."""
+        """Allocates a larger buffer."""
         self._pinned = self._places = None
         self._buffer = Buffer(0).tensor  # frees the old buffer first
-        self._buffer = Buffer(size).tensor
+        if pinned and size < HUGE:
+            self._buffer = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+            return
+        buffer = Buffer(size)
+        self._buffer = buffer.tensor
         if pinned:
-            self._pinned = _Registered(self._buffer)
+            # Registered, because pin_memory=True would round the size up to a power of two.
+            self._pinned = _registered(buffer)
+
+
+@dataclass(frozen=True)
+class StagingMemory:
+    """The memory of a rank's saves. Both parts stay pinned between saves: CUDA does not define the effect of unpinning
+    during a copy."""
+
+    shared: Staging = field(default_factory=Staging)
+    own: Staging = field(default_factory=Staging)
 
 
 class _Places:
@@ -97,13 +123,26 @@ class _Places:
             place.copy_(as_bytes(tensors[name])[part], non_blocking=True)
 
 
+def _registered(buffer: Buffer) -> _Registered | None:
+    """Returns None, with a warning, if the system pins no memory (gVisor, some containers): copies are then slower."""
+    try:
+        pinned = _Registered(buffer.tensor)
+    except RuntimeError as error:
+        with suppress(Exception):
+            torch.zeros(1, device="cuda")  # the next kernel would report this error as its own
+        _log.warning("a save copies from the GPU through memory that is not pinned: %s", str(error).split("\n")[0])
+        return None
+    buffer.hide_from_children()
+    return pinned
+
+
 class _Registered:
     """Memory that is pinned for copies from the GPU as long as this object exists."""
 
     def __init__(self, buffer: torch.Tensor):
-        self._address = buffer.data_ptr()
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        torch.cuda.check_error(int(runtime.cudaHostRegister(self._address, buffer.numel(), 0)))
+        torch.cuda.check_error(int(runtime.cudaHostRegister(buffer.data_ptr(), buffer.numel(), _PORTABLE)))
+        self._address = buffer.data_ptr()
 
     def __del__(self) -> None:
         with suppress(Exception):
@@ -117,7 +156,7 @@ class Staged:
     slice: memoryview
     local: memoryview | None
     rank_file: bytes
-    copied: Callable[[], None]
+    waits: Sequence[Callable[[], None]]  # for copies from GPUs
     chunks: Chunks | None = None  # on rank 0, for sharded state: the places of all ranks' pieces
 
 
@@ -136,15 +175,17 @@ class RankWriter:
             "world_size": str(ranks.size),
         }
 
-    def stage(self, staging: Staging, shared: StatePart, own: StatePart) -> Staged:
+    def stage(self, memory: StagingMemory, shared: StatePart, own: StatePart) -> Staged:
         """Copies this rank's share of the shared state, and its own state. Collective if the state is sharded."""
-        file, chunks = self._stage_shared(staging, shared)
+        file, chunks = self._stage_shared(memory.shared, shared)
+        local = memory.own.fill(own, 0, own.layout.total, self.note) if own.tensors else None
+        waits = [memory.shared.copied(), *([memory.own.copied()] if local is not None else [])]
         content = {**self.note, "state": own.skeleton, "index": own.layout.to_json(), "strides": own.strides}
         return Staged(
             file,
-            Staging().fill(own, 0, own.layout.total, self.note) if own.tensors else None,
+            local,
             json.dumps(content, allow_nan=False).encode(),
-            staging.copied(),
+            waits,
             chunks,
         )
 
@@ -159,7 +200,8 @@ class RankWriter:
 
     def write(self, staged: Staged, *, read_back: bool) -> dict[str, FileRecord]:
         """Writes all files of this rank. The bytes are durable on return. Returns the record of each file."""
-        staged.copied()
+        for wait in staged.waits:
+            wait()
         slice_file, rank_file, local_file = self._names()
         try:
             self.storage.make_folder(self.folder)

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import torch
 
-_HUGE = 2 << 20  # bytes; smaller buffers gain nothing
+HUGE = 2 << 20  # bytes; smaller buffers gain nothing
 
 
 class Buffer:
@@ -16,11 +16,11 @@ class Buffer:
 
     def __init__(self, size: int):
         self._memory: mmap.mmap | None = None
-        if size < _HUGE:
+        if size < HUGE:
             self.tensor = torch.empty(size, dtype=torch.uint8)
             return
         self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._advise("MADV_HUGEPAGE", 0, size)
+        self._advise("MADVHUGEPAGE", 0, size)
         self.tensor = torch.frombuffer(self._memory, dtype=torch.uint8)
 
     def release(self, start: int, stop: int) -> None:
@@ -28,6 +28,11 @@ class Buffer:
         first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, stop // mmap.PAGESIZE * mmap.PAGESIZE
         if last > first:
             self._advise("MADV_DONTNEED", first, last - first)
+
+    def hide_from_children(self) -> None:
+        """Leaves these pages out of forked processes, such as loader workers. Old kernels (before 5.12 or so) give the
+        parent new pages when it writes after a fork, and the GPU goes on writing into the old ones."""
+        self._advise("MADV_DONTFORK", 0, self.tensor.numel())
 
     def _advise(self, advice: str, start: int, length: int) -> None:
         number = getattr(mmap, advice, None)  # macOS has no huge pages to ask for

@@ -16,9 +16,17 @@ def capture() -> dict[str, Any]:
     if numpy is not None:
         state["numpy"] = numpy.random.get_state()
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        # This rank's device only: a call for another device would start a context on it, which takes memory.
+        here = torch.cuda.current_device()
         state["cuda"] = torch.cuda.get_rng_state()
+        more = [index for index in range(here + 1, torch.cuda.device_count()) if _is_used(index)]
+        if more:  # a model that is split over several GPUs; a rank's first one is current
+            state["cuda_of"] = {index - here: torch.cuda.get_rng_state(index) for index in more}
     return state
+
+
+def _is_used(index: int) -> bool:
+    """Whether this process uses that GPU. Asking for its state would start a context there, and take memory."""
+    return bool(torch._C._cuda_hasPrimaryContext(index))  # type: ignore[attr-defined]
 
 
 def apply(state: dict[str, Any]) -> None:
@@ -30,6 +38,22 @@ def apply(state: dict[str, Any]) -> None:
         numpy.random.set_state(state["numpy"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"].clone())
+        here, count = torch.cuda.current_device(), torch.cuda.device_count()
+        for place, more in state.get("cuda_of", {}).items():
+            if here + place < count:
+                torch.cuda.set_rng_state(more.clone(), here + place)
+
+
+def difference(saved: dict[str, Any]) -> str | None:
+    """The random numbers among the saved ones that apply() cannot put back here, in words."""
+    here = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if ("cuda" in saved) != here:
+        there, now = ("a GPU", "the CPU") if "cuda" in saved else ("the CPU", "a GPU")
+        return f"it was saved on {there} and goes on on {now}: what is drawn there differs"
+    needed = 1 + max(saved.get("cuda_of", {}), default=0)
+    if here and torch.cuda.current_device() + needed > torch.cuda.device_count():
+        return f"each rank had {needed} GPUs: random numbers of the missing ones are not restored"
+    return None
 
 
 def derive(token: str, rank: int) -> None:

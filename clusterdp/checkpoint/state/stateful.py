@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from typing import Any, Protocol, runtime_checkable
@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from clusterdp.checkpoint.state import as_built, parameter_names, plain_holders
-from clusterdp.checkpoint.state.tree import Flattener, is_sharded, key_of
+from clusterdp.checkpoint.state.tree import Flattener, check_class, is_sharded, key_of
 from clusterdp.errors import CheckpointError, StateError
 from clusterdp.wording import some_of
 
@@ -38,7 +38,18 @@ def check(state: Mapping[Any, Any]) -> dict[str, Any]:
                 "a dict of values, as in {'best': {'loss': 0.5}}, which a restore fills."
             )
     parameter_names.check_held(state)
-    return {name: unwrap(thing) for name, thing in state.items()}
+    state = {name: unwrap(thing) for name, thing in state.items()}
+    for name, thing in state.items():
+        if isinstance(thing, torch.nn.Module):
+            _check_tensors(name, thing)
+    return state
+
+
+def _check_tensors(name: str, module: torch.nn.Module) -> None:
+    """Raises StateError on tensors of a subclass, such as quantised weights: a run would else end at its first save."""
+    for key, tensor in module.state_dict().items():
+        if isinstance(tensor, torch.Tensor) and not (is_sharded(tensor) or torch.nn.parameter.is_lazy(tensor)):
+            check_class(tensor, key_of(name, key))
 
 
 def unwrap(thing: Any) -> Any:
@@ -90,14 +101,53 @@ def live_tensors(name: str, thing: Any) -> Mapping[str, torch.Tensor]:
             (item for item in thing.named_buffers(remove_duplicate=False) if item[0] not in hidden),
         )
         return {key_of(name, key): tensor for key, tensor in tensors} if plain else {}
-    if isinstance(thing, torch.optim.Optimizer):
-        plain = type(thing).load_state_dict is torch.optim.Optimizer.load_state_dict
-        if plain and not thing._optimizer_load_state_dict_pre_hooks:
-            flattener = Flattener()
-            with suppress(StateError):
-                flattener.flatten(thing.state_dict(), name)
-            return flattener.tensors
+    if isinstance(thing, torch.optim.Optimizer) and _loads_as_torch(thing):
+        flattener = Flattener()
+        with suppress(StateError):
+            flattener.flatten(thing.state_dict(), name)
+        return flattener.tensors
     return {}
+
+
+def on_gpu(optimizer: torch.optim.Optimizer) -> bool:
+    return any(tensor.is_cuda for tensor in _tensors(optimizer))
+
+
+def clone_on_cpu(optimizer: torch.optim.Optimizer) -> None:
+    """Gives the optimizer memory of its own for what it keeps on the CPU."""
+    for state in optimizer.state.values():
+        state |= {key: _cpu_cloned(value) for key, value in state.items()}
+
+
+def _cpu_cloned(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value if value.is_cuda or is_sharded(value) else value.clone()
+    if type(value) in (dict, list, tuple):
+        items = [*map(_cpu_cloned, value.values() if isinstance(value, dict) else value)]
+        return dict(zip(value, items, strict=True)) if isinstance(value, dict) else type(value)(items)
+    return value
+
+
+def _loads_as_torch(optimizer: torch.optim.Optimizer) -> bool:
+    plain = type(optimizer).load_state_dict is torch.optim.Optimizer.load_state_dict
+    return plain and not optimizer._optimizer_load_state_dict_pre_hooks
+
+
+def gpus_of_state(name: str, thing: Any, saved: Iterable[str]) -> dict[str, torch.device]:
+    """The devices on which an optimizer of parameters on GPUs will keep the saved tensors of these names. Its step
+    counts stay on the CPU, unless it is capturable or fused; on the GPU, each step would wait for it."""
+    if not isinstance(thing, torch.optim.Optimizer) or not _loads_as_torch(thing) or not on_gpu(thing):
+        return {}
+    found: dict[str, torch.device] = {}
+    groups = [(parameter, group) for group in thing.param_groups for parameter in group["params"]]
+    prefix = key_of(name, "state") + "/"
+    for place in saved:
+        number, _, key = place.removeprefix(prefix).partition("/")
+        if place.startswith(prefix) and number.isdigit() and int(number) < len(groups):
+            parameter, group = groups[int(number)]
+            moves = key != "step" or group.get("capturable") or group.get("fused")
+            found[place] = parameter.device if moves else torch.device("cpu")
+    return found
 
 
 def with_a_loading_of_its_own(module: torch.nn.Module) -> set[str]:
@@ -147,9 +197,11 @@ def load(name: str, thing: Any, state: Any) -> None:
     """Puts the state back. Raises StateError if it does not fit, with the keys that are missing or left over."""
     compare(name, thing, state)
     with _explained(name, thing):
+        before = [dict(group) for group in thing.param_groups] if isinstance(thing, torch.optim.Optimizer) else []
         thing.load_state_dict(state)
         if isinstance(thing, torch.optim.Optimizer):
             _restore_dtypes(thing, state)
+            _restore_hyperparameters(thing, before)
         elif isinstance(thing, torch.amp.GradScaler) and bool(thing.state_dict()) != bool(state):
             # A disabled scaler takes any state and drops it.
             raise StateError(f"{name}: AMP is switched off here, and was on when this was saved. Set it as it was.")
@@ -208,6 +260,20 @@ def _restore_dtypes(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) 
     for number, parameter in zip(numbers, parameters, strict=True):
         for key, saved in state["state"].get(number, {}).items():
             optimizer.state[parameter][key] = _as_saved(saved, optimizer.state[parameter][key], made)
+
+
+def _restore_hyperparameters(optimizer: torch.optim.Optimizer, before: list[dict[str, Any]]) -> None:
+    """Optimizer.load_state_dict() puts the saved tensors in place of the live ones, such as an lr on the GPU that a
+    compiled or captured step reads: that step would go on with the old one."""
+    for group, live in zip(optimizer.param_groups, before, strict=False):
+        for key, value in group.items():
+            if isinstance(value, torch.Tensor):
+                was = live.get(key)
+                if isinstance(was, torch.Tensor) and was.shape == value.shape:
+                    with torch.no_grad():
+                        group[key] = was.copy_(value)
+                else:
+                    group[key] = value.clone()  # a view would keep the whole buffer alive
 
 
 def _as_saved(saved: Any, live: Any, made: dict[int, torch.Tensor]) -> Any:

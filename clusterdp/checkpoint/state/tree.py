@@ -210,9 +210,14 @@ def _local(tensor: Any, key: str) -> torch.Tensor:
     return tensor.to_local()  # type: ignore[no-any-return]
 
 
-def _check(tensor: torch.Tensor, key: str) -> None:
+def check_class(tensor: torch.Tensor, key: str) -> None:
+    """Raises StateError if the tensor is of a subclass: its bytes alone would not bring it back."""
     if type(tensor) not in _PLAIN_TENSORS:
         raise _refused(tensor, key, "Tensors that are sharded or not plain are not supported: gather it, or use DDP.")
+
+
+def _check(tensor: torch.Tensor, key: str) -> None:
+    check_class(tensor, key)
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise _refused(tensor, key, f"Its layout {tensor.layout} is not plain bytes: make it dense.")
     if tensor.device.type == "meta":

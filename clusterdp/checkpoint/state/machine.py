@@ -1,0 +1,33 @@
+"""The machine and libraries on which a rank computes: kernels of another release or GPU may round otherwise.
+
+Not every difference shows in the bits, and equal ones are no promise: see EXACT.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+
+def describe() -> dict[str, str]:
+    """Returns torch's version, and the name and libraries of this rank's GPU or the CPU's instruction set."""
+    found = {"torch": str(torch.__version__)}
+    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
+        return {**found, "CPU": torch.backends.cpu.get_cpu_capability()}
+    nccl: Any = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else ()  # type: ignore[no-untyped-call]
+    return {
+        **found,
+        "GPU": torch.cuda.get_device_name(),
+        "CUDA": str(torch.version.cuda or torch.version.hip),
+        "cuDNN": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+        "NCCL": ".".join(map(str, nccl if isinstance(nccl, tuple) else (nccl,))),
+    }
+
+
+def difference(saved: Mapping[str, str]) -> str | None:
+    """Returns what changed since a save, in words. saved: describe() of then; empty in older checkpoints."""
+    here = describe()
+    changed = [f"{name} {there} -> {here[name]}" for name, there in saved.items() if here.get(name, there) != there]
+    return f"it was computed elsewhere ({', '.join(changed)}), which may round otherwise" if changed else None
