@@ -15,6 +15,14 @@ from tests.slurm.testbed import RealSlurm
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Hides GPUs from all tests but those of GPUs, so that a workstation with one runs the same tests."""
+    chosen = str(config.option.markexpr)
+    if "gpu" not in chosen or "not gpu" in chosen:
+        for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+            os.environ[name] = ""
+
+
 @pytest.fixture(scope="session", autouse=True)
 def an_index_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Else the tests would note their runs among those of whoever runs them, and find these."""

@@ -11,6 +11,7 @@ DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
 # The words of cgroups (two spellings), srun, a Slurm without cgroups, torch, Python and C++.
 OUT_OF_MEMORY = re.compile(
     r"oom[-_]kill event|task \d+: Out Of Memory|exceeded memory limit|OutOfMemoryError|^MemoryError|bad_alloc"
+    r"|(?:CUDA|HIP) error: out of memory|(?:CUBLAS|CUDNN|HIPBLAS)_STATUS_ALLOC_FAILED"
 )
 # The words of a rank whose peer is gone. Such words are never the rank's own error.
 LOST_CONNECTION = re.compile(
@@ -62,7 +63,8 @@ def fault_of(ends: Sequence[str], said: str, hung: bool, took_s: float, started:
     lines = [line for text in ends for line in text.split("\n") if not WENT_ON.search(line)]
     lines += [line for line in said.split("\n") if OF_SLURM.match(line)]
     for line in reversed(lines):
-        found = [*OUT_OF_MEMORY.finditer(line), *DISK_FULL.finditer(line)]
+        disk = () if "/dev/shm/nccl" in line else DISK_FULL.finditer(line)  # memory of a node, no disk
+        found = [*OUT_OF_MEMORY.finditer(line), *disk]
         if found:
             last = max(found, key=lambda match: match.start())
             if DISK_FULL.match(last.group()):

@@ -8,6 +8,7 @@ processes and SLURM_PROCID counts nodes. Without any mark this is a single proce
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -58,6 +59,11 @@ JOB = {
     "end_time": "SLURM_JOB_END_TIME",  # 22.05 sets it only in some set-ups, 23.02 and later always
 }
 
+FAKE_MARK = "FAKESLURM_JOB_OF"  # set in every job of the fake, whose GPUs are pretended
+
+# --gpus-per-task=2 in the words of 24.11 (`cpu=4,gres/gpu=2`, `gres/gpu:a100=2`) and of 23.11 (`gres:gpu:2`)
+_GPUS_OF_TASK = re.compile(r"gres[/:]gpu(?::[^:=,]+)?[:=](\d+)")
+
 
 @dataclass(frozen=True)
 class SlurmEnv:
@@ -75,6 +81,8 @@ class SlurmEnv:
     node_name: str | None = None
     launch_address: str | None = None
     end_time: str | None = None
+    gpus_per_task: int | None = None  # None unless asked for, or if this is not a task of its own
+    gives_gpus: bool = False  # whether a real Slurm gave GPUs to this task
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> SlurmEnv:
@@ -88,6 +96,8 @@ class SlurmEnv:
             **job,  # type: ignore[arg-type]
             restart_count=_number("SLURM_RESTART_COUNT", environ.get("SLURM_RESTART_COUNT") or "0"),
             nodelist=environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or None,
+            gpus_per_task=_gpus_per_task(environ) if _is_task(launcher, place, environ) else None,
+            gives_gpus=launcher != "single" and FAKE_MARK not in environ and _has_gpus(environ),
         )
 
     @property
@@ -119,6 +129,23 @@ def _place(launcher: str, environ: Mapping[str, str]) -> dict[str, int]:
             f"({names['world_size']}). Set both, or neither."
         )
     return place
+
+
+def _is_task(launcher: str, place: Mapping[str, int], environ: Mapping[str, str]) -> bool:
+    """Whether srun started this very process, and not an agent such as torchrun that started several."""
+    on_node = len(environ.get("SLURM_GTIDS", "").split(","))
+    return launcher != "single" and on_node == place.get("local_world_size", 1)
+
+
+def _has_gpus(environ: Mapping[str, str]) -> bool:
+    """22.05 does not set SLURM_STEP_GPUS with --gpu-bind=none."""
+    return bool(environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_GPUS_ON_NODE", "0").strip("0"))
+
+
+def _gpus_per_task(environ: Mapping[str, str]) -> int | None:
+    found = _GPUS_OF_TASK.search(environ.get("SLURM_TRES_PER_TASK", ""))  # 24.11 has no SLURM_GPUS_PER_TASK any more
+    text = found.group(1) if found else environ.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2]
+    return int(text) if text.isdigit() and int(text) else None
 
 
 def _number(name: str, text: str) -> int:

@@ -158,6 +158,9 @@ def test_cause_of_an_attempt_is_derived_from_its_rank_outcome(outcome: str, expe
         ("", "echo: task 0: Out Of Memory", "crash"),
         ("OSError: [Errno 28] No space left on device", "", "disk"),
         ("MemoryError\nNo space left on device", "", "disk"),
+        ("RuntimeError: CUDA error: out of memory", "", "memory"),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "", "memory"),
+        ("NCCL WARN Error: failed to extend /dev/shm/nccl-hxT to 3303, error: No space left on device", "", "crash"),
         ("a checkpoint was not saved (1 in a row): No space left on device", "", "crash"),
     ],
 )

@@ -115,6 +115,30 @@ def by(strategies: list[dict[str, Any]], norm: bool = False) -> list[list[float]
     return answers
 
 
+def from_meta(saved: str) -> list[list[float]]:
+    """The weights of a sharded model that was made on the meta device, after all steps; and after a resume in their
+    middle by a second model."""
+    job = start(strategy="fsdp")
+    steps, ends = batches(job.rank, job.world_size), []
+    for resumes in (False, True):
+        with torch.device("meta"):
+            model: nn.Module = Net()
+        torch.manual_seed(job.rank + 10 * resumes)
+        model = job.wrap(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
+        checkpointer = Checkpointer(saved, {"model": model, "optimizer": optimizer})
+        first = checkpointer.restore().step if resumes else 0  # type: ignore[union-attr]
+        for step, (x, y) in enumerate(steps[first:], first):
+            if step == 3 and not resumes:
+                checkpointer.save(step)
+            optimizer.zero_grad()
+            (model(x) - y).square().mean().backward()
+            optimizer.step()
+        ends.append(weights(model))
+    job.group.close()
+    return ends
+
+
 def all_reduces(accumulate: int) -> list[int]:
     """Buckets of the model, and buckets that were added up in four batches, window by window."""
     job = start()

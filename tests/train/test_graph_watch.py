@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from clusterdp.train.loop.graph_watch import PAUSE, ROUND, GraphWatch
+from clusterdp.train.loop.graph_watch import CUDA_GRAPHS, PAUSE, ROUND, GraphWatch, detached
+from tests.cuda_double import OnGpu
 
 weight = torch.ones(3, requires_grad=True)
 
@@ -60,3 +63,21 @@ def test_graph_watch_ignores_detached_losses_and_plain_numbers(capfd: pytest.Cap
         watch.look("accuracy", torch.tensor(1.0))
         watch.look("lr", 0.1)
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_logged_value_of_a_compiled_model_is_a_copy(monkeypatch: pytest.MonkeyPatch, requires_grad: bool) -> None:
+    """A CUDA graph writes the next step's value into the same memory. Not proved: that of a real graph."""
+    monkeypatch.setitem(sys.modules, CUDA_GRAPHS, SimpleNamespace())
+    loss = OnGpu.of(torch.ones(1)).requires_grad_(requires_grad)
+    kept = detached(loss)
+    with torch.no_grad():
+        loss += 1
+    assert (float(kept), kept.requires_grad) == (1.0, False)
+
+
+def test_logged_value_is_not_copied_without_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, CUDA_GRAPHS, raising=False)
+    loss = OnGpu.of(torch.ones(1, requires_grad=True))
+    assert detached(loss).data_ptr() == loss.data_ptr()
+    assert detached(3) == 3

@@ -10,7 +10,9 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from clusterdp.train import JobHandle, Prefetcher
+from clusterdp.train.data import prefetch
 from clusterdp.train.data.prefetch import to_device
+from tests.cuda_double import Cuda, OnGpu
 
 DATA = TensorDataset(torch.arange(10.0))
 
@@ -77,3 +79,51 @@ def test_loader_without_seeded_samples_is_not_prefetched(job: JobHandle) -> None
     batches = job.loop(loader, {}, move=lambda batch: batch).batches
     assert isinstance(loader, DataLoader)
     assert batches._moved(iter(())).gi_frame.f_locals["self"].ahead is False  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
+    monkeypatch.setattr(prefetch, "to_device", lambda batch, device: batch)
+    prefetch._side_stream.cache_clear()
+    return Cuda(monkeypatch)
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_transform_reads_a_gpu_batch_after_its_kernel(cuda: Cuda, ahead: bool) -> None:
+    """Not proved by it: how long a real GPU takes."""
+    step = cuda.current_stream()
+
+    def batches() -> Any:
+        for i in range(3):
+            made = OnGpu.of(torch.zeros(1))
+            step.add(lambda made=made, i=i: made.fill_(i + 1.0))  # a kernel that is queued, and has not run
+            yield made
+
+    def double(batch: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros(1)
+        cuda.current_stream().add(lambda: out.copy_(batch * 2))  # type: ignore[arg-type,return-value]
+        return out
+
+    seen = []
+    for batch in Prefetcher(batches(), "cuda", transform=double, ahead=ahead):
+        prefetch._side_stream(torch.device("cuda")).run()  # as early as CUDA allows
+        step.run()
+        seen.append(batch.item())
+    assert seen == [2.0, 4.0, 6.0]
+
+
+def test_memory_of_a_gpu_batch_is_kept_for_both_streams(cuda: Cuda) -> None:
+    batch = OnGpu.of(torch.zeros(1))
+    list(Prefetcher([batch], "cuda", transform=lambda batch: batch))
+    assert batch.used_on == [prefetch._side_stream(torch.device("cuda")), cuda.current_stream()]
+
+
+def test_transform_may_return_cpu_tensors_beside_gpu_ones(cuda: Cuda) -> None:
+    lengths = torch.ones(2)
+    [(_, found)] = Prefetcher([OnGpu.of(torch.zeros(1))], "cuda", transform=lambda batch: (batch, lengths))
+    assert found is lengths
+
+
+def test_prefetchers_of_a_device_share_one_stream(cuda: Cuda) -> None:
+    first, second = (Prefetcher([], "cuda") for _ in range(2))
+    assert first._stream is second._stream

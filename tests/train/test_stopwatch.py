@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+import torch
 
 from clusterdp.train import JobHandle
 from clusterdp.train.profile.stopwatch import NOTHING, WARM_UP, Stopwatch, diagnose, stragglers, table
@@ -41,6 +42,27 @@ def test_stopwatch_laps_exclude_the_warm_up_steps(job: JobHandle, clock: Any) ->
     assert report["steps"] == 4
     assert report["ranks"][0]["ms"] == pytest.approx({"data": 2.0, "forward": 6.0})
     assert report["diagnosis"] == ["rank 0 waits 25 % of the time for data: 2 workers on 8 cpus; try num_workers: 7."]
+
+
+def test_report_counts_the_gpus_queued_work_as_step_time(
+    job: JobHandle, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host has queued the steps: they are not done."""
+    waits = [70.0, 0.008]  # of the warm-up, and of four steps
+
+    def synchronize() -> None:
+        clock.now += waits.pop(0)
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    watch = Stopwatch()
+    for _ in range(WARM_UP + 4):
+        clock.now += 0.001
+        watch.lap("forward")
+        watch.step()
+    report = watch.report(job.group)
+    assert report is not None
+    assert report["ranks"][0]["ms"] == pytest.approx({"forward": 1.0, "step": 2.0})
 
 
 def test_stopwatch_without_enough_steps_makes_no_report(job: JobHandle) -> None:

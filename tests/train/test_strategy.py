@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
@@ -15,6 +16,7 @@ from clusterdp.config import from_plain
 from clusterdp.config.tree import TrainConfig
 from clusterdp.errors import ConfigError
 from clusterdp.train import Amp, JobHandle, NanGuard, StopSignal
+from clusterdp.train.parallel import fsdp
 from clusterdp.train.settings import WorkerSettings
 from tests.train import programs, techniques
 from tests.train.ranks import running
@@ -103,6 +105,66 @@ def test_fsdp_shards_the_default_or_configured_units_separately(
     assert [*owners] == ["", *units]
     model(torch.ones(2, 8)).sum().backward()
     assert all(isinstance(parameter.grad, DTensor) for parameter in model.parameters())
+
+
+def test_fsdp_moves_each_unit_just_before_it_is_sharded(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device would else hold the whole model at once."""
+    steps: list[tuple[str, int]] = []
+
+    def note(step: str, unit: nn.Module) -> None:
+        steps.append((step, len([*unit.parameters()])))
+
+    monkeypatch.setattr(fsdp, "_materialise", lambda unit, device: note("moved", unit))
+    monkeypatch.setattr(fsdp, "broadcast_weights", lambda unit: note("of rank 0", unit))
+    monkeypatch.setattr(fsdp, "fully_shard", lambda unit, **arguments: note("sharded", unit))
+    handle(job, strategy="fsdp").wrap(techniques.Net())
+    assert steps == [(step, size) for size in (2, 2, 2, 10) for step in ("moved", "of rank 0", "sharded")]
+
+
+def test_fsdp_leaves_the_model_on_the_cpu_until_its_units_move(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[Any] = []
+    monkeypatch.setattr(nn.Module, "to", lambda module, *words: moved.append(words) or module)
+    handle(job, strategy="fsdp").wrap(techniques.Net())
+    assert moved == []
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        self.second.weight = self.first.weight
+        self.norm = nn.BatchNorm1d(4)
+
+
+def test_meta_model_is_initialised_on_its_device_with_ties_kept() -> None:
+    with torch.device("meta"):
+        model = Tied()
+    model.first.weight.requires_grad_(False)
+    fsdp._materialise(model, torch.device("cpu"))
+    assert model.first.weight is model.second.weight
+    assert not model.first.weight.requires_grad
+    assert 0 < model.first.weight.std() < 1
+    assert model.norm.running_var is not None
+    assert model.norm.running_var.tolist() == [1.0] * 4
+
+
+def test_meta_module_without_reset_parameters_is_a_config_error(job: JobHandle) -> None:
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = nn.Parameter(torch.ones(3))
+
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(3, 3), Scale())
+    with pytest.raises(ConfigError, match=r"model: 1 \(Scale\) is on the meta device and has no reset_parameters\(\)"):
+        handle(job, strategy="fsdp").wrap(model)
+
+
+def test_meta_model_trains_alike_on_all_ranks_and_resumes(tmp_path: Path) -> None:
+    with running(tmp_path, techniques.from_meta, str(tmp_path / "saved"), size=2) as ranks:
+        (whole, resumed), *others = ranks.answers
+    assert whole == resumed
+    assert others == [[whole, resumed]]
 
 
 def test_fsdp_options_reach_fully_shard_for_each_unit(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,12 +89,21 @@ SIGNATURES = (
     # --- memory
     Signature(
         "cuda-out-of-memory",
-        r"CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|HIP out of memory",
+        r"(?:CUDA|HIP) (?:error: )?out of memory|(?:CUBLAS|CUDNN|HIPBLAS)_STATUS_ALLOC_FAILED",
         "the GPU's memory is full",
         "Use a smaller batch and train.accumulate, train.amp.level=bf16, train.recompute or train.strategy=fsdp. "
         "`clusterdp profile CFG --find batch-size` tries sizes.",
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 22.78 GiB. GPU 0 has a total capacity of 31.47 "
         "GiB of which 12.73 GiB is free.",
+    ),
+    Signature(
+        "nccl-shared-memory",
+        r"/dev/shm/nccl",
+        "/dev/shm is full: NCCL's ranks of a node exchange data through it",
+        "Give a container more of it (--shm-size), or set NCCL_SHM_DISABLE: 1 in launch.env, which is slower.",
+        "n1:4711:4800 [0] include/shm.h:28 NCCL WARN Error: failed to extend /dev/shm/nccl-hxTmQG to 33030532 bytes, "
+        "error: No space left on device (28)",
+        precedes=True,
     ),
     Signature(
         "shared-memory",
@@ -177,6 +186,28 @@ SIGNATURES = (
         "RuntimeError: No CUDA GPUs are available",
     ),
     # --- NCCL and the network
+    Signature(
+        "gpu-busy",
+        r"CUDA-capable device\(s\) is/are busy or unavailable|all CUDA-capable devices are busy",
+        "another process has the GPU, which takes only one (exclusive mode), or the GPU is stuck",
+        "`nvidia-smi` on the node shows both. Two ranks on a GPU need compute mode Default.",
+        "torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+    ),
+    Signature(
+        "no-backend-for-device",
+        r"No backend type associated with device type",
+        "a collective got a tensor on a device for which the process group has no backend",
+        "Leave train.backend out, or set it to cpu:gloo,cuda:nccl, which takes tensors of both.",
+        "RuntimeError: No backend type associated with device type cpu",
+    ),
+    Signature(
+        "nccl-watchdog-stuck",
+        r"watchdog got stuck for \d+ seconds",
+        "a call of NCCL or CUDA hangs, or a thread holds Python's lock in one",
+        "See the stacks in `hang.txt`. TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC in launch.env waits longer.",
+        "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued "
+        "collectives. This typically indicates a NCCL/CUDA API (e.g., CudaEventDestroy) hang",
+    ),
     Signature(
         "nccl-duplicate-gpu",
         r"Duplicate GPU detected",
@@ -481,11 +512,24 @@ SIGNATURES = (
         "RuntimeError: can't start new thread",
     ),
     Signature(
+        "devices",
+        r"Expected all tensors to be on the same device|weight is on cpu but expected on cuda",
+        "tensors are on different devices: most often the batch is on the CPU and the model on the GPU",
+        "job.loop(..., move=True) moves the batches; a tensor of your own goes with .to(job.device).",
+        "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
+    ),
+    Signature(
+        "cuda-graph-overwritten",
+        r"output of CUDAGraphs that has been overwritten",
+        "a tensor that a compiled model returned was kept over a step, which writes into the same memory",
+        "Call .clone() on what is kept, or leave `mode` out of train.compile.",
+        "RuntimeError: Error: accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run.",
+    ),
+    Signature(
         "shapes",
         r"shapes cannot be multiplied|must match the size of tensor|size of tensor a|Expected input batch_size|"
-        r"stack expects each tensor to be equal size|mat1 and mat2 must have the same dtype|"
-        r"Expected all tensors to be on",
-        "tensors do not fit each other: shape, type or device",
+        r"stack expects each tensor to be equal size|mat1 and mat2 must have the same dtype",
+        "tensors do not fit each other: shape or type",
         "It is in the model or the data; the traceback has the line. A last batch that is smaller is a usual cause.",
         "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x5 and 3x4)",
     ),

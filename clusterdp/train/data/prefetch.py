@@ -9,6 +9,7 @@ ahead without a change of the position that a checkpoint saves.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ class Prefetcher:
         self.transform = transform
         self.ahead = ahead
         self.lap = lap
-        self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._stream = _side_stream(self.device) if self.device.type == "cuda" else None
 
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self.batches)
@@ -65,13 +66,19 @@ class Prefetcher:
         self.lap("data")
         if self._stream is None:
             return self._move(batch), None, None
+        made_on = torch.cuda.current_stream(self.device)
         with torch.cuda.stream(self._stream):
-            moved = self._move(batch)
+            moved = self._move(batch, made_on)
             return moved, self._stream.record_event(), batch
 
-    def _move(self, batch: Any) -> Any:
+    def _move(self, batch: Any, made_on: Any = None) -> Any:
         moved = to_device(batch, self.device)
         if self.transform is not None:
+            if self._stream is not None:
+                # Kernels that write a batch which is on the GPU already, or a tensor that the function reads, may still
+                # be queued on the step's stream. A copy from the host needs no such wait, and begins before.
+                self._stream.wait_stream(made_on)
+                _used_on(self._stream, batch)
             moved = self.transform(moved)
         self.lap("copy")
         return moved
@@ -94,6 +101,13 @@ def map_tensors(tree: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return tree
 
 
+@cache
+def _side_stream(device: torch.device) -> Any:
+    """The stream of a device, once for the process: the caching allocator keeps free blocks by stream, so that a new
+    stream for each epoch would reserve some more batches' memory each time."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
 def _used_on(stream: Any, batch: Any) -> None:
-    """Keeps the batch's memory from being reused while the step's stream still reads it."""
-    map_tensors(batch, lambda tensor: tensor.record_stream(stream))
+    """Keeps the memory of a batch's GPU tensors from being reused while the stream still reads it."""
+    map_tensors(batch, lambda tensor: tensor.record_stream(stream) if tensor.is_cuda else None)

@@ -6,6 +6,7 @@ checks some steps later whether those objects still exist."""
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import Any
 
@@ -16,10 +17,20 @@ from clusterdp.train.output.say import say
 ROUND = 8  # steps that are marked in a row
 ALIVE = 6  # if this many of them still exist, graphs are kept by mistake
 PAUSE = 1000  # steps between two rounds
+CUDA_GRAPHS = "torch._inductor.cudagraph_trees"  # loaded with the first compiled model
 
 
 class _Mark:
     """An object that lives as long as the graph to which it is attached."""
+
+
+def detached(value: Any) -> Any:
+    """A logged value without its graph. A copy if it may be memory of a CUDA graph, which the next step overwrites."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.requires_grad:
+        value = value.detach()
+    return value.clone() if value.is_cuda and CUDA_GRAPHS in sys.modules else value
 
 
 class GraphWatch:

@@ -18,8 +18,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-import torch
-
 from clusterdp.checkpoint.state import rng
 from clusterdp.checkpoint.state.parameter_names import check_held
 from clusterdp.errors import ConfigError, StateError
@@ -28,7 +26,7 @@ from clusterdp.train.data.loader_defaults import check_can_be_read
 from clusterdp.train.hang import page
 from clusterdp.train.hang.page import FIRST, PROGRAM, RESTORE, STEP
 from clusterdp.train.loop.batches import Batches, Epoch
-from clusterdp.train.loop.graph_watch import GraphWatch
+from clusterdp.train.loop.graph_watch import GraphWatch, detached
 from clusterdp.train.loop.save_schedule import SaveSchedule
 from clusterdp.train.optim.open_window import OpenWindow
 from clusterdp.train.output.say import say
@@ -195,8 +193,7 @@ class Loop(Generic[Batch]):
         if self._rank.is_first:
             for name, value in values.items():
                 self._graphs.look(name, value)
-                has_graph = isinstance(value, torch.Tensor) and value.requires_grad
-                self._logged[name] = value.detach() if has_graph else value
+                self._logged[name] = detached(value)
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yields items other than training batches, on all ranks, and reads the shared flags meanwhile. Ranks may have

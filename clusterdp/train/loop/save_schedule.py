@@ -175,7 +175,8 @@ class SaveSchedule:
         if commit is not None:
             self._saved = self._taken
             self._tolerate.failures = 0
-            self._rank.flags.saves.append(commit.seconds)
+            assert self.checkpointer is not None
+            self._rank.flags.saves.append(commit.seconds + self.checkpointer.compare_s)  # as at a stop
 
     def _say_lead(self) -> None:
         """Prints the lead, once, after the first background save, when steps and saves have been measured."""

@@ -36,7 +36,7 @@ class MetricLog:
         self._full: dict[int, BestEffortFile] = {}  # by the sink's id
         self._began = time.time()
         self._due = 0.0
-        self._waiting: list[tuple[dict[str, Value], Any]] = []  # (record, CUDA event or None)
+        self._waiting: list[tuple[dict[str, Value], list[Any]]] = []  # (record, a CUDA event of each GPU)
         self._newest: tuple[float, dict[str, Value], dict[str, Value]] | None = None  # time, fields, values
 
     def step(self, fields: dict[str, Value], values: dict[str, Value]) -> None:
@@ -99,20 +99,18 @@ class MetricLog:
             if isinstance(value, torch.Tensor) and value.numel() != 1:
                 raise ConfigError(f"log: {name} has the shape {tuple(value.shape)}. Log a number, such as its mean().")
         copies = {name: _to_host(value) for name, value in record.items()}
-        on_gpu = any(isinstance(value, torch.Tensor) and value.is_cuda for value in record.values())
-        event = None
-        if on_gpu:
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record()
-        self._waiting.append((copies, event))
+        devices = {value.device for value in record.values() if isinstance(value, torch.Tensor) and value.is_cuda}
+        events = [torch.cuda.current_stream(device).record_event() for device in devices]  # a copy runs on its source's
+        self._waiting.append((copies, events))
 
     def _write(self, *, wait: bool) -> None:
         while self._waiting:
-            record, event = self._waiting[0]
-            if event is not None and not event.query():
-                if not wait:
-                    return
-                event.synchronize()
+            record, events = self._waiting[0]
+            for event in events:
+                if not event.query():
+                    if not wait:
+                        return
+                    event.synchronize()
             plain = {name: _plain(value) for name, value in record.items()}
             del self._waiting[0]
             if self.path is not None and self._best_effort is not None:

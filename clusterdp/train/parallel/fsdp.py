@@ -30,6 +30,9 @@ def shard(
 ) -> nn.Module:
     """Shards a model in place, with rank 0's weights. Collective. Create the optimizer from the new parameters.
 
+    Each unit moves to the device, gets rank 0's weights and is sharded before the next one: the whole model need not
+    fit there. Modules on the meta device are initialised by their reset_parameters().
+
     look: checks in the first steps that all ranks run the same parts of the model; see Lockstep.
 
     options: fully_shard's reshard_after_forward, MixedPrecisionPolicy's dtypes by name (`param_dtype: bfloat16`), and
@@ -41,7 +44,6 @@ def shard(
     for name in options:
         if name not in OPTIONS:
             raise ConfigError(f"train.fsdp.{name}: there is no such option. There are: {', '.join(OPTIONS)}.")
-    broadcast_weights(model)
     arguments: dict[str, Any] = {"mesh": _mesh(group, options.get("shard_size"), hybrid)}
     if "reshard_after_forward" in options:
         arguments["reshard_after_forward"] = options["reshard_after_forward"]
@@ -51,12 +53,46 @@ def shard(
     if "cast_forward_inputs" in options:
         policy["cast_forward_inputs"] = options["cast_forward_inputs"]
     arguments["mp_policy"] = MixedPrecisionPolicy(**policy)
-    for unit in _units(model, options.get("units")):
+    for unit in (*_units(model, options.get("units")), model):
+        _materialise(unit, group.device)
+        broadcast_weights(unit)
         fully_shard(unit, **arguments)
-    fully_shard(model, **arguments)
     if look and group.rendezvous.world_size > 1:
         Lockstep(model, group)
     return model
+
+
+def _materialise(unit: nn.Module, device: torch.device) -> None:
+    """Moves the parameters and buffers that are not sharded yet. ConfigError if one on the meta device belongs to a
+    module that cannot initialise it."""
+    made: dict[int, Any] = {}  # by the old tensor's identity: tied ones stay tied
+    for name, module in unit.named_modules():
+        meta = False
+        for tensors in (module._parameters, module._buffers):
+            for key, tensor in tensors.items():
+                if tensor is None or isinstance(tensor, DTensor):
+                    continue
+                if tensor.is_meta:
+                    meta = True
+                    tensors[key] = made.setdefault(id(tensor), _empty_like(tensor, device))
+                elif isinstance(tensor, nn.Parameter):
+                    tensor.data = tensor.data.to(device)
+                else:
+                    tensors[key] = made.setdefault(id(tensor), tensor.to(device))
+        if meta:
+            reset: Any = getattr(module, "reset_parameters", None)
+            if not callable(reset):
+                where = f"{name or 'the model'} ({type(module).__name__})"
+                raise ConfigError(
+                    f"model: {where} is on the meta device and has no reset_parameters(), which would initialise it. "
+                    "Write that method, or make the model on the CPU."
+                )
+            reset()
+
+
+def _empty_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    empty = torch.empty_like(tensor, device=device)
+    return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
 
 
 def _mesh(group: Group, shard_size: int | None, hybrid: bool) -> DeviceMesh:

@@ -23,10 +23,10 @@ def add_powersgd(model: DistributedDataParallel, options: Mapping[str, Any]) -> 
     """Adds the hook. options: PowerSGDState's own, such as matrix_approximation_rank and start_powerSGD_iter."""
     check_options("train.powersgd", options, powerSGD_hook.PowerSGDState)
     # torch's own default of 0 turns a gradient without full rank, such as the gradient of dead units, into NaN.
-    hook = PowerSGD(next(model.parameters()).device, **{"orthogonalization_epsilon": 1e-8, **options})
-    model.register_comm_hook(
-        hook.of_torch, powerSGD_hook.powerSGD_hook if dist.get_backend() == "nccl" else _one_by_one
-    )
+    device = next(model.parameters()).device
+    hook = PowerSGD(device, **{"orthogonalization_epsilon": 1e-8, **options})
+    by_nccl = device.type == "cuda" and "nccl" in dist.get_backend()  # or `cpu:gloo,cuda:nccl`
+    model.register_comm_hook(hook.of_torch, powerSGD_hook.powerSGD_hook if by_nccl else _one_by_one)
     model.comm_hook_state = hook  # type: ignore[assignment]  # where the loop finds it
     return hook
 

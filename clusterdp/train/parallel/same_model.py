@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from clusterdp.checkpoint.state.tree import is_sharded
 from clusterdp.errors import TrainError
 from clusterdp.wording import some_of
 
@@ -30,11 +31,12 @@ def check_same_model(model: nn.Module, group: Group) -> None:
 
 
 def broadcast_weights(model: nn.Module) -> None:
-    """Gives all ranks the weights of rank 0. Collective. DDP does this itself. FSDP2 does not, and the ranks' seeds
-    differ."""
+    """Gives all ranks rank 0's weights, but for sharded ones. Collective. DDP does this itself. FSDP2 does not, and the
+    ranks' seeds differ."""
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
-            torch.distributed.broadcast(tensor, src=0)
+            if not is_sharded(tensor):
+                torch.distributed.broadcast(tensor, src=0)
 
 
 def _description(model: nn.Module) -> dict[str, str]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from clusterdp.train.ranks.group import Group
 
 STRATEGIES = ("ddp", "fsdp", "hsdp", "dp")
+SHARDED = ("fsdp", "hsdp")
 
 
 class Precision(Protocol):
@@ -49,13 +50,15 @@ def wrap(
     share: bool = True,
 ) -> nn.Module:
     """Returns the model on its device (a split model stays on its devices), in its precision, with SyncBatchNorm,
-    recomputation, strategy and torch.compile as set in `train`, applied in the order that works. Collective.
+    recomputation, strategy and torch.compile as set in `train`, applied in the order that works. Collective. A model
+    that strategy shards may be on the CPU or on the meta device, and need not fit on one device.
 
     options: DistributedDataParallel's; train.ddp overrides them. share: False leaves out DDP, for a single rank.
     """
     if train.comm_hook == "powersgd" and (train.on_nan == "skip" or amp.is_scaled):
         raise ddp.cannot_skip("train.on_nan: skip" if train.on_nan == "skip" else "the loss scale of train.amp")
-    model = amp.cast(model if is_split(model) else model.to(group.device))
+    stays = is_split(model) or train.strategy in SHARDED
+    model = amp.cast(model if stays else model.to(group.device))
     if train.sync_batchnorm:
         model = sync_batchnorm(model)
     if train.recompute:
@@ -118,7 +121,7 @@ def distribute(
         return nn.DataParallel(model)
     same_model.check_same_model(model, group)
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        return model  # DDP refuses a model without trainable parameters
+        return model.to(group.device)  # DDP refuses a model without trainable parameters
     if strategy == "ddp":
         return ddp.wrap(model, options, train.comm_hook, train.powersgd) if share else model
     if any(parameter.dtype == torch.float16 for parameter in model.parameters()):

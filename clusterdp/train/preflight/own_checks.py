@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from clusterdp.slurm.env import SlurmEnv
+
 MB = 1 << 20
 LEAST_HOST_MB = 256  # less than one process with torch needs
 LEAST_DEVICE_SHARE = 0.5  # a job begins with empty GPUs: if half of one is in use, a process was left behind
@@ -62,8 +64,10 @@ def devices() -> Iterator[NodeFinding]:
         except RuntimeError as error:
             yield NodeFinding(f"GPU {name[5:]} does not compute: {str(error).splitlines()[0]}")
     wanted = os.environ.get("SLURM_GPUS_ON_NODE", "")
-    if wanted.isdigit() and count < int(wanted):  # 0 may be a rehearsal without GPUs
-        yield NodeFinding(f"torch sees {count} of {wanted} GPUs", fatal=count > 0)
+    if "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", ""):  # CUDA shows one slice to a process
+        wanted = "1"
+    if wanted.isdigit() and count < int(wanted):  # 0 on the fake is a rehearsal without GPUs
+        yield NodeFinding(f"torch sees {count} of {wanted} GPUs", fatal=count > 0 or SlurmEnv.read().gives_gpus)
 
 
 def _device(device: object, name: str) -> Iterator[NodeFinding]:

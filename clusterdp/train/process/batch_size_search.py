@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,10 @@ from clusterdp.train.profile.profiling import Profiled, step_seconds, tell
 from clusterdp.train.ranks.group import seed_everything
 
 PARAMETER = "batch_size"
+OUT_OF_MEMORY = re.compile(
+    r"(?:CUDA|HIP) error: out of memory|(?:CUBLAS|CUDNN|HIPBLAS)_STATUS_ALLOC_FAILED"
+    r"|Cuda failure (?:2 )?'out of memory'"
+)
 
 
 def find_batch_size(function: Callable[..., Any], job: JobHandle, **params: Any) -> None:
@@ -31,7 +36,9 @@ def find_batch_size(function: Callable[..., Any], job: JobHandle, **params: Any)
         job.event("trying", what=f"{PARAMETER} {size}")
         try:
             table.add(_measured(function, job, params, size))
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             table.out_of_memory(size, job.rank)
             if job.world_size == 1:
                 break
@@ -49,6 +56,11 @@ def find_batch_size(function: Callable[..., Any], job: JobHandle, **params: Any)
         size *= 2
     if job.rank == 0:
         tell(job.record, table.lines())
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether a GPU's memory is full. Libraries that allocate beside torch's allocator raise other errors than it."""
+    return isinstance(error, torch.OutOfMemoryError) or OUT_OF_MEMORY.search(str(error)) is not None
 
 
 def _measured(function: Callable[..., Any], job: JobHandle, params: dict[str, Any], size: int) -> BatchSizeRow:

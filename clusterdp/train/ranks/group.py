@@ -6,9 +6,10 @@ import json
 import os
 import socket
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,8 @@ from torch.distributed.rendezvous import rendezvous
 
 from clusterdp.checkpoint.state import rng
 from clusterdp.errors import ConfigError, RendezvousError
+from clusterdp.slurm.env import SlurmEnv
+from clusterdp.train.output.say import say
 from clusterdp.train.ranks.rendezvous import PortTaken, Rendezvous
 
 # Process groups of closed Groups. If DDP's Reducer is the last owner of a process group, it waits for gloo's threads to
@@ -24,6 +27,7 @@ from clusterdp.train.ranks.rendezvous import PortTaken, Rendezvous
 # close() hung the rank in one of 15 runs (torch 2.13). This list stays an owner; sockets and threads end with us.
 _outlived: list[dist.ProcessGroup] = []
 
+BY_DEVICE = "cpu:gloo,cuda:nccl"
 SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
 
@@ -32,7 +36,7 @@ class Group:
     """The process group of a job and this rank's device."""
 
     rendezvous: Rendezvous
-    device: torch.device
+    devices: list[torch.device]  # of this rank alone, unless ranks share a GPU
     backend: str
     store: Store
     control: dist.ProcessGroup  # gloo, for flags and agreements, never for gradients
@@ -40,15 +44,25 @@ class Group:
 
     @classmethod
     def start(cls, place: Rendezvous, *, backend: str | None = None, timeout_s: float = 1800.0) -> Group:
-        """Starts the group. Collective. Raises RendezvousError (PortTaken on rank 0) if the ranks cannot meet."""
-        timeout = timedelta(seconds=timeout_s)
+        """Starts the group. Collective. Raises RendezvousError (PortTaken on rank 0) if the ranks cannot meet, or if
+        torch sees none of the GPUs that Slurm gave this rank; ConfigError if this holds for any rank.
+
+        backend: torch's, also by device; default: `cpu:gloo,cuda:nccl` if each rank has its own GPU, else gloo."""
+        slurm, timeout = SlurmEnv.read(), timedelta(seconds=timeout_s)
         os.environ.update(place.environ())
         _name_interface(place)
-        device = _own_device(place.local_rank)
-        store = _open_store(place, timeout)
-        backend = backend or _agree_on_backend(store, place, device)
-        if backend not in dist.Backend.backend_list:
+        if backend is not None and not all(
+            _backend_of(pair) in dist.Backend.backend_list for pair in backend.split(",")
+        ):
             raise ConfigError(f"train.backend: {backend!r} is not known to torch. Use nccl, gloo, or leave it out.")
+        if slurm.gives_gpus and backend != "gloo" and not torch.cuda.is_available():
+            _refuse_cpu(place)
+        _choose_mig_slice(place.local_rank)
+        devices = own_devices(place, slurm.gpus_per_task)
+        if devices[0].type == "cuda":
+            torch.cuda.set_device(devices[0])
+        store = _open_store(place, timeout)
+        backend = backend or _agree_on_backend(store, place, devices[0])
         dist.init_process_group(
             backend,
             store=PrefixStore("clusterdp", store),
@@ -57,7 +71,11 @@ class Group:
             timeout=timeout,
         )
         control = dist.new_group(backend="gloo", timeout=timeout)
-        return cls(place, device, backend, store, control, timeout)
+        return cls(place, devices, backend, store, control, timeout)
+
+    @property
+    def device(self) -> torch.device:
+        return self.devices[0]
 
     @property
     def flags_group(self) -> dist.ProcessGroup | None:
@@ -98,24 +116,45 @@ def seed_everything(seed: int, rank: int, *, deterministic: bool = False) -> Non
         torch.backends.cudnn.benchmark = False
 
 
-def _own_device(local_rank: int) -> torch.device:
-    """Returns GPU LOCAL_RANK modulo the number of visible GPUs: `--gpus-per-task` shows each task one GPU, called 0."""
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    device = torch.device("cuda", local_rank % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device
+def own_devices(place: Rendezvous, per_task: int | None = None) -> list[torch.device]:
+    """Returns this rank's devices: the GPUs that its task alone sees, its share of the node's, a single GPU that ranks
+    share if there are more ranks, or the CPU. per_task: the number of GPUs that Slurm gave each rank, if it did."""
+    seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not seen:
+        return [torch.device("cpu")]
+    each = per_task or seen // place.local_world_size
+    first = place.local_rank * each
+    if per_task is not None and seen <= per_task:  # Slurm hides those of other tasks
+        first, each = 0, seen
+    elif each == 0 or first + each > seen:
+        first, each = place.local_rank % seen, 1
+    return [torch.device("cuda", index) for index in range(first, first + each)]
 
 
-def own_devices(group: Group) -> list[torch.device]:
-    """Returns this rank's devices: the GPUs of its task alone (`gpus_per_task`), or its share of the node's GPUs."""
-    if group.device.type != "cuda":
-        return [group.device]
-    seen, place = torch.cuda.device_count(), group.rendezvous
-    if os.environ.get("SLURM_GPUS_PER_TASK"):
-        return [torch.device("cuda", index) for index in range(seen)]
-    each = seen // place.local_world_size
-    return [torch.device("cuda", place.local_rank * each + i) for i in range(each)] or [group.device]
+def _choose_mig_slice(local_rank: int) -> None:
+    """Shows this rank one of its node's MIG slices. CUDA uses one slice in a process: all ranks would get the first."""
+    slices = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if len(slices) > 1 and all(name.startswith("MIG-") for name in slices):
+        os.environ["CUDA_VISIBLE_DEVICES"] = slices[local_rank % len(slices)]
+
+
+def _backend_of(pair: str) -> str:
+    """`cuda:nccl` -> `nccl`"""
+    return pair.rpartition(":")[2]
+
+
+def _refuse_cpu(place: Rendezvous) -> NoReturn:
+    """Raises. A rank on its CPU would hold up all others, and a whole job on CPUs would be slow without a word."""
+    gpus = f"rank {place.rank}: Slurm gave it GPUs (SLURM_STEP_GPUS={os.environ.get('SLURM_STEP_GPUS')})"
+    if torch.version.cuda is None and torch.version.hip is None:
+        raise ConfigError(
+            f"{gpus}, and torch {torch.__version__} is built for CPUs. Install a torch for these GPUs, or set "
+            "train.backend: gloo to train on CPUs."
+        )
+    raise RendezvousError(
+        f"{gpus}, and torch sees none on {socket.gethostname()}: see `nvidia-smi` there, the driver's version, "
+        "CUDA_VISIBLE_DEVICES, and --nv of a container. train.backend: gloo trains on CPUs."
+    )
 
 
 def _open_store(place: Rendezvous, timeout: timedelta) -> Store:
@@ -143,24 +182,48 @@ def _open_store(place: Rendezvous, timeout: timedelta) -> Store:
 
 
 def _agree_on_backend(store: Store, place: Rendezvous, device: torch.device) -> str:
-    """Returns nccl if each rank has its own GPU, else gloo: NCCL refuses two ranks on one GPU. Rank 0 decides for all.
+    """Returns nccl for GPU tensors if each rank has its own GPU, else gloo: NCCL refuses two ranks on one GPU. Rank 0
+    decides for all. CPU tensors (offloaded parameters, buffers) travel over gloo in any case.
 
     A rank without a GPU knows the answer and does not wait. Anybody who can reach the store can also write to it.
     Therefore any answer other than these two words is refused and not printed.
     """
     if place.world_size == 1:
-        return "nccl" if device.type == "cuda" else "gloo"
-    card = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else "none"
+        return BY_DEVICE if device.type == "cuda" else "gloo"
+    card = _card(device) if device.type == "cuda" else "none"
     store.set(f"card/{place.rank}", card)
     if place.rank == 0:
         others = range(1, place.world_size) if card != "none" else ()
         cards = [card, *(store.get(f"card/{rank}").decode(errors="replace") for rank in others)]
-        own = "none" not in cards and len(set(cards)) == len(cards) and dist.is_nccl_available()
-        store.set("backend", "nccl" if own else "gloo")
+        why = _why_not_nccl(cards)
+        if why and card != "none":
+            say(f"clusterdp: the ranks exchange gradients over gloo, slower than nccl: {why}.")
+        store.set("backend", "gloo" if why else "nccl")
     said = b"gloo" if card == "none" else store.get("backend")
     if said not in (b"gloo", b"nccl"):
         raise RendezvousError("the store of this job: somebody else writes to it. Start again, on nodes of your own.")
-    return str(said.decode())
+    return BY_DEVICE if said == b"nccl" else "gloo"
+
+
+def _card(device: torch.device) -> str:
+    """Returns the names of a GPU, which two ranks must not share: its UUID, and its host with its place on the bus. MIG
+    slices of a GPU have UUIDs of their own, and NCCL takes them for one GPU."""
+    about = torch.cuda.get_device_properties(device)
+    bus = [getattr(about, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    place = about.uuid if None in bus else f"{socket.gethostname()}/{':'.join(map(str, bus))}"
+    return f"{about.uuid} {place}".replace("\n", "")
+
+
+def _why_not_nccl(cards: Sequence[str]) -> str:
+    """Returns the reason, or nothing if NCCL can be used. cards: _card() of each rank's GPU, or `none`."""
+    if "none" in cards:
+        return f"rank {cards.index('none')} sees no GPU"
+    for part in (0, 1):
+        names = [card.split(" ")[part] for card in cards]
+        for rank, name in enumerate(names):
+            if (first := names.index(name)) != rank:
+                return f"ranks {first} and {rank} share one GPU"
+    return "" if dist.is_nccl_available() else "this torch has no nccl"
 
 
 def _name_interface(place: Rendezvous) -> None:

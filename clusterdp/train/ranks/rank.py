@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterdp.train.ranks.group import Group, own_devices
+from clusterdp.train.ranks.group import Group
 from clusterdp.train.ranks.shared_flags import SharedFlags
 from clusterdp.train.ranks.stop import StopSignal
 
@@ -21,7 +21,7 @@ class Rank:
         self.local_world_size = place.local_world_size
         self.node_rank = place.node_rank
         self.device = group.device
-        self.devices = own_devices(group)
+        self.devices = group.devices
         self.group = group
         self.stop = stop
         self.flags = SharedFlags(group.flags_group, stop)
