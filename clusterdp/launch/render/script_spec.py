@@ -154,8 +154,8 @@ class ScriptSpec:
 
     @property
     def fills_sockets(self) -> bool:
-        """Whether ranks fill one socket of a node after the other, as GPUs are numbered. By default they alternate: half
-        of them would copy through the other socket's memory."""
+        """Whether ranks fill one socket of a node after the other, as GPUs are numbered. By default they alternate, and
+        half of them would copy through the other socket's memory."""
         r = self.config.resources
         has_gpus = bool(r.gpus_per_task or gpu_count(r.gpus_per_node))
         return has_gpus and self.ranks_per_node > 1 and "distribution" not in r.extra
