@@ -5,14 +5,10 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from typing import TYPE_CHECKING
 
 from clusterdp.cli.named import config_path, known_run, named_run
 from clusterdp.cli.sending import follow, resume_run
 from clusterdp.errors import ConfigError
-
-if TYPE_CHECKING:
-    pass
 
 
 def show(options: argparse.Namespace) -> int:
