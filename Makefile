@@ -6,6 +6,7 @@
 #   make test-slurm  end-to-end tests on a real Slurm that it boots on this machine (Debian, as root); SLURM=24.11
 #   make test-all    both, the slow tests, and those on a real Slurm on three other releases
 #   make bench       what things cost, beside what one would write by hand
+#   make gpu-day     all checks and figures that take a GPU (make test-gpu and bench-gpu are its halves)
 #   make rehearsals  mutants, correct programs and programs of others under the drills (hours), and REHEARSED.md
 #   make lint        ruff and mypy;  make format mends what ruff can mend
 #   make release V=0.2.0  version, changelog, test of the wheel, commit and tag; nothing is pushed
@@ -37,6 +38,15 @@ test-slurm: $(stamp)
 test-all: lint
 	$(bin)/python -m pytest -n 3 --dist worksteal -m "not slurm"
 	$(bin)/python -m pytest -m slurm
+
+# On a machine with a GPU, with the torch that is there: PYTHON=python3 make gpu-day
+PYTHON ?= $(bin)/python
+test-gpu:
+	$(PYTHON) -m pytest -m gpu -W default tests/gpu tests/checkpoint/test_gpu.py
+bench-gpu:
+	$(PYTHON) -m tests.gpu.bench
+gpu-day:
+	@$(PYTHON) -m tests.gpu.day
 
 bench: export CLUSTERDP_BENCH_FIGURES = build/figures.jsonl
 bench: $(stamp)
@@ -97,4 +107,4 @@ $(stamp): pyproject.toml .ci/constraints.txt .ci/find-python
 	@$(pip) --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-.PHONY: demo test test-part test-slurm test-all bench rehearsals lint format release clean
+.PHONY: demo test test-part test-slurm test-all test-gpu bench-gpu gpu-day bench rehearsals lint format release clean

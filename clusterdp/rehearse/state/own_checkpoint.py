@@ -53,6 +53,7 @@ def _values(storage: Storage, info: CheckpointInfo) -> dict[str, Leaf]:
             own = {e.name: _stored(payload, e, partial(_own, storage, manifest, rank, e)) for e in payload.entries}
         tree = _tree(skeleton, own)
         objects = tree.pop("objects")
+        tree.pop("machine", None)  # names of libraries, no state
         values |= leaves_of({**tree, **objects}, prefix=f"rank{rank}.")
     return values
 
