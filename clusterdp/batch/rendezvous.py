@@ -68,7 +68,7 @@ def _is_taken(address: str, port: int) -> bool:
 
 def times_of(job: Job, slurm: Slurm, end: str, now: float) -> Tuple[Optional[int], Optional[int], Optional[int]]:
     """Returns when Slurm will end the job, when the job queued, and when it began; None for an unknown time. end:
-    SLURM_JOB_END_TIME (22.05 has none). squeue is run here, once, because a container may have no squeue."""
+    the value of SLURM_JOB_END_TIME, empty on 22.05. squeue runs here, once, because a container may have no squeue."""
     words = ["squeue", "--noheader", "--jobs=" + job.id, "--format=%L %V %S"]
     # The times of the queue alone are not worth a longer wait.
     said = slurm.ask(words, err=False, limit_s=QUEUE_S if end.isdigit() else None).said

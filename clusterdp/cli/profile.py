@@ -38,7 +38,8 @@ def profile(options: argparse.Namespace, path: str, send: Callable[..., int]) ->
 
 
 def lines_of(run: Any) -> list[str]:
-    """Returns the report of the newest attempt that has measured its steps. Raises RunError if no attempt has."""
+    """Returns the report of the newest attempt that has measured its steps. Raises RunError if there is
+    none."""
     for attempt in reversed(run.attempts()):
         if attempt.times.exists():
             report = json.loads(read_plain(attempt.times))

@@ -1,7 +1,7 @@
 """A layer of a config: a YAML file, `key=value` words, or a mapping; each value with its place.
 
-Error messages and `clusterdp show` use the places. Keys are checked here against the tree of dataclasses, before
-OmegaConf reads them, because OmegaConf's own errors have neither file nor line.
+Error messages and `clusterdp show` print the places (file and line). Keys are checked here against the tree of
+dataclasses, before OmegaConf reads them, because OmegaConf's own errors have neither file nor line.
 """
 
 from __future__ import annotations

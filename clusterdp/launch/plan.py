@@ -40,8 +40,8 @@ class Plan:
     code_of: RunDir | None = None  # the run whose snapshot it copies; None: it takes one of the submit directory
 
     def carry_out(self) -> tuple[Job, CodeSnapshot | None]:
-        """Makes the run folder and submits. If that fails, or sbatch refuses, the folder is removed again. If sbatch
-        may have accepted the job, the folder stays, because the job needs it."""
+        """Makes the run folder and submits. The folder is removed again if it cannot be filled or sbatch refuses. It
+        stays if sbatch may have accepted the job, which needs it."""
         from clusterdp.launch.send.new_folder import new_folder
 
         with new_folder(self.run, named=bool(self.spec.config.run_dir)) as lock:

@@ -54,7 +54,8 @@ def product(size: int, device: str) -> tuple[Callable[[], Any], float]:
 
 
 def regression(device: str) -> tuple[Callable[[], Any], float]:
-    """Returns steps of gradient descent on the diabetes set, all 442 rows at once, and their number of operations."""
+    """Returns a function that does steps of gradient descent on the diabetes set, all 442 rows at once, and how many
+    operations it takes."""
     features, target = (part.to(device) for part in diabetes())
     rows, columns = features.shape
 
@@ -94,7 +95,7 @@ class Table:
         self.rows[name] = (best, flops / best / 1e9)
 
     def text(self, devices: list[str]) -> str:
-        """Returns the table with a row for each work, and the devices side by side."""
+        """Returns the table: a row for each kind of work, a column for each device."""
         works = dict.fromkeys(name.partition("/")[0] for name in self.rows)
         lines = [f"{'':16}" + "".join(f"{device:>12} {'GFLOP/s':>9}" for device in devices)]
         for work in works:

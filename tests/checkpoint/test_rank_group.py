@@ -68,8 +68,8 @@ def numbers(fill: float) -> dict[str, Any]:
 
 def load_numbers(rank: int, size: int, folder: str) -> tuple[bool, list[float]]:
     answers = []
-    # Few ranks read everything, many a share each that they broadcast: both ways, and twice.
-    for flat_reader.READ_ALL_RANKS in (8, 0, 8) if size > 1 else (8, 8):
+    # Ranks of few nodes read everything, those of many a share each that they broadcast: both ways, and twice.
+    for flat_reader.READ_ALL_NODES in (8, 0, 8) if size > 1 else (8, 8):
         state = numbers(fill=0.0)
         checkpointer = Checkpointer(folder, state)
         restored = checkpointer.restore()

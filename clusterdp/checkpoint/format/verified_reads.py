@@ -52,7 +52,7 @@ class BlockRange:
         return self.at + start, self.at + min(self.last * BLOCK, self.record.size) - self.head
 
     def trimmed(self, start: int, stop: int) -> BlockRange:
-        """Returns the range without outer blocks that hold no byte of [start, stop) of the buffer."""
+        """Returns the part of the range whose blocks hold the bytes [start, stop) of the buffer."""
         first, last = (start - self.at + self.head) // BLOCK, -(-(stop - self.at + self.head) // BLOCK)
         return replace(self, first=max(self.first, first), last=min(self.last, last))
 

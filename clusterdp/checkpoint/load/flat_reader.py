@@ -22,10 +22,10 @@ from clusterdp.checkpoint.state.rank_group import RankGroup
 from clusterdp.checkpoint.state.tree import DTYPES, as_bytes, copied, from_bytes, memory_of, unflatten
 from clusterdp.storage import Storage
 
-# Up to this many ranks, each rank reads all bytes: the storage can serve so few nodes, ranks of one node share its page
-# cache, and that is faster than the network. With more ranks, each reads a share and broadcasts it, so that the storage
-# delivers every byte once, for any number of nodes.
-READ_ALL_RANKS = 8
+# Up to this many nodes, each rank reads all bytes: the storage can serve so few nodes, ranks of one node share its page
+# cache, and that is faster than the network. With more nodes, each rank reads a share and broadcasts it, so that the
+# storage delivers every byte once, for any number of nodes.
+READ_ALL_NODES = 8
 
 
 class FlatReader:
@@ -37,7 +37,7 @@ class FlatReader:
         self._storage, self._ranks = storage, ranks
         self._ranges = ranges_of(manifest)
         plan = manifest.layout
-        self._together = ranks.size <= READ_ALL_RANKS
+        self._together = ranks.nodes <= READ_ALL_NODES
         self.live = live if self._together and storage.rereads else {}
         apart, direct = _divide(self._ranges, plan, self.live) if self._together else (self._share(ranks.rank), [])
         check_sizes(storage, self._ranges if self._together else apart)  # first: a bad manifest may ask for much memory

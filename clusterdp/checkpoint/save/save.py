@@ -211,7 +211,7 @@ class BackgroundTask(Generic[T]):
 
 
 def _give_way() -> None:
-    """Lowers the priority of this thread and of threads that it starts, on Linux only. On other systems the call would
+    """Lowers the priority of this thread and of threads that it starts. Only on Linux: on macOS, setpriority() would
     change the whole process."""
     if sys.platform == "linux":
         thread = threading.get_native_id()

@@ -54,8 +54,10 @@ class Staging:
 
     def take(self, size: int, tensors: Iterable[torch.Tensor]) -> torch.Tensor:
         """Returns `size` bytes for copies of these tensors. The bytes still hold an earlier save."""
-        self._devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+        before, self._devices = self._devices, {tensor.device for tensor in tensors if tensor.is_cuda}
         if self._buffer.numel() < size:
+            for device in before:
+                torch.cuda.synchronize(device)  # copies of a save that failed may still be queued
             self._grow(size, pinned=bool(self._devices))
         return self._buffer[:size]
 

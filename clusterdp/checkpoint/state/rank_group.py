@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -25,8 +26,8 @@ class RankGroup:
     are not touched."""
 
     def __init__(self, group: dist.ProcessGroup | None = None):
-        """Collective if the process group has no gloo: then a new group with gloo is made."""
-        self.rank, self.size = 0, 1
+        """Collective. If the process group has no gloo, a new group with gloo is made."""
+        self.rank, self.size, self.nodes = 0, 1, 1
         self._lost: str | None = None  # the error message of the first lost contact
         if not (dist.is_available() and dist.is_initialized()):
             return
@@ -35,6 +36,8 @@ class RankGroup:
             group = dist.new_group(members, backend="gloo", use_local_synchronization=True)
         self.group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        if self.size > 1:
+            self.nodes = self.agree(report=socket.gethostname(), conclude=lambda names: len(set(names)))
 
     def agree(
         self,

@@ -38,7 +38,7 @@ def write_record(run: RunDir, spec: ScriptSpec) -> None:
         "python": spec.python,
         "git": git,
     }
-    if spec.python == sys.executable and not spec.config.launch.container.image:  # else the job's are unknown here
+    if spec.python == sys.executable and not spec.config.launch.container.image:  # else the job has another interpreter
         record |= {"python_version": platform.python_version(), "packages": installed_packages()}
     write_durably(run.source, json.dumps(record, indent=1) + "\n", mode=0o600)
     if diff:

@@ -22,7 +22,7 @@ HEADS = {
     "startup": "start-up",
     "kept": "steps",
     "evaluation": "eval",
-}  # the heads of columns; each other column has its own name
+}  # column heads that differ from the names of their columns
 MANY = 20  # attempts in the table
 NOTES = {
     "running": "running: its program does not say what it does; job.loop() does",

@@ -79,7 +79,7 @@ HEAD = f"{'max abs':>10}  {'mean abs':>10}  {'elements':>23}  tensor"
 
 
 def _tensors(a: Payload, b: Payload, measure: Measure, only: str | None) -> Iterator[str | None]:
-    """Yields a line for each tensor that differs, None for each other. Holds one tensor of each side in memory."""
+    """Yields a line for each different tensor, and None for an equal one. Holds one tensor of each side in memory."""
     left, right = _chosen(a, only), _chosen(b, only)
     for name, entry in left.items():
         other = right.get(name)

@@ -1,4 +1,4 @@
-"""find_run(): the run that the user names by a folder or a job id; without a word, the latest run of the current
+"""find_run(): the run that the user names by a folder or a job id; by default, the latest run of the current
 folder. Runs of `clusterdp profile` do not count as the latest.
 
 Runs that `submit` has noted (run_index.py) are found in any folder. Other runs are found in `runs/` of this folder.

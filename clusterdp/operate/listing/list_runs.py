@@ -129,7 +129,7 @@ class Reading:
             self.complaints.append(f"left out: {some_of(self.unread, 2)}.")
 
     def _look(self, paths: Sequence[str]) -> dict[str, RunLook]:
-        """Returns the looks at the paths that are runs."""
+        """Reads the folders that are runs. Returns a RunLook for each path."""
         if len(paths) > MANY and self.err.isatty():
             new = sum(path not in self.kept for path in paths)
             if new > MANY:

@@ -45,7 +45,7 @@ def put_on_path(run: RunDir) -> None:
 
 @contextmanager
 def commands_of(cluster: str) -> Iterator[None]:
-    """Uses the commands of a cluster in its body, for runs on several clusters. No other thread may call Slurm then."""
+    """Within this context, Slurm's commands are those of `cluster`. No other thread may call Slurm meanwhile."""
     before = dict(os.environ)
     os.environ.update(_environ_of(cluster))
     try:

@@ -261,7 +261,7 @@ def _by_agent(paths: Sequence[tuple[int, Path]], logs: Sequence[RankLog]) -> Fir
 
 
 def _by_echo(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> FirstFailure | None:
-    """Returns a silent rank that a signal ended, else the earliest consequence; without any, the first rank of srun."""
+    """Returns a silent rank that a signal ended, else the earliest consequence, else srun's first rank."""
     if echoes := [log for log in logs if log.echoes]:
         by_signal = (each for each in said if not each.said.startswith("Exited"))
         for message, each in itertools.product(by_signal, logs):

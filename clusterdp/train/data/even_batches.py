@@ -26,8 +26,8 @@ END: Any = object()
 
 
 def even_batches(items: Iterable[Item], group: Group) -> Iterator[tuple[Item, bool]]:
-    """Yields items with True. A rank without further items gets its last item again, with False, until all are done.
-    Collective. Raises TrainError on all ranks if one has no item at all."""
+    """Yields (item, True) for each item. A rank whose items have ended gets (its last item, False) until all ranks are
+    done. Collective. Raises TrainError on all ranks if one has no item at all."""
     last = END
     for item in _until_all_are_through(items, group):
         if group.agree(int(item is END and last is END))[0]:

@@ -250,7 +250,7 @@ class Batches(Generic[Batch]):
         return self._batches(iterator)
 
     def _pass_end(self) -> None:
-        """Goes past an epoch that had ended at the checkpoint, so that the next epoch opens without a difference."""
+        """Skips an epoch that had ended before the save, so that the next epoch begins as in an uninterrupted run."""
         self._epoch_rng.forward()
         if self._place is None:
             return

@@ -175,7 +175,7 @@ class Loop(Generic[Batch]):
             try:
                 yield Epoch(self.position.epoch, self._epoch_batches, done)
             except GeneratorExit:
-                self._left = False  # the program left the whole loop, and may continue in this epoch
+                self._left = False  # the program left the loop over epochs, and may return to this epoch
                 raise
             self._close_step()
             page.enter(PROGRAM)
@@ -346,7 +346,7 @@ class Loop(Generic[Batch]):
             return
         self._open = False
         record, watch, position = self._record, self._phases.stopwatch, self.position
-        watch.lap("step")  # the rest of its body, which has no lap of its own
+        watch.lap("step")  # the rest of the step, which has no lap of its own
         self.batches.advance()
         self._open_window.close_step()
         record.step = watch.page[STEP] = self.first + position.step

@@ -63,7 +63,8 @@ def add_hook(model: DistributedDataParallel, name: str, powersgd: Mapping[str, A
 
 
 def check_never_skips(state: Mapping[str, Any]) -> None:
-    """Raises ConfigError if a loop's state has PowerSGD and a loss scale. The loss scale need not be in the config."""
+    """Raises ConfigError if a loop's state has PowerSGD and a loss scale. It also finds a loss scale that the
+    program sets without the config."""
     if any(getattr(part, "comm_hook_state", None) is not None for part in state.values()):
         for name, part in state.items():
             scaler = getattr(part, "scaler", part)

@@ -198,7 +198,7 @@ def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, Peer
             stop.file = RunDir(settings.run_dir).stop
         if settings.end_time is not None:
             stop.set_end_time(settings.end_time, settings.margin_s)
-        if slurm.attempt is not None:  # in a job array it names the element, unlike the job's id
+        if slurm.attempt is not None:  # in a job array, this name has the element, and the job's id has not
             stop.ask_end = partial(_ask_end, slurm.attempt.rpartition(".")[0])
     attempt = settings.attempt or new_attempt_name()
     run = RunDir(settings.run_dir) if settings.run_dir else None
@@ -363,7 +363,7 @@ def follows(error: BaseException) -> bool:
 
 def note_error(said: str, peers: PeerWatch, run_dir: Path | None) -> None:
     """Writes node, step, message and rank for the batch script, which compares the first three with other attempts'.
-    Only the first rank to fail writes them. No rank does if the first was killed, or on a full disk."""
+    Only the first rank to fail writes them. If that rank was killed, or on a full disk, no rank writes them."""
     attempt = WorkerSettings.bare({}).attempt
     if attempt is None or run_dir is None:
         return

@@ -1,8 +1,8 @@
 """Claim: decides which attempt owns the run folder: the one with the highest number in `claims/`.
 
 Two attempts of a run can be alive at once: after a job submitted by hand, a `resume` beside a pending requeue, or a
-node that was cut off and came back. The newer attempt owns the folder. The older attempt notices this before it commits
-or deletes anything.
+node that was cut off and came back. The newer attempt owns the folder. The older attempt notices the newer
+one before it commits or deletes anything.
 """
 
 from __future__ import annotations
