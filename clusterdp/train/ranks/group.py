@@ -148,8 +148,8 @@ def _refuse_cpu(place: Rendezvous) -> NoReturn:
     gpus = f"rank {place.rank}: Slurm gave it GPUs (SLURM_STEP_GPUS={os.environ.get('SLURM_STEP_GPUS')})"
     if torch.version.cuda is None and torch.version.hip is None:
         raise ConfigError(
-            f"{gpus}, and torch {torch.__version__} is built for CPUs. Install a torch for these GPUs, or set "
-            "train.backend: gloo to train on CPUs."
+            f"{gpus}, and torch {torch.__version__} is built for CPUs. Install a torch for these GPUs. "
+            "To train on CPUs, ask for no GPUs (srun --gres=none), or set train.backend: gloo."
         )
     raise RendezvousError(
         f"{gpus}, and torch sees none on {socket.gethostname()}: see `nvidia-smi` there, the driver's version, "
