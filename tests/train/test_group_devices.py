@@ -6,19 +6,21 @@ import json
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from clusterdp.errors import ConfigError, RendezvousError
+from clusterdp.errors import ClusterdpError, ConfigError, RendezvousError
 from clusterdp.fakeslurm.core.job_environ import MARK
 from clusterdp.slurm.env import FAKE_MARK, SlurmEnv
+from clusterdp.train.process.attempt import refuse
 from clusterdp.train.process.batch_size_search import is_out_of_memory
 from clusterdp.train.ranks import group as group_module
 from clusterdp.train.ranks.group import Group, own_devices
-from clusterdp.train.ranks.rendezvous import Rendezvous
+from clusterdp.train.ranks.rendezvous import GpuMissing, Rendezvous
 from tests.slurm_types.test_env import RECORDS, STEP
 
 RELEASES = ("22.05", "24.11", "26.05")
@@ -195,3 +197,26 @@ def test_each_rank_chooses_a_mig_slice(
 )
 def test_error_of_each_library_with_full_gpu_memory_ends_the_search(error: RuntimeError, full: bool) -> None:
     assert is_out_of_memory(error) is full
+
+
+@pytest.mark.parametrize(
+    ("error", "note"),
+    [
+        (GpuMissing("rank 2: no GPU"), "n3\n\nrank 2: no GPU\n2\n"),
+        (ConfigError("train.backend: 'x'"), "n3\n\ntrain.backend: 'x'\n2\n"),
+        (RendezvousError("no rendezvous at n1:4711"), None),  # another rank may be to blame
+    ],
+)
+def test_refusal_before_the_rendezvous_notes_its_error_and_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: ClusterdpError, note: str | None
+) -> None:
+    """`clusterdp why` prints it, and the next attempt avoids the node."""
+    place = {"RANK": "2", "WORLD_SIZE": "4", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n3"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    folder = tmp_path / "attempts" / "7.0"
+    folder.mkdir(parents=True)
+    (folder / "outcome").write_text("stop entry 0\n")  # of rank 0, for which the others wait
+    assert refuse(error, tmp_path) == error.exit_code
+    assert (folder / "error").exists() is (note is not None)
+    assert note is None or (folder / "error").read_text() == note

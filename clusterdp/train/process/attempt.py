@@ -95,6 +95,7 @@ def run_folder(run_dir: Path, stop: StopSignal) -> Outcome:
             from clusterdp.train import job  # noqa: F401  # imports torch, if the entry has not
     except (EntryError, ConfigError) as error:
         say(f"clusterdp: {error}", error=True)
+        _note_mistake(error, run_dir)
         return _refuse(run_dir)
     return run_function(function, settings, stop)
 
@@ -140,6 +141,8 @@ def _refuse(run_dir: Path, peers: PeerWatch | None = None) -> Outcome:
 def refuse(error: ClusterdpError, run_dir: Path | None, peers: PeerWatch | None = None) -> int:
     """Reports the error. A mistake that another attempt would repeat ends the run. Returns the exit code."""
     say(f"clusterdp: {error}", error=True)
+    if peers is None and run_dir is not None:
+        _note_mistake(error, run_dir)
     final = isinstance(error, EntryError) or (isinstance(error, ConfigError) and run_dir and not _has_saved(run_dir))
     if final and run_dir is not None:
         _refuse(run_dir, peers)
@@ -364,12 +367,26 @@ def follows(error: BaseException) -> bool:
 def note_error(said: str, peers: PeerWatch, run_dir: Path | None) -> None:
     """Writes node, step, message and rank for the batch script, which compares the first three with other attempts'.
     Only the first rank to fail writes them. If that rank was killed, or on a full disk, no rank writes them."""
+    if run_dir is not None:
+        _write_note(said, peers.rank, peers.step(), run_dir)
+
+
+def _note_mistake(error: ClusterdpError, run_dir: Path) -> None:
+    """Writes the note of note_error() before the ranks meet; `clusterdp why` prints it. A failed rendezvous leaves no
+    note, because another rank may be to blame."""
+    from clusterdp.train.ranks.rendezvous import GpuMissing
+
+    if isinstance(error, (ConfigError, EntryError, GpuMissing)):
+        _write_note(str(error).split("\n")[0][:300], SlurmEnv.read().rank, None, run_dir)
+
+
+def _write_note(said: str, rank: int, step: int | None, run_dir: Path) -> None:
     attempt = WorkerSettings.bare({}).attempt
-    if attempt is None or run_dir is None:
+    if attempt is None:
         return
-    node, step = os.environ.get("SLURMD_NODENAME", ""), peers.step()
+    node = os.environ.get("SLURMD_NODENAME", "")
     with suppress(OSError), RunDir(run_dir).attempt(attempt).error.open("x") as file:
-        file.write(f"{node}\n{'' if step is None else step}\n{said}\n{peers.rank}\n")
+        file.write(f"{node}\n{'' if step is None else step}\n{said}\n{rank}\n")
 
 
 def _tell_of_timeout(peers: PeerWatch, run_dir: Path | None) -> None:

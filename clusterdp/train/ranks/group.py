@@ -20,7 +20,7 @@ from clusterdp.checkpoint.state import rng
 from clusterdp.errors import ConfigError, RendezvousError
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train.output.say import say
-from clusterdp.train.ranks.rendezvous import PortTaken, Rendezvous
+from clusterdp.train.ranks.rendezvous import GpuMissing, PortTaken, Rendezvous
 
 # Process groups of closed Groups. If DDP's Reducer is the last owner of a process group, it waits for gloo's threads to
 # end while it holds the GIL, and one of these threads may wait for the GIL to free its last work. A model that outlived
@@ -151,7 +151,7 @@ def _refuse_cpu(place: Rendezvous) -> NoReturn:
             f"{gpus}, and torch {torch.__version__} is built for CPUs. Install a torch for these GPUs. "
             "To train on CPUs, ask for no GPUs (srun --gres=none), or set train.backend: gloo."
         )
-    raise RendezvousError(
+    raise GpuMissing(
         f"{gpus}, and torch sees none on {socket.gethostname()}: see `nvidia-smi` there, the driver's version, "
         "CUDA_VISIBLE_DEVICES, and --nv of a container. train.backend: gloo trains on CPUs."
     )

@@ -28,6 +28,10 @@ class PortTaken(RendezvousError):
     exit_code = PORT_TAKEN_EXIT
 
 
+class GpuMissing(RendezvousError):
+    """Slurm gave this rank a GPU, and torch sees none on its node."""
+
+
 @dataclass(frozen=True)
 class Rendezvous:
     rank: int
