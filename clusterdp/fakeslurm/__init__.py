@@ -1,28 +1,28 @@
-"""A Slurm in a folder: the same sbatch scripts run on it as on a real Slurm, on a laptop and in CI.
+"""A Slurm in a folder, for laptops and CI: it runs the same sbatch scripts as a real Slurm.
 
-cluster           FakeCluster: starts a cluster, uses it, breaks it, takes it down
+cluster           FakeCluster: starts a cluster, uses it, causes faults, takes it down
 shape_file        a cluster's nodes, partitions and settings as a user declares them
 install_commands  writes the cluster's sbatch, srun, ... into a folder for PATH
 start_daemon      starts the daemon in the background, once
-daemon_main       the program that does so
+daemon_main       the program that starts the daemon
 errors            FakeSlurmError
-client/           the commands as users start them; each process sends its words to the daemon and prints the answer
-commands/         what each command does, in the daemon
+client/           the commands that users start; each sends its command line to the daemon and prints the answer
+commands/         the work of each command, in the daemon
 slurmctld/        the daemon: jobs, nodes, scheduling
 slurmdbd/         accounting, in the same daemon
 slurmstepd/       the process of one step, and the fork server that starts these processes
-core/             the data and the rules that several of them share
+core/             data and rules that several folders share
 
 How `sbatch job.sh` becomes a row of sacct:
 
-1. client/: bin/sbatch sends its words, folder and environment to the daemon's socket and prints what comes back.
-2. commands/: sbatch reads the script and the options, makes a JobDesc of them and submits it.
+1. client/: bin/sbatch sends its command line, folder and environment to the daemon's socket and prints the answer.
+2. commands/: sbatch reads the script and the options, makes a JobDesc and submits it.
 3. slurmctld/: the controller checks the JobDesc, makes a JobRecord and writes it to the journal. The scheduler gives
-   the job nodes; then the fork server is asked for a slurmstepd, which is to run the batch script.
-4. slurmstepd/: it runs the script and reports the end. Each srun in the script gets a slurmstepd in the same way.
-   slurmctld sends it orders such as Terminate.
-5. slurmctld/: when the last process is gone, the job is over and its nodes are free.
-6. slurmdbd/: each change of the job is entered into accounting and can be seen a second later.
+   the job nodes. Then the controller asks the fork server for a slurmstepd that runs the batch script.
+4. slurmstepd/: slurmstepd runs the script and reports the end. Each srun in the script gets its own slurmstepd.
+   slurmctld sends orders such as Terminate to slurmstepd.
+5. slurmctld/: after the end of its last process, the job is over and its nodes are free.
+6. slurmdbd/: each change of the job is entered into accounting and is visible a second later.
 7. commands/: sacct prints the row.
 """
 
@@ -37,7 +37,7 @@ __all__ = ["FakeCluster", "FakeSlurmError", "NodeShape", "PartitionShape", "Shap
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when asked for: the daemon, which must start at once, needs no FakeCluster."""
+    """Loads a name on first use, because the daemon must start fast and does not need FakeCluster."""
     from importlib import import_module
 
     homes = {"FakeCluster": ".cluster", "FakeSlurmError": ".errors"}

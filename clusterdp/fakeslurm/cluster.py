@@ -1,4 +1,4 @@
-"""FakeCluster: starts a cluster in a folder, uses it, breaks it, takes it down."""
+"""FakeCluster: starts a cluster in a folder, uses it, causes faults, takes it down."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ STOP_WITHIN_S = 15
 
 
 class FakeCluster:
-    """A cluster of pretend nodes on this machine, on which the same sbatch scripts run as on a real Slurm.
+    """A cluster of pretend nodes on this machine, which runs the same sbatch scripts as a real Slurm.
 
-    As a context manager it lives as long as the block, and ends with its process even if that is killed. After `up()`
-    alone, or from the command line, it stays until `down()`.
+    As a context manager, the cluster exists as long as the block, and ends with the process, even if the process is
+    killed. After a call of `up()`, or from the command line, the cluster exists until `down()`.
 
         with FakeCluster(nodes=2, quick=True) as cluster:
             job = cluster.submit("job.sbatch")
@@ -41,16 +41,16 @@ class FakeCluster:
             cluster.preempt(job)
             cluster.wait(job, "COMPLETED")
 
-    `quick`: the controller looks every second and starts a requeued job after one; otherwise it is as slow as Slurm.
+    `quick`: the controller checks every second and starts a requeued job after 1 s. Otherwise it is as slow as Slurm.
 
-    `slurm_version`: the cluster behaves as that release does (see core/release.py); 24.11 if none is named.
+    `slurm_version`: the release that the cluster imitates (see core/release.py); default 24.11.
 
-    `time_scale`: time limits, grace times and the controller's delays are so many times shorter (SlurmConf.scaled).
+    `time_scale`: divides time limits, grace times and the controller's delays (SlurmConf.scaled).
 
     `node_local`: each node has a /tmp, /var/tmp, /dev/shm and TMPDIR of its own, which it loses when it fails.
-    `shared`: the folders below these that all nodes share, such as that of the jobs.
+    `shared`: folders below these that all nodes share, such as the folder of the jobs.
 
-    `shape`: nodes, partitions and settings of your own, which the other arguments do not change.
+    `shape`: your own nodes, partitions and settings. The arguments from `nodes` to `time_scale` then have no effect.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class FakeCluster:
 
     @staticmethod
     def default_folder() -> Path:
-        """The folder of `clusterdp fake up`'s cluster, private to the user."""
+        """Returns the folder of `clusterdp fake up`'s cluster, private to the user."""
         base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
         return Path(base) / "clusterdp" / "fake"
 
@@ -99,7 +99,7 @@ class FakeCluster:
 
     @classmethod
     def attach(cls, folder: Path | None = None) -> FakeCluster:
-        """A cluster that is already up; raises FakeSlurmError."""
+        """Returns a cluster that is already up. Raises FakeSlurmError if none is up."""
         folder = Path(folder or cls.default_folder()).absolute()
         paths = Paths(folder)
         if not _is_up(paths):
@@ -115,7 +115,7 @@ class FakeCluster:
     # -- life --
 
     def up(self, *, owned: bool = False) -> FakeCluster:
-        """Start the cluster; returns when it takes jobs. `owned`: it goes down when this process ends in any way."""
+        """Starts the cluster. Returns when it accepts jobs. `owned`: it goes down when this process ends in any way."""
         paths = self._paths
         up_already = f"{self.folder}: a fake cluster is up there. Use it, or `clusterdp fake down` first."
         if _is_up(paths) and paths.answers():
@@ -141,7 +141,7 @@ class FakeCluster:
         return self
 
     def _write_files(self, owned: bool) -> None:
-        """Remove what an earlier cluster left in the folder and write the files of this one."""
+        """Removes the files of an earlier cluster in the folder and writes the files of this one."""
         paths = self._paths
         shutil.rmtree(paths.spool)
         paths.make()
@@ -166,7 +166,7 @@ class FakeCluster:
             raise FakeSlurmError(f"{self.folder}: the fake cluster did not start: {last}. See {self._paths.log}.")
 
     def down(self) -> None:
-        """Take the cluster down with everything that it started; returns when all is gone. Does nothing if down."""
+        """Takes the cluster down, if it is up, and kills all processes that it started. Returns after their end."""
         paths = self._paths
         pid = _read_pid(paths.pid)
         paths.up.unlink(missing_ok=True)
@@ -178,7 +178,7 @@ class FakeCluster:
         deadline = time.monotonic() + STOP_WITHIN_S
         while pid and processes.alive(pid) and time.monotonic() < deadline:
             time.sleep(0.02)
-        # A daemon that was killed could not clean up.
+        # A killed daemon could not clean up.
         processes.send(processes.marked(f"{MARK}={paths.conf}"), 9)
         if self._lifeline:
             self._lifeline.close()
@@ -199,17 +199,17 @@ class FakeCluster:
 
     @property
     def bin(self) -> Path:
-        """The folder of the cluster's sbatch, srun, ...: for the front of PATH."""
+        """The folder of the cluster's sbatch, srun, ...; put it first on PATH."""
         return self._paths.bin
 
     @property
     def unknown_names(self) -> list[str]:
-        """Nodes whose names do not resolve in jobs (see hosts_file.py): the machine's /etc/hosts should have them."""
+        """Nodes whose names do not resolve in jobs (see hosts_file.py). Add them to the machine's /etc/hosts."""
         return [] if self._paths.hosts.exists() else hosts_file.unknown(node.name for node in self._shape.nodes)
 
     @property
     def env(self) -> dict[str, str]:
-        """This process's environment with the cluster's commands first on PATH: for subprocesses of your own."""
+        """This process's environment, with the cluster's commands first on PATH. Use it for your own subprocesses."""
         return self.environ()
 
     def environ(self) -> dict[str, str]:
@@ -217,12 +217,12 @@ class FakeCluster:
         return {**os.environ, "PATH": f"{self.bin}{os.pathsep}{path}", "SLURM_CONF": str(self._paths.conf)}
 
     def exports(self) -> str:
-        """Lines for `eval` in a shell: what `clusterdp fake env` prints."""
+        """Returns lines for `eval` in a shell, which `clusterdp fake env` prints."""
         path, conf = shlex.quote(str(self.bin)), shlex.quote(str(self._paths.conf))
         return f'export PATH={path}:"$PATH"\nexport SLURM_CONF={conf}'
 
     def run(self, *words: str | os.PathLike[str], cwd: str | os.PathLike[str] | None = None) -> str:
-        """Run a command with the cluster's on its PATH; returns its output. Raises FakeSlurmError if it fails."""
+        """Runs a command with the cluster's commands on PATH. Returns its output. Raises FakeSlurmError if it fails."""
         quiet = subprocess.DEVNULL
         try:
             done = subprocess.run(words, env=self.env, cwd=cwd, stdin=quiet, capture_output=True, text=True)
@@ -233,17 +233,17 @@ class FakeCluster:
         return done.stdout
 
     def submit(self, *words: str | os.PathLike[str], cwd: str | os.PathLike[str] | None = None) -> str:
-        """Run `sbatch` with these options, script and arguments; returns the job's id."""
+        """Runs `sbatch` with these options, script and arguments. Returns the job's id."""
         return self.run("sbatch", "--parsable", *words, cwd=cwd).strip()
 
     def status(self) -> str:
-        """A table of nodes and jobs, for people."""
+        """Returns a table of nodes and jobs, for people."""
         return f"{self.folder}\n\n{self.run('sinfo')}\n{self.run('squeue')}"
 
     def wait(self, job: str | int, *states: JobState | str, timeout_s: float = 60) -> JobState:
-        """Wait until the job (all of an array) is in one of these states; by default, until it is over. Returns the
-        state. Raises FakeSlurmError if it can no longer get there, or not within `timeout_s`. States are as squeue
-        prints them, RUNNING or R.
+        """Waits until the job (all elements of an array) is in one of these states; by default, until it is over.
+        Returns the state. Raises FakeSlurmError if the job can no longer reach one, or after `timeout_s`. States have
+        squeue's names: RUNNING or R.
         """
         try:
             known = [state if isinstance(state, JobState) else JobState.parse(state) for state in states]
@@ -253,13 +253,13 @@ class FakeCluster:
         return JobState(self._line.ask("wait", str(job), *words, timeout_s=timeout_s).strip())
 
     def advance(self, seconds: float) -> None:
-        """Move the cluster's clock forward: limits, warnings, grace times and delays pass as in so many of its seconds
-        (under a time scale those are shorter than real ones). The processes of jobs get no time meanwhile.
+        """Moves the cluster's clock forward by this many of its seconds (under a time scale, shorter than real ones).
+        Limits, warnings, grace times and delays pass. The processes of jobs get no real time.
         """
         self._line.ask("advance", str(seconds))
 
     def history(self) -> list[dict[str, Any]]:
-        """The events so far, oldest first: changes of jobs, and all that was broken on purpose (history.jsonl)."""
+        """Returns all events, oldest first: changes of jobs, and faults caused on purpose (history.jsonl)."""
         from clusterdp.fakeslurm.slurmdbd.history import read
 
         return list(read(self._paths.history))
@@ -267,48 +267,48 @@ class FakeCluster:
     # -- break --
 
     def preempt(self, job: str | int, grace_s: float | None = None) -> None:
-        """Preempt a running job as a job of a higher partition would; `grace_s` is the partition's unless given."""
+        """Preempts a running job, like a job of a higher partition. Default of `grace_s`: the partition's GraceTime."""
         self._line.ask("preempt", str(job), *([] if grace_s is None else [str(grace_s)]))
 
     def fail(self, node: str) -> None:
-        """Let a node fail as if its power failed: its processes die at once, and Slurm notices later."""
+        """Makes a node fail as if its power failed: its processes die immediately, and Slurm notices it later."""
         self._line.ask("fail", node)
 
     def kill_slurmd(self, node: str) -> None:
-        """Let a node's slurmd die, unknown to Slurm: what runs there goes on, and srun can launch no tasks there."""
+        """Kills a node's slurmd, unnoticed by Slurm. Running tasks continue. srun cannot launch tasks on the node."""
         self._line.ask("kill-slurmd", node)
 
     def drain(self, node: str) -> None:
-        """Drain a node: what runs there goes on; nothing more starts there."""
+        """Drains a node: its running jobs continue, no more jobs start on it."""
         self._line.ask("drain", node)
 
     def resume(self, node: str) -> None:
-        """Let a node take jobs again that failed, was drained, or lost its slurmd."""
+        """Makes a node accept jobs again after it failed, was drained, or lost its slurmd."""
         self._line.ask("resume", node)
 
     def kill_rank(self, job: str | int, rank: int) -> None:
-        """Send SIGKILL to one task of the job's newest step, as an out-of-memory killer does."""
+        """Sends SIGKILL to one task of the job's newest step, like an out-of-memory killer."""
         self._line.ask("kill-rank", str(job), str(rank))
 
     def slow(self, by_s: float, for_s: float = 0) -> None:
-        """Let the controller answer each command so much later, for so long (0: until told otherwise). Commands give up
-        after 10 s and fail, but what they asked for is done. `slow(0)` ends it. Seconds are real ones.
+        """Delays each answer of the controller by `by_s`, for `for_s` (0: without end), in real seconds. Commands give
+        up after 10 s and fail, but the controller still does their work. `slow(0)` ends the delay.
         """
         self._line.ask("slow", str(by_s), str(for_s))
 
     def unreachable(self, for_s: float) -> None:
-        """Let commands find no controller for so long: they try for 9 s, then fail. `unreachable(0)` ends it."""
+        """Makes the controller unreachable for `for_s`. Commands try for 9 s, then fail. `unreachable(0)` ends it."""
         self._line.ask("unreachable", str(for_s))
 
     def flaky(self, rate: float, seed: int = 0) -> None:
-        """Let this part of all calls of sbatch fail, the same ones for the same seed. `flaky(0)` ends it."""
+        """Makes this fraction of all sbatch calls fail, the same calls for the same seed. `flaky(0)` ends it."""
         if not 0 <= rate <= 1:
             raise FakeSlurmError(f"flaky: {rate:g} is not a share of the calls. Write 0 (none) to 1 (all).")
         self._line.ask("flaky", str(rate), str(seed))
 
 
 def _is_up(paths: Paths) -> bool:
-    """Whether the cluster is meant to be up; raises FakeSlurmError for another user's folder."""
+    """Whether the cluster is meant to be up. Raises FakeSlurmError for another user's folder."""
     try:
         if not paths.up.exists():
             return False
@@ -345,14 +345,14 @@ class ControlConnection:
         return self._paths.folder
 
     def hold(self) -> socket.socket:
-        """A connection that keeps the cluster up: when it closes, the cluster goes down."""
+        """Returns a connection that keeps the cluster up. The cluster goes down when the connection closes."""
         line = self.connect()
         line.sendall(_request("lifeline"))
         line.recv(64)
         return line
 
     def ask(self, *words: str, timeout_s: float | None = None) -> str:
-        """Send a request; returns the answer. Raises FakeSlurmError with the daemon's text if it refuses."""
+        """Sends a request and returns the answer. Raises FakeSlurmError with the daemon's text if it refuses."""
         with self.connect() as line:
             line.settimeout(timeout_s)
             line.sendall(_request(*words))

@@ -1,4 +1,4 @@
-"""daemon_main.py FOLDER: start the daemon of that cluster in the background; exits with 0 when it answers."""
+"""daemon_main.py FOLDER: starts the daemon of that cluster in the background. Exits with 0 when the daemon answers."""
 
 # ruff: noqa: E402
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sys
 
-# The folder above clusterdp/: this program runs without site and its paths.
+# The folder above clusterdp/, because this program runs without site and its paths.
 sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from clusterdp.fakeslurm.start_daemon import start

@@ -1,4 +1,4 @@
-"""The errors of a fake cluster itself. (What its commands refuse is in core/error_texts.py.)"""
+"""The errors of a fake cluster itself. (core/error_texts.py has the refusals of its commands.)"""
 
 from __future__ import annotations
 

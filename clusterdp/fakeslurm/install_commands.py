@@ -8,7 +8,7 @@ from clusterdp.fakeslurm.commands import NAMES
 from clusterdp.fakeslurm.core.paths import Paths
 
 CLIENT = Path(__file__).resolve().parent / "client"
-# Slurm's other commands: without these, a real Slurm's would run where one is installed.
+# Slurm's other commands. Without these files, the commands of a real Slurm would run if one is installed.
 REFUSED = "sattach scrontab sdiag sgather sreport strigger sview".split()
 REFUSAL = """\
 #!/bin/sh
@@ -25,11 +25,11 @@ exit 1
 
 
 def install(paths: Paths) -> None:
-    """Write the commands into bin/. Python runs without site, so that they start within milliseconds."""
+    """Writes the commands into bin/. They run Python without site and therefore start within milliseconds."""
     python = paths.interpreter()
     own = {file.stem for file in CLIENT.glob("*.py")}
     for name in set(NAMES) - {"control"}:
-        # Not a shell script: /bin/sh may drop variables whose names it does not accept, as of bash's functions.
+        # Not a shell script, because /bin/sh may drop variables with names that it rejects, like bash's functions.
         where = [str(paths.folder), str(paths.socket)]
         path = paths.bin / name
         runs = f"import {name}" if name in own else f"from client import run\nrun({name!r})"

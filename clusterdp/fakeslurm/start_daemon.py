@@ -13,7 +13,7 @@ from clusterdp.fakeslurm.slurmstepd.forkserver import ForkServer
 
 
 def start(folder: str) -> int:
-    """Start the daemon of a cluster in the background; returns an exit status when it answers."""
+    """Starts the daemon of a cluster in the background. Returns an exit status when it answers or has failed."""
     paths = Paths(Path(folder))
     ready, written = os.pipe()
     if os.fork():
@@ -25,7 +25,7 @@ def start(folder: str) -> int:
         os._exit(0)
     try:
         _detach(paths, written)
-        if paths.lock_daemon() is None:  # another one was faster
+        if paths.lock_daemon() is None:  # another daemon was faster
             os.write(written, b"ready")
             os._exit(0)
         if not paths.up.exists():  # the cluster went down meanwhile
@@ -34,7 +34,7 @@ def start(folder: str) -> int:
         mounts.show({paths.hosts: hosts_file.HOSTS, paths.profile: login_shells.PROFILE})
         forkserver = ForkServer(folder)
         processes.allow_descriptors()
-        # Large; the fork server must not contain it. asyncio does without ssl, which takes long to load.
+        # asyncio is large: the fork server must not contain it. It works without ssl, which is slow to load.
         sys.modules["ssl"] = None  # type: ignore[assignment]
         import asyncio
 
@@ -52,7 +52,7 @@ def start(folder: str) -> int:
 
 
 def _detach(paths: Paths, kept: int) -> None:
-    """Leave the terminal, close inherited descriptors, and open a log."""
+    """Leaves the terminal, closes inherited descriptors, and opens a log."""
     os.chdir("/")
     os.umask(0o077)
     log = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -1,7 +1,7 @@
-"""The commands as users start them: `python -SEs`, no site-packages, bare imports, a few milliseconds.
+"""The commands that users start: `python -SEs`, no site-packages, bare imports, a start within milliseconds.
 
-client    sends the words to the daemon and prints what comes back; the whole of the commands that are not below
-srun      `srun`: it also passes on stdin and signals
-salloc    `salloc`: it also runs a program while the job has its nodes
-scontrol  `scontrol`: without a command it asks for one after the other
+client    sends the command line to the daemon and prints the answer; enough for all commands that are not below
+srun      `srun`: also passes on stdin and signals
+salloc    `salloc`: also runs a program while the job has its nodes
+scontrol  `scontrol`: without a command, also reads commands from stdin
 """

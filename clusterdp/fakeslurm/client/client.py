@@ -1,6 +1,6 @@
-"""The client half of every command: sends its words to the cluster's daemon and prints what comes back.
+"""The client part of every command: sends the command line to the cluster's daemon and prints the answer.
 
-Runs as `python -S -E client.py`: no site-packages, and only modules that are built in or tiny.
+Runs as `python -S -E client.py`: no site-packages, and only modules that are built in or small.
 """
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` proper imports enum: 5 ms
@@ -20,9 +20,9 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-ATTEMPTS = 50  # in a row without any answer
+ATTEMPTS = 50  # attempts in a row without any answer
 heard = False  # whether this attempt got an answer
-TOKEN = f"{os.getpid()}.{time_ns()}"  # by this the daemon knows a request that is made again
+TOKEN = f"{os.getpid()}.{time_ns()}"  # the daemon recognizes a repeated request by it
 FILES: "dict[str, bytes]" = {}
 UNREACHABLE = "{}: error: the fake cluster in {} is down. Start it again with `clusterdp fake up`.\n"
 
@@ -32,7 +32,7 @@ class Unanswered(Exception):
 
 
 def connect(command: str, folder: str, address: str) -> socket:
-    """A connection to the daemon, which is started again if it was killed."""
+    """Returns a connection to the daemon. Restarts the daemon if it was killed, and raises Unanswered then."""
     line = socket(AF_UNIX, SOCK_STREAM)
     try:
         line.connect(address)
@@ -65,7 +65,7 @@ def request(line: socket, command: str, words: "list[str]") -> None:
 
 
 def read_file(path: str) -> bytes:
-    """The frame that answers `r`. Each file is read once, for stdin cannot be read again."""
+    """Returns the frame that answers `r`. Reads each file once, because stdin cannot be read twice."""
     if path not in FILES:
         FILES[path] = _read_file(path)
     return FILES[path]
@@ -89,17 +89,17 @@ def write(number: int, data: bytes) -> None:
         while data:
             data = data[os.write(number, data) :]
     except OSError:
-        pass  # nobody reads any more: Slurm's commands go on as well
+        pass  # the reader has closed the pipe: Slurm's commands continue, too
 
 
 class Printer:
-    """Prints what comes from the daemon, except what an earlier attempt has printed."""
+    """Prints the daemon's output, except the part that an earlier attempt has printed."""
 
     def __init__(self) -> None:
         self._printed, self._seen = {"o": 0, "e": 0}, {"o": 0, "e": 0}
 
     def again(self) -> None:
-        """Begin a new attempt."""
+        """Begins a new attempt."""
         self._seen = {"o": 0, "e": 0}
 
     def print(self, kind: str, payload: bytes) -> None:
@@ -110,7 +110,7 @@ class Printer:
 
 
 def receive(line: socket) -> bytes:
-    """The next bytes from the daemon."""
+    """Returns the next bytes from the daemon."""
     global heard
     data = line.recv(1 << 18)
     if not data:
@@ -120,7 +120,7 @@ def receive(line: socket) -> bytes:
 
 
 def hear(numbers: "Iterable[int]") -> int:
-    """Catch these signals; returns a file descriptor from which a byte with their number can be read."""
+    """Catches these signals. Returns a file descriptor that gives one byte per signal: its number."""
     wakeup, written = os.pipe()
     os.set_blocking(written, False)
     signal.set_wakeup_fd(written)
@@ -130,7 +130,7 @@ def hear(numbers: "Iterable[int]") -> int:
 
 
 def persist(command: str, attempt: "Callable[[], None]") -> None:
-    """Ask again if the daemon is killed before it has answered. `attempt` ends the process once it has the answer."""
+    """Asks again if the daemon is killed before it answers. `attempt` ends the process when it has the answer."""
     global heard
     failed = 0
     while failed < ATTEMPTS:
@@ -138,14 +138,14 @@ def persist(command: str, attempt: "Callable[[], None]") -> None:
         try:
             attempt()
         except (Unanswered, ConnectionError):
-            failed = 0 if heard else failed + 1  # a long srun may outlive many daemons
+            failed = 0 if heard else failed + 1  # a long srun may see many daemons end
             sleep(0.1)
     write(2, f"{command}: error: the fake cluster went away.\n".encode())
     sys.exit(1)
 
 
 def run(command: str) -> None:
-    """Run a command that only asks and prints."""
+    """Runs a command that only asks and prints."""
     folder, address, *words = sys.argv[1:]
     printer = Printer()
 
@@ -162,6 +162,6 @@ def run(command: str) -> None:
                 elif kind == "r":
                     line.sendall(read_file(payload.decode("utf-8", "surrogateescape")))
                 elif kind == "x":
-                    os._exit(int(payload))  # at once: there is nothing to clean up
+                    os._exit(int(payload))  # fast, because there is nothing to clean up
 
     persist(command, attempt)

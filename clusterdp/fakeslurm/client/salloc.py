@@ -1,4 +1,4 @@
-"""salloc: it also runs a command here while the job has its nodes."""
+"""salloc, which also runs a command on this machine while the job has its nodes."""
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` proper imports enum: 5 ms
 import os
@@ -25,8 +25,8 @@ class Program:
         self._status: int | None = None
 
     def start(self, order: "list[str]") -> None:
-        """Start it. `order`: the number of words, the words, and variables. A second daemon may ask again: then it runs
-        already.
+        """Starts the program. `order`: the number of words, the words, and variables. Does nothing if a second daemon
+        asks again, because the program already runs.
         """
         if self._pid:
             return
@@ -51,7 +51,7 @@ class Program:
             os.kill(self._pid, number)
 
     def status(self) -> "int | None":
-        """Its wait status, or None while it runs."""
+        """Returns the wait status of the program, or None while it runs."""
         if self._pid and self._status is None:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
             self._status = status if pid else None

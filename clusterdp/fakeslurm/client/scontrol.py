@@ -1,4 +1,4 @@
-"""Show and change jobs, nodes and partitions; without a command, ask for one after the other."""
+"""scontrol, which shows and changes jobs, nodes and partitions. Without a command, it reads commands from stdin."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ MODES = {"all": "-a", "details": "-d", "hide": "--hide", "oneliner": "-o", "quie
 
 
 def split(line: str) -> "list[str]":
-    """Split at blanks that are not quoted; quotes are removed."""
+    """Splits at blanks outside quotes. Removes the quotes."""
     words, quote, word = [], "", ""
     for letter in line.strip() + " ":
         if letter == quote:
@@ -25,7 +25,7 @@ def split(line: str) -> "list[str]":
 
 
 def interactive(options: "list[str]") -> int:
-    """Read and run commands; the exit status is 1 if any of them failed."""
+    """Reads and runs commands. Returns the exit status: 1 if any of them failed."""
     own, code, echo = sys.argv[:3], 0, not os.isatty(0)
     while True:
         write(1, b"scontrol: ")

@@ -1,4 +1,4 @@
-"""srun: it also passes on its stdin and the signals that it receives."""
+"""srun, which also passes on its stdin and the signals that it receives."""
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` proper imports enum: 5 ms
 import os
@@ -33,7 +33,7 @@ def attempt(folder: str, address: str, words: "list[str]", wakeup: int) -> None:
                 line.sendall(wire.frame("s", str(number).encode()))
         if 0 in ready:
             line.sendall(wire.frame("i", read_stdin()))
-            reading.remove(0)  # until the tasks want more
+            reading.remove(0)  # until the tasks ask for more
         if line.fileno() in ready:
             try:
                 data = client.receive(line)

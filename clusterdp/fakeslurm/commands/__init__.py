@@ -1,10 +1,10 @@
-"""The commands in the daemon: a coroutine each, from a connection to an exit status.
+"""The commands in the daemon. Each is a coroutine that gets a connection and returns an exit status.
 
 sbatch               submits a batch script
-srun                 starts a step, in a job of its own if need be
-srun_plan            from the options of srun to the plan of its step
+srun                 starts a step, in its own job if it is called outside of jobs
+srun_plan            makes the plan of a step from the options of srun
 salloc               gets nodes for as long as a command runs
-allocation           what srun outside of a job and salloc share: a job without a script, and the wait for its nodes
+allocation           a job without a script, and the wait for its nodes: for salloc, and for srun outside of jobs
 scancel              ends or signals jobs and steps
 squeue               lists jobs and steps
 squeue_fields        the fields of squeue
@@ -17,20 +17,20 @@ scontrol             changes jobs and nodes; ping, listpids and the rest
 scontrol_show        `scontrol show`
 scontrol_update      `scontrol update`
 sacctmgr             lists accounts, users and clusters
-sstat                what running steps use
+sstat                the resource usage of running steps
 sshare               the one user's share
 sbcast               copies a file to the nodes of a job
-control              not a command of Slurm: FakeCluster's way to break things, to wait, and to move the clock
-read_words           the words of a command as options and others; --help, --version, --clusters, --iterate
-getopt               reads command lines as getopt_long does, with its error texts
-options              which options sbatch, srun and salloc know, and the variables that set them
-option_values        which values those options take
-parsed_options       the options that were given, and what each value means
-job_desc_of_options  from the options to a JobDesc
+control              not a command of Slurm: FakeCluster uses it to cause faults, to wait, and to move the clock
+read_words           splits a command line into options and other words; --help, --version, --clusters, --iterate
+getopt               parses command lines like getopt_long, with its error texts
+options              the options of sbatch, srun and salloc, and the variables that set them
+option_values        the valid values of these options
+parsed_options       the options of one command line, and the meaning of each value
+job_desc_of_options  makes a JobDesc from the options
 columns              tables as squeue and sinfo print them
 as_json              --json and --yaml of squeue, sinfo and scontrol, as in 22.05
 as_newer_json        the same from 23.11 on
-json_defaults        what that says of what the fake does not have
+json_defaults        JSON values for things that the fake does not have
 """
 
 from collections.abc import Awaitable, Callable
@@ -47,7 +47,7 @@ NAMES = "sbatch srun salloc squeue scancel scontrol sacct sacctmgr sstat sbcast 
 
 
 def find(name: str) -> Command | None:
-    """The command of that name, loaded when first asked for: a cluster that starts needs none of them."""
+    """Returns the command of this name, or None. Loads its module on first use, because starting needs no command."""
     if name not in NAMES:
         return None
     run: Command = import_module(f".{name}", __name__).run

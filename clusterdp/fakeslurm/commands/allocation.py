@@ -1,4 +1,4 @@
-"""The allocation that srun outside of a job and salloc share: a job without a script, and the wait for its nodes."""
+"""The allocation code that salloc and srun outside of jobs share: a job without a script, the wait for its nodes."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class AllocationTexts:
-    """The messages in which the two differ."""
+    """The messages in which salloc and srun differ."""
 
     command: str
-    refused: str  # in front of the reason of a refusal
-    pending: tuple[str, ...]  # for a job that has to wait; {} is its id
+    refused: str  # prefix of the reason of a refusal
+    pending: tuple[str, ...]  # for a job that must wait; {} is its id
     interrupted: tuple[str, ...]
     cancelled: tuple[str, ...]
 
     def info(self, client: Connection, options: ParsedOptions, *texts: str) -> None:
-        """Print what --quiet suppresses."""
+        """Prints texts, unless --quiet is given."""
         if "quiet" not in options:
             for text in texts:
                 client.error(f"{self.command}: {text}")
 
 
 def command_line(parser: GetoptParser, words: list[str]) -> tuple[list[Pairs], list[str]]:
-    """The options of each component of a job (separated by colons), and the words after them."""
+    """Returns the options of each component of a job (separated by colons), and the words after the options."""
     lines: list[Pairs] = []
     while True:
         line, rest = parser.parse(words, permute=False)
@@ -60,7 +60,7 @@ def command_line(parser: GetoptParser, words: list[str]) -> tuple[list[Pairs], l
 def components_of(
     command: str, release: Release, lines: list[Pairs], directives: list[Pairs], variables: Pairs
 ) -> list[ParsedOptions]:
-    """The options of each component: its lines in the script < variables < the command line."""
+    """Returns the options of each component. Precedence: lines in the script < variables < the command line."""
     components, before = list[ParsedOptions](), ParsedOptions(command, release)
     for number in range(max(len(lines), len(directives))):
         options = before.after()
@@ -97,7 +97,7 @@ def desc_for(
 async def allocate(
     client: Connection, daemon: Daemon, options: ParsedOptions, descs: list[JobDesc], messages: AllocationTexts
 ) -> JobRecord:
-    """Submit a job and wait for its nodes; returns it, or the first component of a heterogeneous one."""
+    """Submits a job and waits for its nodes. Returns the job, or the first component of a heterogeneous job."""
     try:
         job = daemon.controller.submit_together(descs, None, b"", {})
     except ControllerError as error:
@@ -119,7 +119,7 @@ async def allocate(
 
 
 def test_only(client: Connection, daemon: Daemon, desc: JobDesc, command: str) -> int:
-    """Print when and where the job would run if the cluster were empty. A job id is used up nevertheless."""
+    """Prints when and where the job would run on an empty cluster. This also uses up a job id."""
     number = daemon.model.new_id()
     try:
         submit_checks.check(daemon.model, desc, daemon.controller.clock())
@@ -138,7 +138,7 @@ def test_only(client: Connection, daemon: Daemon, desc: JobDesc, command: str) -
 
 
 def show_options(client: Connection, options: ParsedOptions) -> None:
-    """Print what --verbose asks for."""
+    """Prints the options, for --verbose."""
     rows = {name: value or "set" for name, value in options.values.items()} | {"verbose": "1"}
     rule = f"{options.command}: -------------------- --------------------"
     client.error(f"{options.command}: defined options\n{rule}")
@@ -165,7 +165,7 @@ async def _wait_for_nodes(
 
 
 async def change_or_signal(client: Connection, daemon: Daemon) -> int | None:
-    """Wait until some job changes (None) or the command receives a signal; raises ConnectionLost if it is killed."""
+    """Waits until any job changes (None) or the command receives a signal. Raises ConnectionLost if it is killed."""
     waits = [asyncio.ensure_future(daemon.change()), asyncio.ensure_future(client.signal())]
     try:
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -1,6 +1,6 @@
-"""--json and --yaml of squeue, sinfo and scontrol as 22.05 writes them: openapi v0.0.38 (sacct's: sacct_json).
+"""--json and --yaml of squeue, sinfo and scontrol in 22.05: openapi v0.0.38. sacct_json has the JSON of sacct.
 
-What 23.11 and later write is in as_newer_json.
+as_newer_json has the JSON of 23.11 and later.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class JsonWriter:
         self.controller = controller
 
     def write(self, kind: str, what: list[Json], accounting: bool = False) -> str:
-        """The whole answer, without a newline at the end."""
+        """Returns the complete answer, without a newline at the end."""
         text = json.dumps(self.whole(kind, what, accounting), indent=2)
         return text.replace("/", "\\/")  # as json-c writes it
 
@@ -50,7 +50,7 @@ class JsonWriter:
         return {"plugin": plugin, "Slurm": {"version": version, "release": text}}
 
     def number(self, value: float | None) -> Any:
-        """A number that may be missing or unlimited."""
+        """Returns a number that may be missing or unlimited."""
         return None if value is None else int(value)
 
     def moment(self, value: float | None) -> Any:
@@ -189,7 +189,7 @@ class JsonWriter:
 
 
 def _yaml(value: Any, indent: str) -> list[str]:
-    """The lines, each value with its type in front."""
+    """Returns the lines. Each value has its type in front."""
     lines = []
     pairs = value.items() if isinstance(value, dict) else ((None, each) for each in value)
     for key, each in pairs:

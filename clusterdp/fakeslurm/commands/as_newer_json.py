@@ -1,4 +1,4 @@
-"""--json and --yaml of squeue, sinfo and scontrol from 23.11 on, as recorded from 24.11: states are lists, numbers that
+"""--json and --yaml of squeue, sinfo and scontrol from 23.11 on, as recorded from 24.11. States are lists. Numbers that
 may be missing are objects.
 """
 
@@ -99,7 +99,7 @@ class NewerJsonWriter(JsonWriter):
         return defaults.as_26_05("job", found, submit_line=desc.submit_line, step_id=step_id, **more)
 
     def _resources(self, job: JobRecord) -> Json | None:
-        """The resources that the job has, or had."""
+        """Returns the resources that the job has, or had."""
         shares = job.held_shares
         if not shares:
             return None
@@ -169,7 +169,7 @@ class NewerJsonWriter(JsonWriter):
         return defaults.as_26_05("partition", found, flags=["DEFAULT"] * part.default, preempt_mode=[mode])
 
     def sinfo_row(self, row: SinfoRow) -> Json:
-        """Nodes of a partition that are in the same state."""
+        """Returns the row of a partition's nodes that have the same state."""
         nodes, free = row.nodes, row.free_memory
         node_sums = dict(zip(("allocated", "idle", "other", "total"), row.node_sums(), strict=True))
         sums = dict(zip(("allocated", "idle", "other", "total"), row.sums(), strict=True))

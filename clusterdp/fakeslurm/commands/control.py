@@ -1,4 +1,4 @@
-"""`control`, not a command of Slurm: FakeCluster uses it to break things, to wait, and to move the clock."""
+"""`control`, not a command of Slurm: FakeCluster uses it to cause faults, to wait, and to move the clock."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
         await client.exit(0)
         daemon.stop()
         await asyncio.sleep(0)
-    elif verb == "lifeline":  # held open by the owner of the cluster: when it closes, the owner is dead
+    elif verb == "lifeline":  # the cluster's owner keeps it open: when it closes, the owner has died
         client.print("held")
         await client.flush()
         await client.hung_up()
@@ -47,7 +47,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
 
 
 async def _wait(client: Connection, daemon: Daemon, job: str, states: list[str]) -> int:
-    """Wait until the job (all of an array) is in one of these states; prints the state."""
+    """Waits until the job (all elements of an array) is in one of these states. Prints the state."""
     while True:
         name = parse(job)
         jobs = find(daemon.model, name) if name else []
@@ -61,7 +61,7 @@ async def _wait(client: Connection, daemon: Daemon, job: str, states: list[str])
         await daemon.change()
 
 
-# -- what FakeCluster breaks; arguments are text --
+# -- faults that FakeCluster causes; arguments are text --
 
 
 def _preempt(controller: Controller, job: str, grace_s: str | None = None) -> None:
@@ -90,7 +90,7 @@ def _drain(controller: Controller, node: str) -> None:
 
 
 def _kill_rank(controller: Controller, job: str, rank: str) -> None:
-    """Kill a task of the newest step of the job that has this rank."""
+    """Kills the task with this rank in the newest step of the job that has the rank."""
     name = parse(job)
     for each in find(controller.model, name) if name else []:
         for step in reversed(each.steps):
@@ -121,7 +121,7 @@ def _flaky(controller: Controller, rate: str, seed: str) -> None:
     controller.records.faults()
 
 
-# with the names that the arguments have in the history
+# functions, with the names of their arguments in the history
 BREAKING: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "preempt": (_preempt, ("job", "grace_s")),
     "fail": (_node(nodes.fail_node), ("node",)),

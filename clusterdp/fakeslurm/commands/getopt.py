@@ -1,4 +1,4 @@
-"""Reads command lines and #SBATCH lines as getopt_long does, with its error texts."""
+"""Parses command lines and #SBATCH lines like getopt_long, with its error texts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Option:
     name: str
     short: str = ""
     takes: str = REQUIRED
-    means: str = ""  # the name under which it is handled, if that differs
+    means: str = ""  # the name under which the commands handle it, if different
 
 
 def table(text: str) -> list[Option]:
-    """The options from words like `nodes,N=`, `hold,H`, `exclusive?`, `users:user,u=`: name, the name under which it
-    is handled, short letter, and = or ? if it takes a value.
+    """Returns the options from words like `nodes,N=`, `hold,H`, `exclusive?`, `users:user,u=`: name, the name under
+    which the commands handle it, short letter, and = or ? if it takes a value.
     """
     options = []
     for word in text.split():
@@ -33,7 +33,7 @@ def table(text: str) -> list[Option]:
 
 
 class GetoptParser:
-    """Reads command lines: `parse` returns (name, value) pairs in order, and the other words."""
+    """Parses command lines. `parse` returns (name, value) pairs in order, and the other words."""
 
     def __init__(self, command: str, options: Iterable[Option], exit_code: int = 1):
         self._command, self._exit_code = command, exit_code
@@ -42,8 +42,8 @@ class GetoptParser:
         self._short = {option.short: option for option in options if option.short}
 
     def parse(self, words: Sequence[str], *, permute: bool) -> tuple[list[tuple[str, str]], list[str]]:
-        """Parse the words. With `permute`, options may follow other words (squeue, scancel); else the first other
-        word ends them (sbatch).
+        """Parses the words. With `permute`, options may follow other words (squeue, scancel). Otherwise the first other
+        word ends the options (sbatch).
         """
         found: list[tuple[str, str]] = []
         rest: list[str] = []

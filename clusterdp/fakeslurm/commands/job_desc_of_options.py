@@ -1,4 +1,4 @@
-"""From the options to a JobDesc. What each option means by itself is in parsed_options.py."""
+"""Makes a JobDesc from the options. parsed_options.py parses each single option."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Warn = Callable[[str], None]
 
 
 def job_desc(options: ParsedOptions, folder: str, partition: str, warn: Warn, now: float, release: Release) -> JobDesc:
-    """The JobDesc. `now` is the cluster's time. Raises Refusal for unreadable values, ControllerError for refused
-    ones.
+    """Returns the JobDesc. `now` is the cluster's time. Raises Refusal for values that cannot be parsed, and
+    ControllerError for values that slurmctld refuses.
     """
     desc = JobDesc(name=options.get("job-name") or "", partition=partition, folder=folder)
     _size(options, desc, folder, warn, release)
@@ -58,7 +58,7 @@ def _size(options: ParsedOptions, desc: JobDesc, folder: str, warn: Warn, releas
     of_tasks = int(options.tres_per_task().get("cpu", 0)) or None
     desc.cpus_per_task, desc.min_cpus = options.number("cpus-per-task") or of_tasks, options.number("mincpus")
     desc.nodelist, desc.exclude = nodelist, options.hosts("exclude")
-    # 0 means the same as no request.
+    # 0 is the same as no request.
     desc.mem_per_node, desc.mem_per_cpu = options.megabytes("mem") or None, options.megabytes("mem-per-cpu") or None
     desc.minutes, desc.overcommit = options.minutes(), "overcommit" in options
 
@@ -141,7 +141,7 @@ def _node_file(options: ParsedOptions, folder: str) -> list[str]:
 
 
 def _life(options: ParsedOptions, desc: JobDesc, warn: Warn, now: float) -> None:
-    """Set when the job may start, and how it may end."""
+    """Sets when the job may start, and how it may end."""
     desc.dependency = options.get("dependency") or None
     desc.kill_on_invalid_dep = (options.get("kill-on-invalid-dep") or "").lower() in ("y", "yes")
     desc.begin = times.moment(options.get("begin") or "now", now) if "begin" in options else None

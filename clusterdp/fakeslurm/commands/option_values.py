@@ -1,6 +1,6 @@
-"""Which values an option takes, and the words in which sbatch, srun and salloc refuse the others.
+"""The valid values of options, and the errors of sbatch, srun and salloc for other values.
 
-Only for options whose values the cluster does not use. parsed_options.py reads the other values and refuses them.
+The module has only options whose values the cluster does not use. parsed_options.py parses and refuses other values.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from clusterdp.fakeslurm.core import times
 from clusterdp.fakeslurm.core.error_texts import Refusal
 
-BAD = 255  # the exit status for what the command itself cannot read
+BAD = 255  # exit status for values that the command itself cannot parse
 Check = Callable[[str], str | None]  # from a value to a complaint
 
 MAIL = frozenset(
@@ -27,7 +27,7 @@ PROFILES = frozenset("all none energy task filesystem lustre network".split())
 
 
 def check(command: str, name: str, value: str, complaints: Mapping[str, str]) -> None:
-    """Check the value of an option; raises Refusal. `complaints` are the words of a release where they are its own."""
+    """Checks the value of an option. Raises Refusal. `complaints`: error texts that only this release has."""
     if name in NUMBERS and not re.fullmatch(r"0*[1-9]\d*" if name not in MAY_BE_0 else r"\d+", value):
         raise Refusal(f'{command}: error: Invalid numeric value "{value}" for --{name}.', 1)
     if name in CHECKS:

@@ -1,4 +1,4 @@
-"""The options of sbatch, srun and salloc: which there are, which variables set them, which have no effect here."""
+"""The options of sbatch, srun and salloc: their names, the variables that set them, the ones without effect here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SRUN = SHARED + table("""
     unbuffered,u wait,W= whole x11?
 """)
 
-# Not options of salloc, whose command runs where it was called, in its own environment.
+# Not options of salloc, because its command runs on the machine and in the environment of the caller.
 OF_SCRIPTS = ("error", "export", "input", "open-mode", "output", "propagate")
 SALLOC = [option for option in SHARED if option.name not in OF_SCRIPTS] + table("""
     bell cluster-constraint= get-user-env? kill-command,K? immediate,I? no-bell no-shell wait-all-nodes= x11?
@@ -41,19 +41,19 @@ BASE = {"sbatch": SBATCH, "srun": SRUN, "salloc": SALLOC}
 
 
 def options_of(command: str, release: Release) -> list[Option]:
-    """The options of sbatch, srun or salloc in a release."""
+    """Returns the options of sbatch, srun or salloc in a release."""
     gone = release.job_options_gone.split()
     added = table(f"{release.job_options_added} {getattr(release, f'{command}_options_added')}")
     return [option for option in BASE[command] if option.name not in gone] + added
 
 
 def ever(command: str) -> list[Option]:
-    """Those of any release."""
+    """Returns the options of all releases together."""
     added: str = getattr(Release, f"{command}_options_added").ever()
     return BASE[command] + table(f"{Release.job_options_added.ever()} {added}")
 
 
-# Accepted without effect: they ask for what a laptop does not have. scontrol shows some of them.
+# Options without effect, because they ask for things that a laptop does not have. scontrol shows some of them.
 IDLE = frozenset(
     """
     accel-bind acctg-freq bcast bcast-exclude bell cluster-constraint comment compress consolidate-segments contiguous
@@ -66,7 +66,7 @@ IDLE = frozenset(
     """.split()
 )
 
-# Known to Slurm, not to this cluster: refused, never ignored.
+# Options of Slurm that this cluster refuses, because it must not ignore them.
 UNSUPPORTED = frozenset(
     """
     async bb container container-id container-type context epilog external external-launcher resources
@@ -74,7 +74,7 @@ UNSUPPORTED = frozenset(
 """.split()
 )
 
-# Given for each component of a heterogeneous job; the others also hold for the components after it.
+# Options for one component of a heterogeneous job. All other options also apply to the components after it.
 PER_COMPONENT = frozenset(
     """
     constraint contiguous core-spec cpus-per-gpu cpus-per-task exclude exclusive gpu-bind gpu-freq gpus gpus-per-node
@@ -84,7 +84,7 @@ PER_COMPONENT = frozenset(
     """.split()
 )
 
-# SBATCH_NAME -> option. Others do not exist (there is no SBATCH_NODES), and are ignored.
+# SBATCH_NAME -> option. Slurm ignores other names, like SBATCH_NODES.
 SBATCH_ENVIRON = {
     "SBATCH_ACCOUNT": "account",
     "SBATCH_ACCTG_FREQ": "acctg-freq",

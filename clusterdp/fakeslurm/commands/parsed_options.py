@@ -1,4 +1,4 @@
-"""The options that were given: what each value means, and the texts with which sbatch and srun refuse one."""
+"""The options of one command line: the meaning of each value, and the errors of sbatch and srun for bad values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEMORY = frozenset({"mem", "mem-per-cpu", "mem-per-gpu"})
 
 @dataclass
 class ParsedOptions:
-    """Options with their values; the last of repeated ones counts."""
+    """Options with their values. The last value of a repeated option is valid."""
 
     command: str
     release: Release
@@ -32,7 +32,7 @@ class ParsedOptions:
         return self.values.get(name)
 
     def add(self, pairs: list[tuple[str, str]]) -> None:
-        """Add options; later ones win over earlier ones."""
+        """Adds options. Later options win over earlier ones."""
         for name, value in pairs:
             if name in UNSUPPORTED:
                 raise self.bad(f"--{name} is not supported by this fake cluster")
@@ -47,7 +47,7 @@ class ParsedOptions:
             self.values[name] = value
 
     def after(self) -> ParsedOptions:
-        """The options with which the next component of a heterogeneous job begins."""
+        """Returns the options that the next component of a heterogeneous job inherits."""
         kept = {name: value for name, value in self.values.items() if name not in PER_COMPONENT}
         return ParsedOptions(self.command, self.release, kept)
 
@@ -66,7 +66,7 @@ class ParsedOptions:
         return int(text)
 
     def nodes(self) -> tuple[int, int | None] | None:
-        """--nodes: (least, most)."""
+        """Returns --nodes as (minimum, maximum)."""
         text = self.values.get("nodes")
         if text is None:
             return None
@@ -109,7 +109,7 @@ class ParsedOptions:
             raise ControllerError(INVALID_NODE) from None
 
     def warning_signal(self) -> tuple[int, int, bool] | None:
-        """--signal=[R][B]:SIGNAL[@SECONDS]: (number, seconds, to the batch shell only)."""
+        """Returns --signal=[R][B]:SIGNAL[@SECONDS] as (number, seconds, only to the batch shell)."""
         text = self.values.get("signal")
         if text is None:
             return None
@@ -120,7 +120,7 @@ class ParsedOptions:
         return number, int(match[3] or 60), "B" in (match[1] or "").upper()
 
     def exclusive(self) -> bool:
-        """Whether the job has whole nodes; `user` and `mcs` exclude other users, and there are none."""
+        """Whether the job has whole nodes. `user` and `mcs` have no effect, because there are no other users."""
         value = self.values.get("exclusive")
         if value not in (None, "", "user", "mcs"):
             raise self.invalid("exclusive")
@@ -144,18 +144,18 @@ class ParsedOptions:
         return gpus
 
     def tres_per_task(self) -> dict[str, str]:
-        """The parts of --tres-per-task=cpu=3,gres/gpu:1."""
+        """Returns the parts of --tres-per-task=cpu=3,gres/gpu:1."""
         parts = [re.split("[=:]", part) for part in (self.values.get("tres-per-task") or "").split(",")]
         return {part[0]: part[-1] for part in parts if len(part) > 1}
 
     def gpu_bind(self) -> str | None:
-        """How tasks are to see the GPUs of their node, as --gpu-bind says it."""
+        """Returns the binding of tasks to the GPUs of their node, in the form of --gpu-bind."""
         of_tres = (self.values.get("tres-bind") or "").partition("gres/gpu:")[2]
         per_gpu = self.values.get("ntasks-per-gpu")
         return self.values.get("gpu-bind") or of_tres or (f"single:{per_gpu}" if per_gpu else None)
 
     def _gpu_count(self, name: str, gpus: Gpus) -> int | None:
-        """The number. The type goes into `gpus`."""
+        """Returns the number, and stores the type in `gpus`."""
         text = self.values.get(name)
         if text is None:
             return None
@@ -167,7 +167,7 @@ class ParsedOptions:
 
 
 def _kind_and_count(text: str) -> tuple[str, int] | None:
-    """The kind and count in `2`, `a100:2`, `a100`."""
+    """Returns kind and count of `2`, `a100:2` or `a100`."""
     kind, _, count = text.rpartition(":")
     if not count.isdigit():
         return None if kind else (text, 1)
@@ -175,7 +175,7 @@ def _kind_and_count(text: str) -> tuple[str, int] | None:
 
 
 def _count(text: str) -> int:
-    """The number in 2 or 2k; -1 for no text."""
+    """Returns the number in 2 or 2k, or -1 for no text."""
     if not text:
         return -1
     scale = {"k": 1024, "m": 1024**2}.get(text[-1].lower(), 1)
@@ -183,7 +183,7 @@ def _count(text: str) -> int:
 
 
 def signal_number(text: str) -> int | None:
-    """The number of USR1, SIGUSR1, usr1 or 10."""
+    """Returns the number of a signal: USR1, SIGUSR1, usr1 or 10."""
     if text.isdigit():
         return int(text) or None
     name = text.upper().removeprefix("SIG")

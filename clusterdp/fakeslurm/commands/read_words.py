@@ -1,5 +1,5 @@
-"""The words of a command as options and others; --help, --usage and --version end it. What several commands share:
---clusters, of which there is one, and --iterate."""
+"""Splits a command line into options and other words. --help, --usage and --version end the command. Also has options
+that several commands share: --clusters (there is one cluster) and --iterate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def read_words(
     client: Connection, daemon: Daemon, parser: GetoptParser, usage: str
 ) -> tuple[list[tuple[str, str]], list[str]]:
-    """The options may come before and after other words. Refusal for unknown ones, as getopt words it."""
+    """Returns options, which may follow other words, and other words. Raises getopt's Refusal for unknown options."""
     pairs, rest = parser.parse(client.words, permute=True)
     given = {name for name, _ in pairs}
     if given & {"help", "usage"}:
@@ -32,7 +32,7 @@ def read_words(
 
 
 def cluster_named(command: str, name: str | None, daemon: Daemon, entry: str = "SLURM_CLUSTERS") -> str | None:
-    """The cluster's name if --clusters was given; raises Refusal for another one."""
+    """Returns the cluster's name if --clusters is given, else None. Raises Refusal for another cluster."""
     if name and name not in ("all", daemon.shape.name):
         fatal = ""
         if entry == "SLURM_CLUSTERS" and daemon.shape.settings.release.clusters_are_fatal:
@@ -46,7 +46,7 @@ def cluster_named(command: str, name: str | None, daemon: Daemon, entry: str = "
 
 
 async def iterate(client: Connection, options: dict[str, str], once: Callable[[], int]) -> int:
-    """Print what `once` prints, with the date before it where that is asked for; its exit status."""
+    """Prints the output of `once`, with the date before it if requested. Returns the exit status of `once`."""
     dated = bool({"iterate", "long"} & options.keys()) and "noheader" not in options
     while True:
         if dated and not {"json", "yaml"} & options.keys():

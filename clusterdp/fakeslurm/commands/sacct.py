@@ -1,4 +1,4 @@
-"""sacct: prints what accounting knows of jobs and their steps."""
+"""sacct: prints the rows that accounting has for jobs and their steps."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
     names = [_name(text) for option, value in pairs if option == "jobs" for text in split_list(value)]
     rows = _rows(options, names, daemon)
     for option, title in (("batch-script", "Batch Script"), ("env-vars", "Environment used")):
-        if option in options:  # kept only on a site with AccountingStoreFlags=job_script,job_env
+        if option in options:  # stored only on a site with AccountingStoreFlags=job_script,job_env
             for row in rows:
                 client.print(f"{title} for {row.id_text}\n{'-' * 80}\nNONE{release.after_script}")
             return 0
@@ -84,7 +84,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
 
 
 def spread(row: AccountingJob) -> list[AccountingJob]:
-    """The elements of an array that waits, as rows of their own."""
+    """Returns one row for each element of a waiting array."""
     if row.array_id is None or row.index is not None:
         return [row]
     array = parse(row.id_text.partition("%")[0].rstrip("]") + "]")
@@ -117,7 +117,7 @@ def _rows(options: dict[str, str], names: list[SelectedStep], daemon: Daemon) ->
 def _filtered(
     options: dict[str, str], rows: list[AccountingJob], now: float, named: bool, daemon: Daemon
 ) -> list[AccountingJob]:
-    """named: jobs were named, which no time leaves out by default."""
+    """named: --jobs is given; there is then no default start time."""
     if "duplicates" not in options:
         last = {(row.job, row.array_id, row.index): row for row in rows if row.state != "RESIZING"}
         rows = [row for row in rows if row.state == "RESIZING" or last[row.job, row.array_id, row.index] is row]
@@ -136,7 +136,7 @@ def _filtered(
         if option in options:
             rows = [row for row in rows if of(row) in options[option].split(",")]
     if options.get("wckeys") or "associations" in options:
-        rows = []  # there are none
+        rows = []  # no job has one
     least, most = _limit(options.get("timelimit-min")), _limit(options.get("timelimit-max"))
     if least:
         rows = [row for row in rows if row.minutes and least <= row.minutes <= (most or least)]
@@ -163,7 +163,7 @@ def _limit(text: str | None) -> int | None:
 
 
 def in_unit(text: str, unit: str) -> str:
-    """3588K in M is 3.50M; also within cpu=1,mem=2G."""
+    """Converts sizes: 3588K in M is 3.50M. Also converts sizes in cpu=1,mem=2G."""
 
     def converted(match: re.Match[str]) -> str:
         number = float(match[1]) * 1024 ** (UNITS.index(match[2]) - UNITS.index(unit))
@@ -250,7 +250,7 @@ def _print(client: Connection, options: dict[str, str], lines: list[SacctLine], 
 
 
 def _fields_of(client: Connection, options: dict[str, str], all_fields: list[str]) -> tuple[list[str], dict[str, int]]:
-    """The columns, and the widths that the user has given some of them."""
+    """Returns the columns, and the widths that the user chose for some of them."""
     text = options.get("format") or (BRIEF if "brief" in options else LONG if "long" in options else "")
     text = text or client.environ.get("SACCT_FORMAT") or DEFAULT
     if text.upper() == "ALL":
@@ -272,7 +272,7 @@ def _fields_of(client: Connection, options: dict[str, str], all_fields: list[str
 
 
 def aligned(rows: list[tuple[str, ...]], sizes: list[int]) -> Iterator[str]:
-    """The lines: `fit` for all cells of a row at once, unless one of them is too long."""
+    """Yields the lines. Formats all cells of a row together, and uses `fit` only if one of them is too long."""
     form, length = "".join(f"%{size}s " for size in sizes), sum(map(abs, sizes)) + len(sizes)
     for row in rows:
         line = form % row
@@ -282,7 +282,7 @@ def aligned(rows: list[tuple[str, ...]], sizes: list[int]) -> Iterator[str]:
 
 
 def fit(text: str, size: int, title: bool = False) -> str:
-    """A cell: aligned left if the size is negative; text that is too long ends in +."""
+    """Returns a cell, left-aligned if the size is negative. Text that is too long ends with +."""
     width = abs(size)
     if len(text) > width:
         text = text[:width] if title else text[: width - 1] + "+"

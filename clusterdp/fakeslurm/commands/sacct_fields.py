@@ -16,7 +16,7 @@ from clusterdp.slurm.state import accounted_exit_word, exit_word
 
 @dataclass(slots=True)
 class SacctLine:
-    """A line of sacct: a job, or a step of it."""
+    """A line of sacct: a job or one of its steps."""
 
     row: AccountingJob
     step: AccountingStep | None
@@ -92,17 +92,17 @@ class SacctLine:
         return [step.usage for step in steps if step.usage]
 
     def measured(self, text: Callable[[Usage], str]) -> str:
-        """Text for a step that has ended; empty for others."""
+        """Returns a text for a step that has ended, "" for other lines."""
         return text(self.step.usage) if self.step and self.step.usage else ""
 
     @property
     def waited(self) -> float:
-        """The seconds from when a job could start to its start."""
+        """The seconds from the time when a job was eligible to its start."""
         start = self.now if self.start is None else self.start
         return 0 if self.row.eligible is None else max(start - self.row.eligible, 0)
 
     def of_job(self, text: str) -> str:
-        """Text for a job; empty for a step."""
+        """Returns the text for a job, "" for a step."""
         return "" if self.step else text
 
 
@@ -187,7 +187,7 @@ FIELDS: dict[str, SacctField] = {
     "UserCPU": SacctField(lambda line: cpu_clock(sum(used.user_s for used in line.usages))),
     "WorkDir": SacctField(lambda line: line.of_job(line.row.folder), 20),
 }
-# Fields for which the fake has no values: empty, as on a site that does not measure them.
+# Fields without values in the fake. They are empty, as on a site that does not measure them.
 UNMEASURED = tuple(
     """
     AdminComment AssocID AveCPUFreq AveDiskRead AveDiskWrite AvePages AveVMSize BlockID Constraints
@@ -206,13 +206,13 @@ FIELDS |= {name: SacctField(_empty) for name in UNMEASURED}
 
 
 def names_in(release: Release) -> list[str]:
-    """The names of the fields that sacct of the release has."""
+    """Returns the names of sacct's fields in a release."""
     later = set(Release.sacct_fields_added.ever().split()) - set(release.sacct_fields_added.split())
     return sorted(FIELDS.keys() - later - set(release.sacct_fields_gone.split()), key=_place)
 
 
 def _place(name: str) -> str:
-    """Fields stand in the order of their names, but for one (source: fields[] in sacct.c)."""
+    """Returns the sort key of a field: its name, except for one field (source: fields[] in sacct.c)."""
     return name.replace("ReqReservation", "ReservationReq").lower()
 
 

@@ -1,4 +1,4 @@
-"""salloc: gets nodes for as long as a command runs, which runs where salloc was called."""
+"""salloc: gets nodes for as long as a command runs. The command runs on the machine where salloc was called."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
 
 
 def _variables(daemon: Daemon, job: JobRecord, environ: dict[str, str]) -> dict[str, str]:
-    """The variables that the command gets: fewer than a batch script, because it runs on no node."""
+    """Returns the variables for the command: fewer than for a batch script, because it does not run on a node."""
     controller = daemon.controller
     found = job_environ.of_job(job, controller.user, daemon.shape, str(controller.conf_path()))
     found = {name: value for name, value in found.items() if name not in job_environ.ON_NODES_ONLY}
@@ -75,8 +75,8 @@ def _variables(daemon: Daemon, job: JobRecord, environ: dict[str, str]) -> dict[
 
 
 async def _while_it_runs(client: Connection, daemon: Daemon, options: ParsedOptions, job: JobRecord) -> int:
-    """Wait for the command; returns its exit status, 0 if a signal killed it. It goes on if the allocation ends
-    first.
+    """Waits for the command. Returns its exit status, or 0 if a signal killed it. The command continues if the
+    allocation ends first.
     """
     ended, revoked = asyncio.ensure_future(client.program_ended()), False
     try:
@@ -92,7 +92,7 @@ async def _while_it_runs(client: Connection, daemon: Daemon, options: ParsedOpti
             change.cancel()
         status = ended.result()
     except (ConnectionLost, OSError):
-        return 1  # salloc was killed: the allocation stays, as on a Slurm without InactiveLimit
+        return 1  # salloc was killed: the allocation remains, as on a Slurm without InactiveLimit
     finally:
         ended.cancel()
     if not revoked:

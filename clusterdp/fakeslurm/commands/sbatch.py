@@ -1,4 +1,4 @@
-"""sbatch: reads a script and its #SBATCH lines, submits it, and with --wait waits for its end."""
+"""sbatch: reads a script and its #SBATCH lines, and submits it. With --wait, waits for the job's end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DOS = """sbatch: error: Batch script contains DOS line breaks (\\r\\n)
 sbatch: error: instead of expected UNIX line breaks (\\n)."""
 WRAPPED = "#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{}\n"
 Pairs = list[tuple[str, str]]
-# qsub's short options that Slurm knows, with sbatch's names for them.
+# qsub's short options that Slurm accepts, with sbatch's names for them.
 PBS = dict(
     word.split("=")
     for word in """
@@ -96,7 +96,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
 
 
 def _answer(job: JobRecord, options: ParsedOptions, cluster: str | None) -> str:
-    """The output of sbatch; with --clusters, with the cluster's name."""
+    """Returns the output of sbatch. Adds the cluster's name if --clusters is given."""
     if "parsable" in options:
         return f"{job.id};{cluster}" if cluster else str(job.id)
     return f"Submitted batch job {job.id}" + (f" on cluster {cluster}" if cluster else "")
@@ -121,7 +121,7 @@ def _desc(client: Connection, daemon: Daemon, options: ParsedOptions, name: str,
 
 
 async def _export_file(client: Connection, options: ParsedOptions) -> dict[str, str] | None:
-    """--export-file: NAME=VALUE, separated by NUL. The job has these variables in the place of the submitter's."""
+    """Reads the file of --export-file: NAME=VALUE, separated by NUL. These variables replace the submitter's."""
     name = options.get("export-file")
     if name is None:
         return None
@@ -158,8 +158,8 @@ async def _script(client: Connection, wrap: str | None, rest: list[str]) -> byte
 
 
 def _found(client: Connection, given: dict[str, str], name: str) -> str:
-    """The path of the script: in the folder of --chdir on the command line, else on PATH; its name as given if there is
-    none.
+    """Returns the path of the script: in the folder of --chdir on the command line, else on PATH. Returns `name` if
+    there is no such file.
     """
     here = os.path.join(client.cwd, given.get("chdir") or "")
     for folder in [here, *(client.environ.get("PATH", "").split(":") if "/" not in name else ())]:
@@ -192,7 +192,7 @@ def _partition(options: ParsedOptions, daemon: Daemon) -> str:
 
 
 def _array(text: str | None, most: int) -> Array | None:
-    """--array=0-3%2, 1,4-8:2; raises ControllerError."""
+    """Parses --array, like 0-3%2 or 1,4-8:2. Raises ControllerError."""
     if not text:
         return None
     body, _, throttle = text.partition("%")
@@ -214,7 +214,7 @@ def _array(text: str | None, most: int) -> Array | None:
 
 
 async def _wait(daemon: Daemon, job: JobRecord) -> int:
-    """Wait for the job; returns its exit status, the highest of an array's, or 1 for a signal."""
+    """Waits for the job. Returns its exit status (for an array, the highest), or 1 if a signal ended it."""
     number = job.id
     while True:
         jobs = daemon.model.elements(number) if job.array else [job]
@@ -225,7 +225,7 @@ async def _wait(daemon: Daemon, job: JobRecord) -> int:
 
 
 def read(parser: GetoptParser, script: bytes, ignore_pbs: bool, release: Release) -> list[Pairs]:
-    """The options of each component. Lines count up to the first that is neither empty nor a comment."""
+    """Returns the options of each component. Stops at the first line that is neither empty nor a comment."""
     found: list[Pairs] = [[]]
     for number, line in enumerate(script.decode("utf-8", "surrogateescape").split("\n"), 1):
         if line.startswith("#PBS") and not ignore_pbs:
@@ -265,7 +265,7 @@ def _pbs(text: str) -> Pairs:
 
 
 def _pbs_resources(text: str) -> Pairs:
-    """Parse -l walltime=1:00:00,nodes=2:ppn=4,mem=1gb."""
+    """Parses -l walltime=1:00:00,nodes=2:ppn=4,mem=1gb."""
     found = Pairs()
     for part in text.split(","):
         name, _, value = part.partition("=")
@@ -285,8 +285,8 @@ def _pbs_resources(text: str) -> Pairs:
 
 
 def directive_words(text: str, keeps_space: bool = False) -> list[str]:
-    """Split into words: quotes group, a backslash escapes (a blank only within quotes, but with `keeps_space` a space
-    anywhere), # begins a comment even within a word.
+    """Splits a line into words. Quotes group letters. # begins a comment, even within a word. A backslash escapes the
+    next letter, but a blank only within quotes. With `keeps_space`, it also escapes a space outside quotes.
     """
     words: list[str] = []
     word, inside, quote, escaped = "", False, "", False

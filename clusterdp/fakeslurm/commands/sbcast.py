@@ -1,4 +1,4 @@
-"""sbcast: copies a file to the nodes of a job, which share one file system here."""
+"""sbcast: copies a file to the nodes of a job, which share one file system in the fake."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
 
 
 def _target(text: str | None, daemon: Daemon) -> tuple[JobRecord, list[str]]:
-    """The job, and those of its nodes that get the file: all, or those of a step."""
+    """Returns the job and the nodes that get the file: all nodes of the job, or of one step."""
     if text is None:
         why = "Need a job id to run this command.  Run from within a Slurm job or use the --jobid option."
         raise Refusal(f"sbcast: error: {why}")
@@ -83,7 +83,7 @@ def _target(text: str | None, daemon: Daemon) -> tuple[JobRecord, list[str]]:
 
 
 def _targets(daemon: Daemon, nodes: list[str], target: str) -> list[str]:
-    """The files to write: one, or one by node where that has its own folder for it."""
+    """Returns the files to write: one file, or one per node if nodes have their own folder at this path."""
     settings = daemon.shape.settings
     if not settings.node_local:
         return [target]
@@ -92,7 +92,7 @@ def _targets(daemon: Daemon, nodes: list[str], target: str) -> list[str]:
 
 
 def _copy(source: str, target: str, force: bool, preserve: bool) -> None:
-    """Copy the file under another name first: what runs from the target may go on."""
+    """Copies the file to a temporary name, then renames it: a program that runs from the target can continue."""
     if not force and os.path.lexists(target):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     if os.path.isdir(target):

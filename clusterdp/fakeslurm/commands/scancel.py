@@ -67,7 +67,7 @@ def _is_user(text: str) -> bool:
 
 
 def _signal(options: dict[str, str]) -> int | None:
-    """The number of --signal; None for the ordinary end."""
+    """Returns the number of --signal, or None without --signal (scancel then ends the job)."""
     if "signal" not in options:
         return None
     number = signal_number(options["signal"])
@@ -100,7 +100,7 @@ def _one(client: Connection, daemon: Daemon, options: dict[str, str], name: Sele
 def _refusal(
     client: Connection, options: dict[str, str], name: SelectedStep, number: int | None, jobs: list[JobRecord]
 ) -> int:
-    """The exit code of what cannot be ended, and the words for it; 0 if it can."""
+    """Prints why a job or step cannot be ended, and returns the exit code. Returns 0 if it can be ended."""
     live = [job for job in jobs if not job.over]
     shown = f"{name.job}" + ("" if name.step is None else f".{name.step}")
     if "verbose" in options:
@@ -124,8 +124,8 @@ def _refusal(
 
 
 def _drop_element(daemon: Daemon, job: JobRecord, index: int) -> None:
-    """Cancel a waiting element. It disappears without a trace, unless it is the last one. Accounting hears of a held
-    array with the first of them.
+    """Cancels a waiting element. The element disappears without a record, unless it is the last one. The first
+    cancelled element of a held array enters the array into accounting.
     """
     array = job.array
     assert array

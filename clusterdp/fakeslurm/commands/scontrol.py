@@ -93,7 +93,7 @@ async def _change(client: Connection, daemon: Daemon, verb: str, words: list[str
 
 
 def _job(client: Connection, daemon: Daemon, words: list[str], verb: str, least: int) -> JobRecord | None:
-    """The job that the first word means; None, with a complaint, if that is not an id."""
+    """Returns the job that the first word names. If the word is not an id, prints an error and returns None."""
     if len(words) < least:
         raise Refusal(f"too few arguments for keyword:{verb}")
     name = parse(words[0])
@@ -114,7 +114,7 @@ async def _wait_job(client: Connection, daemon: Daemon, words: list[str]) -> int
 
 
 def _notify(client: Connection, daemon: Daemon, words: list[str]) -> int:
-    """Print a text in the output of a job's script, or of what made the job."""
+    """Prints a text in the output of a job's script, or of the srun that made the job."""
     job = _job(client, daemon, words, "notify", 2)
     why = "No error" if not parse(words[0]) else error_texts.INVALID_JOB_ID if not job else ""
     why = (
@@ -259,7 +259,7 @@ def _jobs(daemon: Daemon, argument: str, details: bool) -> list[str]:
 
 
 def _each(client: Connection, daemon: Daemon, words: list[str], verb: str) -> int:
-    """Run requeue, requeuehold, hold, uhold, release, ... for a list of jobs."""
+    """Runs requeue, requeuehold, hold, uhold, release, ... for a list of jobs."""
     state, release = "", daemon.shape.settings.release
     if words and words[0].lower().startswith("state="):
         state = words.pop(0).partition("=")[2].lower()
@@ -277,14 +277,14 @@ def _each(client: Connection, daemon: Daemon, words: list[str], verb: str) -> in
         try:
             if not name or not (jobs or by_name):
                 raise ControllerError(error_texts.INVALID_JOB_ID)
-            if verb.startswith("requeue"):  # a heterogeneous job is changed with its leader
+            if verb.startswith("requeue"):  # requeuing the leader requeues the whole heterogeneous job
                 jobs = [job for job in jobs if not job.het or not job.het.offset] or jobs
             for job in jobs:
                 for one in parts(daemon, job, name):
                     _do(daemon, one, verb, state)
         except ControllerError as error:
             if verb == "suspend" and name and str(error) == error_texts.INVALID_JOB_ID:
-                error = ControllerError("Unexpected message received")  # slurmctld says so
+                error = ControllerError("Unexpected message received")  # slurmctld's error
             client.error(f"{error} for job {text}")
             if verb in ("hold", "uhold", "release"):
                 client.error(f"slurm_suspend error:{release.after_suspend_error}{error}")
@@ -293,7 +293,7 @@ def _each(client: Connection, daemon: Daemon, words: list[str], verb: str) -> in
 
 
 def _named(daemon: Daemon, text: str, verb: str) -> tuple[SelectedStep | None, list[JobRecord], bool]:
-    """The jobs that are meant by an id, or by JobName=, which only hold and release know."""
+    """Returns the jobs of an id, or of JobName=, which only hold, uhold and release accept."""
     if text.lower().startswith(("jobname=", "name=")) and verb in ("hold", "uhold", "release"):
         wanted = text.partition("=")[2]
         return SelectedStep(0), [job for job in daemon.model.live_jobs() if job.desc.name == wanted], True

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class NotFound(Exception):
-    """Printed on stdout, unlike other refusals."""
+    """A refusal that is printed on stdout, unlike other refusals."""
 
 
 def _user(user: User) -> str:
@@ -109,7 +109,7 @@ def _size(job: JobRecord, row: SqueueJob, details: bool) -> list[str]:
 
 
 def _most_nodes(job: JobRecord, nodes: int, release: Release) -> str:
-    """After the number of nodes of a job that waits: -N, the most that it may get."""
+    """Returns the suffix -N of a waiting job's number of nodes: the maximum that it may get."""
     desc = job.desc
     if not job.waits or not release.most_nodes_shown:
         return ""
@@ -126,7 +126,7 @@ def _time_min(desc: JobDesc) -> str:
 
 
 def _shares(job: JobRecord) -> list[str]:
-    """Nodes on which the job has the same, together."""
+    """Returns the job's shares. Nodes with equal shares are in one line."""
     groups: dict[str, list[str]] = {}
     for share in job.held_shares:
         gres = f"gpu:{len(share.gpus)}(IDX:{ranges(share.gpus)})" if share.gpus and job.shares else ""
@@ -166,7 +166,7 @@ def _place(row: SqueueJob) -> list[str]:
 
 
 def tres_of_tasks(job: JobRecord, release: Release) -> dict[str, str]:
-    """TresPerTask and TresBind, by the names of the variables."""
+    """Returns TresPerTask and TresBind, with the names of their variables as keys."""
     if release.tres_per_task:
         return tres_per_task(job, release.gpu_in_bind)
     option = job.desc.gpus_per_task_option
@@ -177,7 +177,7 @@ def steps(daemon: Daemon, argument: str) -> list[str]:
     name = parse(argument) if argument else None
     finds_batch = daemon.shape.settings.release.finds_batch_step
     if name and name.step and not name.step.isdigit() and not (finds_batch and name.step == BATCH):
-        name = replace(name, step="0")  # the number that Slurm reads there
+        name = replace(name, step="0")  # Slurm reads this number from other words
     found = []
     for each in daemon.model.jobs.values():
         if (name is None and argument) or (name and not name.finds(each)):
@@ -213,7 +213,7 @@ def _step(daemon: Daemon, job: JobRecord, step: Step) -> str:
 
 
 def _waiting_step(daemon: Daemon, job: JobRecord, request: StepRequest) -> str:
-    """A step that waits for CPUs. It has no number, which Slurm writes as TDB or TBD."""
+    """Returns a step that waits for CPUs. The step has no number; Slurm writes TDB or TBD instead."""
     waiting = daemon.shape.settings.release.waiting_step
     cpus = (request.tasks or 0) * request.cpus_per_task
     lines = [
@@ -305,7 +305,7 @@ def config(daemon: Daemon) -> str:
         "MaxArraySize": str(settings.max_array),
         "MinJobAge": f"{settings.min_job_age_s:g} sec",
         "SLURM_CONF": str(daemon.paths.conf),
-        "AuthInfo": f"cred_expire={max(1, round(settings.requeue_delay_s))}",  # requeued jobs wait as long
+        "AuthInfo": f"cred_expire={max(1, round(settings.requeue_delay_s))}",  # requeued jobs wait this long
         "SLURM_VERSION": settings.slurm_version,
         "SlurmUser": f"{user.name}({user.uid})",
         "SlurmdPidFile": str(daemon.paths.pid),

@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 
-OF_PARTITION = "agIlLMpPrRhsB"  # the letters of -o; a field of -O counts as its letter
+OF_PARTITION = "agIlLMpPrRhsB"  # letters of -o; a field of -O is treated as its letter
 OF_NODE = "bfEGHnotTuU"
-EXACT = "cdeOmwXYZz"  # these tell nodes apart only with --exact
+EXACT = "cdeOmwXYZz"  # fields that distinguish nodes only with --exact
 SHOW_PARTITION = frozenset("PR")
-UNLETTERED = ("allocmem", "gresused")  # fields of -O that tell nodes apart and have no letter
+UNLETTERED = ("allocmem", "gresused")  # fields of -O that distinguish nodes and have no letter
 SHOW_STATE = frozenset("tT")
 
 
 @dataclass(frozen=True)
 class SinfoGrouping:
-    """Which nodes share a row of sinfo: those that are alike in what the row shows (_match_part_data() and
-    _match_node_data() in Slurm's sinfo.c). If the format does not show the partition, a row spans partitions.
+    """The grouping of nodes into rows of sinfo: nodes with equal values in all shown fields share a row
+    (_match_part_data() and _match_node_data() in sinfo.c). Rows span partitions if the format does not show them.
     """
 
     shown: frozenset[str]
@@ -43,8 +43,8 @@ class SinfoGrouping:
     exact: bool = False  # --exact
 
     def rows(self, groups: Iterable[SinfoRow]) -> list[SinfoRow]:
-        """The rows, from one row for the nodes of each partition. A partition without nodes keeps its empty row if
-        partitions are shown.
+        """Returns the rows. `groups` has one row per partition. A partition without nodes keeps its empty row if the
+        format shows partitions.
         """
         found: dict[tuple[str, ...], SinfoRow] = {}
         for group in groups:
@@ -64,7 +64,7 @@ class SinfoGrouping:
         return (*found, *(NAMES[name].value(row) for name in UNLETTERED if name in self.shown))
 
     def _place(self, row: SinfoRow) -> tuple[int, int]:
-        """The place of a row: by node with -N; else by partition, then by state if rows differ in it."""
+        """Returns the sort key of a row: by node with -N, else by partition, then by state if it is shown."""
         if self.per_node:
             return list(row.model.nodes).index(row.nodes[0].name), 0
         rank = ORDER.index(row.state.rstrip("*")) if row.nodes and self.shown & SHOW_STATE else 0
@@ -72,12 +72,12 @@ class SinfoGrouping:
 
 
 def letters_of(keys: Iterable[str]) -> frozenset[str]:
-    """The letters of the fields of -o or -O."""
+    """Returns the letters of the fields of -o or -O."""
     return frozenset(SAME.get(key, key) for key in keys)
 
 
 def matches(model: Model, node: Node, states: list[str]) -> bool:
-    """Whether the node is in one of these states, as --states names them."""
+    """Whether the node has one of these states of --states."""
     names = {word(model, node).rstrip("*"), state_words(model, node).split("+")[0].lower()}
     if node.drain:
         names.add("drain")
@@ -156,7 +156,7 @@ def _show(options: dict[str, str], client: Connection, daemon: Daemon) -> int:
 
 
 def _json(writer: JsonWriter, options: dict[str, str], client: Connection, daemon: Daemon) -> list[Json]:
-    """Nodes; in newer releases groups of nodes."""
+    """Returns the nodes as JSON; in newer releases, groups of nodes."""
     if isinstance(writer, NewerJsonWriter):
         rows = SinfoGrouping(letters_of("PT"), exact="exact" in options).rows(_nodes(options, client, daemon))
         return [writer.sinfo_row(row) for row in rows]
@@ -169,7 +169,7 @@ def _letters(release: Release) -> dict[str, PrintField[SinfoRow]]:
 
 
 def _format(options: dict[str, str], client: Connection, rows: list[SinfoRow], release: Release) -> str:
-    """The width of %#: that of its longest content."""
+    """Returns the format. Replaces %# by the width of the longest content."""
     if options.get("format"):
         return options["format"]
     if "list-reasons" in options:
@@ -188,7 +188,7 @@ def _format(options: dict[str, str], client: Connection, rows: list[SinfoRow], r
 
 
 def _nodes(options: dict[str, str], client: Connection, daemon: Daemon) -> list[SinfoRow]:
-    """The partitions that are asked for, each with those of its nodes that are."""
+    """Returns the requested partitions, each with its requested nodes."""
     model, user = daemon.model, daemon.controller.user
     names = options.get("partition") or client.environ.get("SINFO_PARTITION")
     partitions = [p for p in model.partitions.values() if not names or p.name in names.split(",")]

@@ -16,13 +16,13 @@ SHORT = {"allocated": "alloc", "mixed": "mix", "drained": "drain", "draining": "
 
 
 def allocated(model: Model, name: str) -> int:
-    """CPUs in use; those of a suspended job count as idle."""
+    """Returns the number of CPUs in use. CPUs of a suspended job count as idle."""
     holding = [job for job in model.holding() if job.state is not JobState.SUSPENDED]
     return sum(share.cpus for job in holding for share in job.occupied if share.node == name)
 
 
 def word(model: Model, node: Node) -> str:
-    """The state of a node: idle, mixed, allocated, draining, drained, down; * at the end if it does not respond."""
+    """Returns the node's state: idle, mixed, allocated, draining, drained, down. Ends with * if it does not respond."""
     cpus = allocated(model, node.name)
     star = "" if node.responding else "*"
     if node.drain:
@@ -35,12 +35,12 @@ def word(model: Model, node: Node) -> str:
 
 
 def planned(model: Model, node: Node) -> bool:
-    """Whether the scheduler has planned a job on the node."""
+    """Whether the scheduler plans to start a job on the node."""
     return any(job.waits and node.name in job.planned_nodes for job in model.live_jobs())
 
 
 def state_words(model: Model, node: Node) -> str:
-    """The state as scontrol show node writes it: MIXED+DRAIN, DOWN+NOT_RESPONDING."""
+    """Returns the state in the form of scontrol show node: MIXED+DRAIN, DOWN+NOT_RESPONDING."""
     cpus = allocated(model, node.name)
     base = "ALLOCATED" if cpus >= node.cpus else "MIXED" if cpus else "IDLE"
     if node.down and (node.responding or not cpus):
@@ -52,7 +52,7 @@ def state_words(model: Model, node: Node) -> str:
 
 @dataclass(frozen=True)
 class SinfoRow:
-    """Nodes of a partition that look the same."""
+    """A row of sinfo: nodes of a partition with the same values."""
 
     model: Model
     partition: Partition
@@ -71,7 +71,7 @@ class SinfoRow:
         return SHORT.get(plain, plain) + star
 
     def sums(self) -> tuple[int, int, int, int]:
-        """CPUs: allocated, idle, other, total."""
+        """Returns the numbers of CPUs: allocated, idle, other, total."""
         used = idle = other = 0
         for node in self.nodes:
             cpus = allocated(self.model, node.name)
@@ -88,18 +88,18 @@ class SinfoRow:
         return used, len(self.nodes) - used - other, other, len(self.nodes)
 
     def same(self, of: str) -> str:
-        """A number of the nodes, with + if they differ in it."""
+        """Returns a value of the nodes: the smallest one with + if the nodes have different values."""
         values = [getattr(node, of) for node in self.nodes]
         return f"{min(values)}+" if len(set(values)) > 1 else str(values[0]) if values else "0"
 
     @property
     def load(self) -> str:
-        """The machine's load over five minutes: all nodes are on it."""
+        """The machine's load over five minutes, because all nodes are on this machine."""
         return f"{os.getloadavg()[1]:.2f}"
 
     @property
     def free_memory(self) -> str:
-        """The machine's free memory in MB; macOS does not tell."""
+        """The machine's free memory in MB, or N/A on macOS."""
         if "SC_AVPHYS_PAGES" not in os.sysconf_names:
             return "N/A"
         return str(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20)
@@ -186,7 +186,7 @@ LETTERS: dict[str, PrintField[SinfoRow]] = {
     "z": _f("S:C:T", lambda r: f"{r.same('cpus')}:1:1"),
     "Z": _f("THREADS", lambda r: "1"),
 }
-# The long names of fields that also have a letter.
+# Long names of fields that also have a letter.
 SAME = dict(
     word.split("=")
     for word in """

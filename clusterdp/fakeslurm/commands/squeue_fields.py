@@ -1,4 +1,4 @@
-"""The fields of squeue: what each letter of -o and each name of -O shows."""
+"""The fields of squeue: the value of each letter of -o and each name of -O."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ class SqueueJob:
         job = self.job
         if job.held_shares:
             return len(job.held_shares)
-        # For a job that has none yet, what it needs at least.
+        # The minimum, for a job that has no nodes yet.
         most = max(node.cpus for node in self.controller.model.nodes.values())
         of_a_node = job.desc.tasks_per_node or max(1, most // (job.desc.cpus_per_task or 1))
         return max(job.desc.min_nodes, -(-(job.desc.tasks or 1) // of_a_node))
 
     @property
     def tres(self) -> str:
-        """The TRES of a job; before it has some, those that it asks for, memory included (which accounting leaves out
+        """The TRES of a job, or before it has nodes, the TRES that it asks for (with memory, which is left out
         later)."""
         job = self.job
         if job.held_shares:
@@ -129,7 +129,7 @@ class SqueueJob:
         return self.error_path(self.controller.settings.release.stderr_in_squeue)
 
     def error_path(self, unasked: str | None) -> str:
-        """The path of --error; of a job without one `unasked`, or its output."""
+        """Returns the path of --error. Without --error: `unasked`, or the path of the output if that is None."""
         desc = self.job.desc
         if unasked is not None and desc.error is None:
             return unasked
@@ -156,7 +156,7 @@ class SqueueJob:
 
     @property
     def name(self) -> str:
-        """The id. Slurm shows at most 31 letters of a waiting array unless more are asked for."""
+        """The id. Slurm shows at most 31 letters for a waiting array, unless SLURM_BITSTR_LEN is set."""
         array = self.job.array
         if not array or array.split or array.emptied:
             return self.job.name_of_id
@@ -165,9 +165,9 @@ class SqueueJob:
 
 
 def tres_per_node(job: JobRecord, gpu_prefix: str) -> str:
-    """TresPerNode as scontrol shows it."""
+    """Returns TresPerNode in the form of scontrol."""
     gres, option = job.desc.gpus.gres, job.desc.gpus_per_node_option
-    if gres is not None:  # empty: taken away by an update
+    if gres is not None:  # empty: removed by an update
         return ",".join(gpu_prefix.removesuffix("gpu:") + part for part in gres.split(","))
     return f"{gpu_prefix}{option}" if option else ""
 
@@ -241,7 +241,7 @@ def het_ids(job: JobRecord) -> str:
 
 
 def min_cpus(job: JobRecord) -> int:
-    """A number per node."""
+    """Returns the minimum number of CPUs per node."""
     return (job.desc.tasks_per_node or 1) * (job.desc.cpus_per_task or 1)
 
 
@@ -252,7 +252,7 @@ def over_subscribe(job: JobRecord, release: Release) -> str:
     return shared if job.desc.shown.get("oversubscribe") == "yes" else plain
 
 
-# The long names of fields that also have a letter.
+# Long names of fields that also have a letter.
 SAME = dict(
     word.split("=")
     for word in """
@@ -311,7 +311,7 @@ NAMES: dict[str, PrintField[SqueueJob]] = {name: LETTERS[letter] for name, lette
 
 
 def names_in(release: Release) -> dict[str, PrintField[SqueueJob]]:
-    """The fields of -O in a release."""
+    """Returns the fields of -O in a release."""
     later = set(Release.squeue_fields_added.ever().split()) - set(release.squeue_fields_added.split())
     missing = later | set(release.squeue_fields_gone.split())
     return {name: field for name, field in NAMES.items() if name not in missing}

@@ -1,4 +1,4 @@
-"""srun: starts a step in the job from which it is called, or in a job of its own, and hands its connection to
+"""srun: starts a step in the job from which it is called, or else in a new job, and passes its connection to the
 slurmstepd.
 """
 
@@ -54,7 +54,7 @@ TEXTS = AllocationTexts(
     cancelled=("srun: error: Unable to allocate resources: Job {} has been revoked",),
 )
 
-# As on a Slurm without the libraries that they need.
+# MPI types that a Slurm without their libraries refuses.
 UNAVAILABLE_MPI = ("pmix", "pmix_v1", "pmix_v2", "pmix_v3", "pmix_v4", "pmix_v5", "cray_shasta")
 
 LAUNCH_FAILED = 233  # srun's exit status
@@ -65,11 +65,11 @@ class Component:
     """A program and its options: `srun ONE : OTHER` has two components."""
 
     options: ParsedOptions
-    given: dict[str, str]  # on the command line
+    given: dict[str, str]  # options on the command line
     program: list[str]
-    group: int  # of the heterogeneous job; else 0
+    group: int  # offset in the heterogeneous job, else 0
     programs: list[tuple[str, ...]] = field(default_factory=list)  # --multi-prog: the words of each task
-    job: JobRecord = None  # type: ignore[assignment]  # these three when they are known
+    job: JobRecord = None  # type: ignore[assignment]  # job, request and step are set later
     request: StepRequest = None  # type: ignore[assignment]
     step: Step = None  # type: ignore[assignment]
 
@@ -107,7 +107,7 @@ async def _run(client: Connection, daemon: Daemon) -> int:
         try:
             job = _job(daemon, number)
         except Refusal:
-            for component in components:  # srun checks its options first
+            for component in components:  # srun checks its options before the job
                 request = request_of(component, client.pid, release)
                 for warning in settle(request, [1], release):
                     client.error(warning)
@@ -141,7 +141,7 @@ def _check_options(client: Connection, options: ParsedOptions) -> None:
 
 
 def _components(client: Connection, daemon: Daemon) -> list[Component]:
-    """The components of the command line; one with several --het-group counts several times."""
+    """Returns the components of the command line. A component with several --het-group is returned once for each."""
     parser, found = GetoptParser("srun", options_of("srun", daemon.shape.settings.release), BAD), list[Component]()
     parts = _split(parser, client.words)
     before = ParsedOptions("srun", daemon.shape.settings.release)
@@ -162,7 +162,7 @@ def _components(client: Connection, daemon: Daemon) -> list[Component]:
                 mine.add([("tres-per-task", client.environ["SLURM_TRES_PER_TASK"])])
             mine.add(line)
             _check_mpi(client, mine.get("mpi"))
-            # A component without a program runs that of the next component that has one.
+            # A component without a program runs the program of the next component that has one.
             words = program or next((words for _, words in parts[number:] if words), [])
             if not words:
                 raise Refusal("srun: fatal: No command given to execute.")
@@ -180,7 +180,7 @@ def _check_mpi(client: Connection, kind: str | None) -> None:
 
 
 def _split(parser: GetoptParser, words: list[str]) -> list[tuple[list[tuple[str, str]], list[str]]]:
-    """(options, program) of each component; components are separated by a colon that stands alone."""
+    """Returns (options, program) of each component. A colon as a word of its own separates components."""
     parts: list[tuple[list[tuple[str, str]], list[str]]] = []
     while True:
         line, program = parser.parse(words, permute=False)
@@ -205,7 +205,7 @@ def _groups(text: str | None, number: int) -> list[int]:
 
 
 def _from_environ(variables: dict[str, str], group: int | None) -> list[tuple[str, str]]:
-    """The options that variables set; a variable of the component wins over one of the job."""
+    """Returns the options that variables set. A variable of the component wins over a variable of the job."""
     found = [(option, variables[name]) for name, option in SRUN_ENVIRON.items() if name in variables]
     if group is not None:
         names = {f"{name}_HET_GROUP_{group}": option for name, option in SRUN_ENVIRON.items()}
@@ -229,7 +229,7 @@ def _job(daemon: Daemon, number: str) -> JobRecord:
 
 
 def _assign(daemon: Daemon, job: JobRecord, components: list[Component]) -> None:
-    """Assign a component of the job to each component of the step."""
+    """Assigns a component of the job to each component of the step."""
     jobs = daemon.model.components(job)
     for component in components:
         most = len(jobs) - 1
@@ -259,7 +259,7 @@ async def _begin(client: Connection, daemon: Daemon, components: list[Component]
 
 
 async def _create(client: Connection, daemon: Daemon, components: list[Component]) -> None:
-    """Create the step in its job. Waits for CPUs that other steps of the job use."""
+    """Creates the step in its job. Waits for CPUs that other steps of the job use."""
     release = daemon.shape.settings.release
     for component in components:
         failed = _failed(component)
@@ -289,7 +289,7 @@ async def _create(client: Connection, daemon: Daemon, components: list[Component
         if component is not first:
             component.step.runs_in = first.job.id
         component.job.steps.append(component.step)
-    for component in reversed(components):  # the one with the slurmstepd last: the others exist by then
+    for component in reversed(components):  # the component with the slurmstepd last, when the others exist
         daemon.controller.changed(component.job)
     leader = daemon.model.components(first.job)[0]
     if leader not in [component.job for component in components]:
@@ -297,7 +297,7 @@ async def _create(client: Connection, daemon: Daemon, components: list[Component
 
 
 def _check_slurmds(daemon: Daemon, components: list[Component]) -> None:
-    """Raises Refusal where a task cannot be launched. A real srun tries to connect for 10 s before it says so."""
+    """Raises Refusal if a task cannot be launched. A real srun tries to connect for 10 s before this error."""
     lost = "Communication connection failure"
     for step in (component.step for component in components):
         if dead := next((node for node in step.nodes if daemon.model.nodes[node].slurmd_killed), None):
@@ -311,7 +311,7 @@ def _failed(component: Component) -> str:
 
 
 async def _when_free(client: Connection, daemon: Daemon, components: list[Component]) -> bool:
-    """Lay the step out on all components; returns whether it had to wait."""
+    """Lays out the step on all components. Returns whether it had to wait."""
     waited, first = False, components[0]
     while True:
         if any(each.job.completing or not each.job.shares for each in components):

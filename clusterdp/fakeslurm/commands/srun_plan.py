@@ -1,4 +1,4 @@
-"""From the options of srun to the plan of its step: where streams go, which environment tasks get."""
+"""Makes the plan of a step from the options of srun: the targets of streams, the environment of tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
-PORT = 40000  # in variables that name a port; nobody listens there
+PORT = 40000  # for variables that name a port; no process listens on it
 
 
 def request_of(component: Component, pid: int, release: Release) -> StepRequest:
@@ -103,7 +103,7 @@ def _tasks(component: Component, release: Release) -> list[TaskPlan]:
 
 
 def _shifted(task: TaskPlan, component_index: int, ranks: int, nodes: int) -> TaskPlan:
-    """A task of a later component: its rank and node count on from those before."""
+    """Returns a task of a later component with its rank and node index shifted by the components before."""
     if not component_index:
         return task
     here = task.environ
@@ -132,7 +132,7 @@ def _component_plan(
     about_step = job_environ.of_step(job, component.step, steps, client.umask, PORT, daemon.shape, group)
     variables |= {name: value for name, value in about_step.items() if name not in hidden}
     if "SLURM_JOB_SLUID" in about_job:
-        variables["SLURM_JOB_SLUID"] = sluid(job)  # of the component, not of the first one
+        variables["SLURM_JOB_SLUID"] = sluid(job)  # the id of this component, not of the first one
     if job.het:
         shares = [share for each in components for share in each.job.shares]
         variables |= job_environ.of_nodes(shares) | {"SLURM_JOB_NAME": job.desc.name}
@@ -158,7 +158,7 @@ def _component_plan(
 
 
 def _of_options(component: Component, release: Release, inherited: str) -> dict[str, str]:
-    """The variables in which srun tells its tasks its own options."""
+    """Returns the variables with srun's own options, for its tasks."""
     options, request, found = component.options, component.request, {}
     if _labels(options):
         found["SLURM_LABELIO"] = "1"
@@ -190,7 +190,7 @@ def _tres_per_task(component: Component, inherited: str) -> dict[str, str]:
 
 
 def _tres(text: str) -> dict[str, str]:
-    """The parts of cpu=3,gres/gpu=1."""
+    """Returns the parts of cpu=3,gres/gpu=1."""
     return dict(part.split("=", 1) for part in text.split(",") if "=" in part)
 
 
@@ -199,12 +199,12 @@ def _labels(options: ParsedOptions) -> bool:
 
 
 def _follows(stdout: StreamTarget) -> StreamTarget | None:
-    """The target of stderr without --error: that of stdout, unless that is srun for all tasks."""
+    """Returns the target of stderr without --error: srun if stdout goes to srun, else None (the target of stdout)."""
     return StreamTarget("srun") if stdout.kind == "srun" else None
 
 
 def _target(pattern: str | None, options: ParsedOptions, job: JobRecord) -> StreamTarget:
-    if pattern is None or pattern.lower().startswith("all"):  # all.log, too
+    if pattern is None or pattern.lower().startswith("all"):  # also all.log
         return StreamTarget("srun")
     if pattern.lower() == "none":
         return StreamTarget("null")

@@ -1,4 +1,4 @@
-"""sshare: prints fair shares. There is one user, who shares with nobody; clients look for the account."""
+"""sshare: prints fair shares. The only user shares with no other user, but clients look for the account."""
 
 from __future__ import annotations
 

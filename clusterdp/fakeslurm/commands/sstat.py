@@ -1,4 +1,4 @@
-"""sstat: prints what the tasks of running steps use, as far as a laptop can tell."""
+"""sstat: prints the resource usage of tasks in running steps, as far as a laptop can measure it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
 
 
 def _steps(client: Connection, daemon: Daemon, options: dict[str, str]) -> list[tuple[JobRecord, Step]]:
-    """The steps that are meant: the last step of each job, or the one that is named, or all."""
+    """Returns the selected steps: the first live step of each job (not the batch script), a named step, or all."""
     found = []
     for text in split_list(options["jobs"]):
         name = parse(text)

@@ -1,11 +1,11 @@
-"""--constraint: which nodes have the features that it names."""
+"""The option --constraint: finds the nodes that have the features it names."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-Alternative = list[list[str]]  # any of these groups, with all words of the group
+Alternative = list[list[str]]  # groups of features: a node needs all features of at least one group
 
 
 def words(text: str) -> list[str]:
@@ -13,7 +13,7 @@ def words(text: str) -> list[str]:
 
 
 def alternatives(text: str | None) -> list[Alternative]:
-    """`a&b|c`: each node has one of the groups. `[a|b]`: all nodes have the same group, so each is an alternative."""
+    """Parses a constraint. `a&b|c`: one alternative with two groups. `[a|b]`: two, as all nodes need the same group."""
     if not text:
         return [[[]]]
     inside = re.fullmatch(r"\[(.*)\]", text)
@@ -34,5 +34,5 @@ def known(text: str, of_nodes: Iterable[Iterable[str]]) -> bool:
 
 
 def counted(text: str) -> bool:
-    """Whether it asks for numbers of nodes: `a*2&b*1`."""
+    """Whether the constraint asks for numbers of nodes, like `a*2&b*1`."""
     return "*" in text

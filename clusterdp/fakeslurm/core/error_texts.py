@@ -1,10 +1,10 @@
-"""How a Slurm command refuses: the text on stderr and the exit status, as recorded from a real Slurm."""
+"""Refusals of Slurm commands: texts on stderr and exit statuses, as recorded from a real Slurm."""
 
 from __future__ import annotations
 
 
 class Refusal(Exception):
-    """Ends a command. `text` is printed as it is, with a newline."""
+    """Ends a command, which prints `text` unchanged, with a newline."""
 
     def __init__(self, text: str, exit_code: int = 1):
         super().__init__(text)
@@ -20,9 +20,9 @@ class CommandDone(Exception):
 
 
 class ControllerError(Exception):
-    """The error that slurmctld answers: slurm_strerror's text. `said` is printed before it.
+    """An error that slurmctld answers, with the text of slurm_strerror. Commands print `said` before the text.
 
-    `numbered`: the error was found when the job already had an id, which is used up.
+    `numbered`: slurmctld found the error after it gave the job an id. No other job gets that id.
     """
 
     def __init__(self, text: str, said: str = "", numbered: bool = False):
@@ -30,7 +30,7 @@ class ControllerError(Exception):
         self.said, self.numbered = said, numbered
 
     def refusal(self, command: str, failed: str) -> Refusal:
-        """How a command passes it on; `failed` is how the command begins the line."""
+        """Returns the refusal of the command that gets this error. `failed` begins the printed line."""
         said = f"{command}: error: {self.said}\n" if self.said else ""
         return Refusal(f"{said}{failed}{self}")
 

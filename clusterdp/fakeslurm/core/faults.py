@@ -1,4 +1,4 @@
-"""Faults of the controller, made on purpose: it answers late, or not at all, or fails a submission now and then."""
+"""Faults of the controller, made on purpose: late answers, no answers, submissions that fail now and then."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass
 class Faults:
-    """The faults of the controller; times are of the machine's monotonic clock."""
+    """The faults of the controller. Points in time are on the machine's monotonic clock."""
 
     slow_s: float = 0
     slow_until: float = 0
     away_until: float = 0
-    flaky: float = 0  # the part of all submissions that fail
+    flaky: float = 0  # fraction of submissions that fail, 0 to 1
     seed: int = 0
-    drawn: int = 0  # submissions decided so far
+    drawn: int = 0  # number of submissions decided until now
 
     @property
     def late_s(self) -> float:
@@ -26,7 +26,7 @@ class Faults:
         return time.monotonic() < self.away_until
 
     def draw(self) -> bool:
-        """Whether the next submission fails: the same ones for the same seed."""
+        """Whether the next submission fails. The same seed makes the same submissions fail."""
         import random  # rarely needed, and it takes a while to load
 
         self.drawn += 1

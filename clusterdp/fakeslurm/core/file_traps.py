@@ -1,9 +1,9 @@
-"""File traps: each call by which a task changes files waits until a supervisor lets it go on, or has it fail.
+"""File traps: each system call that changes files waits until a supervisor lets it continue or makes it fail.
 
-By seccomp(2) with SECCOMP_RET_USER_NOTIF and SECCOMP_USER_NOTIF_FLAG_CONTINUE, Linux 5.5 or later. A task installs the
-filter before it executes its program, and sends the kernel's notifications to the socket that SlurmConf.file_traps
-names; rehearse/observe/file_events.py listens there. The supervisor first sends NAMES or NAMES_AND_BYTES: calls that
-change names and open files alone, or those that write bytes, too. All that the task starts inherits the filter.
+File traps use seccomp(2) with SECCOMP_RET_USER_NOTIF and SECCOMP_USER_NOTIF_FLAG_CONTINUE (Linux 5.5 or later). A task
+installs the filter before it executes its program, and sends the descriptor of the kernel's notifications to the socket
+SlurmConf.file_traps, on which rehearse/observe/file_events.py listens. The supervisor first sends NAMES (trap calls
+that change names or open files) or NAMES_AND_BYTES (also calls that write bytes). Child processes inherit the filter.
 """
 
 from __future__ import annotations
@@ -28,27 +28,26 @@ LOAD, EQUALS, HAS_BITS, RETURN = 0x20, 0x15, 0x45, 0x06
 AT_NR, AT_ARCH, AT_ARGS = 0, 4, 16  # in seccomp_data
 
 WRITE, RENAME, LINK, SYMLINK, DELETE = "write", "rename", "link", "symlink", "delete"
-BYTES = "bytes"  # are written to a file that is open
+BYTES = "bytes"  # bytes written to a file that is already open
 NAMES, NAMES_AND_BYTES = b"n", b"b"
 TRAPPED_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 @dataclass(frozen=True)
 class Call:
-    """A system call. names: for each of its file names, the arguments with the folder's descriptor (None: the working
-    directory) and with the name. flags: the argument with those of open(2). file: the argument with the descriptor that
-    gets the bytes."""
+    """A system call that changes files. All numbers are numbers of its arguments."""
 
     kind: str
+    # for each file name: the argument with the folder's descriptor (None: the working directory), and with the name
     names: tuple[tuple[int | None, int], ...] = ()
-    flags: int | None = None
-    file: int = 0
+    flags: int | None = None  # the argument with the flags of open(2)
+    file: int = 0  # the argument with the descriptor of the file that gets the bytes
 
 
 @dataclass(frozen=True)
 class Machine:
     arch: int  # AUDIT_ARCH_*
-    seccomp: int  # its number
+    seccomp: int  # number of the system call seccomp(2)
     calls: dict[int, Call]
 
     def trapped(self, mode: bytes) -> dict[int, Call]:
@@ -80,7 +79,7 @@ def _calls(openat: int, renameat: tuple[int, int], linkat: int, symlinkat: int, 
 
 
 def _writes(*numbers: int, copy_file_range: int) -> dict[int, Call]:
-    """numbers: of write, pwrite64, writev, pwritev, pwritev2, sendfile and fallocate."""
+    """numbers: the system calls write, pwrite64, writev, pwritev, pwritev2, sendfile and fallocate."""
     return dict.fromkeys(numbers, Call(BYTES)) | {copy_file_range: Call(BYTES, file=2)}
 
 
@@ -99,19 +98,19 @@ MACHINES = {
 
 
 def machine() -> Machine | None:
-    """This machine's; None if its kernel or processor has no traps that are known here."""
+    """Returns this machine's entry of MACHINES; None if its kernel or processor is not listed there."""
     return MACHINES.get(platform.machine()) if sys.platform == "linux" else None
 
 
 def bpf(machine: Machine, mode: bytes) -> bytes:
-    """The filter, as an array of sock_filter: it traps the machine's calls, opens only if they may write."""
+    """Returns the filter, as an array of sock_filter. The filter traps `openat` and `open` only if they may write."""
     code: list[tuple[int, int, int, int]] = []
     calls = machine.trapped(mode)
     size = 3 + sum(1 if call.flags is None else 3 for call in calls.values())
     allow, trap = size, size + 1
 
     def add(op: int, value: int, true: int = 0, false: int = 0) -> None:
-        """true, false: numbers of the instructions to go to; 0: the next."""
+        """true, false: the numbers of the instructions to jump to. 0: the next instruction."""
         here = len(code) + 1
         code.append((op, true - here if true else 0, false - here if false else 0, value))
 
@@ -131,19 +130,19 @@ def bpf(machine: Machine, mode: bytes) -> bytes:
 
 
 def install(socket_path: str, rank: int, node: str) -> None:
-    """Trap the calls of this process and of all that it starts; OSError if that is impossible, or nobody listens."""
+    """Traps the calls of this process and its child processes. OSError if impossible, or if no supervisor listens."""
     with socket.socket(socket.AF_UNIX) as supervisor:
         supervisor.connect(socket_path)
         listener = _install(supervisor.recv(1))
         try:
             socket.send_fds(supervisor, [f"{os.getpid()} {rank} {node}".encode()], [listener])
-            supervisor.recv(1)  # it listens now
+            supervisor.recv(1)  # the supervisor listens now
         finally:
             os.close(listener)
 
 
 def _install(mode: bytes) -> int:
-    """Returns the descriptor of the notifications."""
+    """Installs the filter and returns the descriptor of its notifications."""
     import ctypes  # deferred: not every Python has it
 
     here = machine()
@@ -168,7 +167,7 @@ def _install(mode: bytes) -> int:
 
 
 def possible() -> bool:
-    """Whether a task can be trapped here: tried in a child process."""
+    """Whether file traps work on this machine. A child process tries them."""
     if machine() is None:
         return False
     trial = os.fork()

@@ -1,8 +1,8 @@
 """An /etc/hosts in which the names of nodes resolve, for scripts that take MASTER_ADDR from `scontrol show
 hostnames`.
 
-The daemon, and so every job, gets an /etc/hosts of its own, in which all nodes are 127.0.0.1 (mounts.py). Where that
-is not possible, write the names into the machine's own /etc/hosts; then nothing is done here.
+The daemon and every job see another /etc/hosts, in which all nodes are 127.0.0.1 (mounts.py). If that is not possible
+on a machine, write the names into the machine's /etc/hosts. The cluster then makes no file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ADDRESS = "127.0.0.1"
 
 
 def unknown(names: Iterable[str]) -> list[str]:
-    """The names that the machine's own /etc/hosts does not have. DNS is not asked, because it may take long."""
+    """Returns the names that the machine's /etc/hosts does not have. Does not ask DNS, because DNS may be slow."""
     known: set[str] = set()
     try:
         for line in HOSTS.read_text(errors="replace").splitlines():
@@ -27,22 +27,22 @@ def unknown(names: Iterable[str]) -> list[str]:
 
 
 def write(names: Iterable[str], hosts: Path) -> None:
-    """Write `hosts`, which the cluster is to see as /etc/hosts. If the machine's own has all names, there is none."""
+    """Writes `hosts`, which the cluster sees as /etc/hosts. Writes no file if the machine's own has all the names."""
     hosts.unlink(missing_ok=True)
     missing = unknown(names)
     if missing and HOSTS.exists():
-        # The machine's own name is included, which is 127.0.1.1 on Debian: torchrun starts its store where the
-        # rendezvous has an address of the machine. Localhost comes first, so that it stays the name of 127.0.0.1.
+        # The machine's name (127.0.1.1 on Debian) is included because torchrun starts its store only where the
+        # rendezvous has an address of the machine. localhost is first, which keeps it the name of 127.0.0.1.
         machine = os.uname().nodename
         lines = "".join(f"{ADDRESS}\t{name}\n" for name in ("localhost", machine, *missing))
         own = "".join(_without(machine, line) for line in HOSTS.read_text(errors="surrogateescape").splitlines(True))
         hosts.write_text(f"# the fake cluster's\n{lines}# the machine's\n{own}", errors="surrogateescape")
-        hosts.chmod(0o644)  # as the machine's own: a job may have processes of another user
+        hosts.chmod(0o644)  # like the machine's file: a job may have processes of another user
 
 
 def _without(name: str, line: str) -> str:
-    """A line of a hosts file without this name. With two addresses for a name, `hostname --ip-address` prints both,
-    which many sbatch scripts take for one address.
+    """Returns a line of a hosts file without this name. If a name has two addresses, `hostname --ip-address` prints
+    both, and many sbatch scripts read the output as one address.
     """
     address, *names = line.partition("#")[0].split() or [""]
     if name not in names:

@@ -1,4 +1,4 @@
-"""JobDesc: what a job asks for (job_desc_msg_t in Slurm)."""
+"""JobDesc: the request of a job (job_desc_msg_t in Slurm)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Gpus:
-    """How GPUs were asked for: the number for each way that was used."""
+    """The GPUs that a job asks for: one number for each kind of option that was used."""
 
     per_job: int | None = None  # --gpus
     per_node: int | None = None  # --gpus-per-node, --gres=gpu:N
     per_task: int | None = None  # --gpus-per-task
     per_socket: int | None = None
     gres: str | None = None  # --gres, as it was written
-    kind: str = ""  # a100 in `a100:2`; empty if any will do
+    kind: str = ""  # a100 in `a100:2`; empty: any kind
 
     def __bool__(self) -> bool:
         return bool(self.per_job or self.per_node or self.per_task or self.per_socket)
@@ -74,7 +74,7 @@ class JobDesc:
     input: str | None = None
     open_mode: str | None = None
     folder: str = "/"
-    command: str | None = None  # what scontrol shows
+    command: str | None = None  # the command that scontrol shows
     arguments: list[str] = field(default_factory=list)
     submit_line: str = ""
     umask: int = 0o022
@@ -82,12 +82,12 @@ class JobDesc:
     alloc_pid: int = 0
     batch: bool = True
     is_allocation: bool = False  # salloc: the job does not end with its last step
-    token: str = ""  # of the request: the same request made again is not a second job
-    shown: dict[str, str] = field(default_factory=dict)  # options without effect here, which scontrol shows
+    token: str = ""  # id of the request: a repeated request does not make a second job
+    shown: dict[str, str] = field(default_factory=dict)  # options that scontrol shows, but that have no effect here
 
     @property
     def asked_cpus(self) -> int:
-        """The CPUs of the whole job, before it is known where it runs."""
+        """The number of CPUs that the whole job asks for, before its nodes are known."""
         if self.tasks is None and self.max_nodes not in (None, self.min_nodes):
             return self.cpus_per_task or 1
         tasks = self.tasks if self.tasks is not None else self.min_nodes * (self.tasks_per_node or 1)
@@ -103,5 +103,5 @@ class JobDesc:
 
     @property
     def cpus_of_a_node(self) -> int:
-        """The CPUs that each of its nodes must have (pn_min_cpus in slurmctld)."""
+        """The number of CPUs that each node of the job must have (pn_min_cpus in slurmctld)."""
         return max((self.tasks_per_node or 1) * (self.cpus_per_task or 1), self.min_cpus or 0)

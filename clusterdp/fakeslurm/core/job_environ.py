@@ -18,7 +18,7 @@ IN_OTHERS_JOBS_ONLY = (  # not in the environment of an srun outside of jobs
     "SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0",
     "SLURM_NODE_ALIASES",
 )
-# Not in the environment of an salloc's command, which runs on no node.
+# Not in the environment of salloc's command, because that command does not run on a node.
 ON_NODES_ONLY = (
     "ENVIRONMENT",
     "SLURM_JOB_GID",
@@ -32,7 +32,7 @@ ON_NODES_ONLY = (
     "SLURM_TOPOLOGY_ADDR_PATTERN",
     "SLURM_WORKING_CLUSTER",
 )
-YEAR_S = 365 * 24 * 3600  # after which a job without a limit would end
+YEAR_S = 365 * 24 * 3600  # run time of a job without a time limit, for SLURM_JOB_END_TIME
 BATCH_STEP_ID = "-5"  # SLURM_BATCH_SCRIPT as a signed number
 EXTERNAL = "--external-launcher"
 HYDRA = {
@@ -43,7 +43,7 @@ KEPT_WITHOUT_EXPORT = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TERM
 
 
 def of_submitter(environ: Mapping[str, str], export: str | None, release: Release) -> dict[str, str]:
-    """The variables that `sbatch --export=...` passes on."""
+    """Returns the variables that `sbatch --export=...` passes on."""
     if export is None or export.upper() == "ALL":
         return {
             name: value for name, value in environ.items() if name not in ("SLURM_EXPORT_ENV", "SLURM_GET_USER_ENV")
@@ -60,10 +60,10 @@ def of_submitter(environ: Mapping[str, str], export: str | None, release: Releas
 
 
 def of_srun(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
-    """The variables that `srun --export=...` passes on to the tasks; without ALL not even PATH."""
+    """Returns the variables that `srun --export=...` passes on to the tasks. Without ALL, PATH is not one of them."""
     found = dict(environ)
     words = split_words(export or "ALL")
-    if "NONE" in (upper := [word.upper() for word in words]):  # what comes after it is ignored
+    if "NONE" in (upper := [word.upper() for word in words]):  # srun ignores the words after NONE
         words = words[: upper.index("NONE")]
     if not any(word.upper() == "ALL" for word in words):
         found = {name: value for name, value in environ.items() if name.startswith(("SLURM", "SPANK_"))}
@@ -77,7 +77,7 @@ def of_srun(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
 
 
 def split_words(text: str) -> list[str]:
-    """Split at commas that are not quoted; quotes stay."""
+    """Splits at commas outside quotes. Keeps the quotes."""
     words, quote = [""], ""
     for letter in text:
         if letter == "," and not quote:
@@ -90,16 +90,16 @@ def split_words(text: str) -> list[str]:
 
 
 OF_GPUS = ("SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND")
-ASKED_GPUS = (*OF_GPUS, "SLURM_TRES_PER_TASK", "SLURM_TRES_BIND")  # a step in a job has them from its environment only
+ASKED_GPUS = (*OF_GPUS, "SLURM_TRES_PER_TASK", "SLURM_TRES_BIND")  # a step in a job gets them only from its environment
 
 
 def hidden_from_own(release: Release) -> set[str]:
-    """The variables that the tasks of an srun outside of jobs do not have."""
+    """Returns the variables that the tasks of an srun outside of jobs do not have."""
     return {*IN_OTHERS_JOBS_ONLY, *(() if release.own_gpus_per_node else OF_GPUS)}
 
 
 def of_launchers(environ: Mapping[str, str], release: Release) -> dict[str, str]:
-    """The variables that mpirun and its like read, to be added to the submitter's."""
+    """Returns the variables for mpirun and similar launchers. The caller adds them to the submitter's variables."""
     if not release.tells_launchers:
         return {}
     found = {"OMPI_MCA_plm_slurm_args": EXTERNAL, "PRTE_MCA_plm_slurm_args": EXTERNAL}
@@ -109,13 +109,13 @@ def of_launchers(environ: Mapping[str, str], release: Release) -> dict[str, str]
     return {name: value for name, value in found.items() if name not in environ}
 
 
-# Only processes of jobs have it, so the cluster finds them by it when it goes down. SLURM_CONF would not do, for
-# `fake env` sets that in the user's shell: the user's editors and everything else would be killed.
+# Only processes of jobs have this variable. The cluster finds them by it when it goes down. SLURM_CONF cannot replace
+# it, because `fake env` sets SLURM_CONF in the user's shell: the cluster would kill the user's editor, too.
 MARK = "FAKESLURM_JOB_OF"  # as in slurm/env.py
 
 
 def of_job(job: JobRecord, user: User, shape: Shape, conf: str) -> dict[str, str]:
-    """The variables of every process of a job."""
+    """Returns the variables of every process of a job."""
     desc, nodes, settings = job.desc, compress(job.nodes), shape.settings
     found = {
         "ENVIRONMENT": "BATCH",
@@ -178,7 +178,7 @@ def of_job(job: JobRecord, user: User, shape: Shape, conf: str) -> dict[str, str
 
 
 def _of_release(job: JobRecord, shape: Shape) -> dict[str, str]:
-    """The variables of every process of a job that only some releases of Slurm have."""
+    """Returns the variables of every process of a job that only some releases of Slurm have."""
     release, found = shape.settings.release, dict[str, str]()
     if release.has_old_variables:
         found["SLURM_NODE_ALIASES"] = "(null)"
@@ -198,7 +198,7 @@ def _of_release(job: JobRecord, shape: Shape) -> dict[str, str]:
 
 
 def tres_per_task(job: JobRecord, gpu: str) -> dict[str, str]:
-    """The request of each task, in variables."""
+    """Returns the variables with the request of each task."""
     asked = {"cpu": job.desc.cpus_per_task, "gres/gpu": job.desc.gpus.per_task}
     words = [f"{name}={count}" for name, count in asked.items() if count]
     found = {"SLURM_TRES_PER_TASK": ",".join(words)} if words else {}
@@ -218,7 +218,7 @@ OF_COMPONENTS = (
 
 
 def of_het(model: Model, job: JobRecord, user: User, shape: Shape) -> dict[str, str]:
-    """The variables of a heterogeneous job; PACK is the older word."""
+    """Returns the variables of a heterogeneous job. PACK is Slurm's older word for HET."""
     if not job.het:
         return {}
     found = {"SLURM_HET_SIZE": str(job.het.size), "SLURM_PACK_SIZE": str(job.het.size)}
@@ -233,13 +233,13 @@ def of_het(model: Model, job: JobRecord, user: User, shape: Shape) -> dict[str, 
 
 
 def tasks_per_node(job: JobRecord) -> str:
-    """Tasks on each node: as many as were asked for, else as many as the CPUs allow."""
+    """Returns the tasks on each node: as many as the job asked for, else as many as its CPUs allow."""
     room = [max(share.cpus // (job.desc.cpus_per_task or 1), 1) for share in job.shares]
     return counts(deal(job.desc.tasks if job.desc.tasks is not None else sum(room), room))
 
 
 def of_batch(job: JobRecord, release: Release) -> dict[str, str]:
-    """The variables that only the batch script has."""
+    """Returns the variables that only the batch script has."""
     share = job.shares[0]
     step = {"SLURM_STEPID": BATCH_STEP_ID, "SLURM_STEP_ID": BATCH_STEP_ID} if release.has_sluid else {}
     return step | {
@@ -261,7 +261,7 @@ def job_gpus(share: Share) -> dict[str, str]:
 
 
 def gpu_variables(gpus: list[int], on_node: int | None = None) -> dict[str, str]:
-    """The variables of a task's GPUs; they are numbered from 0 if it shares none with tasks of its node."""
+    """Returns the variables of a task's GPUs. `on_node`: the number of GPUs that the step has on the node."""
     if not gpus:
         return {}
     real = real_gpus()
@@ -272,8 +272,8 @@ def gpu_variables(gpus: list[int], on_node: int | None = None) -> dict[str, str]
 
 @cache
 def real_gpus() -> list[str]:
-    """This machine's GPUs, as CUDA_VISIBLE_DEVICES names them. If it has any, tasks see these in turn, whatever their
-    number: with one GPU, a task that saw number 1 would be on the CPU, and round otherwise than the others."""
+    """Returns this machine's GPUs, as CUDA_VISIBLE_DEVICES names them. If there are any, tasks see these in turn: on a
+    machine with one GPU, a task that saw only GPU 1 would run on the CPU and round differently from other tasks."""
     found = [name.removeprefix("nvidia") for name in os.listdir("/dev") if name.startswith("nvidia")]
     numbers = sorted((name for name in found if name.isdigit()), key=int)
     named = os.environ.get("CUDA_VISIBLE_DEVICES") if numbers else None
@@ -281,7 +281,7 @@ def real_gpus() -> list[str]:
 
 
 def of_nodes(shares: list[Share]) -> dict[str, str]:
-    """The nodes of the job, as far as a step of a heterogeneous job may know them."""
+    """Returns the variables about nodes for a step of a heterogeneous job, which sees only the nodes of `shares`."""
     nodes, number = compress([share.node for share in shares]), str(len(shares))
     return {
         "SLURM_JOB_CPUS_PER_NODE": counts([share.cpus for share in shares]),
@@ -295,7 +295,7 @@ def of_nodes(shares: list[Share]) -> dict[str, str]:
 def of_step(
     job: JobRecord, step: Step, steps: list[Step], umask: int, port: int, shape: Shape, group: str
 ) -> dict[str, str]:
-    """The variables of all tasks of a step (on this component). `steps`: its records in all components of the job."""
+    """Returns the variables of a step's tasks on this component. `steps`: the step's records in all components."""
     per_node = counts([count for each in steps for count in each.tasks_per_node])
     nodes = compress([node for each in steps for node in each.nodes])
     tasks = str(sum(each.tasks for each in steps))
@@ -336,8 +336,8 @@ def of_task(
     bind: str | None,
     release: Release,
 ) -> dict[str, str]:
-    """The variables of one task; `gpus` are those that it may see, of all that the step has on its node; `bind` says
-    why.
+    """Returns the variables of one task. `gpus`: the step's GPUs on the node that the task may see. `bind`: the
+    --gpu-bind that selected them.
     """
     node = step.nodes[node_index]
     on_node = step.gpus.get(node, [])
@@ -364,11 +364,11 @@ def _list(numbers: list[int]) -> str:
 
 
 def deal(tasks: int, room: Sequence[int], cyclic: bool = False) -> list[int]:
-    """The number of tasks on each node: one on each, then round again, as long as there is room; `room` counts
+    """Returns the number of tasks on each node. Each round deals one task to each node that has room. `room` is in
     tasks.
 
-    Which ranks they are is decided elsewhere. If there are more tasks than room, all nodes get more alike; in cyclic
-    order none gets much more than its room.
+    Ranks are assigned elsewhere. Tasks without room are dealt to all nodes in turn; in cyclic order, each node gets
+    at most its room and an equal part of the tasks without room.
     """
     counts = [0] * len(room)
     excess = tasks - sum(room)

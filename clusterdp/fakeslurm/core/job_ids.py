@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 
 from clusterdp.fakeslurm.core.model import JobRecord, Model
 
-MOST_INDEXES = 65_536  # in one id: far more than an array may have, and little memory
+MOST_INDEXES = 65_536  # limit for one id: more than an array may have, but little memory
 
 
 @dataclass(frozen=True)
 class SelectedStep:
     job: int
-    indexes: tuple[int, ...] | None = None  # of elements
+    indexes: tuple[int, ...] | None = None  # indexes of array elements
     step: str | None = None
-    offset: int | None = None  # of a component
+    offset: int | None = None  # offset of a component
 
     def finds(self, job: JobRecord) -> bool:
-        """Whether the job is meant, or is a part of what is meant, or contains it."""
+        """Whether the id names this job, a part of the job, or an array or heterogeneous job that contains it."""
         if job.het and job.het.leader == self.job:
             return self.offset in (None, job.het.offset)
         if self.indexes is not None:
@@ -50,16 +50,16 @@ def _indexes(text: str) -> tuple[int, ...] | None:
 
 
 def find(model: Model, name: SelectedStep) -> list[JobRecord]:
-    """The jobs that are meant: all records of an array if its id is given."""
+    """Returns the jobs that the id names. The id of an array names all its records."""
     return [job for job in model.jobs.named(name.job) if name.finds(job)]
 
 
 def split_list(text: str) -> list[str]:
-    """Split at commas outside of brackets and drop blanks."""
+    """Splits at commas outside brackets. Removes blanks."""
     return [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]
 
 
 def single_element(job: JobRecord, index: int) -> JobRecord:
-    """The id of an element of a waiting array, as it is shown by itself."""
+    """Returns a copy of a waiting array's record that is shown as this one element."""
     assert job.array
     return replace(job, array=replace(job.array, indexes=[index], split=True))

@@ -1,9 +1,9 @@
-"""An /etc/profile with which login shells find the commands: for scripts with `#!/bin/bash -l`, or that read
+"""An /etc/profile with which login shells find the commands, for scripts that have `#!/bin/bash -l` or read
 /etc/profile.
 
-Debian's and SUSE's /etc/profile set PATH anew. On a real cluster the commands are in /usr/bin, or its /etc/profile
-adds them. So does the /etc/profile that the daemon and every job get (mounts.py). Where they cannot have one,
-BASH_ENV makes login shells of bash read a file that does the same.
+The /etc/profile of Debian and SUSE overwrites PATH. On a real cluster the commands are in /usr/bin, or /etc/profile
+adds their folder. The /etc/profile that the daemon and every job see (mounts.py) adds it, too. Where mounts are
+impossible, BASH_ENV makes login shells of bash read a file that adds it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ PROFILE = Path("/etc/profile")
 
 
 def write(paths: Paths) -> None:
-    """Write the files; after hosts_file.write. For users other than root: only if there is a namespace for the names
-    anyway.
+    """Writes the files. Call it after hosts_file.write: users other than root get a profile only if that wrote a file,
+    because the cluster then needs a namespace anyway.
     """
     folder = shlex.quote(str(paths.bin))
     line = f'case "$PATH:" in {folder}:*) ;; *) export PATH={folder}:"$PATH" ;; esac'
@@ -29,16 +29,16 @@ def write(paths: Paths) -> None:
     if PROFILE.exists() and (paths.hosts.exists() or os.geteuid() == 0):
         machines = PROFILE.read_text(errors="surrogateescape")
         paths.profile.write_text(f"{machines}\n# the fake cluster's\n{line}\n", errors="surrogateescape")
-        paths.profile.chmod(0o644)  # as the machine's own
+        paths.profile.chmod(0o644)  # like the machine's file
 
 
 def without_path(paths: Paths) -> dict[str, str]:
-    """The variables for a batch script whose environment has no PATH: bash takes one of its own, and does not export
-    it. There the machine's srun would be found, if it has one.
+    """Returns the variables for a batch script whose environment has no PATH. Without them, bash uses a default PATH,
+    does not export it, and finds the machine's srun, if there is one.
     """
     return {"BASH_ENV": str(paths.no_path)}
 
 
 def variables(paths: Paths) -> dict[str, str]:
-    """The variables for every process of a job that has no BASH_ENV of its own."""
+    """Returns the variables for every process of a job that has no BASH_ENV of its own."""
     return {} if paths.profile.exists() else {"BASH_ENV": str(paths.bash_env)}

@@ -13,10 +13,10 @@ from clusterdp.fakeslurm.core.shape import Shape, SlurmConf, gres
 from clusterdp.fakeslurm.core.task_usage import Usage
 from clusterdp.slurm.state import JobState
 
-BATCH = "batch"  # the id of the step that is the batch script
+BATCH = "batch"  # id of the batch script's step
 WAITING = (JobState.PENDING, JobState.SPECIAL_EXIT, JobState.REQUEUE_HOLD)
-BASE_32 = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # as Crockford chose them
-NOT_AN_ARRAY_INDEX = 4294967294  # what Slurm writes for %a outside of arrays
+BASE_32 = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32
+NOT_AN_ARRAY_INDEX = 4294967294  # Slurm's value of %a outside arrays
 
 
 @dataclass
@@ -31,15 +31,15 @@ class Node:
     responding: bool = True
     reason: str = ""
     reason_time: float = 0
-    returns_at: float | None = None  # when a node that was set DOWN, but is well, comes back by itself
-    fails_at: float | None = None  # when it is noticed that the node failed
-    slurmd_killed: bool = False  # no task can be launched there, and the controller does not know it
+    returns_at: float | None = None  # when a healthy node that was set DOWN comes back by itself
+    fails_at: float | None = None  # when the controller notices that the node failed
+    slurmd_killed: bool = False  # no task can start on the node; the controller does not know that
     boot_time: float = 0
     busy_time: float = 0
     gpu_type: str = ""
 
     def gres_of(self, gpus: int) -> str:
-        """`gpu:a100:2`, for some or all of its GPUs; empty if it has none."""
+        """Returns `gpu:a100:2` for this number of the node's GPUs, or "" for a node without GPUs."""
         return gres(self.gpu_type, gpus) if self.gpus else ""
 
     @property
@@ -59,9 +59,9 @@ class Partition:
     up: bool = True
 
 
-@dataclass(slots=True)  # there are thousands of these, and a dict each would be most of the daemon's memory
+@dataclass(slots=True)  # there are thousands of shares: with a dict each, they would take most of the daemon's memory
 class Share:
-    """The share of a job in one node."""
+    """The part of one node that a job has."""
 
     node: str
     cpus: int
@@ -76,30 +76,30 @@ class Step:
     name: str
     nodes: list[str]
     tasks_per_node: list[int]
-    cpus: dict[str, int]  # what it uses on each node
+    cpus: dict[str, int]  # number of CPUs by node
     gpus: dict[str, list[int]]
     state: JobState = JobState.RUNNING
-    status: int = 0  # a wait status: the worst of its tasks
+    status: int = 0  # the worst wait status of its tasks
     start: float = 0
     end: float | None = None
-    lingers: bool = False  # the batch script has ended, but not all that it started
+    lingers: bool = False  # the batch script has ended, but processes that it started have not
     cancelled_by: int | None = None  # a uid
     overlap: bool = False
     minutes: int | None = None
     timed_out: bool = False
-    restart: int = 0  # the attempt of the job that it belongs to
-    stepd_pid: int = 0  # pid
+    restart: int = 0  # the job's attempt to which the step belongs
+    stepd_pid: int = 0
     stepd_start_time: str = ""
     begun: bool = False  # its slurmstepd has reported
-    pids: list[int] = field(default_factory=list)  # of its tasks
+    pids: list[int] = field(default_factory=list)  # pids of its tasks
     cyclic: bool = True
-    runs_in: int = 0  # the component whose slurmstepd runs it, if it is another one's
-    host_pid: int = 0  # of srun
+    runs_in: int = 0  # id of the component whose slurmstepd runs the step; 0: this component
+    host_pid: int = 0  # pid of srun
     cpus_per_step: str = ""
     tres_per_node: str = ""
     tres_per_task: str = ""
     tres_bind: str = ""
-    usage: Usage | None = None  # once it has ended
+    usage: Usage | None = None  # set when the step has ended
 
     @property
     def tasks(self) -> int:
@@ -117,18 +117,16 @@ class Step:
 @dataclass(slots=True)
 class Array:
     id: int
-    indexes: list[int]  # that still wait; of an element that started: its own
+    indexes: list[int]  # indexes that still wait; for an element that started, its own index
     count: int
     low: int
     high: int
     step: int
     throttle: int = 0
     text: str = ""  # as submitted
-    split: bool = False  # a record of one element
-    accounted_as: str = (
-        ""  # its name in accounting, which stays as it was when accounting first heard of the array, ...
-    )
-    accounted_at: float = 0  # ... at this time
+    split: bool = False  # the record is for one element
+    accounted_as: str = ""  # its name in accounting, kept from the first entry on
+    accounted_at: float = 0  # time of the first entry in accounting
     emptied: bool = False  # all its elements were cancelled one by one
 
 
@@ -136,13 +134,13 @@ class Array:
 class Het:
     """A component's place in a heterogeneous job."""
 
-    leader: int  # the id of its first component, which is the id of the whole job
+    leader: int  # id of the first component, which is also the id of the whole job
     offset: int
     size: int
 
 
 def sluid(job: JobRecord) -> str:
-    """The id of a job that no other cluster gives out either: s and thirteen digits of base 32."""
+    """Returns the id of a job that is unique over all clusters: s and thirteen digits of base 32."""
     number, text = int(job.submit_time * 1000) << 22 | job.id << 10, ""
     for _ in range(13):
         number, digit = divmod(number, 32)
@@ -163,39 +161,39 @@ class JobRecord:
     completing: bool = False
     reason: str = "None"
     restarts: int = 0
-    held: str | None = None  # the reason to show, if it is held
+    held: str | None = None  # if the job is held: the reason that is shown
     begin: float = 0
     eligible_time: float | None = None
     start: float | None = None
     end: float | None = None
     shares: list[Share] = field(default_factory=list)
-    past: list[Share] = field(default_factory=list)  # what it had when it ended, for commands that ask then
-    lost: list[Share] = field(default_factory=list)  # of nodes that failed, and are not free before the job ends
+    past: list[Share] = field(default_factory=list)  # the shares that the job had when it ended, for later queries
+    lost: list[Share] = field(default_factory=list)  # shares of nodes that failed: not free before the job ends
     status: int = 0
     derived: int = 0  # the highest status of its steps, over all attempts
-    derived_at_end: int | None = None  # the one that accounting has
+    derived_at_end: int | None = None  # the value of `derived` that accounting has
     steps: list[Step] = field(default_factory=list)
     next_step: int = 0
     preempt_time: float | None = None
-    preempt_end: float | None = None  # when the grace time is over; the next check ends it
-    in_grace: bool = False  # a grace time began; newer releases of Slurm forget that late
-    batch_flag: int = 1  # one more for each requeue that Slurm did because of the grace time
+    preempt_end: float | None = None  # end of the grace time; the next check after it ends the job
+    in_grace: bool = False  # a grace time began; kept over requeues if Release.remembers_grace
+    batch_flag: int = 1  # Slurm adds 1 for each requeue at the end of a grace time
     warned: bool = False
-    minutes: int | None = None  # the limit in force; None is not a limit
+    minutes: int | None = None  # the time limit in force; None: no limit
     cancelled_by: int | None = None
-    outcome: JobState | None = None  # its state once all its processes are gone
-    requeue_hold: str | None = None  # after the requeue: stay held, with this reason
-    next_word: str = ""  # what accounting calls the attempt that is being requeued
+    outcome: JobState | None = None  # its state after all its processes have ended
+    requeue_hold: str | None = None  # the requeued job is held with this reason
+    next_word: str = ""  # the state in accounting of the attempt that is being requeued
     dependency_met: bool = False
-    accounted: bool = True  # accounting knows of it
+    accounted: bool = True  # accounting has the job
     last_sched: float = 0
-    considered_from: float = 0  # the scheduler ignores it before
+    considered_from: float = 0  # the scheduler ignores the job before this time
     suspended_at: float = 0
-    suspended_s: float = 0  # in all; a time limit does not run meanwhile
-    resizes: int = 0  # nodes lost while it went on (--no-kill)
+    suspended_s: float = 0  # in total; does not count for the time limit
+    resizes: int = 0  # number of nodes lost while the job continued (--no-kill)
     resized_at: float = 0
     het: Het | None = None
-    planned_start: float | None = None  # of a job that waits for nodes, if it can be known
+    planned_start: float | None = None  # for a job that waits for nodes, if known
     planned_nodes: list[str] = field(default_factory=list)
 
     @property
@@ -204,11 +202,11 @@ class JobRecord:
 
     @property
     def held_shares(self) -> list[Share]:
-        return self.shares or self.past  # what it has, or had when it ended
+        return self.shares or self.past  # the shares that the job has, or had when it ended
 
     @property
     def occupied(self) -> list[Share]:
-        return [*self.shares, *self.lost]  # what nobody else can have
+        return [*self.shares, *self.lost]  # the shares that other jobs cannot get
 
     @property
     def cpus(self) -> int:
@@ -232,12 +230,12 @@ class JobRecord:
 
     @property
     def empty(self) -> bool:
-        """Whether none of its processes is left."""
+        """Whether all processes of the job have ended."""
         return not any(step.live or step.lingers for step in self.steps)
 
     @property
     def name_of_id(self) -> str:
-        """12, 12_3, 12_[4-7%2], or 12+1 as squeue writes it."""
+        """The job's id as squeue writes it: 12, 12_3, 12_[4-7%2] or 12+1."""
         if self.het:
             return f"{self.het.leader}+{self.het.offset}"
         if not self.array or self.array.emptied:
@@ -247,7 +245,7 @@ class JobRecord:
         return f"{self.array.id}_[{index_text(self.array.indexes, self.array.throttle)}]"
 
     def element(self, index: int, number: int) -> JobRecord:
-        """An element of a waiting array as a job of its own, which shares nothing with the array that may change."""
+        """Returns one element of a waiting array as its own job, which shares no mutable object with the array."""
         assert self.array
         desc = replace(self.desc, gpus=replace(self.desc.gpus))
         for entry in fields(desc):
@@ -262,12 +260,12 @@ class JobRecord:
 
     @property
     def has_script(self) -> bool:
-        """Whether a batch script runs in it: in a heterogeneous job, only in the first component."""
+        """Whether the job runs a batch script. In a heterogeneous job only the first component runs it."""
         return self.desc.batch and not (self.het and self.het.offset)
 
     @property
     def made_by_srun(self) -> bool:
-        """Whether an srun outside of jobs has made it."""
+        """Whether an srun outside of jobs made the job."""
         return not self.desc.batch and not self.desc.is_allocation
 
     @property
@@ -277,12 +275,12 @@ class JobRecord:
 
 
 class JobTable(dict[int, JobRecord]):
-    """All known jobs by id. `note` must be called after a change of a job: it keeps the indexes right."""
+    """All known jobs by id. Call `note` after each change of a job: it updates the indexes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.live: dict[int, JobRecord] = {}  # those that are not over, and perhaps some more
-        self._groups: dict[int, dict[int, JobRecord]] = {}  # by id of an array or heterogeneous job: its records
+        self.live: dict[int, JobRecord] = {}  # all jobs that are not over, and perhaps some that are
+        self._groups: dict[int, dict[int, JobRecord]] = {}  # records by the id of their array or heterogeneous job
         self._ends: list[tuple[float, int]] = []  # a heap: end and id of the jobs that are over
 
     def __setitem__(self, number: int, job: JobRecord) -> None:
@@ -309,18 +307,18 @@ class JobTable(dict[int, JobRecord]):
             heapq.heappush(self._ends, (job.end or 0, job.id))
 
     def members(self, number: int) -> list[JobRecord]:
-        """The records of this array, or the components of this heterogeneous job; [] for any other number."""
+        """Returns the records of this array or the components of this heterogeneous job, or [] for any other number."""
         return list(self._groups.get(number, {}).values())
 
     def named(self, number: int) -> list[JobRecord]:
-        """The jobs that this number means: a job, all records of an array, all components."""
+        """Returns the jobs that this number names: a job, all records of an array, or all components."""
         found = {job.id: job for job in self.members(number)}
         if number in self:
             found[number] = self[number]
         return [found[each] for each in sorted(found)]
 
     def over_before(self, moment: float) -> Iterator[JobRecord]:
-        """The jobs that ended before then, each once; the caller drops them."""
+        """Yields each job that ended before `moment`, once. The caller deletes the job."""
         while self._ends and self._ends[0][0] < moment:
             end, number = heapq.heappop(self._ends)
             job = self.get(number)
@@ -339,8 +337,8 @@ class Model:
     partitions: dict[str, Partition]
     jobs: JobTable = field(default_factory=JobTable)
     next_id: int = 0
-    epoch: float = 0  # what the machine's clock showed when its monotonic one began (clock.py)
-    ahead_s: float = 0  # how far the cluster's clock was moved
+    epoch: float = 0  # the machine's time when its monotonic clock was 0 (Clock in controller.py)
+    ahead_s: float = 0  # seconds by which the cluster's clock was moved forward
     faults: Faults = field(default_factory=Faults)
 
     @classmethod
@@ -381,14 +379,14 @@ class Model:
         return next((p for p in self.partitions.values() if p.default), next(iter(self.partitions.values())))
 
     def holding(self) -> Iterator[JobRecord]:
-        """The jobs that have nodes."""
+        """Yields the jobs that have nodes."""
         return (job for job in self.jobs.live.values() if job.shares)
 
     def live_jobs(self) -> Iterator[JobRecord]:
         return (job for job in self.jobs.live.values() if not job.over)
 
     def components(self, job: JobRecord) -> list[JobRecord]:
-        """All components of a heterogeneous job, in order; any other job alone."""
+        """Returns all components of a heterogeneous job, in order. Returns [job] for any other job."""
         if not job.het:
             return [job]
         return sorted(self.jobs.members(job.het.leader), key=lambda other: other.id)

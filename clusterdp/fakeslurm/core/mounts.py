@@ -1,7 +1,7 @@
-"""Shows files to the cluster and its jobs in the place of the machine's, such as an /etc/hosts of their own.
+"""Mounts files over the machine's for the cluster and its jobs, such as an /etc/hosts of their own.
 
-It takes Linux and a mount namespace. Root may have one; others need a user namespace as well (user_namespaces(7)).
-In that, files of other users belong to nobody, which ssh and sudo do not like.
+Mounts need Linux and a mount namespace. Root can make one. Other users need a user namespace, too
+(user_namespaces(7)). In it, files of other users belong to `nobody`, which can make ssh and sudo fail.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x8_0000  # linux/mount.h
 
 
 def show(files: Mapping[Path, Path]) -> None:
-    """Show our files in the place of the machine's, to this process, which must have one thread, and to all that it
-    starts from now on. Files that do not exist are left out. All are removed if this is impossible here.
+    """Mounts our files over the machine's, for this process and all processes that it starts from now on. The process
+    must have one thread. Skips files that do not exist. Deletes our files if mounts are impossible here.
     """
     files = {ours: machines for ours, machines in files.items() if ours.exists()}
     if not files:
         return
-    trial = os.fork()  # a trial in a child: a namespace that is only half set up is of no use
+    trial = os.fork()  # a child tries first, because this process cannot leave a half-made namespace
     if trial == 0:
         try:
             _show(files)
@@ -43,8 +43,8 @@ def _show(files: Mapping[Path, Path]) -> None:
 
 
 def enter_namespace() -> None:
-    """Give this process, which must have one thread, a mount namespace of its own; OSError if it cannot have one. A
-    user other than root gets a user namespace as well, unless this process has one already in which it may mount.
+    """Gives this process, which must have one thread, a mount namespace of its own. OSError if that is impossible. A
+    user other than root gets a user namespace, too, unless this process is already in one in which it may mount.
     """
     user, group = os.geteuid(), os.getegid()
     try:
@@ -54,17 +54,17 @@ def enter_namespace() -> None:
         Path("/proc/self/setgroups").write_text("deny")  # else the kernel takes no gid_map
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    # Later mounts are seen here, but not the other way round.
+    # Later mounts of the machine appear here. Mounts made here do not appear on the machine.
     _call("mount", b"none", b"/", None, MS_REC | MS_SLAVE, None)
 
 
 def bind(source: Path, target: Path) -> None:
-    """Show a file or folder, with what is mounted below it, in another place of this process's namespace."""
+    """Shows a file or folder, with all mounts below it, at another path in this process's namespace."""
     _call("mount", os.fsencode(source), os.fsencode(target), None, MS_BIND | MS_REC, None)
 
 
 def _call(name: str, *arguments: int | bytes | None) -> None:
-    """Call a function of the C library; raises OSError."""
+    """Calls a function of the C library. Raises OSError if the function fails."""
     if sys.platform != "linux":
         raise OSError("no namespaces")
     import ctypes  # deferred: not every Python has it

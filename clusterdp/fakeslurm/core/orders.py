@@ -1,4 +1,4 @@
-"""Orders of slurmctld to the daemon of a step: a type for each, and their form in JSON."""
+"""Orders of slurmctld to slurmstepd: one type per order, and their form in JSON."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import get_args
 
 @dataclass(frozen=True)
 class Terminate:
-    """Send these signals to all processes of the step, say why, and kill what is left later."""
+    """Send these signals to all processes of the step, print why, and kill the remaining processes later."""
 
     signals: tuple[int, ...]
-    kill_after: float | None  # seconds; None: the signals kill already
-    why: str | None = ""  # None: nothing is said
-    abort: bool = False  # srun says that the step is aborted
-    killer: int | None = None  # the uid of the user that cancelled the step
+    kill_after: float | None  # in seconds; None: the signals already kill
+    why: str | None = ""  # None: slurmstepd prints nothing
+    abort: bool = False  # srun prints that the step is aborted
+    killer: int | None = None  # uid of the user who cancelled the step
     timed_out: bool = False
-    srun_code: int = 0  # the exit code of srun, if it is not that of the tasks
-    details: str = ""  # slurmstepd prints them before it says why
+    srun_code: int = 0  # exit code of srun, if not the exit code of the tasks
+    details: str = ""  # slurmstepd prints them before `why`
 
 
 @dataclass(frozen=True)
 class Warn:
-    """Say that the step is cancelled and send these signals; nothing is killed."""
+    """Print that the step is cancelled and send these signals. slurmstepd kills nothing."""
 
     signals: tuple[int, ...]
 
@@ -44,7 +44,7 @@ class SignalScript:
 
 @dataclass(frozen=True)
 class FailNode:
-    """Kill the tasks on a node; that they ended is reported only when the node's failure is known."""
+    """Kill the tasks on a node. slurmstepd reports their end only after slurmctld has noticed that the node failed."""
 
     node: str
 
@@ -58,7 +58,7 @@ class KillRank:
 
 @dataclass(frozen=True)
 class OutliveSrun:
-    """Run on when srun ends: it dies with the batch host."""
+    """Continue when srun ends, because srun dies with the batch host."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class Say:
 
 @dataclass(frozen=True)
 class Received:
-    """No order: the answer to a report, after which the daemon of the step may end."""
+    """Not an order, but the answer to a report. slurmstepd may end after it."""
 
-    linger_s: float = 0  # what a batch script left in the background may take so long to end
+    linger_s: float = 0  # time in which the background processes of a batch script must end
 
 
 Order = Terminate | Warn | Signal | SignalScript | FailNode | KillRank | OutliveSrun | Say | Received
@@ -80,12 +80,12 @@ TYPES = {kind.__name__: kind for kind in get_args(Order)}
 
 
 def encode(order: Order, ack: str = "") -> bytes:
-    """With the name by which the step acknowledges it; "" asks for no acknowledgement."""
+    """Encodes an order. `ack` is the name by which slurmstepd acknowledges it ("": no acknowledgement)."""
     return json.dumps({"order": type(order).__name__, "ack": ack, **vars(order)}).encode()
 
 
 def decode(payload: bytes) -> tuple[Order, str]:
-    """The order and the name of its acknowledgement; raises ValueError for an unknown order."""
+    """Returns the order and the name of its acknowledgement. Raises ValueError for an unknown order."""
     values = json.loads(payload)
     name, ack = values.pop("order"), values.pop("ack")
     if name not in TYPES:

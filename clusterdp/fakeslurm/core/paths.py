@@ -1,4 +1,4 @@
-"""The files of a cluster, all in its folder; and its socket, whose path must be short."""
+"""The paths of a cluster's files, which are all in its folder, and of its socket, whose path must be short."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from clusterdp.fakeslurm.errors import FakeSlurmError
 
 HISTORY = "history.jsonl"
 DAEMON_PROGRAM = str(Path(__file__).resolve().parents[1] / "daemon_main.py")  # the program that starts a daemon
-PATIENCE_S = 60  # how long to wait for a daemon that starts or ends: it may have a long history, on a busy machine
-SHORT = 60  # bytes of the path of the runtime folder
-LONGEST = 100  # bytes of a unix socket's path: macOS allows 103, Linux 107
+PATIENCE_S = 60  # wait for a daemon that starts or ends: a long history takes time on a busy machine
+SHORT = 60  # maximum bytes of the runtime folder's path
+LONGEST = 100  # maximum bytes of a unix socket's path: macOS allows 103, Linux 107
 
 
 class Paths:
@@ -42,7 +42,7 @@ class Paths:
         self.socket = self._choose_socket()
 
     def _choose_socket(self) -> Path:
-        """The socket is in the folder if its path is short enough; else a link of that name leads to it."""
+        """Returns the socket's path: in the folder if that is short enough, else the target of a link in the folder."""
         if len(os.fsencode(self._near)) <= LONGEST:
             return self._near
         try:
@@ -64,11 +64,11 @@ class Paths:
             self._near.symlink_to(self.socket)
 
     def check_own(self) -> None:
-        """Raise FakeSlurmError unless the folder belongs to this user alone: files in it are executed."""
+        """Raises FakeSlurmError unless only this user has access to the folder, because its files are executed."""
         check_private(self.folder)
 
     def interpreter(self) -> str:
-        """The path of Python as it fits into the first line of a script: short, and without blanks."""
+        """Returns a path of Python that fits into the first line of a script: short and without blanks."""
         python = os.path.realpath(sys.executable)
         if len(os.fsencode(python)) <= LONGEST and not any(letter.isspace() for letter in python):
             return python
@@ -101,10 +101,10 @@ class Paths:
             line.close()
 
     def lock_daemon(self) -> int | None:
-        """Become the only daemon: returns the descriptor of a lock, to be kept open. None if there is a daemon that
-        answers.
+        """Takes the lock that only one daemon can have. Returns its descriptor, which must stay open. Returns None if
+        another daemon answers.
 
-        Waits for a daemon that starts or ends; raises FakeSlurmError if it does neither.
+        Waits for a daemon that starts or ends. Raises FakeSlurmError if the other daemon does neither.
         """
         lock = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + PATIENCE_S
@@ -122,7 +122,7 @@ class Paths:
 
 
 def private_place() -> Path:
-    """The folder for what all of this user's clusters share."""
+    """Returns the folder that all clusters of this user share."""
     place = _short_place()
     place.mkdir(mode=0o700, exist_ok=True)
     check_private(place)
@@ -130,7 +130,7 @@ def private_place() -> Path:
 
 
 def _short_place() -> Path:
-    """A folder in the user's runtime folder, which nobody else can reach, where the system makes one."""
+    """Returns a folder in the user's private runtime folder, if the system makes one, else in /tmp."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime and len(os.fsencode(runtime)) <= SHORT and _is_private(Path(runtime)):
         return Path(runtime) / "clusterdp"
@@ -144,7 +144,7 @@ def _digest(folder: Path) -> str:
 
 
 def check_private(folder: Path) -> None:
-    """Raise FakeSlurmError unless the folder belongs to this user alone."""
+    """Raises FakeSlurmError unless only this user has access to the folder."""
     if not _is_private(folder):
         raise FakeSlurmError(
             f"{folder}: is not a folder that is yours alone, with mode 700. Remove it, chmod 700 it, or use another."
@@ -152,7 +152,7 @@ def check_private(folder: Path) -> None:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether it is a folder of this user alone. A link is not: whoever made it can change where it leads."""
+    """Whether only this user has access to the folder. False for a link, because its owner can change its target."""
     try:
         about = folder.lstat()
     except OSError:

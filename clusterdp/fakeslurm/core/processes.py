@@ -1,6 +1,6 @@
 """Processes of this machine: finds descendants and marked processes, watches and signals them.
 
-Linux has subreapers, parent-death signals and /proc; elsewhere process groups and `ps` must do.
+Linux has subreapers, parent-death signals and /proc. On other systems, process groups and `ps` replace them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def adopt_orphans() -> None:
-    """Make processes below this one children of it, not of init, when their parent dies."""
+    """Makes this process, instead of init, the new parent of descendants whose parent dies."""
     if _libc:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with_parent(parent: int) -> None:
-    """Have this process killed when its parent is, even by kill -9. For use between fork and exec."""
+    """Makes the kernel kill this process when its parent dies, even by kill -9. Call it between fork and exec."""
     if _libc:
         _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # the parent died before the call
@@ -38,14 +38,14 @@ def die_with_parent(parent: int) -> None:
 
 
 def allow_descriptors() -> None:
-    """Raise the limit of descriptors for a process that is connected to hundreds of others, if the system allows it."""
+    """Raises the limit of descriptors, if the system allows it, for a process with hundreds of connections."""
     most = MANY if _hard == resource.RLIM_INFINITY else min(MANY, _hard)
     if _soft != resource.RLIM_INFINITY and _soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, _hard))
 
 
 def limit_descriptors() -> None:
-    """Restore the limit of descriptors, for programs of users."""
+    """Restores the limit of descriptors, for programs of users."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (_soft, _hard))
 
 
@@ -56,8 +56,8 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int, but: Callable[[int], bool] = lambda pid: False) -> list[int]:
-    """All processes below `pid`, parents before children; without those for which `but` is true, and what is below
-    them.
+    """Returns all processes below `pid`, parents before children. Leaves out processes for which `but` is true, and
+    their descendants.
     """
     return procfs.descendants(pid, but) if _lists_children() else _descendants_by_table(pid, but)
 
@@ -84,7 +84,7 @@ def _parents() -> dict[int, int]:
 
 
 def sizes(pids: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """(resident, virtual) bytes of those that live."""
+    """Returns (resident, virtual) bytes of each process that is alive."""
     wanted = list(pids)
     if not LINUX:
         listing = subprocess.run(["ps", "-A", "-o", "pid=,rss=,vsz="], capture_output=True, text=True).stdout
@@ -98,7 +98,7 @@ def sizes(pids: Iterable[int]) -> dict[int, tuple[int, int]]:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """The CPU time that these processes have used, with their children that have ended."""
+    """Returns the CPU seconds that these processes and their ended children have used."""
     wanted, used = list(pids), 0.0
     if not LINUX:
         listing = subprocess.run(["ps", "-A", "-o", "pid=,time="], capture_output=True, text=True).stdout
@@ -113,7 +113,7 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def alive(pid: int) -> bool:
-    """Whether it runs; False for a process that is gone or a zombie."""
+    """Whether the process runs. False for a zombie and for a process that does not exist."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -125,10 +125,10 @@ def alive(pid: int) -> bool:
 
 
 def start_time(pid: int) -> str:
-    """The start time of a process, which a later process with the same pid does not share; "" if there is none.
+    """Returns the start time of a process, or "" if there is none. A later process with the same pid has another one.
 
-    Raises OSError if no descriptor is left: a cluster once took itself down because its owner only seemed to be
-    gone.
+    Raises OSError if no descriptor is left, because a cluster once went down when its owner only seemed to have
+    ended.
     """
     try:
         with open(f"/proc/{pid}/stat") as file:
@@ -157,7 +157,7 @@ def send_group(group: int, number: int) -> None:
 
 
 def marked(assignment: str) -> list[int]:
-    """This user's processes that were started with NAME=VALUE in the environment."""
+    """Returns this user's processes that were started with NAME=VALUE in the environment."""
     mark, found = assignment.encode("utf-8", "surrogateescape"), []
     if LINUX:
         for name in os.listdir("/proc"):
@@ -178,7 +178,7 @@ def marked(assignment: str) -> list[int]:
 
 
 def wakeup() -> int:
-    """The end of a pipe that can be read when a child has ended or another signal came."""
+    """Returns the reading end of a pipe, which becomes readable when a child ends or another signal comes."""
     wakeup, written = os.pipe()
     for end in (wakeup, written):
         os.set_blocking(end, False)
@@ -188,7 +188,7 @@ def wakeup() -> int:
 
 
 def ended(wakeup: int) -> Iterator[tuple[int, int, resource.struct_rusage]]:
-    """Children and adopted orphans that have ended, with their wait statuses and what they used."""
+    """Yields each ended child or adopted orphan, with its wait status and its resource usage."""
     try:
         os.read(wakeup, 512)
     except BlockingIOError:

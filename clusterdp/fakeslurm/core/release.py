@@ -1,8 +1,8 @@
-"""The differences between the releases of Slurm, as far as programs see them: one table.
+"""The table of differences between the releases of Slurm that programs can see.
 
-22.05.8, 24.11.5 and 26.05.5 are recorded from real ones (tests/slurm_facts/records); the fake is checked against each.
-The releases between them are interpolated: a rule begins where its source says, and where no source is named, with the
-first recorded release that has it.
+22.05.8, 24.11.5 and 26.05.5 are recorded from a real Slurm (tests/slurm_facts/records). Tests compare the fake with it.
+The releases between them are interpolated: a rule begins with the release that its source names, or, without a source,
+with the first recorded release that has it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VERSIONS = {
 
 
 def version_of(text: str) -> str:
-    """The version of a release: 24.11.5 of 24.11, and of 24.11.3 itself. Raises FakeSlurmError if it is unknown."""
+    """Returns the version of a release: 24.11.5 for 24.11, 24.11.3 for 24.11.3. FakeSlurmError for an unknown one."""
     release = ".".join(text.split(".")[:2])
     if release not in VERSIONS:
         raise FakeSlurmError(f"slurm_version: the fake knows no release {text!r}. Choose one of {', '.join(VERSIONS)}.")
@@ -46,7 +46,7 @@ STATES = ",".join([*BASE_STATES, *FLAGS])
 
 @dataclass(frozen=True)
 class Release:
-    """The rules of one release. Years and months have two digits, so that texts compare as releases do."""
+    """The rules of one release. Years and months have two digits, therefore releases can be compared as strings."""
 
     version: str
 
@@ -55,13 +55,13 @@ class Release:
     times_in_environ = PerRelease({"22.05": False, "23.02": True})
     # SLURM_NODE_ALIASES, SLURM_WORKING_CLUSTER, SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0 of tasks (recorded)
     has_old_variables = PerRelease({"22.05": True, "24.11": False})
-    # what mpirun and its like are to tell the srun that they start (source: set_env_from_opts in env.c, 23.11)
+    # variables by which mpirun and similar launchers pass options to srun (source: set_env_from_opts in env.c, 23.11)
     tells_launchers = PerRelease({"22.05": False, "23.11": True})
     # SLURM_OOM_KILL_STEP=0 in jobs, SLURMD_DEBUG=2 in tasks (recorded)
     has_debug_variables = PerRelease({"22.05": False, "24.11": True})
-    # --cpus-per-task and --gpus-per-task as SLURM_TRES_PER_TASK (recorded); srun inherits it, so cpus-per-task too
+    # --cpus-per-task and --gpus-per-task as SLURM_TRES_PER_TASK (recorded); srun thus inherits --cpus-per-task, too
     tres_per_task = PerRelease({"22.05": False, "24.11": True})
-    # in SLURMD_TRES_BIND and, where tres_per_task holds, SLURM_TRES_BIND (recorded)
+    # the name of GPUs in SLURMD_TRES_BIND and, if tres_per_task is true, in SLURM_TRES_BIND (recorded)
     gpu_in_bind = PerRelease({"22.05": "gpu", "24.11": "gres/gpu"})
     # SLURM_GPUS_PER_NODE of an srun outside of jobs (recorded)
     own_gpus_per_node = PerRelease({"22.05": False, "24.11": True})
@@ -71,54 +71,54 @@ class Release:
     has_sluid = PerRelease({"22.05": False, "26.05": True})
 
     # -- jobs --
-    # a job in its grace time that ends by itself is requeued, or PREEMPTED (commit a689104d15, first in 24.05)
+    # a job that ends by itself in its grace time is requeued or PREEMPTED (commit a689104d15, first in 24.05)
     requeues_after_grace = PerRelease({"22.05": False, "24.05": True})
-    # so is the next attempt of a job that was requeued in its grace time another way (recorded; by source to 25.11)
+    # the same for the next attempt of a job requeued in its grace time another way (recorded; by source to 25.11)
     remembers_grace = PerRelease({"22.05": False, "24.05": True, "26.05": False})
     # the reason of a job whose script was killed: RaisedSignal:9(Killed) (commit c1185c6d20, first in 23.02)
     signal_in_reason = PerRelease({"22.05": False, "23.02": True})
-    # DerivedExitCode counts steps that end after their job, or with their srun (recorded)
+    # DerivedExitCode includes steps that end after their job, or with their srun (recorded)
     derived_counts_all = PerRelease({"22.05": False, "24.11": True})
-    # the wait status of a job that is over because a node failed; None: that of its script (recorded)
+    # the wait status of a job that ended because a node failed; None: the status of its script (recorded)
     status_of_node_fail = PerRelease[int | None]({"22.05": None, "24.11": 1})
-    # sacct has a row of the attempt that waits after a failed node (recorded)
+    # sacct has a row for the attempt that waits after a node failed (recorded)
     accounts_after_node_fail = PerRelease({"22.05": False, "24.11": True})
-    # a step ends as the last task of a node did, not as the worst (recorded)
+    # a step gets the status of a node's last task, not of its worst task (recorded)
     last_task_counts = PerRelease({"22.05": True, "24.11": False})
-    # a job that asks for more than its partition has: refused, or PartitionConfig (recorded)
+    # a job that asks for more than its partition has is refused; False: it waits with PartitionConfig (recorded)
     refuses_oversized = PerRelease({"22.05": False, "24.11": True, "26.05": False})
-    # --dependency on a job that is not there is refused (recorded)
+    # --dependency on a job that does not exist is refused (recorded)
     refuses_unknown_dependency = PerRelease({"22.05": False, "24.11": True})
-    # of the nodes that a job names, UnavailableNodes: has the drained ones too, not only those that are down (recorded)
+    # UnavailableNodes: lists nodes that a job names and that are drained, not only nodes that are down (recorded)
     drained_is_unavailable = PerRelease({"22.05": True, "24.11": False})
-    # scontrol shows nodes on which the scheduler has planned a job as MIXED+PLANNED (recorded)
+    # scontrol shows a node on which the scheduler plans a job as MIXED+PLANNED (recorded)
     shows_planned = PerRelease({"22.05": False, "24.11": True})
-    # the exit code of an srun whose step lost a node, while the job goes on (recorded)
+    # the exit code of an srun whose step lost a node while the job continues (recorded)
     srun_code_of_node_fail = PerRelease[int | None]({"22.05": None, "24.11": 1})
-    # a node that is down keeps the CPUs of a --no-kill job, and so is MIXED, until that job ends (recorded)
+    # a down node keeps the CPUs of a --no-kill job, and is therefore MIXED, until that job ends (recorded)
     no_kill_keeps_node = PerRelease({"22.05": False, "24.11": True})
 
     # an attempt that is requeued while it ends by scancel or at its limit is REQUEUED in sacct (recorded)
     requeue_renames_attempt = PerRelease({"22.05": True, "26.05": False})
     # sacct shows exit codes without their highest bit: 137 as 9 (recorded)
     sacct_cuts_codes = PerRelease({"22.05": True, "26.05": False})
-    # the steps of a part of a job that lost a node are RESIZING too, not what they came to (recorded)
+    # sacct shows the steps before a job lost a node as RESIZING, not in their final states (recorded)
     steps_resize = PerRelease({"22.05": True, "26.05": False})
     # PreemptParameters in scontrol show config (recorded)
     has_preempt_parameters = PerRelease({"22.05": False, "24.11": True})
 
     # -- srun and slurmstepd --
-    # how warnings of srun begin (23.02 has warning() for them)
+    # the first word of srun's warnings (23.02 has warning() for them)
     warning = PerRelease({"22.05": "Warning", "23.02": "warning"})
     # srun may ignore the job's number of tasks, and keeps --ntasks-per-node if there are fewer (24.05, src/srun/opt.c)
     tasks_follow_nodes = PerRelease({"22.05": False, "24.05": True})
-    # tasks whose number follows from --cpus-per-task are said to be laid out in blocks, even one a node (recorded)
+    # tasks whose number follows from --cpus-per-task have the distribution "block", even one per node (recorded)
     tasks_by_cpus_are_block = PerRelease({"22.05": False, "24.11": True})
-    # slurmstepd says why a job ends although its script has ended already (recorded)
+    # slurmstepd prints why a job ends, even if its script has already ended (recorded)
     says_late_why = PerRelease({"22.05": False, "24.11": True})
-    # before `Terminating StepId=` (23.02 has no launch plugin any more)
+    # the text before `Terminating StepId=` (23.02 has no launch plugin any more)
     step_signal = PerRelease({"22.05": "launch/slurm: _step_signal: ", "23.02": ""})
-    # what slurmstepd says about the end of a job or step: DUE to SIGNAL Terminated, DUE TO TASK FAILURE (recorded)
+    # slurmstepd prints why a job or step ends: DUE to SIGNAL Terminated, DUE TO TASK FAILURE (recorded)
     says_signal = PerRelease({"22.05": False, "26.05": True})
     # slurmstepd's lines in the output begin with [2026-11-23T01:05:04.722], not with its name (recorded)
     stepd_says_time = PerRelease({"22.05": False, "26.05": True})
@@ -135,39 +135,39 @@ class Release:
             "26.05": STATES.lower().replace("resizing", "expediting,resizing"),
         }
     )
-    # what follows `slurm_suspend error:` of scontrol hold (recorded)
+    # the text after `slurm_suspend error:` of scontrol hold (recorded)
     after_suspend_error = PerRelease({"22.05": " ", "26.05": ""})
     # the number of a step that waits (recorded)
     waiting_step = PerRelease({"22.05": "TDB", "26.05": "TBD"})
-    # --test-only spreads tasks over nodes, one each as far as there are some, as no job is (recorded)
+    # --test-only gives each task its own node while nodes are left; a real job is not placed like that (recorded)
     test_only_spreads = PerRelease({"22.05": False, "26.05": True})
-    # before `using` in what --test-only says (26.05, src/api/allocate.c)
+    # the text before `using` in the output of --test-only (26.05, src/api/allocate.c)
     before_using = PerRelease({"22.05": "", "26.05": "a "})
 
-    # State=RESUME of a node that is well (recorded)
+    # the error of State=RESUME for a healthy node (recorded)
     resume_of_well_node = PerRelease(
         {"22.05": "Invalid node state specified", "26.05": "Invalid node state transition"}
     )
-    # squeue and sinfo of an unknown SLURM_CLUSTERS speak of --cluster, and end as fatal (recorded)
+    # errors of squeue and sinfo about an unknown SLURM_CLUSTERS name --cluster and are fatal (recorded)
     clusters_are_fatal = PerRelease({"22.05": False, "24.11": True})
 
     # -- commands --
     # scontrol --json (release notes of 23.02)
     scontrol_has_json = PerRelease({"22.05": False, "23.02": True})
-    # scontrol show hostnames without an argument takes this one
+    # the variable that scontrol show hostnames reads if it has no argument
     nodes_variable = PerRelease({"22.05": "SLURM_NODELIST", "23.02": "SLURM_JOB_NODELIST"})
     # scontrol show step JOB.batch finds the batch step; 22.05 reads a number there (recorded)
     finds_batch_step = PerRelease({"22.05": False, "24.11": True})
-    # --gpus-per-task where the number of tasks is unknown (recorded)
+    # the error of --gpus-per-task if the number of tasks is unknown (recorded)
     per_task_alone = PerRelease(
         {
             "22.05": "--gpus-per-task used without either --gpus or -n/--ntasks is not allowed.",
             "24.11": "--gpus-per-task or --tres-per-task used without either --gpus or -n/--ntasks is not allowed.",
         }
     )
-    # --cpus-per-gpu without GPUs; -B that no node has, of a job that need not have a node at once (recorded)
+    # refused: --cpus-per-gpu without GPUs; -B that no node has, for a job that can wait for nodes (recorded)
     refuses_cpus_per_no_gpu = PerRelease({"22.05": False, "24.11": True})
-    # --gpu-bind in jobs: SLURM_GPU_BIND, or as --tres-bind (recorded)
+    # --gpu-bind in jobs is treated as --tres-bind; False: it becomes SLURM_GPU_BIND (recorded)
     bind_is_tres = PerRelease({"22.05": False, "24.11": True})
     # srun --gpu-bind=none hides the GPUs from the tasks (recorded)
     bind_none_hides = PerRelease({"22.05": True, "24.11": False})
@@ -198,7 +198,7 @@ class Release:
     )
     salloc_options_added = Added({})
     job_options_gone = Added({"24.05": "power"})
-    # how sbatch and srun refuse a value, where that is not as in option_values.py (recorded)
+    # errors of sbatch and srun about a value, if they differ from those in option_values.py (recorded)
     complaints = PerRelease(
         {
             "22.05": dict[str, str](),
@@ -208,55 +208,55 @@ class Release:
             },
         }
     )
-    # --batch that is not part of --constraint (recorded)
+    # the error of --batch with features that --constraint does not have (recorded)
     batch_refused = PerRelease(
         {
             "22.05": "Job --batch option is invalid or not a subset of --constraints",
             "24.11": "Job --batch option is invalid or not a subset of --constraint",
         }
     )
-    # --nodelist and --exclude that cannot be read: sbatch says so itself (recorded)
+    # sbatch itself refuses --nodelist and --exclude that it cannot parse (recorded)
     bad_nodelist_is_fatal = PerRelease({"22.05": False, "24.11": True})
-    # the schema may be named: --json=v0.0.42 (source: 23.11)
+    # --json may name the schema: --json=v0.0.42 (source: 23.11)
     json_options = PerRelease({"22.05": "json yaml", "23.11": "json? yaml?"})
-    # scontrol show job of an element that is not there says so on stderr (recorded)
+    # scontrol show job prints the error about a missing array element on stderr (recorded)
     missing_element_on_stderr = PerRelease({"22.05": False, "26.05": True})
-    # scontrol update MinMemoryNode of a job that runs (recorded)
+    # the error of scontrol update MinMemoryNode for a running job (recorded)
     memory_is_fixed = PerRelease(
         {"22.05": error_texts.NOT_PENDING, "26.05": "Requested operation requires extern step"}
     )
     # options of squeue (source: squeue/opts.c)
     squeue_options_added = Added({"23.11": "only-job-state", "24.05": "helpstate notme"})
-    # squeue --only-job-state goes with few other options, not with all but --steps (source: squeue/opts.c, 25.05)
+    # squeue --only-job-state allows few other options; False: all except --steps (source: squeue/opts.c, 25.05)
     only_job_state_is_alone = PerRelease({"22.05": False, "25.05": True})
-    # squeue --user=nobody (recorded)
+    # squeue --user accepts `nobody` (recorded)
     nobody_is_a_user = PerRelease({"22.05": True, "26.05": False})
-    # scontrol show topology where there is none (recorded)
+    # scontrol show topology prints a message if there is no topology (recorded)
     says_no_topology = PerRelease({"22.05": True, "24.11": False})
-    # scontrol update ArrayTaskThrottle of a job that is not an array (recorded)
+    # scontrol update ArrayTaskThrottle works for a job that is not an array (recorded)
     throttles_plain_jobs = PerRelease({"22.05": True, "24.11": False})
     # sacct --array (release notes of 23.02)
     sacct_has_array = PerRelease({"22.05": False, "23.02": True})
-    # srun --hint says that the cluster lacks support for CPU binding, where it does (recorded)
+    # srun --hint prints an error because the cluster lacks support for CPU binding (recorded)
     hint_needs_binding = PerRelease({"22.05": True, "24.11": False})
     # #SBATCH --comment=two\\ words is one word (source: get_argument in sbatch/opt.c, 24.05)
     backslash_keeps_space = PerRelease({"22.05": False, "24.05": True})
     # --nodelist may name more nodes than --nodes allows: the job gets some of them (recorded)
     nodelist_may_be_longer = PerRelease({"22.05": False, "24.11": True})
-    # a job gets CPUs of a node for whole tasks only, not as many as are left over too (recorded)
+    # a job gets CPUs of a node only for whole tasks; False: left-over CPUs, too (recorded)
     cpus_of_whole_tasks = PerRelease({"22.05": False, "24.11": True})
-    # --ntasks is dealt out among the nodes also where there is --ntasks-per-node, not filled up
+    # the tasks of --ntasks are dealt to the nodes, even with --ntasks-per-node; False: nodes are filled up
     # (source: _get_task_count in dist_tasks.c, 24.11; 26.05 recorded)
     deals_asked_tasks = PerRelease({"22.05": False, "24.11": True, "26.05": False})
-    # --gpus with --ntasks, where one is a multiple of the other, says how many tasks a node gets (recorded)
+    # --gpus with --ntasks decides the tasks of each node if one is a multiple of the other (recorded)
     gpus_share_tasks_out = PerRelease({"22.05": False, "24.11": True})
-    # a job with GPUs may have no more tasks on a node than on all of them (source: eval_nodes.c, 25.11)
+    # --ntasks of a job with GPUs limits its tasks on each node, too (source: eval_nodes.c, 25.11)
     tasks_limit_each_node = PerRelease({"22.05": False, "25.11": True})
-    # --spread-job gives each node as many tasks (recorded)
+    # --spread-job gives each node the same number of tasks (recorded)
     spread_job_is_even = PerRelease({"22.05": False, "26.05": True})
-    # a --constraint or --prefer that is refused takes a job id (recorded)
+    # a refused --constraint or --prefer uses up a job id (recorded)
     bad_feature_takes_id = PerRelease({"22.05": True, "24.11": False})
-    # --constraint=a*2&b*1 is refused: as not available, or as no feature (recorded)
+    # the error of --constraint=a*2&b*1 (recorded)
     counted_features = PerRelease({"22.05": error_texts.NODE_CONFIG, "24.11": error_texts.INVALID_FEATURE})
 
     # -- output --
@@ -273,23 +273,23 @@ class Release:
     sacct_fields_gone = Added({"23.02": "Reserved ResvCPU ResvCPURAW"})
     # sacct shows a job that never ran with the CPUs that it asked for (recorded)
     sacct_counts_asked_cpus = PerRelease({"22.05": True, "24.11": False})
-    # when a cancelled job that never ran began, in sacct; None: when it ended (recorded)
+    # the start in sacct of a cancelled job that never ran; None: its end (recorded)
     start_of_never_ran = PerRelease[str | None]({"22.05": None, "24.11": "None"})
-    # sacct has a row of a held job at once, and of a held array, under the name that it has now (recorded)
+    # sacct has a row at once for a held job, and for a held array under its present name (recorded)
     accounts_held_jobs = PerRelease({"22.05": False, "24.11": True})
-    # after what sacct -B prints (recorded)
+    # the text after the script that sacct -B prints (recorded)
     after_script = PerRelease({"22.05": "\n", "24.11": ""})
-    # sinfo -O all complains, and shows all nevertheless (recorded)
+    # sinfo -O all prints an error, but still shows all fields (recorded)
     all_is_no_field = PerRelease({"22.05": False, "24.11": True})
     # fields of squeue -O (source: squeue/opts.c)
     squeue_fields_added = Added({"24.05": "excnodes"})
     squeue_fields_gone = Added({"23.02": "selectjobinfo"})
     # squeue -O ExitCode: the wait status, or CODE:SIGNAL (source: print.c, 23.02)
     squeue_exit_words = PerRelease({"22.05": False, "23.02": True})
-    # StdErr of a job without --error; None: its output (recorded)
+    # StdErr of a job without --error; None: its output file (recorded)
     stderr_in_squeue = PerRelease[str | None]({"22.05": None, "24.11": "(null)"})
     stderr_in_scontrol = PerRelease[str | None]({"22.05": None, "26.05": ""})
-    # how scontrol show job and squeue say whether a job shares its nodes (recorded)
+    # the words of scontrol show job and squeue for whether a job shares its nodes (recorded)
     oversubscribe_words = PerRelease({"22.05": ("OK", "YES", "NO"), "26.05": ("NO", "YES", "NO")})
     sharing = PerRelease(
         {
@@ -311,7 +311,7 @@ class Release:
     sinfo_letters_added = Added({"23.02": "i"})
     # sinfo -o %b of nodes without features (recorded)
     no_active_features = PerRelease({"22.05": "", "24.11": "(null)"})
-    # what sinfo --states knows, as it lists them (recorded)
+    # the states that sinfo --states accepts, in its order (recorded)
     node_states = PerRelease(
         {
             "22.05": (
@@ -329,25 +329,25 @@ class Release:
             ),
         }
     )
-    # output files in a folder that is missing: it is made (release notes of 23.02)
+    # a missing folder of an output file is created (release notes of 23.02)
     makes_output_folders = PerRelease({"22.05": False, "23.02": True})
     # %a in the name of a step's output file, outside of arrays (recorded)
     no_array_index = PerRelease({"22.05": 4294967294, "26.05": 0})
-    # %N in it: the node's name, not the machine's, which are the same but in tests (recorded)
+    # %N in such a name: the node's name, not the machine's; they differ only in tests (recorded)
     node_in_file_names = PerRelease({"22.05": False, "26.05": True})
     # %b in the name of an output file: the index in the array modulo 10 (release notes of 24.11)
     has_index_digit = PerRelease({"22.05": False, "24.11": True})
-    # StdOut and StdErr as shown have numbers of the width that %8j asks for, and % for %% (source: job_info.c, 23.02)
+    # StdOut and StdErr are shown with the width that %8j asks for, and with % for %% (source: job_info.c, 23.02)
     shows_widths = PerRelease({"22.05": False, "23.02": True})
-    # in TresPerTask of a step (recorded)
+    # the name of GPUs in TresPerTask of a step (recorded)
     gpu_of_task = PerRelease({"22.05": "gres:gpu:", "23.11": "gres/gpu="})
-    # in TresPerNode, TresPerJob and their like (source: xfmt_tres in slurm_opt.c, 23.11)
+    # the name of GPUs in TresPerNode, TresPerJob and similar fields (source: xfmt_tres in slurm_opt.c, 23.11)
     gpu_prefix = PerRelease({"22.05": "gres:gpu:", "23.11": "gres/gpu:"})
-    # scontrol show job: what it asked for and what it has (source: 23.02)
+    # scontrol show job: the lines of requested and allocated TRES (source: 23.02)
     tres_lines = PerRelease({"22.05": ("TRES",), "23.02": ("ReqTRES", "AllocTRES")})
-    # what follows Comment= in scontrol show job (source: info_job.c, 25.11)
+    # the text after Comment= in scontrol show job (source: info_job.c, 25.11)
     after_comment = PerRelease({"22.05": " ", "25.11": ""})
-    # what follows a job in scontrol show job (recorded)
+    # the text after a job in scontrol show job (recorded)
     after_job = PerRelease({"22.05": "\n\n", "26.05": "\n"})
     # --ntasks-per-node with --ntasks: NumTasks= counts full nodes (recorded)
     tasks_fill_nodes = PerRelease({"22.05": True, "24.11": False})
@@ -355,8 +355,8 @@ class Release:
     power_line = PerRelease({"22.05": ("Power=",), "24.05": ()})
     # scontrol show job: Command= has the arguments (recorded)
     command_has_arguments = PerRelease({"22.05": True, "24.11": False})
-    # scontrol show job of one that was never tried: NumNodes=1-1 (source: _pack_pending_job_details, 23.11); without
-    # --nodes the most nodes are as many as tasks (source: job_mgr.c, 26.05)
+    # scontrol show job before the scheduler has tried the job: NumNodes=1-1 (source: _pack_pending_job_details, 23.11);
+    # without --nodes, the maximum is the number of tasks (source: job_mgr.c, 26.05)
     most_nodes_shown = PerRelease({"22.05": "", "23.11": "nodes", "26.05": "tasks"})
     # the lines at the end of scontrol show node (source: 23.02 and 24.05; the last recorded)
     resume_after = PerRelease(
@@ -400,7 +400,7 @@ class Release:
             "26.05": "v0.0.45",
         }
     )
-    # JSON has more names, and some fewer (recorded)
+    # JSON has more names, and lacks some (recorded)
     json_of_26_05 = PerRelease({"22.05": False, "26.05": True})
     # JSON: {"set": ..., "number": ...}, states as lists (release notes of 23.11)
     json_numbers_are_objects = PerRelease({"22.05": False, "23.11": True})

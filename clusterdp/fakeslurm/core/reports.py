@@ -1,4 +1,4 @@
-"""Reports of the daemon of a step to slurmctld: a type for each, and their form in JSON."""
+"""Reports of slurmstepd to slurmctld: one type per report, and their form in JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clusterdp.fakeslurm.core.task_usage import Usage
 
 @dataclass(frozen=True)
 class Sender:
-    """The daemon of a step; stands in front of each of its reports."""
+    """The slurmstepd that sends a report. Each report begins with it."""
 
     job: int
     step: str
@@ -21,35 +21,35 @@ class Sender:
 
 @dataclass(frozen=True)
 class Started:
-    """The tasks run."""
+    """The tasks were started."""
 
     pids: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Reconnected:
-    """slurmctld was killed, and this is a connection to the next one."""
+    """slurmctld was killed; slurmstepd has connected to the next one."""
 
-    pids: tuple[int, ...]  # of the tasks that still run
+    pids: tuple[int, ...]  # pids of the tasks that still run
 
 
 @dataclass(frozen=True)
 class Ended:
-    """All tasks have ended. Keys are the ids of jobs: a step has a record in each component of a heterogeneous job."""
+    """All tasks have ended. Keys are job ids, because a step has a record in each component of a heterogeneous job."""
 
-    status: int  # a wait status: the worst of the tasks
+    status: int  # the worst wait status of the tasks
     statuses: dict[int, int] = field(default_factory=dict)
     usages: dict[int, Usage | None] = field(default_factory=dict)
-    killer: int | None = None  # the uid of the user that ended it by force
+    killer: int | None = None  # uid of the user who ended the step by force
     timed_out: bool = False
     lost_srun: bool = False  # srun was killed
     interrupted: bool = False  # srun was interrupted twice
-    lingers: bool = False  # some of what a batch script started still runs
+    lingers: bool = False  # processes that a batch script started still run
 
 
 @dataclass(frozen=True)
 class ScriptGone:
-    """The report that nothing is left of a batch script's processes."""
+    """All processes of a batch script have ended."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def encode(sender: Sender, report: Report) -> bytes:
 
 
 def decode(payload: bytes) -> tuple[Sender, Report]:
-    """Raises ValueError for an unknown report."""
+    """Returns the sender and its report. Raises ValueError for an unknown report."""
     values = json.loads(payload)
     sender, name = Sender(**values.pop("sender")), values.pop("report")
     if name not in TYPES:

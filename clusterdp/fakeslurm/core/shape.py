@@ -1,4 +1,4 @@
-"""The shape of a cluster: nodes, partitions, slurm.conf. The default is the cluster of the records."""
+"""The shape of a cluster: nodes, partitions, slurm.conf. The default is the cluster of tests/slurm_facts/records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from clusterdp.fakeslurm.core.release import Release, version_of
 from clusterdp.slurm.hostlist import compress
 
-VERSION = version_of("24.11")  # what most people have
+VERSION = version_of("24.11")  # the release that most clusters have
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class NodeShape:
     gpus: int = 2
     memory_mb: int = 16000
     features: tuple[str, ...] = ()
-    gpu_type: str = ""  # as in `Gres=gpu:a100:2`; one for all GPUs of a node
+    gpu_type: str = ""  # a100 in `Gres=gpu:a100:2`; the same for all GPUs of a node
 
 
 @dataclass(frozen=True)
@@ -32,47 +32,47 @@ class PartitionShape:
     max_minutes: int | None = None
     tier: int = 10
     preempt: str = "OFF"  # OFF, REQUEUE or CANCEL
-    grace_s: float = 0  # of the cluster's seconds, as GraceTime shows them: shorter under a time scale
-    nodes: tuple[str, ...] = ()  # none named: all
+    grace_s: float = 0  # in the cluster's seconds, like GraceTime: shorter under a time scale
+    nodes: tuple[str, ...] = ()  # empty: all nodes
 
 
 @dataclass(frozen=True)
 class SlurmConf:
-    """The settings of a controller, as in slurm.conf. Seconds are real ones: a time scale has already been applied."""
+    """The settings of a controller, as in slurm.conf. Seconds are real seconds: a time scale is already applied."""
 
     kill_wait_s: float = 5
-    look_s: float = 30  # how often limits and grace times are checked
+    look_s: float = 30  # interval between checks of time limits and grace times
     requeue_delay_s: float = 120  # until a requeued job may start
-    accounting_lag_s: float = 1  # how far sacct is behind
-    minute_s: float = 60  # of a time limit; less under --time-scale
-    kill_notice_s: float = 1.5  # until it is noticed that a job is gone that had to be killed
-    tick_s: float = 1  # how often the scheduler runs by itself
+    accounting_lag_s: float = 1  # delay until sacct shows a change
+    minute_s: float = 60  # length of a minute of a time limit; shorter under --time-scale
+    kill_notice_s: float = 1.5  # until the controller notices the end of a job that had to be killed
+    tick_s: float = 1  # interval between runs of the scheduler without an event
     min_job_age_s: float = 3600
-    node_return_s: float = 15  # a node set DOWN that is well comes back (ReturnToService=2)
-    node_timeout_s: float = 30  # until a failed node is noticed
-    message_timeout_s: float = 10  # how long commands wait for a controller that does not answer
+    node_return_s: float = 15  # until a healthy node that was set DOWN comes back (ReturnToService=2)
+    node_timeout_s: float = 30  # until the controller notices a failed node
+    message_timeout_s: float = 10  # time that commands wait for a controller that does not answer
     max_array: int = 1001
     first_job_id: int = 10000
-    reservations: tuple[str, ...] = ()  # names that --reservation accepts; they hold no nodes
-    licenses: tuple[str, ...] = ()  # names that --licenses accepts; there are enough of each
+    reservations: tuple[str, ...] = ()  # names that --reservation accepts; reservations hold no nodes
+    licenses: tuple[str, ...] = ()  # names that --licenses accepts; licenses never run out
     enforce_memory: bool = False  # end jobs that use more than they asked for: see memory_limit.py
     node_local: bool = False  # each node has a /tmp, /var/tmp and /dev/shm of its own: see node_folders.py
     shared: tuple[str, ...] = ()  # folders below these that all nodes share
     file_traps: str = ""  # the socket to which tasks send the notifications of their file traps: see file_traps.py
-    slurm_version: str = VERSION  # the release that the cluster behaves as: see release.py
+    slurm_version: str = VERSION  # the release that the cluster imitates: see release.py
 
     @property
     def release(self) -> Release:
         return Release(self.slurm_version)
 
     def lasting(self, seconds: float) -> float:
-        """The real seconds that so many of the cluster's seconds last; fewer under a time scale."""
+        """Converts the cluster's seconds to real seconds, which are fewer under a time scale."""
         return seconds * self.minute_s / 60
 
     def scaled(self, time_scale: float) -> SlurmConf:
-        """The settings under a time scale. Time limits and all that is counted with them are so many times shorter:
-        warnings, grace times, checks, and the controller's delays. KillWait, MinJobAge and the time that clients wait
-        for an answer stay real.
+        """Returns the settings under a time scale. Divided by it: time limits, times before the limit (warnings), grace
+        times, intervals of checks and delays of the controller. Unchanged: KillWait, MinJobAge and the time that
+        clients wait for an answer.
         """
         if time_scale == 1:
             return self
@@ -116,12 +116,12 @@ class Shape:
         quick: bool = False,
         time_scale: float = 1.0,
     ) -> Shape:
-        """Equal nodes n1.. in partitions main (the default), low (preemptible, 10 s of grace) and short (1 minute).
+        """Returns a shape of equal nodes n1.., with partitions main (default), low (preemptible, 10 s of grace) and
+        short (1 minute).
 
-        `quick`: the controller reacts within a second; limit, grace time and KillWait stay the same.
-
+        `quick`: the controller reacts within a second. Limits, grace time and KillWait stay the same.
         `time_scale`: see SlurmConf.scaled. The grace time of `low` is always 10 real seconds (its GraceTime is longer),
-        for a program needs them to save. In a shape of your own it is what you say.
+        because a program needs them to save. A shape of your own sets its own grace time.
         """
         settings = replace(SlurmConf(), **QUICK) if quick else SlurmConf()  # type: ignore[arg-type]
         return cls(
@@ -148,7 +148,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class User:
-    """The user that runs the cluster: the only one, allowed to do everything."""
+    """The user who runs the cluster: its only user, with all permissions."""
 
     name: str
     uid: int
@@ -172,7 +172,7 @@ class User:
 
 
 def gres(gpu_type: str, gpus: int) -> str:
-    """`gpu:a100:2`, or `gpu:2`."""
+    """Returns `gpu:a100:2`, or `gpu:2` without a type."""
     return ":".join(filter(None, ("gpu", gpu_type, str(gpus))))
 
 
@@ -181,7 +181,7 @@ def host_name() -> str:
 
 
 def conf_text(shape: Shape, folder: Path) -> str:
-    """A slurm.conf for people and programs that read one; the fake itself does not."""
+    """Returns a slurm.conf for people and programs. The fake itself does not read it."""
     lines = ["# Written by a fake cluster; changing it has no effect.", f"ClusterName={shape.name}"]
     lines += [f"SlurmctldHost={host_name()}(127.0.0.1)", f"StateSaveLocation={folder}/state", "GresTypes=gpu"]
     lines += [f"KillWait={shape.settings.kill_wait_s:g}", "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE"]

@@ -1,4 +1,4 @@
-"""StepPlan: what a slurmstepd is told about the step that it is to run."""
+"""StepPlan: the plan of a step, which slurmctld sends to the slurmstepd that runs it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ class TaskPlan:
     rank: int
     node: str
     node_index: int  # within the component
-    environ: dict[str, str]  # on top of the component's
+    environ: dict[str, str]  # in addition to the component's
     argv: tuple[str, ...] = ()  # if it differs from the component's
     component: int = 0
-    number: int = 0  # its rank within the component
+    number: int = 0  # the task's rank within the component
 
 
 @dataclass(frozen=True)
 class StreamTarget:
-    """The target of a stream of the tasks.
+    """The target of a stream of the tasks."""
 
-    kind: `srun` (over the connection), `file` (one for all, or by pattern one each), `null`, `one` (that of task
-    `rank` over the connection, the others' nowhere).
-    """
-
+    # srun: the connection to srun. file: one file for all tasks, or one each if the pattern has the task.
+    # null: no target. one: srun for task `rank`, no target for the others.
     kind: str = "srun"
     pattern: str = ""
     append: bool = False
@@ -35,16 +33,16 @@ class StreamTarget:
 
 @dataclass(frozen=True)
 class ComponentPlan:
-    """The plan that the tasks on one component of the job share. Most jobs have only one."""
+    """The plan that the tasks on one component of the job share. Most jobs have one component."""
 
     job: int
     argv: tuple[str, ...]
     environ: dict[str, str]
-    folder: str  # where tasks start
+    folder: str  # working directory of the tasks
     stdin: StreamTarget
     stdout: StreamTarget
     stderr: StreamTarget | None  # None: the same as stdout
-    patterns: dict[str, object] = field(default_factory=dict)  # letters for file names
+    patterns: dict[str, object] = field(default_factory=dict)  # values of the letters in file names, like %j
 
 
 @dataclass(frozen=True)
@@ -61,12 +59,12 @@ class StepPlan:
     unbuffered: bool = False
     quit_on_interrupt: bool = False
     kill_on_bad_exit: bool = False
-    memory_mb: dict[str, int] = field(default_factory=dict)  # by node, where it is limited
+    memory_mb: dict[str, int] = field(default_factory=dict)  # limit by node, if there is one
     wait_s: float = 0
     kill_wait_s: float = 5
     slurm_version: str = VERSIONS["22.05"]
-    socket: str = ""  # of the daemon
-    cluster: str = ""  # its folder
+    socket: str = ""  # socket of slurmctld
+    cluster: str = ""  # folder of the cluster
     node_local: bool = False
     shared: tuple[str, ...] = ()
     file_traps: str = ""
@@ -87,10 +85,10 @@ class StepPlan:
         return self.components[task.component]
 
     def records(self, statuses: dict[int, int], forced: bool = False) -> dict[int, int]:
-        """From the wait statuses by rank to the status of the step's record in each component: that of its worst node.
+        """Returns the status of the step's record for each component: the worst status of its nodes. Keys are job ids.
 
-        On a node the first task that a signal killed counts, else the worst; where last_task_counts, the last one. In a
-        step that was ended by force, the worst task counts.
+        The status of a node is the status of the first task that a signal killed, else of its worst task, or of its
+        last task if last_task_counts. In a step that was ended by force, it is the status of the worst task.
         """
         of_nodes: dict[tuple[int, str], int] = {}
         for task in self.tasks:
@@ -110,7 +108,7 @@ class StepPlan:
 
 
 def plan_from(data: dict[str, Any]) -> StepPlan:
-    """The plan from its fields in JSON."""
+    """Returns the plan with these fields, read from JSON."""
     tasks = tuple(TaskPlan(**{**task, "argv": tuple(task["argv"])}) for task in data["tasks"])
     components = tuple(_component_from(component) for component in data["components"])
     lists = {name: tuple(data[name]) for name in ("nodes", "shared")}

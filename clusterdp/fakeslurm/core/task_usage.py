@@ -1,4 +1,4 @@
-"""The usage of a step's tasks, as the kernel reports it with an ended process (wait4(2))."""
+"""The CPU time and memory that a step's tasks used, as the kernel reports them when a process ends (wait4(2))."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from clusterdp.fakeslurm.core.step_plan import TaskPlan
 
-KB = 1024 if sys.platform == "darwin" else 1  # ru_maxrss is in bytes there, in KB elsewhere
+KB = 1024 if sys.platform == "darwin" else 1  # ru_maxrss is in bytes on macOS, in KB elsewhere
 
 
 class TaskUsage(NamedTuple):
@@ -17,7 +17,7 @@ class TaskUsage(NamedTuple):
 
     user_s: float
     system_s: float
-    rss_kb: int  # of the largest of them
+    rss_kb: int  # resident memory of the largest process
 
     @classmethod
     def of(cls, used: resource.struct_rusage) -> TaskUsage:
@@ -29,7 +29,7 @@ class TaskUsage(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """The usage of a step. A tuple, because the journal and accounting have one for each step that ever ran."""
+    """The usage of a step. A tuple is small: the journal and accounting have one for each step that ever ran."""
 
     user_s: float
     system_s: float
@@ -48,7 +48,7 @@ class Usage(NamedTuple):
 
     @classmethod
     def over(cls, tasks: Sequence[tuple[TaskPlan, TaskUsage]]) -> Usage | None:
-        """The usage of these tasks; None if there are none."""
+        """Returns the usage of these tasks, or None if there are no tasks."""
         if not tasks:
             return None
         largest, most = max(tasks, key=lambda pair: pair[1].rss_kb)

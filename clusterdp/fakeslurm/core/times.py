@@ -14,7 +14,7 @@ class BadTime(ValueError):
 
 
 def minutes(text: str) -> int:
-    """A limit: `5`, `1:30`, `1:00:00`, `1-0`, `1-2:03:04`, `UNLIMITED`; in whole minutes, rounded up. 0: no limit."""
+    """Parses a limit: `5`, `1:30`, `1:00:00`, `1-0`, `1-2:03:04`, `UNLIMITED`. Rounds up to minutes. 0: no limit."""
     if text.lower() in NO_LIMIT_WORDS:
         return UNLIMITED
     return -(-seconds(text) // 60)
@@ -34,7 +34,7 @@ def seconds(text: str) -> int:
 
 
 def moment(text: str, now: float) -> float:
-    """A point in time: `now`, `now+5minutes`, `2026-11-21T10:00[:00]`, `10:00`, `2026-11-21`; raises BadTime."""
+    """Parses a point in time: `now`, `now+5minutes`, `2026-11-21T10:00[:00]`, `10:00`, `2026-11-21`. Raises BadTime."""
     match = re.fullmatch(r"now(?:([+-])(\d+)(\w*))?", text.lower())
     if match:
         units = {"": 1, "seconds": 1, "second": 1, "minutes": 60, "minute": 60, "hours": 3600, "hour": 3600}
@@ -67,13 +67,13 @@ def stamp(when: float | None, unknown: str = "Unknown", form: str = "%Y-%m-%dT%H
 
 
 def clock(elapsed: float) -> str:
-    """[D-]HH:MM:SS, as sacct and scontrol write it."""
+    """Writes [D-]HH:MM:SS, like sacct and scontrol."""
     days, hours, mins, secs = _split(elapsed)
     return (f"{days}-" if days else "") + f"{hours:02}:{mins:02}:{secs:02}"
 
 
 def cpu_clock(used_s: float) -> str:
-    """[D-][HH:]MM:SS, or MM:SS.mmm below an hour, as sacct writes CPU time."""
+    """Writes CPU time like sacct: [D-]HH:MM:SS, or MM:SS.mmm below an hour."""
     days, hours, mins, secs = _split(used_s)
     if days or hours:
         return clock(used_s)
@@ -81,7 +81,7 @@ def cpu_clock(used_s: float) -> str:
 
 
 def short_clock(elapsed: float) -> str:
-    """[D-][HH:]M:SS, as squeue writes it."""
+    """Writes [D-][HH:]M:SS, like squeue."""
     days, hours, mins, secs = _split(elapsed)
     if days:
         return f"{days}-{hours:02}:{mins:02}:{secs:02}"

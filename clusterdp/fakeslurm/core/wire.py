@@ -6,16 +6,16 @@ Commands import this file and little else, because they must start within millis
     from a command                                to a command
     C  words of the command line                  o e   text for stdout, stderr
     D  folder, umask, pid, ... as NAME=VALUE      r     read this file and send it (empty: stdin)
-    E  environment as NAME=VALUE                  i     stdin is wanted from now on
-    G  go: the request is complete                x     exit with this status; the last frame
-    F  a file that was asked for                  b     the step begins: do not ask for it again
-    Y  it cannot be read: errno
+    E  environment as NAME=VALUE                  i     send stdin from now on
+    G  the request is complete                    x     exit with this status; the last frame
+    F  the file that `r` asked for                b     the step begins: do not ask for it again
+    Y  errno: the file cannot be read
     i  bytes of stdin (empty: its end)
     s  a signal that the command received         a     salloc: run your program now
     w  salloc: the wait status of its program     k     salloc: signal your program
 
-slurmctld and slurmstepds exchange J frames, a JSON object each (orders.py, reports.py). Lists are joined by NUL, which
-no word, variable or path can contain.
+slurmctld and slurmstepds exchange J frames with one JSON object each (orders.py, reports.py). Lists are joined by NUL,
+because a word, variable or path cannot contain NUL.
 """
 
 HEADER = 5
@@ -30,7 +30,7 @@ def frame(kind: str, payload: bytes = b"") -> bytes:
 
 
 class Frames:
-    """Takes bytes as they come and returns whole frames."""
+    """Collects bytes and returns each frame when it is complete."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()

@@ -1,4 +1,4 @@
-"""The daemon's end of a connection: to a command that asks, or to a slurmstepd that reports."""
+"""The daemon's end of a connection to a command or to a slurmstepd."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ class Connection:
         self.socket, self._loop = sock, loop
         self._frames, self._queue = wire.Frames(), deque[tuple[str, bytes]]()
         self._out = bytearray()
-        self._kind, self._text = (
-            "o",
-            list[str](),
-        )  # text of one kind, joined into one frame: a long listing is one frame
+        self._kind, self._text = "o", list[str]()  # text of one kind goes into one frame, however long it is
         self._handed_over = False
         self.command = ""
         self.words: list[str] = []
@@ -41,7 +38,7 @@ class Connection:
         return self._queue.popleft()
 
     async def open(self) -> bytes | None:
-        """Read a command's request; if a slurmstepd is connecting, return its first report."""
+        """Reads the request of a command and returns None, or returns the first report of a slurmstepd."""
         while True:
             kind, payload = await self._frame()
             if kind == "J":
@@ -58,7 +55,7 @@ class Connection:
                 return None
 
     async def report(self) -> bytes:
-        """The next report of a slurmstepd."""
+        """Returns the next report of a slurmstepd."""
         while True:
             kind, payload = await self._frame()
             if kind == "J":
@@ -71,14 +68,14 @@ class Connection:
             pass
 
     def print(self, text: str) -> None:
-        """Write a line (or lines) to the command's stdout."""
+        """Writes a line (or lines) to the command's stdout."""
         self.write(text + "\n")
 
     def write(self, text: str) -> None:
         self._add_text("o", text)
 
     def error(self, text: str) -> None:
-        """Write a line to the command's stderr."""
+        """Writes a line to the command's stderr."""
         self._add_text("e", text + "\n")
 
     def _add_text(self, kind: str, text: str) -> None:
@@ -93,7 +90,7 @@ class Connection:
             self._out += wire.frame(self._kind, text.encode("utf-8", "surrogateescape"))
 
     def discard_output(self) -> None:
-        """Drop the output that has not been sent yet."""
+        """Deletes the output that has not been sent yet."""
         self._out.clear()
         self._text.clear()
 
@@ -104,7 +101,7 @@ class Connection:
             await self._loop.sock_sendall(self.socket, data)
 
     async def read_file(self, path: str) -> bytes | int:
-        """The bytes of a file as the command sees it ("" is its stdin), or an errno."""
+        """Returns the bytes of a file that the command reads (path "": its stdin), or an errno."""
         self.request("r", path)
         await self.flush()
         while True:
@@ -121,7 +118,7 @@ class Connection:
         await self.flush()
 
     async def hung_up(self) -> None:
-        """Wait until the command is gone, because it was killed, for example."""
+        """Waits until the command has ended, for example because it was killed."""
         try:
             while True:
                 await self._frame()
@@ -129,26 +126,26 @@ class Connection:
             return
 
     async def program_ended(self) -> int:
-        """The wait status of the program that salloc ran."""
+        """Waits for the end of salloc's program and returns its wait status."""
         while True:
             kind, payload = await self._frame()
             if kind == "w":
                 return int(payload)
 
     def request(self, kind: str, text: str) -> None:
-        """Ask the command to do something; wire.py lists what."""
+        """Sends a request to the command. wire.py lists the kinds."""
         self._frame_text()
         self._out += wire.frame(kind, text.encode("utf-8", "surrogateescape"))
 
     async def signal(self) -> int:
-        """The next signal that the command received."""
+        """Returns the next signal that the command received."""
         while True:
             kind, payload = await self._frame()
             if kind == "s":
                 return int(payload)
 
     def hand_over(self) -> socket.socket:
-        """Give the socket to a slurmstepd; this side writes no more."""
+        """Returns the socket for a slurmstepd. This connection no longer writes to it."""
         self._handed_over = True
         return self.socket
 

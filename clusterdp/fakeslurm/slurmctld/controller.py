@@ -1,4 +1,4 @@
-"""The controller: what becomes of jobs. It knows the model, the records and the clock; the Runner has the processes."""
+"""The controller, which decides about jobs. It has the model, the records and the clock; the Runner has processes."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ TOLERATED_S = 1.0
 
 
 class Runner(Protocol):
-    """The daemon as the controller sees it: it starts processes and sends them orders."""
+    """The part of the daemon that the controller uses: starts processes and sends orders to them."""
 
     def start_batch(self, job: JobRecord, step: Step) -> None: ...
 
     def order(self, job: JobRecord, step: Step, order: Order) -> None:
-        """Send an order to the slurmstepd of the step."""
+        """Sends an order to the slurmstepd of the step."""
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Call `action` after so many seconds."""
+        """Calls `action` after this many seconds."""
 
     def job_changed(self) -> None:
-        """Wake those that wait for a change of a job."""
+        """Wakes all coroutines that wait for a change of a job."""
 
 
 class Controller:
@@ -60,29 +60,29 @@ class Controller:
     # -- changes --
 
     def changed(self, job: JobRecord, word: str | None = None) -> None:
-        """Record a change of a job; to be called after every one."""
+        """Records a change of a job. Call it after each change."""
         self.records.job(job, word)
         self.runner.job_changed()
 
     def forget(self, job: JobRecord) -> None:
-        """Drop a job that has been over for long; accounting still has it."""
+        """Deletes a job that ended long ago. Accounting still has the job."""
         self.records.forget(job)
         del self.model.jobs[job.id]
         self._tokens.pop(job.desc.token, None)
 
     def wake(self) -> None:
-        """Have the scheduler run: something happened that may let a job start."""
+        """Makes the scheduler run, after an event that may let a job start."""
         self._schedule_wanted = True
 
     def set_clock(self) -> None:
-        """Take the machine's time if its clock was changed; only when nothing runs or waits."""
+        """Takes the machine's time if its clock was changed. Call it only when no job runs or waits."""
         if self.clock.wrong:
             self.clock.set()
             self.records.clock()
 
     def settle(self) -> None:
-        """Schedule if needed, write all changes to disk, and start what was waiting for that. Called before each
-        answer.
+        """Schedules if needed, writes all changes to disk, and starts the steps that waited for that. Called before
+        each answer.
         """
         while self._schedule_wanted and self.records.flush() and self.spool.room:
             self._schedule_wanted = False
@@ -99,14 +99,14 @@ class Controller:
     def _start_batch(self, job: JobRecord, step: Step) -> None:
         try:
             self.runner.start_batch(job, step)
-        except OSError as error:  # it may work the next time
+        except OSError as error:  # the next attempt may succeed
             self.start_batch_when_recorded(job, step)
             if not self._complained:
                 print(f"job {job.id} cannot start: {error.strerror}. It is tried again.", file=sys.stderr, flush=True)
             self._complained = True
 
     def start_batch_when_recorded(self, job: JobRecord, step: Step) -> None:
-        """Start the batch script of a job when that is on disk."""
+        """Starts the batch script of a job when the start is on disk."""
         self._to_start.append((job, step))
 
     def conf_path(self) -> Path:
@@ -120,7 +120,7 @@ class Controller:
     def submit_together(
         self, descs: list[JobDesc], array: Array | None, script: bytes, environ: dict[str, str]
     ) -> JobRecord:
-        """Submit one job, or the components of a heterogeneous one; returns the first. Raises ControllerError."""
+        """Submits a job, or all components of a heterogeneous job. Returns the first. Raises ControllerError."""
         first = descs[0]
         if first.token and first.token in self._tokens:
             return self.model.jobs[self._tokens[first.token]]
@@ -150,7 +150,7 @@ class Controller:
             self.changed(job)
         self._tokens[first.token] = jobs[0].id
         if first.batch or len(jobs) > 1:
-            self.runner.later(SCHEDULING_DELAY_S, self.wake)  # sbatch has its answer before the job starts
+            self.runner.later(SCHEDULING_DELAY_S, self.wake)  # sbatch gets its answer before the job starts
         else:
             self.wake()
         return jobs[0]
@@ -164,7 +164,7 @@ class Controller:
         job = JobRecord(number, desc, priority, now, array=array, begin=desc.begin or 0)
         if array:
             array.id = number
-            # Elements get ids when they start, a moment later: several jobs submitted in a row have consecutive ids.
+            # Elements get ids when they start, a moment later. Jobs submitted in a row thus have consecutive ids.
             job.considered_from = now + self.settings.tick_s
             self.runner.later(self.settings.tick_s, self.wake)
         if desc.hold:
@@ -182,15 +182,14 @@ class Controller:
         return job
 
     def _account_late(self, job: JobRecord) -> None:
-        """Enter a held job, or an array that waits, into accounting; that happens after some seconds."""
-        if (
-            not job.accounted and not job.over and job.id in self.model.jobs
-        ):  # the job may have been refused since: a full disk
+        """Enters a held job, or a waiting array, into accounting. Called some seconds after the submission."""
+        # The job may have been refused meanwhile, because the disk was full.
+        if not job.accounted and not job.over and job.id in self.model.jobs:
             job.accounted = True
             self.changed(job)
 
     def limit(self, desc: JobDesc) -> int | None:
-        """The time limit of a job in minutes, or None."""
+        """Returns the time limit of a job in minutes, or None."""
         if desc.minutes is None:
             return self.model.partitions[desc.partition].max_minutes
         return desc.minutes or None
@@ -200,7 +199,7 @@ class Controller:
             job.eligible_time = now
 
     def would_run(self, desc: JobDesc) -> list[Share] | None:
-        """The nodes on which the job would run if the cluster were empty (for --test-only)."""
+        """Returns the shares that the job would get on an empty cluster (for --test-only)."""
         partition = self.model.partitions[desc.partition]
         free = all_free(self.model)
         candidates = [free[name] for name in partition.nodes if name not in desc.exclude]
@@ -214,7 +213,7 @@ class Controller:
         now = self.clock()
         for job in list(self.model.jobs.live.values()):
             if job.array and job.waits and "aftercorr" in (job.desc.dependency or "") and job.considered_from <= now:
-                for index in list(job.array.indexes):  # each element waits for its own
+                for index in list(job.array.indexes):  # each element has its own dependency
                     self.split(job, index)
         for decision in scheduler.schedule(self.model, now):
             job = self.model.jobs[decision.job]
@@ -244,7 +243,7 @@ class Controller:
             self.changed(job)
 
     def split(self, job: JobRecord, index: int) -> JobRecord:
-        """Make a job of one element of a waiting array; the last element keeps the array's id."""
+        """Makes one element of a waiting array a job. The last element keeps the array's id."""
         array = job.array
         assert array
         assert index in array.indexes
@@ -262,7 +261,7 @@ class Controller:
         return element
 
     def _start(self, job: JobRecord, shares: list[Share], index: int | None, now: float) -> None:
-        """Give the job its nodes. Its batch script starts when that is on disk."""
+        """Gives the job its nodes. Its batch script starts when this change is on disk."""
         if index is not None:
             job = self.split(job, index)
         job.state, job.reason, job.shares = JobState.RUNNING, "None", shares
@@ -310,7 +309,7 @@ class Controller:
         self.wake()
 
     def move_to_top(self, job: JobRecord) -> None:
-        """Give the job a higher priority than all others that wait; raises ControllerError."""
+        """Gives the job a higher priority than all other waiting jobs. Raises ControllerError."""
         if job.held:
             raise ControllerError("Job is in held state, pending scheduler release")
         if not job.waits:
@@ -322,14 +321,14 @@ class Controller:
     # -- signals --
 
     def signal(self, job: JobRecord, number: int, *, script: bool = False, full: bool = False) -> None:
-        """Send a signal, as `scancel --signal` does: to the tasks, to the batch shell, or to everything."""
+        """Sends a signal, like `scancel --signal`, to the tasks, to the batch shell, or to all processes."""
         for step in job.steps:
             if not step.live or step.runs_in:
                 continue
             if step.id == BATCH and script:
                 self.runner.order(job, step, SignalScript(number))
             elif full and step.id != BATCH and job.desc.batch:
-                pass  # the script's srun gets the signal, and hands it on or kills its step
+                pass  # the script's srun gets the signal, and passes it on or kills its step
             elif full or (step.id != BATCH and not script):
                 self.runner.order(job, step, Signal(number))
 
@@ -345,19 +344,19 @@ class Clock:
             self.set()
 
     def __call__(self) -> float:
-        """Seconds since 1970 by the cluster's clock."""
+        """Returns the seconds since 1970 on the cluster's clock."""
         return time.monotonic() + self._model.epoch + self._model.ahead_s
 
     @property
     def wrong(self) -> bool:
-        """Whether the machine's clock was set or stood still, as when a laptop sleeps or restarts."""
+        """Whether the machine's clock was set, or the monotonic clock stopped (a laptop slept or restarted)."""
         return abs(_epoch() - self._model.epoch) > TOLERATED_S
 
     def set(self) -> None:
-        """Take the machine's time; only when nothing waits or runs that would notice."""
+        """Takes the machine's time. Call it only when no job waits or runs, because a job would notice the jump."""
         self._model.epoch = _epoch()
 
 
 def _epoch() -> float:
-    """The reading of the machine's clock at the start of its monotonic clock."""
+    """Returns the machine's time at zero of its monotonic clock."""
     return time.time() - time.monotonic()

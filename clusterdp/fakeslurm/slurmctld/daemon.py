@@ -1,4 +1,4 @@
-"""The daemon: the process that owns the cluster's clock, its sockets and the connections to its slurmstepds."""
+"""The daemon: the process that owns the cluster's clock, its socket and the connections to its slurmstepds."""
 
 from __future__ import annotations
 
@@ -36,12 +36,10 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.connection import Connection
 
 
-RETRY_S = 0.1  # before the next try, when no descriptor is left
-MOST_SILENT = 1024  # connections without a request; one more closes the oldest, so that they do not keep commands out
-TIMED_OUT = (
-    "Socket timed out on send/recv operation",
-    140,
-)  # the number is the exit status of scancel, made of the error's number
+RETRY_S = 0.1  # wait before the next try if no descriptor is left
+MOST_SILENT = 1024  # connections without a request; one more closes the oldest, because they could block commands
+# The numbers are the exit statuses of scancel, which derive from the error's number.
+TIMED_OUT = ("Socket timed out on send/recv operation", 140)
 NO_CONTACT = ("Unable to contact slurm controller (connect failure)", 8)
 LOADS = {"job": "jobs", "jobs": "jobs", "step": "jobs", "node": "node", "nodes": "node", "config": "ctl_conf"}
 
@@ -66,16 +64,16 @@ class Daemon:
         if not any(processes.start_time(step.stepd_pid) == step.stepd_start_time for step in steps):
             self.controller.set_clock()  # needed after a restart of the machine
         self.controller.records.clock()
-        self.waiting_steps: dict[int, list[StepRequest]] = {}  # by job: steps that wait for CPUs and have no number yet
-        self._changed: asyncio.Event | None = None  # set if somebody waits for a change
+        self.waiting_steps: dict[int, list[StepRequest]] = {}  # steps that wait for CPUs and have no number yet, by job
+        self._changed: asyncio.Event | None = None  # exists if a coroutine waits for a change
         self.stepds = Stepds(self, forkserver)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._silent: dict[asyncio.Task[None], None] = {}  # connections without a request so far, the oldest first
+        self._silent: dict[asyncio.Task[None], None] = {}  # connections that have not sent a request, oldest first
         self._listener: socket.socket
         self._over = asyncio.Event()
 
     async def run(self, ready: int) -> None:
-        """Run until the cluster is taken down. `ready` is a descriptor to write to when commands can connect."""
+        """Runs until the cluster is taken down. Writes to the descriptor `ready` when commands can connect."""
         self.loop = asyncio.get_running_loop()
         processes.adopt_orphans()
         self.loop.add_signal_handler(signal.SIGCHLD, self.stepds.reap)
@@ -100,7 +98,7 @@ class Daemon:
         await self._take_down()
 
     def stop(self) -> None:
-        """Take the cluster down."""
+        """Takes the cluster down."""
         self._over.set()
 
     def background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -133,7 +131,7 @@ class Daemon:
         self.controller.records.tidy()
 
     def _watch_owner(self) -> None:
-        """Stop when the process that made this cluster is gone."""
+        """Takes the cluster down when the process that made it has ended."""
         if self.owner and processes.start_time(self.owner[0]) != self.owner[1]:
             self._over.set()
 
@@ -143,7 +141,7 @@ class Daemon:
         while True:
             try:
                 connection, _ = await self.loop.sock_accept(self._listener)
-            except OSError:  # no descriptor is left; some come back when commands end
+            except OSError:  # no descriptor is left; ended commands will free some
                 await asyncio.sleep(RETRY_S)
                 continue
             connection.setblocking(False)
@@ -154,10 +152,10 @@ class Daemon:
             task = self.background(self._serve(connection))
             self._silent[task] = None
             task.add_done_callback(lambda task: self._silent.pop(task, None))
-            await asyncio.sleep(0)  # sock_accept returns at once while others wait; let the accepted ones be served
+            await asyncio.sleep(0)  # sock_accept does not suspend while others wait: let accepted ones be served
 
     async def _serve(self, connection: socket.socket) -> None:
-        """Serve one command, or one slurmstepd that was looking for its daemon."""
+        """Serves one command, or one slurmstepd that connects to a new daemon."""
         client = Connection(connection, self.loop)
         try:
             opening = await client.open()
@@ -178,7 +176,7 @@ class Daemon:
                 code = refusal.exit_code
             except ConnectionLost:
                 raise
-            except Exception:  # shown to the user, since it is a bug of the fake
+            except Exception:  # shown to the user, because it is a bug of the fake
                 traceback.print_exc(file=sys.stderr)
                 client.error(
                     f"{client.command}: error: the fake cluster stumbled over this: {traceback.format_exc(limit=-1)}"
@@ -212,12 +210,12 @@ class Daemon:
         self._changed = None
 
     async def change(self) -> None:
-        """Wait until some job changes."""
+        """Waits until any job changes."""
         self._changed = self._changed or asyncio.Event()
         await self._changed.wait()
 
     async def _take_down(self) -> None:
-        """Kill everything that the cluster started."""
+        """Kills all processes that the cluster started."""
         self.paths.up.unlink(missing_ok=True)
         self.stepds.close()
         self._listener.close()
@@ -236,18 +234,18 @@ class Daemon:
 
 LOADS |= {"partition": "partitions", "partitions": "partitions"}
 LOCAL = ("hostname", "hostlist")  # `scontrol show hostnames` needs no controller
-ASKS_TWICE = r"(-j|--jobs?\b|--signal|-s\b|show (job|step)s? \S)"  # these ask twice, and so wait twice as long
-ELSEWHERE = ("sacct", "sacctmgr", "control")  # these ask slurmdbd, or no part of Slurm
+ASKS_TWICE = r"(-j|--jobs?\b|--signal|-s\b|show (job|step)s? \S)"  # commands that ask twice wait twice as long
+ELSEWHERE = ("sacct", "sacctmgr", "control")  # commands that ask slurmdbd, or no part of Slurm
 LOOK_AGAIN_S = 0.1
 
 Command = Callable[["Connection", "Daemon"], Awaitable[int]]
 
 
 async def answer(command: Command, client: Connection, daemon: Daemon) -> int:
-    """Run a command as far and as fast as the faults of the controller allow: late, too late, or not at all.
+    """Runs a command under the faults of the controller: in time, late, too late, or not at all.
 
-    What commands print then, when, and with which exit status was recorded from Slurm 22.05 with its slurmctld stopped
-    (SIGSTOP: no answer ever came) and killed (nobody listened). Running steps and jobs go on meanwhile.
+    Messages, delays and exit statuses were recorded from Slurm 22.05 with its slurmctld stopped (SIGSTOP: no answer)
+    and killed (no listener). Running steps and jobs continue meanwhile.
     """
     faults, patience_s = daemon.model.faults, daemon.shape.settings.message_timeout_s
     words = " ".join(client.words)
@@ -270,14 +268,14 @@ async def answer(command: Command, client: Connection, daemon: Daemon) -> int:
 
 
 async def _until_back(faults: Faults, at_most_s: float) -> None:
-    """Wait until the controller is back. Commands try to connect every second."""
+    """Waits until the controller is back. Commands try to connect every second."""
     end = time.monotonic() + at_most_s
     while faults.away and time.monotonic() < end:
         await asyncio.sleep(LOOK_AGAIN_S)
 
 
 async def _in_vain(command: Command, client: Connection, daemon: Daemon, patience_s: float) -> None:
-    """Do what was asked without an answer: a job is submitted although sbatch says that it failed."""
+    """Runs a command without an answer: a job is submitted although sbatch reports a failure."""
     end = time.monotonic() + patience_s
     if client.command in ("sbatch", "scancel", "scontrol"):
         try:
@@ -290,7 +288,7 @@ async def _in_vain(command: Command, client: Connection, daemon: Daemon, patienc
 
 
 def complaint(client: Connection, text: str, number: int) -> Refusal:
-    """The message of the command if it got no answer."""
+    """Returns the error of a command that got no answer."""
     words, job = client.words, client.environ.get("SLURM_JOB_ID") or client.environ.get("SLURM_JOBID")
     if client.command == "sbatch":
         return Refusal(f"sbatch: error: Batch job submission failed: {text}")

@@ -1,4 +1,4 @@
-"""--dependency: what a job waits for, and whether that can still come true."""
+"""The option --dependency: the jobs that a job waits for, and whether it can still start."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = ("after", "afterany", "afterok", "afternotok", "aftercorr", "afterburstb
 class Dependency:
     kind: str  # one of KINDS, or singleton
     job: int = 0
-    index: int | None = None  # of an element of an array
+    index: int | None = None  # index of an array element
     minutes: int = 0  # after:JOB+MINUTES
 
     def __str__(self) -> str:
@@ -28,15 +28,15 @@ class Dependency:
 
 @dataclass(frozen=True)
 class DependencyState:
-    """`done`: the job may start; `impossible`: it never may; `text`: what is left, as squeue's %E shows it."""
+    """The state of a job's dependencies."""
 
-    done: bool
-    impossible: bool
-    text: str
+    done: bool  # the job may start
+    impossible: bool  # the job can never start
+    text: str  # the unfulfilled dependencies, as squeue's %E shows them
 
 
 def parse(text: str) -> tuple[list[Dependency], bool]:
-    """The dependencies, and whether any one of them is enough (`?` between them); raises ControllerError."""
+    """Returns the dependencies, and whether one of them is enough (`?` between them). Raises ControllerError."""
     if "," in text and "?" in text:
         raise ControllerError(DEPENDENCY, numbered=True)
     terms: list[Dependency] = []
@@ -45,9 +45,8 @@ def parse(text: str) -> tuple[list[Dependency], bool]:
         if kind == "singleton" and not jobs:
             terms.append(Dependency("singleton"))
             continue
-        if (
-            kind.isdigit() and not jobs and terms and terms[-1].kind != "singleton"
-        ):  # afterok:1,2, as some clients write
+        # Some clients write afterok:1,2.
+        if kind.isdigit() and not jobs and terms and terms[-1].kind != "singleton":
             kind, jobs = terms[-1].kind, kind
         if kind not in KINDS or not jobs:
             raise ControllerError(DEPENDENCY, numbered=True)
@@ -63,7 +62,7 @@ def parse(text: str) -> tuple[list[Dependency], bool]:
 
 
 def check_known(model: Model, terms: list[Dependency]) -> None:
-    """Raises ControllerError if one of them names a job that is not there."""
+    """Raises ControllerError if one of the dependencies names a job that does not exist."""
     if not all(term.kind == "singleton" or model.jobs.named(term.job) for term in terms):
         raise ControllerError(DEPENDENCY, numbered=True)
 
@@ -123,7 +122,7 @@ def _verdict(model: Model, job: JobRecord, term: Dependency, now: float) -> str:
 
 
 def _has_elder(model: Model, job: JobRecord) -> bool:
-    """Whether a job of the same name that was submitted before is not over."""
+    """Whether an earlier job with the same name is not over."""
 
     def number(one: JobRecord) -> int:
         return one.array.id if one.array else one.id
@@ -132,10 +131,10 @@ def _has_elder(model: Model, job: JobRecord) -> bool:
 
 
 def _is_counted_as_waiting(job: JobRecord) -> bool:
-    """Whether Slurm counts elements of an array as waiting although they are over: it does so when the array is
-    cancelled while it waits, not when its elements are, one by one (source: test_job_array_pending in job_mgr.c).
+    """Whether Slurm counts array elements as waiting although they are over. Slurm does so if the waiting array was
+    cancelled, not if its elements were cancelled one by one (source: test_job_array_pending in job_mgr.c).
     """
     array = job.array
     if not array or array.split or array.emptied or not job.over:
         return False
-    return len(array.indexes) > 1 or array.count == 1  # the last of several is a job of its own
+    return len(array.indexes) > 1 or array.count == 1  # the last of several elements is its own job

@@ -1,5 +1,5 @@
-"""How an attempt of a job ends: by itself, by scancel, at its time limit; and what follows when its last process is
-gone.
+"""The end of a job's attempt (by itself, by scancel, at its time limit), and the actions after its last process has
+ended.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from clusterdp.slurm.state import JobState
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.controller import Controller
 
-BOOKING = 0.3  # times the accounting lag: until accounting has confirmed to the controller that it knows an array
+BOOKING = 0.3  # times the accounting lag: delay until accounting has confirmed an array to the controller
 
 
 def step_ended(controller: Controller, job: JobRecord, step: Step, report: Ended) -> None:
-    """Handle the report of a slurmstepd that its step has ended."""
+    """Handles the report of a slurmstepd that its step has ended."""
     if not step.live:
         return
     now = controller.clock()
@@ -30,7 +30,7 @@ def step_ended(controller: Controller, job: JobRecord, step: Step, report: Ended
     step.timed_out = step.timed_out or report.timed_out
     if report.killer is not None:
         step.cancelled_by = report.killer
-    headless = step.id == BATCH and step.nodes[0] not in job.nodes  # its node was lost, and the job goes on (--no-kill)
+    headless = step.id == BATCH and step.nodes[0] not in job.nodes  # its node was lost, the job continues (--no-kill)
     step.state = JobState.CANCELLED if headless else _state_of_step(step)
     step.status = 0 if headless else step.status
     if step.id != BATCH and (not report.lost_srun or controller.settings.release.derived_counts_all):
@@ -50,7 +50,7 @@ def step_ended(controller: Controller, job: JobRecord, step: Step, report: Ended
 
 
 def end_mirrors(controller: Controller, job: JobRecord, step: Step, report: Ended) -> None:
-    """End the step's records in other components: a step over several of them has a record in each."""
+    """Ends the records of the step in other components: a step over several components has a record in each."""
     for other in controller.model.components(job):
         mirror = other.step(step.id)
         if mirror and mirror.runs_in == job.id and mirror.live:
@@ -58,7 +58,7 @@ def end_mirrors(controller: Controller, job: JobRecord, step: Step, report: Ende
 
 
 def step_never_started(controller: Controller, job: JobRecord, step: Step) -> None:
-    """Handle a step that was recorded but never started: the daemon was killed in between, or the fork server was."""
+    """Handles a recorded step that never started, because the daemon or the fork server was killed in between."""
     if step.id == BATCH and not job.completing:
         controller.start_batch_when_recorded(job, step)
         return
@@ -71,7 +71,7 @@ def step_never_started(controller: Controller, job: JobRecord, step: Step) -> No
 
 
 def srun_gave_up(controller: Controller, job: JobRecord, step: Step | None, own_job: bool) -> None:
-    """End the step of an srun that ended before it began, and the job that the srun made for it."""
+    """Ends the step of an srun that ended before its step began, and the job that srun made for the step."""
     if step and job.step(step.id) is step:
         step_never_started(controller, job, step)
     if own_job:
@@ -80,7 +80,7 @@ def srun_gave_up(controller: Controller, job: JobRecord, step: Step | None, own_
 
 
 def script_gone(controller: Controller, job: JobRecord, step: Step) -> None:
-    """Handle the report that nothing is left of what the batch script started."""
+    """Handles the report that all processes of the batch script have ended."""
     step.lingers = False
     controller.changed(job)
     _finish_if_empty(controller, job)
@@ -90,7 +90,7 @@ def _finish_if_empty(controller: Controller, job: JobRecord) -> None:
     if not job.completing or not job.empty:
         return
     if controller.clock() - (job.end or 0) >= controller.settings.kill_wait_s - 0.2:
-        # slurmd looks at killed processes with growing pauses.
+        # slurmd checks killed processes at growing intervals.
         controller.runner.later(controller.settings.kill_notice_s, lambda: _finish_late(controller, job))
     else:
         finish(controller, job)
@@ -102,7 +102,7 @@ def _finish_late(controller: Controller, job: JobRecord) -> None:
 
 
 def _script_ended(controller: Controller, job: JobRecord, status: int) -> None:
-    """End the job with its batch script, or with the one step of an srun outside of jobs."""
+    """Ends the job with its batch script, or with the only step of an srun outside of jobs."""
     if job.completing:
         job.status = job.status or status
     else:
@@ -110,7 +110,7 @@ def _script_ended(controller: Controller, job: JobRecord, status: int) -> None:
 
 
 def relinquish(controller: Controller, job: JobRecord, status: int) -> None:
-    """End a job because its script, program or step has ended with this wait status."""
+    """Ends a job because its script, program or step has ended with this wait status."""
     if not job.running and job.state is not JobState.SUSPENDED:
         return
     if job.in_grace:
@@ -144,15 +144,15 @@ def terminate_job(
     kill: bool = False,
     details: str = "",
 ) -> None:
-    """End all processes of the job; `finish` follows when they are gone."""
+    """Ends all processes of the job. `finish` follows after their end."""
     job.completing, job.outcome, job.reason = True, outcome, reason
     job.state = outcome
     job.end = controller.clock()
     job.derived_at_end = None if controller.settings.release.derived_counts_all else job.derived
     controller.changed(job)
     live = [step for step in job.steps if step.live and not _ends_elsewhere(controller, step, job)]
-    # The steps get the order before the batch shell: its srun would otherwise be told to kill them. Processes that
-    # ignore TERM are killed in the other order: the script must not go on because its srun is dead.
+    # Steps get the order before the batch shell, because the shell's srun would otherwise order to kill them. Processes
+    # that ignore TERM are killed in reverse order, because the script must not continue after the death of its srun.
     for step in sorted(live, key=lambda step: step.id == BATCH):
         kill_after = controller.settings.kill_wait_s - (0.1 if step.id == BATCH else 0)
         said = abort and step.id != BATCH
@@ -166,13 +166,13 @@ def terminate_job(
 
 
 def _ends_elsewhere(controller: Controller, step: Step, job: JobRecord) -> bool:
-    """Whether another component, which ends as well, has the slurmstepd of this step, and sends it the order."""
+    """Whether the step's slurmstepd belongs to another component that also ends and therefore sends the order."""
     home = controller.model.jobs.get(step.runs_in)
     return bool(home and (home.completing or not home.running)) and home is not job
 
 
 def finish(controller: Controller, job: JobRecord) -> None:
-    """Free the nodes of a job: all its processes are gone."""
+    """Frees the nodes of a job whose processes have all ended."""
     now = controller.clock()
     job.completing = False
     for share in job.shares:
@@ -186,7 +186,7 @@ def finish(controller: Controller, job: JobRecord) -> None:
 
 
 def wait_again(controller: Controller, job: JobRecord, now: float) -> None:
-    """Make a requeued job wait for its next attempt."""
+    """Makes a requeued job wait for its next attempt."""
     controller.changed(job, job.next_word)
     failed_node = job.next_word == "NODE_FAIL"
     job.shares, job.past, job.lost, job.steps, job.next_step = [], [], [], [], 0
@@ -211,12 +211,12 @@ def cancel(controller: Controller, job: JobRecord, uid: int | None = None) -> No
     if job.waits:
         job.accounted = True
         if job.array and controller.clock() - job.array.accounted_at < BOOKING * controller.settings.accounting_lag_s:
-            job.array.accounted_as = ""  # accounting does not know the array yet
+            job.array.accounted_as = ""  # accounting does not have the array yet
         job.state, job.end = JobState.CANCELLED, controller.clock()
         job.start = job.end
         controller.changed(job)
         controller.wake()
-    elif job.completing:  # it was to be requeued
+    elif job.completing:  # the job was being requeued
         job.state = job.outcome = JobState.CANCELLED
         controller.changed(job)
     else:
@@ -224,7 +224,7 @@ def cancel(controller: Controller, job: JobRecord, uid: int | None = None) -> No
 
 
 def cancel_step(controller: Controller, job: JobRecord, step: Step, by_name: bool = False) -> None:
-    """End a step. `by_name`: with --signal=KILL; then accounting does not learn who did it."""
+    """Ends a step. `by_name`: by --signal=KILL; accounting then does not get the user's uid."""
     if step.live:
         killer = None if by_name else controller.user.uid
         order = Terminate((signal.SIGKILL,), kill_after=None, abort=True, killer=killer)
@@ -236,7 +236,7 @@ def time_out(controller: Controller, job: JobRecord) -> None:
 
 
 def miss_deadline(controller: Controller, job: JobRecord) -> None:
-    """End a running or waiting job whose --deadline has passed."""
+    """Ends a running or waiting job whose --deadline has passed."""
     if job.running:
         terminate_job(controller, job, JobState.DEADLINE, "DeadLine", "DUE TO DEADLINE")
     elif job.waits:

@@ -1,6 +1,6 @@
-"""The model on disk: a file of JSON lines. Every change is appended, so that a killed daemon loses nothing.
+"""The model on disk, as a file of JSON lines. Every change is appended, so that a killed daemon loses nothing.
 
-The last line about a job, node, partition or row counts. A torn last line (killed while writing) is ignored.
+The last line about a job, node, partition or row is valid. An incomplete last line (killed while writing) is ignored.
 """
 
 from __future__ import annotations
@@ -24,19 +24,9 @@ from clusterdp.fakeslurm.slurmdbd.history import AppendFile, HistoryFile
 from clusterdp.slurm.state import JobState
 
 GROWN = 32 << 20  # bytes
-WORTH = 4  # the file is rewritten if it has so many times more lines than needed
-SPARSE = (
-    JobRecord,
-    JobDesc,
-    Gpus,
-    Array,
-    Het,
-    Share,
-    Step,
-    AccountingJob,
-    AccountingStep,
-    Faults,
-)  # written without fields that have their default
+WORTH = 4  # the file is rewritten if it has more than this many times the needed lines
+# Classes that are written without the fields that have their default
+SPARSE = (JobRecord, JobDesc, Gpus, Array, Het, Share, Step, AccountingJob, AccountingStep, Faults)
 WHOLE = (Node, Partition)
 
 
@@ -50,13 +40,13 @@ class Journal:
         self._file.write(json.dumps([kind, key, value], default=_plain))
 
     def flush(self) -> bool:
-        """Write what waits; False if the disk is full."""
+        """Writes all waiting lines. False: the disk is full."""
         return self._file.flush()
 
     @property
     def grown(self) -> bool:
-        """Whether to rewrite the file without what is outdated."""
-        return self._file.size - self._at_first > GROWN  # what still counts may be more than that by itself
+        """Whether to rewrite the file without outdated lines."""
+        return self._file.size - self._at_first > GROWN  # the valid lines alone may be larger than GROWN
 
     def close(self) -> None:
         self._file.close()
@@ -73,8 +63,8 @@ class Journal:
 
 
 def restore(path: Path, model: Model, accounting: Accounting) -> None:
-    """Read the journal into the model and accounting; it is rewritten if most of it is outdated."""
-    gc.disable()  # a long history is not garbage; without this the collector would go through it again and again
+    """Reads the journal into the model and accounting. Rewrites the journal if most of it is outdated."""
+    gc.disable()  # the collector would scan a long history again and again, which has no garbage
     lines = _restore(path, model, accounting)
     gc.freeze()
     gc.enable()
@@ -108,7 +98,7 @@ def _restore(path: Path, model: Model, accounting: Accounting) -> int:
 
 
 def compact(path: Path, model: Model, accounting: Accounting) -> None:
-    """Rewrite the journal with only what still counts, if there is room for it."""
+    """Rewrites the journal with only the valid lines, if the disk has room."""
     fresh = path.with_suffix(".new")
     fresh.unlink(missing_ok=True)
     journal = Journal(fresh)
@@ -146,7 +136,7 @@ _FIELDS |= {kind: tuple((field.name, MISSING) for field in fields(kind)) for kin
 def _plain(value: object) -> object:
     if isinstance(value, Enum):
         return value.value
-    if type(value) in _FIELDS:  # asdict would copy everything below: half of the cost of an array job
+    if type(value) in _FIELDS:  # asdict copies all levels: half of the cost of an array job
         return {name: content for name, default in _FIELDS[type(value)] if (content := getattr(value, name)) != default}
     raise TypeError(f"{type(value).__name__} cannot be written to the journal")
 
@@ -197,12 +187,12 @@ def _step_row_from(data: dict[str, Any]) -> AccountingStep:
 
 
 def _shared(data: dict[str, Any]) -> dict[str, Any]:
-    """The same mapping with one copy of each string in memory, however many jobs have it."""
+    """Returns the mapping with interned strings: one copy in memory for all jobs."""
     return {name: intern(value) if type(value) is str else value for name, value in data.items()}
 
 
 class Records:
-    """The writer. If a job changes several times in one turn, only the result is written."""
+    """Writes changes to the journal. If a job changes several times in one turn, only the result is written."""
 
     def __init__(
         self, model: Model, accounting: Accounting, journal: Journal, folder: Path, clock: Callable[[], float]
@@ -212,7 +202,7 @@ class Records:
         self._changed: dict[int, JobRecord] = {}
 
     def job(self, job: JobRecord, word: str | None = None) -> None:
-        """Record a change of a job. With `word`, accounting gets this state even if the job changes again in the same
+        """Records a change of a job. `word`: the state that accounting gets, even if the job changes again in the same
         turn.
         """
         self._model.jobs.note(job)
@@ -232,13 +222,13 @@ class Records:
                 self._journal.write("row", *entry)
 
     def _lag_s(self, job: JobRecord) -> float:
-        """The seconds until accounting knows of the change."""
+        """Returns the seconds until accounting has the change."""
         settings = self._model.settings
         at_once = settings.release.accounts_held_jobs and job.waits and job.held
         return 0 if at_once else settings.accounting_lag_s
 
     def number(self) -> int:
-        """A new job id."""
+        """Returns a new job id."""
         number = self._model.new_id()
         self._journal.write("next_id", 0, number)
         return number
@@ -263,9 +253,7 @@ class Records:
         self.history.forget(job.id)
 
     def flush(self) -> bool:
-        """Have all changes on disk; to be called before anybody is answered. False: the disk is full and nothing may be
-        started.
-        """
+        """Writes all changes to disk. Call it before each answer. False: the disk is full, and no step may start."""
         changed, self._changed = self._changed, {}
         for job in changed.values():
             self._write(job)
@@ -273,7 +261,7 @@ class Records:
         return self._journal.flush()
 
     def tidy(self) -> None:
-        """Rewrite the journal when it has grown."""
+        """Rewrites the journal when it has grown."""
         if self._journal.grown and self.flush():
             self._journal.close()
             compact(self._journal.path, self._model, self.accounting)

@@ -1,4 +1,4 @@
-"""srun --multi-prog: a file that gives each task a program of its own."""
+"""Reads the file of srun --multi-prog, which gives each task its own program."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 
 
 class BadFile(Exception):
-    """The message of srun on the file, without its own name in front."""
+    """srun's error about the file, without the prefix `srun: `."""
 
 
 def read(text: str, name: str, tasks: int) -> list[tuple[str, ...]]:
-    """The words of each task, by rank; raises BadFile. `name` is the name of the file, for messages."""
+    """Returns the words of each task, by rank. Raises BadFile. `name` is the file's name for messages."""
     found: dict[int, tuple[str, ...]] = {}
     for number, line in enumerate(text.split("\n"), 1):
         spec, _, rest = re.sub(r"\s", " ", line.strip()).partition(" ")
@@ -45,8 +45,8 @@ def _ranks(spec: str, tasks: int) -> list[int]:
 
 
 def words(text: str, rank: int, offset: int) -> list[str]:
-    """Split a line into words: single quotes group, a backslash takes the next letter as it is, %t and %o are replaced
-    outside of quotes only.
+    """Splits a line into words. Single quotes group letters, a backslash keeps the next letter unchanged, and %t and %o
+    are replaced only outside quotes.
     """
     found: list[str] = []
     word, inside, letters = "", False, iter(text)

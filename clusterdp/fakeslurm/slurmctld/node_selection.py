@@ -1,5 +1,5 @@
-"""Which nodes a job gets, and which CPUs and GPUs of each: what Slurm's select/cons_tres does with nodes of equal
-weight whose cores have one thread (`choose_nodes` and `_eval_nodes` of its job_test.c).
+"""Selects the nodes of a job, and the CPUs and GPUs on each, like Slurm's select/cons_tres for nodes of equal weight
+with one thread per core (`choose_nodes` and `_eval_nodes` in job_test.c).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from clusterdp.fakeslurm.core.release import Release
 
 @dataclass(frozen=True)
 class FreeNode:
-    """The free resources of a node; `index` is its place in the cluster."""
+    """The free resources of a node. `index` is the node's position in the cluster."""
 
     node: Node
     cpu_ids: tuple[int, ...]
@@ -52,7 +52,7 @@ def free_nodes(model: Model) -> dict[str, FreeNode]:
 
 
 def all_free(model: Model) -> dict[str, FreeNode]:
-    """The cluster as if nothing ran and every node were usable."""
+    """Returns all nodes as if no job ran and every node were usable."""
     return {
         name: FreeNode(node, tuple(range(node.cpus)), tuple(range(node.gpus)), index)
         for index, (name, node) in enumerate(model.nodes.items())
@@ -65,16 +65,16 @@ UNLIMITED = 1 << 30
 @dataclass(frozen=True)
 class SelectedNode:
     free: FreeNode
-    cpus: int  # at most
+    cpus: int  # the maximum for the job
 
 
 def choose(desc: JobDesc, candidates: Sequence[FreeNode], release: Release) -> list[SelectedNode] | None:
-    """The nodes for a job in the order of the cluster, which is that of `candidates`; None if they are not enough."""
+    """Returns the nodes for a job, or None if there are too few. `candidates` and result: in the cluster's order."""
     even = release.spread_job_is_even and "spread-job" in desc.shown
     rooms = {free.index: room(desc, free, release) for free in candidates}
     roomy = [free for free in candidates if rooms[free.index] > 0]
     required = set(desc.nodelist)
-    if desc.max_nodes is not None and len(required) > desc.max_nodes:  # a longer list says which nodes are welcome
+    if desc.max_nodes is not None and len(required) > desc.max_nodes:  # a longer list requires no node
         roomy, required = [free for free in roomy if free.node.name in required], set()
     least = max(desc.min_nodes, len(required), -(-tasks_of(desc) // (desc.tasks_per_node or UNLIMITED)))
     while len(roomy) >= least and sum(rooms[free.index] for free in roomy) >= all_cpus(desc):
@@ -88,8 +88,8 @@ def choose(desc: JobDesc, candidates: Sequence[FreeNode], release: Release) -> l
 def _without_smallest(
     desc: JobDesc, roomy: Sequence[FreeNode], rooms: dict[int, int], required: set[str], least: int
 ) -> list[FreeNode]:
-    """The nodes for another try, without the ones with the least room, which may have been in the way; [] ends the
-    tries.
+    """Returns the nodes for another try, without the nodes with the least room, which may have made the last try fail.
+    [] ends the tries.
     """
     size = {free.index: rooms[free.index] + (len(free.gpus) if desc.gpus else 0) for free in roomy}
     small = min((size[free.index] for free in roomy if free.node.name not in required), default=0)
@@ -103,7 +103,7 @@ def _without_smallest(
 
 
 def room(desc: JobDesc, free: FreeNode, release: Release) -> int:
-    """The CPUs that the job could use of this node; 0 if it cannot use the node."""
+    """Returns the number of CPUs that the job could use on this node; 0 if it cannot use the node."""
     cpus = len(free.cpu_ids)
     if cpus < max(least_cpus(desc), _least_tasks(desc) * (desc.cpus_per_task or 1)) or (
         desc.exclusive and not free.whole
@@ -122,7 +122,7 @@ def room(desc: JobDesc, free: FreeNode, release: Release) -> int:
 
 
 def most_tasks(desc: JobDesc, free: FreeNode, release: Release) -> int | None:
-    """The most tasks that a job with GPUs may have on a node, if that is known beforehand."""
+    """Returns the maximum number of tasks of a job with GPUs on this node, or None if it is not known in advance."""
     if not desc.gpus:
         return None
     most: int | None = None
@@ -146,20 +146,20 @@ def most_tasks(desc: JobDesc, free: FreeNode, release: Release) -> int | None:
 
 
 def _even(desc: JobDesc) -> bool:
-    """Whether --gpus and --ntasks say how many tasks there are for a GPU, or GPUs for a task."""
+    """Whether one of --gpus and --ntasks is a multiple of the other."""
     gpus, tasks = desc.gpus.per_job, desc.tasks
     return bool(gpus and tasks and not (gpus % tasks and tasks % gpus))
 
 
 def least_cpus(desc: JobDesc) -> int:
-    """The CPUs that each node must have."""
+    """Returns the number of CPUs that each node must have."""
     each = desc.cpus_per_task or 1
     tasks = desc.tasks_per_node if desc.tasks_per_node and (desc.tasks or 0) > 1 and not desc.overcommit else 1
     return max(desc.min_cpus or 0, tasks * each, (desc.cpus_per_gpu or 0) * (desc.gpus.per_node or 0))
 
 
 def all_cpus(desc: JobDesc) -> int:
-    """The CPUs that the job needs on all of its nodes together."""
+    """Returns the number of CPUs that the job needs on all its nodes together."""
     if desc.overcommit:
         return desc.min_nodes
     per_gpu = desc.cpus_per_gpu or 0
@@ -172,7 +172,7 @@ def tasks_of(desc: JobDesc) -> int:
 
 
 def _least_tasks(desc: JobDesc) -> int:
-    """The tasks that each node must take."""
+    """Returns the number of tasks that each node must take."""
     if desc.overcommit:
         return 1
     return desc.tasks_per_node or (desc.tasks or 1 if desc.max_nodes == 1 else 1)
@@ -180,16 +180,16 @@ def _least_tasks(desc: JobDesc) -> int:
 
 @dataclass
 class _Selection:
-    """An attempt at a selection: the nodes selected so far, and the rest that is needed."""
+    """One attempt to select nodes: the nodes taken, and the demand that is left."""
 
     desc: JobDesc
     roomy: Sequence[FreeNode]
     rooms: dict[int, int]
     required: set[str]
-    least: int  # nodes that are still needed
-    even: bool = False  # each gets the same number of CPUs
+    least: int  # number of nodes that are still needed
+    even: bool = False  # each node gets the same number of CPUs
     taken: list[SelectedNode] = field(default_factory=list)
-    most: int = UNLIMITED  # nodes that may still be added
+    most: int = UNLIMITED  # number of nodes that may still be added
     wanted_cpus: int = 0
     wanted_nodes: int = 0
     wanted_gpus: int = 0
@@ -222,7 +222,7 @@ class _Selection:
     def _take(self, free: FreeNode) -> None:
         cpus = self.rooms[free.index]
         others = max(self.least - 1, 0)
-        for_this = self.wanted_cpus - others  # each of the others needs one
+        for_this = self.wanted_cpus - others  # each other node needs one CPU
         if self.even:
             for_this = -(-self.wanted_cpus // (others + 1))
         if cpus > for_this and not self.desc.exclusive:
@@ -241,7 +241,7 @@ class _Selection:
         return [free for free in neighbours if free.node.name not in self.required]
 
     def _worth(self, neighbours: list[FreeNode]) -> tuple[bool, bool, int]:
-        """How good a set of neighbours is: best with a required node, else the tightest that suffices, else the
+        """Returns the rank of a set of neighbours: best with a required node, else the smallest that suffices, else the
         largest.
         """
         free = self._others(neighbours)
@@ -253,13 +253,13 @@ class _Selection:
     def _take_from(self, neighbours: list[FreeNode]) -> None:
         first = next((i for i, free in enumerate(neighbours) if free.node.name in self.required), None)
         order: Iterable[FreeNode] = neighbours
-        if first is not None:  # up from the first required node, then down from it
+        if first is not None:  # upwards from the first required node, then downwards
             order = chain(neighbours[first:], reversed(neighbours[:first]))
         else:
             alone = [free for free in neighbours if self.wanted_nodes <= 1 and self._does_alone(free)]
             if alone:
                 order = [min(alone, key=lambda free: self.rooms[free.index])]
-            elif self.desc.gpus.per_job:  # those with the most GPUs first
+            elif self.desc.gpus.per_job:  # nodes with the most GPUs first
                 order = sorted(neighbours, key=lambda free: -len(free.gpus))
         for free in order:
             if self.most <= 0 or self.enough:
@@ -273,7 +273,7 @@ class _Selection:
 
 
 def _neighbours(roomy: Sequence[FreeNode]) -> list[list[FreeNode]]:
-    """The sets of nodes that stand side by side in the cluster."""
+    """Returns the sets of nodes with consecutive indexes."""
     found: list[list[FreeNode]] = []
     for free in roomy:
         if found and found[-1][-1].index == free.index - 1:
@@ -284,10 +284,10 @@ def _neighbours(roomy: Sequence[FreeNode]) -> list[list[FreeNode]]:
 
 
 def place(desc: JobDesc, candidates: Sequence[FreeNode], release: Release) -> list[Share] | None:
-    """The job's share of each node: of as few nodes as possible (as many as allowed, for --nodes=MIN-MAX), or None if
-    it does not fit.
+    """Returns the job's shares on as few nodes as possible (for --nodes=MIN-MAX: as many as allowed), or None if the
+    job does not fit.
 
-    `candidates` are in the order of the cluster and hold only nodes that the job may use, whatever their features.
+    `candidates`: the nodes that the job may use, in the cluster's order. Features are not checked yet.
     """
     for wanted in constraints.alternatives(desc.features):
         taken = choose(desc, [free for free in candidates if constraints.has(free.node.features, wanted)], release)
@@ -303,7 +303,7 @@ def _share_out(desc: JobDesc, taken: list[SelectedNode], release: Release) -> li
         free = each.free
         gpus = max(desc.gpus.per_node or 0, (desc.gpus.per_task or 0) * tasks)
         if desc.gpus.per_job and not desc.gpus.per_task and not desc.gpus.per_node:
-            gpus = min(gpus_left - (len(taken) - place), len(free.gpus))  # one for each of the others
+            gpus = min(gpus_left - (len(taken) - place), len(free.gpus))  # one for each other node
             gpus_left -= gpus
         if desc.exclusive:
             gpus, cpus = len(free.gpus), free.node.cpus
@@ -317,10 +317,10 @@ def _share_out(desc: JobDesc, taken: list[SelectedNode], release: Release) -> li
 
 
 def _dealt(desc: JobDesc, taken: list[SelectedNode], release: Release) -> list[tuple[int, int]]:
-    """Tasks and CPUs on each node: one task for each node, then round again where there is room (Slurm's dist_tasks.c).
+    """Returns tasks and CPUs of each node: each round deals one task to each node with room (Slurm's dist_tasks.c).
 
-    If CPUs are left over that are too few for a task on any node, tasks are added nevertheless, and a node may get more
-    CPUs than its tasks can use.
+    If no node has enough CPUs for another task, the remaining tasks are dealt anyway. A node may get more CPUs than its
+    tasks can use.
     """
     each = desc.cpus_per_task or 1
     size = len(taken)

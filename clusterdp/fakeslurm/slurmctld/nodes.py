@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def set_node(controller: Controller, name: str, state: str, reason: str) -> None:
-    """Change a node as `scontrol update NodeName=... State=...` does; raises ControllerError."""
+    """Changes a node, like `scontrol update NodeName=... State=...`. Raises ControllerError."""
     node, now = controller.model.nodes[name], controller.clock()
     if reason:
         node.reason, node.reason_time = reason, now
@@ -49,7 +49,7 @@ def node_lost(controller: Controller, name: str) -> None:
 
 
 def fail_node(controller: Controller, name: str) -> None:
-    """Kill the processes of a node, whose disk is lost; that it does not respond is noticed later."""
+    """Kills the processes of a node and deletes its files. The controller notices later that it does not respond."""
     node = controller.model.nodes[name]
     node.fails_at = controller.clock() + controller.settings.node_timeout_s
     controller.records.node(name)
@@ -65,7 +65,7 @@ def fail_node(controller: Controller, name: str) -> None:
 
 
 def kill_slurmd(controller: Controller, name: str) -> None:
-    """Let srun launch no more tasks on a node that the controller takes for well; what runs there goes on."""
+    """Makes srun fail to launch tasks on a node that the controller considers healthy. Running tasks continue."""
     controller.model.nodes[name].slurmd_killed = True
     controller.records.node(name)
 

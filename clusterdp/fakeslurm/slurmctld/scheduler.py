@@ -21,7 +21,7 @@ RESERVED = "Nodes required for job are DOWN, DRAINED or reserved for jobs in hig
 class StartJob:
     job: int
     shares: tuple[Share, ...]
-    index: int | None = None  # the element of an array
+    index: int | None = None  # the index of an array element
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class PreemptJob:
 class KeepPending:
     job: int
     reason: str
-    start: float | None = None  # when it starts if all other jobs use up their time
-    nodes: tuple[str, ...] = ()  # where it starts then
+    start: float | None = None  # its start if all other jobs run up to their time limits
+    nodes: tuple[str, ...] = ()  # the nodes on which it starts then
 
 
 @dataclass(frozen=True)
 class CancelInvalid:
-    """Its dependency can never hold, and it asked to be cancelled in that case."""
+    """The job's dependency can never be met, and the job asked to be cancelled in that case."""
 
     job: int
 
@@ -54,12 +54,11 @@ class _Cycle:
     model: Model
     now: float
     free: dict[str, FreeNode]
-    reserved: dict[str, tuple[float, int]] = field(
-        default_factory=dict
-    )  # by node: until when it is free for others, and the tier of the job that reserved it
+    # by node: time until which other jobs may use it, and the tier of the job that reserved it
+    reserved: dict[str, tuple[float, int]] = field(default_factory=dict)
     blocked: set[str] = field(default_factory=set)  # partitions in which a job already waits for nodes
     decisions: list[Decision] = field(default_factory=list)
-    started: dict[int, int] = field(default_factory=dict)  # by array: elements started in this pass
+    started: dict[int, int] = field(default_factory=dict)  # number of elements started in this cycle, by array
     victims: set[int] = field(default_factory=set)
 
     def place(self, desc: JobDesc, candidates: list[FreeNode]) -> list[Share] | None:
@@ -67,7 +66,7 @@ class _Cycle:
 
 
 def schedule(model: Model, now: float) -> list[Decision]:
-    """The decisions, in the order in which they are to be carried out."""
+    """Returns the decisions in the order in which the controller must carry them out."""
     cycle = _Cycle(model, now, free_nodes(model))
     for job in waiting(model):
         _consider(cycle, job)
@@ -75,7 +74,7 @@ def schedule(model: Model, now: float) -> list[Decision]:
 
 
 def waiting(model: Model) -> list[JobRecord]:
-    """The waiting jobs, by tier of the partition, then priority."""
+    """Returns the waiting jobs, sorted by the tier of their partition, then by priority."""
     jobs = [job for job in model.jobs.live.values() if job.waits]
     return sorted(jobs, key=lambda job: (-model.partitions[job.desc.partition].tier, -job.priority, job.id))
 
@@ -110,7 +109,7 @@ def _consider(cycle: _Cycle, job: JobRecord) -> None:
 
 
 def _consider_together(cycle: _Cycle, components: list[JobRecord]) -> None:
-    """Start the components of a heterogeneous job at one moment, each on nodes of its own."""
+    """Starts all components of a heterogeneous job at the same time, on different nodes."""
     obstacles = [_obstacle(cycle, job) for job in components]
     if any(obstacles):
         for job, obstacle in zip(components, obstacles, strict=True):
@@ -136,11 +135,11 @@ def _consider_together(cycle: _Cycle, components: list[JobRecord]) -> None:
     for start in found:
         for share in start.shares:
             cycle.free[share.node] = cycle.free[share.node].less(share)
-    cycle.decisions += reversed(found)  # the first component last: its batch script must know the nodes of the others
+    cycle.decisions += reversed(found)  # first component last, because its batch script needs the others' nodes
 
 
 def _obstacle(cycle: _Cycle, job: JobRecord) -> str:
-    """Why the job cannot run whatever is free; "" if nothing is in its way."""
+    """Returns the reason why the job cannot start even if all nodes are free, or "" if it can."""
     if job.held:
         return job.held
     prospect = dependency_state(cycle.model, job, cycle.now)
@@ -169,13 +168,13 @@ def _obstacle(cycle: _Cycle, job: JobRecord) -> str:
 def _throttled(cycle: _Cycle, job: JobRecord) -> bool:
     if not job.array or not job.array.throttle:
         return False
-    # An element that is ending still has its nodes, but the next one may start.
+    # An element that is completing still has its nodes, but the next element may start.
     running = sum(1 for other in cycle.model.elements(job.array.id) if other.shares and not other.completing)
     return running + cycle.started.get(job.array.id, 0) >= job.array.throttle
 
 
 def _allowed(cycle: _Cycle, job: JobRecord, partition: Partition) -> list[FreeNode]:
-    """The nodes on which the job may start now: usable, of its partition, and not reserved for an earlier job."""
+    """Returns the nodes on which the job may start now: usable, in its partition, not reserved for an earlier job."""
     end = cycle.now + _limit_s(cycle.model, job)
     allowed = []
     for name in partition.nodes:
@@ -193,7 +192,7 @@ def _limit_s(model: Model, job: JobRecord) -> float:
 
 
 def _wait_for_nodes(cycle: _Cycle, job: JobRecord, partition: Partition) -> None:
-    """Decide why the job waits, reserve nodes for the moment when they are free, and preempt whom it may preempt."""
+    """Decides why the job waits, reserves nodes from the time when they are free, and preempts jobs if allowed."""
     usable = [name for name in partition.nodes if cycle.model.nodes[name].usable and name not in job.desc.exclude]
     unusable = [name for name in partition.nodes if not cycle.model.nodes[name].usable]
     missing = [name for name in job.desc.nodelist if name in unusable]
@@ -229,9 +228,9 @@ def _preemptable(cycle: _Cycle, partition: Partition, victim: JobRecord) -> bool
 
 
 def _victims(cycle: _Cycle, job: JobRecord, partition: Partition) -> list[JobRecord]:
-    """The running jobs to preempt so that this one can start; [] if that does not help or nodes will soon be free."""
+    """Returns the running jobs to preempt for this job, or [] if that does not help or nodes will soon be free."""
     candidates = [j for j in cycle.model.holding() if _preemptable(cycle, partition, j) and j.id not in cycle.victims]
-    # Jobs that are being preempted already come first: if they are enough, no other is preempted.
+    # Jobs that are already being preempted come first: if they are enough, no other job is preempted.
     candidates.sort(key=lambda j: (j.preempt_time is None, cycle.model.partitions[j.desc.partition].tier, j.priority))
     leaving = [j for j in cycle.model.holding() if j.completing]
     free = {name: cycle.free[name] for name in partition.nodes}
@@ -251,7 +250,7 @@ def _victims(cycle: _Cycle, job: JobRecord, partition: Partition) -> list[JobRec
 def _spare(
     cycle: _Cycle, job: JobRecord, partition: Partition, leaving: list[JobRecord], taken: list[JobRecord]
 ) -> list[JobRecord]:
-    """The victims without those that are not in the way after all."""
+    """Returns the victims without jobs that need not be preempted after all."""
     for victim in list(taken):
         rest = [other for other in taken if other is not victim]
         free = {name: cycle.free[name] for name in partition.nodes}
@@ -277,7 +276,7 @@ def _would_fit(cycle: _Cycle, job: JobRecord, partition: Partition, free: dict[s
 def _reserve(
     cycle: _Cycle, job: JobRecord, partition: Partition, victims: list[JobRecord]
 ) -> tuple[float | None, tuple[str, ...]]:
-    """Reserve the nodes that are free first as running jobs end one after the other; returns when, and which."""
+    """Reserves the nodes that become free first when running jobs end. Returns the time and the nodes."""
     free = {name: cycle.free[name] for name in partition.nodes}
     ends = sorted(
         ((_end(cycle, other, victims), other.id, other) for other in cycle.model.holding()), key=lambda e: e[:2]

@@ -1,4 +1,4 @@
-"""Which nodes of its job a step gets and how many tasks on each, with the words in which srun complains."""
+"""Selects a step's nodes from its job's nodes, and the number of tasks on each. Has the errors that srun prints."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ GRES_MISMATCH = "Invalid Trackable RESource (TRES) specification"
 
 
 class StepBusy(Exception):
-    """The job has what the step wants, but other steps are using it."""
+    """The job has the resources for the step, but other steps are using them."""
 
 
 class StepRefused(Exception):
-    """Printed after `srun: error: Unable to create step for job N: `; `first` is printed before that."""
+    """A refused step. srun prints `first`, then `srun: error: Unable to create step for job N: ` and `why`."""
 
     def __init__(self, why: str, first: str = ""):
         super().__init__(why)
@@ -27,11 +27,11 @@ class StepRefused(Exception):
 
 
 class StepLost(StepRefused):
-    """The step is refused so late that its number is used up."""
+    """The step is refused after it got a number, which is then used up."""
 
 
 class StepMistake(Exception):
-    """The error that srun itself finds; a whole line."""
+    """An error that srun itself finds. Its text is the complete line."""
 
 
 @dataclass
@@ -41,12 +41,12 @@ class StepRequest:
     tasks: int | None = None
     tasks_per_node: int | None = None
     cpus_per_task: int = 1
-    by_cpus: bool = False  # cpus_per_task is known: without a number of tasks, as many run as fit
+    by_cpus: bool = False  # cpus_per_task is known: without a number of tasks, run as many as fit
     nodelist: list[str] = field(default_factory=list)
     exclude: list[str] = field(default_factory=list)
     relative: int | None = None
     exact: bool = False
-    inherited: frozenset[str] = frozenset()  # which of its options the job has set, not the command line
+    inherited: frozenset[str] = frozenset()  # options set by the job, not on the command line
     overlap: bool = False
     overcommit: bool = False
     distribution: str | None = None
@@ -63,14 +63,14 @@ class StepRequest:
 
     @property
     def asks_gpus(self) -> bool:
-        """Whether it asks for GPUs: then it gets some even if the job did not (with --exclusive the job has all of its
-        nodes).
+        """Whether the step asks for GPUs. It then gets some even if the job did not ask (with --exclusive, the job has
+        all GPUs of its nodes).
         """
         return bool(self.gpus_per_node or self.gpus_per_task or self.gpus)
 
 
 def settle(request: StepRequest, cpus: Sequence[int], release: Release) -> list[str]:
-    """Fill in defaults from the CPUs of the job on each node; returns warnings."""
+    """Sets defaults from the job's CPUs on each node. Returns warnings."""
     warnings = []
     nodes, asked = request.nodes or len(cpus), request.tasks
     if release.tasks_follow_nodes and request.tasks_per_node and request.inherited == {"ntasks"}:
@@ -103,7 +103,7 @@ def _contradict(per_node: int, tasks: int, nodes: int, release: Release) -> bool
 
 
 def check(request: StepRequest, job: JobRecord, release: Release) -> None:
-    """Check a request; raises if it can never be granted."""
+    """Checks a request. Raises StepRefused or StepMistake if the job can never fulfil it."""
     assert request.nodes
     assert request.tasks
     held = [share.node for share in job.shares]
@@ -140,9 +140,8 @@ def _check_gpus(request: StepRequest, job: JobRecord, candidates: list[Share], r
         text = f"Step requested gres_per_task=gpu:{asked} is more than the job's gres_per_task=gpu:{of_job}"
         raise StepRefused(error_texts.INVALID_GRES, text if release.limits_gpus_per_task else "")
     if (request.gpus or 0) > sum(held):
-        all_held = sum(
-            len(share.gpus) for share in job.shares
-        )  # srun says nothing about what the nodes of the step lack
+        # srun prints nothing about GPUs that only the step's nodes lack.
+        all_held = sum(len(share.gpus) for share in job.shares)
         told = (of_job or job.desc.gpus.per_job) and (request.gpus or 0) > all_held
         text = f"Step requested gres=gpu:{request.gpus} is more than the job's gres=gpu:{all_held}" if told else ""
         raise StepRefused(error_texts.INVALID_GRES, text)
@@ -166,7 +165,7 @@ def _candidates(request: StepRequest, job: JobRecord) -> list[Share]:
 
 
 def layout(request: StepRequest, job: JobRecord, step_id: str, now: float, release: Release) -> Step:
-    """Lay out the step; raises StepBusy if it has to wait."""
+    """Returns the step with its nodes and tasks. Raises StepBusy if the step must wait."""
     assert request.nodes
     assert request.tasks
     candidates, used = _candidates(request, job), _used(job)
@@ -202,7 +201,7 @@ def layout(request: StepRequest, job: JobRecord, step_id: str, now: float, relea
 
 
 def _chosen(request: StepRequest, job: JobRecord, candidates: Sequence[Share], free: Mapping[str, int]) -> list[Share]:
-    """The nodes of the step, in the job's order. free: CPUs, by node. Raises StepBusy if too few have room."""
+    """Returns the step's nodes, in the job's order. free: CPUs by node. Raises StepBusy if too few nodes have room."""
     order = {share.node: i for i, share in enumerate(job.shares)}
     needed = {share.node: request.cpus_per_task if request.exact else share.cpus for share in candidates}
     ready = [share for share in candidates if free[share.node] >= needed[share.node]]
@@ -218,7 +217,7 @@ def _chosen(request: StepRequest, job: JobRecord, candidates: Sequence[Share], f
 def _cpus(
     request: StepRequest, chosen: Sequence[Share], counts: Sequence[int], gpus: Mapping[str, Sequence[int]]
 ) -> dict[str, int]:
-    """By node: all of the job's there; with --exact those of its tasks, or of its GPUs."""
+    """Returns the step's CPUs by node: all CPUs of the job, or with --exact the CPUs of its tasks or GPUs."""
     if not request.exact:
         return {share.node: share.cpus for share in chosen}
     for_gpus = {node: len(numbers) * request.cpus_per_gpu for node, numbers in gpus.items()}
@@ -229,7 +228,7 @@ def _cpus(
 
 
 def _say_tres(step: Step, request: StepRequest, job: JobRecord, release: Release) -> None:
-    """Note what `scontrol show step` tells of what the step was asked to have."""
+    """Stores the requested TRES that `scontrol show step` prints."""
     step.tres_per_node = request.gpu_options.get("TresPerNode", "")
     if step.tres_per_node or request.gpus_per_task:
         step.cpus_per_step = f"cpu:{step.tasks * request.cpus_per_task}"
@@ -243,7 +242,7 @@ def _say_tres(step: Step, request: StepRequest, job: JobRecord, release: Release
 
 
 def _used(job: JobRecord) -> dict[str, int]:
-    """The CPUs that steps are using, by node; the batch script's do not count."""
+    """Returns the CPUs that steps are using, by node, without the batch script's CPUs."""
     used: dict[str, int] = {}
     for step in job.steps:
         if step.live and step.id != BATCH and not step.overlap:
@@ -253,15 +252,16 @@ def _used(job: JobRecord) -> dict[str, int]:
 
 
 def _free_gpus(request: StepRequest, job: JobRecord) -> dict[str, list[int]]:
-    """The GPUs that no other step has, by node. A step that overlaps ignores the others, and they ignore it."""
+    """Returns the GPUs that no other step has, by node. Steps with --overlap do not count for others, nor others for
+    them."""
     steps = [step for step in job.steps if step.live and step.id != BATCH and not step.overlap and not request.overlap]
     used = {(node, gpu) for step in steps for node, gpus in step.gpus.items() for gpu in gpus}
     return {share.node: [gpu for gpu in share.gpus if (share.node, gpu) not in used] for share in job.shares}
 
 
 def _gpus_wanted(request: StepRequest, job: JobRecord, share: Share, tasks: int) -> int:
-    """The GPUs that the step gets on a node for so many tasks: all of the job's there, unless the step asks for some,
-    or the job has some for each task."""
+    """Returns the number of GPUs that the step gets on a node for this many tasks: all GPUs of the job, unless the step
+    asks for GPUs or the job has GPUs per task."""
     if request.no_gres or not (job.desc.gpus or request.asks_gpus):
         return 0
     if request.gpus_per_node is not None:
@@ -280,7 +280,7 @@ def _gpus(
     for others, share, count in zip(reversed(range(len(chosen))), chosen, counts, strict=True):
         wanted = _gpus_wanted(request, job, share, count)
         if left is not None:
-            wanted = min(wanted, max(left - others, min(left, 1)))  # one for each of the others
+            wanted = min(wanted, max(left - others, min(left, 1)))  # one for each other node
             left -= wanted
         if len(free[share.node]) < wanted:
             raise StepBusy

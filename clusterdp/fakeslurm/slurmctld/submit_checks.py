@@ -13,7 +13,7 @@ INVALID_LIMIT = "Requested time limit is invalid (missing or exceeds some limit)
 
 
 def check(model: Model, desc: JobDesc, now: float) -> None:
-    """Check a job; raises ControllerError."""
+    """Checks a job. Raises ControllerError if slurmctld refuses it."""
     if not {*desc.nodelist, *desc.exclude} <= set(model.nodes) or set(desc.nodelist) & set(desc.exclude):
         raise ControllerError(error_texts.INVALID_NODE)
     _check_features(model, desc)
@@ -35,12 +35,12 @@ def check(model: Model, desc: JobDesc, now: float) -> None:
         terms, _ = dependencies.parse(desc.dependency)
         if model.settings.release.refuses_unknown_dependency:
             dependencies.check_known(model, terms)
-    if not desc.hold:  # for a held job Slurm does not yet look for nodes
+    if not desc.hold:  # Slurm does not look for nodes before a held job is released
         _check_configuration(model, desc)
 
 
 def _check_features(model: Model, desc: JobDesc) -> None:
-    """--constraint. Slurm finds no nodes for counts (a*2&b*1) even where there are some."""
+    """Checks --constraint. Slurm refuses counts (a*2&b*1) even if there are such nodes."""
     if not desc.features:
         return
     release = model.settings.release
@@ -94,7 +94,7 @@ def _has_gpus(desc: JobDesc, nodes: list[Node]) -> bool:
 
 
 def _has_layout(desc: JobDesc, nodes: list[Node]) -> bool:
-    """Whether a node has the asked sockets, cores of a socket and threads of a core: each CPU is a socket here."""
+    """Whether a node has the requested sockets, cores per socket and threads per core. Here each CPU is a socket."""
     asked = [*desc.shown.get("extra-node-info", "").split(":"), "", ""][:3]
     for i, name in enumerate(("sockets-per-node", "cores-per-socket", "threads-per-core")):
         asked[i] = desc.shown.get(name) or asked[i]
@@ -103,7 +103,7 @@ def _has_layout(desc: JobDesc, nodes: list[Node]) -> bool:
 
 
 def oversized(model: Model, desc: JobDesc) -> str:
-    """The reason why a job waits for ever that asks for more than its partition has; "" if it does not."""
+    """Returns the waiting reason of a job that asks for more than its partition has, or "" for any other job."""
     nodes = model.partitions[desc.partition].nodes
     if desc.asked_cpus > sum(model.nodes[name].cpus for name in nodes):
         return "PartitionConfig"

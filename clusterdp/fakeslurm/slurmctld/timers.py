@@ -12,7 +12,7 @@ from clusterdp.fakeslurm.slurmctld.controller import Controller
 
 
 def check_limits(controller: Controller) -> None:
-    """Check limits and grace times, as slurmctld does every 30 s: so warnings come up to 30 s early, ends up to 30 s
+    """Checks limits and grace times. slurmctld does this every 30 s: warnings come up to 30 s early, ends up to 30 s
     late.
     """
     now = controller.clock()
@@ -47,7 +47,7 @@ def _warn(controller: Controller, job: JobRecord, left: float) -> None:
 
 
 def _check_steps(controller: Controller, job: JobRecord, now: float) -> None:
-    """Check the limits of steps (srun --time)."""
+    """Checks the limits of steps (srun --time)."""
     for step in job.steps:
         if not step.live or step.runs_in or not step.minutes or step.timed_out or step.id == BATCH:
             continue
@@ -67,7 +67,7 @@ def _check_steps(controller: Controller, job: JobRecord, now: float) -> None:
 
 
 def check_nodes(controller: Controller) -> None:
-    """Bring nodes back that were set DOWN and are well, and notice nodes that failed."""
+    """Brings back healthy nodes that were set DOWN, and marks failed nodes."""
     now = controller.clock()
     for node in controller.model.nodes.values():
         if node.fails_at is not None and node.fails_at <= now:
@@ -82,16 +82,16 @@ def check_nodes(controller: Controller) -> None:
 
 
 def forget(controller: Controller) -> None:
-    """Drop jobs that have been over for longer than MinJobAge: only sacct still shows them."""
+    """Deletes jobs that ended longer than MinJobAge ago. Only sacct still shows them."""
     oldest = controller.clock() - controller.settings.min_job_age_s
     for job in controller.model.jobs.over_before(oldest):
         controller.forget(job)
 
 
 def advance(controller: Controller, seconds: float) -> None:
-    """Move the cluster's clock forward. Everything that falls due on the way happens at its moment: limits, warnings,
-    ends of grace times, begin times, delays, failed nodes. Processes get no time meanwhile: to see a job answer a
-    warning, advance as far as the warning, wait for what the job does, then go on. KillWait passes in real seconds.
+    """Moves the cluster's clock forward. Limits, warnings, ends of grace times, begin times, delays and failed nodes on
+    the way happen at their moments. Processes get no real time: to see how a job reacts to a warning, advance to the
+    warning, wait for the reaction, then advance again. KillWait passes in real seconds.
     """
     goal = controller.clock() + controller.settings.lasting(seconds)
     while due := min(_moments(controller), default=None):
@@ -112,7 +112,7 @@ def _advance_to(controller: Controller, moment: float) -> None:
 
 
 def _moments(controller: Controller) -> Iterator[float]:
-    """All moments ahead at which something is due."""
+    """Yields all future moments at which an event is due."""
     now = controller.clock()
     for job in controller.model.live_jobs():
         yield from (moment for moment in _of(controller, job) if moment > now)

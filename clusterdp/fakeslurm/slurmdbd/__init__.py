@@ -1,5 +1,5 @@
-"""Accounting: what is known of jobs after they are gone. It runs in the controller's process.
+"""Accounting, which keeps jobs after the controller has deleted them. It runs in the controller's process.
 
-accounting   a row for each attempt of a job, which sacct prints
+accounting   one row for each attempt of a job, which sacct prints
 history      history.jsonl: the events, for people and tests
 """

@@ -1,4 +1,4 @@
-"""The rows of sacct: one for each attempt of a job, with its steps, some seconds behind the controller."""
+"""The rows of sacct: one for each attempt of a job, with its steps. Rows are some seconds behind the controller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clusterdp.fakeslurm.core.model import BATCH, WAITING, JobRecord, Model, Ste
 from clusterdp.fakeslurm.core.task_usage import Usage
 from clusterdp.slurm.state import JobState
 
-# Jobs that were ended from outside have the exit code 0:0, whatever their processes returned.
+# A job that was ended from outside has the exit code 0:0, even if its processes returned another one.
 BLAMELESS = frozenset("CANCELLED TIMEOUT NODE_FAIL PREEMPTED REQUEUED PENDING RUNNING RESIZING".split())
 
 
@@ -28,7 +28,7 @@ class AccountingStep:
     end: float | None
     cancelled_by: int | None
     batch: bool
-    usage: Usage | None = None  # once it has ended
+    usage: Usage | None = None  # set when the step has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class AccountingJob:
     """A row: one attempt of a job."""
 
     job: int
-    created: int  # its place among the rows
+    created: int  # its position among the rows
     id_text: str
     array_id: int | None
     index: int | None
@@ -66,7 +66,7 @@ class AccountingJob:
     restarts: int
     cancelled_by: int | None
     steps: tuple[AccountingStep, ...] = ()
-    het_id: int | None = None  # of a component: the id of the whole job
+    het_id: int | None = None  # for a component: id of the whole job
     het_offset: int = 0
 
 
@@ -75,15 +75,14 @@ class Accounting:
     rows: dict[str, AccountingJob] = field(default_factory=dict)  # by attempt
     _coming: deque[tuple[float, str, AccountingJob]] = field(default_factory=deque)
     _numbers: dict[str, int] = field(default_factory=dict)
-    _attempts: dict[int, dict[str, None]] = field(
-        default_factory=dict
-    )  # by id of a job, array or heterogeneous job: its attempts
-    _first: dict[int, int] = field(default_factory=dict)  # by array: its place among the rows
+    # attempts by the id of their job, array or heterogeneous job
+    _attempts: dict[int, dict[str, None]] = field(default_factory=dict)
+    _first: dict[int, int] = field(default_factory=dict)  # by array: its position among the rows
 
     def note(
         self, model: Model, job: JobRecord, due: float, word: str | None = None
     ) -> tuple[str, AccountingJob] | None:
-        """Enter the job as it is now, visible from `due` on. `word` is the state if it differs from the job's."""
+        """Enters the job as it is now, visible from `due` on. `word`: the state, if not the job's state."""
         if not job.accounted and word is None:
             return None
         if word is None and job.completing and job.state in WAITING:
@@ -95,7 +94,7 @@ class Accounting:
         return key, row
 
     def note_part(self, model: Model, job: JobRecord, due: float) -> tuple[str, AccountingJob] | None:
-        """Enter what became of the steps of a job's last part: what it was before it lost a node."""
+        """Enters the present states of steps into the row of a job's previous part, which ended when it lost a node."""
         if not job.resizes or model.settings.release.steps_resize:
             return None
         key = f"{job.id}.{job.submit_time}.{job.resizes - 1}"
@@ -115,7 +114,7 @@ class Accounting:
         self._enter(key, row)
 
     def _expect(self, due: float, key: str, row: AccountingJob) -> None:
-        """Rows come in the order of their times, those of an attempt in the order of its changes."""
+        """Queues a row. Rows are sorted by time; rows of one attempt keep the order of its changes."""
         if self._coming and due < self._coming[-1][0]:
             due = max([due, *(time for time, other, _ in self._coming if other == key)])
             insort(self._coming, (due, key, row), key=lambda each: each[0])
@@ -136,7 +135,7 @@ class Accounting:
             self._first[row.array_id] = min(row.created, self._first.get(row.array_id, row.created))
 
     def listed(self, now: float, numbers: Iterable[int] | None = None) -> list[AccountingJob]:
-        """All attempts in sacct's order, or those of the jobs, arrays and heterogeneous jobs with these ids."""
+        """Returns attempts in sacct's order: all, or those of the jobs, arrays and heterogeneous jobs `numbers`."""
         self.settle(now)
         rows: Iterable[AccountingJob] = self.rows.values()
         if numbers is not None:
@@ -221,7 +220,7 @@ def job_cpus(job: JobRecord) -> int:
 
 
 def asked_memory(job: JobRecord, node_memory: int) -> int:
-    """The requested memory in MB."""
+    """Returns the requested memory in MB."""
     desc = job.desc
     if desc.mem_per_cpu is not None:
         return desc.mem_per_cpu * desc.asked_cpus
@@ -231,7 +230,7 @@ def asked_memory(job: JobRecord, node_memory: int) -> int:
 
 
 def size(megabytes: int) -> str:
-    """62.50G, 16000M: in the largest unit, for multiples of half a GB."""
+    """Writes 62.50G or 16000M. Multiples of 512 MB from 1 GB on are in G or T."""
     if megabytes % 512 or megabytes < 1024:
         return f"{megabytes}M"
     number, unit = (megabytes / 1024, "G") if megabytes < 1024**2 else (megabytes / 1024**2, "T")

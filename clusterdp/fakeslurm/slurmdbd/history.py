@@ -1,7 +1,7 @@
-"""history.jsonl: the events of a cluster, one line each, for people and tests to read.
+"""history.jsonl: the events of a cluster, one line each, for people and tests.
 
-Each line has a time (of the cluster's clock, in seconds since 1970) and an event: `state` for a change of a job's
-state, or the name of the FakeCluster method that broke something on purpose.
+Each line has a time (on the cluster's clock, in seconds since 1970) and an event: `state` for a change of a job's
+state, or the name of the FakeCluster method that caused a fault on purpose.
 """
 
 from __future__ import annotations
@@ -18,21 +18,20 @@ from clusterdp.slurm.hostlist import compress
 
 
 class HistoryFile:
-    """Appends to the file; the daemon has one."""
+    """Appends events to the file. The daemon has one HistoryFile."""
 
     def __init__(self, path: Path, model: Model, clock: Any):
         self._file = AppendFile(path)
         self._clock = clock
-        self._written_states = {
-            job.id: _state(job) for job in model.jobs.values()
-        }  # as written before the daemon was killed
+        # the states that the previous daemon wrote
+        self._written_states = {job.id: _state(job) for job in model.jobs.values()}
 
     def write(self, event: str, **about: object) -> None:
         line = {"time": round(self._clock(), 3), "event": event, **about}
         self._file.write(json.dumps(line))
 
     def job(self, job: JobRecord) -> None:
-        """Write the state of a job if it has changed."""
+        """Writes the state of a job if it has changed."""
         state = _state(job)
         if self._written_states.get(job.id) == state:
             return
@@ -57,7 +56,7 @@ def _state(job: JobRecord) -> tuple[str, int]:
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The events so far, without a last line that is only half written."""
+    """Yields all events, without an incomplete last line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -76,15 +75,15 @@ class AppendFile:
         self.size = os.fstat(self._file).st_size
         self._waiting = bytearray()
         self._complained = False
-        if self.size and os.pread(self._file, 1, self.size - 1) != b"\n":  # torn: its writer was killed
+        if self.size and os.pread(self._file, 1, self.size - 1) != b"\n":  # incomplete: its writer was killed
             self._waiting += b"\n"
 
     def write(self, line: str) -> None:
-        """Add a line, which `flush` writes to the page cache: a kill -9 does not lose it, a power cut may."""
+        """Adds a line, which `flush` writes to the page cache. A kill -9 does not lose it, a power failure may."""
         self._waiting += line.encode("utf-8", "surrogateescape") + b"\n"
 
     def flush(self) -> bool:
-        """Write what waits; False if not all of it could be written. The rest is written by the next flush."""
+        """Writes all waiting lines. Returns False if some could not be written. The next flush writes the rest."""
         try:
             while self._waiting:
                 written = os.write(self._file, self._waiting)

@@ -1,4 +1,4 @@
-"""The connection of a slurmstepd to slurmctld, which may be killed and come back as another process."""
+"""The connection of a slurmstepd to slurmctld, which may be killed and restarted as another process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clusterdp.fakeslurm.core.step_plan import StepPlan
 from clusterdp.fakeslurm.slurmstepd.event_loop import EventLoop
 from clusterdp.fakeslurm.slurmstepd.output_files import CHUNK
 
-PATIENCE_S = 2.0  # how long to wait for a daemon before one is started
+PATIENCE_S = 2.0  # wait for a daemon before starting one
 
 
 class ControllerConnection:
@@ -24,7 +24,7 @@ class ControllerConnection:
         self._connection: socket.socket | None = connection
         self._frames = wire.Frames()
         self._lost_at = 0.0
-        self._starter = 0  # the pid of the process that starts a daemon, or waits until another one has started it
+        self._starter = 0  # pid of the process that starts a daemon, or waits while another process starts it
         self._answer: orders.Received | None = None
         self.obey: Callable[[orders.Order], None]
         self.on_cluster_down: Callable[[], None]
@@ -48,7 +48,7 @@ class ControllerConnection:
             self._lost()
 
     def report(self, report: reports.Report, turn: Callable[[], None]) -> orders.Received:
-        """Send a report that must not be lost: it is sent again to a new daemon. Returns the daemon's answer."""
+        """Sends a report that must not be lost, again to each new daemon. Returns the daemon's answer."""
         self._answer, told = None, self._connection
         self.tell(report)
         while self._answer is None:
@@ -79,7 +79,7 @@ class ControllerConnection:
                 self.tell(reports.Acknowledged(ack))
 
     def _lost(self) -> None:
-        """The daemon was killed. The tasks go on; look for the next daemon."""
+        """Looks for the next daemon, because this one was killed. The tasks continue."""
         if self._connection:
             self._loop.unwatch(self._connection.fileno())
             self._connection.close()
@@ -108,12 +108,12 @@ class ControllerConnection:
 
 
 def is_daemon(pid: int, folder: str) -> bool:
-    """Whether this process is a daemon of that cluster, or a slurmstepd, which is forked from one."""
+    """Whether this process is a daemon of that cluster, or a slurmstepd, which has the daemon's command line."""
     return procfs.command(pid)[-3:-1] == [os.fsencode(DAEMON_PROGRAM), os.fsencode(folder)]
 
 
 def start_daemon_process(folder: str) -> int:
-    """Start the daemon of that cluster again. If a second one is started meanwhile, that one ends by itself."""
+    """Starts the daemon of that cluster again. If two are started, the second one ends by itself."""
     pid = os.fork()
     if pid == 0:
         words = [sys.executable, "-S", "-E", "-s", DAEMON_PROGRAM, folder]

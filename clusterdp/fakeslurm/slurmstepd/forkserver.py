@@ -1,10 +1,10 @@
 """The fork server: a small process that forks a slurmstepd for each step.
 
-A fork costs as much as the forking process is large, and the daemon grows with its history. So the fork server is
-forked from the daemon before the daemon has loaded anything.
+The cost of a fork grows with the size of the forking process, and the daemon grows with its history. Therefore the
+daemon forks the fork server before it loads anything.
 
 The daemon asks for a slurmstepd by sending its plan and its connections. A new slurmstepd waits until the daemon has
-written its pid to the journal: if the daemon is killed before that, the step has not begun, and nothing runs twice.
+written its pid to the journal. If the daemon is killed before that, the step has not begun, and no step runs twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from clusterdp.fakeslurm.slurmstepd.controller_connection import is_daemon
 from clusterdp.fakeslurm.slurmstepd.stepd import Stepd
 
 GO = b"!"
-HANDED = 32  # the most descriptors that come with one message
+HANDED = 32  # maximum number of descriptors in one message
 
 
 class ForkServer:
@@ -52,12 +52,12 @@ class ForkServer:
         self._dead = False
 
     def fork_stepd(self, plan: StepPlan, daemon: socket.socket, srun: socket.socket | None) -> None:
-        """Ask for the slurmstepd of a step; raises OSError if the fork server is dead."""
+        """Asks for the slurmstepd of a step. Raises OSError if the fork server is dead."""
         ends = [daemon.fileno()] + ([srun.fileno()] if srun else [])
         message = memoryview(wire.frame("J", json.dumps(plan, default=vars).encode()))
         handed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", ends))]
         while message:
-            self._listen()  # the server reads no plans while nobody reads its answers
+            self._listen()  # unread answers would keep the server from reading plans
             try:
                 sent = self.line.sendmsg([message], handed)
                 message, handed = message[sent:], []
@@ -77,14 +77,14 @@ class ForkServer:
         self._forked += [json.loads(payload) for _, payload in self._frames.feed(data)]
 
     def forked(self) -> list[dict[str, Any]] | None:
-        """The slurmstepds that were forked since the last call; None if the fork server itself is dead."""
+        """Returns the slurmstepds forked since the last call, or None if the fork server is dead."""
         self._listen()
         forked, self._forked = self._forked, []
         return None if self._dead and not forked else forked
 
 
 class _ForkServerProcess:
-    """The fork server's own side: one thread, one loop, and as little memory as possible."""
+    """The fork server's process: one thread, one loop, and as little memory as possible."""
 
     def __init__(self, line: socket.socket, folder: str):
         self._line, self._folder = line, folder
@@ -92,11 +92,11 @@ class _ForkServerProcess:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         gc.collect()
-        gc.disable()  # nothing here is garbage; a collection would copy every page into each child
+        gc.disable()  # there is no garbage; a collection would copy every page into each child
         processes.adopt_orphans()
         self._wakeup = processes.wakeup()
         self._frames = wire.Frames()
-        self._handed: list[int] = []  # descriptors whose plans are still to come
+        self._handed: list[int] = []  # descriptors whose plans have not arrived yet
         self._mine: set[int] = set()
 
     def run(self) -> None:
@@ -111,7 +111,7 @@ class _ForkServerProcess:
                 self._read_requests()
 
     def _reap(self) -> None:
-        """Each orphan that ends may leave orphans of its own."""
+        """Ends orphans after each ended child, which may have left some."""
         ended = {pid for pid, _, _ in processes.ended(self._wakeup)}
         self._mine -= ended
         if ended:
@@ -130,7 +130,7 @@ class _ForkServerProcess:
                 numbers = array("i")
                 numbers.frombytes(content[: len(content) - len(content) % numbers.itemsize])
                 for number in numbers:
-                    os.set_inheritable(number, False)  # a program that has it keeps a dead slurmstepd connected
+                    os.set_inheritable(number, False)  # a program with it would keep a dead slurmstepd connected
                 self._handed += numbers
         for _, payload in self._frames.feed(data):
             self._fork_stepd(plan_from(json.loads(payload)))
@@ -154,10 +154,10 @@ class _ForkServerProcess:
         try:
             self._line.sendall(wire.frame("J", json.dumps(forked).encode()))
         except OSError:
-            os._exit(0)  # the daemon is dead; the steps go on without the fork server
+            os._exit(0)  # the daemon is dead; steps continue without the fork server
 
     def _run_stepd(self, plan: StepPlan, daemon: socket.socket, srun: socket.socket | None = None) -> None:
-        """In the child: close what belongs to the fork server, wait for the daemon's word, and run the step."""
+        """Runs in the child: closes the fork server's descriptors, waits for GO, and runs the step."""
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -168,8 +168,8 @@ class _ForkServerProcess:
 
 
 def end_orphans(mine: Collection[int], folder: str) -> None:
-    """Kill what a dead slurmstepd left behind, which came to this process. A daemon that was started from there is
-    spared, and so is a slurmstepd that is not yet known.
+    """Kills processes of a dead slurmstepd, which this process has adopted. Spares a daemon that such a process
+    started, and slurmstepds that are not yet known.
     """
     for child in processes.children(os.getpid()):
         if child not in mine and not is_daemon(child, folder):

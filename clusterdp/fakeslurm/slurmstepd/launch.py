@@ -1,4 +1,4 @@
-"""Starts one task: forks, makes a session, sets streams and environment, and executes the program."""
+"""Starts one task: forks, makes a session, sets streams and environment, executes the program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOT_EXECUTED = 2  # the exit code of a task whose program could not be started
 
 
 def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) -> int:
-    """Start the task; returns its pid. The task leads a session of its own."""
+    """Starts the task in its own session. Returns its pid."""
     component = plan.component_of(task)
     argv = task.argv or component.argv
     if plan.node_local or plan.file_traps:
@@ -44,14 +44,14 @@ def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) 
         if plan.file_traps:
             file_traps.install(plan.file_traps, task.rank, task.node)
         _exec(argv, environ, name(plan))
-    except BaseException as error:  # nothing may run on in this copy of slurmstepd
+    except BaseException as error:  # this copy of slurmstepd must end here
         os.write(2, f"{name(plan)} error: {error}\n".encode())
     finally:
         os._exit(NOT_EXECUTED)
 
 
 def _check_tmpdir(environ: dict[str, str], me: str) -> None:
-    """Make sure that TMPDIR names a folder. Slurm does so for the first task of a node only."""
+    """Makes sure that TMPDIR names a folder. Slurm does this only for the first task of a node."""
     folder = environ.setdefault("TMPDIR", "/tmp")
     trouble = ""
     try:
@@ -70,12 +70,12 @@ def _check_tmpdir(environ: dict[str, str], me: str) -> None:
 
 
 def _exec(argv: tuple[str, ...], environ: dict[str, str], me: str) -> None:
-    """Execute the program. Its argv[0] is the path where it was found: `bash` calls itself /usr/bin/bash."""
+    """Executes the program. Its argv[0] is the path where it was found, like /usr/bin/bash for `bash`."""
     program = argv[0]
     if program.startswith("."):
         program = os.path.join(os.getcwd(), program)
     elif not program.startswith("/"):
-        program = _search(program, environ.get("PATH", "")) or program  # else one in the folder where tasks start
+        program = _search(program, environ.get("PATH", "")) or program  # else a file in the working directory
     try:
         os.execve(program, (program, *argv[1:]), environ)
     except OSError as error:
@@ -106,5 +106,5 @@ def _default_signals() -> None:
         try:
             signal.signal(number, signal.SIG_DFL)
         except (OSError, ValueError):
-            pass  # KILL, STOP, and those that libc keeps for itself
+            pass  # KILL, STOP, and signals that libc reserves
     signal.pthread_sigmask(signal.SIG_SETMASK, [])

@@ -1,7 +1,7 @@
-"""Keeps a step within the memory of its job. cgroups would do that; here the process looks at its tasks from time to
+"""Keeps a step within the memory of its job. Real Slurm uses cgroups. Here slurmstepd checks its tasks from time to
 time.
 
-It is off unless the settings say enforce_memory, because the recorded Slurm limits no memory. The behaviour then
+The limit is off unless SlurmConf.enforce_memory is set, because the recorded Slurm does not limit memory. The behaviour
 follows Slurm's documentation and is not recorded."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from clusterdp.fakeslurm.core import processes
 from clusterdp.fakeslurm.core.step_plan import StepPlan, TaskPlan
 
 LOOK_S = 0.2
-OUT_OF_MEMORY = 125  # the "signal" by which such a task ends, shown by Slurm as 0:125
+OUT_OF_MEMORY = 125  # the "signal" that ends such a task; Slurm shows 0:125
 
 
 class MemoryLimit:
@@ -24,7 +24,7 @@ class MemoryLimit:
         return bool(self._limits)
 
     def excess(self, tasks: Mapping[int, TaskPlan]) -> list[int]:
-        """The pids of the tasks on nodes where all tasks together use more than the job may."""
+        """Returns the pids of all tasks on nodes where the tasks together use more memory than the job may use."""
         on_node: dict[str, list[int]] = {}
         for pid, task in tasks.items():
             on_node.setdefault(task.node, []).append(pid)

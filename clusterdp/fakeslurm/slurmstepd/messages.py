@@ -19,7 +19,7 @@ class StepMessages:
         self._said_aborted = self._said_cancelled = self._said_forced = self._said_oom = False
 
     def say(self, text: str) -> None:
-        """Print a line on srun's stderr. For a batch script, what slurmstepd says goes into the job's output."""
+        """Prints a line on srun's stderr. For a batch script, slurmstepd's lines go into the job's output."""
         if not self._plan.batch:
             self._srun.print(text)
         elif not text.startswith("srun:"):
@@ -30,7 +30,7 @@ class StepMessages:
                 pass
 
     def cancelled(self, why: str | None, number: int, details: str = "") -> None:
-        """Say once that the step or job is cancelled, with the reason, or by this signal; with None, say nothing."""
+        """Prints once that the step or job is cancelled, with the reason or this signal. None: prints nothing."""
         if self._said_cancelled or why is None:
             return
         self._said_cancelled = True
@@ -59,7 +59,7 @@ class StepMessages:
             self.say(f"srun: Job step aborted: Waiting up to {seconds} seconds for job step to finish.")
 
     def ended(self, ended: list[tuple[TaskPlan, int]]) -> None:
-        """Report the tasks that failed. Tasks of one node that ended in the same way share a line."""
+        """Prints the tasks that failed. Tasks of one node that ended in the same way share a line."""
         groups: dict[tuple[int, int, str, int], list[int]] = {}
         for task, status in ended:
             if status:
@@ -83,7 +83,7 @@ class StepMessages:
             self.say(f"srun: Force Terminated StepId={self._plan.full_name}")
 
     def conditions(self, statuses: dict[int, int]) -> None:
-        """Print the state of each task. `statuses` has the tasks that ended, by rank."""
+        """Prints the state of each task. `statuses`: the wait statuses of ended tasks, by rank."""
         kinds: dict[str, list[int]] = {}
         for task in self._plan.tasks:
             condition = "running"
@@ -95,7 +95,7 @@ class StepMessages:
 
 
 def name(plan: StepPlan) -> str:
-    """How slurmstepd begins its lines."""
+    """Returns the prefix of slurmstepd's lines."""
     if not plan.release.stepd_says_time:
         return "slurmstepd:"
     now = time.time()

@@ -1,4 +1,4 @@
-"""The targets of the tasks' output: srun, labelled and line by line, or files."""
+"""The targets of the tasks' output: srun (labelled, line by line) or files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from clusterdp.fakeslurm.core.step_plan import StepPlan, StreamTarget, TaskPlan
 
-CHUNK = 1 << 18  # bytes to read at once
-LONGEST_LINE = 1 << 16  # longer lines go out in pieces
-# Compiled here, once: each slurmstepd is a fresh copy of a process that has not used them yet.
+CHUNK = 1 << 18  # bytes per read
+LONGEST_LINE = 1 << 16  # bytes; longer lines are sent in pieces
+# Compiled at import, once: each slurmstepd is a fresh copy of a process that has not used them yet.
 FIELD = re.compile(r"%(\d*)([a-zA-Z%])")
 LETTER = re.compile(r"(?<!%)%\d*([a-zA-Z])")
 
@@ -20,7 +20,7 @@ class OpenFailed(Exception):
 
 
 class OutputFiles:
-    """The output files of a step; each is opened once."""
+    """The output files of a step. Each file is opened once."""
 
     def __init__(self, plan: StepPlan):
         self._plan = plan
@@ -28,7 +28,7 @@ class OutputFiles:
         self._closed = False
 
     def descriptor(self, target: StreamTarget, task: TaskPlan) -> int:
-        """The descriptor of this task's file; raises OpenFailed. The caller does not close it."""
+        """Returns the descriptor of this task's file, which the caller must not close. Raises OpenFailed."""
         if target.kind == "null" or (target.kind == "one" and target.rank != task.rank):
             return self._cached(os.devnull, os.O_RDWR)
         path = self._path(target, task)
@@ -45,7 +45,7 @@ class OutputFiles:
             raise OpenFailed(path) from error
 
     def _path(self, target: StreamTarget, task: TaskPlan) -> str:
-        # In a step over several components Slurm counts one too many in %t for each component before the task's.
+        # In a step over several components, Slurm adds 1 to %t for each component before the task's component.
         component = self._plan.component_of(task)
         values = {**component.patterns, "t": task.rank + task.component, "n": task.node_index}
         if self._plan.release.node_in_file_names:
@@ -53,7 +53,7 @@ class OutputFiles:
         return os.path.join(component.folder, expand(target.pattern, values))
 
     def _cached(self, path: str, flags: int) -> int:
-        if self._closed:  # to open the file again might truncate it
+        if self._closed:  # a second open might truncate the file
             raise OpenFailed(path)
         if path not in self._open:
             try:
@@ -76,24 +76,24 @@ class OutputFiles:
 
 
 def goes_straight(target: StreamTarget) -> bool:
-    """Whether the task itself writes to the file, so that slurmstepd need not pass the output on."""
+    """Whether the task itself writes to the file. slurmstepd then does not pass on the output."""
     return target.kind == "null" or (target.kind == "file" and bool(separates(target.pattern)))
 
 
 class LineBuffer:
-    """Turns what a task writes into whole lines, with its rank in front if that is asked for."""
+    """Collects a task's output into complete lines, with the rank in front if --label asks for it."""
 
     def __init__(self, label: bytes, unbuffered: bool):
         self._label, self._unbuffered = label, unbuffered
         self._rest = b""
 
     def take(self, data: bytes) -> bytes:
-        """Add data; returns what can be written now."""
+        """Adds data. Returns the bytes that can be written now."""
         if self._unbuffered and not self._label:
             return data
         data = self._rest + data
         end = data.rfind(b"\n") + 1
-        if len(data) - end > LONGEST_LINE:  # a line without end
+        if len(data) - end > LONGEST_LINE:  # a line without an end
             end = len(data)
         self._rest = data[end:]
         return self._labelled(data[:end])
@@ -114,9 +114,9 @@ def label(rank: int, tasks: int) -> bytes:
 
 
 def expand(pattern: str, values: Mapping[str, object]) -> str:
-    """The name with `values` by letter. Unknown letters stay; numbers are padded with zeros to a given width.
+    """Replaces %letters in a file name by `values`. Keeps unknown letters. Pads numbers with zeros to a given width.
 
-    A backslash anywhere in the last part of the name keeps Slurm from replacing anything, and is removed.
+    If the name has a backslash, Slurm removes the backslashes and replaces no letter.
     """
     if "\\" in pattern:
         return pattern.replace("\\", "")
@@ -134,7 +134,7 @@ def expand(pattern: str, values: Mapping[str, object]) -> str:
 
 
 def separates(pattern: str) -> str:
-    """ "task" or "node" if each task or node gets a file of its own, else ""."""
+    """Returns "task" or "node" if each task or node gets its own file, else ""."""
     letters = set(LETTER.findall(pattern.replace("%%", "")))
     if "\\" in pattern:
         return ""

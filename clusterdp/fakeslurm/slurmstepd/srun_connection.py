@@ -1,4 +1,4 @@
-"""The connection of a slurmstepd to the srun that started its step: lines to print; signals and stdin from it."""
+"""The connection of a slurmstepd to the srun that started its step: sends lines to print, gets signals and stdin."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from clusterdp.fakeslurm.core import wire
 from clusterdp.fakeslurm.slurmstepd.event_loop import EventLoop
 from clusterdp.fakeslurm.slurmstepd.output_files import CHUNK
 
-AT_ONCE = 64  # pieces in one call; systems take a few hundred at most
-FULL = 1 << 20  # bytes that wait for srun; beyond that no more is read from tasks
+AT_ONCE = 64  # pieces in one call; systems accept a few hundred at most
+FULL = 1 << 20  # bytes that wait for srun; with more, slurmstepd stops reading from tasks
 
 
 class SrunConnection:
-    """The connection; it does nothing if there is no srun, as for a batch script, or once srun is dead."""
+    """The connection. Does nothing if there is no srun (a batch script has none) or srun has died."""
 
     def __init__(self, loop: EventLoop, connection: socket.socket | None):
         self._loop, self._connection = loop, connection
         self._frames = wire.Frames()
-        self._out: deque[memoryview] = deque()  # not joined: output may amount to gigabytes
+        self._out: deque[memoryview] = deque()  # not joined, because output may be gigabytes
         self._waiting = 0  # bytes in _out
         self.on_signal: Callable[[int], None]
         self.on_stdin: Callable[[bytes], None]
@@ -50,7 +50,7 @@ class SrunConnection:
                     self._waiting += len(part)
 
     def print(self, text: str) -> None:
-        """Print a line on srun's stderr."""
+        """Prints a line on srun's stderr."""
         self.send("e", (text + "\n").encode("utf-8", "surrogateescape"))
 
     def flush(self) -> None:
@@ -78,7 +78,7 @@ class SrunConnection:
         assert self._connection
         try:
             data = self._connection.recv(CHUNK)
-        except BlockingIOError:  # the event was room to write
+        except BlockingIOError:  # the descriptor was only writable
             self.flush()
             return
         except OSError:

@@ -1,5 +1,5 @@
 """slurmstepd: the process of one step. It starts the tasks on all nodes of the step, passes on their output, signals
-them, and outlives a daemon that is killed. It also does most of srun's work; srun itself only prints.
+them, and survives a killed daemon. It also does most of srun's work, because srun itself only prints.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from clusterdp.fakeslurm.slurmstepd.output_files import OpenFailed
 from clusterdp.fakeslurm.slurmstepd.srun_connection import SrunConnection
 from clusterdp.fakeslurm.slurmstepd.task_io import TaskInput, TaskOutput
 
-CANNOT_OPEN = 53  # the "signal" by which a job ends whose output file cannot be opened
+CANNOT_OPEN = 53  # the "signal" that ends a job whose output file cannot be opened
 CONT, TERM, KILL = signal.SIGCONT, signal.SIGTERM, signal.SIGKILL
 
 
 class Stepd:
-    """Runs a step to its end, in `run`, on one thread."""
+    """Runs a step until its end (`run`), with one thread."""
 
     def __init__(self, plan: StepPlan, daemon: socket.socket, srun: socket.socket | None):
         self.plan = plan
@@ -43,14 +43,14 @@ class Stepd:
         self._report = StepMessages(plan, self._srun, self._outputs.files)
         self._memory = MemoryLimit(plan)
         self._starved: set[int] = set()  # pids of tasks that used too much memory
-        self._tasks: dict[int, TaskPlan] = {}  # the running ones, by pid
-        self._statuses: dict[int, int] = {}  # by rank
+        self._tasks: dict[int, TaskPlan] = {}  # running tasks, by pid
+        self._statuses: dict[int, int] = {}  # wait statuses, by rank
         self._used: dict[int, TaskUsage] = {}  # by rank
         self._sessions: set[int] = set()
-        self._dead_nodes: set[str] = set()  # nodes that failed, as long as slurmctld has not noticed
-        self._lost: set[int] = set()  # ranks of the tasks that died with them
-        self._srun_code = 0  # if the exit code of srun is not that of its tasks
-        self._killer: int | None = None  # the uid of the user that ended the step by force
+        self._dead_nodes: set[str] = set()  # failed nodes that slurmctld has not noticed yet
+        self._lost: set[int] = set()  # ranks of tasks that died with these nodes
+        self._srun_code = 0  # exit code of srun; 0: the exit code of its tasks
+        self._killer: int | None = None  # uid of the user who ended the step by force
         self._timed_out = self._outlives_srun = self._quits = False
         self._terminating = self._lost_srun = self._somebody_ended = False
         self._interrupted_at = 0.0
@@ -65,7 +65,7 @@ class Stepd:
         self._launch()
         if self._memory.needed:
             self._loop.after(LOOK_S, self._watch_memory)
-        # A background process of a task that keeps the output open keeps srun waiting.
+        # srun waits as long as a background process of a task keeps the output open.
         while self._tasks or self._lost or self._outputs.open:
             self._turn()
         self._finish()
@@ -139,10 +139,10 @@ class Stepd:
     # -- signals --
 
     def _below(self) -> list[int]:
-        """All processes of the step, children of children included."""
-        # A daemon that was started again from within the step is below this process as an orphan. If it was killed in
-        # its turn, so are its slurmstepds. They are not of this step. A task that was forked but has not yet executed
-        # its program looks like one of them.
+        """Returns all processes of the step, with all descendants."""
+        # A daemon that was restarted from this step is below this process as an orphan, and so are the slurmstepds of
+        # such a daemon that was killed. They are not part of this step. A task that was forked but has not executed its
+        # program yet looks like one of them.
         mine = set(self._tasks)
         return processes.descendants(os.getpid(), lambda pid: pid not in mine and is_daemon(pid, self.plan.cluster))
 
@@ -153,7 +153,7 @@ class Stepd:
                 processes.send_group(session, number)
 
     def _terminate(self, why: str | None, signals: Sequence[int], kill_after: float | None, details: str = "") -> None:
-        """Signal all processes, say so, and kill later what is left."""
+        """Signals all processes, prints why, and kills the remaining processes later."""
         self._terminating = True
         self._fail_lost_tasks()
         self._report.cancelled(why, TERM if TERM in signals else KILL, details)
@@ -168,23 +168,23 @@ class Stepd:
         self._terminating = True
         self._fail_lost_tasks()
         self._signal_all(KILL)
-        self._loop.after(2, self._outputs.abandon)  # for a process that escaped and still keeps the output open
+        self._loop.after(2, self._outputs.abandon)  # an escaped process may still keep the output open
 
     def _fail_lost_tasks(self) -> None:
-        """Report tasks as killed whose node failed: slurmctld has noticed it."""
+        """Marks tasks of failed nodes as killed, because slurmctld has noticed the failure."""
         for rank in self._lost:
             self._statuses[rank] = int(KILL)
         self._lost.clear()
 
     def _force(self) -> None:
-        """End the step as srun does: KILL at once."""
+        """Ends the step like srun does, with KILL and without delay."""
         self._report.aborted()
         self._killer = os.getuid()
         self._report.cancelled("", KILL)
         self._kill()
 
     def _waited_long_enough(self) -> None:
-        """`srun --wait`: kill the other tasks, without a warning."""
+        """Kills the other tasks without a warning (`srun --wait`)."""
         if self._tasks and not self._terminating:
             self._report.say(f"srun: First task exited {self.plan.wait_s:g}s ago")
             self._report.conditions(self._statuses)
@@ -202,7 +202,7 @@ class Stepd:
             if number == signal.SIGQUIT:
                 self._report.say("srun: Quit")
             self._report.say("srun: forcing job termination")
-            if self._terminating:  # the job ends anyway; the tasks get their time
+            if self._terminating:  # the job ends anyway; the tasks keep their time
                 self._report.aborted()
             else:
                 self._force()
@@ -222,7 +222,7 @@ class Stepd:
         self._report.conditions(self._statuses)
 
     def _srun_gone(self) -> None:
-        """srun was killed, so the step ends."""
+        """Ends the step because srun was killed."""
         if self._tasks and not self._terminating and not self._outlives_srun:
             self._lost_srun = True
             self._killer = os.getuid()
@@ -277,8 +277,8 @@ class Stepd:
     # -- the end --
 
     def _finish(self) -> None:
-        """Kill what the tasks left behind, report the end to srun and the daemon, and wait until the daemon has
-        received it.
+        """Kills the remaining processes of the tasks, reports the end to srun and the daemon, and waits until the
+        daemon has received the report.
         """
         statuses = [self._statuses.get(task.rank, 0) for task in self.plan.tasks]
         if not self.plan.batch:
@@ -308,7 +308,7 @@ class Stepd:
             self._turn(1)
 
     def _used_by_part(self) -> dict[int, Usage | None]:
-        """The usage of the tasks, by the job id of the component."""
+        """Returns the usage of the tasks, by the job id of their component."""
         ended = [task for task in self.plan.tasks if task.rank in self._used]
         return {
             component.job: Usage.over([(task, self._used[task.rank]) for task in ended if task.component == index])
@@ -316,8 +316,8 @@ class Stepd:
         }
 
     def _wait_for_leftovers(self, seconds: float) -> None:
-        """Wait for what a batch script left in the background: an srun whose step is ending may finish; then kill the
-        rest.
+        """Waits for background processes of a batch script, so that an srun whose step is ending can finish. Then kills
+        the rest.
         """
         deadline = time.monotonic() + seconds
         while self._below():

@@ -1,4 +1,4 @@
-"""Passes on what tasks write to srun or into files, and what srun reads to the tasks."""
+"""Passes on the output of tasks to srun or files, and srun's stdin to the tasks."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ class TaskOutput:
     def __init__(self, loop: EventLoop, plan: StepPlan, srun: SrunConnection):
         self._loop, self._plan, self._srun = loop, plan, srun
         self.files = OutputFiles(plan)
-        self._pipes: dict[
-            int, tuple[LineBuffer, str, int | None]
-        ] = {}  # by the end to read: its lines, the stream, the file
+        # by reading end: its lines, the stream, the file
+        self._pipes: dict[int, tuple[LineBuffer, str, int | None]] = {}
         self._held = False
 
     @property
     def open(self) -> bool:
-        """Whether anybody can still write."""
+        """Whether any process can still write."""
         return bool(self._pipes)
 
     def give(self, task: TaskPlan) -> tuple[int, int, list[int]]:
-        """stdout and stderr for a new task, and the descriptors to close when it has them; raises OpenFailed."""
+        """Returns stdout and stderr for a new task, and the descriptors to close after its start. Raises OpenFailed."""
         component = self._plan.component_of(task)
         stdout, own = self._end(component.stdout, task, "o")
         if component.stderr is None and not own:
@@ -40,7 +39,7 @@ class TaskOutput:
         return stdout, stderr, [end for end, mine in ((stdout, own), (stderr, own_too)) if mine]
 
     def _end(self, target: StreamTarget, task: TaskPlan, stream: str) -> tuple[int, bool]:
-        """A descriptor for the task; and whether it is the end of a pipe, so that its bytes must be passed on."""
+        """Returns a descriptor for the task, and whether it is a pipe, whose bytes slurmstepd must pass on."""
         if (
             (goes_straight(target) and not (self._plan.label and target.kind == "file"))
             or self._plan.batch
@@ -62,7 +61,7 @@ class TaskOutput:
         self._read(reader)
 
     def _read(self, reader: int) -> bool:
-        """Read once; True if there may be more."""
+        """Reads once. Returns whether there may be more to read."""
         try:
             data = os.read(reader, CHUNK)
         except BlockingIOError:
@@ -83,13 +82,13 @@ class TaskOutput:
         os.close(reader)
 
     def catch_up(self) -> None:
-        """Read what is there, so that what a task wrote comes before the report of its end."""
+        """Reads all available output, so that a task's output comes before the report of its end."""
         for reader in list(self._pipes):
             while not self._srun.full and self._read(reader):
                 pass
 
     def keep_pace(self) -> None:
-        """Stop reading from the tasks while srun does not keep up, and go on when it does."""
+        """Stops reading from the tasks while srun is too slow. Continues when srun has caught up."""
         if self._srun.full != self._held:
             self._held = self._srun.full
             for reader in self._pipes:
@@ -99,7 +98,7 @@ class TaskOutput:
                     self._loop.watch(reader, partial(self._ready, reader))
 
     def abandon(self) -> None:
-        """Stop reading from processes that still keep an end open."""
+        """Stops reading from processes that still have a pipe open."""
         for reader in list(self._pipes):
             lines, stream, _ = self._pipes[reader]
             self._srun.send(stream, lines.finish())
@@ -107,25 +106,25 @@ class TaskOutput:
 
 
 def _wide_pipe() -> tuple[int, int]:
-    """A pipe that holds as much as is read at once, where the system allows that: fewer reads are faster."""
+    """Returns a pipe with room for CHUNK bytes, if the system allows it, because fewer reads are faster."""
     reader, writer = os.pipe()
     if _SET_SIZE:
         try:
             fcntl.fcntl(writer, _SET_SIZE, CHUNK)
         except OSError:
-            pass  # this user has too many large pipes
+            pass  # the user has too many large pipes
     return reader, writer
 
 
 class TaskInput:
-    """stdin of the tasks. srun is asked for more when they have read what they got."""
+    """stdin of the tasks. Asks srun for more when the tasks have read everything."""
 
     def __init__(self, loop: EventLoop, plan: StepPlan, srun: SrunConnection, files: OutputFiles):
         self._loop, self._plan, self._srun, self._files = loop, plan, srun, files
-        self._pipes: dict[int, bytearray] = {}  # by the end to write: bytes that still have to go there
+        self._pipes: dict[int, bytearray] = {}  # by writing end: bytes that are not written yet
 
     def give(self, task: TaskPlan) -> tuple[int, list[int]]:
-        """stdin for a new task, and the descriptors to close when it has it; raises OpenFailed."""
+        """Returns stdin for a new task, and the descriptors to close after its start. Raises OpenFailed."""
         target = self._plan.component_of(task).stdin
         if target.kind == "file":
             file = self._files.input(target, task)
@@ -142,7 +141,7 @@ class TaskInput:
             self._srun.send("i")
 
     def feed(self, data: bytes) -> None:
-        """Write bytes from srun to all tasks. No bytes: the end of stdin."""
+        """Writes bytes from srun to all tasks. No bytes: the end of stdin."""
         for writer, waiting in list(self._pipes.items()):
             if not data:
                 self._close(writer)
