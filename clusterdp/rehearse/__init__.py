@@ -1,15 +1,15 @@
-"""Rehearsing a job: it runs here, short, on a fake cluster, undisturbed and under each drill, and must end the same.
+"""Rehearsing a job: short runs on a fake cluster, undisturbed and under each drill, which must all end the same.
 
-rehearsal    the whole of it: the undisturbed runs, then the drills
-shortening   what of the config is other
-run_process  a run in a process of its own
-one_run      what runs in there
-experiments  runs from the files that a run resumed from, to find out what of them is read
-run_spec     what the two tell each other
-clusters/    where a run is made
-observe/     what it does, seen from outside
-drills/      what is done to it, and the proof that it was done
-state/       what it has left at its end, and how two such states differ
-judge/       the verdict, and what is wrong with a job that has failed
-show/        what the user sees
+rehearsal    the undisturbed runs, then the drills
+shortening   the config changes that make a rehearsal short and private
+run_process  starts a run in a process of its own, and reads its progress
+one_run      the main program of that process
+experiments  runs from the files that a run resumed from, to find out which parts of them are read
+run_spec     the order and the outcome of a run, which the two processes exchange
+clusters/    the clusters on which runs are made
+observe/     the behaviour of a run, seen from outside
+drills/      the faults, and the proof that each happened
+state/       the end states of runs, and their differences
+judge/       the verdict, and the diagnosis of a job that has failed
+show/        the output for the user
 """

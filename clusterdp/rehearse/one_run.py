@@ -1,7 +1,7 @@
 """A run of a rehearsal, in a process of its own: `python -m clusterdp.rehearse.one_run`, with a RunSpec on stdin.
 
-Each line on stdout is a JSON object: where the run is, and at last a RunResult. The fake cluster goes down with this
-process, however that ends.
+Each line on stdout is a JSON object: the progress of the run, and last its RunResult. The fake cluster ends with this
+process, however the process ends.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from clusterdp.rundir import RunDir
 PACE = Pace(poll_s=0.2, ask_s=1, late_s=0.2, settle_s=2, close_s=5)
 CUT_SHORT = "cut-short"
 TOO_LONG, STUCK = "too-long", "stuck"
-MOST_STUCK = 4  # attempts in a row that end before a first step: the limits of restarts may be lifted
+MOST_STUCK = 4  # attempts in a row that end before a first step: a job may restart without limit
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the job ends, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves the cluster's context, which ends the job
     told = sys.stdout
     spec = RunSpec.from_json(json.loads(sys.stdin.read()))
 
@@ -76,7 +76,7 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
         dice = random.Random(f"{spec.seed}.{spec.name}")
         watches = config.restart.hang_after_s is not None
         live = LiveRun(folder, counter=spec.facts.counter, here=cluster.ranks_are_here)
-        # All files of an undisturbed run: which of them are checkpoints is learned from it.
+        # An undisturbed run watches all files, because its events show which files are checkpoints.
         watch = FileWatch(live, partial(is_state, folder, spec.facts.saves) if spec.drill else lambda path: True)
         versions = FileVersions(live, folder_of_versions(folder.path))
         if cluster.file_events:
@@ -88,7 +88,7 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
             if result.inapplicable or result.missed:
                 return replace(result, folder=spec.folder, took_s=time.monotonic() - began)
         ended = _to_the_end(spec, scene, began)
-        files = watch.uses()  # while the nodes still have their own /tmp
+        files = watch.uses()  # inside the context, in which the nodes still have their own /tmp
     versions.close()
     hits = tuple(scene.hits)
     events = cluster.file_events.events if cluster.file_events else []
@@ -107,7 +107,7 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
 
 def _cluster(spec: RunSpec, config: Config, ranks_per_node: int) -> DrillCluster:
     if spec.cluster == "local":
-        above = str(Path(spec.folder).parent)  # with the run whose snapshot is taken over
+        above = str(Path(spec.folder).parent)  # contains the run whose snapshot is used again, too
         shared = shared_folders(spec.values, above, spec.submit_dir)
         shape = shape_for(config, ranks_per_node, spare=1, grace_s=spec.grace_s)
         return LocalCluster(shape=shape, shared=shared, fills_disk=spec.drill == "disk-full")

@@ -1,7 +1,7 @@
-"""Rehearsal: a job, made short, runs undisturbed, once more, and then under each drill, which gives a Verdict each.
+"""Rehearsal: runs a shortened job undisturbed, once more, and then under each drill, with a Verdict for each drill.
 
-undisturbed   tells how many steps there are, how long they take, and what the job leaves at its end
-again         tells whether two such runs end in the same bits, or how far they are apart
+undisturbed   shows how many steps there are, how long they take, and which end state the job leaves
+again         shows whether two such runs end in the same bits, or how far they are apart
 each drill    a run of its own, on a fake cluster of its own
 """
 
@@ -54,15 +54,15 @@ from clusterdp.rehearse.state import best_models, candidates, check_patterns, co
 from clusterdp.rundir import RunDir
 from clusterdp.wording import counted, some_of
 
-STEPS_S = 15.0  # of steps, of a job that would take longer
-LIMIT_S = 600.0  # of the first run: a command that is not made short
-TRIES = 3  # of a drill whose fault did not land
-NOISE_RUNS = 5  # undisturbed ones at most, of a program that is not deterministic
+STEPS_S = 15.0  # seconds of steps after which the first run of a long job is cut short
+LIMIT_S = 600.0  # seconds for the first run, because its command may not be short
+TRIES = 3  # tries of a drill whose fault did not happen
+NOISE_RUNS = 5  # undisturbed runs at most, if the program is not deterministic
 UNDISTURBED, AGAIN = "undisturbed", "undisturbed-again"
 
 
 class Screen(Protocol):
-    """Called from several threads."""
+    """The display of a rehearsal. Its methods are called from several threads."""
 
     def begins(self, name: str, about: str) -> None: ...
     def is_at(self, name: str, step: int | None, doing: str) -> None: ...
@@ -71,10 +71,10 @@ class Screen(Protocol):
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """An undisturbed run. said: what it has shown."""
+    """An undisturbed run."""
 
     name: str
-    said: str
+    said: str  # the result, in words
     took_s: float
     folder: str
     attempts: tuple[AttemptRow, ...]
@@ -82,40 +82,38 @@ class Undisturbed:
 
 @dataclass
 class Rehearsal:
-    """folder: of all its runs. grace_s: of preemptions. ranks: of the job. runs: the two undisturbed ones. compared:
-    their end states were. overrides: of the config, in all runs. runs_s: how long each run took, those included whose
-    fault did not land."""
+    """A rehearsal of one job."""
 
     config: Config
-    folder: Path
+    folder: Path  # the folder of all its runs
     submit_dir: Path
     drills: Sequence[Drill]
     screen: Screen
-    grace_s: float
-    ranks: int
+    grace_s: float  # the grace time of preemptions
+    ranks: int  # the job's
     cluster: str = "local"
     seed: int = 0
     jobs: int = 1
     thorough: bool = False
     verdicts: list[Verdict] = field(default_factory=list)
     reference: Reference | None = None
-    runs: list[Undisturbed] = field(default_factory=list)
-    compared: bool = False
+    runs: list[Undisturbed] = field(default_factory=list)  # the two undisturbed runs
+    compared: bool = False  # whether their end states were compared
     processes: RunProcesses = field(default_factory=RunProcesses)
-    overrides: list[str] = field(default_factory=list)
-    runs_s: list[float] = field(default_factory=list)
+    overrides: list[str] = field(default_factory=list)  # overrides of the config in all runs
+    runs_s: list[float] = field(default_factory=list)  # how long each run took, with those whose fault did not happen
     _code_of: str = ""
     _noise: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> list[Verdict]:
-        """RunError or ConfigError where the job does not run undisturbed, or leaves nothing to compare."""
+        """Makes all runs. Raises RunError or ConfigError if the job fails undisturbed, or leaves nothing to compare."""
         try:
             reference = self.reference = self._undisturbed()
             if self._again(reference):
                 self._under_each_drill(reference)
         finally:
             for copies in [*self.folder.glob(f"*{VERSIONS}"), *self.folder.glob(f"*{START}")]:
-                shutil.rmtree(copies, ignore_errors=True)  # after Ctrl-C a run may still write there
+                shutil.rmtree(copies, ignore_errors=True)  # a run may still write there after Ctrl-C
         return self.verdicts
 
     def _under_each_drill(self, reference: Reference) -> None:
@@ -168,8 +166,8 @@ class Rehearsal:
         return Reference(run.path, facts, state, patterns, began=began, text=self._text(run))
 
     def _again(self, reference: Reference) -> bool:
-        """Compares a second undisturbed run with the first, and notes how far they are apart. False if the second went
-        on from what the first has left: then each drill would, too, and none of them would show anything."""
+        """Compares a second undisturbed run with the first, and notes how far they are apart. Returns False if the
+        second run resumed from the first one's files: every drill would do so, too, and would show nothing."""
         self.screen.begins(AGAIN, "is it deterministic at all?")
         result = self._run(AGAIN, AGAIN, self.overrides)
         run = RunDir(Path(result.folder))
@@ -222,7 +220,7 @@ class Rehearsal:
         )
 
     def _patterns(self, run: RunDir, facts: Facts, began: float) -> tuple[str, ...]:
-        """The files of the end state; none where it is one of our checkpoints."""
+        """Returns patterns for the files of the end state, or none if the end state is one of our checkpoints."""
         if self.config.rehearse.compare:
             return tuple(self.config.rehearse.compare)
         if facts.ours:
@@ -236,8 +234,8 @@ class Rehearsal:
         raise _not_one(run, found)
 
     def _must_not_be_ambiguous(self, run: RunDir, facts: Facts, began: float) -> None:
-        """ConfigError where the first steps have left several files that may be the end state. A program that has saved
-        nothing yet may save at its end."""
+        """Raises ConfigError if the first steps have left several files that may be the end state. If there is no file
+        yet, the program may save at its end."""
         is_ours = facts.ours or bool(list_checkpoints(run.checkpoints))
         found = [] if self.config.rehearse.compare or is_ours else candidates(run.code, began)
         # Other files count only if there is no checkpoint, and a checkpoint may still come.
@@ -246,7 +244,7 @@ class Rehearsal:
 
     @property
     def changes(self) -> list[shortening.Change]:
-        """The changes of the config in all runs."""
+        """The config changes that all runs have."""
         return shortening.changes(values_of(self.config), self.overrides)
 
     # -- drills --
@@ -264,7 +262,7 @@ class Rehearsal:
         experiment = partial(self._experiment, drill, result)
         judged = partial(judge, drill, result, Path(result.folder), reference, self.config, experiment)
         verdict = judged()
-        if verdict.differing and reference.spread is not None:  # the spread of two runs is not a bound for a third
+        if verdict.differing and reference.spread is not None:  # two runs alone give no bound for a third
             self._measure_noise(drill.name, reference)
             verdict = judged()
         verdict = replace(verdict, tries=turn)
@@ -278,7 +276,7 @@ class Rehearsal:
         return Experiments(self.config, self.reference)
 
     def _experiment(self, drill: Drill, result: RunResult, after: AfterFault | None) -> Shown:
-        """The experiment on a run whose other end state nothing else explains."""
+        """Returns the result of an experiment on a run whose different end state nothing else explains."""
         if after is None or not self._experiments.are_possible or is_explained(after):
             return NOTHING
         self.screen.is_at(drill.name, None, "starts from the same files, to find out what of them is read")
@@ -286,7 +284,7 @@ class Rehearsal:
         return self._experiments.shown(RunDir(Path(result.folder)), after, make_run)
 
     def _measure_noise(self, shown: str, reference: Reference) -> None:
-        """More undisturbed runs, once: beside the drills that are still at work."""
+        """Makes more undisturbed runs, once for all drills, while other drills go on."""
         with self._noise:
             for number in range(reference.runs + 1, NOISE_RUNS + 1):
                 self.screen.is_at(shown, None, f"undisturbed run {number} of {NOISE_RUNS}, for the spread")
@@ -331,8 +329,8 @@ class Rehearsal:
 
 @dataclass
 class _EarlyLook:
-    """Called while the first run goes on: looks once at what it has left, some seconds after its first step. An error
-    there ends the run."""
+    """A check that is made once during the first run, STEPS_S seconds after its first step. An error of the check ends
+    the run."""
 
     look: Callable[[], None]
     first_step: float | None = None
@@ -357,14 +355,15 @@ def _not_one(run: RunDir, found: Sequence[Path]) -> ConfigError:
 
 
 def values_of(config: Config) -> dict[str, Any]:
-    """As config.from_resolved() takes them."""
+    """Returns the config's values for config.from_resolved()."""
     values = dataclasses.asdict(config)
     del values["defaults"]
     return values
 
 
 def _printed(run: RunDir, facts: Facts) -> list[int]:
-    """By rank 0 of the first attempt; none of a program with our loop, whose state is in its own folder."""
+    """Returns the steps printed by rank 0 of the first attempt. Empty for a program with our loop, whose state is in
+    its own folder."""
     attempts = [] if facts.ours else run.attempts()
     return read_steps(attempts[0].rank_log(0), facts.counter) if attempts else []
 

@@ -1,4 +1,4 @@
-"""A run in a process of its own, as the rehearsal sees it: started, listened to, and ended with the rehearsal."""
+"""RunProcesses: starts a run in a process of its own, reads its progress, and ends it with the rehearsal."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pathlib import Path
 from clusterdp.errors import RunError
 from clusterdp.rehearse.run_spec import RunResult, RunSpec
 
-END_S = 30.0  # in which a run takes its cluster down, or cancels its job
+END_S = 30.0  # time for a run to stop its cluster, or to cancel its job
 Tell = Callable[[int | None, str], None]
 
 
 class RunProcesses:
-    """Those that run now, of any thread. end() ends them all, with their fake clusters."""
+    """The run processes that are alive, from all threads. end() ends them all, with their fake clusters."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,7 +29,7 @@ class RunProcesses:
         self._ended = False
 
     def run(self, spec: RunSpec, tell: Tell) -> RunResult:
-        """Returns when the run is over. RunError if it could not be made, or if end() was called."""
+        """Makes a run, and returns when it is over. Raises RunError if that is not possible, or if end() was called."""
         command = [sys.executable, "-m", "clusterdp.rehearse.one_run"]
         log = Path(f"{spec.folder}.log")
         with log.open("w") as said:
@@ -40,7 +40,7 @@ class RunProcesses:
                 stdout=subprocess.PIPE,
                 stderr=said,
                 text=True,
-                start_new_session=True,  # Ctrl-C is for the rehearsal, which ends them in order
+                start_new_session=True,  # Ctrl-C reaches only the rehearsal, which ends its runs in order
             )
         with self._lock:
             self._live.add(process)
@@ -79,12 +79,12 @@ class RunProcesses:
             self._ended = True
             live = [*self._live]
         for process in live:
-            with suppress(ProcessLookupError):  # it has just ended by itself
+            with suppress(ProcessLookupError):  # the process has just ended by itself
                 os.killpg(process.pid, signal.SIGTERM)
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """By SIGTERM: it then ends its job, which on a real cluster would outlive it."""
+    """Ends the process by SIGTERM. The process then ends its job, which would outlive the process on a real cluster."""
     process.terminate()
     try:
         process.wait(END_S)

@@ -17,18 +17,18 @@ class RunSpec:
     """The order for one run of a rehearsal, for the process that makes it."""
 
     name: str
-    values: dict[str, Any]  # of the config, resolved
+    values: dict[str, Any]  # the resolved config
     overrides: list[str]
     folder: str
     submit_dir: str
     cluster: str = "local"  # or "slurm"
     drill: str = ""
-    code_of: str = ""  # a run whose snapshot is used again
+    code_of: str = ""  # the folder of a run whose snapshot is used again
     seed: int = 0
     grace_s: float = 20.0
-    steps_for_s: float | None = None  # the run is ended once it has made steps for that long
-    limit_s: float = 600.0  # the run is ended, and an error, after that long
-    thorough: bool = False  # every event of a save is struck
+    steps_for_s: float | None = None  # the run is cut short after it has made steps for this time
+    limit_s: float = 600.0  # the run is ended as `too-long` after this time
+    thorough: bool = False  # a kill at every event of a save, not only at a few
     facts: Facts = field(default_factory=Facts)
 
     @classmethod
@@ -41,17 +41,17 @@ class Hit:
     """The fault of a drill in one attempt."""
 
     attempt: str
-    evidence: str  # that the fault was there, in words
+    evidence: str  # the proof that the fault happened, in words
     step: int | None
     at: float
-    causes: tuple[str, ...] = ()  # one of them must be on record for the attempt's end; none if the attempt goes on
-    handlers: dict[str, str] = field(default_factory=dict)  # by rank, what it does to the warning signal
-    shells: dict[str, str] = field(default_factory=dict)  # those that the signal kills above a program that handles it
+    causes: tuple[str, ...] = ()  # the attempt's end must be recorded with one of these; empty if the attempt goes on
+    handlers: dict[str, str] = field(default_factory=dict)  # by rank, the effect of the warning signal on the program
+    shells: dict[str, str] = field(default_factory=dict)  # by rank, a shell that the signal kills above its program
     grace_s: float | None = None
-    signal: str = "SIGTERM"  # of the warning
-    file: str = ""  # half written at that moment, or damaged
-    since: float | None = None  # when the save began that was struck; None if no save was going on
-    moment: str = ""  # of that save, in words
+    signal: str = "SIGTERM"  # the warning signal
+    file: str = ""  # a file that was half written at that moment, or is damaged
+    since: float | None = None  # the start of the save that the fault interrupted; None if there was no save
+    moment: str = ""  # the moment of that save, in words
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class RunResult:
     why: str = ""
     took_s: float = 0.0
     hits: tuple[Hit, ...] = ()
-    missed: str = ""  # why the fault did not land
-    inapplicable: str = ""  # why it cannot
+    missed: str = ""  # why the fault did not happen
+    inapplicable: str = ""  # why the fault cannot happen
     unmade: str = ""  # the part of the drill that was not made, and why
     facts: Facts = field(default_factory=Facts)
     files: dict[str, FileUse] = field(default_factory=dict)  # as in Facts
@@ -81,8 +81,8 @@ class RunResult:
 
 
 def committed(files: Mapping[str, FileUse], hits: Iterable[Hit], pointed: Collection[float]) -> dict[str, FileUse]:
-    """The files as if no save that was struck before its end had been made. pointed: when the program has put a pointer
-    to its newest save in place; what was written after that is not the save to resume from."""
+    """Returns the files without the writes of each save that a fault interrupted. pointed: the times at which the
+    program put a pointer to its newest save in place. Writes after the last pointer before a fault do not count."""
     windows = [(hit.since, hit.at + AFTER_KILL_S) for hit in hits if hit.since is not None]
     if pointed:
         windows += [(max((at for at in pointed if at <= hit.at), default=0.0), hit.at + AFTER_KILL_S) for hit in hits]
@@ -90,7 +90,7 @@ def committed(files: Mapping[str, FileUse], hits: Iterable[Hit], pointed: Collec
 
 
 class Missed(Exception):
-    """The fault has not landed: the run was over first, or what it waits for did not come."""
+    """The fault has not happened: the run was over first, or the moment for the fault did not come."""
 
 
 class NotPossibleHere(Exception):

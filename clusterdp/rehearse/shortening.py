@@ -15,12 +15,12 @@ from clusterdp.launch.render.script_spec import words_of
 from clusterdp.rehearse.observe.facts import Facts
 
 SAVES = 6  # checkpoints of an undisturbed run: a drill needs some, and a save costs time
-LEAST_S = 2.0  # between saves of the first run, whose steps are not known yet
-TIME = "10"  # minutes; where the config has no limit, a real partition has one
+LEAST_S = 2.0  # seconds between saves of the first run, whose number of steps is not known yet
+TIME = "10"  # minutes, if the config has no time limit, because a real partition has one
 
 
 def for_all(config: Config, cluster: str = "local") -> list[str]:
-    """Overrides of each run. ConfigError where the config asks for what a rehearsal on this cluster cannot have."""
+    """Returns the overrides for every run. Raises ConfigError if the config needs what this cluster does not have."""
     container = config.launch.container
     if cluster == "local" and container.image and container.runtime == "pyxis":
         raise ConfigError(
@@ -48,12 +48,12 @@ def for_all(config: Config, cluster: str = "local") -> list[str]:
 
 
 def for_first(config: Config) -> list[str]:
-    """The changes for the first run, too: its number of steps is not known yet."""
+    """Returns more overrides for the first run, whose number of steps is not known yet."""
     return [f"checkpoint.every_s={LEAST_S}"] if config.checkpoint.every_steps is None else []
 
 
 def for_steps(config: Config, facts: Facts, cut_short: bool) -> list[str]:
-    """The changes for the runs after it, too."""
+    """Returns more overrides for the runs after the first."""
     if facts.steps is None:
         return []
     every = max(1, facts.steps // SAVES)
@@ -65,7 +65,7 @@ def for_steps(config: Config, facts: Facts, cut_short: bool) -> list[str]:
 
 @dataclass(frozen=True)
 class Change:
-    """A value of the config that is other in the rehearsal."""
+    """A value of the config that differs in the rehearsal."""
 
     key: str
     config: Any
@@ -73,7 +73,7 @@ class Change:
 
 
 def changes(values: Mapping[str, Any], overrides: Sequence[str]) -> list[Change]:
-    """values: of the config. overrides: as the functions above make them; of a key, the last counts."""
+    """Returns the changed values. values: the config. overrides: from the functions above. A key's last one counts."""
     found = []
     for key, text in dict(word.split("=", 1) for word in overrides).items():
         before: Any = values

@@ -1,4 +1,4 @@
-"""DrillCluster: what a drill needs of the cluster on which its run is."""
+"""DrillCluster: the operations of a run's cluster that a drill needs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from clusterdp.rehearse.observe.file_events import FileEvents
 
 
 class DrillCluster(Protocol):
-    """A fault that cannot be made there raises NotPossibleHere. An action is in history() once the cluster has accepted
-    it."""
+    """A cluster for drills. A fault that is not possible on it raises NotPossibleHere. history() has an action as soon
+    as the cluster has accepted it."""
 
-    ranks_are_here: bool  # so that they can be looked at, stopped and killed
-    restart_s: float  # within which a requeued job runs again
-    file_events: FileEvents | None  # of its tasks, if they can be seen
+    ranks_are_here: bool  # the ranks run on this machine, and can be watched, stopped and killed
+    restart_s: float  # longest time until a requeued job runs again
+    file_events: FileEvents | None  # the file events of its tasks, if they can be seen
 
     def __enter__(self) -> DrillCluster: ...
     def __exit__(
@@ -23,16 +23,16 @@ class DrillCluster(Protocol):
     ) -> None: ...
 
     def wrongly_shared(self, files: Iterable[str]) -> list[str]:
-        """Those of these files that are in a node's own folder on a real cluster, and in a shared one here."""
+        """Returns the files that are in a node's own folder on a real cluster, but in a shared folder here."""
 
     def submitted(self, job: str) -> None:
-        """This is the job that is disturbed."""
+        """Sets the job that is disturbed."""
 
     def start_soon(self) -> None:
-        """Called again and again while a run is waited for: lets a requeued job begin."""
+        """Lets a requeued job begin. Called repeatedly while a run goes on."""
 
     def causes_of(self, causes: Sequence[str]) -> tuple[str, ...]:
-        """The causes that may be on record here, for these of the fake cluster."""
+        """Returns the causes that this cluster may record for these causes of the fake cluster."""
 
     def run(self, *words: str) -> str: ...
     def history(self) -> list[dict[str, Any]]: ...

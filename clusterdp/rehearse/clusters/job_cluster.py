@@ -1,4 +1,4 @@
-"""The fake cluster on which a job of any config can run: of `--cluster local`, and of rehearsals."""
+"""The fake cluster on which a job of any config can run, for `--cluster local` and for rehearsals."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from clusterdp.launch.render.script_spec import gpu_count
 from clusterdp.slurm.hostlist import HostlistError, expand
 
 GRACE_S = 20.0
-ROOM = 100  # job numbers of one cluster, before those of the next one begin
-MEMORY_MB = 16_000_000  # more than any node has: the job asks for what its real nodes have
+ROOM = 100  # job numbers of one cluster, before the next cluster's begin
+MEMORY_MB = 16_000_000  # more than any real node has, for which the job's request is made
 
 
 def shape_for(config: Config, ranks_per_node: int, *, spare: int = 0, grace_s: float = GRACE_S) -> Shape:
-    """A fake cluster on which this job can run: its nodes, GPUs and memory, and whatever else it names, such as a
-    partition, features and a reservation. The script is the one that a real cluster would get. Its controller is quick.
+    """Returns a fake cluster on which this job can run: its nodes, GPUs and memory, and everything else that the job
+    names, such as a partition, features and a reservation. The script is the same as for a real cluster. The controller
+    is quick.
 
-    spare: nodes more than the job needs, for one that fails. grace_s: of a preemption, in real seconds."""
+    spare: additional nodes, in case a node fails. grace_s: the grace time of a preemption, in real seconds."""
     r = config.resources
     kind, gpus = _gpus(config, ranks_per_node)
     like = NodeShape(
@@ -55,8 +56,8 @@ def shape_for(config: Config, ranks_per_node: int, *, spare: int = 0, grace_s: f
 
 
 def fresh_job_id() -> int:
-    """A job number that no other fake cluster of this user has given. Run folders outlive clusters, attempts are named
-    for jobs, and MASTER_PORT follows from the number: with one number, the ranks of two jobs would meet each other.
+    """Returns a job number that no other fake cluster of this user has used. Run folders outlive clusters, attempts
+    have the names of jobs, and MASTER_PORT follows from the number: ranks of two jobs with one number would connect.
     """
     try:
         note = os.open(private_place() / "last-job", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -74,14 +75,14 @@ def fresh_job_id() -> int:
 
 
 def _hosts(text: str | None) -> list[str]:
-    """None of a list that cannot be read: sbatch refuses it."""
+    """Returns the hosts of a list. Empty for a list that cannot be parsed, which sbatch refuses."""
     with suppress(HostlistError):
         return expand(text or "")
     return []
 
 
 def _gpus(config: Config, ranks_per_node: int) -> tuple[str, int]:
-    """Type and number of the GPUs of a node; the type may be empty."""
+    """Returns the type and the number of a node's GPUs. The type may be empty."""
     r = config.resources
     gres = [part.removeprefix("gpu:") for part in (r.gres or "").split(",") if part.startswith("gpu:")]
     words = [word for word in (r.gpus_per_node, r.gpus_per_task, *gres) if word]
@@ -92,7 +93,7 @@ def _gpus(config: Config, ranks_per_node: int) -> tuple[str, int]:
 
 
 def grace_s(config: Config) -> float:
-    """In seconds."""
+    """Returns the grace time of preemptions in seconds: the config's, or the real partition's, or GRACE_S."""
     if config.rehearse.grace_s is not None:
         return config.rehearse.grace_s
     from clusterdp.slurm import commands

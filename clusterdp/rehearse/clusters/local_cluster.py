@@ -1,4 +1,4 @@
-"""LocalCluster: a fake cluster of one run, whose commands are the first on PATH while it is up."""
+"""LocalCluster: a fake cluster for one run, whose commands come first on PATH while it is up."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "UV_CACHE_DIR", "XDG_DATA_H
 
 
 class LocalCluster(FakeCluster):
-    """A DrillCluster. Each node has a /tmp of its own where this system can do that. shared: folders below it that all
-    nodes see. fills_disk: FileEvents.disk_full() will be called.
+    """A DrillCluster. Each node has a /tmp of its own if this system can provide that. shared: folders in such places
+    that all nodes see. fills_disk: FileEvents.disk_full() will be called.
     """
 
     ranks_are_here = True
@@ -35,7 +35,7 @@ class LocalCluster(FakeCluster):
             self.file_events = FileEvents(private_place() / f"{os.getpid()}.traps", fills_disk=fills_disk)
             traps = str(self.file_events.socket)
             shape = replace(shape, settings=replace(shape.settings, file_traps=traps))
-            processes.adopt_orphans()  # only an ancestor may read the memory of a task where Yama is strict
+            processes.adopt_orphans()  # only an ancestor may read a task's memory if Yama is strict
         super().__init__(shape=shape, node_local=self._node_local, shared=self._shared)
 
     def __enter__(self) -> LocalCluster:
@@ -56,18 +56,18 @@ class LocalCluster(FakeCluster):
         return [file for file in files if _is_below(file, places) and not _is_below(file, common)]
 
     def submitted(self, job: str) -> None:
-        """Each fault names the job, or is one of the whole cluster."""
+        """Does nothing, because each fault names its job or concerns the whole cluster."""
 
     def start_soon(self) -> None:
-        """Its controller is quick."""
+        """Does nothing, because the controller is quick."""
 
     def causes_of(self, causes: Sequence[str]) -> tuple[str, ...]:
         return tuple(causes)
 
 
 def shared_folders(values: dict[str, Any], *folders: str) -> list[Path]:
-    """The folders that the nodes of a real cluster share: these, the user's home, interpreter, libraries and caches,
-    and folders that the config names and that exist before the run."""
+    """Returns the folders that the nodes of a real cluster share: these folders, the user's home, interpreter,
+    libraries and caches, and each folder that the config names and that exists before the run."""
     searched = [path for name in SEARCHED for path in os.environ.get(name, "").split(os.pathsep)]
     named = [*folders, str(Path.home()), sys.prefix, *searched, *(os.environ.get(name, "") for name in CACHES)]
     there = [Path(path) for path in (*named, *_texts(values)) if os.path.isabs(path)]

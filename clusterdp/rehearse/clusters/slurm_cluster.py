@@ -1,4 +1,4 @@
-"""SlurmCluster: a real Slurm as the drills see it, with the faults that a user may cause there on their own jobs."""
+"""SlurmCluster: a real Slurm for the drills, with the faults that users may cause on their own jobs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from clusterdp.rehearse.observe.file_events import FileEvents
 from clusterdp.rehearse.run_spec import NotPossibleHere
 from clusterdp.slurm import commands
 
-WAIT_S = 5.0  # between two requests that a requeued job may start, which else waits for two minutes
-# The causes on record of an attempt that the user's command ended, in place of Slurm's own.
+WAIT_S = 5.0  # between two requests to start a requeued job, which would wait for two minutes otherwise
+# The causes recorded for an attempt that a user's command ended, by Slurm's own cause.
 ON_RECORD = {"preempted": ("requeued", "signal")}
 
 
 class SlurmCluster:
-    """A DrillCluster. As a context manager it ends the job, if that is not over, with the block."""
+    """A DrillCluster. Its context ends the job at the end of the block, if the job is not over."""
 
     ranks_are_here = False
     restart_s = 600.0
     file_events: FileEvents | None = None
 
     def __init__(self, *, saves_at_term: bool) -> None:
-        """saves_at_term: the ranks ask for a requeue when they have saved at SIGTERM."""
+        """saves_at_term: the ranks ask for a requeue after they have saved at SIGTERM."""
         self.saves_at_term = saves_at_term
         self.job = ""
         self._history: list[dict[str, Any]] = []
@@ -56,8 +56,8 @@ class SlurmCluster:
         return self._history
 
     def preempt(self, job: str, grace_s: float | None = None) -> None:
-        """Without a grace time as `scontrol requeue` does it: TERM to all, KILL after KillWait. With one, the ranks
-        alone get TERM; that nobody may preempt but Slurm, a program that then ends with 0 cannot know."""
+        """Preempts the job. Without a grace time this is `scontrol requeue`: TERM to all, KILL after KillWait. If there
+        is a grace time, only the ranks get TERM, and must ask for the requeue, because Slurm alone can preempt."""
         if not grace_s:
             commands.requeue(job)
         elif self.saves_at_term:
@@ -67,7 +67,7 @@ class SlurmCluster:
         self._note("preempt")
 
     def advance(self, seconds: float) -> None:
-        """Its time limit is lowered by so many seconds, to a whole minute that is not over."""
+        """Lowers the job's time limit by `seconds`, to a whole minute that is not over yet."""
         shown = commands.show_job(self.job)
         used_s, limit_s = _seconds(shown["RunTime"]), _seconds(shown["TimeLimit"])
         minutes = max(1, math.ceil(max(limit_s - seconds, used_s) / 60))
@@ -75,7 +75,7 @@ class SlurmCluster:
         self._note("advance")
 
     def kill_rank(self, job: str, rank: int) -> None:
-        """All of them: scancel cannot choose one."""
+        """Kills all ranks, because scancel cannot choose one."""
         commands.kill_step(job)
         self._note("kill-rank")
 
@@ -83,14 +83,14 @@ class SlurmCluster:
         raise NotPossibleHere("on a real cluster only an administrator can take a node away")
 
     def run(self, *words: str) -> str:
-        """A command's output. SlurmError if it fails."""
+        """Runs a command, and returns its output. Raises SlurmError if the command fails."""
         done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode:
             raise SlurmError(f"{words[0]}: failed (exit {done.returncode}). It says: {done.stderr.strip()}")
         return done.stdout
 
     def start_soon(self) -> None:
-        """Lets a requeued job begin as soon as there is room."""
+        """Lets a requeued job begin as soon as its nodes are free."""
         if time.monotonic() - self._asked < WAIT_S:
             return
         self._asked = time.monotonic()
@@ -103,7 +103,7 @@ class SlurmCluster:
 
 
 def _seconds(text: str) -> float:
-    """`1-02:03:04`, `02:03:04`. Endless for UNLIMITED."""
+    """Returns the seconds of `1-02:03:04` or `02:03:04`. Infinity for UNLIMITED."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
     if not match:
         return math.inf

@@ -1,9 +1,9 @@
-"""The drills: what is done to a run, and the proof that it was done.
+"""The drills: the faults that a run gets, and the proof that each fault happened.
 
-scene        a run on a cluster, as a drill waits for a moment in it and breaks it
+scene        a run on a cluster, with the waits and the faults of drills
 strikes      kills at the moments of a save
 stops        preemptions and time limits
 losses       ranks that die or hang, and nodes that fail
 saves        a checkpoint that is damaged, a disk that is full
-table        all of them, in the order in which they are shown
+table        all drills, in the order of the output
 """

@@ -1,4 +1,4 @@
-"""Drills in which something dies or hangs: a rank, a node."""
+"""Drills in which a rank dies or hangs, or a node fails."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ CRASHES = ("crash", "start", "memory")
 
 
 def rank_killed(scene: Scene) -> None:
-    """As an out-of-memory killer does it."""
+    """Kills a rank by SIGKILL, like an out-of-memory killer."""
     scene.wait_moment()
     attempt = scene.newest()
     rank = _a_rank(scene) if scene.cluster.ranks_are_here else 0
     workers = scene.live.ranks().get(rank, [])
-    if any(processes.variable(pid, "GROUP_RANK") for pid in workers):  # of torchrun: Slurm knows its agent alone
+    if any(processes.variable(pid, "GROUP_RANK") for pid in workers):  # torchrun's: Slurm knows only its agent
         scene.kill(workers)
     else:
         scene.cluster.kill_rank(scene.job, rank)
@@ -26,7 +26,7 @@ def rank_killed(scene: Scene) -> None:
 
 
 def node_lost(scene: Scene) -> None:
-    """Its power fails, and what was in its own folders is lost. There is another node."""
+    """Fails a node, with the loss of the files in its own folders. Another node is free."""
     if local := scene.cluster.wrongly_shared(scene.facts.written):
         raise NotPossibleHere(f"the program writes {local[0]}, and nodes have no /tmp of their own on this machine")
     scene.wait_moment()
@@ -38,7 +38,7 @@ def node_lost(scene: Scene) -> None:
 
 
 def rank_hung(scene: Scene) -> None:
-    """It stops where it is, and is not dead."""
+    """Stops a rank by SIGSTOP: the rank hangs, and is not dead."""
     if not _can_see_hangs(scene):
         raise NotPossibleHere("restart.hang_after_s is not set: nobody looks whether a program of its own hangs")
     scene.wait_moment()

@@ -1,4 +1,4 @@
-"""Drills on checkpoints: the newest is damaged, the disk is full."""
+"""Drills on checkpoints: the newest one is damaged, or the disk is full."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from clusterdp.rehearse.run_spec import Missed, NotPossibleHere
 from clusterdp.rundir import read_events
 from clusterdp.wording import counted
 
-OPEN_S = 0.5  # after which a file has been opened that is to be
-SAVES = 5  # of a program of its own, at most, that are to find the disk full
+OPEN_S = 0.5  # time after which a released open() is surely done
+SAVES = 5  # saves at most for which the disk is full, if the checkpoints are not ours
 
 
 def _shown(scene: Scene, path: Path) -> str:
@@ -34,7 +34,7 @@ def _shown(scene: Scene, path: Path) -> str:
 
 
 def newest_checkpoint_damaged(scene: Scene) -> None:
-    """A bit of it flips while the ranks stand still, and one is killed."""
+    """Flips a bit of the newest checkpoint while all ranks stand still, and then kills the ranks."""
     if not scene.is_ours:
         _damage_theirs(scene)
         return
@@ -55,7 +55,7 @@ def newest_checkpoint_damaged(scene: Scene) -> None:
 
 
 def _damage_theirs(scene: Scene) -> None:
-    """The newest of several is cut to half its size; of one that has several files, that which was written last."""
+    """Cuts the newest of several checkpoints to half its size, or its last written file if it has several files."""
 
     def two() -> bool:
         return len(_checkpoints_of(scene)) > 1
@@ -77,7 +77,7 @@ def _damage_theirs(scene: Scene) -> None:
 
 
 def _checkpoints_of(scene: Scene) -> list[list[Path]]:
-    """The files of each, oldest first: of files whose names differ in their numbers alone, those of most saves."""
+    """Returns the files of each checkpoint, oldest first, in the series of file names that has most saves."""
     groups: dict[str, list[Path]] = {}
     made = {series_of(path) for path, use in scene.facts.files.items() if use.written or use.named}  # others are data
     for base, folders, names in os.walk(scene.run.code):
@@ -92,7 +92,7 @@ def _checkpoints_of(scene: Scene) -> list[list[Path]]:
 
 
 def disk_full_while_saving(scene: Scene) -> None:
-    """Until a save has failed; then there is room again."""
+    """Makes the disk full until a save has failed. Then the disk has room again."""
     events = events_of(scene)
     scene.wait_progress(EARLY)
     if not scene.is_ours:
@@ -112,8 +112,8 @@ def disk_full_while_saving(scene: Scene) -> None:
 
 
 def _fill_in_a_save(scene: Scene, events: FileEvents) -> None:
-    """A program reports no failed save. So the disk is full from before the first byte of a file on, until the rank is
-    done with the file; a write must have failed meanwhile."""
+    """Makes the disk full from the first byte of a file until the rank is done with that file. A write must fail in
+    this time, because a program of the user's own does not report failed saves."""
     shape = scene.facts.saves
 
     def is_saved(event: FileEvent) -> bool:
@@ -122,7 +122,7 @@ def _fill_in_a_save(scene: Scene, events: FileEvents) -> None:
     for _ in range(SAVES):
         caught = caught_at(scene, events, is_saved)
         try:
-            if is_last_save(scene):  # without it even a program that goes on would end in another state
+            if is_last_save(scene):  # without its last save, even a program that continues would end in another state
                 raise Missed("the last save was reached before the disk was full in one")
             _write_on_full_disk(scene, events, caught.event)
         finally:
@@ -135,7 +135,7 @@ def _fill_in_a_save(scene: Scene, events: FileEvents) -> None:
 
 
 def _write_on_full_disk(scene: Scene, events: FileEvents, event: FileEvent) -> None:
-    """Until the rank goes on to change another file, or this one's name; or until it has closed the file."""
+    """Keeps the disk full until the rank changes another file or this one's name, or has closed this file."""
     pids = scene.live.pids()
     with events.disk_full(lambda file: os.path.samefile(file, event.here)):
         events.go_on_to(lambda after: after.rank == event.rank)
@@ -149,7 +149,7 @@ def _write_on_full_disk(scene: Scene, events: FileEvents, event: FileEvent) -> N
 
 
 def is_last_save(scene: Scene) -> bool:
-    """By the steps at which the undisturbed run has saved."""
+    """Whether only the last save is left, by the steps at which the undisturbed run saved."""
     saved = sorted(scene.facts.saved_at)
     return len(saved) > 1 and (scene.live.step() or 0) > saved[-2]
 
@@ -163,8 +163,8 @@ def _failed_saves(scene: Scene) -> int:
 
 
 def by_save(paths: Iterable[Path], apart_s: float) -> list[list[Path]]:
-    """Oldest save first, its files in the order in which they were written. apart_s: at least, between two saves. The
-    shards of several ranks differ in numbers, too, and are one checkpoint."""
+    """Returns the files by save, both in the order of their times. apart_s: the least time between two saves. Names of
+    several ranks' shards also differ in numbers only, and such shards are one checkpoint."""
     saves: list[list[Path]] = []
     last = 0.0
     for path in sorted(paths, key=_written_at):
@@ -177,7 +177,7 @@ def by_save(paths: Iterable[Path], apart_s: float) -> list[list[Path]]:
 
 
 def size_of(path: Path) -> int:
-    """In bytes; 0 if the file is gone."""
+    """Returns the size in bytes, or 0 if the file is gone."""
     with suppress(FileNotFoundError):
         return path.stat().st_size
     return 0

@@ -1,4 +1,4 @@
-"""Scene: a run on a cluster, as a drill waits for a moment in it and breaks it."""
+"""Scene: a run on a cluster, with the waits and the faults of drills."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from clusterdp.rehearse.run_spec import Hit, Missed
 from clusterdp.rundir import Attempt, RunDir
 
 LOOK_S = 0.01
-ASK_S = 0.3  # between two looks at the run's records
+ASK_S = 0.3  # between two reads of the run's records
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A moment of a training, at which a fault strikes. part: of the training. near_save: at the save that is next to
-    it, just before that is due; else in the middle between two saves."""
+    """A moment of a training for a fault."""
 
     words: str
-    part: float
-    near_save: bool = False
+    part: float  # the part of the training that is done
+    near_save: bool = False  # just before the next save is due; else in the middle between two saves
 
 
 MOMENTS = (
@@ -41,18 +40,18 @@ MOMENTS = (
 
 @dataclass
 class Scene:
-    """The run that a drill strikes."""
+    """The run of a drill."""
 
     live: LiveRun
-    files: FileWatch | None  # watches what the run does with its checkpoints
+    files: FileWatch | None  # watches the use of the run's checkpoints
     cluster: DrillCluster
     job: str
-    facts: Facts  # of the undisturbed run
+    facts: Facts  # the undisturbed run's
     grace_s: float  # between the notice of a preemption and its kill
     dice: random.Random
-    tell: Callable[[int | None, str], None]  # reports the run's step and what it does
+    tell: Callable[[int | None, str], None]  # reports the run's step and its activity
     watches_silence: bool = False  # whether the batch program ends a silent step
-    thorough: bool = False  # strike at every event of a save
+    thorough: bool = False  # kill at every event of a save
     hits: list[Hit] = field(default_factory=list)
     unmade: str = ""  # the part of the drill that was not made, and why
     doing: str = ""
@@ -65,11 +64,11 @@ class Scene:
 
     @property
     def is_ours(self) -> bool:
-        """Its loop and its checkpoints are ours."""
+        """Whether the run uses our loop and our checkpoints."""
         return self.facts.ours
 
     def newest(self) -> Attempt:
-        """The newest attempt; Missed if there is none."""
+        """Returns the newest attempt. Raises Missed if there is none."""
         attempt = self.live.attempt
         if attempt is None:
             raise Missed("no attempt has begun")
@@ -78,7 +77,7 @@ class Scene:
     # -- waiting --
 
     def wait(self, what: str, look: Callable[[], bool], timeout_s: float = 60.0, every_s: float = LOOK_S) -> None:
-        """Missed if the run is over first, or if it takes too long."""
+        """Waits until `look` returns True. Raises Missed if the run is over first, or if the wait takes too long."""
         self.doing = f"waits for {what}"
         deadline = time.monotonic() + timeout_s
         while not look():
@@ -94,7 +93,7 @@ class Scene:
             time.sleep(every_s)
 
     def wait_moment(self) -> None:
-        """Until a moment of the training that the dice choose; the next hit's evidence names it."""
+        """Waits for a moment of the training that the dice choose, and adds it to the evidence of the next hit."""
         moment = self.dice.choice(MOMENTS)
         self.wait_progress(moment.part, moment.near_save)
         step, total = self.live.step(), self.facts.steps
@@ -102,7 +101,7 @@ class Scene:
         self._moment = f"{at}{moment.words}"
 
     def wait_progress(self, part: float, near_save: bool = False) -> None:
-        """Until this part of the training is done, by its steps, or else by its time."""
+        """Waits until this part of the training is done, by its steps, or else by its time."""
         total = self.facts.steps
         if total:
             step = max(1, round(part * total))
@@ -117,8 +116,8 @@ class Scene:
             )
 
     def _is_at_save_time(self, near_save: bool) -> bool:
-        """By the usual interval of saves: between two, or just before one. Before the first one, a program may still
-        load its libraries, and has no handler yet."""
+        """Whether the time is between two saves, or just before a save, by their usual interval. Before the first save,
+        a program may still load its libraries, and has no handler yet."""
         every_s = self.facts.save_every_s
         if not every_s or self.files is None:
             return True
@@ -126,17 +125,17 @@ class Scene:
         return 0.8 < since < 1 if near_save else 0.3 < since < 0.7
 
     def _between_saves(self, step: int) -> int:
-        """This step, or a later one in the middle between two saves: right after one there is nothing to lose."""
+        """Returns this step, or a later one in the middle between two saves: just after a save nothing can be lost."""
         before = max((saved for saved in self.facts.saved_at if saved <= step), default=0)
         after = min((saved for saved in self.facts.saved_at if saved > step), default=0)
         return max(step, (before + after) // 2)
 
     def _before_a_save(self, step: int) -> int:
-        """The step before the next save after this one, and this step where none is known."""
+        """Returns the step before the next save after this step, or this step if no such save is known."""
         return min((saved - 1 for saved in self.facts.saved_at if saved > step), default=step)
 
     def wait_next_attempt(self, after: Attempt) -> None:
-        """Until its ranks run."""
+        """Waits until the ranks of the next attempt run."""
 
         def has_begun() -> bool:
             attempt = self.live.attempt
@@ -148,16 +147,16 @@ class Scene:
 
     @property
     def patience_s(self) -> float:
-        """Within which each moment of the training comes."""
+        """The longest wait for any moment of the training."""
         return 60 + 4 * self.facts.took_s
 
-    # -- what is done to it --
+    # -- faults --
 
     def hit(
         self, evidence: str, *causes: str, attempt: Attempt | None = None, at: float | None = None, **more: object
     ) -> None:
-        """Notes what has been done. The cause that is on record in the end is the other half of the proof. at: when
-        that began, in seconds since 1970; default: now."""
+        """Notes a fault with its evidence. The recorded cause of the attempt's end is the other half of the proof.
+        at: the begin of the fault, in seconds since 1970. Default: now."""
         name = (attempt or self.newest()).name
         if self._moment:
             evidence, self._moment = f"{evidence}, {self._moment}", ""
@@ -165,9 +164,9 @@ class Scene:
         self.hits.append(Hit(name, evidence, self.live.step(), at or time.time(), recorded, **more))  # type: ignore[arg-type]
 
     def freeze(self) -> list[int]:
-        """Stops all ranks where they are, and returns their processes."""
+        """Stops all ranks by SIGSTOP, and returns their pids."""
         processes.send([pid for pids in self.live.ranks().values() for pid in pids], signal.SIGSTOP)
-        pids = self.live.pids()  # those that have begun since the ranks were looked for
+        pids = self.live.pids()  # includes processes that have begun after the last search
         processes.send(pids, signal.SIGSTOP)
         return pids
 
@@ -178,5 +177,5 @@ class Scene:
         processes.send(pids, signal.SIGKILL)
 
     def in_history(self, event: str) -> int:
-        """How many such events the cluster has on record."""
+        """Returns how many such events the cluster has on record."""
         return sum(each["event"] == event for each in self.cluster.history())

@@ -1,4 +1,4 @@
-"""Strikes: all ranks are killed at moments of a save, which the kernel holds until they are dead."""
+"""Strikes: kills of all ranks at moments of a save. The kernel holds the call until the ranks are dead."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from clusterdp.rehearse.run_spec import Missed, NotPossibleHere
 from clusterdp.rundir import Attempt
 from clusterdp.wording import counted
 
-EARLY = 0.2  # of the training: a save has to come after it
+EARLY = 0.2  # part of the training after which the first strike may come: a save must follow
 GLANCE_S = 0.0003  # a small file is written within milliseconds
 DONE = {WRITE: "opened to be written", RENAME: "renamed", LINK: "linked", SYMLINK: "linked", DELETE: "deleted"}
 
 
 @dataclass(frozen=True)
 class Caught:
-    """An event whose call waits, before it was done. name: of its file."""
+    """An event whose call waits, before it is done."""
 
     attempt: Attempt
     event: FileEvent
-    name: str
+    name: str  # the file's
 
 
 def killed_while_saving(scene: Scene) -> None:
-    """All ranks are killed at a moment of a save, and each attempt after that at another one, in the order in which
-    they come. Those that do not come before the run's end are not made."""
+    """Kills all ranks at a moment of a save, and each later attempt at another one, in the order in which the moments
+    come. Moments that do not come before the run's end are left out."""
     events = events_of(scene)
     shape = scene.facts.saves
     chosen = shape.strikes if scene.thorough else shape.few()
@@ -63,7 +63,7 @@ def events_of(scene: Scene) -> FileEvents:
 
 
 def caught_at(scene: Scene, events: FileEvents, wanted: Callable[[FileEvent], bool]) -> Caught:
-    """Waits for the first such event, and holds its call."""
+    """Waits for the first event that is wanted, and holds its call."""
     events.hold(wanted)
     scene.wait("a save", lambda: events.held is not None, scene.patience_s)
     assert events.held
@@ -72,7 +72,7 @@ def caught_at(scene: Scene, events: FileEvents, wanted: Callable[[FileEvent], bo
 
 
 def _kill_at_one(scene: Scene, events: FileEvents, strikes: Sequence[Strike]) -> Strike:
-    """At the first of these moments, which is returned."""
+    """Kills all ranks at the first of these moments that comes, and returns that moment."""
 
     def strikes_at(event: FileEvent) -> list[Strike]:
         own = named(scene.run, event)
@@ -127,21 +127,21 @@ def frozen(scene: Scene) -> list[int]:
 
 
 def _frozen_in(scene: Scene, events: FileEvents, event: FileEvent) -> list[int]:
-    """Stops the ranks when bytes are there, or when something is to be done that may follow the last one: that is held,
-    so that the file cannot be committed meanwhile."""
+    """Stops the ranks when the file has bytes, or at the next call that may follow the last byte. The call is held, so
+    that the file cannot be committed before."""
     events.go_on_to(lambda after: after.rank == event.rank or after.kind != WRITE)
     scene.wait("bytes of a save", lambda: events.held is not None or _size(event) > 0, scene.patience_s, GLANCE_S)
     return frozen(scene)
 
 
 def _size(event: FileEvent) -> int:
-    with suppress(OSError):  # it is not there yet
+    with suppress(OSError):  # the file is not there yet
         return event.here.stat().st_size
     return 0
 
 
 def _cut(event: FileEvent, part: float) -> str:
-    """All bytes may be there; to a part of them a kill a moment earlier leaves the file."""
+    """Cuts the file to a part of its bytes, as a kill a moment earlier would leave it, and returns words for that."""
     size = _size(event)
     left = int(size * part)
     if left == size:

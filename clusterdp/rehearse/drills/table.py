@@ -1,4 +1,4 @@
-"""The drills, in the order in which they are shown."""
+"""The drills, in the order of the output."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ NO_LIMITS = (
 
 @dataclass(frozen=True)
 class Drill:
-    """name: as --only takes it. about: what happens, in words. config: what it needs of the config, for programs with
-    our loop. limits: of restarts, which it needs for all programs."""
+    """A drill."""
 
-    name: str
-    about: str
+    name: str  # its name for --only
+    about: str  # the fault in words
     do: Callable[[Scene], None]
-    config: tuple[str, ...] = NO_CONFIG
-    limits: tuple[str, ...] = NO_CONFIG
+    config: tuple[str, ...] = NO_CONFIG  # overrides of the config for programs with our loop
+    limits: tuple[str, ...] = NO_CONFIG  # overrides of the limits of restarts, for all programs
 
 
 DRILLS = (

@@ -1,15 +1,15 @@
-"""From what a run has left to the verdict on its drill.
+"""The verdict on a drill, from the files and records that its run has left.
 
-judge          whether it has passed
-reference      the undisturbed run, with which that of a drill is compared
-compared       what of it was compared, and what was not
-verdict        what is told of a drill
-lost_work      of these, steps that had been saved before the fault
-failed_drill   what the diagnosis is made from
-diagnosis      what is wrong with a job that has failed
-signal_faults  with its handlers, by what they are and what came of the signal
-resumed_from   with the checkpoint that it went on from
-after_fault    what it resumed from, and what differs since which step
-lost_state     with what its checkpoints keep
-second_run     what the undisturbed runs alone show: a shared port or file
+judge          whether a drill has passed
+reference      the undisturbed run, with which a drill's run is compared
+compared       the files of a run that were compared, and those that were not
+verdict        the fields of a verdict
+lost_work      steps that had been saved before the fault, and were done again
+failed_drill   the input of the diagnosis
+diagnosis      the faults of a job that has failed, in words
+signal_faults  faults of its signal handlers, by their kind and their effect
+resumed_from   faults in its choice of a checkpoint to resume from
+after_fault    the files that it resumed from, and the first step that differs
+lost_state     faults in the content of its checkpoints
+second_run     faults that the undisturbed runs alone show: a shared port or file
 """

@@ -1,5 +1,5 @@
-"""AfterFault: how a run went on after its fault, beside the undisturbed run: what it resumed from, the first checkpoint
-that is other than that of the same step, and the first step at which rank 0 printed other numbers."""
+"""AfterFault: a run after its fault, compared with the undisturbed run: the files that it resumed from, the first
+checkpoint that differs from the one of the same step, and the first step at which rank 0 printed other numbers."""
 
 from __future__ import annotations
 
@@ -28,26 +28,24 @@ _DECIMAL = re.compile(r"(?P<name>[A-Za-z_]\w*)?[^\w.+-]{0,3}(?P<number>[-+]?\d+\
 
 @dataclass(frozen=True)
 class AfterFault:
-    """attempt: number of the one that came after the first fault. began: when, in seconds since 1970. resumed: what it
-    resumed from, as it was then."""
+    """A run after its fault."""
 
-    attempt: int
-    began: float
-    resumed: Sequence[KnownSave] = ()
+    attempt: int  # the number of the attempt after the first fault
+    began: float  # the begin of that attempt, in seconds since 1970
+    resumed: Sequence[KnownSave] = ()  # the files that it resumed from, with their content at that time
     first: FirstDifference | None = None
     printed: PrintedDifference | None = None
 
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """save, expected: the two checkpoints. before: the last one after the fault that was the same, if there was one.
-    beside: what differs in that one, and is not a state of the training: a score, the options of the program."""
+    """The first checkpoint after a fault that differs from the undisturbed run's."""
 
     save: KnownSave
-    expected: KnownSave
+    expected: KnownSave  # the undisturbed run's
     differences: Sequence[Difference]
-    before: KnownSave | None = None
-    beside: Sequence[Difference] = ()
+    before: KnownSave | None = None  # the last checkpoint after the fault that was the same
+    beside: Sequence[Difference] = ()  # differences in `before`, in scores and options only
 
     @property
     def words(self) -> str:
@@ -58,7 +56,7 @@ class FirstDifference:
 
 
 def after_fault(reference: Reference, run: RunDir, history: RunHistory, result: RunResult) -> AfterFault | None:
-    """None where no attempt came after the first one that was hit."""
+    """Returns None if no attempt came after the first attempt with a fault."""
     hit = result.hits[0].attempt if result.hits else ""
     at = next((i for i, each in enumerate(history.attempts) if each.name == hit), len(history.attempts))
     following = next((each for each in history.attempts[at + 1 :] if each.started is not None), None)
@@ -76,7 +74,7 @@ def after_fault(reference: Reference, run: RunDir, history: RunHistory, result: 
 def _resumed(
     reference: Reference, history: RunHistory, result: RunResult, attempt: AttemptHistory
 ) -> Sequence[KnownSave]:
-    """By the kernel's account of what it read, or else the newest of each series."""
+    """Returns the saves that the attempt read, as the kernel reported, or else the newest save of each series."""
     found = resumes(history, result.files, reference.facts.files)
     read = next((each.read for each in found if each.number == attempt.number), ())
     there = files_at(read_versions(history.run.path), attempt.started or 0.0)
@@ -86,9 +84,9 @@ def _resumed(
 
 
 def first_difference(reference: Reference, run: RunDir, since: float) -> FirstDifference | None:
-    """None where no checkpoint of a step that the undisturbed run has saved, too, is other. One whose state is other
-    goes before one with other options alone: a program that saves as soon as it has resumed has an option more than the
-    undisturbed one. since: seconds since 1970."""
+    """Returns the first checkpoint that differs from the undisturbed run's of the same step, or None. A difference in
+    state comes before one in options alone, because a program that saves just after its resume has one option more than
+    the undisturbed one. since: seconds since 1970."""
     expected, again = _by_step(reference.saves), _by_step(reference.saves_again)
     before: KnownSave | None = None
     beside: Sequence[Difference] = ()
@@ -97,7 +95,7 @@ def first_difference(reference: Reference, run: RunDir, since: float) -> FirstDi
         one, other = expected.get(save.step), again.get(save.step)
         if one is None or other is None:
             continue
-        with suppress(CheckpointError):  # it was cut while it was copied
+        with suppress(CheckpointError):  # the file was cut while it was copied
             spread = spread_of(one.state, other.state)
             found = compare(one.state, save.state, spread)
             if {each.part for each in found} - RESULTS:
@@ -108,7 +106,7 @@ def first_difference(reference: Reference, run: RunDir, since: float) -> FirstDi
 
 
 def _by_step(saves: Sequence[KnownSave]) -> Mapping[object, KnownSave]:
-    """Without those of which a run has made several, each other than the one before: which of them would be meant?"""
+    """Returns the saves by step, without steps for which a run has made several saves with different content."""
     alike: dict[object, list[KnownSave]] = {}
     for save in saves:
         alike.setdefault(save.step, []).append(save)
@@ -121,14 +119,13 @@ def _by_step(saves: Sequence[KnownSave]) -> Mapping[object, KnownSave]:
 
 @dataclass(frozen=True)
 class PrintedDifference:
-    """At this step rank 0 printed `got`, and undisturbed `expected`. same: the last step after the fault whose numbers
-    were the same; None if there was none."""
+    """The first step at which rank 0 printed another number than in the undisturbed run."""
 
     step: int
     name: str
-    expected: str
+    expected: str  # the number in the undisturbed run
     got: str
-    same: int | None
+    same: int | None  # the last step after the fault with the same numbers; None if there was none
 
     @property
     def words(self) -> str:
@@ -139,8 +136,8 @@ class PrintedDifference:
 
 
 def printed_difference(reference: Reference, attempt: Attempt) -> PrintedDifference | None:
-    """The first line with another number, in the log of the attempt after the fault. Numbers that two undisturbed runs
-    have printed alike are compared; None if none is other."""
+    """Returns the first different number in the log of the attempt after the fault, or None. Only numbers that were the
+    same in two undisturbed runs are compared."""
     if reference.again is None:
         return None
     facts, same = reference.facts, None
@@ -158,7 +155,7 @@ def printed_difference(reference: Reference, attempt: Attempt) -> PrintedDiffere
 
 
 def _numbers(attempts: Sequence[Attempt], facts: Facts) -> dict[int, list[tuple[str, str]]]:
-    """By step, the decimal numbers in its line with the words before them."""
+    """Returns by step the decimal numbers in the step's line, each with the word before it."""
     found: dict[int, list[tuple[str, str]]] = {}
     for attempt in attempts:
         with suppress(OSError):

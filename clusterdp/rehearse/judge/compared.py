@@ -1,4 +1,4 @@
-"""Compared: what of a run was compared with the undisturbed runs, and what was not."""
+"""Compared: the files of a run that were compared with the undisturbed runs, and those that were not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clusterdp.wording import counted, some_of
 
 LOGS = (".log", ".txt", ".csv", ".tsv", ".jsonl")
 STATES = (".pt", ".pth", ".ckpt", ".safetensors", ".npz", ".npy")
-LARGEST = 1 << 26  # bytes: larger ones are not read
+LARGEST = 1 << 26  # bytes: larger files are not read
 OTHER_KIND = "neither logs nor arrays"
 UNSTEADY = "other in each undisturbed run"
 LARGE = f"over {LARGEST >> 20} MiB"
@@ -26,25 +26,24 @@ BEFORE = "not written again after the fault"
 
 @dataclass
 class Compared:
-    """what: was compared, in words on each. other: what is other in files beside the end state, which fails no drill.
-    left_out: names of files that were not compared, by the reason."""
+    """The files of a run that were compared, and those that were not."""
 
-    what: list[str] = field(default_factory=list)
-    other: list[str] = field(default_factory=list)
-    left_out: dict[str, list[str]] = field(default_factory=dict)
+    what: list[str] = field(default_factory=list)  # words for each compared file
+    other: list[str] = field(default_factory=list)  # differences in files beside the end state, which fail no drill
+    left_out: dict[str, list[str]] = field(default_factory=dict)  # by reason, names of files that were not compared
 
     def leave_out(self, name: str, why: str) -> None:
         self.left_out.setdefault(why, []).append(name)
 
     @property
     def left_out_words(self) -> tuple[str, ...]:
-        """`a.png, b.png (neither logs nor arrays)`."""
+        """Words such as `a.png, b.png (neither logs nor arrays)`."""
         return tuple(f"{some_of(names, 3)} ({why})" for why, names in self.left_out.items())
 
 
 def compared_with(reference: Reference, run: RunDir, fault_at: float) -> Compared:
-    """All that the undisturbed run has left in its working folder, as far as two undisturbed runs left it alike.
-    fault_at: seconds since 1970."""
+    """Compares all files that the undisturbed run has left in its working folder, if they were the same in two
+    undisturbed runs. fault_at: seconds since 1970."""
     found = Compared([words_of_state(reference.state)])
     if reference.again is None:
         return found
@@ -67,8 +66,8 @@ def compared_with(reference: Reference, run: RunDir, fault_at: float) -> Compare
 
 
 def _new_logs(reference: Reference, first: Path, second: Path, got: Path) -> list[str]:
-    """Logs that no undisturbed run has, of a name that both have elsewhere: `version_1/metrics.csv` of a logger that
-    begins another one at each start."""
+    """Returns logs that no undisturbed run has, with a name that both have in another folder: `version_1/metrics.csv`
+    of a logger that begins a new log at each start."""
     usual, others = {*_names(first, reference.began)}, {*_names(second, reference.began)}
     known = {os.path.basename(name) for name in usual & others if name.endswith(LOGS)}
     there = _names(got, reference.began)
@@ -76,14 +75,14 @@ def _new_logs(reference: Reference, first: Path, second: Path, got: Path) -> lis
 
 
 def words_of_state(state: EndState) -> str:
-    """`last.pt: 18 values, 12 of them tensors`."""
+    """Returns words such as `last.pt: 18 values, 12 of them tensors`."""
     tensors = sum(leaf.kind == "tensor" for leaf in state.values.values())
     of_them = f", {tensors} of them tensors" if tensors else ""
     return f"{state.source}: {counted(len(state.values), 'value')}{of_them}"
 
 
 def _names(folder: Path, since: float) -> Iterator[str]:
-    """The names of files that were written since then: others came with the program."""
+    """Yields the names of files that were written since then. Older files came with the program."""
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(each for each in folders if not each.startswith((".", "__")))
         for name in sorted(names):
@@ -93,7 +92,7 @@ def _names(folder: Path, since: float) -> Iterator[str]:
 
 
 def _written_at(path: Path) -> float:
-    """The time of a file's last write; endless for a missing file, which is reported as such."""
+    """Returns the time of a file's last write, or infinity for a missing file, which is reported as missing."""
     return path.stat().st_mtime if path.is_file() else float("inf")
 
 
@@ -120,7 +119,7 @@ def _of_state(first: Path, second: Path, got: Path, name: str, found: Compared) 
 
 
 def _of_log(first: Path, second: Path, got: Path, name: str, found: Compared) -> None:
-    """Lines that both undisturbed runs have. Those that are there twice after a resume are usual."""
+    """Compares the lines that both undisturbed runs have, as sets: repeated lines are usual after a resume."""
     lines = _lines(first / name) & _lines(second / name)
     if not lines:
         found.leave_out(name, UNSTEADY)
@@ -136,6 +135,6 @@ def _lines(path: Path) -> set[bytes]:
 
 
 def sentence_of(what: Sequence[str], left_out: Sequence[str]) -> str:
-    """`Compared: last.pt: 18 values; log.csv: 60 lines. Not compared: a.png (neither logs nor arrays).`"""
+    """Returns `Compared: last.pt: 18 values; log.csv: 60 lines. Not compared: a.png (neither logs nor arrays).`"""
     said = f"Compared: {some_of(what, 3, ';')}."
     return f"{said} Not compared: {some_of(left_out, 3, ';')}." if left_out else said

@@ -1,6 +1,6 @@
-"""The diagnosis: what is wrong with a job that has failed a drill, in words.
+"""The diagnosis: the fault of a job that has failed a drill, in words.
 
-First what the kernel and the files have shown, then what the program's text says of it.
+The evidence of the kernel and of the files comes first, then the matching lines of the program's text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PORT = re.compile(r"(?i)EADDRINUSE|address already in use")
 
 
 def diagnose(case: FailedDrill, differences: Sequence[Difference] = ()) -> str:
-    """Empty if nothing more than the failure itself can be said."""
+    """Returns the diagnosis, or "" if only the failure itself is known."""
     not_back = _of_port(case) or _of_requeue(case) or _of_ranks(case) or _of_torn(case)
     if not_back:
         return not_back
@@ -41,10 +41,10 @@ def diagnose(case: FailedDrill, differences: Sequence[Difference] = ()) -> str:
         also = of_signal(case)
         return f"{failed}. Besides, {also}" if failed and also else failed or also or _of_error(case)
     lost = name_the_loss(differences, case.kept, case.after, case.shown) if case.kept else ""
-    if work := lost_work(case):  # a save that was made was not used: no handler is to blame
+    if work := lost_work(case):  # a save was made and not used: the handlers are not the cause
         return ". Besides, ".join(filter(None, [work.words, _of_resume(case), lost]))
     causes = (_of_resume, of_signal)
-    if outlived(case):  # it was killed before it had saved: what it went on from follows
+    if outlived(case):  # the job was killed before it had saved, which explains the checkpoint that it resumed from
         causes = (of_signal, _of_resume)
     also = causes[0](case) or causes[1](case)
     first, second = (count, lost) if (count := _of_count(case)) and NOT_KEPT not in lost else (lost, count)
@@ -53,7 +53,7 @@ def diagnose(case: FailedDrill, differences: Sequence[Difference] = ()) -> str:
 
 
 def _of_requeue(case: FailedDrill) -> str:
-    """It ended in order, and nobody brought it back."""
+    """The last attempt ended in order, and the job was not brought back."""
     last = case.history.last
     hit = next((hit for hit in reversed(case.result.hits) if last and hit.attempt == last.name and hit.causes), None)
     if hit is None or last is None:
@@ -69,7 +69,7 @@ def _of_requeue(case: FailedDrill) -> str:
 
 
 def _of_ranks(case: FailedDrill) -> str:
-    """Ranks that began at the same step at first, and do not after a fault."""
+    """The ranks began at the same step at first, but not after a fault."""
     for number, attempt in enumerate(case.history.attempts, 1):
         first = _first_steps(case, attempt.name)
         begun = sorted(set(first.values()))
@@ -83,14 +83,14 @@ def _of_ranks(case: FailedDrill) -> str:
 
 
 def _began_anew(case: FailedDrill, number: int) -> bool:
-    """Whether nothing that this attempt printed is against it: it may have read what the kernel did not report."""
+    """Whether the attempt's printed steps begin as in the first attempt. The kernel may not have reported all reads."""
     names = {each.number: each.name for each in case.history.attempts}
     first, here = (min(_first_steps(case, names[each]).values(), default=0) for each in (min(names), number))
     return here <= first + SLACK
 
 
 def _first_steps(case: FailedDrill, name: str) -> dict[int, int]:
-    """By rank, the first step that it printed in this attempt."""
+    """Returns the first step that each rank printed in this attempt."""
     logs = (case.history.run.attempt(name).rank_log(rank) for rank in itertools.count())
     steps = (read_steps(log, case.facts.counter) for log in itertools.takewhile(Path.exists, logs))
     return {rank: told[0] for rank, told in enumerate(steps) if told}
@@ -101,7 +101,7 @@ def _is_early(case: FailedDrill, step: int | None) -> bool:
 
 
 def _of_torn(case: FailedDrill) -> str:
-    """It went on from a file that was half written, or damaged, and died of it."""
+    """The job resumed from a file that was half written or damaged, and died of it."""
     hit = case.result.hits[-1] if case.result.hits else None
     if hit is None or not hit.file or case.result.state == "done":
         return ""
@@ -110,10 +110,10 @@ def _of_torn(case: FailedDrill) -> str:
         for each in resumes(case.history, case.result.files, case.facts.files)
         if hit.file in each.read
     ]
-    folder = str(PurePath(hit.file).parent)  # of a checkpoint of several files
+    folder = str(PurePath(hit.file).parent)  # the folder of a checkpoint of several files
     is_state = is_checkpoint(hit.file) or case.facts.saves.is_state(f"code/{hit.file}")
     is_of_folder = is_state and folder != "." and f"{folder}/" in _error(case)
-    if not by and not is_state:  # a README beside it
+    if not by and not is_state:  # e.g. a README beside the checkpoint
         return ""
     if not by and not is_of_folder and not TORN.search(_error(case)):
         return ""
@@ -128,7 +128,7 @@ def _of_torn(case: FailedDrill) -> str:
 
 
 def _is_in_place(case: FailedDrill, path: str) -> bool:
-    """By the undisturbed run: a file whose writer was killed was not renamed either."""
+    """Whether the undisturbed run writes this file in place. A killed writer does not rename its file in any case."""
     return any(use.in_place for each, use in case.facts.files.items() if series_of(each) == series_of(path))
 
 
@@ -155,7 +155,7 @@ def _of_unread(case: FailedDrill, hit: Hit) -> str:
 
 
 def begun_anew(case: FailedDrill) -> str:
-    """It has read nothing, though a whole checkpoint was there, and counts its steps from the beginning again."""
+    """An attempt has read no checkpoint, though a whole one was there, and counts its steps from the beginning."""
     torn = {hit.file for hit in case.result.hits}
     for each, step in _from_the_beginning(case):
         if not each.read and each.newer and each.newer not in torn:
@@ -164,7 +164,7 @@ def begun_anew(case: FailedDrill) -> str:
 
 
 def _of_count(case: FailedDrill) -> str:
-    """It has read a checkpoint, and does steps again that were in it: from the very first, or from an epoch's."""
+    """An attempt has read a checkpoint, but repeats steps that were in it, from the first step or from an epoch's."""
     saved = read_steps_of(case.history, case.result.files, case.facts.files)
     for each, steps, first in _began(case):
         of = saved.get(case.history.attempts[each.number - 1].name)
@@ -177,13 +177,13 @@ def _of_count(case: FailedDrill) -> str:
 
 
 def _from_the_beginning(case: FailedDrill) -> Iterator[tuple[Resume, int]]:
-    """Attempts that began at the step at which the first one began."""
+    """Yields attempts that began at the first attempt's first step."""
     yield from ((each, steps[0]) for each, steps, first in _began(case) if steps[0] <= first)
 
 
 def _began(case: FailedDrill) -> Iterator[tuple[Resume, Sequence[int], int]]:
-    """Each attempt that came after one that had got further than its first step: its steps, and the first step of all.
-    None where each attempt counts its own steps alone."""
+    """Yields each attempt after one that had got beyond the first step: its steps, and the first step of all. Yields
+    nothing if each attempt counts its own steps alone."""
     told = [] if case.facts.ours else printed(case.history, case.history.run, case.facts)
     if counts_anew(told, case.facts):
         return
@@ -207,7 +207,7 @@ def _of_port(case: FailedDrill) -> str:
 
 
 def _of_later(case: FailedDrill) -> str:
-    """It came back, and then failed by itself, of something else than what was done to it."""
+    """The job came back, and then failed by itself, not because of the fault."""
     hits = [hit.attempt for hit in case.result.hits]
     last = case.history.last
     if last is None or not hits or last.name in hits or not last.failed:
@@ -217,7 +217,7 @@ def _of_later(case: FailedDrill) -> str:
 
 
 def _of_strike(case: FailedDrill) -> str:
-    """It was killed in a save, and failed by itself of what that has left."""
+    """The job was killed in a save, and then failed by itself because of the files that this left."""
     hit = case.result.hits[-1] if case.result.hits else None
     failed = _of_later(case) if hit and hit.moment else ""
     return f"killed {hit.moment}, it did not come back: {failed}" if hit and failed else ""
@@ -233,7 +233,7 @@ def _of_error(case: FailedDrill) -> str:
 
 
 def words_of_failure(history: RunHistory) -> str:
-    """The program's own words on its failure; where srun reports an exit code alone, the end of the rank's log."""
+    """Returns the program's own words on its failure, or the rank's last line if srun reports only an exit code."""
     failure = find_failure(history)
     printed = [line for line in failure.lines if line.strip() and not line.startswith(("clusterdp:", 'Try "'))]
     if failure.evidence == "srun" and printed:

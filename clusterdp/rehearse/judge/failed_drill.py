@@ -21,8 +21,8 @@ class FailedDrill:
     facts: Facts
     lost: int | None  # steps that were done twice
     requeue: bool = True  # restart.requeue
-    text: ProgramText | None = None  # of the program, as far as it can be read
+    text: ProgramText | None = None  # the program's text, if it can be read
     kept: Kept | None = None
     after: AfterFault | None = None
-    shown: Shown = NOTHING  # by experiments
-    last_steps: Mapping[str, int] = field(default_factory=dict)  # by attempt, as rank 0 has printed them
+    shown: Shown = NOTHING  # the result of experiments
+    last_steps: Mapping[str, int] = field(default_factory=dict)  # by attempt, the last step that rank 0 printed

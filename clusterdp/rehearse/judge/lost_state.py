@@ -1,5 +1,5 @@
-"""The state that differs after a fault, and since when; a cause where the checkpoints show one: a part that began anew
-at the resume, or that is in none of them."""
+"""The state that differs after a fault, and since when. The cause, if the checkpoints show it: a part that started from
+its beginning at the resume, or that is not in any checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from clusterdp.rehearse.state.optimizers import optimizers_of, prefix_of
 from clusterdp.wording import some_of
 
 NOT_KEPT = "is in no checkpoint, and starts anew after a resume"
-# Keys that torch gives to the state of each part, whatever a program calls it.
+# Keys in torch's state of each part, for any name that a program gives to the part.
 _STATE_OF = {
     "optimizer": ("the optimizer", re.compile(r"param_groups|exp_avg|momentum_buffer|square_avg")),
     "scheduler": ("the scheduler", re.compile(r"last_epoch")),
@@ -38,18 +38,18 @@ _MAKES = {
 
 @dataclass(frozen=True)
 class Kept:
-    """The parts that a checkpoint keeps. made: parts_made(). complete: their text shows all that there is."""
+    """The parts that a checkpoint keeps."""
 
     state: EndState
-    made: Mapping[str, CodePlace]
-    complete: bool = False
+    made: Mapping[str, CodePlace]  # from parts_made()
+    complete: bool = False  # the program's text shows all its parts
 
 
 class Shown(NamedTuple):
-    """By experiments. cause: why a run ended in another state. note: what else was found out."""
+    """The result of experiments."""
 
-    cause: str = ""
-    note: str = ""
+    cause: str = ""  # why a run ended in another state
+    note: str = ""  # another result
 
 
 NOTHING = Shown()
@@ -58,7 +58,7 @@ NOTHING = Shown()
 def name_the_loss(
     differences: Sequence[Difference], kept: Kept, after: AfterFault | None = None, shown: Shown = NOTHING
 ) -> str:
-    """The causes that are shown; then what differs, and since when. Empty if nothing differs. differences: of the end
+    """Returns the known causes, then the differences and their begin. Empty if nothing differs. differences: of the end
     states."""
     best = [each for each in differences if is_best(_file(each.key))]
     rest = [each for each in differences if each not in best]
@@ -72,7 +72,7 @@ def name_the_loss(
 
 
 def _what(differences: Sequence[Difference], kept: Kept, after: AfterFault | None) -> str:
-    """In the first checkpoint that is other, or else at the end."""
+    """Returns words on the differences in the first checkpoint that differs, or else in the end state."""
     first = after.first if after else None
     if first:
         said = f"{first.words}: {describe(first.differences, first.expected.state.values)}"
@@ -92,7 +92,7 @@ def _of_best(best: Difference, rest: Sequence[Difference]) -> str:
 
 
 def _lacking(kept: Kept, differences: Sequence[Difference], after: AfterFault | None) -> list[str]:
-    """Parts that the program makes, and that have no state in any file that it keeps."""
+    """Returns words on each part that the program makes, but that has no state in any file that it keeps."""
     if not kept.complete or not {each.part for each in differences} - RESULTS:
         return []
     found = []
@@ -107,12 +107,12 @@ def _lacking(kept: Kept, differences: Sequence[Difference], after: AfterFault | 
 
 
 def _is_kept(state: EndState, part: str, keys: re.Pattern[str]) -> bool:
-    """By the names that torch gives to its values, or in a form of its own."""
+    """Whether the state has the part, by torch's names for its values, or in another form."""
     return any(keys.search(key) or (leaf.part == part and not key.endswith("lr")) for key, leaf in state.values.items())
 
 
 def _shown(part: str, state: EndState, differences: Sequence[Difference], after: AfterFault | None) -> str | None:
-    """The further evidence that the part began anew, in words that may be empty; None if there is none."""
+    """Returns words, possibly empty, on more evidence that the part was not restored, or None without such evidence."""
     if part == "optimizer":
         return None if _has_twins(state) else ""
     if part == "scaler":
@@ -122,7 +122,7 @@ def _shown(part: str, state: EndState, differences: Sequence[Difference], after:
 
 
 def _has_twins(state: EndState) -> bool:
-    """Whether each tensor of a file has another one of its shape there: that may be its momentum."""
+    """Whether each tensor of a file has another tensor of its shape in the file, which may be its momentum."""
     shapes: dict[str, Counter[tuple[int, ...]]] = {}
     for key, leaf in state.values.items():
         if leaf.kind == "tensor" and is_float(leaf.dtype) and not is_best(_file(key)):
@@ -131,13 +131,13 @@ def _has_twins(state: EndState) -> bool:
 
 
 class _Counter(NamedTuple):
-    """stood: in the checkpoint that was resumed from. expected, got: in the first checkpoint with a difference."""
+    """A counter that differs after a fault."""
 
     key: str
     part: str
-    stood: float
-    expected: float
-    got: float
+    stood: float  # its value in the checkpoint resumed from
+    expected: float  # its value in the undisturbed run, at the first checkpoint with a difference
+    got: float  # its value in that checkpoint
 
     @property
     def began_anew(self) -> bool:
@@ -145,8 +145,8 @@ class _Counter(NamedTuple):
 
 
 def restarted(after: AfterFault | None) -> list[str]:
-    """Words on each part that is in the checkpoint that was resumed from, and that counted from 0 again: each of its
-    counters is behind by as much as it stood at there."""
+    """Returns words on each part that is in the checkpoint resumed from, but counted from 0 again: each of its counters
+    is behind by its value in that checkpoint."""
     if after is None or after.first is None:
         return []
     optimizers = optimizers_of(after.first.expected.state.values)
@@ -163,7 +163,7 @@ def restarted(after: AfterFault | None) -> list[str]:
 
 
 def _stood_still(after: AfterFault, counters: Sequence[_Counter]) -> bool:
-    """Whether an optimizer's counters are where they stood, and so is all beside them: the steps since were skipped."""
+    """Whether an optimizer's counters and the values beside them have not changed: all steps since were skipped."""
     if after.first is None or counters[0].part != "optimizer":
         return False
     there = {key: leaf.digest for save in after.resumed for key, leaf in save.state.values.items()}
@@ -175,8 +175,8 @@ def _stood_still(after: AfterFault, counters: Sequence[_Counter]) -> bool:
 
 
 def counters_behind(after: AfterFault | None) -> str | None:
-    """The counters of an optimizer that has gone on with fewer steps than undisturbed, because some were skipped. In
-    words; None if there is none."""
+    """Returns words on a counter of an optimizer that was restored, but has fewer steps than undisturbed because some
+    were skipped. None if no counter shows this."""
     for each in _counters(after) if after else ():
         if each.part == "optimizer" and each.stood <= each.got < each.expected and not each.began_anew:
             skipped = each.expected - each.got
@@ -189,7 +189,7 @@ def is_explained(after: AfterFault) -> bool:
 
 
 def _counters(after: AfterFault) -> Iterator[_Counter]:
-    """Whole numbers that differ in the first checkpoint with a difference, and stood above 0 before."""
+    """Yields whole numbers that differ in the first checkpoint with a difference, and were above 0 before."""
     if after.first is None:
         return
     series = series_of(after.first.save.version.name)
@@ -201,13 +201,13 @@ def _counters(after: AfterFault) -> Iterator[_Counter]:
         stood = number_of(leaf) if leaf else None
         if each.expected is None or each.got is None or not stood or stood < 0 or not each.expected.is_integer():
             continue
-        is_count = each.part != "scheduler" or each.key.endswith("last_epoch")  # its other count begins at 1
+        is_count = each.part != "scheduler" or each.key.endswith("last_epoch")  # _step_count begins at 1
         if is_count and (each.part in _NAMES or prefix_of(each.key, optimizers) is not None):
             yield _Counter(each.key, each.part, stood, each.expected, each.got)
 
 
 def parts_made(text: ProgramText | None) -> Mapping[str, CodePlace]:
-    """By part, the first line that makes it: `optimizer` (one that has a state), `scaler`, `scheduler`."""
+    """Returns the first line that makes each part: `optimizer` (one that has a state), `scaler`, `scheduler`."""
     found: dict[str, CodePlace] = {}
     for place, code in _lines(text):
         for part, expression in _MAKES.items():
@@ -224,5 +224,5 @@ def _lines(text: ProgramText | None) -> Iterator[tuple[CodePlace, str]]:
 
 
 def at(place: CodePlace) -> str:
-    """`train.py:31`."""
+    """Returns the place as `train.py:31`."""
     return f"{place.file.name}:{place.line}"

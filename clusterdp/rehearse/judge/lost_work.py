@@ -1,4 +1,4 @@
-"""LostWork: steps that had been saved before a fault, and that the attempt after it did again."""
+"""LostWork: steps that had been saved before a fault, and that the next attempt repeated."""
 
 from __future__ import annotations
 
@@ -17,22 +17,20 @@ from clusterdp.rehearse.run_spec import AFTER_KILL_S, Hit
 from clusterdp.rundir import RunDir
 from clusterdp.wording import counted
 
-# A save in the background ends a step or two after its own, and a log counts from 0 or from 1.
+# A save in the background ends one or two steps later, and a log counts from 0 or from 1.
 SLACK = 2
 NO_FILES: Mapping[str, FileUse] = {}
 
 
 @dataclass(frozen=True)
 class LostWork:
-    """attempt: number of the one that did the steps again. saved: step of the newest checkpoint that the fault left
-    alone. began: first step that the attempt printed. file: of that checkpoint. moment: of a save, at which the attempt
-    before was killed; else empty."""
+    """Steps that had been saved, and were done again."""
 
-    attempt: int
-    saved: int
-    began: int
-    file: str
-    moment: str = ""
+    attempt: int  # the number of the attempt that repeated the steps
+    saved: int  # the step of the newest checkpoint that the fault did not damage
+    began: int  # the first step that the attempt printed
+    file: str  # the checkpoint's file
+    moment: str = ""  # the moment of a save at which the attempt before was killed, if it was
 
     @property
     def steps(self) -> int:
@@ -49,7 +47,7 @@ class LostWork:
 
 
 def lost_work(case: FailedDrill) -> LostWork | None:
-    """The largest loss of the run; None if none is beyond the interval of saves, or if steps or saves are not known."""
+    """Returns the run's largest loss, or None if none exceeds the interval of saves or steps or saves are not known."""
     told = [] if case.facts.ours else printed(case.history, case.history.run, case.facts)
     if counts_anew(told, case.facts):
         return None
@@ -71,8 +69,8 @@ def lost_work(case: FailedDrill) -> LostWork | None:
 
 
 def _saved_before(files: Mapping[str, FileUse], hit: Hit, all_files: Mapping[str, FileUse]) -> dict[int, str]:
-    """By step, a file of each save that was over at the fault, also if it is gone by then. The save that the fault tore
-    or damaged is not one of them."""
+    """Returns by step a file of each save that was over at the fault, also if the file was gone by then. The save that
+    the fault interrupted or damaged is left out."""
     saved = {step: path for path, use in files.items() for at, step in _saves(use) if at <= hit.at and step}
     if not hit.file or hit.since is not None:
         return saved
@@ -86,14 +84,14 @@ def _saves(use: FileUse) -> Sequence[tuple[float, int]]:
 
 
 def _interval(files: Mapping[str, FileUse]) -> float:
-    """The usual number of steps between two saves; from the start to the first one where there is no second."""
+    """Returns the usual number of steps between two saves, or the steps before the first save if there is no second."""
     steps = sorted({0, *(step for path, use in files.items() if not is_best(path) for step in use.steps)})
     return median([b - a for a, b in itertools.pairwise(steps)] or [0])
 
 
 def steps_lost(history: RunHistory, run: RunDir, facts: Facts, files: Mapping[str, FileUse] = NO_FILES) -> int | None:
-    """By its records, or by the steps that rank 0 has printed and the checkpoints that it has read; None if that does
-    not tell."""
+    """Returns the lost steps by the run's records, or by the steps that rank 0 has printed and the checkpoints that it
+    has read. None if they are not known."""
     if facts.ours:
         return history.lost
     if facts.steps is None:
@@ -108,8 +106,8 @@ def steps_lost(history: RunHistory, run: RunDir, facts: Facts, files: Mapping[st
 
 
 def counts_anew(told: Sequence[tuple[str, Sequence[int]]], facts: Facts) -> bool:
-    """Whether each attempt counts its own steps alone: the last began where the first did, and was done at fewer than
-    there are."""
+    """Whether each attempt counts only its own steps: the last attempt began at the first one's step, and was done with
+    fewer steps than the whole run has."""
     if facts.steps is None or len(told) < 2:
         return False
     first, last = told[0][1], told[-1][1]
@@ -117,8 +115,8 @@ def counts_anew(told: Sequence[tuple[str, Sequence[int]]], facts: Facts) -> bool
 
 
 def _again(before: Sequence[int], after: Sequence[int], saved: int | None) -> int | None:
-    """saved: the step of the checkpoint that was read. A bar that is drawn now and then tells its first step late: then
-    it counts, as exactly as the steps are told."""
+    """Returns the repeated steps, or None if they are not known. saved: the step of the checkpoint that was read, used
+    if a bar that is drawn rarely printed its first step late. Its precision is the distance of printed steps."""
     last, first = max(before), after[0]
     is_late = first > last + 1 if saved is None else first > saved + 1
     if not is_late:
@@ -129,7 +127,7 @@ def _again(before: Sequence[int], after: Sequence[int], saved: int | None) -> in
 
 
 def read_steps_of(history: RunHistory, files: Mapping[str, FileUse], usual: Mapping[str, FileUse]) -> dict[str, int]:
-    """By attempt, the step of what it has read."""
+    """Returns the step of the checkpoint that each attempt has read."""
     found = {}
     for each in resumes(history, files, usual):
         attempt = history.attempts[each.number - 1]
@@ -140,6 +138,6 @@ def read_steps_of(history: RunHistory, files: Mapping[str, FileUse], usual: Mapp
 
 
 def printed(history: RunHistory, run: RunDir, facts: Facts) -> list[tuple[str, list[int]]]:
-    """The name and printed steps of each attempt that printed any."""
+    """Returns the name and the printed steps of each attempt that printed any."""
     told = [(each.name, read_steps(run.attempt(each.name).rank_log(0), facts.counter)) for each in history.attempts]
     return [(name, steps) for name, steps in told if steps]

@@ -1,4 +1,4 @@
-"""Reference: the undisturbed run, with which each drill's is compared, at its end and save by save."""
+"""Reference: the undisturbed run, with which each drill's run is compared, at its end and at each save."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from clusterdp.rundir import RunDir
 
 @dataclass(frozen=True)
 class KnownSave:
-    """A file of a checkpoint, as it was when it was saved. step: what stands for the step, the same in each run: what
-    the file itself counts, or else its name, or else what rank 0 had printed by then; with the series of its name."""
+    """A file of a checkpoint, with its content at the time of the save."""
 
     version: Version
+    # The series of its name, and a key of the step that is the same in each run: the counters in the file, or else the
+    # file's name, or else the last step that rank 0 had printed.
     step: tuple[str, object]
     words: str
     state: EndState
 
 
 def read_saves(versions: Iterable[Version], kinds: Collection[str], since: float = 0.0) -> Iterator[KnownSave]:
-    """Those of these series that were copied whole, in their order. since: seconds since 1970."""
+    """Yields the readable copies of files in these series, in order. since: seconds since 1970."""
     for version in versions:
         series = series_of(version.name)
         is_part = series in kinds or any(series.startswith(f"{kind}/") for kind in kinds)
@@ -60,32 +61,30 @@ def _save(version: Version) -> KnownSave:
     return KnownSave(version, (series, version.step), f"{version.name} of step {version.step}", state)
 
 
-_STEP = re.compile(r"(?:global_?)?(?:steps?|iter(?:ation)?s?|iter_num)")  # and not `eval_steps`, which is a setting
+_STEP = re.compile(r"(?:global_?)?(?:steps?|iter(?:ation)?s?|iter_num)")  # not `eval_steps`, which is a setting
 
 
 @dataclass
 class Reference:
-    """patterns: the files of the end state, where the checkpoints are not ours. spread: None if a second one ended in
-    the same bits. others: end states of further undisturbed runs, from which the spread is. again: folder of the second
-    run. text: the program's, where it is found. began: in seconds since 1970."""
+    """The undisturbed run."""
 
     folder: Path
     facts: Facts
     state: EndState
-    patterns: tuple[str, ...] = ()
-    spread: Mapping[str, float] | None = None
-    others: list[EndState] = field(default_factory=list)
-    text: ProgramText | None = None
-    again: Path | None = None
-    began: float = 0.0
+    patterns: tuple[str, ...] = ()  # the files of the end state, if the checkpoints are not ours
+    spread: Mapping[str, float] | None = None  # None if the second run ended in the same bits
+    others: list[EndState] = field(default_factory=list)  # end states of more undisturbed runs, used for the spread
+    text: ProgramText | None = None  # the program's text, if it was found
+    again: Path | None = None  # the folder of the second undisturbed run
+    began: float = 0.0  # seconds since 1970
 
     def state_of(self, run: RunDir) -> EndState | None:
-        """CheckpointError where it cannot be read."""
+        """Returns the end state of a run. Raises CheckpointError if it cannot be read."""
         return end_state(run, self.patterns)
 
     def all_kept(self) -> EndState:
-        """The end state, and what else the run has kept of its ranks: of each kind of file the last. A file that cannot
-        be read is left out."""
+        """Returns the end state and the other files that the run has kept: the last one of each series and rank. Files
+        that cannot be read are left out."""
         if self.facts.ours:
             return self.state
         code = RunDir(self.folder).code
@@ -104,7 +103,7 @@ class Reference:
 
     @cached_property
     def kinds(self) -> set[str]:
-        """Series of the files that a checkpoint is made of."""
+        """The series of the files of a checkpoint."""
         return {*kinds_to_resume_from(self.facts.files), *map(series_of, self.patterns)}
 
     @cached_property
@@ -121,7 +120,7 @@ class Reference:
 
     @property
     def runs(self) -> int:
-        """Number of undisturbed runs that the spread is of."""
+        """The number of undisturbed runs behind the spread."""
         return 1 + len(self.others)
 
     def add(self, other: EndState) -> None:

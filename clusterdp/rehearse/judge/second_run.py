@@ -1,5 +1,5 @@
-"""The verdicts that two undisturbed runs allow: faults of a second run of the job beside the first, and ranks that
-write over each other."""
+"""The verdicts from two undisturbed runs alone: faults of two runs at the same time, and ranks that write over each
+other."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from clusterdp.wording import some_of
 
 BESIDE, BESIDE_ABOUT = "beside-another", "two of it at a time: is anything not its own?"
 WRITERS, WRITERS_ABOUT = "one-writer", "is each checkpoint written by one rank alone?"
-# Places of files that come and go: only a checkpoint that stays is meant to be found again.
+# Places of temporary files, where only a checkpoint that is not removed matters.
 PASSING = ("/tmp/", "/var/tmp/", "/dev/shm/")
 NO_FILES = ("/dev/", "/proc/", "/sys/")
 
 
 def beside_another(first: Facts, second: Facts, folder: Path, text: ProgramText | None, began: float) -> Verdict | None:
-    """From two undisturbed runs; None if nothing was found. folder: of the whole rehearsal, which began then."""
+    """Returns a verdict on ports and files that two undisturbed runs share, or None. folder, began: the rehearsal's."""
     ports = sorted(set(first.ports) & set(second.ports))
     if ports:
         said = f"both undisturbed runs listened on port {some_of([str(port) for port in ports], 3)}"
@@ -45,16 +45,16 @@ def beside_another(first: Facts, second: Facts, folder: Path, text: ProgramText 
 
 
 def not_apart(went_on: str, found: Verdict | None) -> Verdict:
-    """The second run did not begin anew, so nothing can be compared with it. went_on: by what that is known. found: by
-    beside_another()."""
+    """Returns the verdict for a second run that resumed from the first one's files, and cannot be compared. went_on:
+    the evidence. found: from beside_another()."""
     why = found.diagnosis if found else "it goes on from files outside of its run folder; give each run its own"
     said = f"{went_on}, though it had a folder of its own"
     return Verdict(BESIDE, BESIDE_ABOUT, FAILED, said, f"{said}: {why}")
 
 
 def went_on(first: Sequence[int], second: Sequence[int]) -> str:
-    """Whether a run went on from what the run before it has left, by the steps that both have printed: in words, or
-    empty. A bar may tell its first step a little later than another time."""
+    """Returns words if the second run resumed from the first one's files, by the steps that both printed, or "". A bar
+    may print its first step a little later than in the other run."""
     if not first or first[0] == first[-1]:
         return ""
     if not second:
@@ -65,14 +65,14 @@ def went_on(first: Sequence[int], second: Sequence[int]) -> str:
 
 
 def left_outside(facts: Facts, folder: Path, text: ProgramText | None, began: float) -> list[str]:
-    """The checkpoints that a run has left outside of the rehearsal's folder."""
+    """Returns the checkpoints that a run has left outside of the rehearsal's folder."""
     paths = dict.fromkeys([*written_out(text, began), *facts.written])
     return [path for path in paths if is_checkpoint(path) and _is_foreign(path, folder) and os.path.exists(path)]
 
 
 def shared_files(facts: Facts, text: ProgramText | None) -> Verdict | None:
-    """The checkpoints of an undisturbed run that several ranks had open for writing at once; None if there were
-    none."""
+    """Returns a verdict on the checkpoints of an undisturbed run that several ranks had open for writing at once, or
+    None if there were none."""
     shared = {path: use for path, use in facts.files.items() if len(use.by) > 1}
     if not shared:
         return None
@@ -86,8 +86,8 @@ def shared_files(facts: Facts, text: ProgramText | None) -> Verdict | None:
 
 
 def written_out(text: ProgramText | None, began: float) -> dict[str, str]:
-    """Files that the program's text names by absolute paths, or that lie in such a folder, and that were written since
-    then: a small file is open too shortly to be seen. With the places of their names."""
+    """Returns the files written since then that the program's text names by an absolute path, or whose folder it names,
+    with the place in the text. A small file is open too briefly to be seen otherwise."""
     found = {}
     for use in text.absolute_paths if text else []:
         path = Path(os.path.expanduser(use.path))
@@ -101,5 +101,5 @@ def written_out(text: ProgramText | None, began: float) -> dict[str, str]:
 
 def _is_foreign(path: str, folder: Path) -> bool:
     if path.startswith((f"{folder}/", *NO_FILES)) or path.endswith(".lock") or "/.cache/" in path:
-        return False  # locks and caches are made to be shared
+        return False  # locks and caches are shared on purpose
     return not path.startswith(PASSING) or (is_checkpoint(path) and os.path.exists(path))

@@ -1,5 +1,5 @@
-"""The fault of a program that was warned by a signal and still lost steps: by its handlers, as the kernel knew them,
-and by its writes afterwards. Of one that was killed in its handler, the text says what it calls there."""
+"""The fault of a program that was warned by a signal and still lost steps: by its handlers, from the kernel, and by its
+writes afterwards. For a program that was killed in its handler, the text shows the calls in the handler."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from clusterdp.rehearse.observe.file_use import FileUse
 from clusterdp.rehearse.run_spec import Hit
 from clusterdp.wording import counted, some_of
 
-JUST_NOW, JUST_NOW_S = 0.25, 1.0  # since a save, in its interval, or in seconds: what was done since is little
-SLACK_S = 0.5  # between a kill and what the kernel then closes, or what is on record
+JUST_NOW, JUST_NOW_S = 0.25, 1.0  # time since a save in which little is lost: part of the interval, or seconds
+SLACK_S = 0.5  # between a kill and the closing of its files, or the recorded end
 
 
 def of_signal(case: FailedDrill) -> str:
-    """The fault at the first stop with a warning; empty if the warning was used, or if nothing is known of it."""
+    """Returns the fault at the first stop with a warning. Empty if the warning was used, or if no fault is known."""
     hit = next((hit for hit in case.result.hits if hit.grace_s and hit.handlers), None)
     if hit is None:
         return ""
@@ -30,8 +30,8 @@ def outlived(case: FailedDrill) -> bool:
 
 
 def unsaved(case: FailedDrill, may_lose: int) -> str:
-    """The fault of a program that was warned, and did not save; empty if there is none, or the user accepts it. The
-    step in which a warning comes may be done again by a program that stops at once in its handler."""
+    """Returns the fault of a program that was warned and did not save. Empty if there is none, or the user accepts it.
+    A program that stops at once in its handler may repeat the step in which the warning comes."""
     warned = [hit for hit in case.result.hits if hit.grace_s and hit.causes]
     known = case.facts.steps is not None and case.lost is not None
     heard = [hit for hit in warned if not is_deaf(hit) and not _outlived(case, hit)]
@@ -48,7 +48,7 @@ def unsaved(case: FailedDrill, may_lose: int) -> str:
 
 
 def _is_stale(case: FailedDrill, hit: Hit) -> bool:
-    """It had saved before, though not just now, and did not save when it was warned."""
+    """Whether the program had saved before, but not shortly before the warning, and did not save after the warning."""
     times = [time for use in case.result.files.values() for time in (*use.written, *use.named) if time < hit.at]
     if not times or _saved(case, hit):
         return False
@@ -56,8 +56,8 @@ def _is_stale(case: FailedDrill, hit: Hit) -> bool:
 
 
 def is_deaf(hit: Hit) -> bool:
-    """A rank died of the warning, or a shell above its program did, which ends its task; or all of them ignored it. A
-    rank that hears the signal may inform the others."""
+    """Whether a rank died of the warning, or a shell above its program did, which ends the task, or all ranks ignored
+    the warning. A rank that handles the signal may inform the others."""
     words = set(hit.handlers.values())
     return "default" in words or words == {"ignored"} or bool(hit.shells)
 
@@ -94,7 +94,7 @@ def _of_shells(hit: Hit) -> str:
 
 
 def _of_time(case: FailedDrill, hit: Hit) -> str:
-    """The ranks were killed when their time was over."""
+    """The ranks were killed at the end of their grace time."""
     if not _outlived(case, hit):
         return ""
     when = f"{hit.grace_s:g} s after {hit.signal}"
@@ -112,13 +112,13 @@ def _of_time(case: FailedDrill, hit: Hit) -> str:
 
 
 def _usual_steps(case: FailedDrill, hit: Hit) -> float:
-    """Those that the undisturbed run makes in the time of the warning; 0 if that is not known."""
+    """Returns how many steps the undisturbed run makes in the time of the warning, or 0 if that is not known."""
     trained_s = case.facts.took_s - case.facts.start_s
     return (case.facts.steps or 0) * (hit.grace_s or 0) / trained_s if trained_s > 0 else 0.0
 
 
 def _is_cut(case: FailedDrill, hit: Hit, use: FileUse) -> bool:
-    """It was open for writing until the ranks were killed. That may be later than the end that is on record: a batch
+    """Whether the file was open for writing until the ranks were killed, which may be after the recorded end: a batch
     script ends at once, and Slurm waits for its KillWait before it kills the step."""
     killed = hit.at + (hit.grace_s or 0) - SLACK_S
     again = next((each.started for each in case.history.attempts if (each.started or 0) > hit.at), None)
@@ -128,14 +128,14 @@ def _is_cut(case: FailedDrill, hit: Hit, use: FileUse) -> bool:
 
 
 def _of_end(case: FailedDrill, hit: Hit) -> str:
-    """All ranks handle it, and ended in time."""
+    """All ranks handle the signal, and ended in time, but without a save."""
     if not case.result.files or _saved(case, hit):
         return ""
     return f"it handles {hit.signal}, and ends without a save"
 
 
 def _saved(case: FailedDrill, hit: Hit) -> bool:
-    """Whether a file was written, or got its name, between the warning and the attempt's end."""
+    """Whether a file was written, or renamed to its name, between the warning and the attempt's end."""
     until = _ended(case, hit) + 1
     return any(
         use.whole_at(until) is not None and any(hit.at < time < until for time in (*use.written, *use.named))

@@ -1,9 +1,9 @@
-"""Verdict: what a drill has shown.
+"""Verdict: the result of a drill.
 
-passed          its fault landed, the job came back by itself, and it ended in the state of the undisturbed run
-failed          it did not
-lost work       it did, but steps that had been saved before the fault were done again, beyond the interval of saves
-not landed      the fault could not be proved to have landed, in several tries: nothing is known of the job
+passed          the fault happened, the job came back by itself, and it ended in the state of the undisturbed run
+failed          the fault happened, and the job did not come back, or ended in another state
+lost work       as passed, but steps saved before the fault were done again, more than the interval of saves
+not landed      the fault was not proved in several tries, and the job was not tested
 not applicable  the fault cannot happen to this job, or cannot be made on this machine
 """
 
@@ -23,8 +23,8 @@ from clusterdp.operate.record.slurmstepd_notice import ended_by_slurm
 PASSED, FAILED, INAPPLICABLE = "passed", "failed", "not applicable"
 LOST_WORK, NOT_LANDED = "lost work", "not landed"
 BAD = (FAILED, LOST_WORK)  # the job has a fault
-UNKNOWN = (INAPPLICABLE, NOT_LANDED)  # nothing was shown
-SHORT = {INAPPLICABLE: "n/a"}  # where there is little room
+UNKNOWN = (INAPPLICABLE, NOT_LANDED)  # the drill has shown nothing
+SHORT = {INAPPLICABLE: "n/a"}  # words for narrow columns
 BIT_FOR_BIT, WITHIN_SPREAD = "bit for bit", "within the spread of undisturbed runs"  # how end states are equal
 NONE: Mapping[str, Sequence[int]] = {}
 NO_TIMES: Mapping[str, float] = {}
@@ -32,10 +32,10 @@ NO_TIMES: Mapping[str, float] = {}
 
 @dataclass(frozen=True)
 class HitRow:
-    """Something was done to an attempt: when, in seconds since 1970, and at which step."""
+    """A fault in an attempt."""
 
     attempt: str
-    at: float
+    at: float  # seconds since 1970
     step: int | None
 
 
@@ -47,18 +47,18 @@ class Verdict:
     about: str
     verdict: str
     said: str  # the verdict in a sentence
-    diagnosis: str = ""  # of a failure: the job's fault
-    evidence: tuple[str, ...] = ()  # of the fault that the drill made, in words for each of hits
-    state: str = ""  # how the end states compare
-    differences: tuple[str, ...] = ()  # the first ones
-    differing: int = 0  # the number of all
+    diagnosis: str = ""  # the job's fault, if the drill has failed
+    evidence: tuple[str, ...] = ()  # the proof of each hit, in words
+    state: str = ""  # the result of the comparison of end states
+    differences: tuple[str, ...] = ()  # the first differences
+    differing: int = 0  # the number of all differences
     lost: int | None = None  # steps that were done twice; None if the program prints no steps
     hits: tuple[HitRow, ...] = ()
     attempts: tuple[AttemptRow, ...] = ()
-    settings: tuple[str, ...] = ()  # of the config, in this drill alone
+    settings: tuple[str, ...] = ()  # overrides of the config in this drill alone
     took_s: float = 0.0
     folder: str = ""
-    tries: int = 1  # until the fault landed
+    tries: int = 1  # until the fault happened
     compared: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
@@ -68,19 +68,18 @@ class Verdict:
 
 @dataclass(frozen=True)
 class AttemptRow:
-    """Times in seconds since 1970. queued: since when it waited. spent: seconds by what it did, in order: starting,
-    training, lost, ending, unseen. said: how it ended, in words."""
+    """An attempt. Times are in seconds since 1970."""
 
     number: int
     name: str
-    queued: float | None
+    queued: float | None  # the begin of its wait
     began: float | None
     ended: float | None
     first_step: int | None
     last_step: int | None
     cause: str
-    said: str
-    spent: Mapping[str, float]
+    said: str  # its end, in words
+    spent: Mapping[str, float]  # seconds by activity, in order: starting, training, lost, ending, unseen
 
 
 def rows_of(
@@ -89,8 +88,9 @@ def rows_of(
     first_at: Mapping[str, float] = NO_TIMES,
     is_silent: bool = False,
 ) -> tuple[AttemptRow, ...]:
-    """The rows of a program whose steps are not on record, by attempt: printed, the steps that rank 0 has printed;
-    first_at, when the first of them was seen, in seconds since 1970. is_silent: it prints none."""
+    """Returns a row for each attempt. For a program whose steps are not on record: printed: by attempt, the steps that
+    rank 0 has printed. first_at: by attempt, when the first printed step was seen, in seconds since 1970. is_silent:
+    the program prints no steps."""
     account = account_of(history, None, ended_by_slurm(history.run, history.attempts))
     return tuple(
         AttemptRow(
@@ -112,8 +112,8 @@ def rows_of(
 
 
 def _ending(attempt: AttemptHistory, printed: Sequence[int], is_silent: bool) -> str:
-    """An attempt that has printed steps, or whose program prints none, is not known to have ended at its start, though
-    no step is on record."""
+    """Returns words on an attempt's end. An attempt that has printed steps, or whose program prints none, may not have
+    ended at its start, though no step is on record."""
     if attempt.cause == "start" and printed:
         return f"crashed at step {max(printed)}"
     if attempt.cause == "start" and is_silent:
@@ -122,7 +122,7 @@ def _ending(attempt: AttemptHistory, printed: Sequence[int], is_silent: bool) ->
 
 
 def _spent(told: AttemptAccount, first_at: float | None) -> Mapping[str, float]:
-    """The seconds by activity; time before the first printed step is not training."""
+    """Returns the seconds by activity. The time before the first printed step is not training."""
     spent = seconds_by_kind(told)
     if first_at is not None:
         more = min(spent["training"], max(0.0, first_at - told.place.begin - spent["starting"]))

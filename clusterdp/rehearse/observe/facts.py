@@ -1,4 +1,4 @@
-"""Facts: what an undisturbed run was like."""
+"""Facts: the properties of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -13,26 +13,19 @@ from clusterdp.rehearse.observe.save_shape import SaveShape
 
 @dataclass(frozen=True)
 class Facts:
-    """As Observer has seen it.
+    """The properties of an undisturbed run, as Observer has seen it."""
 
-    ours: its checkpoints are. steps: of the whole run; None: the program prints none. took_s: from the start of its
-    ranks to their end. start_s: to the first step. evaluates: it has a phase of evaluation. warm_up: the steps of its
-    warm-up; 0: none is known. written: files that its ranks had open for writing, with their sizes. ports: on which its
-    ranks listened, but for MASTER_PORT. counter: of the steps that it prints. saved_at: at which steps. files: what was
-    done to those that look like checkpoints, by their paths within its code, or whole paths elsewhere. saves: what a
-    save does.
-    """
-
-    ours: bool = False
-    steps: int | None = None
-    took_s: float = 0.0
-    start_s: float = 0.0
-    evaluates: bool = False
-    warm_up: int = 0
-    written: dict[str, int] = field(default_factory=dict)
-    ports: list[int] = field(default_factory=list)
-    counter: str = ""
-    saved_at: list[int] = field(default_factory=list)
+    ours: bool = False  # the program has saved checkpoints of ours
+    steps: int | None = None  # steps of the whole run; None if the program prints no steps
+    took_s: float = 0.0  # from the start of the ranks to their end
+    start_s: float = 0.0  # from the start of the ranks to the first step
+    evaluates: bool = False  # the run has a phase of evaluation
+    warm_up: int = 0  # steps of the learning rate's warm-up; 0 if no warm-up is known
+    written: dict[str, int] = field(default_factory=dict)  # sizes of the files that ranks had open for writing
+    ports: list[int] = field(default_factory=list)  # ports on which the ranks listened, without MASTER_PORT
+    counter: str = ""  # the name of the counter of printed steps (printed_steps.py)
+    saved_at: list[int] = field(default_factory=list)  # the steps of the saves
+    # Use of each file that looks like a checkpoint, by its path below the working folder, or its whole path elsewhere.
     files: dict[str, FileUse] = field(default_factory=dict)
     saves: SaveShape = field(default_factory=SaveShape)
 

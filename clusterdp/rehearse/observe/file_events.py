@@ -1,7 +1,7 @@
-"""FileEvents: the calls by which the ranks of a run change files, in order; a drill can hold one before it is done, and
-have the disk full.
+"""FileEvents: the calls by which the ranks of a run change files, in order. A drill can hold a call before it is done,
+and can make the disk appear full.
 
-The kernel gives notice of each call, and lets it go on when the answer comes (fakeslurm/core/file_traps.py).
+The kernel sends a notice of each call, and lets the call go on when the answer comes (fakeslurm/core/file_traps.py).
 """
 
 from __future__ import annotations
@@ -24,33 +24,31 @@ from clusterdp.fakeslurm.core import file_traps
 from clusterdp.fakeslurm.core.file_traps import BYTES, DELETE, NAMES, NAMES_AND_BYTES, RENAME, WRITE, Call
 from clusterdp.rehearse.observe import processes
 
-MOST = 20_000  # events that are kept: a save of a large model in thousands of files has fewer
+MOST = 20_000  # events kept at most: a save of a large model in thousands of files has fewer
 WAIT_MS = 200
-DONE_S = 1.0  # within which a call is done that was let go
+DONE_S = 1.0  # longest wait until a released call is done
 PAGE = 4096
-SHARED_MEMORY = re.compile(r"/dev/shm/(torch_|sem\.|psm_|mp-|nccl|cuda)")  # of workers that hand over batches
-SNIFFED = 512  # first bytes
+SHARED_MEMORY = re.compile(r"/dev/shm/(torch_|sem\.|psm_|mp-|nccl|cuda)")  # e.g. batches from data-loader workers
+SNIFFED = 512  # bytes at the start of a file: the file is not text if one of them is zero
 
 
 @dataclass(frozen=True)
 class FileEvent:
-    """A call by which a rank changes a file. kind: as in file_traps. path, to: absolute, as the rank sees them; to: of
-    renames and links. at: seconds since 1970. step: how far rank 0 had come; 0 where it is not known. pid: of the
-    thread that calls. appends, truncates: a file is opened with O_APPEND, with O_TRUNC."""
+    """A call by which a rank changes a file."""
 
-    kind: str
-    path: str
-    to: str = ""
+    kind: str  # as in file_traps
+    path: str  # absolute, as the rank sees it
+    to: str = ""  # the new path of a rename or a link, absolute, as the rank sees it
     rank: int = 0
-    at: float = 0.0
-    step: int = 0
-    pid: int = 0
-    appends: bool = False
-    truncates: bool = False
+    at: float = 0.0  # seconds since 1970
+    step: int = 0  # the step of rank 0; 0 if it is not known
+    pid: int = 0  # the thread that makes the call
+    appends: bool = False  # the file is opened with O_APPEND
+    truncates: bool = False  # the file is opened with O_TRUNC
 
     @property
     def here(self) -> Path:
-        """The file on this machine, while the rank lives: its node may have a /tmp of its own."""
+        """The file's path on this machine, valid while the rank lives. The rank's node may have a /tmp of its own."""
         return Path(f"/proc/{self.pid}/root{self.path}")
 
     @property
@@ -58,7 +56,7 @@ class FileEvent:
         return Path(f"/proc/{self.pid}/root{self.to}")
 
     def is_done(self) -> bool:
-        """Whether the effect of the call shows; of a file that is opened it may have shown before."""
+        """Whether the effect of the call is visible. For a file that is opened, it may have been visible before."""
         if self.kind in (RENAME, DELETE) and os.path.lexists(self.here):
             return False
         return not self.to or os.path.lexists(self.to_here)
@@ -70,36 +68,36 @@ class Held:
 
     event: FileEvent
     listener: int
-    notice: int  # its number
+    notice: int  # the number of the kernel's notice
 
 
 class FileEvents:
-    """Listens in a thread of its own, from the start of the tasks to close(). No event is seen where a file trap is not
-    possible."""
+    """Listens for events in a thread of its own, from the start of the tasks to close(). FileEvents sees no event if
+    file traps are not possible on this machine."""
 
     def __init__(self, socket_path: Path, *, fills_disk: bool = False):
-        """socket_path: to which the tasks send their notifications, in a folder that is private to this user.
-        fills_disk: disk_full() will be called; each write to a file or a socket waits 150 microseconds then."""
+        """socket_path: the tasks send their listeners to this socket, in a folder that is private to this user.
+        fills_disk: disk_full() will be called. Each write to a file or a socket then waits 150 microseconds."""
         self.socket = socket_path
         self._mode = NAMES_AND_BYTES if fills_disk else NAMES
-        self.unwritten = 0  # calls that found the disk full, the last time it was
+        self.unwritten = 0  # calls that failed on the full disk, since the last disk_full()
         self._refuses = False
         self._is_full: Callable[[Path], bool] | None = None
         self.events: list[FileEvent] = []
         self._appended: Counter[str] = Counter()  # by path, how often a file was opened to append to it
-        self.binary: dict[str, int] = {}  # bytes of the files that were written and are not text, by their first path
+        self.binary: dict[str, int] = {}  # bytes of each written file that is not text, by its first path
         self.step: Callable[[], int | None] = lambda: None
         self.heard: Callable[[FileEvent], None] = lambda event: None  # in this object's thread, before the call goes on
         self.held: Held | None = None
         self._wanted: Callable[[FileEvent], bool] | None = None
-        # Guards held and _wanted: a late notice of a dead rank was held for the next hold() (seen under load).
+        # Guards held and _wanted: without it, the next hold() got a late notice of a dead rank (seen under load).
         self._holding = threading.Lock()
-        self._writing: dict[int, FileEvent] = {}  # by rank, the file whose bytes come now
+        self._writing: dict[int, FileEvent] = {}  # by rank, the file that it writes now
         self._ranks: dict[int, int] = {}  # by thread
         self._listeners: dict[int, int] = {}  # by descriptor, the rank of its task
         self._over = threading.Event()
         self._server = socket.socket(socket.AF_UNIX)
-        self.socket.unlink(missing_ok=True)  # of a rehearsal that was killed
+        self.socket.unlink(missing_ok=True)  # left by a rehearsal that was killed
         self._server.bind(str(self.socket))
         self._server.listen(128)
         self._thread = threading.Thread(target=self._listen, daemon=True)
@@ -107,19 +105,19 @@ class FileEvents:
 
     @property
     def logs(self) -> set[str]:
-        """Files that were appended to more often than they were written; tensorboard's are begun as others are."""
+        """Files that were opened more often to append than to write. A tensorboard log is first opened to write."""
         written = Counter(event.path for event in self.events if event.kind == WRITE)
         return {path for path, count in self._appended.items() if count > written[path]}
 
     # -- holding --
 
     def hold(self, wanted: Callable[[FileEvent], bool]) -> None:
-        """Hold the next event that is wanted; `held` has it then."""
+        """Holds the next event that `wanted` accepts, and puts it in `held`."""
         with self._holding:
             self.held, self._wanted = None, wanted
 
     def release(self) -> None:
-        """Let the call that is held go on, and hold nothing more."""
+        """Lets the held call go on, and holds no further event."""
         with self._holding:
             self._wanted = None
             held, self.held = self.held, None
@@ -128,8 +126,8 @@ class FileEvents:
 
     @contextmanager
     def refused(self) -> Iterator[None]:
-        """Meanwhile each call fails, the one that is held among them: one that goes on just after a SIGKILL may still
-        be done (seen under load)."""
+        """Makes each call fail in this context, also the held one, because a call that goes on just after a SIGKILL may
+        still be done (seen under load)."""
         self._refuses = True
         try:
             yield
@@ -140,14 +138,14 @@ class FileEvents:
             self._refuses = False
 
     def go_on_to(self, wanted: Callable[[FileEvent], bool]) -> None:
-        """Let the call that is held go on, and hold the next event that is wanted."""
+        """Lets the held call go on, and holds the next event that `wanted` accepts."""
         held = self.held
         self.hold(wanted)
         if held:
             _let_go(held.listener, held.notice)
 
     def finish(self) -> None:
-        """Let the call that is held go on, and return when its effect shows; what comes after it is held."""
+        """Lets the held call go on, holds the next event, and returns when the effect of the call is visible."""
         held = self.held
         if held:
             self.events.append(held.event)
@@ -158,8 +156,8 @@ class FileEvents:
 
     @contextmanager
     def disk_full(self, is_there: Callable[[Path], bool]) -> Iterator[None]:
-        """Meanwhile no byte can be written to a file of the full disk. is_there: whether a file is on it, by a path
-        that leads to it while the call waits."""
+        """Makes each write to a file on the full disk fail in this context. is_there: whether a file is on that disk,
+        by a path that is valid while the call waits."""
         self.unwritten, self._is_full = 0, is_there
         try:
             yield
@@ -211,7 +209,7 @@ class FileEvents:
             with suppress(OSError):
                 event = self._event(pid, call, arguments, self._listeners[listener])
             with suppress(OSError), self._holding:
-                # The thread of a call that is over may be another's by now, and so may the paths.
+                # The call may be over, and its thread number and paths may belong to another thread by now.
                 fcntl.ioctl(listener, file_traps.IS_VALID, notice.to_bytes(8, "little"))
                 if event and self._is_held(event):
                     self.held = Held(event, listener, notice)
@@ -224,7 +222,7 @@ class FileEvents:
         return False
 
     def _event(self, pid: int, call: Call, arguments: list[int], task: int) -> FileEvent | None:
-        """None if no file of the program is meant."""
+        """Returns the event of a call, or None if its file is not one of the program's."""
         names = [_name(pid, arguments[name], None if at is None else arguments[at]) for at, name in call.names]
         if names[-1].startswith(("/proc/", "/sys/", "/dev/")) and not names[-1].startswith("/dev/shm/"):
             return None
@@ -238,7 +236,7 @@ class FileEvents:
         return FileEvent(call.kind, names[0], to, self._rank(pid, task), time.time(), self.step() or 0, pid, **how)
 
     def _rank(self, pid: int, task: int) -> int:
-        """torchrun has several ranks in a task."""
+        """Returns the rank of a process. A task of torchrun has several ranks."""
         if pid not in self._ranks:
             told = processes.variable(pid, "RANK")
             self._ranks[pid] = int(told) if told.isdigit() else task
@@ -257,7 +255,7 @@ class FileEvents:
         return False
 
     def _look_at_last(self, event: FileEvent) -> None:
-        """At the file that this rank wrote before: all its bytes are there now."""
+        """Looks at the last file that this rank wrote, which has all its bytes now, and notes its size in `binary`."""
         last = self._writing.pop(event.rank, None)
         if last:
             with suppress(OSError), last.here.open("rb") as file:
@@ -267,7 +265,7 @@ class FileEvents:
             self._writing[event.rank] = event
 
     def close(self) -> None:
-        """All tasks must be gone: a call that comes now fails. Does nothing if closed."""
+        """Stops listening. All tasks must be gone, because a call now fails. A second close() does nothing."""
         if self._over.is_set():
             return
         self._over.set()
@@ -279,14 +277,14 @@ class FileEvents:
 
 
 def _let_go(listener: int, notice: int, error: int = 0) -> None:
-    """error: with which the call fails, and is not done."""
+    """Lets a call go on. error: the call is not done, and fails with this errno."""
     answer = (0, -error, 0) if error else (0, 0, file_traps.CONTINUE)
     with suppress(OSError):  # its thread is gone
         fcntl.ioctl(listener, file_traps.SEND, file_traps.RESPONSE.pack(notice, *answer))
 
 
 def _name(pid: int, address: int, folder: int | None) -> str:
-    """The absolute path whose text is at this address. folder: a descriptor to which it is relative, or AT_FDCWD."""
+    """Returns the path at this address, made absolute. folder: the descriptor of its base, or AT_FDCWD."""
     path = os.fsdecode(_text(pid, address))
     if not path.startswith("/"):
         at = -1 if folder is None else folder & 0xFFFF_FFFF
@@ -296,7 +294,8 @@ def _name(pid: int, address: int, folder: int | None) -> str:
 
 
 def _text(pid: int, address: int) -> bytes:
-    """Up to the first zero byte, at most PATH_MAX bytes: read to the end of a page, since the next may not be there."""
+    """Returns the text up to the first zero byte, at most PATH_MAX bytes. Reads page by page, because the next page may
+    not exist."""
     found = b""
     memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
     try:
@@ -304,7 +303,7 @@ def _text(pid: int, address: int) -> bytes:
             start = address + len(found)
             more = os.pread(memory, PAGE - start % PAGE, start)
             if not more:
-                raise ProcessLookupError(f"{pid} has no memory any more")  # without it, the loop had no end
+                raise ProcessLookupError(f"{pid} has no memory any more")  # without this error, the loop did not end
             found += more
     finally:
         os.close(memory)

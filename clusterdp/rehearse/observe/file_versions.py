@@ -1,4 +1,4 @@
-"""FileVersions: what a run has written in its working folder, with a copy of each file from the moment it was whole."""
+"""FileVersions: the files that a run writes in its working folder, each copied as soon as it is whole."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from clusterdp.rehearse.observe import inotify
 from clusterdp.rehearse.observe.live_run import LiveRun
 
 WAIT_S = 0.2
-ROOM = 1 << 29  # bytes, of all copies of a run
-LARGEST = 1 << 26  # bytes, of one copy: it is made while the program runs, from the cache
+ROOM = 1 << 29  # bytes of all copies of a run
+LARGEST = 1 << 26  # bytes of one copy, which is made from the page cache while the program runs
 WHOLE = inotify.CLOSE_WRITE | inotify.MOVED_TO | inotify.FOUND
 INDEX = "index.jsonl"
 VERSIONS = "-versions"  # after a run's name: the folder of its copies
@@ -26,19 +26,18 @@ VERSIONS = "-versions"  # after a run's name: the folder of its copies
 
 @dataclass(frozen=True)
 class Version:
-    """name: path below the working folder. at: seconds since 1970. step: how far rank 0 had come by what it had
-    printed; 0 if nothing. copy: of the file as it was then; empty if it was deleted, or too large to be kept."""
+    """The content of a file from one moment on, or its deletion."""
 
-    name: str
-    at: float
-    step: int
-    copy: str
+    name: str  # the path below the working folder
+    at: float  # seconds since 1970
+    step: int  # the last step that rank 0 had printed; 0 if none
+    copy: str  # the path of a copy of the file; empty if the file was deleted, or is too large to be kept
     is_gone: bool = False
 
 
 class FileVersions:
-    """Keeps them in a thread of its own, until close() is called, and with an inotify of its own: a copy takes time,
-    and FileWatch notes when each event comes. Without inotify no version is kept."""
+    """Keeps a run's versions, in a thread of its own until close(), and with an inotify of its own, because copies take
+    time and FileWatch notes the time of each event. Keeps no version without inotify."""
 
     def __init__(self, live: LiveRun, kept: Path):
         self._live = live
@@ -55,7 +54,7 @@ class FileVersions:
 
     def _listen(self) -> None:
         while self._source:
-            over = self._over.is_set()  # asked first: what has been done until then is heard
+            over = self._over.is_set()  # read before the events, so that all events until close() are handled
             events = [*self._source.events(WAIT_S)]
             for mask, path in events:
                 self._note(mask, path)
@@ -68,14 +67,14 @@ class FileVersions:
             self._write(Version(name, time.time(), 0, "", is_gone=True))
         elif mask & WHOLE or (mask & inotify.CREATE and _is_link(path)):
             at = time.time()
-            with suppress(OSError):  # renamed or deleted meanwhile, which is told next
+            with suppress(OSError):  # the file was renamed or deleted since: this event comes next
                 self._write(Version(name, at, self._live.step() or 0, self._copy(path)))
 
     def _copy(self, path: str) -> str:
         size = os.lstat(path).st_size
         if size > min(LARGEST, self._room):
             return ""
-        copy = self._kept / f"{self._count}{Path(path).suffix}"  # by which its kind is told
+        copy = self._kept / f"{self._count}{Path(path).suffix}"  # readers choose the format by the suffix
         shutil.copy2(path, copy, follow_symlinks=False)
         self._count += 1
         self._room -= size
@@ -94,7 +93,7 @@ class FileVersions:
 
 
 def _is_link(path: str) -> bool:
-    """Symbolic, or one more name of a file that has one: neither is closed or renamed."""
+    """Whether the path is a symbolic link, or another name of a file (a hard link). Neither has a close or a rename."""
     with suppress(OSError):
         status = os.lstat(path)
         return stat.S_ISLNK(status.st_mode) or status.st_nlink > 1
@@ -102,12 +101,12 @@ def _is_link(path: str) -> bool:
 
 
 def folder_of_versions(run: Path) -> Path:
-    """Beside the run's own folder."""
+    """Returns the folder of a run's copies, beside the run's own folder."""
     return run.with_name(f"{run.name}{VERSIONS}")
 
 
 def read_versions(run: Path) -> list[Version]:
-    """Oldest first; none where none were kept. run: its folder."""
+    """Returns the versions in the order of their time. Empty if none were kept. run: the run's folder."""
     with suppress(OSError):
         lines = (folder_of_versions(run) / INDEX).read_text().splitlines()
         return [Version(**json.loads(line)) for line in lines]
@@ -115,7 +114,7 @@ def read_versions(run: Path) -> list[Version]:
 
 
 def files_at(versions: Sequence[Version], time: float) -> dict[str, Version]:
-    """The last version of each file that was there at this time, by its name."""
+    """Returns the version of each file that existed at this time, by name."""
     found: dict[str, Version] = {}
     for version in versions:
         if version.at <= time:

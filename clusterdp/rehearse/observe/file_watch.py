@@ -1,4 +1,4 @@
-"""FileWatch: listens to what a run does with its files."""
+"""FileWatch: watches how a run uses its files, by inotify."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from clusterdp.rehearse.observe.live_run import LiveRun
 from clusterdp.rehearse.observe.save_shape import own_name
 
 WAIT_S = 0.2
-HEARD_TWICE_S = 0.5  # at most, between finding a file in a new folder and hearing that it was closed
+HEARD_TWICE_S = 0.5  # longest time from FOUND to CLOSE_WRITE for the same writing of a file in a new folder
 WRITTEN = inotify.CLOSE_WRITE | inotify.FOUND
-LOOKS = 200  # at most, for who has a file open
+LOOKS = 200  # searches at most for the ranks that have a file open
 
 
 class FileWatch:
-    """In a thread of its own, until uses() is called. Without inotify no file is seen."""
+    """Watches in a thread of its own, until uses() is called. Without inotify it sees no file."""
 
     def __init__(self, live: LiveRun, counts: Callable[[str], bool] = is_checkpoint):
-        """counts: whether a file does, by its path below the working folder or its whole path elsewhere."""
+        """counts: whether a file is watched, by its path below the working folder, or its whole path elsewhere."""
         self._live = live
         self._counts = counts
-        self._elsewhere: set[str] = set()  # files of the run in folders that others use, too
+        self._elsewhere: set[str] = set()  # files of the run in folders that other programs use, too
         self._uses: dict[str, FileUse] = {}
-        self.last_saved = 0.0  # when a file was closed or renamed, but for models that are kept for their score
+        self.last_saved = 0.0  # the last close or rename of a file, without models that are kept for their score
         self._found: set[str] = set()
         self._looks = LOOKS
         self._over = threading.Event()
@@ -41,9 +41,9 @@ class FileWatch:
         self._thread.start()
 
     def _listen(self) -> None:
-        left = FileUse()  # the last that was renamed; where it has come to is told next
+        left = FileUse()  # the last file that was renamed: the event of its new name comes next
         while self._source:
-            over = self._over.is_set()  # asked first: what has been done until then is heard
+            over = self._over.is_set()  # read before the events, so that all events until uses() are handled
             events = [*self._source.events(WAIT_S)]
             for mask, path in events:
                 name = path.removeprefix(f"{self._live.run.code}/")
@@ -64,11 +64,11 @@ class FileWatch:
             self._look(path, use)
         if mask & inotify.CLOSE_READ:
             use.read.append(now)
-        if mask & inotify.FOUND:  # a small file is written before its new folder can be listened to
+        if mask & inotify.FOUND:  # a small file may be written before its new folder is watched
             self._found.add(path)
         elif mask & inotify.CLOSE_WRITE and path in self._found:
             self._found.remove(path)
-            if now - use.written[-1] < HEARD_TWICE_S:  # it was not whole yet
+            if now - use.written[-1] < HEARD_TWICE_S:  # the file was not whole when it was found
                 use.written.pop()
                 use.steps.pop()
         if mask & WRITTEN:
@@ -77,7 +77,7 @@ class FileWatch:
             use.named.append(now)
         if mask & (WRITTEN | inotify.MOVED_TO):
             use.steps.append(self._live.step() or 0)
-            with suppress(OSError):  # it may be gone already
+            with suppress(OSError):  # the file may be gone already
                 use.size = os.stat(path).st_size
         if mask & (inotify.MOVED_FROM | inotify.DELETE):
             use.gone.append(now)
@@ -90,7 +90,7 @@ class FileWatch:
             use.by = having
 
     def heard(self, event: FileEvent) -> None:
-        """Before a rank changes a file elsewhere, its folder is listened to, too: on another disk, or of a node."""
+        """Starts to watch the folder of a file on another disk or in a node's own /tmp, before a rank changes it."""
         for path, here in ((event.path, event.here), (event.to, event.to_here)):
             name = own_name(self._live.run, path) if path else ""
             if self._source and name.startswith("/") and self._counts(name):
@@ -98,7 +98,7 @@ class FileWatch:
                 self._source.listen_to(str(here.parent), str(Path(path).parent))
 
     def uses(self) -> dict[str, FileUse]:
-        """By their paths below the working folder, or whole paths elsewhere."""
+        """Ends the watch, and returns the uses by path: below the working folder, or whole elsewhere."""
         self._over.set()
         self._thread.join()
         if self._source:

@@ -1,4 +1,4 @@
-"""LiveRun: where a run is just now, by its ranks' processes and by what it has written."""
+"""LiveRun: the present step and processes of a run, by its ranks' processes and by its output."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.observe.printed_steps import GrowingLog, last_step
 from clusterdp.rundir import Attempt, RunDir
 
-RANKS_S = 0.5  # between two searches for the ranks' processes: each looks at all that run here
+RANKS_S = 0.5  # between two searches for the ranks' processes: each search reads all processes of this machine
 
 
 class LiveRun:
-    """Its newest attempt is meant, unless another is named."""
+    """The present state of a run's newest attempt."""
 
     def __init__(self, run: RunDir, *, counter: str = "", here: bool = True):
-        """counter: of the steps that it prints (printed_steps.py). here: its ranks run on this machine."""
+        """counter: the counter of its printed steps (printed_steps.py). here: its ranks run on this machine."""
         self.run = run
         self._counter = counter
         self._here = here
         self._ranks: dict[int, list[int]] = {}
         self._ranks_of = ""
         self._ranks_at = 0.0
-        self._page_file = ""  # of rank 0
+        self._page_file = ""  # rank 0's
         self._growing: dict[str, GrowingLog] = {}  # by attempt
         self.first_steps: dict[str, float] = {}  # by attempt, when a printed step was first seen: seconds since 1970
 
@@ -34,7 +34,7 @@ class LiveRun:
         return found[-1] if found else None
 
     def ranks(self, fresh: bool = False) -> dict[int, list[int]]:
-        """By rank, its processes, from the top down. Those of a moment ago, if they need not be fresh."""
+        """Returns the pids of each rank, from the parent down. The result may be RANKS_S old unless `fresh` is set."""
         attempt = self.attempt
         name = attempt.name if attempt else ""
         now = time.monotonic()
@@ -47,8 +47,8 @@ class LiveRun:
         return [pid for pids in self.ranks(fresh=True).values() for pid in pids]
 
     def page(self) -> processes.Page | None:
-        """The page of rank 0. A drill that waits for a phase looks 2,000 times a second, so its file is looked for
-        once."""
+        """Returns the page of rank 0. The path of its file is kept, because a drill that waits for a phase calls this
+        2,000 times a second."""
         page = processes.read_page(self._page_file) if self._page_file else None
         if page is None and (ranks := self.ranks()):
             self._page_file = processes.page_file(ranks[min(ranks)])
@@ -60,7 +60,7 @@ class LiveRun:
         return page.phase if page else None
 
     def step(self) -> int | None:
-        """The step of the run, as its newest attempt has it: by rank 0's page, or by the ledger, or by rank 0's
+        """Returns the step of the run in its newest attempt: by rank 0's page, or by the ledger, or by rank 0's
         output."""
         page = self.page()
         if page is not None:
@@ -82,7 +82,7 @@ class LiveRun:
         return step
 
     def trained_s(self) -> float:
-        """For how long its ranks have run."""
+        """Returns for how many seconds the ranks have run, by the mtime of their log folder."""
         attempt = self.attempt
         try:
             return time.time() - attempt.logs.stat().st_mtime if attempt else 0.0
@@ -90,11 +90,11 @@ class LiveRun:
             return 0.0
 
     def handlers(self, number: signal.Signals = signal.SIGTERM) -> dict[str, str]:
-        """By rank, what this signal does to it."""
+        """Returns the effect of this signal by rank, in the words of processes.on_signal()."""
         told = {str(rank): processes.on_signal(pids, number) for rank, pids in self.ranks(fresh=True).items()}
         return {rank: word for rank, word in told.items() if word}
 
     def shells(self, number: signal.Signals = signal.SIGTERM) -> dict[str, str]:
-        """By rank, what this signal kills above a program that handles it."""
+        """Returns by rank the name of the process that this signal kills above a program that handles the signal."""
         told = {str(rank): processes.dies_above(pids, number) for rank, pids in self.ranks().items()}
         return {rank: word for rank, word in told.items() if word}

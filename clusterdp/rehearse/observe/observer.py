@@ -1,4 +1,4 @@
-"""Observer: what an undisturbed run does that the drills and the diagnosis need to know."""
+"""Observer: watches an undisturbed run for the Facts that the drills and the diagnosis need."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVERY_S = 0.02
 
 
 class Observer:
-    """It looks at the ranks in a thread of its own, until facts() is called."""
+    """Watches the ranks in a thread of its own, until facts() is called."""
 
     def __init__(self, live: LiveRun):
         self._live = live
@@ -57,12 +57,12 @@ class Observer:
             turn += 1
 
     def _is_bookkeeping(self, path: str) -> bool:
-        """Our own, in the run folder beside the program's."""
+        """Whether the file is one of our own, in the run folder but outside of the program's working folder."""
         run = self._live.run
         return path.startswith(f"{run.path}/") and not path.startswith(f"{run.code}/")
 
     def facts(self, took_s: float, files: dict[str, FileUse], events: FileEvents | None) -> Facts:
-        """took_s: of the whole run, where its ranks were not seen. files: that it has used. events: of its tasks."""
+        """Ends the watch. took_s: the run's time, used if its ranks were never seen. events: of the run's tasks."""
         self._over.set()
         self._thread.join()
         run = self._live.run

@@ -1,8 +1,8 @@
-"""The steps that a program prints, of whichever counter is the one of its training.
+"""The steps that a program prints, from the counter of its training.
 
-A counter is named by what stands before it in its lines. One that starts over in each epoch counts, too, if its lines
-tell the epoch: its name then has the first epoch and the steps of each in it, e.g. `epoch # batch @1+500`. A bar's name
-has how many steps it is over, e.g. `train: #| @/100`: after a resume it may be over those that are left.
+A counter's name is the text before the number in its lines. A counter that starts again in each epoch is usable if its
+lines have the epoch: its name then contains the first epoch and the steps per epoch, e.g. `epoch # batch @1+500`. The
+name of a progress bar contains its total, e.g. `train: #| @/100`: after a resume, a bar may count only the steps left.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ _STEP = re.compile(
 )
 _EPOCH = re.compile(rf"(?i)\bepochs?\b\W{{0,3}}(\d+){_END}")
 _NUMBER = re.compile(r"[-+]?\d[\d.,:e+-]*")
-_BAR = re.compile(r"\|[ #\u2588-\u258f]*\|")  # it grows from line to line
+_BAR = re.compile(r"\|[ #\u2588-\u258f]*\|")  # the drawn part of a bar, which grows from line to line
 _BY_EPOCH = re.compile(r"(.*) @(\d+)\+(\d+)")
 _OVER = re.compile(r"(.*) @/(\d+)")
 TAIL = 4096  # bytes of a log in which the last step is looked for
-CHOSEN_S = 0.5  # between two choices of a counter that is not known yet: each goes through all lines so far
+CHOSEN_S = 0.5  # between two choices of a counter that is not known yet: each choice uses all lines so far
 
 
 @dataclass(frozen=True)
 class _Told:
-    """of: how many steps there are, in the epoch perhaps; 0 if the line does not tell. line: whole."""
+    """A step in one printed line."""
 
     epoch: int
     step: int
-    of: int
-    line: str = field(default="", compare=False)
+    of: int  # the total of steps, or of steps in the epoch; 0 if the line has no total
+    line: str = field(default="", compare=False)  # the whole line
 
     def of_all(self, steps: int) -> int:
-        """The step, where a bar over so many of them is over those that are left."""
+        """Returns the step within `steps`, also if the line's bar counts only the steps that are left."""
         return self.step + (steps - self.of if 0 < self.of < steps else 0)
 
 
 def steps_of(text: str, counter: str = "") -> list[int]:
-    """Those of this counter, or else of the likeliest."""
+    """Returns the steps of this counter, or else of the likeliest one."""
     return [step for step, _ in lines_of_steps(text, counter)]
 
 
 def lines_of_steps(text: str, counter: str = "") -> list[tuple[int, str]]:
-    """The same steps, each with the line that tells it."""
+    """Returns the same steps, each with its line."""
     found = _counters(text)
     before, number = _reading(counter or _likeliest(found))
     return [(number(told), told.line) for told in found.get(before, [])]
 
 
 def _reading(counter: str) -> tuple[str, Callable[[_Told], int]]:
-    """The text before the counter, and its number in a line."""
+    """Returns the text before the counter, and the function that reads the step."""
     if by_epoch := _BY_EPOCH.fullmatch(counter):
         first, each = int(by_epoch[2]), int(by_epoch[3])
         return by_epoch[1], lambda told: (told.epoch - first) * each + told.of_all(each)
@@ -69,7 +69,7 @@ def _reading(counter: str) -> tuple[str, Callable[[_Told], int]]:
 
 
 def counter_of(text: str) -> str:
-    """The counter of the training: it never goes back, as those of an evaluation do. Empty if there is none."""
+    """Returns the counter of the training, which never goes back, unlike a counter of an evaluation. Empty if none."""
     return _likeliest(_counters(text))
 
 
@@ -81,7 +81,7 @@ def read_steps(log: Path, counter: str = "") -> list[int]:
 
 
 def last_step(log: Path, counter: str = "") -> int | None:
-    """The last one that a log tells of."""
+    """Returns the last step in the end of a log."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - TAIL))
@@ -93,8 +93,8 @@ def last_step(log: Path, counter: str = "") -> int | None:
 
 
 class GrowingLog:
-    """A log whose counter is not known yet, read by several threads. By its end alone, a counter that starts over in
-    each epoch would have its first one there."""
+    """A log whose counter is not known yet, read by several threads. The whole log is read, because its end alone does
+    not show the first epoch of a counter that starts again in each epoch."""
 
     def __init__(self, log: Path):
         self._log = log
@@ -114,7 +114,7 @@ class GrowingLog:
             return number(told[-1]) if told else None
 
     def _has_more(self) -> bool:
-        """Reads it."""
+        """Reads the new text, and returns whether it has whole lines."""
         new = b""
         with suppress(OSError), self._log.open("rb") as file:
             file.seek(self._read)
@@ -129,12 +129,12 @@ class GrowingLog:
 def _counters(text: str) -> dict[str, list[_Told]]:
     found: dict[str, list[_Told]] = {}
     for line in re.split(r"[\r\n]", text):
-        if line.startswith(("slurmstepd:", "srun:")):  # what Slurm calls a step is none
+        if line.startswith(("slurmstepd:", "srun:")):  # a step of Slurm is not a step of the training
             continue
         for match in _STEP.finditer(line):
             group = next(name for name in ("step", "done", "of", "first") if match[name])
             if group == "done" and (int(match[group]) == 0 or "<?" in line):
-                continue  # a bar is drawn before its first step, also after a resume
+                continue  # a bar is printed before its first step, also after a resume
             before = line[: match.start(group)]
             epoch = [*_EPOCH.finditer(before)]
             of = int(match["all"] or match["most"] or 0)
@@ -144,12 +144,12 @@ def _counters(text: str) -> dict[str, list[_Told]]:
 
 
 def _likeliest(found: dict[str, list[_Told]]) -> str:
-    """The counter that never goes back and has most values; among equals, that with the least in front of it."""
+    """Returns the counter that never goes back and has most values, and among equals the one with the shortest name."""
     forward: dict[str, Set[object]] = {}
     for name, told in found.items():
         steps = [each.step for each in told]
         if all(each.step == each.of for each in told):
-            continue  # what is done in a moment, such as loading weights
+            continue  # only finished bars: a short activity, such as loading weights
         if len(set(steps)) == 1:
             continue  # a setting: `batch 64`, or `Steps: 10` in the line of each epoch
         if steps == sorted(steps):

@@ -1,6 +1,6 @@
-"""The processes of a run's ranks on this machine, and what the kernel and the program's memory tell of them.
+"""The processes of a run's ranks on this machine, with their files, signals and ports, and the page of rank 0.
 
-All of it is on Linux from /proc. On macOS only their numbers are known.
+On Linux, all of this comes from /proc. On macOS, only the pids are known.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LISTENS = "0A"  # a socket's state in /proc/net/tcp
 
 @dataclass(frozen=True)
 class Page:
-    """The place of rank 0: the steps of the run so far, and the phase."""
+    """The progress of rank 0: the steps of the run so far, and the phase."""
 
     step: int
     phase: int
@@ -40,7 +40,7 @@ class OpenFile:
 
 
 def ranks_of(run: Path) -> dict[int, list[int]]:
-    """By rank, its processes, from the top down."""
+    """Returns the pids of each rank, from the parent down."""
     found: dict[int, list[int]] = {}
     for pid in processes.marked(f"CLUSTERDP_RUN_DIR={run}"):
         rank = _rank(procfs.environ(pid))
@@ -50,18 +50,18 @@ def ranks_of(run: Path) -> dict[int, list[int]]:
 
 
 def _rank(environ: Mapping[str, str]) -> str:
-    """A program that is to run as a single process is started without RANK: then it is the number of its task. The
-    batch script has that number, too, and so has torchrun's agent, but neither has LOCAL_WORLD_SIZE from the step."""
+    """Returns RANK, or the task's number for a program that is started without RANK to run as a single process. The
+    batch script and torchrun's agent have that number, too, but neither has LOCAL_WORLD_SIZE from the step."""
     if "RANK" in environ:
         return environ["RANK"]
-    is_task = environ.get("SLURM_STEP_ID", "").isdigit()  # of a batch script it is negative, or not set
+    is_task = environ.get("SLURM_STEP_ID", "").isdigit()  # in a batch script it is negative, or not set
     if is_task and "LOCAL_WORLD_SIZE" in environ and "GROUP_RANK" not in environ:
         return environ.get("SLURM_PROCID", "")
     return ""
 
 
 def variable(pid: int, name: str) -> str:
-    """The value of a variable that a process was started with; empty if there is none."""
+    """Returns a variable of the environment with which a process was started. Empty if it is not set."""
     return procfs.environ(pid).get(name, "")
 
 
@@ -70,18 +70,18 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def are_dead(pids: Iterable[int]) -> bool:
-    """With all their threads: a process is a zombie when its first one has ended."""
+    """Whether the processes and all their threads are dead: a process is a zombie when its first thread has ended."""
     return not any(processes.alive(pid) or len(procfs.threads(pid)) > 1 for pid in pids)
 
 
 def page_of(pids: Iterable[int]) -> Page | None:
-    """The page of the first of them that has one."""
+    """Returns the page of the first process that has one."""
     return read_page(page_file(pids))
 
 
 def page_file(pids: Iterable[int]) -> str:
-    """A path at which that page can be read again and again, because finding it means a look at all descriptors. Empty:
-    none."""
+    """Returns the path of that page, or "" if there is none. Callers keep the path, because the search reads all
+    descriptors."""
     found = (
         f"/proc/{pid}/fd/{number}" for pid in pids for number, target in procfs.descriptors(pid) if _is_page(target)
     )
@@ -89,7 +89,7 @@ def page_file(pids: Iterable[int]) -> str:
 
 
 def read_page(file: str) -> Page | None:
-    """file: as page_file() has told; None if its process is gone."""
+    """Returns the page, or None if its process is gone. file: from page_file()."""
     with suppress(OSError, struct.error):
         if _is_page(os.readlink(file)):
             with open(file, "rb") as page:
@@ -103,7 +103,7 @@ def _is_page(target: str) -> bool:
 
 
 def written_files(pids: Iterable[int]) -> list[OpenFile]:
-    """Regular files that they have open for writing, without the logs that Slurm has opened for them."""
+    """Returns the regular files that the processes have open for writing, without stdout and stderr."""
     found = {}
     for pid in pids:
         for number, target in procfs.descriptors(pid):
@@ -121,14 +121,14 @@ def _writes(pid: int, number: int) -> bool:
 
 
 def on_signal(pids: Iterable[int], number: signal.Signals = signal.SIGTERM) -> str:
-    """The effect of this signal on the program among these processes of one rank: `handled`, `ignored`, `blocked`, or
-    `default`, which is death. It is the topmost that is not a shell. Empty where it cannot be known."""
+    """Returns the effect of this signal on one rank's program: `handled`, `ignored`, `blocked`, or `default`, which is
+    death. The program is the topmost process that is not a shell. Empty if the effect cannot be known."""
     words = [(procfs.name(pid) in SHELLS, procfs.disposition(pid, number)) for pid in pids]
     return next((word for shell, word in words if word and not shell), next((word for _, word in words if word), ""))
 
 
 def dies_above(pids: Iterable[int], number: signal.Signals = signal.SIGTERM) -> str:
-    """The name of the process that this signal kills, though a process below it, of the same rank, handles it."""
+    """Returns the name of a process that this signal kills, though a process below it in the same rank handles it."""
     words = [(pid, procfs.disposition(pid, number)) for pid in pids]
     handling = [pid for pid, word in words if word == "handled"]
     for pid, word in words:
@@ -138,7 +138,7 @@ def dies_above(pids: Iterable[int], number: signal.Signals = signal.SIGTERM) -> 
 
 
 def _above(pid: int) -> list[int]:
-    """Its parents, up to the first that is gone."""
+    """Returns the ancestors of a process, up to the first that is gone."""
     found: list[int] = []
     while pid > 1 and len(found) < 20 and (fields := procfs.stat(pid)):
         found.append(pid := int(fields[1]))
@@ -146,12 +146,12 @@ def _above(pid: int) -> list[int]:
 
 
 def master_ports(pids: Iterable[int]) -> set[int]:
-    """The ports at which the job has these processes meet."""
+    """Returns the ports of these processes' rendezvous (MASTER_PORT)."""
     return {int(port) for port in (variable(pid, "MASTER_PORT") for pid in pids) if port.isdigit()}
 
 
 def listening_ports(pids: Iterable[int]) -> set[int]:
-    """TCP ports on which these processes listen."""
+    """Returns the TCP ports on which these processes listen."""
     sockets = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError):

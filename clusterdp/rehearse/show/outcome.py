@@ -19,8 +19,8 @@ from clusterdp.wording import counted, some_of
 
 
 def sentence(verdicts: Sequence[Verdict]) -> str:
-    """A line, one more for each failure, and one on what was compared. The verdicts of the undisturbed runs are not
-    drills."""
+    """Returns a line on the drills, one for each failure, and one on what was compared. The verdicts of the undisturbed
+    runs are not drills."""
     drills = [each for each in verdicts if each.drill in NAMES]
     failed, passed = (sum(each.verdict in words for each in drills) for words in (BAD, (PASSED,)))
     rest = ""
@@ -41,7 +41,7 @@ def sentence(verdicts: Sequence[Verdict]) -> str:
 
 
 def _compared(drills: Sequence[Verdict]) -> list[str]:
-    """A line on what those that have passed were judged by."""
+    """Returns a line on the files by which the passed drills were judged, or no line."""
     passed = [each for each in drills if each.verdict == PASSED and each.compared]
     what, left_out = (
         [*dict.fromkeys(words for each in passed for words in getattr(each, name))] for name in ("compared", "left_out")
@@ -54,20 +54,20 @@ def _all_of(passed: int) -> str:
 
 
 def as_json(rehearsal: Rehearsal, began: float, ended: float) -> dict[str, Any]:
-    """rehearsal.json. Times are seconds since 1970, and durations (*_s) seconds.
+    """Returns rehearsal.json. Times are seconds since 1970, and durations (*_s) seconds.
 
-    version, name       of clusterdp, and of the job
-    began, took_s       when the rehearsal began, and how long it took
-    runs_s              of that, the time of its runs, from submit to end
-    ranks, nodes        of the job
-    seed, grace_s       of what was drawn, and of preemptions
-    steps, undisturbed_s  of the undisturbed run; steps is null if the program does not tell them
-    changes             what is other than in the config, in all runs: key, config, rehearsal
-    state               what the end state was read from
-    compare             the files of it; none if it is one of clusterdp's checkpoints
+    version, name       the version of clusterdp, and the name of the job
+    began, took_s       the begin of the rehearsal, and its duration
+    runs_s              the total time of its runs, from submit to end
+    ranks, nodes        the numbers of the job's ranks and nodes
+    seed, grace_s       the seed of random choices, and the grace time of preemptions
+    steps, undisturbed_s  steps and duration of the undisturbed run; steps is null if the program prints none
+    changes             the config changes in all runs: key, config, rehearsal
+    state               the source of the end state
+    compare             the files of the end state; empty if it is one of clusterdp's checkpoints
     deterministic       whether the two undisturbed runs have ended in the same bits; null if that is not known
     undisturbed         those two runs: name, said, took_s, folder, attempts (AttemptRow)
-    passed, said        whether no drill has failed or lost work, and that in a sentence, with a line for each that has
+    passed, said        whether no drill has failed or lost work, and the same in words, with a line for each failure
     drills              a Verdict each
     """
     reference = rehearsal.reference
@@ -98,7 +98,7 @@ def as_json(rehearsal: Rehearsal, began: float, ended: float) -> dict[str, Any]:
 
 
 def write(folder: Path, outcome: dict[str, Any]) -> list[Path]:
-    """The files that tell of it: the page, and rehearsal.json."""
+    """Writes the page and rehearsal.json, and returns their paths."""
     files: dict[str, str | bytes] = {
         "rehearsal.html": page_of(outcome),
         "rehearsal.json": json.dumps(outcome, indent=1) + "\n",

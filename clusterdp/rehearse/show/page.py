@@ -1,4 +1,4 @@
-"""rehearsal.html: what a rehearsal came to, in one file that needs no network, made from what rehearsal.json has."""
+"""rehearsal.html: the result of a rehearsal, in one file that needs no network, made from rehearsal.json's content."""
 
 from __future__ import annotations
 
@@ -28,33 +28,32 @@ from clusterdp.wording import counted, duration, some_of
 
 HERE = Path(__file__).parent
 TONES = {PASSED: "good", FAILED: "bad", LOST_WORK: "bad", INAPPLICABLE: "dull", NOT_LANDED: "dull"}
-LONG = 5.0  # times an undisturbed run: what took longer has an axis of its own, and the others stay readable
+LONG = 5.0  # times an undisturbed run: a longer run has an axis of its own, and the others stay readable
 Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class RunBars:
-    """A drill, or an undisturbed run. told: as the outcome has it."""
+    """A drill, or an undisturbed run."""
 
-    told: Json
+    told: Json  # its entry in the outcome
     bars: list[Bar]
     ticks: list[str]
 
 
 @dataclass(frozen=True)
 class DrillView(RunBars):
-    """word, tone: of the verdict. why: it has failed, or is not applicable. state: how the end states compare.
-    commands: that tell more."""
+    """A drill, with its verdict."""
 
-    word: str
-    tone: str
-    why: str
-    state: str
-    commands: list[str]
+    word: str  # the verdict
+    tone: str  # the verdict's
+    why: str  # the reason of a verdict other than passed
+    state: str  # the result of the comparison of end states
+    commands: list[str]  # commands that show more
 
 
 def page_of(outcome: Json) -> bytes:
-    """outcome: as outcome.as_json() makes it."""
+    """Returns the page. outcome: from outcome.as_json()."""
     usual = median(map(_length, outcome["undisturbed"]))
     lengths = [_length(each) for each in (*outcome["undisturbed"], *outcome["drills"])]
     common = max([length for length in lengths if length <= LONG * usual], default=0.0)
@@ -117,12 +116,12 @@ def _commands(told: Json, outcome: Json) -> list[str]:
 
 
 def _begin(told: Json) -> float:
-    """The begin of its first attempt, or of the wait for it."""
+    """Returns the begin of the first attempt, or of the wait for that attempt."""
     return min((min(row["queued"] or row["began"], row["began"]) for row in _placed(told)), default=0.0)
 
 
 def _length(told: Json) -> float:
-    """In seconds."""
+    """Returns the length in seconds."""
     return max((row["ended"] for row in _placed(told)), default=0.0) - _begin(told)
 
 
@@ -131,7 +130,7 @@ def _placed(told: Json) -> list[Json]:
 
 
 def _bars(told: Json, common: float) -> tuple[list[Bar], list[str]]:
-    """With the ticks of their axis. common: the length of the axis that most runs share, in seconds."""
+    """Returns the bars and the ticks of their axis. common: the length of the axis that most runs share, in seconds."""
     axis = Axis(_begin(told), max(common, _length(told)))
     if not axis.length:
         return [], []

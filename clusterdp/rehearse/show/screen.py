@@ -25,7 +25,7 @@ STYLES = {
 }
 WORDS = {**SHORT, "": "done"}
 EVERY_S = 0.2
-BESIDE = 22  # columns of a row beside its name and its words: `not landed`, `12:34`, and what lies between
+BESIDE = 22  # columns of a row beside its name and its words: `not landed`, `12:34`, and the gaps
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Row:
 
 @dataclass
 class Rows:
-    """All rows, in the order in which they were named or have begun."""
+    """All rows, in the order in which they were planned or have begun."""
 
     rows: dict[str, Row] = field(default_factory=dict)
     jobs: int = 1
@@ -51,7 +51,7 @@ class Rows:
         return self.rows.setdefault(name, Row(name, about))
 
     def left_s(self) -> float | None:
-        """An estimate, from the rows that are over; None as long as there are too few."""
+        """Returns an estimate of the seconds left, from the rows that are over, or None if those are too few."""
         over = [row.took_s for row in self.rows.values() if row.verdict in (PASSED, *BAD, "") and row.took_s]
         if len(over) < 3:
             return None
@@ -62,13 +62,13 @@ class Rows:
 
 
 def screen_for(out: TextIO, planned: list[tuple[str, str]], jobs: int) -> LiveTable | Lines:
-    """planned: the name of each row, and what it is about."""
+    """Returns the screen for this output. planned: the name and the description of each row."""
     rows = Rows({name: Row(name, about) for name, about in planned}, jobs)
     return LiveTable(out, rows) if is_terminal(out) else Lines(out, rows)
 
 
 class Lines:
-    """For a pipe: a line when a run is over."""
+    """The screen for a pipe: a line for each run that is over."""
 
     def __init__(self, out: TextIO, rows: Rows):
         self.out, self.rows, self._lock = out, rows, threading.Lock()
@@ -95,8 +95,8 @@ class Lines:
 
 
 class LiveTable:
-    """For a terminal: what has been shown, what runs now, and what is left. Each row has one line as long as the table
-    changes, so that all of them have room on the screen; in the end, nothing is cut off."""
+    """The screen for a terminal: a table with the results so far, the present runs, and the rest. Each row has one line
+    while the table changes, so that all rows fit on the screen. At the end, no text is cut off."""
 
     def __init__(self, out: TextIO, rows: Rows):
         from rich.console import Console
@@ -169,6 +169,6 @@ def _cells(row: Row, text: Any) -> tuple[Any, ...]:
 
 
 def _clock(seconds: float) -> str:
-    """`1:22`"""
+    """Returns the time as `1:22`."""
     minutes, left = divmod(round(seconds), 60)
     return f"{minutes}:{left:02}"

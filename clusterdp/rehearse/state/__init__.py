@@ -1,17 +1,17 @@
-"""The end state of a run: read from what it has left, and compared with that of another. Torch-free.
+"""The end state of a run: read from its files, and compared with the end state of another run. Torch-free.
 
-The digests of two states are compared first. Only where these differ are the bytes of two tensors in memory.
+The digests of two states are compared first. Bytes of two tensors are in memory only if their digests differ.
 
     end_state       EndState and its leaves
     own_checkpoint  of_run(): from our own checkpoints
     files           of_files(): from the files that a program has left
-    candidates      which files these may be
-    compare         compare(), spread_of(): where two states differ, and by how much
+    candidates      candidates(): the files that may be the end state
+    compare         compare(), spread_of(): the differences of two states, and their sizes
     flatten         a tree as leaves by dotted keys
     optimizers      optimizers by their form, and the parameters that they hold
-    parts           which part of a training a key belongs to, and which rank
-    stored          tensors that still lie in their files
-    inert_pickle    pickles, read without running anything of theirs
+    parts           the part of a training and the rank that a key belongs to
+    stored          tensors that are still in their files
+    inert_pickle    pickles, read without running anything in them
 """
 
 from clusterdp.rehearse.state.candidates import best_models, candidates

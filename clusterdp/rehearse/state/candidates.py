@@ -1,4 +1,4 @@
-"""candidates(): what a run has left in its working folder that may be its end state."""
+"""candidates(): the files in a run's working folder that may be its end state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clusterdp.rehearse.state.files import ARRAYS, JSON, TORCH, looks_pickled
 
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "wandb", "mlruns", "tensorboard", "cache", "venv", "events"}
 _INPUT = re.compile(r"(?:train|val|valid|test|data|dataset|vocab|meta|tokenizer.*|config|package.*)", re.IGNORECASE)
-# Names in a checkpoint of several files.
+# Names of files in a checkpoint of several files.
 _PIECE = re.compile(r"(?:optimizer|scheduler|scaler|rng_state|random_states)(?:_\d+)?")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _LAST = re.compile(r"last|latest|final|checkpoint|ckpt|resume|state", re.IGNORECASE)
@@ -19,12 +19,13 @@ _BEST = re.compile(r"best|ema", re.IGNORECASE)
 
 
 def candidates(folder: Path, since: float) -> list[Path]:
-    """Files, and folders with the files of one checkpoint, written since then (in seconds since 1970), best first.
+    """Returns files, and folders with the files of one checkpoint, written since then (in seconds since 1970), best
+    first.
 
-    A file that was in the folder when the run began counts only if it was written anew. Of a series (`step_100.pt`,
-    `step_200.pt`) it is the last one. JSON counts where there is nothing else, and so do the best model's files. A
-    single folder of a whole checkpoint is the only candidate, and so is a single file that is named as the last one. A
-    single file is an obvious candidate."""
+    A file that was in the folder when the run began counts only if it was written again. A series (`step_100.pt`,
+    `step_200.pt`) counts with its last file. The best model counts if there is no checkpoint, and JSON if there is
+    nothing else. A single folder of a whole checkpoint is the only candidate, and so is a single file with a name such
+    as `last`."""
     written = [path for path in _files(folder) if _written(path) >= since]
     found: dict[str, Path] = {}
     for path in sorted({_whole(path, folder, written) for path in written}, key=_order):
@@ -40,7 +41,7 @@ def candidates(folder: Path, since: float) -> list[Path]:
 
 
 def best_models(folder: Path, since: float) -> list[Path]:
-    """Models kept for their score, written since then: a resume may replace one by a worse one."""
+    """Returns models kept for their score, written since then. A resume may replace such a model by a worse one."""
     return sorted(path for path in _files(folder) if _written(path) >= since and _rank(path) == 1)
 
 
@@ -56,7 +57,8 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _whole(path: Path, folder: Path, written: list[Path]) -> Path:
-    """The folder of a checkpoint of several files (transformers, accelerate), which are named for their parts."""
+    """Returns the folder if the file is one of a checkpoint of several files (transformers, accelerate), which have the
+    names of parts, or else the file."""
     beside = {each.stem.partition(".")[0] for each in written if each.parent == path.parent}
     several = any(_PIECE.fullmatch(name) for name in beside)
     return path.parent if several and path.parent != folder else path
@@ -74,7 +76,7 @@ def _written(path: Path) -> float:
 
 
 def _rank(path: Path) -> int:
-    """0 for a checkpoint, 1 for the best model, 2 for arrays, 3 for JSON."""
+    """Returns 0 for a checkpoint, 1 for the best model, 2 for arrays, 3 for JSON."""
     if path.suffix in JSON:
         return 3
     if path.suffix in (".npy", ".npz"):

@@ -1,5 +1,5 @@
-"""compare(): where a run has ended in another state than the one expected, and spread_of(): where two runs that nothing
-has disturbed do so themselves."""
+"""compare(): the differences of a run's end state from the expected one. spread_of(): the differences of undisturbed
+runs from each other."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from clusterdp.rehearse.state.optimizers import optimizers_of, prefix_of
 from clusterdp.rehearse.state.stored import Bytes
 from clusterdp.wording import counted, some_of
 
-# How many times the spread of n undisturbed runs another one may be away from the first. The spread is the largest
-# distance of any two. Of two runs it is one draw, and may be a small one. Of five it is the largest of ten, and another
-# undisturbed run is beyond it in at most one case of five, by symmetry; the factor beyond that is chosen, not derived.
+# The allowed distance of another run, in spreads, by the number of undisturbed runs. The spread is the largest distance
+# of any two runs. The spread of two runs is one draw, and may be small. The spread of five runs is the largest of ten,
+# and another undisturbed run exceeds it in at most one case of five, by symmetry. The factors are chosen, not derived.
 MARGINS = {2: 4.0, 3: 3.0, 4: 2.5}
 MARGIN_OF_MANY = 2.0
 FEW = 2.0  # The norm of n normal numbers varies with 1/sqrt(n): one number of five runs was once 2.5 spreads away.
-# In the spread: it differs, and nothing that can be measured. It is not compared.
+# The spread of a key that differs by an amount that cannot be measured. Such a key is not compared.
 UNSTEADY = math.inf
-Values = NDArray[Any]  # doubles, or complex ones
-_BYTES = 1 << 18  # at a time: their doubles stay in the processor's cache
-_LARGE = 1e140  # what is larger, infinite or NaN has no distance: the squares of a chunk of others have a sum
-SHOWN = 2  # keys of each part
+Values = NDArray[Any]  # float64 or complex128
+_BYTES = 1 << 18  # bytes compared at a time: their doubles stay in the processor's cache
+_LARGE = 1e140  # larger numbers, infinity and NaN have no distance: other numbers' squares have a finite sum
+SHOWN = 2  # keys shown for each part
 _NAMES = {
     "step": "the count of steps",
     "model": "the model",
@@ -52,24 +52,24 @@ NO_VALUES: Mapping[str, Leaf] = {}
 
 @dataclass(frozen=True)
 class Difference:
-    """`size` is relative: an L2 norm in the larger one's, infinity where there is no measure. `expected` and `got` are
-    those of a single number."""
+    """A key whose values differ."""
 
     key: str
-    what: str
+    what: str  # the difference in words
     rank: int | None
     part: Part
-    size: float
-    expected: float | None = None
+    size: float  # the L2 norm of the difference, divided by the larger value's; infinity if it cannot be measured
+    expected: float | None = None  # set for single numbers only
     got: float | None = None
 
 
 def compare(
     expected: EndState, got: EndState, spread: Mapping[str, float] | None = None, runs: int = 2
 ) -> list[Difference]:
-    """Those beyond the spread of so many runs, or, with None, those of any bit. Two NaNs are equal; 0.0 and -0.0 not.
+    """Returns the differences beyond the spread of `runs` runs, or all differences in bits if `spread` is None. Two
+    NaNs are equal, 0.0 and -0.0 are not.
 
-    Raises CheckpointError where a file of either has been changed since it was read.
+    Raises CheckpointError if a file of either state has changed since it was read.
     """
     differences = [*_differences(expected, got)]
     if not spread:
@@ -86,8 +86,8 @@ def compare(
 
 
 def spread_of(*states: EndState) -> Mapping[str, float]:
-    """The largest relative size of the difference of any two for each key that differs. UNSTEADY: its values are not
-    floats, or some states lack it."""
+    """Returns the largest relative difference of any two states for each key that differs, or UNSTEADY if the values
+    are not floats, or if a state does not have the key."""
     found: dict[str, float] = {}
     for a, b in itertools.combinations(states, 2):
         for each in _differences(a, b):
@@ -97,7 +97,7 @@ def spread_of(*states: EndState) -> Mapping[str, float]:
 
 
 def _usual(expected: EndState, spread: Mapping[str, float]) -> dict[Part, float]:
-    """The median spread of each part's floats. A small tensor may have been equal twice by chance."""
+    """Returns the median spread of each part's floats, because a small tensor may have been equal twice by chance."""
     sizes: dict[Part, list[float]] = {}
     for key, size in spread.items():
         leaf = expected.values.get(key)
@@ -107,9 +107,9 @@ def _usual(expected: EndState, spread: Mapping[str, float]) -> dict[Part, float]
 
 
 def _unsteady(expected: EndState, spread: Mapping[str, float]) -> set[Part]:
-    """Parts that are drawn by chance: a flag or a small number of one may have been equal twice all the same."""
+    """Returns the parts with random values, in which a flag or a small number may have been equal twice by chance."""
     parts: set[Part] = {leaf.part for key in spread if (leaf := expected.values.get(key))} & {"rng", "sampler"}
-    return parts | {"scaler"} if "rng" in parts else parts  # which steps overflow follows from what is drawn
+    return parts | {"scaler"} if "rng" in parts else parts  # the random numbers decide which steps overflow
 
 
 def _allowed(
@@ -143,7 +143,7 @@ def _differences(expected: EndState, got: EndState) -> Iterator[Difference]:
 
 
 def _difference(key: str, a: Leaf, b: Leaf) -> Iterator[Difference]:
-    """The difference; none if only the bits of a NaN differ."""
+    """Yields the difference of two leaves, or nothing if only the bits of a NaN differ."""
     if a.stored is None or b.stored is None or (a.dtype, a.shape) != (b.dtype, b.shape):
         found = _of_values(key, a, b)
     else:
@@ -202,10 +202,10 @@ def _bytes(key: str, leaf: Leaf) -> Bytes:
 class Distance:
     """The distance of two tensors."""
 
-    count: int  # of elements with other bits; two NaNs are equal
+    count: int  # elements with different bits; two NaNs are equal
     total: int
     most: float | None  # the largest distance of an element; None if numpy does not compute with the dtype
-    relative: float  # L2 norm of the distances, divided by that of the larger tensor; or the share of count
+    relative: float  # L2 norm of the distances, divided by the larger tensor's norm; count / total if `most` is None
 
 
 def is_float(dtype: str) -> bool:
@@ -213,7 +213,7 @@ def is_float(dtype: str) -> bool:
 
 
 def measure(a: Bytes, b: Bytes, dtype: str) -> Distance:
-    """The distance of two tensors by their bytes."""
+    """Returns the distance of two tensors by their bytes."""
     item = ITEM_SIZES.get(dtype, 1)
     total = len(a) // item
     count, most, squares, left, right = 0, 0.0, 0.0, 0.0, 0.0
@@ -242,7 +242,7 @@ def measure(a: Bytes, b: Bytes, dtype: str) -> Distance:
 
 
 def number_of(leaf: Leaf) -> float | None:
-    """A single number, be it a plain one or a tensor of one element; None of anything else."""
+    """Returns the value of a plain number or of a tensor of one element, or None for any other leaf."""
     if leaf.stored is None:
         return float(leaf.value) if isinstance(leaf.value, (int, float)) else None
     found = values(leaf.stored.read(), leaf.dtype) if math.prod(leaf.shape) == 1 else None
@@ -250,7 +250,7 @@ def number_of(leaf: Leaf) -> float | None:
 
 
 def values(data: Bytes, dtype: str) -> Values | None:
-    """As doubles; None where numpy has no such dtype (float8)."""
+    """Returns the numbers as float64 or complex128, or None if numpy has no such dtype (float8)."""
     if dtype == "bfloat16":
         return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     if dtype == "complex32" or dtype not in ITEM_SIZES or dtype.startswith("float8"):
@@ -270,8 +270,8 @@ def _square(values: Values) -> float:
 
 
 def describe(differences: Sequence[Difference], values: Mapping[str, Leaf] = NO_VALUES) -> str:
-    """`the model differs in 2 values (w differs in 8 of 8 elements, by at most 0.1; b 1 against 2)`, and so for each
-    part; empty if nothing differs. values: of the whole state: several optimizers in it are told apart."""
+    """Returns `the model differs in 2 values (w differs in 8 of 8 elements, by at most 0.1; b 1 against 2)`, and so on
+    for each part. Empty if nothing differs. values: the whole state, by which several optimizers are distinguished."""
     if _is_prefix(differences):
         return f"the names of the values differ by the prefix `{_PREFIX}` alone, e.g. {differences[0].key}"
     said = []
@@ -281,14 +281,15 @@ def describe(differences: Sequence[Difference], values: Mapping[str, Leaf] = NO_
         differ = "differ" if name in _PLURAL else "differs"
         said.append(f"{name} {differ} in {counted(len(of), 'value')} ({named}{'; ...' if len(of) > SHOWN else ''})")
     if len(said) == 1 and len({each.part for each in differences}) == 1 and differences[0].part == "metrics":
-        # Each of a history's 80 entries has another key: the name of the history means more.
+        # A history of 80 entries has 80 keys: the name of the history is more useful.
         names = dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.|$)", "*", each.key) for each in differences)
         return f"nothing but metrics differs: {some_of(list(names), 3)}"
     return ", ".join(said)
 
 
 def _groups(differences: Sequence[Difference], values: Mapping[str, Leaf]) -> dict[str, list[Difference]]:
-    """By the name of their part, in the order of the parts; of each optimizer if there are several."""
+    """Returns the differences by the name of their part, in the order of the parts, with a name for each optimizer if
+    there are several."""
     optimizers = optimizers_of(values)
     found: dict[str, list[Difference]] = {}
     for part, name in _NAMES.items():
@@ -300,7 +301,7 @@ def _groups(differences: Sequence[Difference], values: Mapping[str, Leaf]) -> di
 
 
 def _is_prefix(differences: Sequence[Difference]) -> bool:
-    """Whether each missing value is there under the name with the prefix, or without it, and nothing else differs."""
+    """Whether each missing value exists under its name with or without the prefix, and nothing else differs."""
     gone = [each.key for each in differences if each.what == "is missing"]
     new = [each.key for each in differences if each.what == "is new"]
     if not gone or len(gone) + len(new) != len(differences):

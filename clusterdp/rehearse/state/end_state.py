@@ -1,4 +1,4 @@
-"""EndState: what a run has left, as leaves by their dotted keys. The digest of a tensor is kept, and not its bytes."""
+"""EndState: the state that a run has left, as leaves by dotted keys. A tensor is kept as its digest, without bytes."""
 
 from __future__ import annotations
 
@@ -9,34 +9,30 @@ from typing import Literal
 from clusterdp.rehearse.state.stored import Stored
 
 Part = Literal["model", "optimizer", "scheduler", "scaler", "rng", "sampler", "step", "metrics", "other"]
-# No state that a training goes on from, as far as names show: scores and options.
+# Scores and options: by their names, a training does not resume from them.
 RESULTS: frozenset[Part] = frozenset(("metrics", "other"))
 Scalar = bool | int | float | str | None
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """kind: `tensor`; `numbers`, a long list of them; `number`; `text`, which may be None too.
+    """A value of an end state."""
 
-    `value` is that of a number or a text. `stored` reads the bytes of a tensor or of numbers from where they were
-    found: that file must stay as it is until the states have been compared.
-    """
-
-    kind: Literal["tensor", "numbers", "number", "text"]
+    kind: Literal["tensor", "numbers", "number", "text"]  # numbers: a long list; text: a string or None
     dtype: str
     shape: tuple[int, ...]
     digest: int
     part: Part = "other"
     rank: int | None = None
-    value: Scalar = None
+    value: Scalar = None  # for a number or a text
+    # Reads the bytes of a tensor or of numbers from their file, which must not change before the comparison is over.
     stored: Stored | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
 class EndState:
-    """The end state of a run. `source` says in words where it was found. `unmatched`: the patterns that found
-    nothing."""
+    """The end state of a run."""
 
     values: Mapping[str, Leaf]
-    source: str
-    unmatched: tuple[str, ...] = ()
+    source: str  # the place where it was found, in words
+    unmatched: tuple[str, ...] = ()  # the patterns that found no file

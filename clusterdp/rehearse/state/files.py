@@ -36,14 +36,14 @@ LEGACY = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")  # how files began before
 
 
 def of_files(folder: Path, patterns: Sequence[str], run: RunDir | None = None) -> EndState:
-    """What the patterns (rehearse.compare) name, relative to the folder or absolute.
+    """Returns the end state in the files that the patterns (rehearse.compare) name, relative to the folder or absolute.
 
-        out/ckpt.pt, out/*.json      files; of a folder all files in it that can be compared
-        newest:runs/*/last.ckpt      of these files the one that was written last, whatever its name
+        out/ckpt.pt, out/*.json      files; a folder means all files in it that can be compared
+        newest:runs/*/last.ckpt      the one of these files that was written last
         logs:val loss (\\S+)          the last match in rank 0's logs of `run`: its groups, by name if they have names
 
-    Keys have the file and a colon in front, unless the one pattern is the path of one file. Raises CheckpointError
-    where a file cannot be compared, ConfigError where a regular expression is none.
+    Keys begin with the file and a colon, unless the only pattern is the path of one file. Raises CheckpointError if a
+    file cannot be compared, ConfigError if a regular expression is not valid.
     """
     found: dict[str, Leaf] = {}
     sources: list[str] = []
@@ -66,7 +66,7 @@ def of_files(folder: Path, patterns: Sequence[str], run: RunDir | None = None) -
 
 
 def check_patterns(patterns: Sequence[str]) -> None:
-    """Raises ConfigError if one of them cannot name anything, whatever a run leaves."""
+    """Raises ConfigError if a pattern is not valid."""
     for pattern in patterns:
         if pattern.startswith(LOGS):
             _expression(pattern)
@@ -75,7 +75,7 @@ def check_patterns(patterns: Sequence[str]) -> None:
 
 
 def read_file(path: Path, name: str, prefix: str = "") -> dict[str, Leaf]:
-    """The leaves of one file. Raises CheckpointError, which names it."""
+    """Returns the leaves of one file. Raises CheckpointError, which names the file."""
     plain = None
     tree: Any
     if path.suffix == ".safetensors":
@@ -97,15 +97,15 @@ def read_file(path: Path, name: str, prefix: str = "") -> dict[str, Leaf]:
 
 
 def looks_pickled(path: Path) -> bool:
-    """Whether a .bin is torch's. Others are plain numbers, such as nanoGPT's tokens."""
+    """Whether a .bin file is torch's. Other .bin files are plain numbers, such as nanoGPT's tokens."""
     begin = _begins(path)
     if begin is None:
-        return True  # reading it says why
+        return True  # the read that follows raises the reason
     return begin == ZIP or (begin[:1] == b"\x80" and begin[1:2] <= b"\x05")
 
 
 def _begins(path: Path) -> bytes | None:
-    """Its first bytes."""
+    """Returns the first bytes of a file, or None if it cannot be read."""
     try:
         with reading(path) as file:
             return file.read(4)
@@ -140,7 +140,7 @@ def _of_logs(pattern: str, run: RunDir | None) -> dict[str, Leaf]:
     for attempt in reversed(run.attempts() if run else []):
         try:
             text = attempt.rank_log(0).read_text("utf-8", "replace")
-        except OSError:  # it ended before rank 0 had started
+        except OSError:  # the attempt ended before rank 0 had started
             continue
         for match in reversed([*expression.finditer(text)]):
             if expression.groups < 2 and not expression.groupindex:
@@ -165,7 +165,7 @@ def _number(word: str | None) -> int | float | str | None:
 
 
 def read_json(path: Path) -> Any:
-    """Raises CheckpointError, which names the file."""
+    """Returns the content of a JSON file. Raises CheckpointError, which names the file."""
     try:
         return json.loads(_bytes(path))
     except (ValueError, RecursionError) as error:
@@ -173,8 +173,8 @@ def read_json(path: Path) -> Any:
 
 
 def read_json_lines(path: Path) -> dict[str, Any]:
-    """The last record of each step. An interrupted run has the steps twice that it did again, and a line that a kill
-    has cut. Records without a step are counted. Raises CheckpointError."""
+    """Returns the last values of each step, because an interrupted run has repeated steps twice. A line that a kill has
+    cut is skipped. Records without a step are numbered. Raises CheckpointError."""
     found: dict[str, Any] = {}
     lines = _bytes(path).decode("utf-8", "replace").splitlines()
     for line in lines:
@@ -194,7 +194,7 @@ def read_json_lines(path: Path) -> dict[str, Any]:
 
 
 def read_text(path: Path) -> Any:
-    """By the number of each line; all bytes as one value where it is not text. Raises CheckpointError."""
+    """Returns the lines by number, or all bytes as one value if the file is not text. Raises CheckpointError."""
     data = _bytes(path)
     try:
         if b"\0" in data:
@@ -212,7 +212,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def read_safetensors(path: Path, read_bytes: ReadRange = read_range) -> dict[str, Stored]:
-    """read_bytes: of tensors. Raises CheckpointError, which names the file."""
+    """Returns the tensors by name, which read_bytes reads. Raises CheckpointError, which names the file."""
     try:
         size = path.stat().st_size
         length = int.from_bytes(read_range(path, 0, 8).tobytes(), "little")
@@ -237,8 +237,8 @@ def read_safetensors(path: Path, read_bytes: ReadRange = read_range) -> dict[str
 
 
 def read_numpy(path: Path) -> Any:
-    """The arrays of a .npy (one Stored) or .npz file (one for each name). Raises CheckpointError, which names the
-    file."""
+    """Returns the arrays of a .npy file (one Stored) or .npz file (one for each name). Raises CheckpointError, which
+    names the file."""
     try:
         if path.suffix == ".npy":
             with reading(path) as file:
@@ -271,8 +271,8 @@ def _header(file: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
 
 
 def read_pickled(path: Path, read_bytes: ReadRange = read_range) -> tuple[Any, PlainValues]:
-    """The tree of a file of torch.save() or of a plain pickle, and what gives its values; without torch, and without
-    running anything of the file's. read_bytes: of tensors. Raises CheckpointError, which names the file."""
+    """Returns the tree of a torch.save() file or of a plain pickle, and the PlainValues for it. Needs no torch, and
+    runs nothing in the file. read_bytes: reads tensors. Raises CheckpointError, which names the file."""
     try:
         with reading(path) as file:
             begin = file.read(len(LEGACY))
@@ -303,7 +303,7 @@ def _zip(path: Path, read_bytes: ReadRange) -> tuple[Any, PlainValues]:
         info = members[f"data/{key}"]
         if info.compress_type != zipfile.ZIP_STORED:
             raise ValueError(f"{info.filename} is compressed, and torch.save() compresses nothing")
-        # The data after the member's own header, whose length the archive's list does not have.
+        # The data begin after the member's own header, whose length is not in the archive's directory.
         header = read_range(path, info.header_offset, 30)
         begin = info.header_offset + 30 + sum(int.from_bytes(header[i : i + 2].tobytes(), "little") for i in (26, 28))
         return partial(_read, read_bytes, path, begin), info.file_size

@@ -17,11 +17,11 @@ from clusterdp.rehearse.state.optimizers import mark_optimizers
 from clusterdp.rehearse.state.parts import part_of, rank_of
 from clusterdp.rehearse.state.stored import Stored, of_bytes
 
-MOST = 1_000_000  # leaves: a small pickle can stand for a tree without end
+MOST = 1_000_000  # leaves at most: a small pickle can describe an endless tree
 _DEEPEST = 100
-_LONG = 32  # numbers in a list from which on they are one leaf, as the 625 of Python's generator
+_LONG = 32  # a list of more numbers is one leaf, such as the 625 of Python's generator
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError)
-# Words of a key. `time_embed.weight` is of the model, and never volatile.
+# Words of volatile keys. `time_embed.weight` belongs to the model, which is never volatile.
 _KEY = re.compile(
     r"(?:^|[._/ -])(?:time|times|timing|timings|timestamp|date|datetime|runtime|elapsed|duration|seconds|secs|sec|dt|"
     r"eta|wall|wallclock|throughput|fps|mfu|per_second|per_sec|hostname|host|hosts|node|nodes|nodelist|pid|ppid|uuid|"
@@ -42,15 +42,16 @@ _TEXT = re.compile(
     r"|\b(?:host|hostname|node|pid|job|job_?id)[=: ]+[\w.-]+",
     re.IGNORECASE,
 )
-# A word like `time` in a key of these is not a clock's.
+# A word like `time` in a key of these parts does not mean a clock.
 _NEVER = ("model", "optimizer", "scheduler", "scaler", "rng", "sampler", "step")
 
 
 def leaves_of(tree: Any, file: str = "", prefix: str = "", plain: PlainValues | None = None) -> dict[str, Leaf]:
-    """file: where it was found, which tells of what part it is. prefix: goes in front of each key.
+    """Returns the leaves of a tree, without volatile values. file: the tree's file, whose name can show the part.
+    prefix: the begin of each key.
 
-    Volatile values below are left out. Raises one of MALFORMED if the tree of a pickle is not what its classes have,
-    and CheckpointError if its tensors cannot be read."""
+    Raises one of MALFORMED if a pickle's objects do not have the form of their classes, and CheckpointError if its
+    tensors cannot be read."""
     found: dict[str, Leaf] = {}
     for count, (path, value) in enumerate(_walk(tree, plain or PlainValues(), ())):
         if count >= MOST:
@@ -71,7 +72,7 @@ def _walk(value: Any, plain: PlainValues, path: tuple[str, ...]) -> Iterator[tup
         raise ValueError(f"it is nested deeper than {_DEEPEST}, or in itself")
     value = plain.of(value)
     if isinstance(value, Mapping):
-        # Lightning's best models have their paths as keys.
+        # Lightning uses the paths of its best models as keys.
         children = [(without_volatile(str(plain.of(key))), item) for key, item in value.items()]
     elif isinstance(value, (list, tuple)) and not _are_long(value):
         children = [(str(i), item) for i, item in enumerate(value)]
@@ -88,13 +89,13 @@ def _walk(value: Any, plain: PlainValues, path: tuple[str, ...]) -> Iterator[tup
 
 
 def _fields(value: Inert) -> Iterator[tuple[str, Any]]:
-    """The fields of an object of an unknown class: the arguments it was made with and the state put into it."""
+    """Yields the fields of an object of an unknown class: the arguments of its call, and the state put into it."""
     for i, item in enumerate([*value.args, *value.listed]):
         yield str(i), item
     yield from value.named.items()
     yield from ((str(key), item) for key, item in value.items.items())
     states = value.state if isinstance(value.state, tuple) else (value.state,)
-    if all(state is None or isinstance(state, Mapping) for state in states):  # two of a class with __slots__
+    if all(state is None or isinstance(state, Mapping) for state in states):  # a class with __slots__ has two states
         yield from ((str(key), item) for state in states for key, item in (state or {}).items())
     else:
         yield "state", value.state
@@ -111,7 +112,7 @@ def _leaf(value: Any, file: str, key: str, rank: int | None) -> Leaf:
     if isinstance(value, (bytes, bytearray)):
         return _of_stored("numbers", of_bytes("uint8", (len(value),), value), part, rank)
     if isinstance(value, (list, tuple)) and value:
-        # Integers may be too large for 64 bits: they are then text.
+        # Integers that are too large for 64 bits become text.
         numbers = np.array(value)
         if numbers.dtype.kind in "iuf":
             stored = of_bytes(numbers.dtype.name, numbers.shape, numbers.tobytes())
@@ -120,7 +121,7 @@ def _leaf(value: Any, file: str, key: str, rank: int | None) -> Leaf:
     if isinstance(value, float):
         return Leaf("number", "float", (), checksum(struct.pack("<d", value)), part, rank, value)
     if isinstance(value, (bool, int)):
-        # Not its decimal digits: those of a very large one Python refuses to make.
+        # hex(), because Python refuses to make the decimal digits of a very large integer.
         return Leaf("number", type(value).__name__, (), checksum(hex(value).encode()), part, rank, value)
     text = value if value is None or isinstance(value, str) else _said(value)
     same = checksum(without_volatile(text).encode("utf-8", "replace") if text is not None else b"")
@@ -128,7 +129,7 @@ def _leaf(value: Any, file: str, key: str, rank: int | None) -> Leaf:
 
 
 def _said(value: Any) -> str:
-    """An empty container, an object without fields, a complex number."""
+    """Returns the text of an empty container, an object without fields, or a complex number."""
     return str(value.path) if isinstance(value, Inert) else str(value)
 
 
@@ -138,10 +139,10 @@ def _of_stored(kind: Any, stored: Stored, part: Any, rank: int | None) -> Leaf:
 
 
 def is_volatile(key: str, leaf: Leaf) -> bool:
-    """Whether the value of this key tells nothing about the training."""
+    """Whether the value of this key does not depend on the training."""
     return leaf.part not in _NEVER and _KEY.search(key) is not None
 
 
 def without_volatile(text: str) -> str:
-    """The text with <...> in place of what is volatile, to be compared."""
+    """Returns the text, for a comparison, with <...> in place of each volatile part."""
     return _TEXT.sub("<...>", text)

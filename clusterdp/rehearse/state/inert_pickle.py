@@ -1,7 +1,7 @@
-"""Pickles, read without running anything of theirs.
+"""Pickles, read without running anything in them.
 
-Whatever a pickle names, be it a class or a function, stands here for itself: a class of ours that was made for that
-name. Calling it keeps the arguments, and nothing is imported. plain_values.py says what the known ones mean.
+Each class or function that a pickle names is replaced by an Inert subclass made for that name. A call of it keeps the
+arguments, and nothing is imported. PlainValues turns the known names into values.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _STORAGES = {
     "ByteStorage": "uint8", "BoolStorage": "bool", "UntypedStorage": "uint8", "ComplexFloatStorage": "complex64",
     "ComplexDoubleStorage": "complex128",
 }  # fmt: skip
-# The reader of one storage by its key: (first byte, number of bytes) -> the bytes.
+# Returns the reader of a storage, (first byte, number of bytes) -> bytes, and the storage's size, by the storage's key.
 Storages = Callable[[str], tuple[Callable[[int, int], Bytes], int]]
 _NUMPY_DTYPE = re.compile(r"[<>=|]?[?biufcSUVmM]\d*|O8?")
 
 
 class Inert:
     """The object that a pickle would have made by calling `path` with `args`, and the state that it would have put into
-    that."""
+    the object."""
 
     path = ""
     args: tuple[Any, ...]
@@ -47,7 +47,7 @@ class Inert:
     def __init__(self, *args: Any, **named: Any) -> None:
         pass
 
-    # The methods that the opcodes of an unpickler call on the object that they fill.
+    # An unpickler's opcodes call these methods on the object that they fill.
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
@@ -64,7 +64,7 @@ class Inert:
 
 
 class InertStorage:
-    """A persistent id: in files of torch.save() that is ("storage", type, key, location, number of elements)."""
+    """A persistent id. In files of torch.save() it is ("storage", type, key, location, number of elements)."""
 
     def __init__(self, about: Any):
         self.about = about
@@ -72,12 +72,12 @@ class InertStorage:
 
 class _Unpickler(pickle.Unpickler):
     def __init__(self, data: bytes):
-        # latin1: strings of Python 2 are bytes, and this loses none.
+        # latin1, because strings of Python 2 are bytes, and latin1 loses no byte.
         super().__init__(io.BytesIO(data), encoding="latin1")
         self._made: dict[str, type[Inert]] = {}
 
     def find_class(self, module: str, name: str) -> type[Inert]:
-        # A class, for NEWOBJ takes nothing else; one for each name and pickle, so that BUILD can change nothing else.
+        # A class, because NEWOBJ takes nothing else. Each name in each pickle has its own: BUILD changes no other one.
         path = f"{module}.{name}"
         if path not in self._made:
             self._made[path] = type("Inert", (Inert,), {"path": path})
@@ -88,23 +88,23 @@ class _Unpickler(pickle.Unpickler):
 
 
 def load(data: bytes) -> Any:
-    """The tree in a pickle: plain values, Inert, Storage. Raises ValueError if it is damaged, or none."""
+    """Returns the tree in a pickle: plain values, Inert, InertStorage. Raises ValueError if the data are damaged."""
     try:
         return _Unpickler(data).load()
     except MemoryError:
         raise ValueError("it asks for more memory than there is") from None
-    except Exception as error:  # whatever an unpickler makes of any bytes
+    except Exception as error:  # an unpickler raises any exception for arbitrary bytes
         raise ValueError(f"{error}" or type(error).__name__) from None
 
 
 class PlainValues:
-    """Turns one inert object into what it stands for; what is not known stays as it is."""
+    """Turns an inert object into its value. An unknown object stays as it is."""
 
     def __init__(self, storages: Storages | None = None):
         self._storages = storages
 
     def of(self, value: Any) -> Any:
-        """Raises ValueError, or what else Python makes of it, where the arguments are not those of its class."""
+        """Returns the value. Raises ValueError or other errors of Python if the arguments do not fit the class."""
         if isinstance(value, InertStorage):
             return self._tensor(value, 0, None, None)
         if isinstance(value, type) and issubclass(value, Inert):
@@ -153,7 +153,7 @@ class PlainValues:
             _, shape, dtype, fortran, data = value.state
             data = self.of(data)
             if isinstance(data, list):
-                return data  # of objects
+                return data  # an array of objects
             return of_array(data, self._dtype(dtype), _numbers(shape), bool(fortran))
         return self._dtype(value).name if name == "dtype" else value
 
@@ -184,7 +184,7 @@ _PYTHON: dict[str, Callable[[Inert], Any]] = {
     "collections.Counter": lambda made: {**dict(*made.args), **made.items},
     "collections.deque": lambda made: [*(made.args[0] if made.args else ()), *made.listed],
     "_codecs.encode": _encoded,
-    "datetime.datetime": lambda made: made.path,  # when it was: another time in each run
+    "datetime.datetime": lambda made: made.path,  # without the time, which differs in each run
     **{
         f"{module}.{name}": lambda made: set(made.args[0]) if made.args else set()
         for module in ("builtins", "__builtin__")

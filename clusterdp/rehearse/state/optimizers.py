@@ -1,4 +1,4 @@
-"""Optimizers in an end state, known by the form that torch gives to their state, and the parameters that they hold."""
+"""Optimizers in an end state, recognized by the form of torch's optimizer state, and their parameters."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Optimizer:
-    """prefix: of its keys, with the dot or colon at its end. shapes: of its parameters, as far as their state shows
-    them. params: their names in the same state, where the shapes fit one place in it; empty if they do not."""
+    """An optimizer in an end state."""
 
-    prefix: str
-    count: int
-    shapes: tuple[Shape, ...] = ()
-    params: tuple[str, ...] = ()
+    prefix: str  # the begin of its keys, with the final dot or colon
+    count: int  # the number of its parameters
+    shapes: tuple[Shape, ...] = ()  # the shapes of its parameters, as far as their state has them
+    params: tuple[str, ...] = ()  # names of its parameters in the same state; empty unless the shapes fit one place
 
     @property
     def name(self) -> str:
@@ -35,8 +34,8 @@ class Optimizer:
 
 
 def mark_optimizers(values: Mapping[str, Leaf]) -> dict[str, Leaf]:
-    """The same leaves. Those of an optimizer are its part, whatever a program calls it; learning rates stay the
-    scheduler's."""
+    """Returns the same leaves, with the part `optimizer` for the leaves of each optimizer. Learning rates keep the part
+    `scheduler`."""
     beginnings = tuple(f"{prefix}{word}." for prefix in _prefixes(values) for word in ("state", "param_groups"))
     return {
         key: replace(leaf, part="optimizer") if key.startswith(beginnings) and leaf.part != "scheduler" else leaf
@@ -45,12 +44,12 @@ def mark_optimizers(values: Mapping[str, Leaf]) -> dict[str, Leaf]:
 
 
 def optimizers_of(values: Mapping[str, Leaf]) -> dict[str, Optimizer]:
-    """By prefix."""
+    """Returns the optimizers by prefix."""
     return {prefix: _optimizer(values, prefix) for prefix in _prefixes(values)}
 
 
 def prefix_of(key: str, prefixes: Iterable[str]) -> str | None:
-    """The prefix of the optimizer that a key belongs to."""
+    """Returns the prefix of the optimizer that a key belongs to, or None."""
     found = [each for each in prefixes if key.startswith((f"{each}state.", f"{each}param_groups."))]
     return max(found, key=len, default=None)
 
@@ -75,7 +74,7 @@ def _optimizer(values: Mapping[str, Leaf], prefix: str) -> Optimizer:
 
 
 def _params(values: Mapping[str, Leaf], shapes: tuple[Shape, ...]) -> tuple[str, ...]:
-    """Names of the tensors with these shapes in this order, if there is one such place."""
+    """Returns the names of model tensors with these shapes in this order, if exactly one place has them."""
     models = [(key, leaf.shape) for key, leaf in values.items() if leaf.part == "model" and leaf.kind == "tensor"]
     size = len(shapes)
     places = [

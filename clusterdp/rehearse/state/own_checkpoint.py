@@ -1,4 +1,4 @@
-"""of_run(): the end state of a run in its newest good checkpoint, every byte verified as it is read."""
+"""of_run(): the end state of a run in its newest good checkpoint. Every byte is verified as it is read."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from clusterdp.storage import Storage, open_storage
 
 
 def of_run(run: RunDir, checkpoints: Path | None = None) -> EndState | None:
-    """None if there is no good checkpoint. checkpoints: the folder, unless it is the run's own.
+    """Returns the end state, or None if there is no good checkpoint. checkpoints: a folder other than the run's own.
 
-    Raises CheckpointError where they cannot be read.
+    Raises CheckpointError if the folder cannot be read.
     """
     storage = open_storage(checkpoints or run.checkpoints)
     try:
@@ -42,7 +42,7 @@ def of_run(run: RunDir, checkpoints: Path | None = None) -> EndState | None:
 
 def _values(storage: Storage, info: CheckpointInfo) -> dict[str, Leaf]:
     manifest = read_manifest(storage, info)
-    # Reads ahead, for the digests. What differs is read again tensor by tensor, for which the other kind is made.
+    # shared_payload() reads ahead, for the digests. ShardedPayload reads the single tensors that differ.
     again = ShardedPayload(storage, manifest)
     with shared_payload(storage, manifest) as payload:
         tensors = {e.name: _stored(payload, e, partial(_whole, again, e)) for e in payload.entries}
@@ -72,7 +72,7 @@ def _own(storage: Storage, manifest: Manifest, rank: int, entry: TensorEntry) ->
 
 
 def _tree(skeleton: Any, tensors: Mapping[str, Stored]) -> Any:
-    """The tree that was saved, with Stored for its tensors."""
+    """Returns the tree that was saved, with Stored for its tensors."""
     tag = tag_of(skeleton)
     if isinstance(skeleton, list):
         return [_tree(item, tensors) for item in skeleton]

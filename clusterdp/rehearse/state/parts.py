@@ -1,7 +1,7 @@
-"""Which part of a training a value belongs to, and which rank, told from the names that real programs give it.
+"""The part of a training and the rank that a value belongs to, by the names that real programs use.
 
-nanoGPT, Lightning, the Trainer of transformers, accelerate, and clusterdp's own checkpoints name the parts alike: by a
-word of the first keys (`optimizer_states.0.state`), or by the file (`optimizer.pt`).
+nanoGPT, Lightning, the Trainer of transformers, accelerate, and clusterdp's own checkpoints name the parts in the same
+way: by a word of the first keys (`optimizer_states.0.state`), or by the file (`optimizer.pt`).
 """
 
 from __future__ import annotations
@@ -31,33 +31,34 @@ _WORDS: dict[Part, str] = {
     r"perplexity|metric|f1|auc|bleu|reward|score)(?:_\w+)?",
 }
 _PARTS = {part: re.compile(words) for part, words in _WORDS.items()}
-_LARGE: tuple[Part, ...] = ("scaler", "scheduler", "optimizer", "rng", "sampler", "model")  # of which there are tensors
+_LARGE: tuple[Part, ...] = ("scaler", "scheduler", "optimizer", "rng", "sampler", "model")  # parts that have tensors
 _RANK = re.compile(r"(?:^|[./:_-])(?:rank|rng_state|random_states?)[_-]?(\d+)(?![\d])")
 _GENERATOR = re.compile(r"(?:\w+[._])?generators?(?:_states?)?(?:\.\d+)?")
 _LR = re.compile(r".*param_groups\.\d+\.(?:initial_)?lr")
-_FIRST = 3  # words of a key that are looked at: `trainer.optimizer.state`
+_FIRST = 3  # words at the begin of a key that are matched, e.g. `trainer.optimizer.state`
 
 assert set(_WORDS) == set(get_args(Part))
 
 
 def rank_of(place: str) -> int | None:
-    """The rank in `rank2.rng.torch`, or in a file `rng_state_2.pth`."""
+    """Returns the rank in `rank2.rng.torch`, or in a file `rng_state_2.pth`."""
     found = _RANK.search(place)
     return int(found[1]) if found else None
 
 
 def part_of(file: str, key: str, elements: int | None = None) -> Part:
-    """file: its name; empty if it says nothing. elements: of a tensor; it is the model's if it is no other part's."""
+    """Returns the part of a key. file: the file's name, or "" for an unknown file. elements: the number of a tensor's
+    elements. A tensor that fits no other part belongs to the model."""
     words = key.lower().split(".")
     if _LR.fullmatch(key):
         return "scheduler"
-    if _GENERATOR.fullmatch(key):  # torch.Generator's. A model of this name has its parameters below it.
+    if _GENERATOR.fullmatch(key):  # a torch.Generator; a model with this name has longer keys
         return "rng"
     tensor, large = elements is not None, elements is not None and elements > 1
     stem = file.rpartition("/")[2].partition(".")[0].lower()
     by_file = _match(stem, _LARGE) if stem else None
     if by_file == "rng" and key == "step":
-        return "step"  # accelerate's
+        return "step"  # accelerate stores the step in this file
     if by_file not in (None, "model"):
         return by_file or "other"
     for word in words[:_FIRST]:

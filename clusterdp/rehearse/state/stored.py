@@ -1,4 +1,4 @@
-"""Stored: a tensor that still lies in its file. Its bytes are read when they are asked for, and not kept."""
+"""Stored: a tensor that is still in its file. Its bytes are read on demand, and not kept."""
 
 from __future__ import annotations
 
@@ -16,39 +16,36 @@ from clusterdp.errors import CheckpointError
 from clusterdp.plainfile import reading
 
 Bytes = NDArray[np.uint8]
-ReadRange = Callable[[Path, int, int], Bytes]  # of a file: from this byte on, so many
+ReadRange = Callable[[Path, int, int], Bytes]  # (file, first byte, number of bytes) -> bytes
 
 
 @dataclass(frozen=True)
 class Stored:
-    """`read` returns the elements one after the other. It raises CheckpointError if the file is no longer there.
-
-    digest: of these bytes, where it is known.
-    """
+    """A tensor whose bytes are read on demand."""
 
     dtype: str
     shape: tuple[int, ...]
-    read: Callable[[], Bytes]
-    digest: int | None = None
+    read: Callable[[], Bytes]  # returns the elements in order; raises CheckpointError if the file is gone
+    digest: int | None = None  # the digest of these bytes, if it is known
 
 
 def of_bytes(dtype: str, shape: tuple[int, ...], data: bytes | bytearray | memoryview) -> Stored:
-    """A tensor of bytes that are in memory anyway."""
+    """Returns a tensor of bytes that are already in memory."""
     return Stored(dtype, shape, lambda: np.frombuffer(data, np.uint8))
 
 
 def of_array(data: Any, dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool = False) -> Stored:
-    """A tensor of a numpy array: its bytes, in the order of its elements or in Fortran's. ValueError if they are not
-    that many."""
+    """Returns a tensor of a numpy array from its bytes, in C order or Fortran's. Raises ValueError if their number is
+    wrong."""
     array = np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
     return of_bytes(dtype.name, shape, np.ascontiguousarray(array, dtype.newbyteorder("=")).tobytes())
 
 
 def read_range(path: Path, start: int, size: int) -> Bytes:
-    """These bytes of the file. Raises CheckpointError if they are not all there."""
+    """Returns these bytes of the file. Raises CheckpointError if the file is too short."""
     try:
         with reading(path) as file:
-            # first: no number in a file makes us ask for memory that it does not fill
+            # Checked first, so that no number in a file makes us ask for memory that the file does not fill.
             if os.fstat(file.fileno()).st_size >= start + size:
                 file.seek(start)
                 data = np.fromfile(file, np.uint8, size)
@@ -66,9 +63,9 @@ def unreadable(path: Path, error: OSError) -> CheckpointError:
 def strided(
     read: Callable[[int, int], Bytes], item: int, start: int, shape: Sequence[int], strides: Sequence[int], room: int
 ) -> Callable[[], Bytes]:
-    """A reader of the elements of a view of a storage with `room` elements of `item` bytes each; `start` and `strides`
-    are in elements. ValueError if it reaches out of the storage, or makes more elements than that has."""
-    # A dimension with stride 0 (expand()) is one element that stands for many: it is read once.
+    """Returns a reader of the elements of a view of a storage with `room` elements of `item` bytes each. `start` and
+    `strides` are in elements. Raises ValueError if the view is larger than the storage, or not inside it."""
+    # A dimension with stride 0 (expand()) repeats one element, which is read once.
     sizes = [1 if stride == 0 else size for size, stride in zip(shape, strides, strict=True)]
     count = math.prod(sizes)
     if min([start, *shape, *strides, room]) < 0 or count > room:
