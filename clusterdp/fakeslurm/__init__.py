@@ -1,4 +1,4 @@
-"""A Slurm in a folder, for laptops and CI: it runs the same sbatch scripts as a real Slurm.
+"""A Slurm in a folder, for laptops and CI, which runs the same sbatch scripts as a real Slurm.
 
 cluster           FakeCluster: starts a cluster, uses it, causes faults, takes it down
 shape_file        a cluster's nodes, partitions and settings as a user declares them

@@ -115,7 +115,7 @@ class FakeCluster:
     # -- life --
 
     def up(self, *, owned: bool = False) -> FakeCluster:
-        """Starts the cluster. Returns when it accepts jobs. `owned`: it goes down when this process ends in any way."""
+        """Starts the cluster. Returns when it accepts jobs. `owned`: it ends with this process, even by kill -9."""
         paths = self._paths
         up_already = f"{self.folder}: a fake cluster is up there. Use it, or `clusterdp fake down` first."
         if _is_up(paths) and paths.answers():

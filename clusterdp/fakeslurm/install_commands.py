@@ -25,7 +25,7 @@ exit 1
 
 
 def install(paths: Paths) -> None:
-    """Writes the commands into bin/. They run Python without site and therefore start within milliseconds."""
+    """Writes the commands into bin/. The commands run Python without site, and start within milliseconds."""
     python = paths.interpreter()
     own = {file.stem for file in CLIENT.glob("*.py")}
     for name in set(NAMES) - {"control"}:

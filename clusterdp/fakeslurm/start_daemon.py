@@ -28,13 +28,13 @@ def start(folder: str) -> int:
         if paths.lock_daemon() is None:  # another daemon was faster
             os.write(written, b"ready")
             os._exit(0)
-        if not paths.up.exists():  # the cluster went down meanwhile
+        if not paths.up.exists():  # the cluster went down since the start
             os._exit(1)
         paths.pid.write_text(str(os.getpid()))
         mounts.show({paths.hosts: hosts_file.HOSTS, paths.profile: login_shells.PROFILE})
         forkserver = ForkServer(folder)
         processes.allow_descriptors()
-        # asyncio is large: the fork server must not contain it. It works without ssl, which is slow to load.
+        # asyncio is large: the fork server must not contain it. asyncio works without ssl, which is slow to load.
         sys.modules["ssl"] = None  # type: ignore[assignment]
         import asyncio
 

@@ -103,7 +103,7 @@ def mark_cancelled(run: RunDir, job: str | None, durably: bool = True) -> None:
     that looks like a preemption, and the job would requeue itself. Raises RunError if the marker cannot be written.
     Does nothing if the run is marked already.
 
-    durably: a crash of this host does not undo the marker. That takes long for a thousand runs.
+    durably: a crash of this host does not undo the marker. The call then takes long for a thousand runs.
     """
     _mark(run, run.cancelled, "cancelled", job, writer="cancel", durably=durably)
 

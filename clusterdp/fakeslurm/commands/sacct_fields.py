@@ -187,7 +187,7 @@ FIELDS: dict[str, SacctField] = {
     "UserCPU": SacctField(lambda line: cpu_clock(sum(used.user_s for used in line.usages))),
     "WorkDir": SacctField(lambda line: line.of_job(line.row.folder), 20),
 }
-# Fields without values in the fake. They are empty, as on a site that does not measure them.
+# Fields that are empty in the fake, as on a site that does not measure them.
 UNMEASURED = tuple(
     """
     AdminComment AssocID AveCPUFreq AveDiskRead AveDiskWrite AvePages AveVMSize BlockID Constraints

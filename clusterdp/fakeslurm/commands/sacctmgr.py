@@ -1,4 +1,4 @@
-"""sacctmgr: shows the clusters and users that accounting has. It cannot change them."""
+"""sacctmgr: shows the clusters and users that accounting has, and cannot change them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Mounts files over the machine's for the cluster and its jobs, such as an /etc/hosts of their own.
 
 Mounts need Linux and a mount namespace. Root can make one. Other users need a user namespace, too
-(user_namespaces(7)). In it, files of other users belong to `nobody`, which can make ssh and sudo fail.
+(user_namespaces(7)), in which files of other users belong to `nobody`. This can make ssh and sudo fail.
 """
 
 from __future__ import annotations

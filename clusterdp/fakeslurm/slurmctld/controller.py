@@ -1,4 +1,5 @@
-"""The controller, which decides about jobs. It has the model, the records and the clock; the Runner has processes."""
+"""The controller, which decides about jobs. Controller has the model, the records and the clock. Runner has the
+processes."""
 
 from __future__ import annotations
 
@@ -183,7 +184,7 @@ class Controller:
 
     def _account_late(self, job: JobRecord) -> None:
         """Enters a held job, or a waiting array, into accounting. Called some seconds after the submission."""
-        # The job may have been refused meanwhile, because the disk was full.
+        # The job may have been refused since the submission, because the disk was full.
         if not job.accounted and not job.over and job.id in self.model.jobs:
             job.accounted = True
             self.changed(job)

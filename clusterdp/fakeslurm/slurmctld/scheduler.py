@@ -1,4 +1,4 @@
-"""The scheduler: schedule(model, now) returns which jobs start where, which are preempted, and why the others wait. It
+"""The scheduler: schedule(model, now) returns which jobs start where, which are preempted, and why the others wait, and
 changes nothing.
 """
 

@@ -63,8 +63,8 @@ class StepRequest:
 
     @property
     def asks_gpus(self) -> bool:
-        """Whether the step asks for GPUs. It then gets some even if the job did not ask (with --exclusive, the job has
-        all GPUs of its nodes).
+        """Whether the step asks for GPUs. Such a step gets some even if the job did not ask (with --exclusive, the job
+        has all GPUs of its nodes).
         """
         return bool(self.gpus_per_node or self.gpus_per_task or self.gpus)
 

@@ -298,7 +298,7 @@ class Stepds:
         self._daemon.controller.settle()
 
     def _dead(self, job: JobRecord, step: Step) -> None:
-        """Handles a dead slurmstepd. One that never reported did not get GO, because the daemon was killed after it had
+        """Handles a dead slurmstepd. One without a report did not get GO, because the daemon was killed after it had
         written the pid to the journal."""
         if step.begun:
             self._lost(job, step)

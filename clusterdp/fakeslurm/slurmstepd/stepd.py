@@ -1,5 +1,5 @@
-"""slurmstepd: the process of one step. It starts the tasks on all nodes of the step, passes on their output, signals
-them, and survives a killed daemon. It also does most of srun's work, because srun itself only prints.
+"""slurmstepd: the process of one step, which starts the tasks on all nodes of the step, passes on their output, signals
+them, and survives a killed daemon. slurmstepd also does most of srun's work, because srun itself only prints.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class Stepd:
     def _below(self) -> list[int]:
         """Returns all processes of the step, with all descendants."""
         # A daemon that was restarted from this step is below this process as an orphan, and so are the slurmstepds of
-        # such a daemon that was killed. They are not part of this step. A task that was forked but has not executed its
-        # program yet looks like one of them.
+        # such a daemon that was killed. None of these is part of this step. A task that was forked but has not executed
+        # its program yet looks like one of them.
         mine = set(self._tasks)
         return processes.descendants(os.getpid(), lambda pid: pid not in mine and is_daemon(pid, self.plan.cluster))
 

@@ -55,7 +55,7 @@ class ResumableSampler(Sampler[Any]):
     def over(cls, sampler: Sampler[int], **options: Any) -> ResumableSampler:
         """Returns this rank's share of the order that another sampler draws, such as torch's WeightedRandomSampler.
 
-        That sampler must not divide samples among ranks. In each epoch, every rank iterates over all of it, with the
+        This sampler must not divide samples among ranks. In each epoch, every rank iterates over all of it, with the
         global streams and its own `generator` seeded by (seed, epoch): all ranks and all attempts get the same order.
         """
         if isinstance(sampler, DistributedSampler | ResumableSampler):
