@@ -11,7 +11,7 @@ DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
 # The words of cgroups (two spellings), srun, a Slurm without cgroups, torch, Python and C++.
 OUT_OF_MEMORY = re.compile(
     r"oom[-_]kill event|task \d+: Out Of Memory|exceeded memory limit|OutOfMemoryError|^MemoryError|bad_alloc"
-    r"|(?:CUDA|HIP) error: out of memory|(?:CUBLAS|CUDNN|HIPBLAS)_STATUS_ALLOC_FAILED"
+    r"|(?:CUDA|HIP) error: out of memory|(?:CUBLAS|CUDNN|HIPBLAS)_STATUS_ALLOC_FAILED|Cuda failure.*'out of memory'"
 )
 # The words of a rank whose peer is gone. Such words are never the rank's own error.
 LOST_CONNECTION = re.compile(

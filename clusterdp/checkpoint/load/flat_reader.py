@@ -38,14 +38,14 @@ class FlatReader:
         self._ranges = ranges_of(manifest)
         plan = manifest.layout
         self._together = ranks.nodes <= READ_ALL_NODES
-        self.live = live if self._together and storage.rereads else {}
-        apart, direct = _divide(self._ranges, plan, self.live) if self._together else (self._share(ranks.rank), [])
+        self._live = live if self._together and storage.rereads else {}
+        apart, direct = _divide(self._ranges, plan, self._live) if self._together else (self._share(ranks.rank), [])
         check_sizes(storage, self._ranges if self._together else apart)  # first: a bad manifest may ask for much memory
         self.buffer = Buffer(plan.total)  # pages that are never touched take no memory
         read_ranges(storage, apart, BufferTarget(memory_of(self.buffer.tensor)))
         read_ranges(storage, direct[ranks.rank :: ranks.size], DiscardTarget())
         self._apart, self._direct = apart, direct
-        self.tensors = {**tensors_of(plan, self.buffer.tensor), **self.live}
+        self.tensors = {**tensors_of(plan, self.buffer.tensor), **self._live}
         self._plan = plan
 
     def exchange(self) -> None:
@@ -57,13 +57,13 @@ class FlatReader:
 
     def fill(self) -> None:
         """Reads into the live tensors. Raises DamagedError if the bytes have changed since they were verified."""
-        if not self.live:
+        if not self._live:
             return
         pieces = ScatterTarget(
             [
-                (e.offset, _memory(as_bytes(self.live[e.name].detach())))
+                (e.offset, _memory(as_bytes(self._live[e.name].detach())))
                 for e in self._plan.entries
-                if e.name in self.live
+                if e.name in self._live
             ]
         )
         whole = memory_of(self.buffer.tensor)
@@ -115,11 +115,7 @@ class _OnDevice:
 
 
 def _memory(data: torch.Tensor) -> memoryview | _OnDevice:
-    return _OnDevice(data) if on_gpu(data) else memory_of(data)
-
-
-def on_gpu(tensor: torch.Tensor) -> bool:
-    return tensor.is_cuda
+    return _OnDevice(data) if data.is_cuda else memory_of(data)
 
 
 def live_tensors(plan: FlatLayout, found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -165,7 +161,7 @@ def tensors_of(plan: FlatLayout, buffer: torch.Tensor) -> dict[str, torch.Tensor
 def _fits(tensor: torch.Tensor, entry: TensorEntry) -> bool:
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        and (tensor.device.type == "cpu" or on_gpu(tensor))
+        and (tensor.device.type == "cpu" or tensor.is_cuda)
         and tensor.layout == torch.strided
         and (tensor.dtype, tensor.shape) == (DTYPES.get(entry.dtype), entry.shape)
         and tensor.is_contiguous()

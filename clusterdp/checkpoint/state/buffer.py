@@ -20,7 +20,7 @@ class Buffer:
             self.tensor = torch.empty(size, dtype=torch.uint8)
             return
         self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._advise("MADVHUGEPAGE", 0, size)
+        self._advise("MADV_HUGEPAGE", 0, size)
         self.tensor = torch.frombuffer(self._memory, dtype=torch.uint8)
 
     def release(self, start: int, stop: int) -> None:

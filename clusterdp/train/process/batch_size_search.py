@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 import inspect
-import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from clusterdp.batch.evidence import OUT_OF_MEMORY
 from clusterdp.errors import ConfigError, TrainError
 from clusterdp.rundir import write_durably
 from clusterdp.train.job import JobHandle
@@ -18,10 +18,6 @@ from clusterdp.train.profile.profiling import Profiled, step_seconds, tell
 from clusterdp.train.ranks.group import seed_everything
 
 PARAMETER = "batch_size"
-OUT_OF_MEMORY = re.compile(
-    r"(?:CUDA|HIP) error: out of memory|(?:CUBLAS|CUDNN|HIPBLAS)_STATUS_ALLOC_FAILED"
-    r"|Cuda failure (?:2 )?'out of memory'"
-)
 
 
 def find_batch_size(function: Callable[..., Any], job: JobHandle, **params: Any) -> None:
@@ -59,8 +55,8 @@ def find_batch_size(function: Callable[..., Any], job: JobHandle, **params: Any)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether a GPU's memory is full. Libraries that allocate beside torch's allocator raise other errors than it."""
-    return isinstance(error, torch.OutOfMemoryError) or OUT_OF_MEMORY.search(str(error)) is not None
+    """Whether memory is full. Libraries that allocate beside torch's allocator raise other errors than torch."""
+    return OUT_OF_MEMORY.search(f"{type(error).__name__}: {error}") is not None
 
 
 def _measured(function: Callable[..., Any], job: JobHandle, params: dict[str, Any], size: int) -> BatchSizeRow:

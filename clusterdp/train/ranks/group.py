@@ -218,10 +218,10 @@ def _why_not_nccl(cards: Sequence[str]) -> str:
     """Returns the reason, or nothing if NCCL can be used. cards: _card() of each rank's GPU, or `none`."""
     if "none" in cards:
         return f"rank {cards.index('none')} sees no GPU"
-    for part in (0, 1):
-        names = [card.split(" ")[part] for card in cards]
-        for rank, name in enumerate(names):
-            if (first := names.index(name)) != rank:
+    owners: dict[str, int] = {}
+    for rank, card in enumerate(cards):
+        for name in card.split(" "):
+            if (first := owners.setdefault(name, rank)) != rank:
                 return f"ranks {first} and {rank} share one GPU"
     return "" if dist.is_nccl_available() else "this torch has no nccl"
 
