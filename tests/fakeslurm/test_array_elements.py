@@ -19,7 +19,7 @@ def test_array_throttle_starts_the_next_element_while_a_cancelled_one_is_complet
     desk.say(f"scancel --full -s KILL {job}")
 
 
-def test_sacct_keeps_the_first_name_of_held_arrays_on_slurm_22_05(desk_22_05: Desk) -> None:
+def test_cancelled_held_array_keeps_its_bracketed_job_id_on_slurm_22_05(desk_22_05: Desk) -> None:
     job = desk_22_05.submit("--hold", "--array=0-2%1", script="true")
     rows = f"sacct -n -P -j {job} -o JobID,State"
     desk_22_05.say(f"scancel {job}_0")

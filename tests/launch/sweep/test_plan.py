@@ -125,7 +125,7 @@ def test_swept_param_missing_in_the_command_is_refused(work: Path) -> None:
         submit("params.lr=1,2", entry=None, command="train")
 
 
-def test_submit_and_submitit_and_templates_without_element_refuse_a_sweep(work: Path) -> None:
+def test_sweep_is_refused_by_submitit_old_templates_and_python_submit(work: Path) -> None:
     with pytest.raises(ConfigError, match=r"backend: submitit has no sweeps"):
         submit("params.lr=1,2", backend="submitit")
     Path("mine.j2").write_text("#!/bin/bash\nrun_dir={{ run_dir }}\n")

@@ -249,7 +249,7 @@ def test_list_does_not_cache_an_ended_run_written_just_now(elsewhere: Path, read
     assert reads == ["a", "a"]
 
 
-def test_list_caches_a_vanished_run_unchanged_for_days(elsewhere: Path, reads: list[str], queue: FakeQueue) -> None:
+def test_list_caches_a_vanished_run_with_an_old_folder(elsewhere: Path, reads: list[str], queue: FakeQueue) -> None:
     run = live(elsewhere / "runs/a", "7").run
     assert "vanished" in listed()
     old(run)

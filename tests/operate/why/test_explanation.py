@@ -258,7 +258,7 @@ def test_why_of_another_users_run_warns_of_hidden_jobs(
     assert "whose jobs Slurm may hide from you" in screen(builder.run)
 
 
-def test_why_json_has_the_values_of_the_screen(elsewhere: Path, builder: RunBuilder, queue: FakeQueue) -> None:
+def test_why_json_has_state_failure_and_pending_reason(elsewhere: Path, builder: RunBuilder, queue: FakeQueue) -> None:
     found = in_json(restore("entry-shapes", elsewhere / "runs" / "shapes"))
     failure = found["failure"]
     assert isinstance(failure, dict)

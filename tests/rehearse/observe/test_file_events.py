@@ -153,7 +153,7 @@ def test_new_calls_fail_without_effect_while_calls_are_refused(events: FileEvent
     assert os.listdir(tmp_path / "work") == []
 
 
-def test_child_processes_are_trapped_with_the_rank_in_their_environment(events: FileEvents, tmp_path: Path) -> None:
+def test_file_events_of_a_child_process_have_its_environments_rank(events: FileEvents, tmp_path: Path) -> None:
     code = "os.environ['RANK'] = '5'; import subprocess; subprocess.run(['touch', 'x'], check=True)"
     assert started(events, tmp_path, code).wait() == 0
     assert [(each.path, each.rank) for each in events.events] == [(str(tmp_path / "work" / "x"), 5)]
