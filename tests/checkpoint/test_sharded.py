@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from clusterdp.checkpoint import Checkpointer, CheckpointError, list_checkpoints
 from clusterdp.checkpoint.format.manifest import Manifest
 from clusterdp.checkpoint.format.payload import shared_payload, whole
 from clusterdp.checkpoint.format.verified_reads import read_manifest, verify
+from clusterdp.checkpoint.save import sharded
 from clusterdp.cli import main
 from clusterdp.storage import LocalStorage
 from tests.checkpoint.gang import on_ranks
@@ -318,6 +320,33 @@ def test_failed_copy_of_one_shard_fails_the_save_on_all_ranks(tmp_path: Path) ->
     said = "rank 1: RuntimeError: cannot allocate memory"
     assert on_ranks(3, fail_on_one, str(tmp_path)) == [said] * 3
     assert list_checkpoints(tmp_path) == []
+
+
+def save_four_times(rank: int, size: int, folder: str) -> tuple[list[int], list[str], list[str]]:
+    """Returns the number of plannings until each save, and the state at each save and after its restore."""
+    run, plannings, digests = Run("fsdp", size, width=40), [], []
+    with mock.patch.object(sharded.dcp, "save", wraps=sharded.dcp.save) as planned:
+        checkpointer = Checkpointer(folder, run.state, keep_last=9)
+        for step in range(1, 5):
+            if step == 3 and rank == 1:
+                checkpointer._memory.shared.plan = None  # as if this rank alone had other tensors
+            checkpointer.save(step)  # the first one without the optimizer's moments
+            plannings.append(planned.call_count)
+            digests.append(run.everywhere())
+            run.step(rank)
+    restored = []
+    for step in range(1, 5):
+        other = Run("fsdp", size, width=40, seed=9)
+        Checkpointer(folder, other.state).restore(step=step)
+        restored.append(other.everywhere())
+    return plannings, digests, restored
+
+
+def test_sharded_saves_are_planned_again_only_for_other_tensors(tmp_path: Path) -> None:
+    for plannings, digests, restored in on_ranks(2, save_four_times, str(tmp_path)):
+        assert plannings == [1, 2, 3, 3]
+        assert len(set(digests)) == 4
+        assert restored == digests
 
 
 def partial(rank: int, size: int, folder: str) -> str:

@@ -7,10 +7,12 @@ a checksum for every block, in the background, and the manifest last.
 
 from __future__ import annotations
 
+import json
 import pickle
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -51,6 +53,16 @@ class ShardPieces(NamedTuple):
     chunks: Chunks | None  # the places of all ranks' pieces; on rank 0 only
 
 
+@dataclass(frozen=True)
+class SharedPlan:
+    """The plan of all ranks, kept between saves: planning takes rank 0 about 80 us for each tensor of each rank."""
+
+    request: SavePlan  # this rank's tensors, as it proposed to write them
+    note_bytes: int  # of the file's note; the first byte of each piece follows from it
+    agreed: SavePlan  # this rank's part of the plan
+    chunks: Chunks | None
+
+
 def copy(
     tensors: Mapping[str, torch.Tensor], staging: Staging, note: Mapping[str, str], ranks: RankGroup
 ) -> ShardPieces:
@@ -58,6 +70,12 @@ def copy(
     queued by then."""
     memory = _Memory(staging, note, tensors)
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    kept = staging.plan
+    if _is_unchanged(kept, tensors, note, planner, ranks):
+        assert kept is not None
+        memory.write_data(kept.agreed, planner)
+        return ShardPieces(memory.file, kept.chunks)
+    staging.plan = None
     try:
         with plans_only():
             dcp.save(dict(tensors), storage_writer=memory, planner=planner, process_group=ranks.group)
@@ -65,7 +83,24 @@ def copy(
         if ranks.rank not in error.failures:
             raise FailedElsewhere from None
         raise error.failures[ranks.rank][0] from error
+    staging.plan = SharedPlan(memory.request, len(json.dumps(note)), memory.agreed, memory.chunks)
     return ShardPieces(memory.file, memory.chunks)
+
+
+def _is_unchanged(
+    kept: SharedPlan | None,
+    tensors: Mapping[str, torch.Tensor],
+    note: Mapping[str, str],
+    planner: SavePlanner,
+    ranks: RankGroup,
+) -> bool:
+    """Collective. Returns whether the kept plan is valid on all ranks. The planner then has the present tensors."""
+    valid = False
+    if kept is not None and kept.note_bytes == len(json.dumps(note)):
+        with suppress(Exception):  # the planning that follows raises the error on all ranks
+            planner.set_up_planner(dict(tensors), is_coordinator=ranks.rank == 0)
+            valid = planner.create_local_plan() == kept.request
+    return ranks.are_equal(bytes([valid] * 8)) and valid
 
 
 class _Memory(SamePlan, StorageWriter):
@@ -76,8 +111,14 @@ class _Memory(SamePlan, StorageWriter):
         self._names = tensors.keys()
         self.file = memoryview(b"")
         self.chunks: Chunks | None = None
+        self.request = self.agreed = SavePlan([])
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        self.request = plan
+        return plan
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        self.agreed = plan
         pieces: dict[str, tuple[WriteItem, torch.Tensor]] = {}
         for item in plan.items:
             data = item.tensor_data

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,6 +25,9 @@ from clusterdp.checkpoint.state.rank_group import RankGroup
 from clusterdp.checkpoint.state.tree import as_bytes, from_bytes, memory_of
 from clusterdp.storage import Storage
 
+if TYPE_CHECKING:
+    from clusterdp.checkpoint.save.sharded import SharedPlan
+
 _log = logging.getLogger(__name__)
 
 _CHUNK = 16 * layout.BLOCK  # bytes in one write
@@ -38,6 +41,7 @@ class Staging:
         self._buffer = Buffer(0).tensor
         self._pinned: Any = None
         self._places: _Places | None = None
+        self.plan: SharedPlan | None = None  # the plan of the last sharded save
         self._devices: set[torch.device] = set()  # GPUs from which the present content is copied
 
     def fill(self, part: StatePart, start: int, stop: int, note: dict[str, str]) -> memoryview:
