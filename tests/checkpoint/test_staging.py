@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from clusterdp.checkpoint.format.layout import HEADER
 from clusterdp.checkpoint.save import writer
 from clusterdp.checkpoint.save.state_snapshot import StatePart
 from clusterdp.checkpoint.save.writer import RankWriter, StagingMemory
@@ -145,3 +146,16 @@ def test_cpu_state_is_neither_pinned_nor_waited_for(rank: RankWriter, monkeypatc
     for wait in staged.waits:
         wait()
     assert pinned.events == []
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+def test_gaps_between_tensors_are_zero_after_a_larger_save(rank: RankWriter, cut: int) -> None:
+    staging = StagingMemory().shared
+    large, small = (
+        StatePart.of({"x": torch.full((4096,), 255, dtype=torch.uint8)}),
+        StatePart.of({"a": torch.ones(1, dtype=torch.uint8), "b": torch.ones(3, dtype=torch.uint8)}),
+    )
+    staging.fill(large, 0, large.layout.total, rank.note)
+    body = staging.fill(small, cut, small.layout.total, rank.note)[HEADER:]
+    assert len(body) > 4 - cut, "the alignment makes a gap"
+    assert sum(body) == 4 - cut

@@ -111,15 +111,18 @@ class _Places:
         self._names: list[str] = []
         self._views: list[torch.Tensor] = []
         self._pieces: list[tuple[str, slice, torch.Tensor]] = []  # parts of tensors that reach beyond the slice
-        body.zero_()  # for the alignment gaps between tensors, which no copy fills
+        filled = start
         for entry in plan.overlapping(start, stop):
             first, last = max(entry.offset, start), min(entry.end, stop)
+            body[filled - start : first - start].zero_()  # an alignment gap, which no copy fills
+            filled = last
             place = body[first - start : last - start]
             if (first, last) == (entry.offset, entry.end):
                 self._names.append(entry.name)
                 self._views.append(from_bytes(place, entry.dtype, entry.shape))
             else:
                 self._pieces.append((entry.name, slice(first - entry.offset, last - entry.offset), place))
+        body[filled - start :].zero_()
 
     def copy(self, tensors: Mapping[str, torch.Tensor]) -> None:
         # A single call for all tensors, as in optimizers: for small tensors a copy_() call takes longer than the copy.
