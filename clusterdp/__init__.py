@@ -1,13 +1,14 @@
-"""clusterdp: runs a multi-node data-parallel training from one YAML file, on any Slurm cluster, without losing work.
+"""clusterdp: runs a multi-node data-parallel training from one YAML file, on any Slurm cluster, and resumes it without
+losing work.
 
     import clusterdp
 
     job = clusterdp.submit("train.yaml", ["params.lr=0.1"])
     job.wait()
 
-`submit_sweep` submits a run for each value. `sweep(run)` returns the table of the runs' results, as dictionaries.
-`load` reads a file into a Config and submits nothing. RunDir names the files of a run. Every error is a ClusterdpError.
-Public names load at their first use: importing clusterdp costs nothing.
+`submit_sweep` submits a run for each combination of swept values. `sweep(run)` returns the table of the runs' results,
+as dictionaries. `load` reads a file into a Config, without submitting a job. RunDir names the files of a run. Every
+error is a ClusterdpError. A public name is imported when it is first used, so that importing clusterdp is fast.
 
     cli/           the verbs of the command line
     config/        the config tree, and how a file is read into it

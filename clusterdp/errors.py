@@ -1,4 +1,5 @@
-"""The errors, as one tree. The command line catches the base class once and prints the error as one line.
+"""The errors of clusterdp, as a tree of classes. The command line catches the base class in one place, and prints the
+error as one line.
 
     ClusterdpError            exit 1
     ├── ConfigError           exit 2   a mistake in the YAML, an override or an argument

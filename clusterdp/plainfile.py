@@ -1,5 +1,5 @@
-"""Reads plain files safely, although others may have replaced them (opening a pipe may block for ever, and a device may
-have no end), and writes files durably."""
+"""Reads plain files safely, and writes files durably. Reading is unsafe if other users can replace a file: opening a
+pipe may block for ever, and a device may have no end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ MOST = 64 << 20  # largest size in bytes of a file that is read whole
 
 
 def open_plain(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-    """Opens a regular file, or a link to one unless `flags` forbid that. Raises OSError for anything else."""
+    """Opens a regular file, or a link to a regular file unless `flags` forbid links. Raises OSError for anything
+    else."""
     fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, mode)
     kind = os.fstat(fd).st_mode
     if stat.S_ISREG(kind):
@@ -29,7 +30,7 @@ def reading(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_plain(path: Path, most: int = MOST) -> bytes:
-    """Returns all bytes of a file. Raises OSError, also if the file has more than `most` bytes."""
+    """Returns all bytes of a file. Raises OSError if the file cannot be read, or has more than `most` bytes."""
     with reading(path) as file:
         data = file.read(most + 1)
     if len(data) > most:
@@ -38,12 +39,13 @@ def read_plain(path: Path, most: int = MOST) -> bytes:
 
 
 def sync_folder(path: Path) -> None:
-    """Makes the names in a folder durable: a power cut loses the name of a new file even if its bytes were synced."""
+    """Makes the names in a folder durable: without this, a power cut can lose the name of a new file whose bytes were
+    synced."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # some network file systems cannot fsync a folder: it is always durable there
+        if error.errno != errno.EINVAL:  # some network file systems cannot fsync a folder: no need
             raise
     finally:
         os.close(fd)
@@ -53,7 +55,7 @@ def write_durably(path: Path, content: str | bytes, mode: int = 0o666) -> None:
     """Writes a temporary file, fsyncs and renames it, and fsyncs the folder. A reader finds the old or the new file
     complete, also after a crash. Text is written as UTF-8.
 
-    mode: reduced by the umask; 0o600 is for the owner alone.
+    mode: the file's mode before the umask is applied; with 0o600, only the owner can read the file.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)

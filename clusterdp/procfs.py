@@ -1,6 +1,6 @@
 """Procfs: reads values of a process in Linux's /proc (proc_pid(5)).
 
-No function raises: for a process that is gone, and on macOS, the result is "" or an empty collection.
+No function raises: if a process is gone, and on macOS, the result is "" or an empty collection.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from contextlib import suppress
 
 
 def stat(pid: int) -> list[str]:
-    """Returns the fields after the name (which may have blanks and brackets): the state's letter, the parent, ..."""
+    """Returns the fields of /proc/PID/stat after the name, which may have blanks and brackets: the state's letter, the
+    parent, ..."""
     return read(pid, "stat").rpartition(")")[2].split()
 
 
@@ -25,13 +26,13 @@ def name(pid: int) -> str:
 
 
 def wchan(pid: int) -> str:
-    """Returns the kernel's function that the main thread waits in."""
+    """Returns the kernel function in which the main thread waits; empty if the thread does not wait."""
     found = read(pid, "wchan").strip()
     return "" if found == "0" else found
 
 
 def command(pid: int) -> list[bytes]:
-    """Returns the command line."""
+    """Returns the words of the command line, and an empty word at their end."""
     return read(pid, "cmdline").encode(errors="surrogateescape").split(b"\0")
 
 
@@ -41,7 +42,7 @@ def environ(pid: int) -> dict[str, str]:
 
 
 def disposition(pid: int, number: int) -> str:
-    """Returns the effect of a signal on the process: `handled`, `ignored`, `blocked`, or `default`."""
+    """Returns what the process does with a signal: `handled`, `ignored`, `blocked`, or `default`."""
     masks = dict(line.split(":", 1) for line in read(pid, "status").splitlines() if line.startswith("Sig"))
     words = (("SigCgt", "handled"), ("SigIgn", "ignored"), ("SigBlk", "blocked"))
     has = (word for mask, word in words if int(masks.get(mask, "0"), 16) >> (number - 1) & 1)
@@ -60,16 +61,16 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int, but: Callable[[int], bool] = lambda pid: False) -> list[int]:
-    """Returns all processes below `pid`, parents before children. Leaves out processes for which `but` is true, and
-    their descendants."""
+    """Returns all processes below `pid`, parents before children. Processes for which `but` returns true are left out,
+    and so are their descendants."""
     found = [child for child in children(pid) if not but(child)]
-    for parent in found:  # the list grows
+    for parent in found:  # the loop extends the list
         found += [child for child in children(parent) if not but(child)]
     return found
 
 
 def descriptors(pid: int) -> list[tuple[int, str]]:
-    """Returns number and target of each open file."""
+    """Returns the descriptor and the target path of each open file."""
     found = []
     with suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):

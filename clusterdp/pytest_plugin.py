@@ -1,7 +1,7 @@
 """The pytest plugin of this package (entry point pytest11): the fixture `fake_slurm`.
 
-pytest loads this file at each start, in every project whose environment has the package. Therefore it imports no heavy
-module."""
+pytest loads this file at each start, in every project whose environment has clusterdp installed. Therefore this file
+imports no heavy module."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def fake_slurm_options() -> dict[str, Any]:
-    """The arguments of the FakeCluster that `fake_slurm` starts. Override it in conftest.py or in a test file."""
+    """The arguments of the FakeCluster that `fake_slurm` starts. To change the arguments, override this fixture in
+    conftest.py or in a test file."""
     return {"quick": True}
 
 
 @pytest.fixture
 def fake_slurm(fake_slurm_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
-    """A fake Slurm of four nodes for this test alone, with its sbatch, srun, squeue, ... first on PATH."""
+    """Starts a fake Slurm of four nodes for this test alone. Its sbatch, srun, squeue, ... are first on PATH."""
     from clusterdp.fakeslurm import FakeCluster
 
     options = fake_slurm_options if "shape" in fake_slurm_options else {"quick": True, **fake_slurm_options}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 
 def duration(seconds: float) -> str:
-    """Returns `9 s`, `2 min 5 s`, `3 h 20 min` or `2 d 4 h`: two units at most."""
+    """Returns a duration in at most two units: `9 s`, `2 min 5 s`, `3 h 20 min` or `2 d 4 h`."""
     left = max(0, round(seconds))
     if left < 60:
         return f"{left} s"
@@ -21,14 +21,14 @@ def duration(seconds: float) -> str:
 
 
 def some_of(names: Sequence[str], most: int = 8, separator: str = ",") -> str:
-    """Returns `a, b and 3 more`."""
+    """Returns the first names and the number of all others: `a, b and 3 more`."""
     more = len(names) - most
     return f"{separator} ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """Returns the most similar known name; empty if none is similar."""
-    import difflib  # 5 ms, only after a mistake
+    """Returns the known name that is most similar to `word`; empty if no name is similar."""
+    import difflib  # takes 5 ms: imported only after a mistake
 
     return "".join(difflib.get_close_matches(word, list(known), 1))
 
@@ -40,18 +40,18 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", prefix: s
 
 
 def counted(number: int, what: str) -> str:
-    """Returns `1 step`, `3 steps`."""
+    """Returns a number with its noun: `1 step`, `3 steps`."""
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def table(rows: Sequence[Sequence[str]], adjust: Callable[[str, int], str] = str.ljust) -> list[str]:
-    """Returns lines with aligned columns, without trailing spaces."""
+    """Returns a line for each row, with aligned columns and without trailing spaces."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(adjust, row, widths)).rstrip() for row in rows]
 
 
 def ranges(numbers: Iterable[int]) -> list[str]:
-    """Returns ranges such as `1-3` and `7`, of numbers in any order."""
+    """Returns the ranges that numbers in any order form, such as `1-3` and `7`."""
     found: list[list[int]] = []
     for number in sorted(set(numbers)):
         if found and number == found[-1][1] + 1:

@@ -1,4 +1,5 @@
-"""`clusterdp check`: finds mistakes of a run before it waits in the queue. It runs on a login node without torch.
+"""`clusterdp check`: finds mistakes of a run before its job waits in the queue. The check runs on a login node, without
+torch.
 
 check          all findings, in their order
 at_submit      the part of the check that `submit` does

@@ -1,4 +1,4 @@
-"""The checks of `submit`: errors that need no question to Slurm, in milliseconds."""
+"""The checks that every `submit` makes: they find errors in milliseconds, without asking Slurm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def tell_errors(spec: ScriptSpec, sources: Mapping[str, str], elements: int = 1) -> None:
-    """Prints a line for each error on stderr. An error does not stop the submit, because the user may know better."""
+    """Prints a line for each error on stderr. Such an error does not stop the submit, because the user may know
+    better."""
     subject = Subject(spec, sources, elements=elements, last=last_run(spec.config.name, spec.submit_dir))
     for finding in room_findings(subject):
         if finding.level == "error":

@@ -1,4 +1,4 @@
-"""check(): all findings about a run or a sweep before its submit. Only --probe writes files."""
+"""check(): collects all findings about a run or a sweep before its submit. Files are written only with --probe."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from clusterdp.wording import counted, did_you_mean, duration
 if TYPE_CHECKING:
     from clusterdp.config import Given
 
-# Slurm's answer about a reservation that begins later. sbatch accepts the job (job_test_resv in
+# Slurm's answer to --test-only about a reservation that begins later. sbatch accepts such a job (job_test_resv in
 # src/slurmctld/reservation.c).
 NOT_BEGUN = "Invalid time specified"
 DIRECTIVE = re.compile(r"\s*#SBATCH\s+(?:--(?P<long>[a-z][a-z-]*)|-\w).*")
-# Options of sbatch 20.11 to 26.05
+# All options of sbatch in Slurm 20.11 to 26.05
 KNOWN = frozenset(
     """
     account acctg-freq array batch bb bbf begin chdir cluster cluster-constraint clusters comment
@@ -59,18 +59,18 @@ KNOWN = frozenset(
     wait-all-nodes wckey wrap
     """.split()
 )
-WORKERS = ("num_workers", "workers", "loader_workers", "n_workers")  # usual names of a param for loader workers
+WORKERS = ("num_workers", "workers", "loader_workers", "n_workers")  # names of a param that sets loader workers
 KEY = "resources.cpus_per_task"
 
 
 @dataclass(frozen=True)
 class Checked:
-    """The result of check()."""
+    """What check() found."""
 
     name: str
     findings: list[Finding]
     notes: list[str]  # useful facts that are not findings
-    asked: bool  # whether Slurm has answered
+    asked: bool  # True if Slurm has answered
 
     @property
     def fails(self) -> bool:
@@ -78,7 +78,8 @@ class Checked:
 
 
 def check(given: Given, config_file: Path, probe: bool = False) -> Checked:
-    """Returns the findings and the notes. Raises ConfigError for a mistake that stops `submit` before it asks Slurm."""
+    """Returns the findings and the notes about a run. Raises ConfigError for a mistake with which `submit` would not
+    even ask Slurm."""
     subject = subject_of(given, config_file)
     cluster = ask_cluster(subject.config.resources) if commands.have_slurm() else ClusterFacts()
     found = [*all_findings(subject, cluster, _hosts(subject, cluster))]
@@ -108,12 +109,12 @@ def subject_of(given: Given, config_file: Path) -> Subject:
 
 
 def program_of(spec: ScriptSpec, sources: Mapping[str, str], config_file: Path) -> ProgramText | None:
-    """Returns the text of the config's program; None if the program is not in the submit directory."""
+    """Returns the text of the config's program; None if the program is not a file in the submit directory."""
     folder = spec.submit_dir
     if spec.kind == "command":
         return read_program(spec.command, folder)
     if spec.kind == "script":
-        key = sources.get("script", "").rpartition(":")[2]  # the script's lines follow below this line
+        key = sources.get("script", "").rpartition(":")[2]  # line of the key `script`; the script's own lines follow
         before = int(key) if key.isdecimal() else 0
         return read_script(lines_of(spec.config.script, "script"), folder, config_file, before)
     module = (spec.config.entry or "").partition(":")[0]
@@ -122,7 +123,7 @@ def program_of(spec: ScriptSpec, sources: Mapping[str, str], config_file: Path) 
 
 
 def all_findings(subject: Subject, cluster: ClusterFacts, hosts: set[str]) -> Iterator[Finding]:
-    """Yields all findings, without an order. hosts: names and addresses of the nodes."""
+    """Yields all findings, in no particular order. `hosts` has the names and addresses of the nodes."""
     yield from option_findings(subject)
     yield from limit_findings(subject, cluster)
     yield from misread_findings(subject)
@@ -178,7 +179,7 @@ def _notes(subject: Subject, cluster: ClusterFacts) -> Iterator[str]:
 
 
 def _ask_sbatch(subject: Subject, cluster: ClusterFacts) -> tuple[list[Finding], list[str]]:
-    """Returns the finding if sbatch --test-only refuses the job, else a note with its estimate."""
+    """Returns a finding if `sbatch --test-only` refuses the job, else a note with Slurm's estimate of the start."""
     try:
         answer = commands.ask_test_only(subject.script, subject.spec.submit_dir, TIMEOUT_S)
     except SlurmError as error:
@@ -196,12 +197,12 @@ def _ask_sbatch(subject: Subject, cluster: ClusterFacts) -> tuple[list[Finding],
 def _doubt(
     subject: Subject, cluster: ClusterFacts, answer: commands.SbatchAnswer, said: str
 ) -> tuple[str, str, str] | None:
-    """Returns (key, why, remedy) if sbatch may accept the job although --test-only refuses it."""
+    """Returns (key, why, remedy) if sbatch may accept the job although --test-only refuses the job."""
     if answer.may_wait and (away := states_away(subject, cluster)):
         why = f"the nodes that are {away} now are left out there, and the job waits for them, or is refused"
         return "resources", why, "Try again when they are back."
     if answer.may_wait and not cluster.counts_memory and subject.memory_mb > subject.memory_of_unit_mb:
-        # Slurm 22.05 refuses 8 x 3G on a node of 16G in --test-only, but starts the job.
+        # Slurm 22.05 refuses 8 x 3G on a node of 16G in --test-only, but starts such a job.
         why = "memory of all CPUs is added up there; sbatch may accept the job, because it shares out no memory here"
         return subject.memory_key, why, "Submit it, or ask for less."
     if answer.may_wait and "," in (subject.config.resources.partition or ""):
@@ -214,7 +215,7 @@ def _doubt(
 
 
 def _in_order(found: Sequence[Finding], sources: Mapping[str, str]) -> list[Finding]:
-    """Returns the findings by level, each once, with the line in the config."""
+    """Returns the findings ordered by level, without duplicates, each with the line of its key in the config."""
     placed = [each if each.where else replace(each, where=place_of(each.key, sources)) for each in found]
     return sorted(dict.fromkeys(placed), key=lambda each: LEVELS.index(each.level))
 
@@ -236,7 +237,7 @@ def _of_time(subject: Subject) -> Iterator[Finding]:
 
 
 def _of_gpus(subject: Subject) -> Iterator[Finding]:
-    """Yields a finding for GPUs without a rank for each: only gpus_per_node and tasks_per_node make ranks."""
+    """Yields a finding if a node has more GPUs than ranks, because only gpus_per_node and tasks_per_node make ranks."""
     resources = subject.config.resources
     if resources.gpus_per_task and subject.spec.ranks_per_node > 1:
         what = "each rank sees its own GPUs alone, and calls the first one 0"
@@ -270,7 +271,7 @@ def _of_directives(subject: Subject) -> Iterator[Finding]:
     why = "sbatch reads those of the job's own script, which are made of resources:"
     names = dict.fromkeys(match["long"] for _, match in found if match["long"])
     own = {each.name.replace("_", "-"): f"resources.{each.name}" for each in fields(ResourcesConfig)}
-    own["gres"] = "resources.gpus_per_node"  # the usual use of gres
+    own["gres"] = "resources.gpus_per_node"  # gres is mostly used for GPUs
     keys = ", ".join(filter(None, (own.get(name) or key_for(name) for name in names)))
     remedy = f"Write {keys}." if keys else "Write them below resources:, or below resources.extra."
     where = f"{file}:{int(line) + number}" if line.isdecimal() else ""
@@ -279,7 +280,7 @@ def _of_directives(subject: Subject) -> Iterator[Finding]:
 
 def option_findings(subject: Subject) -> Iterator[Finding]:
     for option in subject.config.resources.extra:
-        # sbatch accepts the beginning of a name, too.
+        # sbatch also accepts the beginning of an option's name.
         if not any(known.startswith(option) for known in KNOWN):
             meant = did_you_mean(option, KNOWN, "Remove it, or look for its name in `sbatch --help`.")
             why = "sbatch refuses it, unless a plugin of this site has it"
@@ -305,7 +306,8 @@ def processor_findings(
 
 
 def _workers(subject: Subject) -> tuple[int, str]:
-    """Returns the largest number of loader workers in the config or the program, and its place."""
+    """Returns the largest number of loader workers that the config or the program sets, and the place of this
+    number."""
     for name in WORKERS:
         value = subject.config.params.get(name)
         if type(value) is int:
@@ -317,7 +319,7 @@ def _workers(subject: Subject) -> tuple[int, str]:
 
 
 def _share(subject: Subject, cluster: ClusterFacts) -> int:
-    """Returns the CPUs of a node divided by its GPUs, in the partition of the job."""
+    """Returns how many CPUs a node has for each of its GPUs, in the job's partitions."""
     names = cluster.asked(subject.config.resources.partition)
     found = [group.cpus // group.gpus for group in cluster.groups if group.partition in names and group.gpus]
     return min(found, default=0)

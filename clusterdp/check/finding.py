@@ -12,17 +12,18 @@ LEVELS: tuple[Level, ...] = ("error", "warning", "hint")
 
 @dataclass(frozen=True)
 class Finding:
-    """error: the run would fail, or never start. warning: it would lose work or time. hint: it may do so."""
+    """A finding has one of three levels. error: the run would fail, or never start. warning: the run would lose work or
+    time. hint: the run may lose work or time."""
 
     level: Level
-    key: str  # a config key, or the name of a variable
+    key: str  # a config key, or the name of an environment variable
     what: str
     why: str
     remedy: str
-    where: str = ""  # file and line of `key`; empty for a default
+    where: str = ""  # file and line that set `key`; empty if `key` has its default
 
 
 def place_of(key: str, sources: Mapping[str, str]) -> str:
-    """Returns the place of a config key, or of the first key below it (`sweep.grid.params.lr` for `sweep`); empty for a
-    default."""
+    """Returns the file and line that set a config key, or the first key below (`sweep.grid.params.lr` for `sweep`);
+    empty if the key has its default."""
     return sources.get(key) or next((place for name, place in sources.items() if name.startswith(f"{key}.")), "")

@@ -1,4 +1,4 @@
-"""Subject: a run before its submit, with all facts that the checks need."""
+"""Subject: a run before its submit, with the facts that the checks need."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clusterdp.rundir import RunDir, read_events
 from clusterdp.slurm.nodes import GPUS
 from clusterdp.slurm.quantities import megabytes_of, seconds_of
 
-if TYPE_CHECKING:  # `submit` checks only the storage room
+if TYPE_CHECKING:  # `submit` itself does not read the program
     from clusterdp.check.program import CodePlace, ProgramText
 
 MOST_NOTED, MOST = 2000, 20  # runs whose names are compared, and runs whose folders are read
@@ -27,13 +27,13 @@ MOST_NOTED, MOST = 2000, 20  # runs whose names are compared, and runs whose fol
 
 @dataclass(frozen=True)
 class Subject:
-    """A run before its submit."""
+    """A run before its submit, as the checks see it."""
 
     spec: ScriptSpec
-    sources: Mapping[str, str]  # config key -> its place
+    sources: Mapping[str, str]  # config key -> file and line that set it
     script: str = ""
     elements: int = 1  # number of elements of a sweep
-    last: LastRun | None = None  # the newest run with this name
+    last: LastRun | None = None  # the newest earlier run with the same name
     program: ProgramText | None = field(default=None, repr=False)
 
     @property
@@ -45,7 +45,7 @@ class Subject:
         return self.config.resources.nodes * self.spec.ranks_per_node
 
     def where(self, place: CodePlace) -> str:
-        """Returns `pkg/train.py:7`, for example, relative to the submit directory."""
+        """Returns file and line such as `pkg/train.py:7`, relative to the submit directory."""
         file, folder = place.file, self.spec.submit_dir
         return f"{file.relative_to(folder) if file.is_relative_to(folder) else file}:{place.line}"
 
@@ -73,7 +73,7 @@ class Subject:
 
     @cached_property
     def time_s(self) -> float | None:
-        """The time limit of the config in seconds; infinite without a limit."""
+        """The time limit of the config in seconds; infinite if the config asks for no limit."""
         asked = self.config.resources.time or ""
         if re.fullmatch(r"(?i)unlimited|infinite|-1", asked):
             return math.inf
@@ -82,7 +82,8 @@ class Subject:
 
     @cached_property
     def _memory(self) -> tuple[str, str, float, float]:
-        """Returns (key, words, megabytes of a node, megabytes of the config's unit: a node, a CPU or a GPU)."""
+        """Returns (key, words, megabytes on each node, megabytes for the unit that the config uses: a node, a CPU or a
+        GPU)."""
         resources = self.config.resources
         if amount := megabytes_of(resources.mem or ""):
             return "resources.mem", f"{resources.mem}", amount, amount
@@ -103,18 +104,19 @@ class Subject:
 
     @property
     def memory_mb(self) -> float:
-        """The memory of each node in MB; 0 if none is asked for."""
+        """The memory of each node in MB; 0 if the config asks for no memory."""
         return self._memory[2]
 
     @property
     def memory_of_unit_mb(self) -> float:
-        """The memory of a node, a CPU or a GPU in MB, as the config has it."""
+        """The requested memory in MB for the unit that the config uses: a node, a CPU or a GPU."""
         return self._memory[3]
 
 
 @dataclass(frozen=True)
 class LastRun:
-    """`bytes`: size of its largest checkpoint. `save_s`: time of its slowest save; None if not on record."""
+    """The last run with the same name. `bytes` is the size of its largest checkpoint. `save_s` is the time of its
+    slowest save; None if not recorded."""
 
     path: Path
     bytes: int
@@ -122,7 +124,8 @@ class LastRun:
 
 
 def last_run(name: str, submit_dir: Path) -> LastRun | None:
-    """Returns the last run with this name that was submitted from this folder. Does not read object stores."""
+    """Returns the last run with this name that was submitted from this folder. Checkpoints in object stores are not
+    read."""
     return next(filter(None, map(_look, itertools.islice(_runs(name, submit_dir), MOST))), None)
 
 

@@ -19,7 +19,7 @@ EPILOG = """\
 RUN is a run folder, a job id, or nothing for the latest run of this folder; stop, cancel, resume, note and rm want it
 named."""
 
-SHARED: dict[str, dict[str, Any]] = {  # arguments of several verbs; the last word of a key is the argument
+SHARED: dict[str, dict[str, Any]] = {  # arguments that several verbs have; the last word of a key is the argument
     "config": {"metavar": "CFG.yaml"},
     "optional config": {"metavar": "CFG.yaml", "nargs": "?"},
     "overrides": {"nargs": "*", "default": [], "metavar": "key=value"},
@@ -31,29 +31,30 @@ SHARED: dict[str, dict[str, Any]] = {  # arguments of several verbs; the last wo
     "--watch": {"action": "store_true", "help": "follow the run to its end, and exit as it does"},
 }
 SENDING = ("--dry-run", "--cluster", "--watch")
-MANY = ("overrides", "runs", "metrics")  # arguments that take any number of words
+MANY = ("overrides", "runs", "metrics")  # names of arguments that take any number of words
 
 
 class Verb(NamedTuple):
-    """A verb of the command line."""
+    """A verb of the command line, such as submit or status."""
 
     name: str
     run: Callable[[argparse.Namespace], int] | None
-    about: str  # a line for --help
+    about: str  # description of the verb in --help
     example: str = ""
-    shared: Sequence[str] = ()  # keys of SHARED
-    add: Callable[[CliParser], None] | None = None  # adds the verb's own arguments
+    shared: Sequence[str] = ()  # keys of SHARED that the verb takes
+    add: Callable[[CliParser], None] | None = None  # adds the verb's own arguments to its parser
 
 
 def read_options(words: Sequence[str]) -> argparse.Namespace:
-    """Returns the options. `options.verb` is the function to call with them."""
+    """Returns the parsed options. `options.verb` is the function to call with these options."""
     top = parser(words)
     try:
         options, rest = top.parse_known_args(words or ["--help"])
     except SystemExit:  # --help
         sys.stdout.flush()
         raise
-    # argparse takes a list of words in one place only: with `submit cfg.yaml --watch lr=1`, lr=1 is left over.
+    # argparse takes the words of a list from one place only: in `submit cfg.yaml --watch lr=1`, argparse leaves lr=1
+    # over.
     many = next((name for name in MANY if name in options), "")
     if any(word.startswith("-") for word in rest) or (rest and not many):
         at = next((i for i, word in enumerate(rest) if word.startswith("-")), 0)
@@ -64,8 +65,8 @@ def read_options(words: Sequence[str]) -> argparse.Namespace:
 
 
 def parser(words: Sequence[str] | None = None) -> CliParser:
-    """Returns a parser for any words, or for `words` alone. If these begin with a verb, the other verbs are left out,
-    because all verbs take some milliseconds."""
+    """Returns a parser for any words, or only for `words`. If `words` begin with a verb, every other verb is left out,
+    because adding all verbs takes some milliseconds."""
     top = CliParser(
         prog="clusterdp",
         description="One YAML file in; a multi-node PyTorch training out, on any Slurm cluster, that cannot lose work.",
@@ -127,7 +128,7 @@ def _logs(sub: CliParser) -> None:
 
 
 def _sweep(sub: CliParser) -> None:
-    sub.set_defaults(step=None, cluster="auto", watch=False)  # for --resume, which calls resume_run()
+    sub.set_defaults(step=None, cluster="auto", watch=False)  # --resume calls resume_run(), which needs these options
     sub.add_argument("--by", metavar="METRIC", help="default: a test's or a validation's, else a loss")
     best = sub.add_mutually_exclusive_group()
     best.add_argument("--min", dest="lower", action="store_true", default=None, help="the lowest is best")

@@ -1,4 +1,4 @@
-"""`clusterdp checkpoint`: its verbs and their options."""
+"""`clusterdp checkpoint`: the verbs below this verb, and their options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXAMPLES = {
 
 
 def add_to(checkpoint: CliParser) -> None:
-    """Adds the verbs below `clusterdp checkpoint`."""
+    """Adds the verbs below `clusterdp checkpoint` to the parser."""
     checkpoint.epilog = EPILOG
     verbs = checkpoint.add_subparsers(title="verbs", metavar="VERB", required=True)
 
@@ -89,7 +89,7 @@ def diff(options: argparse.Namespace) -> int:
     from clusterdp.operate.checkpoints.place import locate
 
     def measure(a: bytearray, b: bytearray, dtype: str) -> Any:
-        # Loads torch only for a difference. Equal tensors are found without torch.
+        # Torch is loaded only for tensors that differ. Equal tensors are recognized without torch.
         from clusterdp.checkpoint.load import difference
 
         return difference.measure(a, b, dtype)

@@ -1,7 +1,8 @@
 """Completion on TAB in bash, zsh and fish: verbs, options, config keys and some of their values, runs, files.
 
-argcomplete does it: at each TAB the shell runs clusterdp itself, with the line so far in its environment. Functions
-here must not print, and must not wait long for a file system or a controller that does not answer.
+The library argcomplete provides the completion: at each TAB the shell runs clusterdp, with the line so far in an
+environment variable. The functions of this module must not print, and must not wait long for a file system or a
+controller that does not answer.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from clusterdp.cli.parser import CliParser
 if TYPE_CHECKING:
     from clusterdp.operate.record.run_history import RunHistory
 
-MOST_RUNS = 50  # runs that are offered, the newest first
+MOST_RUNS = 50  # most runs that are offered, the newest first
 
 
 def script(shell: str) -> str:
-    """Returns the text that the shell reads to enable completion."""
+    """Returns the shell code that enables completion."""
     from argcomplete.shell_integration import shellcode
 
     return shellcode(["clusterdp"], shell=shell)
 
 
 def answer(top: CliParser) -> None:
-    """Prints the candidates for the shell, and ends the process."""
+    """Prints the candidates for the word on the line, and ends the process."""
     import argcomplete
     from argcomplete.completers import FilesCompleter
 
@@ -36,7 +37,7 @@ def answer(top: CliParser) -> None:
 
 
 def _attach(parser: argparse.ArgumentParser) -> None:
-    """Sets the function that yields candidates for each argument, by the argument's name in --help."""
+    """Gives each argument the function that yields its candidates, found by the argument's name in --help."""
     from argcomplete.completers import DirectoriesCompleter
 
     known: dict[str, Any] = {
@@ -70,7 +71,7 @@ def _runs(prefix: str, **_: Any) -> Iterator[str]:
 
 
 def _metrics(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
-    """Returns the metrics of the run on the line."""
+    """Returns the metrics of the run that the line names."""
     history = _history(parsed_args)
     return list(history.metrics) if history else []
 
@@ -86,7 +87,7 @@ def _history(parsed_args: argparse.Namespace) -> RunHistory | None:
     from clusterdp.operate.record.run_history import read_history
 
     word = getattr(parsed_args, "run", None)
-    if not word:  # find_run() may print if it searches the latest run
+    if not word:  # find_run() may print when it looks for the latest run
         return None
     try:
         return read_history(find_run(word))
@@ -95,7 +96,7 @@ def _history(parsed_args: argparse.Namespace) -> RunHistory | None:
 
 
 def _swept(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
-    """Returns `params.lr=` and other params, which are swept most often."""
+    """Returns the keys to sweep, such as `params.lr=`. Only params are offered, because they are swept most often."""
     return [f"params.{name}=" for name in _params(getattr(parsed_args, "config", None))]
 
 
@@ -119,20 +120,23 @@ def _config_files(prefix: str, **more: Any) -> list[str]:
 
 
 def _keys(prefix: str, **_: Any) -> list[str]:
-    """Returns the keys of a section if its name is complete, else sections, because there are two hundred keys."""
+    """Returns the keys of a section if its name is complete, else only the names of sections, because two hundred keys
+    are too many."""
     from clusterdp.config.explain import explanations
 
     keys = [one.key for one in explanations() if one.key.startswith(prefix)]
     at = len(prefix.rpartition(".")[0].split(".")) if "." in prefix else 0
     heads = {".".join(key.split(".")[: at + 1]) for key in keys}
-    # If one section is left, return its keys at once: a shell puts a space after a single candidate.
+    # If only one section matches, the keys of this section are returned at once, because a shell puts a space after a
+    # single candidate.
     return keys if len(heads) == 1 else sorted(head if head in keys else f"{head}." for head in heads)
 
 
 def _words(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
-    """Returns `resources.nodes=` and the config's `params.lr=`; after the = of some keys, their values."""
+    """Returns candidates such as `resources.nodes=` and the config's own `params.lr=`. After the = of some keys, the
+    values of the key are returned."""
     if getattr(parsed_args, "explain", None) is not None:
-        return []  # `show --explain KEY`
+        return []  # `show --explain KEY` takes keys without values
     key, equals, _value = prefix.partition("=")
     if equals:
         return [f"{key}={value}" for value in _values(key)]
@@ -156,7 +160,7 @@ def _values(key: str) -> list[str]:
 
 
 def _params(config: str | None) -> list[str]:
-    """Returns the names below `params:` in the file on the line."""
+    """Returns the names below `params:` in the config file that the line names."""
     import yaml
 
     try:

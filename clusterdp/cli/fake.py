@@ -1,4 +1,4 @@
-"""`clusterdp fake`: its verbs, which start, change and stop a fake cluster by hand."""
+"""`clusterdp fake`: the verbs below this verb, which start, change and stop a fake cluster by hand."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ EXAMPLES = {
     "unreachable": "unreachable 60",
     "flaky": "flaky 0.3",
 }
-NUMBERS: dict[str, Any] = {"seconds": float, "rank": int, "rate": float}  # types of arguments
+NUMBERS: dict[str, Any] = {"seconds": float, "rank": int, "rate": float}  # argument -> type of its number
 
 
 def add_to(fake: CliParser) -> None:
-    """Adds the verbs below `clusterdp fake`."""
+    """Adds the verbs below `clusterdp fake` to the parser."""
     fake.epilog, fake.formatter_class = EPILOG, argparse.RawDescriptionHelpFormatter
     verbs = fake.add_subparsers(title="verbs", metavar="VERB", required=True)
 
@@ -133,7 +133,7 @@ def up(options: argparse.Namespace) -> None:
     from clusterdp.rehearse.clusters.job_cluster import fresh_job_id
 
     shape = _shape(options)
-    if shape.settings.first_job_id == type(shape.settings).first_job_id:  # the shape sets none
+    if shape.settings.first_job_id == type(shape.settings).first_job_id:  # the shape sets no first job id
         shape = replace(shape, settings=replace(shape.settings, first_job_id=fresh_job_id()))
     folder = Path(options.dir) if options.dir else FakeCluster.default_folder()
     if options.shared and not (options.node_local or shape.settings.node_local):
@@ -176,7 +176,8 @@ def _shape(options: argparse.Namespace) -> Shape:
 
 
 def read_shape(file: str, *, quick: bool = False, time_scale: float = 1.0) -> Shape:
-    """Returns the shape in a YAML file, which clusterdp/fakeslurm/shape_file.py describes. Raises FakeError."""
+    """Returns the shape that a YAML file describes. clusterdp/fakeslurm/shape_file.py defines the format. Raises
+    FakeError."""
     import yaml
 
     from clusterdp.fakeslurm.errors import FakeSlurmError
@@ -184,7 +185,7 @@ def read_shape(file: str, *, quick: bool = False, time_scale: float = 1.0) -> Sh
 
     try:
         with open(file, encoding="utf-8") as text:
-            data = yaml.load(text, Loader=yaml.BaseLoader)  # guesses no types: 2:00:00 is text, and so is OFF
+            data = yaml.load(text, Loader=yaml.BaseLoader)  # reads all scalars as text: 2:00:00, OFF
         return shape_from(data, quick=quick, time_scale=time_scale)
     except OSError as error:
         raise FakeError(f"--shape: {file}: {error.strerror}. Write the path of a YAML file.") from None

@@ -1,7 +1,8 @@
-"""`--cluster local`: starts a fake cluster, submits to it as to any other, follows the run, and stops the cluster.
+"""`--cluster local`: starts a fake cluster, submits a job to this cluster as to any other, follows the run, and stops
+the cluster.
 
 With `local.preempt_at` the job is preempted once: the user sees that the job comes back before GPUs cost money. The
-cluster's controller is quick (a requeued job may start after 1 s); grace times are real.
+cluster's controller is quick: a requeued job may start after 1 s. Grace times have their real length.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def run(plan: Plan, send: Callable[[], Job]) -> int:
-    """Returns the run's exit code. `send` submits, and returns the job."""
+    """Runs a job on a fake cluster, and returns the run's exit code. `send` submits the job, and returns its Job."""
     from clusterdp.fakeslurm.cluster import FakeCluster
     from clusterdp.fakeslurm.errors import FakeSlurmError
     from clusterdp.operate.status.follow import Pace
@@ -49,7 +50,7 @@ def run(plan: Plan, send: Callable[[], Job]) -> int:
 
 
 def run_sweep(plan: SweepPlan, send: Callable[[], SentSweep]) -> int:
-    """Does the same for the elements of a sweep, but without a preemption at `local.preempt_at`."""
+    """Does the same as run() for the elements of a sweep, but without a preemption at `local.preempt_at`."""
     from clusterdp.fakeslurm.cluster import FakeCluster
     from clusterdp.fakeslurm.errors import FakeSlurmError
     from clusterdp.operate.sweep.watch import SweepPace, watch_sweep
@@ -68,7 +69,8 @@ def run_sweep(plan: SweepPlan, send: Callable[[], SentSweep]) -> int:
 
 
 def _rehearsal(config: Config, cluster: FakeCluster, job: Job) -> Callable[[int, int | None], None] | None:
-    """Returns the function to call with each new step; None if no preemption is set, or the run has had it already."""
+    """Returns the function that is called with each new step, and preempts the job once. None if `local.preempt_at` is
+    not set, or the run was preempted before."""
     from clusterdp.fakeslurm.errors import FakeSlurmError
 
     at = config.local.preempt_at
@@ -81,7 +83,7 @@ def _rehearsal(config: Config, cluster: FakeCluster, job: Job) -> Callable[[int,
         if not done and total and step >= at * total:
             done = True
             Ledger(job.run, f"submit-{job.id}", "rehearsal").write("rehearsal", job=job.id, step=step)
-            with suppress(FakeSlurmError):  # the job has just ended
+            with suppress(FakeSlurmError):  # the job ended just before the preemption
                 cluster.preempt(job.id)
 
     return on_progress

@@ -1,4 +1,4 @@
-"""`clusterdp logs`: its options."""
+"""`clusterdp logs`: the options of this verb."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""known_run(), named_run(), config_path(): the run or the config that a word of the command line names."""
+"""known_run(), named_run(), config_path(): find the run or the config that a word of the command line names."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def known_run(word: str | None, sweeps: bool = False) -> RunDir:
-    """Returns the run that `word` names, and makes this process use the run's own cluster, if that is up here. Raises
-    RunError for the folder of a sweep, unless `sweeps`."""
+    """Returns the run that `word` names, and makes this process use the run's own cluster, if that cluster is up on
+    this machine. Raises RunError for the folder of a sweep, unless `sweeps` is true."""
     from clusterdp.operate.find.find_run import find_run
     from clusterdp.operate.queue.run_cluster import put_on_path
     from clusterdp.rundir import is_sweep
@@ -32,7 +32,7 @@ def known_run(word: str | None, sweeps: bool = False) -> RunDir:
 
 def named_run(verb: str, word: str | None, others: Sequence[str] = (), sweeps: bool = False) -> RunDir:
     """Returns the run for a verb that cannot be undone. Raises ConfigError if `word` names no run, because the user may
-    not mean the latest run. `others`: the words after RUN."""
+    not mean the latest run. `others` are the words after RUN."""
     missing = word is None or ("=" in word and not os.path.exists(word))
     if not missing:
         return known_run(word, sweeps)
@@ -44,11 +44,11 @@ def named_run(verb: str, word: str | None, others: Sequence[str] = (), sweeps: b
 
 
 def config_path(word: str) -> str:
-    """Returns the path of a file, or of a config in the package: `configs/digits.yaml` outside a checkout."""
+    """Returns the path of a config file. Outside a checkout, `configs/digits.yaml` means the file in the package."""
     if word == "-":
         raise ConfigError("-: a config is not read from the standard input. Name a YAML file.")
     is_ours = word.startswith("configs/") or not ("/" in word or word.endswith((".yaml", ".yml")))
-    if not is_ours or os.path.exists(word):  # pathlib takes 10 ms
+    if not is_ours or os.path.exists(word):  # no pathlib: its import takes 10 ms
         return word
     from clusterdp.launch.render.shipped_files import find_config
 

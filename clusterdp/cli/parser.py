@@ -1,4 +1,5 @@
-"""CliParser: argparse whose errors are one line, as all of clusterdp's errors are: the mistake, and the remedy."""
+"""CliParser: an argparse parser whose errors are one line with the mistake and the remedy, like all errors of
+clusterdp."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from clusterdp.wording import did_you_mean
 
 
 class CliParser(argparse.ArgumentParser):
-    """`example` is a whole command line, for --help and for mistakes."""
+    """A parser for clusterdp's command line. `example` is a whole command line, which --help and error messages
+    print."""
 
     def __init__(self, *args: Any, example: str = "", **more: Any):
         more.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -54,7 +56,7 @@ class CliParser(argparse.ArgumentParser):
 
 
 def _missing(names: Sequence[str]) -> str:
-    """Returns `RUN is`, `RUN twice is` or `RUN, METRIC are`, for example."""
+    """Returns the missing arguments with a verb, for example `RUN is`, `RUN twice is` or `RUN, METRIC are`."""
     once = list(dict.fromkeys(names))
     if len(once) > 1:
         return f"{', '.join(once)} are"
@@ -62,5 +64,5 @@ def _missing(names: Sequence[str]) -> str:
 
 
 def _words(listed: str) -> list[str]:
-    """Returns the words in 'a', 'b' (Python 3.11) or a, b (3.12)."""
+    """Returns the words in argparse's list of choices: 'a', 'b' in Python 3.11, or a, b in 3.12."""
     return re.findall(r"[\w-]+", listed)

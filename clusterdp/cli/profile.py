@@ -1,6 +1,5 @@
-"""`clusterdp profile`: runs some steps of a job, and prints how they used their time, by rank and in words.
-
-With --find, it tries batch sizes or numbers of workers, and prints their table and the best one.
+"""`clusterdp profile`: runs some steps of a job, and prints how the steps used their time: as a table of the ranks, and
+in words. With --find, batch sizes or numbers of workers are tried, and a table and the best value are printed.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ STEPS = {None: 50, "workers": 50, "batch-size": 20}
 
 
 def profile(options: argparse.Namespace, path: str, send: Callable[..., int]) -> int:
-    """Returns the run's exit code. send: submits a plan as `submit` does, and follows it."""
+    """Runs some steps, prints their times, and returns the run's exit code. `send` submits a plan as `submit` does, and
+    follows the run."""
     from clusterdp import config
     from clusterdp.launch.plan import make_plan
 
@@ -38,8 +38,8 @@ def profile(options: argparse.Namespace, path: str, send: Callable[..., int]) ->
 
 
 def lines_of(run: Any) -> list[str]:
-    """Returns the report of the newest attempt that has measured its steps. Raises RunError if there is
-    none."""
+    """Returns the lines of the report of the newest attempt that has measured its steps. Raises RunError if no attempt
+    has measured steps."""
     for attempt in reversed(run.attempts()):
         if attempt.times.exists():
             report = json.loads(read_plain(attempt.times))
@@ -50,6 +50,6 @@ def lines_of(run: Any) -> list[str]:
 
 
 def found_in(run: Any) -> list[str]:
-    """Returns the result of --find in the newest attempt that has one; empty if no attempt has."""
+    """Returns the result of --find in the newest attempt that has such a result; empty if no attempt has a result."""
     files = [attempt.found for attempt in reversed(run.attempts()) if attempt.found.exists()]
     return list(json.loads(read_plain(files[0]))) if files else []

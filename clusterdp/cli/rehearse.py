@@ -1,4 +1,4 @@
-"""`clusterdp rehearse`: runs a shortened job with each drill, on a fake cluster or on the real one."""
+"""`clusterdp rehearse`: runs a shortened job with each drill, on a fake cluster or on the real cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def add_to(sub: CliParser) -> None:
 
 
 def rehearse(options: argparse.Namespace) -> int:
-    """Returns 0, or 1 if a drill has failed or lost work. Drills that did not happen do not count."""
+    """Runs the drills, and returns the exit code: 0, or 1 if a drill has failed or lost work. A drill that could not be
+    carried out does not count."""
     from clusterdp.rehearse.drills.table import DRILLS
 
     if options.list:
@@ -52,7 +53,7 @@ def rehearse(options: argparse.Namespace) -> int:
     from clusterdp.wording import counted
 
     loaded = config.load(config_path(options.config), options.overrides)
-    plan = make_plan(loaded)  # raises the errors of a submit
+    plan = make_plan(loaded)  # raises the same errors as a submit
     drills = _chosen(options.only, loaded)
     folder = Path(loaded.run_dir or Path("runs", new_name(f"rehearsal-{loaded.name}"))).absolute()
     make_parent(folder, named=bool(loaded.run_dir))

@@ -1,4 +1,4 @@
-"""`clusterdp rm`: asks the user, and removes each run while it holds the run's lock."""
+"""`clusterdp rm`: asks the user, and removes each run while the lock of the run is held."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from clusterdp.operate.output.formatting import shown_path, size
 
 
 def rm(options: argparse.Namespace) -> int:
-    """Removes the runs in `options.runs`, which names at least one. Returns the exit code."""
+    """Removes the runs in `options.runs`, which names at least one run. Returns the exit code."""
     code = 0
     removals: dict[Path, Removal] = {}
     for word in options.runs:
         try:
             each = plan_removal(word)
             removals[each.run.path] = each
-        except (RunError, SlurmError) as error:  # the other runs are removed
+        except (RunError, SlurmError) as error:  # after an error, the other runs are still removed
             streams.complain(error)
             code = error.exit_code
     if not removals:
@@ -50,12 +50,12 @@ def rm(options: argparse.Namespace) -> int:
 
 
 def _remove(removal: Removal) -> str:
-    """Returns a message about the result."""
+    """Removes one run, and returns a message about the result."""
     run = removal.run
     if removal.rest:
         remove(run)
     else:
-        with RunLock(run):  # no resume can start now; check_over() finds one that has started before
+        with RunLock(run):  # no resume can begin now; check_over() finds an earlier one
             check_over(run)
             remove(run)
     stays = f"; its checkpoints stay in {removal.stays}" if removal.stays else ""

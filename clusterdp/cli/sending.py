@@ -1,4 +1,4 @@
-"""The verbs that submit a job: submit, profile, resume, again."""
+"""The verbs that submit a job, such as submit, profile, resume and again."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def resume(options: argparse.Namespace) -> int:
 
 
 def resume_run(run: RunDir, options: argparse.Namespace) -> int:
-    """Resumes the run. `options`: the options of `clusterdp resume`. Returns the exit code."""
+    """Resumes a run, and follows it if asked. `options` are the options of `clusterdp resume`. Returns the exit
+    code."""
     from clusterdp.launch.resume import changes_the_work, old_code, plan_again
     from clusterdp.launch.send.lock import RunLock
     from clusterdp.operate.change.resume_check import check_resumable, check_step, nothing_left
@@ -69,7 +70,7 @@ def resume_run(run: RunDir, options: argparse.Namespace) -> int:
     if options.step is None and not changes_the_work(plan) and (said := nothing_left(run)):
         print(said)
         return 0
-    with RunLock(run) as lock:  # until the job is submitted
+    with RunLock(run) as lock:  # held until the job is submitted
         check_resumable(run, options.step, plan.spec.checkpoint_url)
         if said := old_code(run):
             print(said)
@@ -90,10 +91,9 @@ def again(options: argparse.Namespace) -> int:
 
 
 def send_plan(plan: Plan, options: argparse.Namespace, lock: RunLock | None = None) -> int:
-    """Submits, prints the job, and follows the run with --watch. --cluster local always follows, because the cluster
-    ends with this process.
-
-    `lock`: the lock of the run to resume. It is released as soon as the job is submitted.
+    """Submits a job, prints its id, and follows the run if --watch is given. With --cluster local the run is always
+    followed, because the cluster ends with this process. `lock` is the lock of the run to resume; send_plan() releases
+    it as soon as the job is submitted.
     """
     cluster = options.cluster
     if cluster == "auto":
@@ -112,7 +112,7 @@ def send_plan(plan: Plan, options: argparse.Namespace, lock: RunLock | None = No
             lock.release()
         else:
             job, taken = plan.carry_out()
-        from clusterdp.operate.find.run_index import remember  # late, because the job may start already
+        from clusterdp.operate.find.run_index import remember  # only after the submit: the job may start
 
         remember(plan.run, [job.id])
         print(f"{'Resumed' if lock else 'Submitted'} job {job.id}: {plan.run.path}")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def submit(given: Given, options: argparse.Namespace) -> int:
-    """Submits the sweep, prints its jobs, and follows it with --watch, as for a single run."""
+    """Submits the sweep, prints its jobs, and follows the sweep if --watch is given."""
     from clusterdp.check.at_submit import tell_errors
     from clusterdp.launch.sweep.plan import make_sweep_plan
 
@@ -58,7 +58,7 @@ def submit(given: Given, options: argparse.Namespace) -> int:
 
 
 def _print_plan(plan: SweepPlan, named: bool) -> None:
-    """Prints the script on stdout, as sbatch would get it, and the elements and their folder on stderr."""
+    """Prints the script that sbatch would get on stdout, and the elements and their folder on stderr."""
     from clusterdp.operate.output.terminal import exact
     from clusterdp.operate.sweep.elements import values_table
 
@@ -108,7 +108,8 @@ def status(run: RunDir, as_json: bool = False) -> int:
 
 
 def sweep(options: argparse.Namespace, run: RunDir, resume: Resume) -> int:
-    """Prints the results, best first, for `clusterdp sweep`. resume: resumes a run as `clusterdp resume` does."""
+    """Prints the results of a sweep, the best element first, for `clusterdp sweep`. The function `resume` resumes a run
+    as `clusterdp resume` does."""
     from clusterdp.operate.output.formatting import Colour
     from clusterdp.operate.output.terminal import filled, width_of
     from clusterdp.operate.sweep.elements import read_sweep, status_table, sweep_meant
@@ -188,7 +189,8 @@ def _print_headline(found: SweepStatus, colour: Colour) -> None:
 
 
 def _retry(found: SweepStatus, options: argparse.Namespace, resume: Resume) -> int:
-    """Submits elements with their own script one by one, as `resume` does, and the others as arrays of the sweep."""
+    """Submits elements with their own script one by one, as `resume` does, and every other element in an array of the
+    sweep."""
     from clusterdp.launch.resume import old_code
     from clusterdp.launch.send.lock import RunLock
     from clusterdp.launch.sweep.arrays import submit_again
@@ -219,7 +221,8 @@ def _retry(found: SweepStatus, options: argparse.Namespace, resume: Resume) -> i
 
 
 def _resume_best(ranking: Ranking, options: argparse.Namespace, resume: Resume) -> int:
-    """Resumes the best elements. All are checked before the first one is resumed."""
+    """Resumes the best elements of a sweep, for --resume. All these elements are checked before the first element is
+    resumed."""
     from clusterdp.operate.change.resume_check import check_resumable
 
     if not ranking.metric:

@@ -1,4 +1,4 @@
-"""The config of a run: its keys, and how it is read.
+"""The config of a run: its keys, and the code that reads a config.
 
 tree          the dataclasses: every key, its default, its comment; imports no other module of config
 load          layers merged and resolved into one Config; and the config of a run folder, written and read back

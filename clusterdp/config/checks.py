@@ -1,4 +1,4 @@
-"""The rules for config values beyond their types, alone and together."""
+"""Checks config values beyond their types: single values, and combinations of values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIME = re.compile(
 )
 MEMORY = re.compile(r"(?i)\d+[KMGT]?B?")
 SIGNALS = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU".split()
-LEAST_STEPS = 6  # the measurement leaves out the first 5
+LEAST_STEPS = 6  # the measurement leaves out the first 5 steps
 AT_LEAST = {  # minimum -> the keys that may not be smaller
     1: "resources.nodes resources.cpus_per_task resources.tasks_per_node snapshot.max_mb local.cpus_per_node "
     "train.accumulate train.max_steps profile.trace.steps checkpoint.keep_last checkpoint.every_steps "
@@ -29,9 +29,9 @@ AT_LEAST = {  # minimum -> the keys that may not be smaller
     "checkpoint.check_replicas_every checkpoint.keep_local checkpoint.retry_s rehearse.may_lose "
     + " ".join(f"restart.{cause}.limit restart.{cause}.wait_s" for cause in POLICIES),
 }
-# These must be above 0.
+# These keys must be above 0.
 TIMES = "launch.grace_s train.timeout_s restart.hang_after_s checkpoint.every_s metrics.every_s restart.max_hours"
-OURS = {  # options of sbatch that the script sets itself -> the key for them
+OURS = {  # option of sbatch that the script sets itself -> the key to write instead
     "job-name": "name",
     "output": "logs/ of each attempt, in the run folder",
     "error": "logs/ of each attempt, in the run folder",
@@ -48,7 +48,8 @@ OURS = {  # options of sbatch that the script sets itself -> the key for them
 
 
 def check(config: Config, sources: Mapping[str, str], sections: Collection[str] | None = None) -> None:
-    """Raises ConfigError for the first mistake, with its place. sections: looks for secrets only in these sections."""
+    """Raises ConfigError for the first mistake, with file and line. If `sections` is given, only these sections are
+    searched for secrets."""
     for key, problem, remedy in (
         *secrets(config, sections),
         *_bad_program(config),
@@ -143,7 +144,7 @@ def _bad_train(c: Config) -> Iterator[tuple[str, str, str]]:
         yield "train.powersgd", "has no effect without train.comm_hook: powersgd", "Set that as well"
     scaled = t.amp.level in ("O1", "O2", "O3", "fp16") or t.amp.loss_scale not in (None, 1)
     if t.comm_hook == "powersgd" and (t.on_nan == "skip" or scaled):
-        # PowerSGD adds the error of a step to the next step: an error that is not finite stays so.
+        # PowerSGD adds the error of a step to the next step: an error that is not finite stays there for ever.
         remedy = "Use level bf16 or O0 without loss_scale and on_nan: stop, or comm_hook: bf16"
         yield "train.comm_hook", "powersgd cannot skip a step, which a loss scale and on_nan: skip need", remedy
     if t.amp.level in ("O2", "O3") and t.strategy in ("fsdp", "hsdp"):

@@ -1,7 +1,7 @@
 """The elements of a sweep: the values of each element, and its config.
 
-The first config is resolved as for a single run. Each further element resolves only sections that have a swept key or a
-`${...}` again: 1,000 elements take a second.
+The first config is resolved as for a single run. For each further element, only the sections that have a swept key or a
+`${...}` are resolved again: 1,000 elements take a second.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from clusterdp.config.swept_values import MOST, draws_of, values_of
 from clusterdp.config.tree import Config, SweepConfig
 from clusterdp.errors import ConfigError
 
-LONG = 60  # characters of a value in a message
+LONG = 60  # most characters of a value in a message
 Values = dict[str, Any]  # dotted key -> value
 
 
 @dataclass(frozen=True)
 class Element:
-    """An element of a sweep. `config` has no `sweep:`."""
+    """One element of a sweep. Its `config` has no section `sweep:`."""
 
     number: int
     values: Values
@@ -48,13 +48,14 @@ class Sweep:
 
 
 def in_words(values: Mapping[str, Any]) -> str:
-    """Returns `params.lr=0.1 params.seed=3`, the form of the command line."""
+    """Returns `params.lr=0.1 params.seed=3`, in the same form as on the command line."""
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
     return " ".join(f"{key}={text if len(text) <= LONG else text[: LONG - 3] + '...'}" for key, text in texts.items())
 
 
 def resolve_sweep(given: Given) -> Sweep:
-    """Raises ConfigError for a mistake in `sweep:`, or for a refused value, with the element that has it."""
+    """Returns the sweep that a config describes. Raises ConfigError for a mistake in `sweep:`, or for an invalid value,
+    with the element that has the value."""
     settings = _settings(given)
     rows = _rows(settings, given)
     first = resolve(_given_with(given, rows[0])).config
@@ -64,7 +65,7 @@ def resolve_sweep(given: Given) -> Sweep:
 
 
 def _settings(given: Given) -> SweepConfig:
-    """Returns the block `sweep:`. The elements resolve a `${...}` in its values later."""
+    """Returns the section `sweep:`. A `${...}` in a swept value is resolved later, in each element."""
     from clusterdp.config import checks
 
     settings = from_plain(SweepConfig, given.values["sweep"])
@@ -133,7 +134,7 @@ def _of_random(settings: SweepConfig) -> list[Values]:
 
 
 def _check_values(rows: Sequence[Values], given: Given) -> None:
-    """Raises ConfigError if a key does not exist, or if a value is not of its key's type."""
+    """Raises ConfigError if a key does not exist, or if a value does not have the type of its key."""
     places = _places(given)
     for key in rows[0]:
         if key.partition(".")[0] == "sweep":
@@ -166,7 +167,7 @@ def _given_with(given: Given, row: Values) -> Given:
 
 
 def _places(given: Given) -> dict[str, str]:
-    """Returns the place of each swept key's values: key -> `cfg.yaml:7`."""
+    """Returns the place of the values of each swept key: key -> `cfg.yaml:7`."""
     found = {}
     for name, place in given.sources.items():
         section, _, rest = name.partition(".")
@@ -195,7 +196,7 @@ def _further(given: Given, first: Element, rows: Sequence[Values]) -> Iterator[E
 
 
 def _is_plain(row: Values) -> bool:
-    """Returns whether params of these values need no resolving and no conversion."""
+    """Returns whether these values of params can be used as they are, without resolving or conversion."""
     return all(
         value is None
         or type(value) in (bool, int, float)
@@ -205,14 +206,14 @@ def _is_plain(row: Values) -> bool:
 
 
 def _of_params(given: Given, first: Element, rows: Sequence[Values], sections: Collection[str]) -> Iterator[Values]:
-    """Yields the same params as OmegaConf, which takes ten times as long."""
+    """Yields the params of each element, like OmegaConf, but ten times as fast."""
     for row in rows[1:]:
         params = dict(first.config.params)
         for key, value in row.items():
             *above, last = key.split(".")[1:]
             within = params
             for part in above:
-                within[part] = dict(within[part])  # a copy: the first element keeps its values
+                within[part] = dict(within[part])  # a copy, so that the first element keeps its values
                 within = within[part]
             within[last] = value
         yield {"params": params}

@@ -1,4 +1,4 @@
-"""`clusterdp show --explain`: the meaning of each key, from the comment of its field in tree.py."""
+"""`clusterdp show --explain`: prints the meaning of each key, which is the comment of the key's field in tree.py."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from clusterdp.wording import did_you_mean
 
 @dataclass(frozen=True)
 class KeyExplanation:
-    """The explanation of one key."""
+    """What `show --explain` prints about one key."""
 
     key: str
-    kind: str  # its type in tree.py
+    kind: str  # the key's type in tree.py
     default: Any
     meaning: str
     example: str  # YAML
@@ -38,7 +38,8 @@ class KeyExplanation:
 
 
 def explain(key: str = "") -> str:
-    """Explains the key, all keys below it, or all keys. Raises ConfigError, with a similar key, if there is none."""
+    """Returns the explanation of a key, of all keys of a section, or of all keys. Raises ConfigError, with a similar
+    key, if the key does not exist."""
     everything = list(explanations())
     found = [one for one in everything if not key or one.key == key or one.key.startswith(f"{key}.")]
     if not found:
@@ -49,12 +50,14 @@ def explain(key: str = "") -> str:
 
 
 def key_named(name: str) -> str:
-    """Returns the key with this last word, such as `resources.nodes` for `nodes`; empty if there is none."""
+    """Returns the key whose last word is `word`, such as `resources.nodes` for `nodes`; empty if no key has this
+    word."""
     return next((one.key for one in explanations() if one.key.rpartition(".")[2] == name), "")
 
 
 def explanations(tree: Any = None, above: str = "") -> Iterator[KeyExplanation]:
-    """Yields the explanations of all keys. tree: a section with its defaults; by default the whole config."""
+    """Yields the explanations of all keys in `tree`, a section with its defaults. By default, `tree` is the whole
+    config."""
     tree = Config() if tree is None else tree
     comments = _comments(type(tree))
     for field in dataclasses.fields(tree):
@@ -68,7 +71,7 @@ def explanations(tree: Any = None, above: str = "") -> Iterator[KeyExplanation]:
 
 
 def _comments(tree: type) -> dict[str, str]:
-    """Returns the comment of each field: at the end of its line, or on the lines above it."""
+    """Returns the comment of each field: the text at the end of the field's line, or on the lines above."""
     lines = inspect.getsource(config_module).splitlines()
     found = {}
     for node in ast.parse("\n".join(lines)).body:
@@ -82,7 +85,7 @@ def _comments(tree: type) -> dict[str, str]:
 
 
 def _above(lines: list[str]) -> str:
-    """Returns the comment at the end of these lines."""
+    """Returns the comment in the last of these lines, which are above a field."""
     comment = itertools.takewhile(lambda line: line.startswith("# "), map(str.strip, reversed(lines)))
     return " ".join(line.removeprefix("# ") for line in reversed(list(comment)))
 

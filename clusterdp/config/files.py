@@ -1,7 +1,7 @@
-"""A layer of a config: a YAML file, `key=value` words, or a mapping; each value with its place.
+"""A layer of a config: a YAML file, `key=value` words, or a dictionary. Each value is read with its place.
 
-Error messages and `clusterdp show` print the places (file and line). Keys are checked here against the tree of
-dataclasses, before OmegaConf reads them, because OmegaConf's own errors have neither file nor line.
+Error messages and `clusterdp show` print the place (file and line) of a value. Keys are checked here against the tree
+of dataclasses, before OmegaConf reads them, because OmegaConf's own errors have neither file nor line.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ TOO_DEEP = "is nested too deeply, or refers to itself. Write the values out."
 @dataclass
 class Layer:
     values: dict[str, Any] = field(default_factory=dict)
-    sources: dict[str, str] = field(default_factory=dict)  # dotted key -> place
+    sources: dict[str, str] = field(default_factory=dict)  # dotted key -> place of its value
 
 
 class OctalError(yaml.YAMLError):
-    """`010`, which YAML 1.1 reads as 8, while its author means 10 or text."""
+    """Raised for a number such as `010`: YAML 1.1 reads 8, but its author means 10 or a text."""
 
     def __init__(self, text: str, decimal: int, octal: int):
         self.problem = f"{text} is {octal} to YAML, because of the 0 in front"
@@ -46,7 +46,8 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 
 def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
-    """Returns resolvers for `2:00:00` as text (Slurm's time, not 7200) and for `1e-3` as a number, as in OmegaConf."""
+    """Returns PyYAML's table of scalar types with two changes: `2:00:00` is text (a time for Slurm, not 7200), and
+    `1e-3` is a number, as in OmegaConf."""
     number = re.compile(
         r"[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\.\d[\d_]*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.(?:inf|Inf|INF))$"
         r"|\.(?:nan|NaN|NAN)$"
@@ -73,7 +74,8 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
 def read_file(path: Path, schema: type, **defaults: Any) -> Layer:
-    """Returns the layer of a YAML file over the files of its `defaults:`. defaults: values of keys that no file has."""
+    """Returns the layer of a YAML file, merged over the files that its `defaults:` names. `defaults` has values for
+    keys that no file sets."""
     layer = _file(path, schema, ())
     for key, value in defaults.items():
         layer.values.setdefault(key, value)
@@ -81,7 +83,8 @@ def read_file(path: Path, schema: type, **defaults: Any) -> Layer:
 
 
 def _file(path: Path, schema: type, above: tuple[Path, ...]) -> Layer:
-    """Returns the layer of one file. above: the files whose `defaults:` led here."""
+    """Returns the layer of one file, merged over its defaults. `above` has the files whose `defaults:` led to this
+    file."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -114,7 +117,7 @@ def _file(path: Path, schema: type, above: tuple[Path, ...]) -> Layer:
 
 
 def _encoding_of(data: bytes, path: Path) -> str:
-    """Returns the end of the message: the encoding that the file seems to have, and the remedy."""
+    """Returns the end of an error message: the encoding that the file seems to have, and the remedy."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         found = "UTF-16"
     elif b"\0" not in data:
@@ -149,7 +152,7 @@ def read_words(words: Sequence[str], schema: type) -> Layer:
 
 
 def read_mapping(values: Mapping[str, Any], schema: type, place: str = "Python") -> Layer:
-    """Returns the layer of a dictionary. `place`: its source, for messages."""
+    """Returns the layer of a dictionary. `place` names the source of the dictionary, for messages."""
     if "defaults" in values:
         raise ConfigError("defaults: only a file can have them. Read a file, or merge the dictionaries.")
     node = _compose(yaml.safe_dump(_plain(values)), "config") or yaml.MappingNode("tag:yaml.org,2002:map", [])
@@ -159,13 +162,13 @@ def read_mapping(values: Mapping[str, Any], schema: type, place: str = "Python")
 
 
 def value_of_text(text: str, where: str) -> Any:
-    """Returns the value of YAML text, as in a file. ConfigError begins with `where`."""
+    """Returns the value of YAML text, as in a file. The text of a ConfigError begins with `where`."""
     node = _compose(text, where)
     return None if node is None else _value(node, where)
 
 
 def check_key(key: str, value: Any, schema: type, place: str) -> None:
-    """Raises ConfigError if the tree has no such dotted key, or if the value is not of its type."""
+    """Raises ConfigError if the tree has no such dotted key, or if the value does not have the key's type."""
     parts = key.split(".")
     hint: Any = schema
     for i, part in enumerate(parts):
@@ -184,7 +187,7 @@ def check_key(key: str, value: Any, schema: type, place: str) -> None:
         first = dataclasses.fields(hint)[0].name
         raise ConfigError(f"{place}: {key}: has keys of its own. Name one of them, as {key}.{first}.")
     if str in (hint, *typing.get_args(hint)) and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return  # a number counts as text here
+        return  # a key for text also takes a number
     _check_type(value, hint, key, place, {})
 
 
@@ -200,7 +203,7 @@ def _plain(value: Any) -> Any:
 
 
 def merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
-    """Merges mappings key by key, and replaces any other value, lists too."""
+    """Merges `more` into `into`. Mappings are merged key by key; any other value is replaced, even a list."""
     for key, value in more.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
             merge(into[key], value)
@@ -225,7 +228,8 @@ def _indentation(line: str) -> str:
 
 
 def compose(text: str, loader: Any, where: str) -> Any:
-    """Calls yaml.compose() after a check of the depth: its recursion in C crashes on too many levels."""
+    """Returns the result of yaml.compose(), after a check of the depth: the recursion of yaml.compose() in C crashes on
+    too many levels."""
     depth = 0
     for event in yaml.parse(text, Loader=loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -237,7 +241,8 @@ def compose(text: str, loader: Any, where: str) -> Any:
 
 
 def _check_size(node: Any, where: str) -> None:
-    """Refuses large trees: an alias may contain itself, and a dozen lines of aliases stand for 1,000 million values."""
+    """Raises ConfigError for a tree that is too large: an alias may contain itself, and a dozen lines of aliases may
+    stand for 1,000 million values."""
     seen, todo = 0, [(node, 0)]
     while todo:
         node, depth = todo.pop()
@@ -253,7 +258,8 @@ def _check_size(node: Any, where: str) -> None:
 def _mapping(
     node: Any, schema: type | None, at: tuple[str, ...], place: Any, sources: dict[str, str]
 ) -> dict[str, Any]:
-    """Returns a mapping node as a dictionary, its keys checked against the dataclass `schema` (None: any keys)."""
+    """Returns a mapping node as a dictionary. The keys are checked against the dataclass `schema`; if `schema` is None,
+    any keys are allowed."""
     hints = typing.get_type_hints(schema) if schema else {}
     textual = {f.name for f in dataclasses.fields(schema) if f.metadata.get("text")} if schema else set()
     result: dict[str, Any] = {}
@@ -273,7 +279,7 @@ def _mapping(
                 sources[dotted] = place(value_node)
             continue
         if typing.get_origin(hint) in (dict, list) and value_node.tag.endswith(":null"):
-            continue  # `params:` with nothing below it
+            continue  # a line such as `params:` without values
         if schema and isinstance(value_node, yaml.MappingNode) and typing.get_origin(hint) is dict:
             texts = typing.get_args(hint)[1] is str
             result[key] = _mapping(_texts(value_node) if texts else value_node, None, path, place, sources)
@@ -281,7 +287,7 @@ def _mapping(
             continue
         if dataclasses.is_dataclass(hint):
             if value_node.tag.endswith(":null"):
-                continue  # `resources:` with nothing below it
+                continue  # a line such as `resources:` without values
             example = f"{dotted}.{dataclasses.fields(hint)[0].name}=..."
             raise ConfigError(f"{place(value_node)}: {dotted}: has keys of its own, not a value. Write e.g. {example}")
         sources[dotted] = place(value_node)
@@ -309,8 +315,8 @@ def _check_type(value: Any, hint: Any, dotted: str, place: str, sources: Mapping
 
 
 def _texts(node: Any) -> Any:
-    """Returns the node with its scalars as text: if the key's type is text, `account: no`, `time: 30` and
-    `command: [prog, 1e-3]` are words, not values."""
+    """Returns the node with its scalars as text. If the key's type is text, `account: no`, `time: 30` and `command:
+    [prog, 1e-3]` are words, not values."""
     text = "tag:yaml.org,2002:str"
     if isinstance(node, yaml.ScalarNode):
         return node if node.tag.endswith(":null") else yaml.ScalarNode(text, node.value, node.start_mark, node.end_mark)
@@ -324,7 +330,7 @@ def _value(node: Any, where: str) -> Any:
     loader = _Loader("")
     try:
         return loader.construct_document(node)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: an invalid date, a number of 5,000 digits
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: invalid date, or 5,000 digits
         shown = str(node.value)[:60]
         problem = getattr(error, "problem", None) or "it cannot be read as a value"
         remedy = getattr(error, "remedy", "Put it in quotes, or write another")

@@ -1,8 +1,9 @@
-"""Keys of other tools (sbatch, torchrun, accelerate, Lightning, submitit), each with the key to write instead."""
+"""Keys of other tools (sbatch, torchrun, accelerate, Lightning, submitit), each with the key that clusterdp uses
+instead."""
 
 from __future__ import annotations
 
-KEYS = {  # key to write -> its names in other tools
+KEYS = {  # clusterdp's key -> its names in other tools
     "resources.nodes": "num_nodes nnodes n_nodes num_machines",
     "resources.tasks_per_node": "ntasks ntasks_per_node tasks num_tasks num_processes ranks "
     "processes_per_node workers_per_node",
@@ -32,14 +33,14 @@ KEYS = {  # key to write -> its names in other tools
     "train.accumulate": "accumulate_grad_batches gradient_accumulation_steps",
     "train.clip_norm": "gradient_clip_val max_grad_norm",
 }
-# Options of sbatch that have no key of their own: they belong below resources.extra.
+# Options of sbatch that have no key of their own, and belong below resources.extra
 OPTIONS = frozenset(
     "begin bell comment cpus_per_gpu deadline delay_boot dependency distribution gpu_bind gpu_freq gpus_per_socket "
     "gres_flags hint licenses mail_type mail_user mem_bind mem_per_cpu mem_per_gpu mincpus network "
     "nice ntasks_per_core ntasks_per_gpu ntasks_per_socket oversubscribe power prefer priority sockets_per_node "
     "spread_job switches threads_per_core tmp tres_per_task use_min_nodes wckey".split()
 )
-# Words that belong to the user's code.
+# Names of values that belong to the user's code, and so below params
 PARAMS = frozenset("epochs max_epochs num_epochs lr learning_rate batch_size weight_decay num_steps".split())
 LOGS = frozenset("output error stdout stderr log log_dir logs log_file open_mode".split())
 NOTES = {
@@ -52,7 +53,8 @@ _OF = {name: key for key, names in KEYS.items() for name in names.split()}
 
 
 def key_for(name: str) -> str:
-    """Returns `resources.nodes` for `num-nodes`; empty for a name that no other tool has."""
+    """Returns clusterdp's key for a name in another tool: `resources.nodes` for `num-nodes`. Empty for a name that no
+    other tool has."""
     plain = name.lower().replace("-", "_").removeprefix("slurm_")
     if plain in PARAMS:
         return f"params.{name}"
@@ -60,7 +62,7 @@ def key_for(name: str) -> str:
 
 
 def remedy_for(name: str) -> str:
-    """Returns the remedy as a sentence; empty for a name that no other tool has."""
+    """Returns a sentence that names the key to write; empty for a name that no other tool has."""
     if name.lower() in LOGS:
         return "Leave it out: each rank has a log of its own in the run folder, which run_dir names."
     key = key_for(name)

@@ -1,4 +1,4 @@
-"""`load`: the config of a run, from its layers.
+"""`load`: builds the config of a run from its layers.
 
 Precedence, weakest first: the defaults of the tree, the site profile, the file, `key=value` words of the command line.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 Kind = TypeVar("Kind", bound="DataclassInstance")
-BLOCKS = ("grid", "zip", "points", "random")  # of `sweep:`; one of them is enough for a sweep
+BLOCKS = ("grid", "zip", "points", "random")  # blocks of `sweep:`; a sweep has one or more of them
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,20 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Given:
-    """The merged layers, not yet resolved, and checked only for types."""
+    """The merged layers of a config, whose types are checked, but whose `${...}` are not resolved yet."""
 
     values: dict[str, Any]
     sources: Mapping[str, str]
 
     @property
     def sweeps(self) -> bool:
-        """Whether the config describes several runs."""
+        """Whether the config describes a sweep, which is several runs."""
         return any((self.values.get("sweep") or {}).get(block) for block in BLOCKS)
 
 
 def load(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
-    """Returns the config of a YAML file and `key=value` words. ConfigError names file, line, key, mistake, remedy."""
+    """Returns the config of a YAML file and `key=value` words. A ConfigError names file, line, key, mistake and
+    remedy."""
     return load_with_sources(path, overrides).config
 
 
@@ -58,13 +59,15 @@ def load_with_sources(path: str | os.PathLike[str], overrides: Sequence[str] = (
 
 
 def from_mapping(values: Mapping[str, Any], overrides: Sequence[str] = (), place: str = "Python") -> Config:
-    """Returns the config of a plain dictionary from Python code. `place`: its source, for messages."""
+    """Returns the config of a plain dictionary from Python code. `place` names the source of the dictionary, for
+    messages."""
     return resolve(read(values, overrides, place=place)).config
 
 
 def from_resolved(values: Mapping[str, Any], overrides: Sequence[str] = (), place: str = "Python") -> Config:
-    """Returns the config of values that were resolved before. Such values have no interpolation: a `${HOME}` is meant
-    for a shell, and stays. The text of their command is not judged again, because a `&` may come from a param."""
+    """Returns the config of values that were resolved before. Such values contain no interpolation: a `${HOME}` is
+    meant for a shell, and stays. The command is not checked again for shell syntax, because a `&` may come from a
+    param."""
     given = read(_escaped(values), overrides, place=place)
     return resolve(given, judged=place).config
 
@@ -83,8 +86,8 @@ def read(
     sweeps: Sequence[str] = (),
     place: str = "Python",
 ) -> Given:
-    """Returns the merged layers of a YAML file or a dictionary. sweeps: `KEY=VALUES` words of `--sweep`. place: the
-    source of a dictionary."""
+    """Returns the merged layers of a YAML file or a dictionary. `sweeps` has the words `KEY=VALUES` of `--sweep`.
+    `place` names the source of a dictionary."""
     from clusterdp.config import files
 
     profile = site_profile()
@@ -107,10 +110,11 @@ def read(
 
 
 def resolve(given: Given, judged: str = "") -> Loaded:
-    """Converts to the types of the tree and resolves `${...}`, with OmegaConf; then runs clusterdp's own checks.
+    """Returns the config: OmegaConf converts the values to the types of the tree and resolves `${...}`, then
+    clusterdp's own checks run.
 
-    judged: a command from this place is not judged again for shell syntax."""
-    from omegaconf import OmegaConf  # 80 ms, only when a config is loaded
+    judged: the place of a command that is not checked again for shell syntax."""
+    from omegaconf import OmegaConf  # imported here, because the import takes 80 ms
     from omegaconf.errors import OmegaConfBaseException
 
     from clusterdp.config import checks
@@ -128,19 +132,20 @@ def resolve(given: Given, judged: str = "") -> Loaded:
 
 
 def refuse_shell_text(command: Any, place: str) -> None:
-    """Raises ConfigError for a command, as written in the config, that has shell syntax. A list of words may have any
-    text."""
+    """Raises ConfigError if a command has shell syntax. `command` is the value as written in the config; a list of
+    words may have any text."""
     if not isinstance(command, str):
         return
     from clusterdp.config.secrets import holds_secret
     from clusterdp.config.shell_words import for_a_shell
 
-    if (found := for_a_shell(command)) and not holds_secret(command):  # a secret: refused elsewhere, not shown
+    if (found := for_a_shell(command)) and not holds_secret(command):  # secrets are refused elsewhere
         raise ConfigError(f"{place}: command: {found[0]}. {found[1]}.")
 
 
 def as_words(value: Any) -> Any:
-    """Returns the words of `command:` as text. A word that is only `${params.lr}` is still a number before."""
+    """Returns the words of `command:` as text. The conversion is needed because a word that is only `${params.lr}`
+    resolves to a number."""
     if not isinstance(value, list):
         return value
     return [str(word) if isinstance(word, (int, float)) else word for word in value]
@@ -148,21 +153,21 @@ def as_words(value: Any) -> Any:
 
 def merged(given: Given, whole: bool = False) -> DictConfig:
     """Returns OmegaConf's tree of the given values and the defaults. Raises OmegaConf's errors, which explain() turns
-    into ConfigErrors. whole: with the sections that are not given."""
+    into ConfigErrors. With `whole`, the tree also has the sections that the config does not set."""
     from omegaconf import OmegaConf
 
     for key, text in _texts(given.values):
         if text == "???":
             raise ConfigError(f"{key}: has no value (???). Give one: {key}=VALUE.")
-    # The unsafe merge, without copies, because no other code uses these trees.
+    # The merge is unsafe, because it makes no copies; this is safe here, because no other code uses these trees.
     kind = Config if whole else _schema(given.values)
     schema = OmegaConf.structured(kind, flags={"no_deepcopy_set_nodes": True})
     return cast("DictConfig", OmegaConf.unsafe_merge(schema, OmegaConf.create(given.values)))
 
 
 def _schema(values: Mapping[str, Any]) -> type:
-    """Returns Config without the sections that are not given, because OmegaConf takes 15 ms for all sections. Returns
-    the whole Config if an interpolation may name them."""
+    """Returns the class Config without the sections that `values` does not set, because OmegaConf takes 15 ms for all
+    sections. If an interpolation may name such a section, returns the whole class."""
     if any("${" in text for _, text in _texts(values)):
         return Config
     hints = typing.get_type_hints(Config)
@@ -184,7 +189,7 @@ def _texts(value: Any, at: str = "") -> Iterator[tuple[str, str]]:
 
 
 def explain(error: Exception, sources: Mapping[str, str]) -> ConfigError:
-    """Returns OmegaConf's error in one line, with the place and the remedy."""
+    """Returns an error of OmegaConf as a ConfigError in one line, with the place and the remedy."""
     key = str(getattr(error, "full_key", None) or getattr(error, "key", None) or "config")
     said = str(error).splitlines()[0] if str(error) else type(error).__name__
     place = f"{sources[key]}: " if key in sources else ""
@@ -201,7 +206,8 @@ def explain(error: Exception, sources: Mapping[str, str]) -> ConfigError:
 
 
 def site_profile() -> Path | None:
-    """Returns $CLUSTERDP_SITE, else site.yaml in the user's, else in the machine's configuration folder."""
+    """Returns the file of the site profile: $CLUSTERDP_SITE, else site.yaml in the user's configuration folder, else in
+    the machine's. None if no such file exists."""
     named = os.environ.get("CLUSTERDP_SITE")
     if named:
         if not Path(named).is_file():
@@ -214,20 +220,20 @@ def site_profile() -> Path | None:
 
 
 def user_profile() -> Path:
-    """Returns the path for the user's own site profile, which may not exist."""
+    """Returns the path of the user's own site profile. The file need not exist."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "clusterdp", "site.yaml")
 
 
 def dump(config: Config, known: dict[str, tuple[Any, str]] | None = None) -> str:
     """Returns the resolved config as YAML text, which `read_resolved` reads back.
 
-    known: the sections that were dumped before, with their texts, for configs that share most sections.
+    known: cache of sections that were dumped before, with their texts. Saves time for configs that share most sections.
     """
     import yaml
 
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # a fifth of the time
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # C code: takes a fifth of the time
     known = {} if known is None else known
-    names = [each.name for each in dataclasses.fields(config) if each.name != "defaults"]  # their values are in it
+    names = [each.name for each in dataclasses.fields(config) if each.name != "defaults"]  # merged already
     for name in names:
         value = getattr(config, name)
         if name not in known or known[name][0] is not value:
@@ -238,7 +244,8 @@ def dump(config: Config, known: dict[str, tuple[Any, str]] | None = None) -> str
 
 
 def from_plain(kind: type[Kind], values: Mapping[str, Any], unknown: list[str] | None = None, at: str = "") -> Kind:
-    """Returns a Config, or one section of it, from plain dictionaries of `read_resolved`. Values are not converted.
+    """Returns a Config, or one section of a Config, made from the plain dictionaries of `read_resolved`. Values are
+    taken over without conversion.
 
     A missing key gets its default, and so does a section that is null. The dotted name of a key that `kind` does not
     have is appended to `unknown`. at: the dotted name of the section itself, with a dot at its end.
@@ -248,7 +255,7 @@ def from_plain(kind: type[Kind], values: Mapping[str, Any], unknown: list[str] |
     kinds = {each.name: each.default_factory for each in dataclasses.fields(kind)}
     for name, value in values.items():
         section = kinds.get(name)
-        section = getattr(section, "func", section)  # a partial is a section with other defaults
+        section = getattr(section, "func", section)  # a partial is a section's class with other defaults
         if section is None:
             if unknown is not None:
                 unknown.append(f"{at}{name}")
@@ -262,7 +269,7 @@ def from_plain(kind: type[Kind], values: Mapping[str, Any], unknown: list[str] |
 
 
 def read_resolved(path: Path) -> dict[str, Any]:
-    """Returns a config that `dump` wrote, as plain dictionaries and lists, so that the compute node need not load
+    """Returns a config that `dump` wrote, as plain dictionaries and lists, so that the compute node need not import
     omegaconf. Raises ConfigError if the file is not such a config."""
     import yaml
 

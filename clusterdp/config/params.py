@@ -1,7 +1,8 @@
-"""Checks that values of `params:` fit the entry's annotations and defaults, at submit and again in the job.
+"""Checks that values of `params:` fit the annotations and defaults of the entry's parameters, at submit and again in
+the job.
 
 An annotation is judged by its text, because submit does not import the user's module. Only a clear contradiction is
-refused: unknown names (an Enum, a class of the user's own) accept anything.
+refused: an annotation with an unknown name (an Enum, a class of the user's own) accepts any value.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from clusterdp.wording import did_you_mean
 
 Fits = Callable[[Any, Sequence[ast.expr]], bool]
 
-NUMBERS = (int, float)  # with True and False, which are numbers in Python
+NUMBERS = (int, float)  # includes True and False, which are numbers in Python
 MODULES = {"typing", "t", "tp", "typing_extensions", "collections", "abc", "pathlib", "builtins", "os"}
 
 
 def check_value(name: str, value: Any, annotation: str | None, default: Any, entry: str) -> None:
-    """Raises EntryError if `value` contradicts the annotation, or without one a default that is a number or a bool.
+    """Raises EntryError if `value` contradicts the annotation. Without an annotation, `value` may not contradict a
+    default that is a number or a bool.
 
-    `annotation`: as text, None if there is none. `default`: the value itself; any object that is not a plain value if
-    there is no default, or an unknown one.
+    `annotation` is its text, or None. `default` is the default value; if the parameter has no default, or an unknown
+    default, `default` is any object that is not a plain value.
     """
     if annotation is None:
         wanted = type(default).__name__
@@ -41,7 +43,8 @@ def check_value(name: str, value: Any, annotation: str | None, default: Any, ent
 
 
 def check_names(taken: Mapping[str, bool], entry: str, params: Mapping[str, Any], any_name: bool = False) -> None:
-    """Raises EntryError for a param that the entry does not take, or needs. taken: name -> whether it is needed."""
+    """Raises EntryError for a param that the entry does not take, or that is missing. `taken` maps each parameter's
+    name to True if a value is required."""
     for name in params:
         if name not in taken and not any_name:
             hint = did_you_mean(name, taken, f"It takes {', '.join(taken) or 'none'}.", prefix="params.")
@@ -52,7 +55,7 @@ def check_names(taken: Mapping[str, bool], entry: str, params: Mapping[str, Any]
 
 
 def check_handle(name: str, annotation: str | None, default: Any, entry: str, params: Mapping[str, Any]) -> None:
-    """Raises EntryError if the first parameter, which gets the job handle, is meant for a value."""
+    """Raises EntryError if the entry's first parameter, which gets the job handle, seems to be meant for a value."""
     if _is_plain(annotation, default):
         raise EntryError(f"entry: {entry} takes {name} first, which would get the job handle. Put job before {name}.")
     if name in params:
@@ -63,7 +66,7 @@ def check_handle(name: str, annotation: str | None, default: Any, entry: str, pa
 
 
 def _is_plain(annotation: str | None, default: Any) -> bool:
-    """Returns whether a parameter is like `lr: float`, or `lr=0.1`."""
+    """Returns whether a parameter is meant for a plain value, such as `lr: float`, or `lr=0.1`."""
     if annotation is None:
         return isinstance(default, (str, *NUMBERS))
     parsed = _parsed(annotation)
@@ -84,7 +87,7 @@ def _fits(value: Any, wanted: ast.expr | None) -> bool:
     if wanted is None:
         return True
     if isinstance(wanted, ast.Constant):
-        if isinstance(wanted.value, str):  # a forward reference
+        if isinstance(wanted.value, str):  # an annotation within quotes
             return _fits(value, _parsed(wanted.value))
         return wanted.value is not None or value is None
     if isinstance(wanted, ast.BinOp) and isinstance(wanted.op, ast.BitOr):
@@ -98,7 +101,8 @@ def _fits(value: Any, wanted: ast.expr | None) -> bool:
 
 
 def _name(wanted: ast.expr) -> str:
-    """Returns `list` for `list[int]`, `Optional` for `typing.Optional[int]`; empty for names of unknown modules."""
+    """Returns the name of an annotation: `list` for `list[int]`, `Optional` for `typing.Optional[int]`; empty for a
+    name of an unknown module."""
     if isinstance(wanted, ast.Subscript):
         return _name(wanted.value)
     if isinstance(wanted, ast.Attribute):
@@ -124,7 +128,7 @@ def _is_list(value: Any, items: Sequence[ast.expr]) -> bool:
 
 
 def _is_tuple(value: Any, items: Sequence[ast.expr]) -> bool:
-    if not isinstance(value, (list, tuple)):  # YAML has lists only
+    if not isinstance(value, (list, tuple)):  # YAML has lists, but no tuples
         return False
     if len(items) == 2 and isinstance(items[1], ast.Constant) and items[1].value is ...:
         return _is_list(value, items[:1])
@@ -139,7 +143,7 @@ SCALARS: dict[str, Callable[[Any], bool]] = {
     "float": lambda value: isinstance(value, NUMBERS),
     "int": lambda value: isinstance(value, int) or (isinstance(value, float) and value.is_integer()),  # 1e3
     "bool": lambda value: isinstance(value, NUMBERS),
-    "str": lambda value: isinstance(value, (str, *NUMBERS)),  # a tag of 2024, which YAML reads as a number
+    "str": lambda value: isinstance(value, (str, *NUMBERS)),  # numbers, too: YAML reads 2024 as a number
 }
 CONTAINERS: dict[str, Fits] = {
     **dict.fromkeys(("list", "List", "set", "Set", "frozenset", "FrozenSet", "MutableSequence"), _is_list),

@@ -1,6 +1,5 @@
-"""Refuses secrets in a config, because it is kept in the run folder, where others may read it.
-
-One rule holds for all leaves, by the name of the key and by the value. The last word of a name decides: `api_key` and
+"""Refuses secrets in a config, because the config is kept in the run folder, where others may read it. One rule holds
+for all values: the name of the key or the value itself shows a secret. The last word of a name decides: `api_key` and
 `PGPASSWORD` are secrets; `password_free`, `max_tokens` and `tokenizer` are not."""
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ from typing import Any
 
 from clusterdp.config.tree import Config
 
-OURS = ("launch.secrets", "launch.secret_files")  # names of secrets, and of files
+OURS = ("launch.secrets", "launch.secret_files")  # these keys hold only names, of secrets or of files
 IN_A_STORE = "checkpoint."
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-PASSWORDS = ("password", "passwd", "passphrase")  # also as the end of a word: PGPASSWORD
+PASSWORDS = ("password", "passwd", "passphrase")  # also if only a word's end: PGPASSWORD
 SECRETS = {"secret", "secrets", "pwd", "apikey", "credential", "credentials", "authorization"}
-# These words are secrets only after some words (AFTER); in a variable's name, after all words except some (BUT).
+# A name that ends in one of these words is a secret only after a word in AFTER. In the name of a shell variable, it is
+# a secret after every word except those in BUT.
 AFTER = {
     "key": {"api", "access", "account", "secret", "private", "storage", "encryption", "signing", "shared", "ssh"},
     "token": {"api", "access", "auth", "bearer", "refresh", "session", "security", "sas", "hf", "hub", "bot"}
@@ -37,7 +37,7 @@ BUT = {
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 _RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.~-]{16,}")
 
-# Secrets in any text: an address with a password, an assignment, the forms of well-known services' keys.
+# Secrets within any text: an address with a password, an assignment, and keys in the forms of well-known services.
 _IN_ADDRESS = re.compile(r"[A-Za-z][\w+.-]*://[^\s/:@]*:(?![$<{*])[^\s/@]+@")
 _ASSIGNED = re.compile(r"(?<![\w$-])(?:--?)?([A-Za-z][\w.-]*)=[\"']?([\w+/.~!@#%^*:=-]+)(?=[\s\"';,)&|]|$)")
 _AN_OPTION = re.compile(r"(?<!\S)--([A-Za-z][\w-]*)[ \t]+[\"']?(?!-)([\w+/.~!@#%^*:=-]+)")
@@ -46,7 +46,7 @@ _KNOWN = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY|\b(?:gh[pousr]_\w{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|hf_[A-Za-z0-9]{30,}"
     r"|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,})"
 )
-# The address of a webhook allows anybody to write there: Slack, Discord, Teams and Google Chat.
+# Anybody who knows the address of a webhook can send messages there: Slack, Discord, Teams and Google Chat.
 _WEBHOOK = re.compile(
     r"hooks\.slack\.com/\w+/\w|\bdiscord(?:app)?\.com/api/webhooks/\w|\.webhook\.office\.com/\w"
     r"|\bchat\.googleapis\.com/v1/spaces/\w"
@@ -56,7 +56,8 @@ WEBHOOK_REMEDY = "Put it into a file that you alone can read (chmod 600), and na
 
 
 def secrets(config: Config, sections: Collection[str] | None = None) -> Iterator[tuple[str, str, str]]:
-    """Yields (key, problem, remedy) for each leaf that is or holds a secret. sections: looks only in these."""
+    """Yields (key, problem, remedy) for each value that is a secret or contains a secret. If `sections` is given, only
+    these sections are searched."""
     found = {each.name: getattr(config, each.name) for each in dataclasses.fields(config)}
     for key, name, value in _leaves({name: found[name] for name in found if sections is None or name in sections}):
         if key.startswith(OURS):
@@ -71,9 +72,10 @@ def secrets(config: Config, sections: Collection[str] | None = None) -> Iterator
 
 
 def is_secret(name: str, value: Any, strict: bool = False) -> bool:
-    """Returns whether a value with this name is a secret. strict: for a store, where `key` or `token` alone is one."""
+    """Returns whether a value with this name is a secret. With `strict`, for options of a store, the name `key` or
+    `token` alone means a secret."""
     if value is None or isinstance(value, bool) or value == "" or str(value).startswith("$"):
-        return False  # `$`: a variable of the shell in place of the secret
+        return False  # a value `$NAME` is a shell variable in place of the secret
     words = [word.lower() for word in _WORD.findall(name)]
     last, before = (words or [""])[-1], words[-2:-1]
     if last.endswith(PASSWORDS):
@@ -81,7 +83,7 @@ def is_secret(name: str, value: Any, strict: bool = False) -> bool:
     if not isinstance(value, str) or name in ("PWD", "OLDPWD"):
         return False
     if last in SECRETS:
-        return last != "credentials" or not value.startswith(("/", "~", "."))  # the name of a file is not a secret
+        return last != "credentials" or not value.startswith(("/", "~", "."))  # a file's path is not a secret
     if last not in AFTER:
         return False
     if not before:
@@ -92,7 +94,7 @@ def is_secret(name: str, value: Any, strict: bool = False) -> bool:
 
 
 def holds_secret(text: str, strict: bool = False) -> bool:
-    """Returns whether a text (an address, a command line, lines for a shell) has a secret in it."""
+    """Returns whether a text (an address, a command line, lines for a shell) contains a secret."""
     if _IN_ADDRESS.search(text) or _SIGNED.search(text) or _KNOWN.search(text):
         return True
     return any(
@@ -101,7 +103,8 @@ def holds_secret(text: str, strict: bool = False) -> bool:
 
 
 def _leaves(values: Any, key: str = "", name: str = "") -> Iterator[tuple[str, str, Any]]:
-    """Yields (dotted key, last name, value) of each scalar. A list is one text, because an option may be two words."""
+    """Yields (dotted key, last name, value) of each scalar in `values`. A list of words is joined to one text, because
+    an option may be two words."""
     if isinstance(values, Mapping):
         for own, value in values.items():
             yield from _leaves(value, f"{key}.{own}" if key else str(own), str(own))

@@ -1,4 +1,4 @@
-"""Finds shell syntax in the text of `command:`: no shell reads the command, and the program would get the
+"""Finds shell syntax in the text of `command:`: because no shell reads the command, the program would get these
 characters."""
 
 from __future__ import annotations
@@ -6,16 +6,16 @@ from __future__ import annotations
 import re
 import shlex
 
-# An interpolation of OmegaConf, `${...}`, with at most one more inside of it. Its value may be any text.
+# An interpolation of OmegaConf, `${...}`, with at most one other interpolation inside. Its value may be any text.
 INTERPOLATION = r"\$\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}"
-EXPANDED = r"`|\$(?:[A-Za-z_]\w*|[\d(\[@*#?!$-])"  # a shell expands these in double quotes, too
+EXPANDED = r"`|\$(?:[A-Za-z_]\w*|[\d(\[@*#?!$-])"  # a shell expands these even in double quotes
 HIDDEN = re.compile(rf"(?P<kept>{INTERPOLATION}|\\.|'[^']*')|\"(?P<quoted>(?:\\.|[^\"\\])*)\"", re.DOTALL)
 IN_QUOTES = re.compile(rf"{INTERPOLATION}|\\.|(?P<acts>{EXPANDED})|.", re.DOTALL)
 SET_IN_FRONT = re.compile(r"\s*[A-Za-z_]\w*\+?=\S*")
 ACTS = re.compile(
     r"(?P<home>(?<!\S)(?:[A-Za-z_]\w*=)?~(?=[/\s]|$))"
     r"|(?P<comment>(?<!\S)\#.*)"
-    r"|(?P<line>(?<=\S)\s*\n\s*(?=[^\s-]).*)"  # a line of options belongs to the program on the line above
+    r"|(?P<line>(?<=\S)\s*\n\s*(?=[^\s-]).*)"  # not if the line begins with an option
     rf"|(?P<value>{EXPANDED}|\$['\"])"
     r"|(?P<operator>&&|\|\||[0-9]?>>|<<|[|&;<>])"
 )
@@ -23,14 +23,15 @@ TO_BASH = "Put the lines below script:, which bash reads"
 
 
 def for_a_shell(text: str) -> tuple[str, str] | None:
-    """Returns (problem, remedy) for the first shell syntax; None if there is none. text: as written in the config.
+    """Returns (problem, remedy) for the first shell syntax; None if the command has no shell syntax. text: the command
+    as written in the config.
 
-    Quotes and backslashes protect, as in bash. Patterns (`*`, `?`, `[x]`, `{a,b}`) are not judged, because programs
-    expand them, too, and a shell leaves a pattern without a matching file as it is.
+    Text after a backslash or within quotes is no shell syntax, as in bash. Patterns (`*`, `?`, `[x]`, `{a,b}`) are not
+    judged, because programs expand them, too, and a shell leaves a pattern without a matching file as it is.
     """
     try:
         words = shlex.split(text)
-    except ValueError:  # an open quote, which another check refuses
+    except ValueError:  # another check refuses a quote that is not closed
         return None
     hidden = HIDDEN.sub(_hide, text)
     if SET_IN_FRONT.match(hidden):
@@ -57,8 +58,8 @@ def for_a_shell(text: str) -> tuple[str, str] | None:
 
 
 def _hide(found: re.Match[str]) -> str:
-    """Returns dots of the same length, except for the opening quote and text that a shell expands in double quotes. A
-    continued line has blanks instead."""
+    """Replaces quoted text by dots, so that shell syntax is found only outside. The opening quote stays, and text that
+    a shell expands in double quotes. The end of a continued line becomes blanks."""
     if found[0] == "\\\n":
         return "  "
     if found["quoted"] is not None:

@@ -1,4 +1,4 @@
-"""The values of one key of a sweep, from a list, `range(5)`, or for `random` a distribution."""
+"""Reads the values of one swept key: a list, a range such as `range(5)`, or for `random` a distribution."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FUNCTION = re.compile(r"\s*([a-z]+)\((.*)\)\s*", re.DOTALL)
 DISTRIBUTIONS = ("uniform", "log", "choice")
 CALL = re.compile(rf"\s*(range|{'|'.join(DISTRIBUTIONS)})\(")
 FORMS = "Write a list, range(5), or for sweep.random uniform(0, 1), log(1e-5, 1e-2) or choice(16, 32)"
-MOST = 10_000  # elements: Slurm's MaxJobCount is 10,000 by default, and a longer table is unreadable
+MOST = 10_000  # most elements: Slurm's default for MaxJobCount, and a longer table is unreadable
 
 
 def read_sweeps(words: Sequence[str]) -> Layer:
@@ -38,7 +38,7 @@ def read_sweeps(words: Sequence[str]) -> Layer:
 
 
 def _listed(text: str, where: str) -> Any:
-    # Quotes words with ${...}: within brackets, a word of YAML must not have braces without quotes.
+    # Quotes words with ${...}: within brackets, YAML does not allow braces in a word without quotes.
     quoted = re.sub(r"(?<![^\s,\[])[^\s,\"'\[\]{]*\$\{[^}]*\}[^\s,\"'\[\]]*", r'"\g<0>"', text)
     try:
         items = value_of_text(f"[{quoted}]", where) if text.strip() else []
@@ -54,7 +54,7 @@ def _listed(text: str, where: str) -> Any:
 
 
 def values_of(given: Any, key: str) -> list[Any]:
-    """Returns the values of a key of `grid` or `zip`. ConfigError names `key`, such as `sweep.grid.params.lr`."""
+    """Returns the values of a key of `grid` or `zip`. A ConfigError names `key`, such as `sweep.grid.params.lr`."""
     _refuse_nested(given, key)
     if isinstance(given, str) and (function := FUNCTION.fullmatch(given)):
         if function[1] == "range":
@@ -93,7 +93,8 @@ def _range(given: str, inside: str, key: str) -> list[int]:
 
 
 def draws_of(given: Any, key: str, samples: int, seed: int) -> list[Any]:
-    """Draws `samples` values of a key of `random`. Equal seed and key give equal values. Numbers have six digits."""
+    """Returns `samples` values for a key of `random`. The same seed and the same key give the same values. Numbers are
+    rounded to six digits."""
     _refuse_nested(given, key)
     function = FUNCTION.fullmatch(given) if isinstance(given, str) else None
     if not function or function[1] not in DISTRIBUTIONS:

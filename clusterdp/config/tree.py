@@ -1,6 +1,6 @@
 """The config tree: every key of the YAML file, with its default and one comment, which `show --explain` prints.
 
-Units are in the names. Fields for Slurm's options have Slurm's word and form.
+The name of a key ends in its unit, such as _s or _mb. Fields for Slurm's options have Slurm's word and form.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
-TEXT = {"text": True}  # scalars of the field are kept as written, not read as numbers or truth values
+TEXT = {"text": True}  # words of the field stay text, not read as numbers or truth values
 
 
 class Section:
-    """Equality and text of every section. dataclass would compile both for each section, 3 ms of every verb."""
+    """Defines __eq__ and __repr__ for all sections. If @dataclass made both for each section, every verb would start 3
+    ms later."""
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
@@ -26,14 +27,14 @@ class Section:
 
 @dataclass(eq=False, repr=False)
 class ResourcesConfig(Section):
-    """The request to Slurm, in Slurm's words: `cpus_per_task` is `--cpus-per-task`."""
+    """The resources that the job requests, with Slurm's names: `cpus_per_task` is `--cpus-per-task`."""
 
     nodes: int = 1  # number of nodes of the job; e.g. `4`
     tasks_per_node: int | None = None  # ranks on each node; default: one per GPU, else 1; e.g. `8`
     cpus_per_task: int = 1  # CPUs of each rank, with any launcher; e.g. `12`
     gpus_per_node: str | None = None  # a number, or a type and a number; e.g. `a100:4`
-    gpus_per_task: str | None = None  # GPUs of each rank, which then sees only these; e.g. `1`
-    mem: str | None = None  # memory of each node, in MB or with K, M, G, T; `0` is all of it; e.g. `64G`
+    gpus_per_task: str | None = None  # GPUs of each rank, which then sees only its own GPUs; e.g. `1`
+    mem: str | None = None  # memory of each node, in MB or with K, M, G, T; `0`: all of the node; e.g. `64G`
     time: str | None = None  # the time limit: minutes, H:M:S or D-H:M:S; default: the partition's; e.g. `1-12:00:00`
     partition: str | None = None  # a partition, or several to choose from; default: the cluster's; e.g. `gpu,debug`
     account: str | None = None  # the account that is charged; default: the user's own; e.g. `vision`
@@ -44,7 +45,7 @@ class ResourcesConfig(Section):
     reservation: str | None = None  # the name of a reservation at the site; e.g. `workshop`
     gres: str | None = None  # generic resources of each node, beside GPUs; e.g. `shard:2`
     exclusive: bool = False  # no other jobs on the nodes; e.g. `true`
-    # Any other option of sbatch, by its long name: `true` for one without a value; e.g. `{mail-type: END}`
+    # Every other option of sbatch, by its long name: `true` for an option without a value; e.g. `{mail-type: END}`
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -61,7 +62,7 @@ class ContainerConfig(Section):
 
 @dataclass(eq=False, repr=False)
 class LaunchConfig(Section):
-    """How the ranks are started."""
+    """How the ranks are started, and with which environment."""
 
     launcher: str = "srun"  # srun: one task of srun per rank; torchrun: one agent per node; e.g. `torchrun`
     template: str | None = None  # a script template of your own; e.g. `mine.sbatch.j2`
@@ -82,11 +83,12 @@ class LaunchConfig(Section):
     # record: `clusterdp why` shows the lines of setup that failed. stop: a line that fails ends the attempt as a crash
     # at its start. A line whose program, file or folder is missing always ends the attempt; e.g. `stop`
     setup_errors: str = "record"
-    # NAME@SECONDS: a signal, sent SECONDS before the time limit; entry jobs get one by default; e.g. `USR2@90`
+    # NAME@SECONDS: a signal, sent SECONDS before the time limit; entry jobs get a signal by default; e.g. `USR2@90`
     signal: str | None = None
     # Entry jobs stop this long before the end of the time, and earlier if steps and saves take longer; e.g. `120`
     grace_s: int = 60
-    # Check each node before the ranks start (GPUs, memory, disk, network); requeue to others if one fails; e.g. `true`
+    # Check each node before the ranks start (GPUs, memory, disk, network); requeue to other nodes if a node fails; e.g.
+    # `true`
     preflight: bool = False
     container: ContainerConfig = field(default_factory=ContainerConfig)
 
@@ -102,7 +104,7 @@ class SnapshotConfig(Section):
 
 @dataclass(eq=False, repr=False)
 class CheckpointConfig(Section):
-    """The place of checkpoints, their interval, and how many are kept."""
+    """Where checkpoints are stored, how often they are saved, and how many are kept."""
 
     url: str | None = None  # a folder, or a URL of fsspec's; default: checkpoints/ of the run; e.g. `s3://bucket/run`
     every_steps: int | None = None  # save every n steps; e.g. `1000`
@@ -115,9 +117,9 @@ class CheckpointConfig(Section):
     keep_every: int | None = None  # every n-th of all commits is kept, too; e.g. `10`
     # Commit to the run folder first, keep this many there, and copy them to url when the store can be reached; e.g. `2`
     keep_local: int = 0
-    async_save: bool = True  # write while the training continues; it waits only for the save at a stop; e.g. `false`
-    max_failures: int = 3  # how many periodic saves in a row may fail before the training waits for one; e.g. `10`
-    # Compare the ranks' state at the first of every n saves; the attempt ends if it differs; 0: never; e.g. `10`
+    async_save: bool = True  # write while the training runs; only the save at a stop is waited for; e.g. `false`
+    max_failures: int = 3  # how many periodic saves in a row may fail before the training waits for a save; e.g. `10`
+    # Compare the ranks' state at the first of every n saves; the attempt ends if the states differ; 0: never; e.g. `10`
     check_replicas_every: int = 1
     # The start of a new run: a file or folder of torch, Hugging Face, accelerate or Lightning; e.g. `old/model.pt`
     start_from: str | None = None
@@ -127,7 +129,7 @@ class CheckpointConfig(Section):
 
 @dataclass(eq=False, repr=False)
 class PolicyConfig(Section):
-    """The policy after an attempt that ended for one cause."""
+    """The policy after an attempt that ended for a certain cause."""
 
     limit: int | None = None  # how often the run continues after such an end; none: always; e.g. `3`
     wait_s: float = 0  # the minimum time until the next attempt begins, doubled each time in a row; e.g. `30`
@@ -165,14 +167,14 @@ class RestartConfig(Section):
     node_lost: PolicyConfig = field(default_factory=partial(PolicyConfig, limit=10, avoid_node=True))
     crash: PolicyConfig = field(default_factory=PolicyConfig)
     start: PolicyConfig = field(default_factory=partial(PolicyConfig, wait_s=10))  # a crash in the first minute
-    memory: PolicyConfig = field(default_factory=partial(PolicyConfig, limit=1))  # out of memory
+    memory: PolicyConfig = field(default_factory=partial(PolicyConfig, limit=1))  # an attempt that ran out of memory
     hung: PolicyConfig = field(default_factory=partial(PolicyConfig, limit=2, avoid_node=True))
-    disk: PolicyConfig = field(default_factory=partial(PolicyConfig, wait_s=60))  # no space left
+    disk: PolicyConfig = field(default_factory=partial(PolicyConfig, wait_s=60))  # a full disk
     # a node failed launch.preflight
     preflight: PolicyConfig = field(default_factory=partial(PolicyConfig, limit=5, avoid_node=True))
 
 
-# The causes that have a policy.
+# The causes that have a policy
 POLICIES = tuple(each.name for each in fields(RestartConfig) if each.type == "PolicyConfig")
 
 
@@ -193,7 +195,7 @@ class NotifyConfig(Section):
 
     @property
     def given(self) -> bool:
-        """Whether any messages are sent."""
+        """Whether the config asks for any messages."""
         return bool(self.on and (self.webhook_file or self.command))
 
 
@@ -257,7 +259,8 @@ class TraceConfig(Section):
 
 @dataclass(eq=False, repr=False)
 class ProfileConfig(Section):
-    """Measurements of an `entry:` job. Times of the steps are always in times.json of an attempt."""
+    """Measurements of an `entry:` job. The times of steps are always in times.json of an attempt, even without this
+    section."""
 
     steps: int | None = None  # end the run after n steps, as `clusterdp profile` does; e.g. `50`
     # batch-size or workers: several values are tried, by `clusterdp profile --find`; e.g. `workers`
@@ -289,7 +292,7 @@ class SweepConfig(Section):
 
     @property
     def given(self) -> bool:
-        """Whether the config describes several runs."""
+        """Whether the config describes a sweep, which is several runs."""
         return bool(self.grid or self.zip or self.points or self.random)
 
 
@@ -319,7 +322,7 @@ class RehearseConfig(Section):
 
 @dataclass(eq=False, repr=False)
 class Config(Section):
-    """The config of a run."""
+    """The config of a run: all keys of the YAML file."""
 
     name: str = "job"  # Slurm's job name; default: the file's; e.g. `digits`
     entry: str | None = None  # package.module:function, called as function(job, **params); e.g. `train:main`

@@ -1,4 +1,4 @@
-"""Checks that a value is of its key's type, with clusterdp's own messages, before OmegaConf converts it."""
+"""Checks that a value has the type of its key, with clusterdp's own messages, before OmegaConf converts the value."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-Misfit = tuple[str, str, str]  # key, problem, remedy
+Misfit = tuple[str, str, str]  # (key, problem, remedy)
 
 WANTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-PLAIN = re.compile(r"[\w./-]+")  # a word that needs no quotes in a list
+PLAIN = re.compile(r"[\w./-]+")  # a word that needs no quotes in a YAML list
 UNITS = {"_s": "seconds", "_mb": "megabytes"}
 PER_UNIT = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "ms": 0.001}
 
 
 def misfits(value: Any, hint: Any, key: str) -> Iterator[Misfit]:
-    """Yields a Misfit for each value below `key` that is not of its type in the tree of dataclasses."""
+    """Yields a Misfit for each value, at `key` or below, that does not have its type in the tree of dataclasses."""
     if isinstance(value, str) and "${" in value:
-        return  # its value is known later
+        return  # the value of a `${...}` is known later
     optional, hint = _without_none(hint)
     if hint is Any:
         yield from _unreadable(value, key)
@@ -54,12 +54,12 @@ def _misfits_of_list(value: Any, kind: Any, key: str) -> Iterator[Misfit]:
 
 
 def _as_items(value: Any) -> str:
-    """Returns `mail, me` for `mail me`: the words as a shell splits them."""
+    """Returns the words of a text as items of a list, split as by a shell: `mail, me` for `mail me`."""
     if not isinstance(value, str):
         return str(value) if isinstance(value, (int, float)) else "..."
     try:
         words = shlex.split(value)
-    except ValueError:  # an open quote
+    except ValueError:  # a quote that is not closed
         return json.dumps(value, ensure_ascii=False)
     return ", ".join(word if PLAIN.fullmatch(word) else json.dumps(word, ensure_ascii=False) for word in words)
 
@@ -74,7 +74,7 @@ def _misfits_of_mapping(value: Any, kind: Any, key: str) -> Iterator[Misfit]:
 
 
 def _unreadable(value: Any, key: str) -> Iterator[Misfit]:
-    """Yields a Misfit for each YAML value that JSON and OmegaConf cannot hold."""
+    """Yields a Misfit for each YAML value that JSON and OmegaConf cannot represent."""
     if isinstance(value, (datetime.date, datetime.datetime)):
         yield key, f"{value} is read as a date", f'Put it in quotes: "{value}"'
     elif isinstance(value, bytes):
@@ -105,7 +105,7 @@ def _shown(value: Any) -> str:
 
 
 def unit_of(key: str) -> str:
-    """Returns the unit by the end of the key's name: seconds, megabytes or ""."""
+    """Returns the unit that the end of the key's name means: seconds, megabytes or ""."""
     return next((word for end, word in UNITS.items() if key.endswith(end)), "")
 
 

@@ -1,4 +1,4 @@
-"""From a config to a submitted job. Runs on the login node, and imports no torch.
+"""Turns a config into a submitted job. This package runs on the login node, and imports no torch.
 
 plan              everything that a submission writes and sends; submit()
 resume            a new job for an existing run

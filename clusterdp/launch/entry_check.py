@@ -1,8 +1,8 @@
 """Checks at submit that the entry exists and takes the params, without an import: the login node may have no torch, and
 an import can take a minute.
 
-The module's file is found as Python would find it, in the submit directory first, and its text is read. Facts that only
-an import can show (names that are made at run time, another interpreter's packages) are checked in the job."""
+The module's file is searched for in the same places as by Python, in the submit directory first, and its text is read.
+Facts that only an import can show are checked in the job, such as names that are made at run time."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def check_entry(entry: str, params: Mapping[str, Any], submit_dir: Path, elsewhere: bool = False) -> None:
-    """Raises EntryError if the module is missing, or has no such function, or the function does not take the params.
+    """Raises EntryError if the entry's module or function is missing, or if the function does not take the params.
 
-    `elsewhere`: the job may find modules that cannot be found here: a missing module is not an error.
+    With `elsewhere`, a missing module is not an error, because the job may find modules that are not installed here.
     """
     if function := find_function(entry, submit_dir, elsewhere):
         check_params(entry, function, params)
 
 
 def find_function(entry: str, submit_dir: Path, elsewhere: bool = False) -> Function | None:
-    """Returns the parsed function for check_params(); None if it cannot be judged. Raises as check_entry() does."""
+    """Returns the parsed function for check_params(); None if its text does not show the parameters. Raises the same
+    errors as check_entry()."""
     module, _, function = entry.partition(":")
     try:
         source = _find(module, entry, [str(submit_dir), *(path for path in sys.path if path)])
@@ -57,7 +58,7 @@ def find_function(entry: str, submit_dir: Path, elsewhere: bool = False) -> Func
 
 
 def _find(module: str, entry: str, path: list[str]) -> Path | None:
-    """Returns the module's source file; None if the module exists, but not as text."""
+    """Returns the module's source file; None if the module exists, but has no source text."""
     search: Any = path
     spec = None
     parts = module.split(".")
@@ -77,8 +78,8 @@ def _find(module: str, entry: str, path: list[str]) -> Path | None:
 
 
 def _names(tree: ast.Module) -> tuple[dict[str, ast.AST], bool]:
-    """Returns the names that the module binds at its top level, in any branch, and whether these are all (not with
-    import * or __getattr__)."""
+    """Returns the names that the module binds at its top level, in any branch, and whether the list is complete
+    (`import *` or __getattr__ may add names)."""
     names: dict[str, ast.AST] = {}
     complete = True
     todo: list[ast.AST] = list(tree.body)
@@ -110,7 +111,7 @@ def check_params(entry: str, function: Function, params: Mapping[str, Any]) -> N
 
 
 REQUIRED = object()
-UNKNOWN = object()  # a default that is not a plain value
+UNKNOWN = object()  # stands for a default that is not a plain value
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class _Parameter:
 
 
 def _parameters(function: Function) -> tuple[_Parameter | None, list[_Parameter]]:
-    """Returns the first parameter, which gets the job handle, and the parameters that params may give."""
+    """Returns the first parameter, which gets the job handle, and the other parameters, which `params:` may set."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     defaults = [None] * (len(positional) - len(arguments.defaults)) + arguments.defaults

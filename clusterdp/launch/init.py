@@ -1,7 +1,7 @@
 """`clusterdp init`: writes a train script, its config, and a site profile for all runs on this cluster.
 
-No file is overwritten. The facts about the cluster come from sinfo, scontrol and sacctmgr. If one of these does not
-answer, its facts are left out."""
+No file is overwritten. The facts about the cluster come from sinfo, scontrol and sacctmgr. If one of these commands
+does not answer, its facts are left out."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from clusterdp.slurm.commands import Association
 from clusterdp.slurm.nodes import NodeGroup
 from clusterdp.wording import counted
 
-TIMEOUT_S = 10.0  # for each command
+TIMEOUT_S = 10.0  # timeout of each Slurm command
 TIME = "1:00:00"
 TRAIN = "train.py"
 
 
 @dataclass(frozen=True)
 class Site:
-    """The cluster by Slurm's answers; empty without Slurm."""
+    """The facts about the cluster that Slurm's commands print; empty without Slurm."""
 
     groups: Sequence[NodeGroup] = ()
-    limits: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of each partition, from scontrol
+    limits: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # partition -> its limits
     associations: Sequence[Association] = ()
 
     @property
     def partition(self) -> str:
-        """The default partition, or one with GPUs if the default has none."""
+        """The default partition; if the default partition has no GPUs, a partition with GPUs, if any."""
         usable = [group for group in self.groups if group.up]
         best = sorted(usable, key=lambda group: (group.gpus == 0, not group.is_default, -group.nodes))
         return best[0].partition if best else ""
 
     def largest(self, partition: str) -> NodeGroup:
-        """Returns the group with the most nodes."""
+        """Returns the largest group of equal nodes in the partition."""
         return max((group for group in self.groups if group.partition == partition), key=lambda group: group.nodes)
 
 
@@ -49,7 +49,7 @@ class NewFile:
 
 
 def plan(folder: Path) -> list[NewFile]:
-    """Returns the files, also existing ones. Raises RunError if there is no such folder."""
+    """Returns the files to write, including files that exist already. Raises RunError if the folder does not exist."""
     if not folder.is_dir():
         raise RunError(f"{folder}: is not a folder. Make it first, or name another.")
     site = look_at_site()
@@ -65,7 +65,7 @@ def plan(folder: Path) -> list[NewFile]:
 
 
 def write(files: Sequence[NewFile]) -> list[str]:
-    """Writes the files. Returns a line about each file: written, or kept."""
+    """Writes the files that do not exist yet. Returns a line about each file: written, or kept."""
     said = []
     for file in files:
         if file.path.exists():
@@ -140,7 +140,8 @@ def site_config(site: Site) -> str:
 
 
 def _in_words(site: Site, partition: str) -> str:
-    """`12 nodes of 64 CPUs, 504 GB, 4 x a100; at most 2-00:00:00; preempted (REQUEUE, grace 120 s)`."""
+    """Returns `12 nodes of 64 CPUs, 504 GB, 4 x a100; at most 2-00:00:00; preempted (REQUEUE, grace 120 s)`, for
+    example."""
     groups = [group for group in site.groups if group.partition == partition]
     kinds: dict[tuple[int, int, int, str], int] = {}
     for group in groups:
@@ -162,6 +163,6 @@ def _in_words(site: Site, partition: str) -> str:
 
 
 def _time(node: NodeGroup | None) -> str:
-    """Returns an hour, or the partition's limit if that is shorter than an hour."""
+    """Returns the time limit to write: an hour, or the partition's limit if this limit is shorter."""
     short = node is not None and re.fullmatch(r"(0:|00:)?\d{1,2}:\d{2}", node.time_limit)
     return node.time_limit if node is not None and short else TIME

@@ -1,5 +1,5 @@
-"""Checks at submit, without an import, that the packages for the config are installed: the job would fail only after
-its wait in the queue, with all ranks started."""
+"""Checks at submit, without an import, that the packages that the config needs are installed. Without the check the job
+would fail after its wait in the queue, when all ranks have started."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from clusterdp.config import Config
 from clusterdp.errors import ConfigError
 
-# module -> the extra that installs it
+# module -> the extra of clusterdp that installs the module
 EXTRAS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow", "s3fs": "s3", "paramiko": "sftp"}
 SCHEMES = {"s3": "s3fs", "s3a": "s3fs", "sftp": "paramiko", "ssh": "paramiko"}
 

@@ -22,7 +22,7 @@ class Job:
 
     id: str
     run: RunDir
-    submitit: Any = field(default=None, repr=False)  # the submitit.Job, if backend: submitit made it
+    submitit: Any = field(default=None, repr=False)  # with backend: submitit, submitit's own Job
 
     @property
     def current_id(self) -> str:
@@ -33,16 +33,18 @@ class Job:
 
     @property
     def state(self) -> str:
-        """Slurm's word (PENDING, RUNNING, COMPLETED, ...), or UNKNOWN once the controller has forgotten the job."""
+        """The job's state in Slurm's word (PENDING, RUNNING, COMPLETED, ...); UNKNOWN once Slurm has forgotten the
+        job."""
         job = self.current_id
         row = commands.job_states([job]).get(job)
         if row is None:
             return self._last_word()
-        # Slurm may requeue a job that has done its work: the new attempt finds that out, and ends at once.
+        # Slurm may requeue a job whose run is done: the new attempt finds the run done, and ends at once.
         return row.state if row.state in BUSY or not self._has_finished(job) else JobState.COMPLETED.value
 
     def wait(self, timeout_s: float | None = None, poll_s: float = 2.0) -> str:
-        """Waits until the run is over, with its requeues. Returns the last state. Raises RunError after `timeout_s`."""
+        """Waits until the run is over, also through requeues. Returns the job's last state. Raises RunError after
+        `timeout_s`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while (state := self.state) != "UNKNOWN" and not JobState.parse(state).final:
             if deadline is not None and time.monotonic() > deadline:
@@ -51,20 +53,20 @@ class Job:
         return state
 
     def cancel(self) -> None:
-        """Cancels the run for good: no other attempt starts."""
+        """Cancels the run for good: no further attempt starts."""
         job = self.current_id
         mark_cancelled(self.run, job)
         commands.cancel(job)
         mark_told(self.run, job)
 
     def logs(self, rank: int = 0) -> str:
-        """Returns the output of this rank in all attempts so far."""
+        """Returns the output of a rank in all attempts so far."""
         logs = (attempt.rank_log(rank) for attempt in self.run.attempts())
         return "".join(_text(log) for log in logs if log.exists())
 
     def result(self) -> Any:
-        """Waits for the job, and returns the entry's result on rank 0. Only with backend: submitit, which returns
-        results."""
+        """Waits for the job, and returns the entry's result on rank 0. Works only with backend: submitit, because
+        sbatch returns no result."""
         if self.submitit is None:
             raise RunError("job.result(): a script only has an exit code. Use backend: submitit, or write a file.")
         return self.submitit.result()

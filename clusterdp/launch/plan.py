@@ -1,6 +1,6 @@
-"""Plan: everything that a submission writes and sends, before it begins.
+"""Plan: everything that a submission will write and send, made before the submission begins.
 
-`clusterdp submit --dry-run` prints the plan, and `submit` carries it out. There is no other path.
+`clusterdp submit --dry-run` prints the plan, and `submit` carries it out. No other code writes or sends a submission.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from clusterdp.launch.render.script import Script, render
 from clusterdp.launch.render.script_spec import ScriptSpec, make_spec
 from clusterdp.rundir import Ledger, RunDir, write_durably
 
-if TYPE_CHECKING:  # modules for a real submission load only then: a dry run is a tenth faster
+if TYPE_CHECKING:  # a dry run, which does not import these modules, is a tenth faster
     from clusterdp.launch.job import Job
     from clusterdp.launch.send.lock import RunLock
     from clusterdp.launch.snapshot.code_snapshot import CodeSnapshot
@@ -37,11 +37,12 @@ class Plan:
     spec: ScriptSpec
     script: Script
     run: RunDir
-    code_of: RunDir | None = None  # the run whose snapshot it copies; None: it takes one of the submit directory
+    code_of: RunDir | None = None  # the run whose snapshot is copied; None: of the submit directory
 
     def carry_out(self) -> tuple[Job, CodeSnapshot | None]:
-        """Makes the run folder and submits. The folder is removed again if it cannot be filled or sbatch refuses. It
-        stays if sbatch may have accepted the job, which needs it."""
+        """Makes the run folder, and submits the run. The folder is removed again if writing its files fails, or if
+        sbatch refuses the script. If sbatch may have accepted the job, the folder stays, because the job needs the
+        folder."""
         from clusterdp.launch.send.new_folder import new_folder
 
         with new_folder(self.run, named=bool(self.spec.config.run_dir)) as lock:
@@ -49,7 +50,8 @@ class Plan:
             return self.send(lock), taken
 
     def send(self, lock: RunLock) -> Job:
-        """Submits the run folder to Slurm. Raises SubmitInDoubt if there may be a job whose id is unknown."""
+        """Submits the run folder to Slurm. Raises SubmitInDoubt if sbatch may have accepted the job, but the job id is
+        unknown."""
         from clusterdp.launch.send.answers import find_job, known_jobs
 
         backend = importlib.import_module(f"clusterdp.launch.send.{self.spec.config.backend}")
@@ -87,7 +89,7 @@ class Plan:
         return job
 
     def _write(self) -> CodeSnapshot | None:
-        """Writes the whole run folder, or nothing."""
+        """Writes all files of the run folder. After an error, no file is left."""
         from clusterdp.launch.send.new_folder import empty, make_subfolders
         from clusterdp.launch.snapshot import code_snapshot, source_record
 
@@ -111,8 +113,8 @@ class Plan:
         return taken
 
     def write_config(self) -> None:
-        """Writes config, rules and script. Each file is complete at any time, because a job of the run may start just
-        now. Only the owner can read them, with any umask; the user's umask goes with the job."""
+        """Writes config, rules and script. Each file is replaced in one step, because a job of the run may start at any
+        moment. Only the owner can read the files, whatever the umask is; the umask itself is passed to the job."""
         from clusterdp.launch.snapshot.batch_copy import write_batch
 
         write_durably(self.run.config, config_module.dump(self.spec.config), mode=0o600)
@@ -121,7 +123,7 @@ class Plan:
 
 
 def make_plan(config: Config) -> Plan:
-    """Returns the plan of a new run. Reads templates, writes nothing."""
+    """Returns the plan of a new run. Templates are read, and no file is written."""
     if config.sweep.given:
         raise ConfigError("sweep: is several runs, where one is meant. Use clusterdp.submit_sweep(), or leave it out.")
     submit_dir = Path.cwd()
@@ -135,9 +137,9 @@ def new_path(config: Config, submit_dir: Path) -> Path:
 
 
 def plan_for(config: Config, run: RunDir, submit_dir: Path, code_of: RunDir | None = None) -> Plan:
-    """Returns the plan for this run folder, which exists already for `resume`. code_of: see Plan."""
+    """Returns the plan for a run folder, which already exists in a `resume`. `code_of` is described in Plan."""
     check_secrets(config)
-    shared = Path(os.path.realpath(run.code)) if run.code.is_symlink() else None  # a sweep's snapshot
+    shared = Path(os.path.realpath(run.code)) if run.code.is_symlink() else None  # the snapshot of the run's sweep
     spec = make_spec(config, run.path, submit_dir, sys.executable, shared)
     if config.entry and can_be_judged(spec):
         code = next((each.code for each in (run, code_of) if each and each.code.is_dir()), submit_dir)
@@ -152,17 +154,19 @@ def plan_for(config: Config, run: RunDir, submit_dir: Path, code_of: RunDir | No
 
 
 def can_be_judged(spec: ScriptSpec) -> bool:
-    """Returns whether the job runs with this interpreter and without a container: its modules are then known here."""
+    """Returns whether the job runs with this interpreter and without a container: only then the modules of the job can
+    be looked for here."""
     return spec.python == sys.executable and not spec.config.launch.container.image
 
 
 def elsewhere(config: Config) -> bool:
-    """Returns whether setup, modules or PYTHONPATH may add modules that are unknown here."""
+    """Returns whether setup, modules or PYTHONPATH may add modules that this interpreter does not find."""
     return bool(config.launch.setup or config.launch.modules or "PYTHONPATH" in config.launch.env)
 
 
 def submit(config: Config | str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = ()) -> Job:
-    """Submits a run from Python: a Config, a YAML file, or a dictionary of the same keys. Returns at once."""
+    """Submits a run from Python: a Config, a YAML file, or a dictionary of the same keys. Returns without waiting for
+    the job."""
     if isinstance(config, Mapping):
         config = config_module.from_mapping(config, overrides)
     elif not isinstance(config, Config):
@@ -172,6 +176,7 @@ def submit(config: Config | str | os.PathLike[str] | Mapping[str, Any], override
 
 
 def new_name(name: str) -> str:
-    """Returns `digits-20260131-235959-1f2e`: readable, sorted by time, different on two login nodes in one second."""
+    """Returns a name such as `digits-20260131-235959-1f2e`. Such names are readable and sort by time, and two login
+    nodes make different names in the same second."""
     word = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "job"
     return f"{word}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"

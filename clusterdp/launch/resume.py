@@ -1,4 +1,5 @@
-"""`clusterdp resume`: a new job for an existing run. The code stays the snapshot of the first submission."""
+"""`clusterdp resume`: submits a new job for an existing run. The new job runs the snapshot of the run's first
+submission."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ FIXED = ("run_dir", "snapshot", "entry", "command", "script")
 
 
 def plan_again(run: RunDir, from_step: int | None, overrides: Sequence[str]) -> Plan:
-    """Returns a plan with the run's own config and changed values: time, size or learning rate."""
+    """Returns a plan with the run's own config and the values that the user changes, such as time, size or learning
+    rate."""
     for word in overrides:
         if word.split("=")[0].split(".")[0] in FIXED:
             raise ConfigError(f"{word}: cannot change in an existing run. Submit a new run with it.")
@@ -36,7 +38,7 @@ def plan_again(run: RunDir, from_step: int | None, overrides: Sequence[str]) -> 
 
 
 def config_again(run: RunDir, values: Mapping[str, Any], overrides: Sequence[str]) -> Config:
-    """Returns the run's config of values that were read from its file. ConfigError names that file."""
+    """Returns the run's config, made from the values that its config.yaml had. A ConfigError names config.yaml."""
     try:
         return config_module.from_resolved(values, overrides, str(run.config))
     except ConfigError as error:
@@ -46,24 +48,25 @@ def config_again(run: RunDir, values: Mapping[str, Any], overrides: Sequence[str
 
 
 def read_config(run: RunDir) -> dict[str, Any]:
-    """Returns the resolved config. Raises RunError if there is none, or if it cannot be read."""
+    """Returns the run's resolved config. Raises RunError if config.yaml is missing or cannot be read."""
     try:
         return config_module.read_resolved(run.config)
     except FileNotFoundError:
         raise RunError(f"{run.path}: has no config.yaml, so it is not a run folder. Name another.") from None
-    except OSError as error:  # only the owner may read it
+    except OSError as error:  # only the run's owner may read the config
         raise RunError(f"{run.config}: cannot be read: {error.strerror}. Ask whoever owns the run.") from None
 
 
 def submit_dir_of(run: RunDir) -> Path:
-    """Returns the folder in which `clusterdp submit` was called; the current folder if that is not on record."""
-    folders = [event["dir"] for event in read_events(run) if event.get("dir")]  # `submit-in-doubt` has it, too
+    """Returns the folder in which `clusterdp submit` was called; the current folder if the folder of the submit is not
+    recorded."""
+    folders = [event["dir"] for event in read_events(run) if event.get("dir")]  # `submit-in-doubt` also has `dir`
     return Path(folders[0]) if folders else Path.cwd()
 
 
 def old_code(run: RunDir) -> str:
-    """Returns a line that the job runs the snapshot of the first submit, with the files that have changed since; empty
-    if none have, or if the snapshot or the submit directory does not exist."""
+    """Returns a line which says that the job runs the snapshot of the first submit, and which files have changed after
+    that submit. Empty if no file has changed, or if the snapshot or the submit directory does not exist."""
     source = submit_dir_of(run)
     if not run.code.exists() or not source.is_dir():
         return ""
@@ -85,8 +88,8 @@ def _section(values: dict[str, Any], name: str, run: RunDir) -> dict[str, Any]:
 
 
 def changes_the_work(plan: Plan) -> bool:
-    """Returns whether a finished run has work left under this plan. An entry may have, by params such as `epochs`. For
-    a command, only the environment can change within a run."""
+    """Returns whether a finished run has work left under this plan. An entry may have work left if params such as
+    `epochs` change. For a command, only a changed environment can make a difference."""
     config = plan.spec.config
     before, after = config_module.read_resolved(plan.run.config), dataclasses.asdict(config)
     parts = ("launch", "params", "train", "profile") if config.entry else ("launch",)
@@ -94,7 +97,7 @@ def changes_the_work(plan: Plan) -> bool:
 
 
 def send_again(plan: Plan, lock: RunLock) -> Job:
-    """Writes config and script again and submits. If that fails for sure, the old files are restored."""
+    """Writes config and script again, and submits a job. If the submit certainly failed, the old files are restored."""
     before = {
         path: read_plain(path)
         for path in (plan.run.config, plan.run.script, plan.run.path / "batch/rules.json")
@@ -104,10 +107,10 @@ def send_again(plan: Plan, lock: RunLock) -> Job:
         plan.write_config()
         return plan.send(lock)
     except SubmitInDoubt:
-        raise  # there may be a job that reads the new files
+        raise  # a job may exist that reads the new files
     except BaseException as error:
         for path, content in before.items():
-            with suppress(OSError):  # then the file was not replaced before, either
+            with suppress(OSError):  # after such an error, write_config() cannot have replaced the file
                 write_durably(path, content, mode=0o600)
         if isinstance(error, OSError):
             raise RunError(f"{plan.run.path}: cannot be written: {error.strerror}. Make room, then resume.") from None
@@ -115,7 +118,8 @@ def send_again(plan: Plan, lock: RunLock) -> Job:
 
 
 def plan_new(old: RunDir, overrides: Sequence[str]) -> Plan:
-    """Returns the plan of a new run, beside the old one unless `run_dir=` names another place."""
+    """Returns the plan of a new run. Its folder is beside the old run's folder, unless `run_dir=` names another
+    place."""
     values = read_config(old) | {"run_dir": None}
     restart = values.get("restart")
     if isinstance(restart, dict):

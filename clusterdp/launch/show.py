@@ -1,4 +1,4 @@
-"""`clusterdp show`: the resolved config as YAML, each line with the source of its value."""
+"""`clusterdp show`: prints the resolved config as YAML. Each line has the source of its value."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ COLUMN = 48
 
 
 def annotated(loaded: Loaded) -> str:
-    """Returns valid YAML with the sources as comments."""
-    path: list[tuple[int, str]] = []  # (indentation, key) of the lines above
+    """Returns the config as valid YAML, with the source of each value as a comment."""
+    path: list[tuple[int, str]] = []  # (indentation, key) of each enclosing section
     lines = []
     for line in config_module.dump(loaded.config).splitlines():
         indent = len(line) - len(line.lstrip())
         key, colon, value = line.strip().partition(":")
-        if not colon or key.startswith("- "):  # the middle of a list or of a long string
+        if not colon or key.startswith("- "):  # a line within a list or a long string
             lines.append(line)
             continue
-        key = key.strip("'")  # YAML quotes `on`
+        key = key.strip("'")  # YAML writes the key `on` with quotes
         path = [(depth, above) for depth, above in path if depth < indent] + [(indent, key)]
         dotted = ".".join(name for _, name in path)
         inner = any(source.startswith(dotted + ".") for source in loaded.sources)

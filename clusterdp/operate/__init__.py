@@ -1,6 +1,7 @@
-"""The verbs that a user types on the login node after a submit. They import no torch; their records are run folders.
+"""The verbs that a user types on the login node after a submit. The verbs import no torch, and read the records in run
+folders.
 
-json.schema.json has the keys that --json of all verbs prints. Each subpackage imports only subpackages above it:
+json.schema.json defines the keys that each verb prints with --json. Each subpackage imports only subpackages above it:
 
 output/       printed and written text
 record/       the records of a run folder

@@ -1,4 +1,5 @@
-"""Small real trainings that configs/ points to. Each runs alone, under torchrun, and as a job.
+"""Small trainings on real data, which the files in configs/ start. Each training runs alone, under torchrun, and as a
+job.
 
 first             a training to begin with, to be filled with another model and other data
 digits            a convolutional network on handwritten digits, with job.loop

@@ -6,11 +6,11 @@
 
 Every rank holds the whole model. Equal weights stay equal after equal updates. Therefore the ranks exchange only the
 gradient, once a step. The mean of the ranks' gradients is the gradient of the mean loss over all samples, if all ranks
-have the same number of samples: N ranks with b samples each do the step of one process with N*b samples.
+have the same number of samples: N ranks with b samples each do the same step as one process with N*b samples.
 
-Use it to understand DDP, or for work that DDP does not support: gradients that are changed before their sum
+Use this recipe to understand DDP, or for work that DDP does not support: gradients that are changed before their sum
 (compressed, clipped by rank, masked), parameters that not every rank has, an optimizer that needs the gradient of each
-rank. Else use job.wrap(): DDP sends the first gradients while the backward pass still computes the others.
+rank. In any other case use job.wrap(): DDP sends the first gradients while the backward pass still computes the rest.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ def main(
     lr: float = 0.02,
     step_delay_s: float = 0.0,
 ) -> float:
-    """Returns the accuracy on the held-out images. averaging: by_hand, or ddp. batch_size: samples of one rank.
+    """Trains LeNet, and returns the accuracy on the held-out images. averaging: by_hand, or ddp. batch_size: samples a
+    step of one rank.
 
-    data: digits; or mnist, cifar10, folder, with files at `path`. step_delay_s: wait after each step, for slow motion.
+    data: digits; or mnist, cifar10, folder, with files at `path`. step_delay_s: pause after each step, to watch the
+    training slowly.
     """
     if averaging not in ("by_hand", "ddp"):
         raise ConfigError(f"params.averaging: {averaging!r} is not known. Use by_hand or ddp.")
@@ -79,19 +81,20 @@ def replicate(model: nn.Module) -> None:
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Replaces the gradients by their mean over all ranks. All ranks must have gradients of the same parameters."""
+    """Replaces the gradients by their mean over all ranks. All ranks must have gradients for the same parameters."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     flat = pack(gradients)
-    flat *= 1 / dist.get_world_size()  # before the sum, as in DDP: a sum of fp16 values could overflow
+    flat *= 1 / dist.get_world_size()  # divided before the sum, as in DDP: a sum of fp16 values could overflow
     dist.all_reduce(flat)
     unpack(flat, gradients)
 
 
 def pack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Returns one buffer with all gradients: an all-reduce has a start-up time, which ten small ones pay ten times.
+    """Returns one buffer with all gradients: each all-reduce has a start-up time, and ten small all-reduces take it ten
+    times.
 
-    The last gradient is first, as in DDP's buckets. An all-reduce adds each part of its buffer in another order of
-    ranks. With more than two ranks, the last bit of a sum depends on its place in the buffer.
+    The last gradient is first, as in DDP's buckets. An all-reduce adds the ranks' values in a different order for each
+    part of its buffer. With more than two ranks, the last bit of a sum depends on its place in the buffer.
     """
     return torch.cat([tensor.flatten() for tensor in reversed(tensors)])
 
@@ -111,7 +114,8 @@ if __name__ == "__main__":
 
 
 class LeNet(nn.Module):
-    """LeCun et al., 1998, with ReLU and max-pooling. The input is bytes, a quarter of the data of floats."""
+    """LeCun et al., 1998, with ReLU and max-pooling. The input is bytes, which take a quarter of the space of
+    floats."""
 
     def __init__(self, channels: int = 1, classes: int = 10) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""A small language model: a transformer of 110,000 parameters that learns to write Python's manual by characters.
+"""A small language model: a transformer of 110,000 parameters that learns to write text like Python's manual, character
+by character.
 
     clusterdp submit configs/characters.yaml --cluster local
     python -m clusterdp.recipes.characters epochs=2
@@ -33,10 +34,11 @@ def main(
     write: int = 200,
     step_delay_s: float = 0.0,
 ) -> float:
-    """Returns the loss on the last tenth of the text, in nats a character. (By chance: the log of the alphabet's size.)
+    """Trains the model, and returns the loss on the last tenth of the text, in nats a character. (A random guess has
+    the log of the alphabet's size.)
 
-    path: a text file; None: Python's manual. most: characters that are read. length: characters of the model's input.
-    batch_size: windows of one rank. write: characters that the model writes at the end.
+    path: a text file; None: Python's manual. most: number of characters that are read. length: characters of the
+    model's input. batch_size: windows a step of one rank. write: number of characters that the model writes at the end.
     """
     text = Text(read_text(path), most)
     train_set, held_out = text.split(length)
@@ -75,7 +77,8 @@ def summed_loss(logits: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
 
 
 class TransformerBlock(nn.Module):
-    """Attention to earlier characters, then a layer for each single character. Both layers add to their input."""
+    """A block of the transformer: attention to earlier characters, then a layer for each single character. Both layers
+    add their result to their input."""
 
     def __init__(self, width: int, heads: int, dropout: float):
         super().__init__()
@@ -96,7 +99,7 @@ class TransformerBlock(nn.Module):
 
 
 class Writer(nn.Module):
-    """The model. Its output is the logits of the next character, for each character."""
+    """The model. The language model. Its output is, for each character, the logits of the next character."""
 
     def __init__(
         self, alphabet: int, length: int, width: int = 64, layers: int = 2, heads: int = 4, dropout: float = 0.05
@@ -117,7 +120,8 @@ class Writer(nn.Module):
 
     @torch.no_grad()
     def write(self, start: list[int], characters: int, seed: int = 0) -> list[int]:
-        """Returns the text after `start`, drawn with its own random generator."""
+        """Returns the text that the model writes after `start`. The characters are drawn with a random generator of
+        their own."""
         device = self.head.weight.device
         chance = torch.Generator().manual_seed(seed)
         codes = list(start)

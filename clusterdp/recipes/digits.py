@@ -4,8 +4,8 @@
     python -m clusterdp.recipes.digits epochs=5
     torchrun --nproc-per-node=2 -m clusterdp.recipes.digits epochs=5
 
-It has all that makes an exact resume hard: dropout (RNG of each rank), BatchNorm (buffers), fp16 with a GradScaler
-whose scale changes, momentum, a schedule, an order of data, and gradients of more than one DDP bucket.
+The training has all that makes an exact resume hard: dropout (RNG of each rank), BatchNorm (buffers), fp16 with a
+GradScaler whose scale changes, momentum, a schedule, an order of data, and gradients of more than one DDP bucket.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from clusterdp.recipes.data.bundled import table
 from clusterdp.recipes.results import accuracy, digest, report
 from clusterdp.train import Amp, JobHandle
 
-TEST_IMAGES = 360  # a fifth is held out
+TEST_IMAGES = 360  # a fifth of all images is held out
 
 
 def main(
@@ -32,7 +32,8 @@ def main(
     workers: int = 0,
     step_delay_s: float = 0.0,
 ) -> float:
-    """Returns the accuracy on the held-out images. batch_size: images of one rank. step_delay_s: wait after a step."""
+    """Trains the network, and returns the accuracy on the held-out images. batch_size: images a step of one rank.
+    step_delay_s: pause after each step."""
     train_set, test_set = load_digits()
     net = Net()
     model = job.wrap(net, bucket_cap_mb=0.5)
@@ -59,7 +60,8 @@ def main(
 
 
 class Net(nn.Module):
-    """273,000 parameters, 1.1 MB. Few channels: a CPU without fp16 arithmetic takes ten times as long as in fp32."""
+    """A network of 273,000 parameters, 1.1 MB. Few channels are used, because with fp16 a CPU without fp16 arithmetic
+    takes ten times as long as with fp32."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -13,10 +13,10 @@ from clusterdp.train import JobHandle, worker
 
 
 def main(job: JobHandle, lr: float = 0.02, epochs: int = 20, batch_size: int = 32) -> float:
-    """Runs on every rank. The arguments are `params:` of the config. batch_size: samples of one rank."""
+    """Runs on every rank. The arguments come from `params:` of the config. batch_size: samples a step of one rank."""
     points = torch.linspace(-3, 3, 4096)[:, None]
     data = TensorDataset(points, torch.sin(2 * points))
-    model = job.wrap(nn.Sequential(nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 1)))  # on job.device, in DDP
+    model = job.wrap(nn.Sequential(nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 1)))  # on job.device, wrapped in DDP
     optimizer = torch.optim.Adam(model.parameters(), lr)
     loader = job.loader(data, batch_size)  # this rank's share of the samples
     criterion = nn.MSELoss()

@@ -21,7 +21,8 @@ from clusterdp.train import JobHandle
 
 
 def main(job: JobHandle, epochs: int = 60, batch_size: int = 16, lr: float = 0.05, step_delay_s: float = 0.0) -> float:
-    """Returns the excess of the squared error over least squares, as a share of the latter. batch_size: of one rank."""
+    """Returns how far the model's squared error is above the least squares error, as a share of the latter. batch_size:
+    samples a step of one rank."""
     features, target = diabetes()
     net = nn.Linear(features.shape[1], 1)
     model = job.wrap(net)
@@ -48,13 +49,14 @@ def main(job: JobHandle, epochs: int = 60, batch_size: int = 16, lr: float = 0.0
 
 
 def squared_error(net: nn.Module, features: torch.Tensor, target: torch.Tensor) -> float:
-    """Returns the mean squared error. For a standardised target, this is the unexplained share of the variance."""
+    """Returns the mean squared error of the model. For a standardised target, the error is the unexplained share of the
+    variance."""
     with torch.no_grad():
         return float((net.cpu()(features)[:, 0] - target).square().mean())
 
 
 def least_squares(features: torch.Tensor, target: torch.Tensor) -> float:
-    """Returns the smallest mean squared error of a linear model."""
+    """Returns the smallest mean squared error that any linear model has."""
     columns = torch.cat([features, torch.ones(len(features), 1)], dim=1).double()
     solved: Any = torch.linalg.lstsq(columns, target.double()[:, None])
     return float((columns @ solved.solution - target.double()[:, None]).square().mean())

@@ -3,14 +3,14 @@
     clusterdp submit configs/parameter_server.yaml --cluster local
     torchrun --nproc-per-node=2 -m clusterdp.recipes.parameter_server epochs=5
 
-The server waits for all ranks, and a step is the same as with all-reduce. Only the server has an optimizer. The server
-trains as well: the recipe works with any number of ranks.
+The server waits for all ranks. Therefore a step is the same as with all-reduce. Only the server has an optimizer. The
+server trains like every other rank: the recipe works with any number of ranks.
 
-Use it if the optimizer's state is too large (two or three times the weights, on the server only, perhaps in the memory
-of a CPU), or if one rank must see the gradient of each rank (to drop an outlier, to add noise for privacy). It does not
-scale: all gradients go through the server's one link, N times the model a step, and all other ranks wait for it. An
-all-reduce sends twice the model over each link, for any number of ranks. FSDP is a better way to distribute an
-optimizer's state over the ranks.
+Use this recipe if the optimizer's state is too large (two or three times the weights, on the server only, perhaps in
+the memory of a CPU), or if one rank must see the gradient of each rank (to drop an outlier, to add noise for privacy).
+The recipe does not scale: for N ranks, gradients of N times the model's size go through the server's link in each step,
+and every other rank waits. An all-reduce sends twice the model over each link, for any number of ranks. FSDP is a
+better way to distribute an optimizer's state over the ranks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from clusterdp.recipes.data import images as data_images
 from clusterdp.recipes.results import accuracy, digest, report
 from clusterdp.train import JobHandle
 
-SERVER = 0  # rank of the server
+SERVER = 0  # the rank that is the server
 
 
 def main(
@@ -41,7 +41,7 @@ def main(
     lr: float = 0.02,
     step_delay_s: float = 0.0,
 ) -> float:
-    """Returns the accuracy on the held-out images. See by_hand.main() for the parameters."""
+    """Returns the accuracy on the held-out images. The parameters are the same as in by_hand.main()."""
     sets = data_images.load(data, path)
     model = LeNet(sets.channels, sets.classes).to(job.device)
     replicate(model)
@@ -65,15 +65,15 @@ def main(
 
 
 class ParameterServer:
-    """Only rank 0 has the optimizer. All ranks call step()."""
+    """The server and its clients. Only rank 0 has the optimizer; all ranks call step()."""
 
-    per_rank = True  # the state of rank 0 belongs to no other rank
+    per_rank = True  # ranks save their own state: only rank 0 has the optimizer
 
     def __init__(self, model: nn.Module, lr: float, momentum: float):
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.parameters = list(model.parameters())
         self.optimizer = torch.optim.SGD(self.parameters, lr=lr, momentum=momentum) if self.rank == SERVER else None
-        self.steps = 0  # number of sent updates
+        self.steps = 0  # number of updates that the server has sent
 
     def step(self) -> None:
         """Sends every rank's gradients to the server, and the server's new weights to every rank."""
@@ -83,7 +83,7 @@ class ParameterServer:
         dist.gather(flat, parts, dst=SERVER)
         weights = pack(self.parameters)
         if self.optimizer and parts:
-            unpack(sum(parts[1:], parts[0]) / self.ranks, gradients)  # in the order of the ranks
+            unpack(sum(parts[1:], parts[0]) / self.ranks, gradients)  # added in the order of the ranks
             self.optimizer.step()
             weights = pack(self.parameters)
         dist.broadcast(weights, src=SERVER)
@@ -100,7 +100,8 @@ class ParameterServer:
 
 
 def check_updates(made: int, expected: int) -> None:
-    """Raises StateError after a resume with another number of ranks: a checkpoint then restores no state per rank."""
+    """Raises StateError after a resume with another number of ranks, because a checkpoint then does not restore the
+    state of each rank."""
     if made != expected:
         raise StateError(
             f"server: it has made {made} updates, and should have made {expected}: what it had was saved by another "

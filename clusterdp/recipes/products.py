@@ -1,12 +1,14 @@
-"""Matrix products and a linear regression, timed on the CPU and on the GPU, if there is one: a table of times.
+"""Matrix products and a linear regression, timed on the CPU and, if available, on the GPU.
 
     clusterdp submit configs/products.yaml --cluster local
     python -m clusterdp.recipes.products rounds=5
 
-The table shows that a GPU is for large pieces of work. Each call of the GPU costs some microseconds before it computes,
-and a small product, or the ten columns of the regression, needs no more time than that.
+The result is a table of times, which shows that a GPU is made for large pieces of work. Each call of the GPU costs some
+microseconds before it computes, and computing a small product, or the ten columns of the regression, takes no longer
+than these microseconds.
 
-The recipe trains nothing, but it measures in rounds, and the times are its state: it continues after a preemption.
+The recipe trains nothing. Its state is the times that it has measured, and after a preemption it continues with the
+next round.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from clusterdp.recipes.data.bundled import diabetes
 from clusterdp.train import JobHandle
 
 SIZES = (64, 256, 1024)
-DESCENT = 100  # steps of the regression
+DESCENT = 100  # steps of gradient descent in the regression
 
 
 def main(job: JobHandle, rounds: int = 5, least_s: float = 0.2, largest: int = SIZES[-1]) -> float:
-    """Returns the largest error of a product, relative to the product in float64. least_s: time of each measurement in
-    each round, at least; the best round counts. largest: rows of the last product, on each device."""
+    """Returns the largest error of a product, relative to the product in float64. least_s: the minimum time of each
+    measurement in a round; the best round counts. largest: rows of the largest product on each device."""
     devices = ["cpu", *(["cuda"] if job.device.type == "cuda" else [])]
     works: dict[str, tuple[Callable[[], Any], float]] = {}
     for device in devices:
@@ -48,14 +50,14 @@ def main(job: JobHandle, rounds: int = 5, least_s: float = 0.2, largest: int = S
 
 
 def product(size: int, device: str) -> tuple[Callable[[], Any], float]:
-    """Returns the product to measure, and the number of its floating point operations."""
+    """Returns a function that computes the product, and the number of floating point operations of a call."""
     a, b = (torch.randn(size, size, device=device) for _ in range(2))
     return lambda: a @ b, 2.0 * size**3
 
 
 def regression(device: str) -> tuple[Callable[[], Any], float]:
-    """Returns a function that does steps of gradient descent on the diabetes set, all 442 rows at once, and how many
-    operations it takes."""
+    """Returns a function that does steps of gradient descent on the diabetes set, all 442 rows at once, and the number
+    of floating point operations of a call."""
     features, target = (part.to(device) for part in diabetes())
     rows, columns = features.shape
 
@@ -69,7 +71,7 @@ def regression(device: str) -> tuple[Callable[[], Any], float]:
 
 
 def seconds(work: Callable[[], Any], least_s: float) -> float:
-    """Returns the mean seconds of a call, measured for at least least_s. The first calls do not count."""
+    """Returns the mean seconds that a call takes, measured for at least least_s. The first calls are not measured."""
     timer = Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
     return timer.blocked_autorange(min_run_time=least_s).mean
 
@@ -83,19 +85,19 @@ def error(size: int, device: str) -> float:
 
 
 class Table:
-    """The best time of each work. Each rank has its own times."""
+    """The best time of each workload. Each rank has its own times."""
 
     per_rank = True
 
     def __init__(self) -> None:
-        self.rows: dict[str, tuple[float, float]] = {}  # seconds, and 1e9 operations a second
+        self.rows: dict[str, tuple[float, float]] = {}  # workload -> seconds, and 1e9 operations a second
 
     def add(self, name: str, took_s: float, flops: float) -> None:
         best = min(took_s, self.rows.get(name, (took_s, 0.0))[0])
         self.rows[name] = (best, flops / best / 1e9)
 
     def text(self, devices: list[str]) -> str:
-        """Returns the table: a row for each kind of work, a column for each device."""
+        """Returns the table: a row for each workload, a column for each device."""
         works = dict.fromkeys(name.partition("/")[0] for name in self.rows)
         lines = [f"{'':16}" + "".join(f"{device:>12} {'GFLOP/s':>9}" for device in devices)]
         for work in works:

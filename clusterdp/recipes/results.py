@@ -1,4 +1,4 @@
-"""The results that recipes report at their end: the accuracy of a model, and the digest of a state."""
+"""Computes the results that recipes report at their end: the accuracy of a model, and the digest of a state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ EVALUATED_AT_ONCE = 64
 
 
 def accuracy(job: JobHandle, loop: Loop[Any], model: nn.Module, test_set: Any) -> float:
-    """Returns the share of images with a correct result, over all ranks. test_set: pairs (image, label)."""
+    """Returns the share of images that the model classifies correctly, over all ranks. test_set: pairs (image,
+    label)."""
     return total(job, loop, model, test_set, lambda logits, labels: (logits.argmax(1) == labels).sum()) / len(test_set)
 
 
@@ -44,7 +45,8 @@ def _shares(job: JobHandle, test_set: Any) -> Iterator[Any]:
 
 
 def report(job: JobHandle, loop: Loop[Any], name: str, reached: float, at_least: float = 0.0, **more: Any) -> float:
-    """Logs, prints and returns the accuracy. more: other values to log. Raises TrainError below `at_least`."""
+    """Logs, prints and returns the accuracy. more: other values to log. Raises TrainError if the accuracy is below
+    `at_least`."""
     job.log(test_accuracy=reached, **more)
     if job.rank == 0:
         print(f"{name}: test accuracy {reached:.4f} after {loop.step} steps", flush=True)
@@ -54,7 +56,7 @@ def report(job: JobHandle, loop: Loop[Any], name: str, reached: float, at_least:
 
 
 def digest(*things: Any) -> str:
-    """Returns a digest of every bit of the states. Runs that end with the same digest have done the same."""
+    """Returns a digest of every bit of the states. If two runs end with the same digest, their states are equal."""
     hash_ = hashlib.sha256()
     for thing in things:
         _add(hash_, thing.state_dict())

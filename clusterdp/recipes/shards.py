@@ -3,7 +3,8 @@
     clusterdp submit configs/shards.yaml --cluster local
     python -m clusterdp.recipes.shards epochs=2 path='data/train-*.tar'
 
-Use it if there are too many samples for a file each, or if only sequential reads of the storage are fast.
+Use this recipe if a data set has too many samples for one file each, or if only sequential reads of the storage are
+fast.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from clusterdp.recipes.results import accuracy, digest, report
 from clusterdp.recipes.techniques import layers
 from clusterdp.train import JobHandle, Shards, read_tar
 
-FILES = 7  # uneven over 2 to 6 ranks, and with different sizes
+FILES = 7  # not divisible by 2 to 6 ranks; the files differ in size
 
 
 def main(
@@ -37,7 +38,8 @@ def main(
     at_least: float = 0.0,
 ) -> float:
     """Returns the accuracy on the held-out images. path: tar files with `pix` (64 bytes) and `cls` (a digit); None: the
-    recipe first writes scikit-learn's digits into the run folder. batches: number for each rank in an epoch."""
+    recipe first writes scikit-learn's digits into the run folder. batches: number of batches that each rank gets in an
+    epoch."""
     train_set, test_set = load_digits()
     net = layers()
     model = job.wrap(net)
@@ -59,13 +61,14 @@ def main(
 
 
 def decode(sample: dict[str, Any]) -> tuple[torch.Tensor, int]:
-    """Returns (pixels, digit) with a little noise, which does not depend on the worker or the attempt."""
+    """Returns (pixels, digit) with a little noise. The noise does not depend on the worker or the attempt."""
     pixels = torch.frombuffer(bytearray(sample["pix"]), dtype=torch.uint8).reshape(1, 8, 8) / 16
     return pixels + 0.05 * torch.randn(1, 8, 8), int(sample["cls"])
 
 
 def written(job: JobHandle, data: TensorDataset) -> Path:
-    """Writes the files on rank 0. Returns their pattern. Collective: all ranks call it."""
+    """Writes the tar files on rank 0, and returns the pattern of their paths. Collective: all ranks must call this
+    function."""
     if job.run_dir is None:
         raise ConfigError("path: there is no run folder to write the digits to. Name tars, or set CLUSTERDP_RUN_DIR.")
     folder = job.run_dir / "shards"
@@ -73,10 +76,10 @@ def written(job: JobHandle, data: TensorDataset) -> Path:
         folder.mkdir(exist_ok=True)
         begin = 0
         for number in range(FILES):
-            end = begin + len(data) * (number + 1) * 2 // (FILES * (FILES + 1))  # the sizes rise
+            end = begin + len(data) * (number + 1) * 2 // (FILES * (FILES + 1))  # sizes rise from file to file
             _write(folder / f"train-{number}.tar", data, range(begin, end if number + 1 < FILES else len(data)))
             begin = end
-    job.group.agree(0)  # no rank reads before the files exist
+    job.group.agree(0)  # waits, so that no rank reads before the files exist
     return folder / "train-*.tar"
 
 

@@ -1,4 +1,4 @@
-"""The digits with every technique that a config can choose. TECHNIQUES.md explains when to use each.
+"""Trains on the digits, with any technique that a config can choose. TECHNIQUES.md explains when to use each technique.
 
 clusterdp submit configs/fsdp.yaml --cluster local
 clusterdp submit configs/amp.yaml --cluster local train.amp.level=O3 train.amp.loss_scale=128
@@ -28,11 +28,12 @@ def main(
     split: bool = False,
     at_least: float = 0.0,
 ) -> float:
-    """Returns the accuracy on the held-out images. batch_size: of a rank and a backward pass. lr: for 32 images."""
+    """Trains the network, and returns the accuracy on the held-out images. batch_size: images of one rank in a backward
+    pass. lr: learning rate for 32 images a step."""
     train_set, test_set = load_digits()
     net: nn.Module = layers()
     if split:
-        devices = job.devices if len(job.devices) > 1 else job.devices * 2  # else both parts on one device
+        devices = job.devices if len(job.devices) > 1 else job.devices * 2  # with one device, both parts are on it
         net = ModelParallel(*in_parts(layers(), len(devices)), devices=devices)
     model = job.wrap(net)
     batch = job.batch_size(batch_size)
@@ -73,7 +74,7 @@ def main(
 
 
 def layers() -> nn.Sequential:
-    """Returns the layers as a sequence, which in_parts() can cut anywhere."""
+    """Returns the network's layers as a sequence, which in_parts() can cut between any two layers."""
     return nn.Sequential(Stem(), Block(), Block(), Block(), nn.Linear(128, 10))
 
 
@@ -104,8 +105,8 @@ class Block(nn.Module):
 
 @torch.no_grad()
 def evaluate(job: JobHandle, loop: Loop[Any], model: nn.Module, test_set: TensorDataset) -> float:
-    """Returns the accuracy. All ranks have the same number of batches, because FSDP gathers weights in each; some
-    images may repeat."""
+    """Returns the accuracy. All ranks get the same number of batches, because FSDP gathers weights in each batch; some
+    images may be counted twice."""
     model.eval()
     each = -(-len(test_set) // job.world_size)
     mine = torch.arange(job.rank * each, (job.rank + 1) * each)
@@ -120,7 +121,8 @@ def evaluate(job: JobHandle, loop: Loop[Any], model: nn.Module, test_set: Tensor
 
 
 def digest(job: JobHandle, loop: Loop[Any]) -> str:
-    """Returns a digest of every bit on all ranks, except BatchNorm's statistics, which only rank 0 saves."""
+    """Returns a digest of every bit of the state on all ranks, except BatchNorm's statistics, which only rank 0
+    saves."""
     model, *others = (loop.state[name] for name in ("model", "optimizer", "amp"))
     parameters = [parameter.detach() for parameter in model.parameters()]
     mine = hashlib.sha256(repr(_plain([parameters, [thing.state_dict() for thing in others]])).encode()).hexdigest()

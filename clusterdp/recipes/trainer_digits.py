@@ -1,10 +1,10 @@
-"""The digits with Trainer: the same stops, saves and exact resume as recipes/digits.py, with less code.
+"""Trains on the digits with Trainer: the same stops, saves and exact resume as recipes/digits.py, with less code.
 
     clusterdp submit configs/trainer.yaml --cluster local
     python -m clusterdp.recipes.trainer_digits epochs=5
 
-Use it if a step is forward, backward, optimizer, and an epoch ends in an evaluation. A hand-written loop over the same
-pieces (recipes/digits.py) is ten lines longer, and hides nothing.
+Use Trainer if a step is forward, backward and optimizer, and an epoch ends with an evaluation. A hand-written loop over
+the same pieces (recipes/digits.py) is ten lines longer, and hides nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def main(
     patience: int = 5,
     step_delay_s: float = 0.0,
 ) -> float:
-    """Returns the accuracy of the best epoch's model. batch_size: of one rank. step_delay_s: wait after each step."""
+    """Trains the network, and returns the accuracy of the best epoch's model. batch_size: images a step of one rank.
+    step_delay_s: pause after each step."""
     train, test = load_digits()
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9, weight_decay=1e-4)
@@ -64,7 +65,7 @@ def main(
 
 
 def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Returns a number for each sample, because batches may have different sizes."""
+    """Returns 1 or 0 for each sample, not a mean, because batches may have different sizes."""
     return (outputs.argmax(1) == targets).float()
 
 

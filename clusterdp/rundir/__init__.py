@@ -34,7 +34,8 @@
     told                              messages that were sent (notify:): chain or attempt, event, cause
     note                              a line of the user's own about the run
 
-Appending from several machines to one file is not atomic on NFS: each writer has its own file. Readers merge by time.
+Appending from several machines to one file is not atomic on NFS: each writer has its own file. Readers merge the files
+of all writers by time.
 
 The modules here:
 

@@ -1,4 +1,4 @@
-"""The ledger: the events of a run, as JSON lines. Each writer has its own file."""
+"""The ledger: the events of a run, as JSON lines. Each process that writes events has its own file."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from clusterdp.plainfile import open_plain, read_plain, write_durably
 from clusterdp.rundir.names import RunDir
 from clusterdp.slurm.jobid import is_job_id
 
-# The fields of an event that are text. The ledger's other values are numbers.
+# The fields of an event that are text. Every other value in the ledger is a number.
 TEXTS = frozenset(
     "event attempt of job name entry backend dir cluster nodes host cause reason error checkpoint phase".split()
 )
 
 
 class Ledger:
-    """Appends to this writer's own file of events. `writer` is `submit`, `batch` or `rank0`."""
+    """Appends to this writer's own file of events. `writer` is the name of the writer: `submit`, `batch` or `rank0`."""
 
     def __init__(self, run: RunDir, attempt: str, writer: str):
         self.path = run.events / f"{attempt}-{writer}.jsonl"
@@ -36,8 +36,8 @@ class Ledger:
 def append_line(path: Path, record: dict[str, Any], mode: int = 0o666) -> None:
     """Appends a JSON object as a line in one write: a reader sees the whole line or, after a kill, a torn last line.
 
-    Raises OSError if the disk has room for only a part of the line, and restores the file: the next line must not be
-    joined to a torn one. The file has no other writer."""
+    If the disk has room for only a part of the line, restores the file and raises OSError, because the next line must
+    not be joined to a torn line. The caller must be the only writer of the file."""
     line = memoryview(json.dumps(record, separators=(",", ":")).encode() + b"\n")
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     try:
@@ -58,7 +58,7 @@ def append_line(path: Path, record: dict[str, Any], mode: int = 0o666) -> None:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the records of a file that may be missing, have a torn line, or hold something else."""
+    """Yields the records of a file that may be missing, have a torn line, or contain something else."""
     try:
         data = read_plain(path)
     except OSError:
@@ -67,8 +67,8 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def parse_lines(lines: Sequence[bytes]) -> list[dict[str, Any]]:
-    """Returns the records of lines; lines without a record are left out. Valid lines are parsed all at once, in a third
-    of the time."""
+    """Returns the records of lines; lines without a record are left out. If all lines are valid, they are parsed at
+    once, in a third of the time."""
     try:
         records = json.loads(b"[%b]" % b",".join(lines))
         if len(records) == len(lines) and all(type(record) is dict for record in records):
@@ -87,36 +87,38 @@ def parse(line: bytes) -> dict[str, Any] | None:
 
 
 def as_event(record: dict[str, Any]) -> dict[str, Any]:
-    """Returns the record without values that only others can have written: texts that are not text, impossible jobs."""
+    """Returns the record without values that clusterdp cannot have written: a text field that is not text, or an
+    impossible job id."""
     return {key: value for key, value in record.items() if key not in TEXTS or _is_sound(key, value)}
 
 
 def _is_sound(key: str, value: object) -> bool:
     if key == "job":
         return is_job_id(value)
-    # No file name has a NUL or half a character, and os.open() would raise another error for such a name.
+    # A file name contains neither a NUL nor half a character; for such a name, os.open() would raise ValueError.
     return isinstance(value, str) and "\0" not in value and (value.isascii() or not re.search("[\ud800-\udfff]", value))
 
 
 def mark_cancelled(run: RunDir, job: str | None, durably: bool = True) -> None:
-    """Marks the run as cancelled: no attempt starts any more. Call it before scancel, because scancel alone is a TERM
-    that looks like a preemption, and the job would requeue itself. Raises RunError if the marker cannot be written.
-    Does nothing if the run is marked already.
+    """Marks the run as cancelled: no attempt starts any more. Call this function before scancel: without the mark, the
+    TERM of scancel looks like a preemption, and the job would requeue itself. Raises RunError if the mark cannot be
+    written. If the run is marked already, nothing is changed.
 
-    durably: a crash of this host does not undo the marker. The call then takes long for a thousand runs.
+    With `durably`, a crash of this host does not undo the mark, but marking a thousand runs takes long.
     """
     _mark(run, run.cancelled, "cancelled", job, writer="cancel", durably=durably)
 
 
 def mark_told(run: RunDir, job: str) -> None:
-    """Records that scancel was run for this job, or that the job was over. Call it after scancel. A failed write is not
-    an error."""
+    """Records that scancel was run for this job, or that the job was over. Call this function after scancel. A failed
+    write is not an error."""
     with suppress(OSError):
         Ledger(run, f"submit-{job}", "cancel").write("cancel-told", job=job)
 
 
 def mark_stopped(run: RunDir, job: str | None, durably: bool = True) -> None:
-    """Marks the run to stop: no attempt starts, and ranks stop at the next agreed step. Else as mark_cancelled()."""
+    """Marks the run to stop: no attempt starts, and ranks stop at the next agreed step. Apart from this, the same as
+    mark_cancelled()."""
     _mark(run, run.stop, "stop-asked", job, writer="stop", durably=durably)
 
 

@@ -1,7 +1,8 @@
-"""Reads JSON lines and one-line files that may be missing or torn, or hold something else.
+"""Reads JSON lines and one-line files that may be missing or torn, or contain something else.
 
-A command that follows a run reads the same files several times a second, and most files have not changed. Lines are
-parsed once. The size is taken from the open file, because over NFS only open() asks the server."""
+A command that follows a run reads the same files several times a second, and most files have not changed. Therefore a
+file is parsed again only if it has changed. The size is taken from the open file, because over NFS only open() asks the
+server."""
 
 from __future__ import annotations
 
@@ -19,14 +20,15 @@ from clusterdp.rundir.tail import CHUNK, end_of
 
 Record = dict[str, Any]
 Read = TypeVar("Read")
-LONGEST = 4096  # bytes of a one-line file
+LONGEST = 4096  # most bytes of a one-line file
 LAST = 50  # records
 
 
 def ends_of(path: Path) -> tuple[Record, Sequence[Record]]:
-    """Returns the first record of a file of JSON lines (empty if there is none yet) and its last records, in a time
-    that does not depend on its length. The last records are LAST records, or all in the last 64 KiB if one of these has
-    a key that the LAST records do not have. Other lines are not parsed."""
+    """Returns the first record of a file of JSON lines (empty if the file has no record yet) and its last records. The
+    time that this takes does not depend on the file's length. The last records are LAST in number; or all records in
+    the last 64 KiB, if an earlier record in these has a key that the LAST records do not have. Other lines are not
+    parsed."""
     try:
         return _once(os.fspath(path), _ends)
     except OSError:
@@ -48,9 +50,10 @@ def _latest(lines: Sequence[bytes]) -> Sequence[Record]:
 
 
 def read_ledger(run: RunDir) -> tuple[list[Record], str]:
-    """Returns all writers' events, by time, and a text about the first unreadable file, with the reason, or ""."""
+    """Returns the events of all writers, ordered by time, and the name of the first unreadable file with the reason, or
+    ""."""
     records: list[Record] = []
-    folder = os.fspath(run.path)  # no Path for each file: joining paths takes longer than reading
+    folder = os.fspath(run.path)  # no Path for each file, because joining Paths takes longer than reading
     (_, why), (names, more) = _listed(f"{folder}/attempts"), _listed(f"{folder}/events")
     unread = [each for each in (why, more) if each]
     for name in sorted(name for name in names if name.endswith(".jsonl")):
@@ -64,7 +67,7 @@ def read_ledger(run: RunDir) -> tuple[list[Record], str]:
 
 
 def read_events(run: RunDir) -> list[Record]:
-    """Returns all writers' events that can be read, by time."""
+    """Returns the events of all writers, ordered by time, as far as they can be read."""
     return read_ledger(run)[0]
 
 
@@ -72,14 +75,15 @@ def _listed(folder: str) -> tuple[list[str], str]:
     """Returns the names in a folder, and the reason why it cannot be listed, or ""."""
     try:
         return os.listdir(folder), ""
-    except FileNotFoundError:  # no folder yet
+    except FileNotFoundError:  # the folder does not exist yet
         return [], ""
     except OSError as error:
         return [], f"{os.path.basename(folder)}/: cannot be read: {error.strerror}"
 
 
 def words(path: Path) -> list[str]:
-    """Returns the words of a file such as `outcome`: `requeue term 120`; no words if it has over LONGEST bytes."""
+    """Returns the words of a file such as `outcome`: `requeue term 120`; no words if the file has over LONGEST
+    bytes."""
     try:
         fd = open_plain(path)
         try:
@@ -100,7 +104,7 @@ def modified(path: Path) -> float | None:
 
 def time_of(record: Record) -> float:
     value = record.get("time")
-    # 0 for NaN, and for an impossible year.
+    # The result is 0 for NaN, and for an impossible year.
     return float(value) if isinstance(value, int | float) and 0 <= value < 1e11 else 0.0
 
 
@@ -120,8 +124,8 @@ _seen: dict[str, tuple[tuple[int, int, int], Any]] = {}
 
 
 def _once(path: str, read: Callable[[FileIO], Read]) -> Read:
-    """Returns the result of `read`, kept while the file does not change. The same file must always get the same
-    `read`."""
+    """Returns the result of `read`, which is cached as long as the file does not change. For the same file, every call
+    must pass the same `read`."""
     with os.fdopen(open_plain(path), "rb", buffering=0) as file:
         stat = os.fstat(file.fileno())
         stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
@@ -132,7 +136,8 @@ def _once(path: str, read: Callable[[FileIO], Read]) -> Read:
 
 
 def forget(run: RunDir) -> None:
-    """Drops the parsed files of a run that is not followed: those of ten thousand runs would fill the memory."""
+    """Drops the cached files of a run that is not followed, because the files of ten thousand runs would fill the
+    memory."""
     inside = f"{run.path}/"
     for path in list(_seen):
         if path.startswith(inside):

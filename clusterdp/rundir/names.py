@@ -9,7 +9,7 @@ from typing import Any
 
 
 class _Within:
-    """An attribute: the path of `name` below the owner's path."""
+    """A descriptor whose value is the path of `name` below the path of the object."""
 
     def __init__(self, name: str):
         self.name = name
@@ -21,7 +21,7 @@ class _Within:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A start of a job: `<job id>.<restart count>`."""
+    """One attempt of a run, which is one start of a job: `<job id>.<restart count>`."""
 
     name: str
     path: Path
@@ -71,15 +71,16 @@ class RunDir:
         return Attempt(name, self.path / f"attempts/{name}")
 
     def attempts(self) -> list[Attempt]:
-        """Returns the attempts that have begun, oldest first (job ids of a run increase, unless Slurm wraps them)."""
+        """Returns the attempts that have begun, the oldest first. They are ordered by job id, because ids increase
+        unless Slurm wraps them."""
         return [self.attempt(name) for name in sorted(names_in(self.path / "attempts"), key=_attempt_order)]
 
 
 def names_in(folder: Path) -> list[str]:
-    """Returns the names in a folder; none if it cannot be listed."""
+    """Returns the names in a folder; an empty list if the folder cannot be listed."""
     try:
         return os.listdir(folder)
-    except OSError:  # no folder yet, or something else in its place
+    except OSError:  # the folder does not exist yet, or is not a folder
         return []
 
 

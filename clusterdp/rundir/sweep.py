@@ -1,4 +1,4 @@
-"""SweepDir: the folder of a sweep, which holds a run folder for each element.
+"""SweepDir: the folder of a sweep, which contains a run folder for each element.
 
 sweep.json      the values of each element; readers need no other file
 job.sbatch      the script of all elements; those beyond Slurm's MaxArraySize have job-1000.sbatch, job-2000.sbatch, ...
@@ -30,7 +30,8 @@ class SweepDir:
 
     @property
     def files(self) -> RunDir:
-        """The folder as a RunDir, for files that run folders have too: job.sbatch, code/, events/, submits/."""
+        """The sweep's folder as a RunDir, for the files that a single run's folder also has: job.sbatch, code/,
+        events/, submits/."""
         return RunDir(self.path)
 
     def element(self, number: int) -> RunDir:
@@ -45,7 +46,7 @@ class SweepDir:
         return self.path / (f"job-{offset}.sbatch" if offset else "job.sbatch")
 
     def offsets(self) -> list[int]:
-        """Returns the first element of each array."""
+        """Returns the number of the first element of each array."""
         found = (re.fullmatch(r"job(?:-([0-9]{1,9}))?\.sbatch", name) for name in names_in(self.path))
         return sorted(int(match[1] or 0) for match in found if match)
 
@@ -54,7 +55,8 @@ class SweepDir:
         write_durably(self.path / TABLE, f'{{"name": {json.dumps(name)}, "elements": {{\n{lines}\n}}}}\n', mode=0o600)
 
     def read_table(self) -> tuple[str, dict[int, dict[str, Any]]]:
-        """Returns the name of the sweep, and the values of each element by number. Raises RunError if unreadable."""
+        """Returns the name of the sweep, and the values of each element by its number. Raises RunError if sweep.json
+        cannot be read."""
         path = self.path / TABLE
         try:
             found = json.loads(read_plain(path))
@@ -71,6 +73,6 @@ def is_sweep(folder: str | os.PathLike[str]) -> bool:
 
 
 def sweep_of(run: RunDir) -> SweepDir | None:
-    """Returns the sweep that a run folder is an element of; None if there is none."""
+    """Returns the sweep that a run folder is an element of; None if the run is not an element."""
     path = run.path.absolute()
     return SweepDir(path.parent) if path.name.isdecimal() and is_sweep(path.parent) else None

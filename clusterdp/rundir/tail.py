@@ -1,4 +1,4 @@
-"""Reads files that are still being written: only whole lines, only new ones, never more bytes than needed."""
+"""Reads files that are still being written: only whole lines, only new lines, and no more bytes than needed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import BinaryIO
 from clusterdp.plainfile import reading
 
 CHUNK = 64 * 1024
-LONG_LINE = 4 * 1024  # bytes; see start_of_last()
+LONG_LINE = 4 * 1024  # average length of a line in bytes that start_of_last() allows for
 
 
 def last_bytes(path: Path, limit: int = CHUNK) -> bytes:
-    """Returns the end of a file, from the start of a line on; empty if it is missing, or not a regular file."""
+    """Returns the end of a file, from the start of a line on; empty if the file is missing, or is not a regular
+    file."""
     try:
         with reading(path) as file:
             return end_of(file, limit)
@@ -34,13 +35,14 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 
 def start_of_last(file: BinaryIO, count: int) -> int:
-    """Returns the offset at which the last `count` lines begin. Reads only the end of the file: with lines over 4 KiB
-    on average, or without line ends, there may be fewer lines, and the first one may lack its beginning."""
+    """Returns the offset at which the last `count` lines begin. Only the end of the file is read: if lines are longer
+    than 4 KiB on average, or have no ends, fewer lines may follow the offset, and the first line may lack its
+    beginning."""
     size = file.seek(0, 2)
     if not size or not count:
         return size
     file.seek(size - 1)
-    at = size - (file.read(1) == b"\n")  # a line end that only ends the last line
+    at = size - (file.read(1) == b"\n")  # the file's last line end begins no new line
     lowest, left = max(0, size - 4 * 1024 * 1024 - count * LONG_LINE), count
     while at > lowest:
         start = max(lowest, at - CHUNK)
@@ -57,8 +59,8 @@ def start_of_last(file: BinaryIO, count: int) -> int:
 
 
 class Tail:
-    """Returns whole lines that were added to a file since the last read(). The file may not exist yet, or may be
-    truncated.
+    """Reads a growing file: each read() returns the whole lines that were added after the previous read(). The file may
+    not exist yet, or may be truncated.
 
     Each read() opens the file, because over NFS only open() asks the server for new bytes.
     """
@@ -68,7 +70,7 @@ class Tail:
         self.offset = 0
 
     def read(self, final: bool = False, limit: int = 16 * CHUNK) -> str:
-        """Returns new text, at most `limit` bytes of it; with `final` also an unfinished last line."""
+        """Returns the new text, at most `limit` bytes at a time. With `final`, an unfinished last line is included."""
         try:
             with reading(self.path) as file:
                 if file.seek(0, 2) < self.offset:
@@ -79,7 +81,7 @@ class Tail:
             return ""
         full = len(data) == limit
         whole = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1  # progress bars end their lines with \r
-        if (full and whole) or not (full or final):  # a line longer than `limit` is returned in pieces
+        if (full and whole) or not (full or final):  # lines longer than `limit` are returned in pieces
             data = data[:whole]
         elif full:
             data = data[: _whole_letters(data)]
@@ -88,10 +90,10 @@ class Tail:
 
 
 def _whole_letters(data: bytes) -> int:
-    """Returns the number of bytes before a UTF-8 character that is cut off at the end."""
+    """Returns the number of bytes without an incomplete UTF-8 character at the end."""
     for back in range(1, min(4, len(data))):
         byte = data[-back]
-        if byte & 0xC0 != 0x80:  # the first byte of a character, which gives the number of its bytes
+        if byte & 0xC0 != 0x80:  # first byte of a character: gives the number of its bytes
             length = 1 if byte < 0xC0 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
             return len(data) - back if length > back else len(data)
     return len(data)

@@ -22,27 +22,28 @@ from clusterdp.slurm.nodes import SINFO_FORMAT, NodeGroup, read_sinfo
 from clusterdp.slurm.quantities import seconds_of
 
 MOST_SAID = 500  # characters of a command's error message that are shown
-LONGEST_ARGUMENT = 100_000  # characters; Linux takes 128 KiB
-MAX_ARRAY_SIZE = 1001  # Slurm's own default
-ANSWER_TIMEOUT_S = 60.0  # a busy slurmctld answers late; Slurm's own MessageTimeout is 10 s and each client retries
+LONGEST_ARGUMENT = 100_000  # characters; the limit of Linux is 128 KiB
+MAX_ARRAY_SIZE = 1001  # Slurm's default of MaxArraySize
+ANSWER_TIMEOUT_S = 60.0  # slurmctld may be busy: MessageTimeout is 10 s, and clients retry
 
-# Variables that leak from an outer job into sbatch and from there into the new job's srun: `SLURM_CPU_BIND` and a size
-# such as `SLURM_NTASKS` spoil it, `SBATCH_*` and `SRUN_*` override the script's own lines. Variables that name the
-# cluster must stay.
+# Variables that leak from an outer job into sbatch, and from sbatch into the srun of the new job. `SLURM_CPU_BIND` and
+# sizes such as `SLURM_NTASKS` would change that srun; `SBATCH_*` and `SRUN_*` override the script's own lines.
+# Variables that name the cluster must stay.
 LEAKS = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SUBMITIT)_")
 KEEPS = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS"})
 
-# The messages of sbatch when the controller does not answer.
+# The messages that sbatch prints if the controller does not answer.
 ANSWER_LOST = re.compile(r"timed? ?out|zero bytes|(send|receive|shutdown) failure|connection reset|broken pipe", re.I)
 
-# The two answers of --test-only that depend on the nodes that are up.
+# The two answers of --test-only that depend on which nodes are up.
 MAY_WAIT = re.compile(r"Requested (node configuration is not available|partition configuration not available now)")
 
 
-# A row of squeue. Pending elements (`7_[2-9]`) and a part of a heterogeneous job (`7+0`) are stored under the job's id.
+# A row of squeue. Pending elements (`7_[2-9]`) and a part of a heterogeneous job (`7+0`) are stored under the id of the
+# job.
 ROW = re.compile(rf"({JOB_ID})(?:_\[[^|]*\]|\+[0-9]+)?\|([A-Z_]+)\|(.*)\|([^|]*)")
 OWN_ROW = re.compile(r"([0-9]+)\|([A-Z_]+)\|(.*)")
-GROUP_LIMITS = ("GrpTRES", "GrpJobs", "GrpTRESMins")  # for all jobs of an account and of the accounts below it
+GROUP_LIMITS = ("GrpTRES", "GrpJobs", "GrpTRESMins")  # limits on all jobs of an account and its child accounts
 LIMITS = ("MaxWall", "MaxTRES", "MaxTRESMins", "MaxJobs", "MaxSubmit", *GROUP_LIMITS)
 ASSOCIATION_FIELDS = ("Account", "Partition", "QOS", "DefaultQOS", "DefaultAccount", *LIMITS)
 QOS_FIELDS = (
@@ -53,12 +54,13 @@ QOS_FIELDS = (
 
 
 class CommandTimeout(SlurmError):
-    """No answer in time."""
+    """Raised if a command does not end in time."""
 
 
 @dataclass(frozen=True)
 class SqueueRow:
-    """A line of squeue: `state` in full (PENDING), `reason` as printed, `nodes` as `n[1-2]` or empty."""
+    """A line of squeue: `state` is the long word (PENDING), `reason` is as printed, `nodes` is a host list such as
+    `n[1-2]`, or empty."""
 
     state: str
     reason: str
@@ -67,16 +69,16 @@ class SqueueRow:
 
 @dataclass(frozen=True)
 class SbatchAnswer:
-    """The answer of `sbatch --test-only`: whether the job is accepted, and the text."""
+    """The answer of `sbatch --test-only`: whether the job is accepted, and the text that sbatch prints."""
 
     accepted: bool
     said: str
 
     @property
     def may_wait(self) -> bool:
-        """Whether sbatch may accept the refused job. The controller checks the request as for sbatch, and then looks
-        for nodes among those that are up. A negative answer about these nodes is not a refusal as long as other nodes
-        are down (job_start_data in src/slurmctld/job_scheduler.c)."""
+        """Whether sbatch may accept the job that --test-only refused. The controller checks the request as in a real
+        submit, but then looks only for nodes that are up. As long as other nodes are down, a negative answer is not a
+        refusal (job_start_data in src/slurmctld/job_scheduler.c)."""
         return bool(re.search(MAY_WAIT, self.said))
 
 
@@ -85,13 +87,15 @@ def have_slurm() -> bool:
 
 
 def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment to submit from, without variables that an outer job would leak into the new one."""
+    """Returns the environment to submit from, without the variables that would leak from an outer job into the new
+    job."""
     return {key: value for key, value in environ.items() if key in KEEPS or not LEAKS.match(key)}
 
 
 def submit(script: Path, cwd: Path, *options: str) -> str:
     """Runs `sbatch --parsable SCRIPT`. Returns the id of the new job. Raises SubmitError with sbatch's text, or
-    SubmitInDoubt if the job may have been accepted. options: of sbatch; they override the script's own."""
+    SubmitInDoubt if the job may have been accepted. `options` are options of sbatch, which override those in the
+    script."""
     try:
         done = _call(["sbatch", "--parsable", *options, str(script)], cwd=cwd)
     except CommandTimeout as error:
@@ -131,16 +135,16 @@ def jobs_of_scripts_in(folder: Path) -> dict[str, SqueueRow]:
 
 
 def job_states(jobs: Sequence[str], timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, SqueueRow]:
-    """Returns the rows of squeue for these jobs, including recently ended ones. A job that Slurm has forgotten is
-    missing."""
-    # Pending elements are one row, `7_[2-9]`, without --array.
+    """Returns the rows of squeue for these jobs, including jobs that ended recently. A job that Slurm has forgotten has
+    no row."""
+    # Without --array, pending elements share one row, `7_[2-9]`.
     options = ["--array"] if any("_" in job for job in jobs) else []
     wanted, rows = set(jobs), _states(jobs, *options, timeout_s=timeout_s)
     return {job: row for job, row in rows.items() if job in wanted or job.partition("_")[0] in wanted}
 
 
 def element_states(arrays: Sequence[str], timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, SqueueRow]:
-    """Returns the rows of squeue for all elements of these arrays: `7_2` -> row."""
+    """Returns the rows of squeue for all elements of these arrays: the key is such as `7_2`."""
     return _states(arrays, "--array", timeout_s=timeout_s)
 
 
@@ -149,7 +153,8 @@ def _states(jobs: Sequence[str], *options: str, timeout_s: float = ANSWER_TIMEOU
         return {}
     wanted = set(jobs)
     asked = ",".join(map(_checked, jobs))
-    # If the jobs do not fit into an argument, squeue lists all jobs, which it always gets from the controller.
+    # If the jobs do not fit into an argument, squeue is called for all jobs; the controller sends all jobs to squeue in
+    # any case.
     only = [f"--jobs={asked}"] if len(asked) < LONGEST_ARGUMENT else []
     words = ["squeue", "--noheader", "--states=all", *options, *only, "--format=%i|%T|%r|%N"]
     done = _call(words, timeout_s=timeout_s)
@@ -164,14 +169,14 @@ def _states(jobs: Sequence[str], *options: str, timeout_s: float = ANSWER_TIMEOU
             rows.setdefault(match[1], SqueueRow(match[2], match[3], match[4]))
         else:
             odd.append(line)
-    if odd and not rows.keys() >= wanted:  # a job without a row may exist all the same
+    if odd and not rows.keys() >= wanted:  # a job without a row may exist nevertheless
         raise _unheard(odd)
     return rows if only else {job: row for job, row in rows.items() if {job, job.partition("_")[0]} & wanted}
 
 
 def end_time(job: str, timeout_s: float = 5.0) -> float | None:
-    """Returns when the time of a running job ends, in seconds since the epoch: infinity without a limit, None if
-    unknown, because a container has no squeue, or the controller is silent for timeout_s."""
+    """Returns when the time of a running job ends, in seconds since the epoch: infinity if the job has no limit. None
+    if the time is unknown, because a container has no squeue, or the controller does not answer within timeout_s."""
     try:
         done = _call(["squeue", "--noheader", f"--jobs={_checked(job)}", "--format=%L"], timeout_s=timeout_s)
     except SlurmError:
@@ -199,7 +204,8 @@ def node_groups(partition: str = "", timeout_s: float = ANSWER_TIMEOUT_S) -> lis
 
 
 def show_partitions(timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, dict[str, str]]:
-    """Returns `scontrol --all show partition`: by name, each as a dictionary, hidden partitions too."""
+    """Returns `scontrol --all show partition`: a dictionary for each partition by its name, including hidden
+    partitions."""
     done = _call(["scontrol", "--oneliner", "--all", "show", "partition"], timeout_s=timeout_s)
     if done.returncode != 0:
         raise SlurmError(f"scontrol: cannot show partitions. It says: {_said(done)}")
@@ -208,15 +214,15 @@ def show_partitions(timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, dict[str, 
 
 
 def associations(cluster: str = "", timeout_s: float = ANSWER_TIMEOUT_S) -> list[Association]:
-    """Returns the associations of this user. `cluster`: the ClusterName, if several clusters share a database. Raises
-    SlurmError if accounting does not answer."""
+    """Returns the associations of this user. `cluster` is the ClusterName, in case several clusters share a database.
+    Raises SlurmError if accounting does not answer."""
     where = ["where", f"user={getpass.getuser()}", *_of_cluster(cluster), "withassoc"]
     return read_associations(_accounting("user", *where, f"format={','.join(ASSOCIATION_FIELDS)}", timeout_s=timeout_s))
 
 
 def account_limits(account: str, cluster: str = "", timeout_s: float = ANSWER_TIMEOUT_S) -> tuple[dict[str, str], str]:
-    """Returns (GROUP_LIMITS, parent) of an account: limits of all its jobs together, and the account above it. Empty if
-    sacctmgr does not show the account. Raises SlurmError like associations()."""
+    """Returns (GROUP_LIMITS, parent) of an account: the limits of all its jobs together, and the parent account. Empty
+    if sacctmgr does not show the account. Raises SlurmError if accounting does not answer."""
     where = ["where", f"account={account}", "user=", *_of_cluster(cluster)]
     fields = (*GROUP_LIMITS, "ParentName")
     lines = _accounting("associations", *where, f"format={','.join(fields)}", timeout_s=timeout_s)
@@ -231,13 +237,15 @@ def show_config(timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, str]:
 
 
 def max_array_size() -> int:
-    """Returns MaxArraySize of slurm.conf, one more than the highest index of an array; if unknown, Slurm's default."""
+    """Returns MaxArraySize of slurm.conf, which is one more than the highest index of an array; Slurm's default if the
+    value is unknown."""
     said = show_config().get("MaxArraySize", "")
     return int(said) if said.isdecimal() else MAX_ARRAY_SIZE
 
 
 def show_qos(timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, dict[str, str]]:
-    """Returns the QOS_FIELDS of each QOS. A field without a value is empty. Raises SlurmError like associations()."""
+    """Returns the QOS_FIELDS of each QOS. A field without a value is empty. Raises SlurmError if accounting does not
+    answer."""
     fields = ",".join(("Name", *QOS_FIELDS))
     rows = [line.split("|") for line in _accounting("qos", f"format={fields}", timeout_s=timeout_s)]
     return {row[0]: dict(zip(QOS_FIELDS, row[1:], strict=True)) for row in rows if len(row) == 1 + len(QOS_FIELDS)}
@@ -255,9 +263,9 @@ def _of_cluster(name: str) -> list[str]:
 
 
 def ask_test_only(script: str, cwd: Path, timeout_s: float = ANSWER_TIMEOUT_S) -> SbatchAnswer:
-    """Runs `sbatch --test-only` of this script, which uses up a job id. An accepted job may still not start: Slurm does
-    not check all limits of the partition, held nodes and the queue. Raises SlurmError if the controller does not
-    answer."""
+    """Runs `sbatch --test-only` for this script. The call uses up a job id. An accepted job may still not start:
+    --test-only ignores some limits of the partition, held nodes and the queue. Raises SlurmError if the controller does
+    not answer."""
     done = _call(["sbatch", "--test-only"], cwd=cwd, timeout_s=timeout_s, given=script)
     said = _words(done)
     if done.returncode != 0 and (ANSWER_LOST.search(said) or "Unable to contact" in said):
@@ -272,18 +280,19 @@ def node_hosts(partition: str, timeout_s: float = ANSWER_TIMEOUT_S) -> set[str]:
 
 
 def cancel(*jobs: str) -> None:
-    """Runs `scancel`. A job that is over is not an error, as for Slurm."""
+    """Runs `scancel`. Runs `scancel` for these jobs. A job that is over is not an error, as for scancel itself."""
     _scancel(jobs)
 
 
 def terminate_steps(*jobs: str) -> None:
-    """Runs `scancel --signal=TERM`, which signals the steps of srun, and not the batch script. No KILL follows."""
+    """Runs `scancel --signal=TERM`, which signals the steps of srun, but not the batch script. Slurm sends no KILL
+    afterwards."""
     _scancel(jobs, "--signal=TERM")
 
 
 def kill_step(job: str) -> None:
-    """Runs `scancel --signal=KILL` for the newest step: the ranks die, and not the batch script. With a job instead of
-    a step, it would cancel the job."""
+    """Runs `scancel --signal=KILL` for the newest step: the ranks die, but not the batch script. If the argument were a
+    job instead of a step, scancel would cancel the job."""
     done = _call(["squeue", "--steps", "--noheader", f"--jobs={_checked(job)}", "--format=%i"])
     steps = [int(step) for step in (line.strip().partition(".")[2] for line in _lines(done)) if step.isdigit()]
     if not steps:
@@ -330,7 +339,7 @@ def _unheard(lines: Sequence[str]) -> SlurmError:
 
 
 def _said(done: subprocess.CompletedProcess[str]) -> str:
-    """Returns the command's text as a sentence, because another sentence may follow."""
+    """Returns a command's error text with a full stop, because another sentence may follow."""
     said = _words(done)
     return said if said.endswith((".", "!", "?")) else f"{said}."
 
@@ -351,7 +360,7 @@ def _call(
             input=given,
             capture_output=True,
             encoding="utf-8",
-            errors="replace",  # a site's greeting may have any encoding
+            errors="replace",  # a greeting that a site prints may have any encoding
             timeout=timeout_s,
             check=False,
         )
@@ -367,14 +376,14 @@ def _call(
 
 @dataclass(frozen=True)
 class Association:
-    """An association of this user with an account."""
+    """An association in Slurm's accounting: this user's membership in an account."""
 
     account: str
     qos: Sequence[str] = ()
     default_qos: str = ""
-    partition: str = ""  # the only partition in which it is valid; empty: all
-    is_default: bool = False  # jobs that name no account get this one
-    limits: Mapping[str, str] = field(default_factory=dict)  # some of LIMITS, also inherited from the account
+    partition: str = ""  # the only partition where the association is valid; empty: all
+    is_default: bool = False  # jobs that name no account get this account
+    limits: Mapping[str, str] = field(default_factory=dict)  # values of LIMITS, also if inherited from the account
 
 
 def read_associations(lines: Sequence[str]) -> list[Association]:

@@ -1,4 +1,5 @@
-"""Reads and writes host list expressions, `n[1-3,7],m05`, like `scontrol show hostnames|hostlist`, but in process.
+"""Reads and writes host list expressions, `n[1-3,7],m05`, like `scontrol show hostnames|hostlist`, but without starting
+a process.
 
 Leading zeros count: n1, n01 and n001 are three hosts, and a range has the width of its low end.
 """
@@ -9,17 +10,18 @@ from functools import lru_cache
 from itertools import product
 from math import prod
 
-MAX_HOSTS = 65_536  # in all (Slurm's limit for one range): a typing error must not fill the memory
+MAX_HOSTS = 65_536  # hosts of an expression: a typing error must not fill the memory
 
 
 class HostlistError(ValueError):
-    """The text is not a host list expression."""
+    """Raised if a text is not a host list expression."""
 
 
 def expand(expression: str, *, strict: bool = False) -> list[str]:
     """Returns the hosts of an expression, in Slurm's order, with repetitions. Raises HostlistError.
 
-    strict: refuses text after the last bracket (`n[1-2]-ib`), which Slurm 22.05 refuses and later versions allow.
+    strict: text after the last bracket (`n[1-2]-ib`) is an error, because Slurm 22.05 refuses such text; later versions
+    allow it.
     """
     hosts: list[str] = []
     for part in _parts(expression):
@@ -30,11 +32,12 @@ def expand(expression: str, *, strict: bool = False) -> list[str]:
 
 
 def compress(hosts: Iterable[str]) -> str:
-    """Returns the expression for these hosts. Keeps order and repetitions, joins neighbours (n2,n1 -> `n[2,1]`)."""
+    """Returns the expression for these hosts. Order and repetitions are kept; neighbours are joined (n2,n1 ->
+    `n[2,1]`)."""
     return _compress(tuple(hosts))
 
 
-@lru_cache(maxsize=256)  # a listing of jobs repeats a few lists many times
+@lru_cache(maxsize=256)  # a listing of jobs repeats a few host lists many times
 def _compress(hosts: tuple[str, ...]) -> str:
     groups: list[tuple[str, list[list[str]]]] = []  # (prefix, ranges of [low, high] as digits); a bare name: no ranges
     for host in hosts:
@@ -52,12 +55,12 @@ def _compress(hosts: tuple[str, ...]) -> str:
 
 
 def compress_sorted(hosts: Iterable[str]) -> str:
-    """Returns compress() of the sorted hosts, like `scontrol show hostlistsorted`."""
+    """Returns the expression for the sorted hosts, like `scontrol show hostlistsorted`."""
     return compress(sort(hosts))
 
 
 def sort(hosts: Iterable[str]) -> list[str]:
-    """Sorts by name in natural order, then by the width of the number, then by the number."""
+    """Returns the hosts sorted by name in natural order, then by the width of the number, then by the number."""
 
     def key(host: str) -> tuple[list[tuple[int, str]], int, int]:
         prefix, digits = _split(host)
@@ -69,7 +72,7 @@ def sort(hosts: Iterable[str]) -> list[str]:
 
 def _split(host: str) -> tuple[str, str]:
     digits = re.search(r"[0-9]*$", host)
-    assert digits is not None  # the pattern matches the empty end of any text
+    assert digits is not None  # the pattern also matches an empty end
     return host[: digits.start()], digits[0]
 
 
@@ -80,7 +83,7 @@ def _brackets(ranges: list[list[str]]) -> str:
 
 
 def _parts(expression: str) -> Iterator[str]:
-    """Splits at commas and blanks outside of brackets."""
+    """Splits an expression at commas and blanks outside of brackets."""
     depth, part = 0, ""
     for letter in expression:
         depth += (letter == "[") - (letter == "]")
@@ -111,7 +114,7 @@ def _expand_part(part: str, strict: bool) -> list[str]:
         ranges.append([number for word in inside.split(",") for number in _range(word)])
     if (total := prod(map(len, ranges))) > MAX_HOSTS:
         raise _too_many(part, total)
-    # The last bracket varies fastest, then the first, then the second ...: Slurm's own order.
+    # In Slurm's own order, the last bracket varies fastest, then the first, then the second, and so on.
     hosts = []
     for numbers in product(*reversed(ranges[:-1])):
         before = "".join(name + number for name, number in zip(names, reversed(numbers), strict=False))

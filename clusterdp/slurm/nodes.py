@@ -16,22 +16,23 @@ GPUS = re.compile(r"(?:^|,)gpu(?::([^:,()]+))??:([0-9]{1,6})(?=[(,]|$)")  # `gpu
 @dataclass(frozen=True)
 class NodeGroup:
     partition: str
-    is_default: bool  # the partition of a job that names none
+    is_default: bool  # the partition is the default of jobs that name none
     up: bool
-    state: str  # `idle`, `mixed`, `down*`
+    state: str  # sinfo's word, such as `idle`, `mixed` or `down*`
     nodes: int
-    cpus: int  # of each node, as memory_mb and gpus
+    cpus: int  # CPUs of each node; memory_mb and gpus are also for each node
     memory_mb: int
     gpus: int
-    gpu_type: str  # empty if Slurm has none
+    gpu_type: str  # empty if Slurm knows no type
     features: tuple[str, ...]
-    time_limit: str  # of the partition, as sinfo prints it: `1-00:00:00` or `infinite`
-    most_nodes: str  # of the partition, as sinfo prints it
-    gpus_by_type: tuple[tuple[str, int], ...] = ()  # if all GPUs have types: (("a100", 7), ("1g.5gb", 7))
+    time_limit: str  # limit of the partition as sinfo prints it: `1-00:00:00` or `infinite`
+    most_nodes: str  # largest number of nodes of a job in the partition, as sinfo prints it
+    gpus_by_type: tuple[tuple[str, int], ...] = ()  # such as (("a100", 7),); only if all GPUs have types
 
 
 def read_sinfo(lines: Iterable[str]) -> list[NodeGroup]:
-    """Returns the rows of lines in SINFO_FORMAT, in their order. Other lines are left out."""
+    """Returns a NodeGroup for each line of sinfo in SINFO_FORMAT, in the same order. Lines in another format are left
+    out."""
     groups = []
     for match in filter(None, map(ROW.fullmatch, map(str.strip, lines))):
         name, star, up, state, nodes, cpus, memory, gres, features, limit, sizes = match.groups()
@@ -57,7 +58,7 @@ def read_sinfo(lines: Iterable[str]) -> list[NodeGroup]:
 
 
 def _by_type(gpus: Iterable[tuple[str, str]]) -> tuple[tuple[str, int], ...]:
-    """Returns the number of GPUs of each type; empty if some GPUs have no type."""
+    """Returns the number of GPUs of each type; empty if a GPU has no type."""
     found: dict[str, int] = {}
     for kind, count in gpus:
         found[kind] = found.get(kind, 0) + int(count)

@@ -6,7 +6,7 @@ from enum import Enum
 class JobState(Enum):
     """A job's state: the value is the long word, as `squeue -o %T` and sacct print it."""
 
-    __hash__ = object.__hash__  # Enum's own is Python code, and states are looked up by the thousand
+    __hash__ = object.__hash__  # Enum's own __hash__ is slow Python code
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -36,7 +36,7 @@ class JobState(Enum):
 
     @property
     def short(self) -> str:
-        """`squeue -o %t`: PD, R, CG, ..."""
+        """The short word, as `squeue -o %t` prints it: PD, R, CG, ..."""
         return SHORT[self]
 
     @property
@@ -46,7 +46,8 @@ class JobState(Enum):
 
     @classmethod
     def parse(cls, text: str) -> "JobState":
-        """Parses a long or short word, in any case, with or without sacct's ` by UID` and `+`. Raises ValueError."""
+        """Parses a long or short word, in any case, with or without sacct's ` by UID` and `+`. Raises ValueError for
+        any other word."""
         words = text.split()
         word = words[0].rstrip("+").upper() if words else ""
         for state in cls:
@@ -65,7 +66,7 @@ SHORT = {
     JobState.SUSPENDED: "S",
     JobState.COMPLETING: "CG",
     JobState.CONFIGURING: "CF",
-    JobState.EXPEDITING: "EXPEDITING",  # since 25.11, and without a short word
+    JobState.EXPEDITING: "EXPEDITING",  # exists since 25.11, and has no short word
     JobState.RESIZING: "RS",
     JobState.SIGNALING: "SI",
     JobState.STAGE_OUT: "SO",
@@ -104,10 +105,10 @@ FINAL = frozenset(
 
 
 def exit_word(status: int) -> str:
-    """Returns `code:signal` of a wait status (os.wait), as scontrol writes ExitCode."""
+    """Returns the wait status that os.wait() returned as `code:signal`, the form in which scontrol writes ExitCode."""
     return f"{status >> 8 & 0xFF}:{status & 0x7F}"
 
 
 def accounted_exit_word(status: int) -> str:
-    """Returns the exit word of sacct, which drops the highest bit of the code: sacct writes 9:0 for 137:0."""
+    """Returns a wait status as sacct writes it. sacct drops the highest bit of the code: sacct writes 9:0 for 137:0."""
     return f"{status >> 8 & 0x7F}:{status & 0x7F}"

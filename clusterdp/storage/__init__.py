@@ -10,10 +10,11 @@
     retry         how often and how long a request is repeated
     address       a URL without its secrets
 
-Names are relative to the URL and have forward slashes (`step_00000010/x.json`). No method overwrites: a name that
-exists raises FileExistsError. A file is durable when the method that creates it returns: on a file system the file has
-been fsynced (and its folder, after `sync_folder`), on a store the size that arrived has been read back. Errors are
-OSError, as Python's own file functions raise them. ConfigError means that a URL cannot be opened at all."""
+Names are relative to the URL and have forward slashes (`step_00000010/x.json`). No method overwrites a file: if the
+name exists, FileExistsError is raised. A file is durable when the method that creates it returns: on a file system the
+file has been fsynced (its folder is fsynced by `sync_folder`). On a store, the size of the stored file has been read
+back. Errors are OSError, as Python's own file functions raise them. ConfigError means that a URL cannot be opened at
+all."""
 
 from __future__ import annotations
 
@@ -30,9 +31,9 @@ __all__ = ["LocalStorage", "Readable", "RetryPolicy", "Storage", "has_password",
 
 
 def open_storage(url: str | os.PathLike[str], *, retry_policy: RetryPolicy | None = None, **options: Any) -> Storage:
-    """Returns a Storage for a plain path or a URL. Modules for schemes other than `file` are imported at their use.
-
-    options: arguments of fsspec's file system for the scheme (endpoint_url=...), or of paramiko's connect() for sftp.
+    """Returns a Storage for a plain path or a URL. Modules for schemes other than `file` are imported when they are
+    used. options: arguments of fsspec's file system for the scheme (endpoint_url=...), or of paramiko's connect() for
+    sftp.
     """
     text = os.fspath(url)
     scheme, separator, _ = text.partition("://")

@@ -1,4 +1,4 @@
-"""masked(): a URL without its secrets, for people."""
+"""masked(): returns a URL without its secrets, for texts that people read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SECRET = re.compile(r"([?&][^=&]*(?:key|secret|token|password|credential|sig)[^
 
 
 def masked(url: str) -> str:
-    """Returns `sftp://me:***@host/run` for `sftp://me:secret@host/run`: for logs, errors and run folders."""
+    """Returns `sftp://me:***@host/run` for `sftp://me:secret@host/run`: the form for logs, errors and run folders."""
     url = _SECRET.sub(r"\1***", url)
     scheme, separator, rest = url.partition("://")
     user, colon, tail = rest.partition(":")
@@ -17,7 +17,7 @@ def masked(url: str) -> str:
         return url
     if "@" in authority:
         return f"{scheme}://{user}:***@{authority.rpartition('@')[2]}{slash}{path}"
-    return f"{scheme}://{user}:***@{tail.rpartition('@')[2]}"  # a slash in the password is not valid, but still secret
+    return f"{scheme}://{user}:***@{tail.rpartition('@')[2]}"  # a password with a slash is not valid, but secret
 
 
 def has_password(url: str) -> bool:

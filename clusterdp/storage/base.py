@@ -13,28 +13,31 @@ from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
-_PART = r"(?!\.{1,2}(?:/|\Z))[^/\\\0]+"  # a part of a name: not empty, not "." or ".."
+_PART = r"(?!\.{1,2}(?:/|\Z))[^/\\\0]+"  # one part of a name: not empty, and neither "." nor ".."
 _INSIDE = re.compile(rf"{_PART}(?:/{_PART})*").fullmatch
 
 
 class Readable(Protocol):
     def read_at(self, start: int, into: memoryview) -> int:
-        """Fills `into` from byte `start` on. Returns the number of bytes read: fewer only at the end of the file."""
+        """Fills `into` with the file's bytes from `start` on. Returns the number of bytes read, which is smaller than
+        `into` only at the end of the file."""
 
 
 class Storage(ABC):
-    """Names are relative to the URL, have forward slashes, and cannot lead out of it. Errors are OSError."""
+    """Names are relative to the URL, have forward slashes, and cannot name anything outside of it. Errors are
+    OSErrors."""
 
-    url: str  # for people: without a password
-    rereads = False  # whether a second read of the same bytes comes from memory
-    parallel = 1  # number of requests at a time
+    url: str  # for messages: without a password
+    rereads = False  # True if a second read of the same bytes is served from memory
+    parallel = 1  # useful number of requests at the same time
 
     @abstractmethod
     def list(self, folder: str = "") -> list[str]:
-        """Returns the sorted names in a folder; none if there is no such folder."""
+        """Returns the sorted names in a folder; an empty list if the folder does not exist."""
 
     def tree(self, wanted: Callable[[str], bool]) -> dict[str, Sequence[str]]:
-        """Returns the top folders whose names are `wanted`, sorted, each with its names from `list`."""
+        """Returns the folders of the storage whose names are `wanted`, sorted, each with the names that `list` returns
+        for it."""
         folders = [name for name in self.list() if wanted(name)]
         return dict(zip(folders, self.each(self.list, folders), strict=True))
 
@@ -43,43 +46,44 @@ class Storage(ABC):
 
     @abstractmethod
     def modified(self, name: str) -> float:
-        """Returns the time of the last write by the storage's clock. Compare it only with times of the same storage."""
+        """Returns the time of a file's last write, by the storage's clock. Such a time may be compared only with times
+        of the same storage."""
 
     @abstractmethod
     def open(self, name: str, start: int = 0, stop: int | None = None) -> AbstractContextManager[Readable]:
-        """Opens a file for reading. If [start, stop) is given, a server sends those bytes in one answer."""
+        """Opens a file for reading. If [start, stop) is given, a server sends these bytes in one answer."""
 
     @abstractmethod
     def make_folder(self, folder: str) -> None: ...
 
     @abstractmethod
     def write(self, name: str, chunks: Iterable[memoryview]) -> None:
-        """Creates a file. A reader may see it half-written. After an error it may be left behind."""
+        """Creates a file. A reader may see the file half-written. After an error, a part of the file may remain."""
 
     @abstractmethod
     def publish(self, name: str, data: bytes) -> None:
-        """Creates a file that readers see whole or not at all, also after a crash. Its folder is synced too."""
+        """Creates a file that readers see whole or not at all, even after a crash. The file's folder is synced, too."""
 
     def sync_folder(self, folder: str) -> None:  # noqa: B027  # a store has nothing to sync
-        """Makes the names in the folder durable."""
+        """Makes the names of a folder's files durable."""
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """Removes a file. No error if it does not exist."""
+        """Removes a file. A file that does not exist is not an error."""
 
     @abstractmethod
     def remove_folder(self, folder: str) -> None:
-        """Removes a folder if it is empty. No error otherwise."""
+        """Removes a folder if it is empty. A folder that is not empty is not an error."""
 
     def forget(self, name: str) -> None:  # noqa: B027  # a store has no cache here
         """Drops cached bytes, so that the next read asks the disk or the server again. Best effort."""
 
     def drop_unfinished(self, ours: Callable[[str], bool], before: float) -> None:  # noqa: B027  # most have none
-        """Deletes remains of killed uploads, which no listing shows, if their file is `ours` and they began before
-        `before`, by the storage's own clock."""
+        """Deletes the parts of killed uploads, which no listing shows. An upload is deleted if `ours` is true for its
+        file, and if it began before the time `before` of the storage's own clock."""
 
     def read(self, name: str, limit: int | None = None) -> bytes:
-        """Returns the whole file, or its first `limit` bytes."""
+        """Returns the bytes of the whole file, or its first `limit` bytes."""
         size = self.size(name)
         buffer = bytearray(size if limit is None else min(size, limit))
         with self.open(name, 0, len(buffer)) as file:
@@ -87,12 +91,13 @@ class Storage(ABC):
         return bytes(buffer[:count])
 
     def each(self, ask: Callable[[T], R], things: Iterable[T]) -> Sequence[R]:
-        """Returns the results of `ask` in order, with `parallel` calls at a time. Raises the first error."""
+        """Returns the results of `ask` for all names in their order. `parallel` calls run at a time. Raises the first
+        call's error."""
         things = tuple(things)
         threads = min(self.parallel, len(things))
         if threads <= 1:
             return tuple(ask(thing) for thing in things)
-        from concurrent.futures import ThreadPoolExecutor  # imported here: it takes 10 ms
+        from concurrent.futures import ThreadPoolExecutor  # imported here, because the import takes 10 ms
 
         with ThreadPoolExecutor(threads, thread_name_prefix="storage") as pool:
             return tuple(pool.map(ask, things))
@@ -102,14 +107,15 @@ class Storage(ABC):
 
 
 def checked(name: str) -> str:
-    """Returns the name if it is inside the storage, else raises OSError. "" is the storage itself."""
+    """Returns the name if it is inside the storage, else raises OSError. The name "" is the storage itself."""
     if name and not _INSIDE(name):
         raise OSError(errno.EINVAL, "not a name inside the storage", name)
     return name
 
 
 def temporary_name(name: str) -> str:
-    """Returns a file's name during its creation: hidden, and unique to this thread. Clean-up recognizes the form."""
+    """Returns a file's name during its creation: hidden, and unique to this thread. Clean-up after crashes recognizes
+    such a name."""
     return f".{name}.{os.getpid()}{threading.get_native_id():08d}.tmp"
 
 
@@ -118,7 +124,7 @@ def already_there(url: str) -> FileExistsError:
 
 
 class RangeReader:
-    """Fetches the announced range [start, stop) in one request, at the first read within it."""
+    """Reads a remote file. The range [start, stop) is fetched in one request, at the first read within this range."""
 
     def __init__(self, fetch: Callable[[int, int], bytes], start: int, stop: int | None):
         self._fetch = fetch

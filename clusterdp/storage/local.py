@@ -18,7 +18,7 @@ from clusterdp.storage.base import Readable, Storage, checked, temporary_name
 class LocalStorage(Storage):
     """A folder on a local or shared POSIX file system."""
 
-    rereads = True  # from the page cache
+    rereads = True  # a second read comes from the page cache
 
     def __init__(self, path: str | os.PathLike[str]):
         self.root = Path(path).absolute()
@@ -28,7 +28,8 @@ class LocalStorage(Storage):
         return self.root / checked(name)
 
     def _path(self, name: str) -> str:
-        """Returns path() as a string without pathlib, which would take a third of the time of `checkpoint ls`."""
+        """Returns path() as a string. pathlib is not used, because it would take a third of the time of `checkpoint
+        ls`."""
         return f"{self.url}/{checked(name)}"
 
     def list(self, folder: str = "") -> list[str]:
@@ -56,14 +57,14 @@ class LocalStorage(Storage):
             return bytes(buffer[: _File(file).read_at(0, buffer)])
 
     def _open(self, name: str) -> int:
-        # clusterdp never makes links in a checkpoint folder: such a link may lead anywhere.
+        # clusterdp never makes links in a checkpoint folder: a link there may lead anywhere.
         return open_plain(self._path(name), os.O_RDONLY | os.O_NOFOLLOW)
 
     def make_folder(self, folder: str) -> None:
         missing = [path for path in (self.path(folder), *self.path(folder).parents) if not path.exists()]
         for path in reversed(missing):
             path.mkdir(exist_ok=True)
-            sync_folder(path.parent)  # makes the new folder's entry durable, as for a new file
+            sync_folder(path.parent)  # makes the new folder's name durable, as for a new file
 
     def write(self, name: str, chunks: Iterable[memoryview]) -> None:
         _create(self.path(name), chunks)
@@ -76,7 +77,7 @@ class LocalStorage(Storage):
             _create(temporary, [memoryview(data)])
             _link(temporary, path)
         finally:
-            with suppress(OSError):  # a leftover link is harmless, and must not hide the first error
+            with suppress(OSError):  # a temporary link that stays is harmless; keeps the first error
                 temporary.unlink()
         sync_folder(path.parent)
 
@@ -95,8 +96,9 @@ class LocalStorage(Storage):
 
     @contextmanager
     def _inside(self, folder: str) -> Iterator[int]:
-        """Yields a descriptor of a folder for a deletion in it. Raises OSError if its path has a link, because the
-        target may belong to another run. The root itself may be a link, because the user has named it."""
+        """Yields a descriptor of a folder, for deleting files in the folder. Raises OSError if the folder's path has a
+        link, because the link's target may belong to another run. The root itself may be a link, because the user has
+        named the root."""
         fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for part in filter(None, folder.split("/")):
@@ -142,22 +144,22 @@ def _create(path: Path, chunks: Iterable[memoryview]) -> None:
 
 
 def _start_writing(fd: int, start: int, length: int) -> None:
-    """Makes the disk write while the next bytes are copied to the page cache, and not only at fsync: 300 MB take 200 ms
-    instead of 320. Linux begins to write pages that are marked as not needed, and drops none before they are
-    written."""
+    """Makes the disk write while the next bytes are copied to the page cache, and not only at fsync: writing 300 MB
+    takes 200 ms instead of 320. If pages are marked as not needed, Linux begins to write them, and drops no page before
+    it is written."""
     if sys.platform == "linux":
         with suppress(OSError):
             os.posix_fadvise(fd, start, length, os.POSIX_FADV_DONTNEED)
 
 
 def _link(temporary: Path, path: Path) -> None:
-    """Calls link(2), not rename(2), because link(2) fails if the name exists, on NFS too."""
+    """Calls link(2), not rename(2), because link(2) fails if the name exists, even on NFS."""
     try:
         os.link(temporary, path)
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
-        if path.exists():  # some FUSE and FAT file systems have no links: this check is the best alternative
+        if path.exists():  # some FUSE and FAT file systems have no links: the best alternative
             raise FileExistsError(errno.EEXIST, "already there", str(path)) from None
         temporary.rename(path)
 
@@ -167,7 +169,7 @@ def _sync(fd: int) -> None:
     if sys.platform == "darwin":
         import fcntl
 
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # macOS's fsync leaves the bytes in the drive's cache
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # fsync of macOS leaves the bytes in the drive's cache
 
 
 class _File:

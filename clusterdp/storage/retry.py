@@ -1,4 +1,4 @@
-"""RetryPolicy: how long a store may be silent or unreachable before that is an error."""
+"""RetryPolicy: how long a store may be silent or unreachable before an error is raised."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StorageFault(NamedTuple):
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """timeout_s: for one answer of the server, and one second more for each MiB of the request or answer.
+    """timeout_s: time for one answer of the server; each MiB of the request or the answer adds a second.
 
     retry_s: the time in which requests are repeated while a server is unreachable, overloaded or loses connections.
     """
@@ -33,8 +33,8 @@ class RetryPolicy:
     retry_s: float = 120.0
 
     def call(self, ask: Callable[[], T], judge: Callable[[Exception], StorageFault]) -> T:
-        """Returns the result of `ask`. `ask` must be safe to repeat: an answer may be lost although the work was done.
-        Raises OSError after `retry_s`."""
+        """Returns the result of `ask`, which is repeated after a transient error. `ask` must be safe to repeat, because
+        an answer may be lost although the server did the work. Raises OSError after `retry_s`."""
         end = time.monotonic() + self.retry_s
         pause, said = _FIRST_PAUSE_S, False
         while True:
@@ -50,7 +50,7 @@ class RetryPolicy:
                 if not said:
                     said = True
                     _log.warning("%s. Asking again for up to %g s.", fault.error, self.retry_s)
-            # Many ranks wait for the same server: they must not all ask again at once.
+            # The pause is random: many ranks wait for the same server, and must not all ask again at once.
             time.sleep(min(left, pause * random.uniform(0.5, 1.0)))
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 

@@ -1,8 +1,8 @@
 """S3Storage: S3 and compatible stores (MinIO, Ceph, R2, ...), through s3fs.
 
-Credentials and endpoint come from the usual places of S3 programs: ~/.aws, AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL_S3, the
-role of the machine; or from fsspec's own configuration. This module uses only single requests of s3fs. Retries, the
-division of a file into parts and the clean-up after an error are done here.
+Credentials and endpoint come from the places that S3 programs usually read: ~/.aws, AWS_ACCESS_KEY_ID,
+AWS_ENDPOINT_URL_S3, the role of the machine; or from fsspec's own configuration. This module uses only single requests
+of s3fs. This module itself does the retries, the division of a file into parts, and the clean-up after an error.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ _BUSY = {
     *("SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted"),
     *("Throttling", "ThrottlingException", "RequestLimitExceeded", "ConditionalRequestConflict"),
 }
-_PAGE = 1000  # names in one answer, S3's limit
+_PAGE = 1000  # most names in one answer of S3
 _DENIED = {"AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "403", "401"}
 _RIGHTS = "s3:GetObject, PutObject, DeleteObject, ListBucket, AbortMultipartUpload and ListBucketMultipartUploads"
-# All parts but the last have the same length, which R2 requires. S3 takes 10,000 parts of 5 MiB or more: parts of
+# All parts except the last have the same length, because the store R2 requires it. S3 takes 10,000 parts of 5 MiB or
+# more: parts of
 # 32 MiB allow files of 312 GiB, one rank's share of a checkpoint.
 PART = 32 << 20
-AT_ONCE = 4  # at most 5 parts are in memory, with the part that is being filled
+AT_ONCE = 4  # parts sent at once; with the part being filled, 5 are in memory
 _ABORT_S = 10.0
 
 
@@ -47,15 +48,15 @@ class S3Storage(UrlStorage):
         config = {
             "connect_timeout": min(20.0, retry_policy.timeout_s),
             "read_timeout": retry_policy.timeout_s,
-            "retries": {"total_max_attempts": 1},  # RetryPolicy repeats requests: two levels of retries would multiply
+            "retries": {"total_max_attempts": 1},  # no retries here: RetryPolicy repeats requests
             "max_pool_connections": 32,
-            # Not every store knows the checksums that newer clients add, and checkpoints have their own.
+            # Newer clients add checksums that not every store knows. Checkpoints have checksums of their own.
             "request_checksum_calculation": "when_required",
             "response_checksum_validation": "when_required",
         }
         options["config_kwargs"] = config | options.get("config_kwargs", {})
         super().__init__(url, retry_policy, options)
-        self.fs.retries = 1  # see `retries` above
+        self.fs.retries = 1  # for the same reason as `retries` above
         self.bucket = self.root.partition("/")[0]
 
     def _key(self, name: str) -> str:
@@ -79,7 +80,7 @@ class S3Storage(UrlStorage):
         if code in _BUSY or status in (408, 429, 500, 502, 503, 504):
             return StorageFault(OSError(errno.EAGAIN, f"the server is not ready ({code})", url), transient=True)
         if code == "NoSuchBucket":
-            # Not ENOENT: a missing file means that there is no checkpoint yet, or a damaged one.
+            # The error is not ENOENT, because a missing file would mean a damaged checkpoint, or no checkpoint yet.
             why = f"there is no bucket {self.bucket!r}. Create it, or name another in checkpoint.url"
             return StorageFault(OSError(errno.ENXIO, why, url), transient=False)
         if isinstance(error, botocore.NoCredentialsError):
@@ -121,8 +122,8 @@ class S3Storage(UrlStorage):
         return sorted({name[len(prefix) :].rstrip("/") for name in names} - {""})
 
     def tree(self, wanted: Callable[[str], bool]) -> dict[str, Sequence[str]]:
-        """Lists all names from the first wanted folder to the last, with one request per page instead of one per
-        folder."""
+        """Lists all names from the first wanted folder to the last, with one request for each page of names instead of
+        one request for each folder."""
         folders = [name for name in self.list() if wanted(name)]
         found: dict[str, set[str]] = {folder: set() for folder in folders}
         if folders:
@@ -151,7 +152,7 @@ class S3Storage(UrlStorage):
             raise
 
     def make_folder(self, folder: str) -> None:
-        checked(folder)  # a prefix exists with its first file; and s3fs would make a bucket
+        checked(folder)  # a prefix needs no creation, and s3fs would make a bucket
 
     def remove_folder(self, folder: str) -> None:
         checked(folder)
@@ -183,7 +184,7 @@ class S3Storage(UrlStorage):
 
     def drop_unfinished(self, ours: Callable[[str], bool], before: float) -> None:
         prefix = self._prefix("")
-        page = self.call("", "list_multipart_uploads", Prefix=prefix)  # the first 1,000; a later call aborts the rest
+        page = self.call("", "list_multipart_uploads", Prefix=prefix)  # first 1,000
         for upload in page.get("Uploads", []):
             if ours(upload["Key"][len(prefix) :]) and upload["Initiated"].timestamp() < before:
                 with suppress(FileNotFoundError):
@@ -191,7 +192,8 @@ class S3Storage(UrlStorage):
 
 
 def _answer(error: BaseException | None) -> tuple[str, int]:
-    """Returns S3's code and the HTTP status of a refusal, which s3fs turns into Python's errors; else ("", 0)."""
+    """Returns S3's error code and the HTTP status if S3 refused a request; else ("", 0). s3fs has turned the refusal
+    into an error of Python."""
     while error is not None:
         response = getattr(error, "response", None)
         if isinstance(response, dict):
@@ -210,7 +212,7 @@ def _is_torn(error: Exception) -> bool:
 
 
 def parts_of(chunks: Iterable[memoryview]) -> Iterator[bytes]:
-    """Yields the same bytes in parts of PART bytes; the last may be shorter."""
+    """Yields the same bytes in parts of PART bytes; the last part may be shorter."""
     gathered: list[memoryview] = []
     room = PART
     for chunk in chunks:
@@ -233,7 +235,7 @@ class Upload:
         self._done: list[dict[str, Any]] = []
 
     def run(self, parts: Iterable[bytes]) -> int:
-        """Uploads the parts. Returns their bytes. The file appears whole or not at all."""
+        """Uploads the parts, and returns the number of bytes in all parts. The file appears whole or not at all."""
         answer = self._storage.call(self._name, "create_multipart_upload", **self._target)
         self._target["UploadId"] = answer["UploadId"]
         try:
@@ -249,7 +251,7 @@ class Upload:
     def _send(self, number: int, part: bytes) -> int:
         if len(self._pending) == AT_ONCE:
             self._collect()
-        # Futures of fsspec's own loop instead of threads, because an interpreter waits for threads at its exit.
+        # fsspec's own event loop sends the part, not a thread, because an interpreter waits for threads at its exit.
         storage = self._storage
         request = storage.fs._call_s3("upload_part", **self._arguments(number, part))
         timed = asyncio.wait_for(request, storage.limit_s(len(part)))
@@ -260,7 +262,7 @@ class Upload:
         return {"Bucket": self._storage.bucket, "PartNumber": number, "Body": part, **self._target}
 
     def _collect(self) -> None:
-        """Waits for the answer to the oldest pending part. Without an answer, the part is sent again."""
+        """Waits for the answer to the oldest pending part. If no answer comes, the part is sent again."""
         number, part, sent = self._pending.popleft()
         storage, first = self._storage, [sent]
 
@@ -274,13 +276,14 @@ class Upload:
         self._done.append({"PartNumber": number, "ETag": got["ETag"]})
 
     def _complete(self) -> None:
-        # NoSuchUpload: an answer was lost, and the request repeated. The caller then checks the size.
+        # Ignores NoSuchUpload, which means that an answer was lost and the request repeated. The caller checks the size
+        # later.
         with suppress(FileNotFoundError):
             parts = {"Parts": self._done}
             self._storage.call(self._name, "complete_multipart_upload", MultipartUpload=parts, **self._target)
 
     def _abort(self) -> None:
-        """Aborts the upload: parts of an unfinished upload cost money, and no listing of files shows them."""
+        """Aborts the upload: the parts of an unfinished upload cost money, although no listing of files shows them."""
         for _, _, sent in self._pending:
             sent.cancel()
         with suppress(Exception):  # the server itself may have failed; a later attempt drops the parts

@@ -1,8 +1,8 @@
 """SftpStorage: a folder on another machine, over ssh.
 
-A file is made durable by fsync@openssh.com, which OpenSSH's server has. On other servers only its size is read back. A
-folder cannot be synced over SFTP. RENAME does not replace an existing file, by the protocol and in OpenSSH, which makes
-a link and removes the old name.
+A file is made durable by fsync@openssh.com, which OpenSSH's server has. On any other server only the file's size is
+read back. A folder cannot be synced over SFTP. By the protocol, RENAME does not replace an existing file; OpenSSH's
+server makes a link and removes the old name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class SftpStorage(Storage):
         return str(self.root / checked(name))
 
     def _ask(self, name: str, ask: Callable[[Any], T]) -> T:
-        """Returns the result of `ask` for a client. If the connection is lost, `ask` is called again for a new one."""
+        """Calls `ask` with a client, and returns the result. If the connection is lost, `ask` is called again with a
+        new client."""
 
         def once() -> T:
             with self._sessions.session() as client:
@@ -67,7 +68,7 @@ class SftpStorage(Storage):
         if isinstance(error, lost) or text == "Socket is closed":
             return StorageFault(OSError(errno.ECONNRESET, f"no connection ({text})", url), transient=True)
         if isinstance(error, OSError):
-            if error.errno is None:  # SFTP has one code for all other errors
+            if error.errno is None:  # SFTP has one code for all errors that have no code of their own
                 text = f"the server says {text!r}, which may be a full disk or quota"
             return StorageFault(OSError(error.errno or errno.EIO, error.strerror or text, url), transient=False)
         return StorageFault(OSError(errno.EIO, f"{type(error).__name__}: {text}", url), transient=False)
@@ -76,7 +77,7 @@ class SftpStorage(Storage):
         path = self._path(folder)
         try:
             return sorted(self._ask(folder, lambda client: client.listdir(path)))
-        except FileNotFoundError:  # OpenSSH also answers that if the folder is a file
+        except FileNotFoundError:  # OpenSSH also gives this answer if the folder is a file
             return []
 
     def _stat(self, name: str) -> Any:
@@ -92,7 +93,7 @@ class SftpStorage(Storage):
     @contextmanager
     def open(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[Readable]:
         found = self._stat(name)
-        if not stat.S_ISREG(found.st_mode):  # clusterdp makes no links: such a link may lead anywhere
+        if not stat.S_ISREG(found.st_mode):  # clusterdp makes no links; a link may lead anywhere
             raise OSError(errno.ELOOP, "not a file, and symbolic links are not followed", f"{self.url}/{name}")
         yield RangeReader(lambda first, last: self._range(name, first, min(last, found.st_size)), start, stop)
 
@@ -102,8 +103,8 @@ class SftpStorage(Storage):
             return b""
 
         def fetch(client: Any) -> bytes:
-            # All 32 KiB requests of one piece are sent at once. With all requests of the file, paramiko would take
-            # minutes, because it searches the open requests at every answer.
+            # All requests for one piece of the file, of 32 KiB each, are sent at once. With the requests for the whole
+            # file, paramiko would take minutes, because it searches all open requests at every answer.
             pieces = [(at, min(_PIECE, stop - at)) for at in range(start, stop, _PIECE)]
             with client.open(path, "rb") as file:
                 return b"".join(data for piece in pieces for data in file.readv([piece]))
@@ -129,7 +130,7 @@ class SftpStorage(Storage):
                 found = _lstat(client, path)
                 if found is None:
                     raise
-                if tries == 1 or found.st_size:  # else an earlier try, whose answer was lost, has created it
+                if tries == 1 or found.st_size:  # else an earlier try created it, and its answer was lost
                     raise already_there(f"{self.url}/{name}") from None
 
         self._ask(name, create)
@@ -152,11 +153,12 @@ class SftpStorage(Storage):
             try:
                 self._ask(name, lambda client: _rename(client, temporary, path))
             except FileExistsError:
-                # The file is ours if an answer was lost and the request repeated. No two published files are equal.
+                # If an answer was lost and the request repeated, the existing file is our own. No two published files
+                # are equal.
                 if self.read(name) != data:
                     raise already_there(f"{self.url}/{name}") from None
         finally:
-            with suppress(OSError):  # a leftover file is harmless, and must not hide the first error
+            with suppress(OSError):  # a leftover file is harmless; keeps the first error
                 self._ask(name, lambda client: _remove(client, temporary))
 
     def remove(self, name: str) -> None:
@@ -190,16 +192,16 @@ def _make_folders(client: Any, path: PurePosixPath) -> None:
         try:
             client.mkdir(name)
         except OSError:
-            if _lstat(client, name) is None:  # else another rank was first
+            if _lstat(client, name) is None:  # else another rank made the folder first
                 raise
 
 
 def _write_at(client: Any, path: str, at: int, chunk: memoryview) -> None:
     with client.open(path, "r+b") as file:
         file.seek(at)
-        file.set_pipelined(True)  # one round trip for each chunk, not for each 32 KiB
+        file.set_pipelined(True)  # one round trip for a chunk, not for each 32 KiB of it
         file.write(chunk)
-        while file._reqs:  # paramiko does not read the last answers, one of which may report a full disk
+        while file._reqs:  # paramiko leaves the last answers unread; one may report a full disk
             client._read_response(file._reqs.popleft())
 
 
@@ -229,7 +231,7 @@ def _remove(client: Any, path: str) -> None:
 
 
 class Sessions:
-    """SSH sessions with the settings of ssh itself: ~/.ssh/config, known_hosts, the agent and the keys."""
+    """Opens SSH sessions with the user's settings of ssh: ~/.ssh/config, known_hosts, the agent and the keys."""
 
     def __init__(self, url: str, timeout_s: float, options: Mapping[str, Any]):
         try:
@@ -249,8 +251,9 @@ class Sessions:
 
     @contextmanager
     def session(self) -> Iterator[Any]:
-        """Yields a client for this caller alone. A session that has failed to answer is not used again."""
-        if os.getpid() != self._process:  # the parent uses the same connections
+        """Yields a client that no other caller uses meanwhile. A session that has failed to answer is not used
+        again."""
+        if os.getpid() != self._process:  # after a fork, the parent process uses the connections
             raise OSError(errno.EINVAL, "this process was forked from the one that opened it. Open it anew here")
         with self._lock:
             client = self._idle.pop() if self._idle else None
@@ -285,7 +288,7 @@ class Sessions:
         except BaseException:
             ssh.close()
             raise
-        client.ssh = ssh  # closed by _end()
+        client.ssh = ssh  # _end() closes the SSH client, too
         return client
 
     def _end(self, client: Any) -> None:
@@ -294,17 +297,18 @@ class Sessions:
 
 
 def _is_an_answer(error: OSError) -> bool:
-    """Returns whether the server has answered: paramiko raises OSError for a refusal and also for no answer."""
+    """Returns whether the error is an answer of the server: paramiko raises OSError for a refusal, but also if no
+    answer comes."""
     return not isinstance(error, (TimeoutError, ConnectionError)) and error.args[:1] != ("Socket is closed",)
 
 
 def _target(url: str, paramiko: Any) -> dict[str, Any]:
-    """Returns the arguments of connect(), with `proxy`, the command to connect through, and `trusting`, whether to
-    trust unknown hosts."""
+    """Returns the arguments of connect(), with two additions: `proxy` is the command to connect through, and `trusting`
+    is True if unknown hosts are trusted."""
     parts = urlsplit(url)
     try:
         host, port = parts.hostname, parts.port
-    except ValueError:  # its text would show a password that was parsed as a port
+    except ValueError:  # the error's text would show a password that was parsed as a port
         host = port = None
     if not host:
         raise ConfigError(f"checkpoint.url: {masked(url)} has no host. Write sftp://user@host:port/folder.")

@@ -1,4 +1,5 @@
-"""UrlStorage: any URL that fsspec knows. S3 and SFTP have better classes of their own (s3.py, sftp.py)."""
+"""UrlStorage: a storage at any URL that fsspec knows. S3 and SFTP have classes of their own, which are better (s3.py,
+sftp.py)."""
 
 from __future__ import annotations
 
@@ -13,13 +14,14 @@ from clusterdp.storage.base import RangeReader, Readable, Storage, already_there
 from clusterdp.storage.retry import RetryPolicy, StorageFault
 
 T = TypeVar("T")
-_SLOWEST = 1 << 20  # bytes a second: a slower server counts as silent
+_SLOWEST = 1 << 20  # bytes a second; a server that is slower counts as silent
 # Schemes that need a package: scheme -> extra. fsspec itself names the package for other schemes.
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 
 
 class UrlStorage(Storage):
-    """A storage at a URL. Folders may be mere prefixes. Listings are not cached, because other ranks write too."""
+    """A storage at a URL, through fsspec. A folder may be only a prefix of names. Listings are not cached, because
+    other ranks write to the same storage."""
 
     parallel = 8
 
@@ -34,7 +36,8 @@ class UrlStorage(Storage):
         return f"{self.root}/{name}" if checked(name) else self.root
 
     def _ask(self, name: str, call: Callable[..., T], *args: Any, nbytes: int = 0, **options: Any) -> T:
-        """Sends a request to the server, and repeats it by the retry policy. The request must be safe to repeat."""
+        """Sends a request to the server, and repeats the request as the retry policy allows. The request must be safe
+        to repeat."""
         if self.fs.async_impl:
             options["timeout"] = self.limit_s(nbytes)
         return self.retry_policy.call(lambda: call(*args, **options), lambda error: self.judge(error, name))
@@ -43,7 +46,7 @@ class UrlStorage(Storage):
         return self.retry_policy.timeout_s + nbytes / _SLOWEST
 
     def judge(self, error: Exception, name: str) -> StorageFault:
-        import asyncio  # imported here: it takes 40 ms, and a plain path does not need it
+        import asyncio  # imported here: takes 40 ms, and a plain path needs no asyncio
 
         url = f"{self.url}/{name}" if name else self.url
         if isinstance(error, RuntimeError) and "fork-safe" in str(error):
@@ -55,7 +58,7 @@ class UrlStorage(Storage):
             return StorageFault(
                 OSError(error.errno or errno.ECONNRESET, "the connection was lost", url), transient=True
             )
-        # A library may repeat the URL that it was given.
+        # The text of a library's error may contain the URL, with a password.
         text = type(error).__name__ if self._had_password else f"{type(error).__name__}: {error}"
         number = error.errno if isinstance(error, OSError) else None
         for kind, natural in ((FileNotFoundError, errno.ENOENT), (FileExistsError, errno.EEXIST)):
@@ -70,7 +73,7 @@ class UrlStorage(Storage):
             entries = self._ask(folder, self.fs.ls, self._path(folder), detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        # Some file systems list a file as itself.
+        # Some file systems list a file as its own content.
         return sorted({e.rstrip("/").rpartition("/")[2] for e in entries if e.rstrip("/") != self._path(folder)})
 
     def size(self, name: str) -> int:
@@ -105,7 +108,7 @@ class UrlStorage(Storage):
                     file.write(chunk)
                     total += len(chunk)
             except BaseException:
-                with suppress(Exception):  # not every kind of file has both; close() would create half a file
+                with suppress(Exception):  # not every file has both methods; close() would leave half a file
                     file.discard()
                     file.closed = True
                 raise
@@ -115,14 +118,15 @@ class UrlStorage(Storage):
         self._check_size(name, total)
 
     def publish(self, name: str, data: bytes) -> None:
-        # Put-if-absent, if the store has it. Otherwise the random token in the name keeps other processes from using
-        # the name.
+        # Put-if-absent, if the store supports it. Otherwise the random token in the name keeps other processes from
+        # using the name.
         if self._exists(name):
             raise already_there(f"{self.url}/{name}")
         try:
             self._put(name, data)
         except FileExistsError:
-            # The file is ours if an answer was lost and the request repeated. No two published files are equal.
+            # If an answer was lost and the request repeated, the existing file is our own. No two published files are
+            # equal.
             if self.read(name) != data:
                 raise
         self._check_size(name, len(data))
@@ -161,19 +165,20 @@ class UrlStorage(Storage):
 
 
 def _filesystem(url: str, shown: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """Returns fsspec's file system for the URL, and the path in it."""
-    import fsspec  # imported here: it takes 30 ms, and a plain path does not need it
+    """Returns fsspec's file system for the URL, and the path in this file system."""
+    import fsspec  # imported here: takes 30 ms, and a plain path needs no fsspec
 
     with _explained(url, shown):
         return fsspec.core.url_to_fs(url, use_listings_cache=False, **options)  # type: ignore[no-any-return]
 
 
 def check_scheme(url: str) -> None:
-    """Raises ConfigError if fsspec does not know the scheme, or if it needs a missing package. Opens nothing."""
+    """Raises ConfigError if fsspec does not know the scheme, or if the scheme needs a package that is missing. Opens
+    nothing."""
     import fsspec
 
     with _explained(url, masked(url)):
-        for scheme in url.partition("://")[0].split("::"):  # nested schemes, as in simplecache::gs
+        for scheme in url.partition("://")[0].split("::"):  # schemes may be nested: simplecache::gs
             fsspec.get_filesystem_class(scheme)
 
 

@@ -1,4 +1,4 @@
-"""The cluster by Slurm's answers, and whether the job fits.
+"""Checks whether the job fits the cluster, by what Slurm's commands print about the cluster.
 
 cluster_facts  Slurm's answers about the cluster
 limits         the limits of partitions and arrays

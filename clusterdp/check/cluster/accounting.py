@@ -1,4 +1,4 @@
-"""The limits of accounting: of the partition's QOS, the job's QOS and the accounts."""
+"""Checks the limits that Slurm's accounting sets: those of the partition's QOS, the job's QOS and the accounts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clusterdp.wording import counted, did_you_mean
 
 WAITS = "the job waits for ever"
 ANOTHER = "Name another account or QOS."
-# Limits on a resource of the whole job -> the jobs that count together
+# Limit on a resource of the whole job -> words for the jobs whose resources are added up
 MOST = {
     "MaxTRES": "",
     "MaxTRESPU": " for each user",
@@ -41,7 +41,7 @@ def accounting_findings(subject: Subject, cluster: ClusterFacts, partition: str)
 
 @dataclass(frozen=True)
 class Size:
-    """The amount of a TRES that a job asks for. `words`: `16 CPUs`."""
+    """The amount of a TRES (Slurm's word for a resource) that a job asks for. `words`: `16 CPUs`."""
 
     key: str
     count: float
@@ -50,15 +50,16 @@ class Size:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits for the job in one partition."""
+    """The limits of accounting for the job in one partition."""
 
     subject: Subject
     cluster: ClusterFacts
     partition: str
 
     def of(self, kind: str, tres: str = "") -> list[tuple[str, str]]:
-        """Returns (whose, value) of `MaxWall`, or of `node` in `MaxTRES`. The first QOS with the limit decides. Without
-        one, the limits of all accounts hold. https://slurm.schedmd.com/resource_limits.html#hierarchy"""
+        """Returns (whose, value) of a limit such as `MaxWall`, or `node` in `MaxTRES`. The first QOS that has this
+        limit decides. If no QOS has the limit, the limits of all accounts hold.
+        https://slurm.schedmd.com/resource_limits.html#hierarchy"""
         resources, cluster = self.subject.config.resources, self.cluster
         named = [(f"the QOS {name}", cluster.qos.get(name, {})) for name in cluster.qos_of(resources, self.partition)]
         if of_qos := _with_value(named, kind, tres):
@@ -70,12 +71,13 @@ class Limits:
 
     @property
     def outcome(self) -> str:
-        """The outcome for a job beyond a limit."""
+        """What happens to a job beyond a limit: Slurm refuses the job, or the job waits for ever."""
         denies = self.cluster.has_flag(self.subject.config.resources, self.partition, "DenyOnLimit")
         return "the job is refused (DenyOnLimit)" if denies else WAITS
 
     def sizes(self, nodes: int) -> dict[str, Size]:
-        """Returns TRES -> the amount that the job takes on so many nodes. Memory only if the job asks for it."""
+        """Returns the amount of each TRES that the job takes on `nodes` nodes. Memory is included only if the job asks
+        for memory."""
         subject = self.subject
         gpus, megabytes = nodes * subject.gpus_per_node, nodes * subject.memory_mb
         found = {
@@ -91,7 +93,7 @@ class Limits:
         return found
 
     def _cpus(self, nodes: int) -> Size:
-        """Returns the requested CPUs, or all CPUs of the smallest nodes if no other job may share the nodes."""
+        """Returns the requested CPUs, or all CPUs of the smallest nodes if no other job may run on the same nodes."""
         is_exclusive = self.subject.config.resources.exclusive
         asked, whole = nodes * self.subject.cpus_per_node, 0
         if is_exclusive or self.cluster.partitions.get(self.partition, {}).get("OverSubscribe") == "EXCLUSIVE":
@@ -137,7 +139,7 @@ def _of_size(subject: Subject, limits: Limits) -> Iterator[Finding]:
 
 
 def _count(said: str) -> float:
-    """Returns a limit as a number, memory in megabytes. Other text is NaN, which limits nothing."""
+    """Returns a limit as a number, memory in megabytes. Text that is not a number becomes NaN, which limits nothing."""
     amount = megabytes_of(said)
     return math.nan if amount is None else amount
 
@@ -157,8 +159,9 @@ def _of_number(subject: Subject, limits: Limits) -> Iterator[Finding]:
 
 
 def _of_minutes(subject: Subject, limits: Limits) -> Iterator[Finding]:
-    """Yields a finding if the resources x time of the job exceed a limit. The used part of a budget for all jobs is not
-    considered; with `safe`, Slurm compares a single job with the budget (_validate_tres_usage_limits in acct_policy.c).
+    """Yields a finding if the job's resources multiplied by its time exceed a limit. For a budget of all jobs, the part
+    that is used up is ignored. With the setting `safe`, Slurm compares a single job with the budget
+    (_validate_tres_usage_limits in acct_policy.c).
     """
     if subject.time_s is None:
         return
@@ -205,8 +208,9 @@ def my_groups() -> set[str]:
 
 
 def _of_account(cluster: ClusterFacts, account: str, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
-    """Yields findings by AllowAccounts and DenyAccounts. Slurm ignores DenyAccounts if AllowAccounts is set, and since
-    23.02 both if no associations are enforced (part_policy_valid_acct in src/slurmctld/partition_mgr.c)."""
+    """Yields findings about a partition's AllowAccounts and DenyAccounts. Slurm ignores DenyAccounts if AllowAccounts
+    is set. Since 23.02 Slurm ignores both if associations are not enforced (part_policy_valid_acct in
+    src/slurmctld/partition_mgr.c)."""
     if cluster.release >= (23, 2) and not cluster.enforces("associations"):
         return
     key, allowed, denied = "resources.account", limits.get("AllowAccounts", "ALL"), limits.get("DenyAccounts", "")
@@ -221,7 +225,8 @@ def _of_account(cluster: ClusterFacts, account: str, name: str, limits: Mapping[
 
 
 def _is_enforced(cluster: ClusterFacts) -> bool:
-    """Returns whether Slurm checks the account: with EnforcePartLimits=NO, 22.05 checks no account that it lacks."""
+    """Returns whether Slurm checks the account: with EnforcePartLimits=NO, Slurm 22.05 does not check an account that
+    it does not know."""
     return cluster.knows_me or cluster.settings.get("EnforcePartLimits") != "NO"
 
 
@@ -230,7 +235,7 @@ def _of_qos(cluster: ClusterFacts, qos: str, name: str, limits: Mapping[str, str
     if allowed not in ALL and cluster.is_stranger:
         yield Finding("error", "resources.partition", f"{name} has AllowQos={allowed}", STRANGER, "Name another.")
     elif not cluster.has_accounting:
-        return  # 22.05 starts the job, because it has no QOS
+        return  # Slurm 22.05 starts the job, because the job has no QOS
     elif qos and allowed not in ALL and qos not in allowed.split(","):
         yield Finding("error", key, f"{qos} may not use {name}: AllowQos={allowed}", REFUSED, NAMED)
     elif qos and allowed in ALL and qos in denied.split(",") and cluster.knows_me:

@@ -1,4 +1,4 @@
-"""ClusterFacts: Slurm's answers about the cluster, asked once."""
+"""ClusterFacts: Asks Slurm once about the cluster, and keeps the answers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from clusterdp.slurm.nodes import NodeGroup
 from clusterdp.slurm.quantities import seconds_of
 
 T = TypeVar("T")
-TIMEOUT_S = 10.0  # for each command
-CRED_EXPIRE_S = 120.0  # if AuthInfo has no cred_expire
-MOST_LEVELS = 8  # levels of accounts below accounts
-# Words of AccountingStorageEnforce that enforce each kind: some words imply others.
+TIMEOUT_S = 10.0  # timeout of each Slurm command
+CRED_EXPIRE_S = 120.0  # Slurm's default, if AuthInfo has no cred_expire
+MOST_LEVELS = 8  # levels in the tree of accounts that are asked for
+# Kind of check -> the words of AccountingStorageEnforce that turn the check on. One word may turn on several checks.
 ENFORCING = {
     "associations": {"associations", "limits", "safe", "qos", "wckeys", "all"},
     "limits": {"limits", "safe", "all"},
@@ -28,12 +28,12 @@ ENFORCING = {
 }
 
 
-ALL = ("ALL", "(null)", "")  # values of AllowAccounts and similar keys that allow all
+ALL = ("ALL", "(null)", "")  # with these values, AllowAccounts and similar keys allow all
 
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """Fields are empty if Slurm was not asked, or did not answer."""
+    """What Slurm's commands print about the cluster. A field is empty if Slurm was not asked, or did not answer."""
 
     groups: Sequence[NodeGroup] = ()
     partitions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -41,41 +41,45 @@ class ClusterFacts:
     associations: Sequence[Association] = ()
     is_stranger: bool = False  # accounting has no association of this user
     qos: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    accounts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # GROUP_LIMITS of the account and above
-    silent: tuple[str, ...] = ()  # commands that did not answer
-    other: str = ""  # the setting that names another cluster; Slurm was not asked then
+    accounts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # GROUP_LIMITS by account
+    silent: tuple[str, ...] = ()  # Slurm commands that did not answer
+    other: str = ""  # the setting that names another cluster; if set, Slurm was not asked
 
     def asked(self, names: str | None) -> list[str]:
-        """Returns the partitions of a job: `names`, or the default partitions if it names none."""
+        """Returns the partitions of a job: those in `names`, or the default partitions if `names` is empty."""
         if names:
             return names.split(",")
         return [name for name, limits in self.partitions.items() if limits.get("Default") == "YES"]
 
     @property
     def has_plugins(self) -> bool:
-        """Whether job submit plugins may change a job."""
+        """Whether the site has job submit plugins, which may change a job."""
         return self.settings.get("JobSubmitPlugins", "") not in ("", "(null)")
 
     def account_of(self, resources: ResourcesConfig) -> str:
-        """Returns the named account, or the user's default; empty if a plugin of the site may choose it."""
+        """Returns the account that the config names, or the user's default account; empty if a plugin of the site may
+        choose the account."""
         if resources.account or self.has_plugins:
             return resources.account or ""
         accounts = {each.account for each in self.associations}
         return next((each.account for each in self.associations if each.is_default or len(accounts) == 1), "")
 
     def association_of(self, resources: ResourcesConfig, partition: str) -> Association | None:
-        """Returns the association of the job: one for this partition comes before one for all partitions."""
+        """Returns the job's association. In accounting, an association for this partition counts more than an
+        association for all partitions."""
         account = self.account_of(resources)
         mine = {each.partition: each for each in self.associations if each.account == account}
         return mine.get(partition) or mine.get("")
 
     def job_qos(self, resources: ResourcesConfig, partition: str) -> str:
-        """Returns the named QOS, or the default in this partition; empty if a plugin of the site may choose it."""
+        """Returns the QOS that the config names, or the default QOS in this partition; empty if a plugin of the site
+        may choose the QOS."""
         association = self.association_of(resources, partition)
         return resources.qos or (association.default_qos if association and not self.has_plugins else "")
 
     def qos_of(self, resources: ResourcesConfig, partition: str) -> list[str]:
-        """Returns the QOS whose limits hold for a job in this partition. The first QOS with a limit decides."""
+        """Returns the QOS whose limits hold for a job in this partition. For each limit, the first QOS that has the
+        limit decides."""
         of_partition = self.partitions.get(partition, {}).get("QoS", "")
         of_job = self.job_qos(resources, partition)
         names = [of_partition, of_job]
@@ -92,8 +96,8 @@ class ClusterFacts:
         return self.qos.get(qos, {}).get("Flags", "").split(",")
 
     def enforces(self, what: str) -> bool:
-        """Returns whether Slurm refuses jobs because of `associations`, `limits` or `qos`; for `safe`, whether it
-        starts no job that would exceed a budget."""
+        """Returns whether Slurm enforces `what`. Because of `associations`, `limits` or `qos`, Slurm refuses jobs.
+        Because of `safe`, Slurm starts no job that would exceed a budget."""
         enforced = set(self.settings.get("AccountingStorageEnforce", "").lower().split(","))
         return not enforced.isdisjoint(ENFORCING[what])
 
@@ -118,14 +122,15 @@ class ClusterFacts:
 
     @property
     def counts_memory(self) -> bool:
-        """Whether Slurm divides a node's memory between jobs. If not, Slurm still compares --mem with the node's
-        memory, but of --mem-per-cpu only the amount for one CPU."""
+        """Whether Slurm divides a node's memory between jobs. If this is False, Slurm still compares --mem with the
+        node's memory, but for --mem-per-cpu it compares only the amount for one CPU."""
         said = self.settings.get("SelectTypeParameters", "")
         return not said or "MEMORY" in said.upper()
 
     @property
     def requeue_wait_s(self) -> tuple[float, str]:
-        """(seconds, setting): the wait of a requeued job before it may start."""
+        """Returns (seconds, setting): how long a requeued job must wait before it may start, and the setting that
+        defines the time."""
         params = self.settings.get("SchedulerParameters", "")
         if self.release >= (25, 11) and (found := re.search(r"(?:^|,)requeue_delay=(\d+)", params)):
             return float(found[1]), "requeue_delay"
@@ -134,24 +139,26 @@ class ClusterFacts:
 
     @property
     def release(self) -> tuple[int, int]:
-        """The release as (24, 11); zeros if it is unknown."""
+        """Slurm's release such as (24, 11); (0, 0) if the release is unknown."""
         found = re.match(r"(\d+)\.(\d+)", self.settings.get("SLURM_VERSION", ""))
         return (int(found[1]), int(found[2])) if found else (0, 0)
 
     @property
     def kill_wait_s(self) -> float:
-        """Seconds between TERM and KILL."""
+        """The seconds between the signals TERM and KILL when Slurm ends a job."""
         return seconds_of(self.settings.get("KillWait", "")) or 30.0
 
 
 def ask_cluster(resources: ResourcesConfig) -> ClusterFacts:
-    """Asks the controller three times. Asks accounting only if an account or a QOS matters."""
+    """Returns the facts about the cluster. The controller is asked three times, and accounting only if an account or a
+    QOS matters."""
     if other := _other_cluster(resources, os.environ):
         return ClusterFacts(other=other)
     silent: list[str] = []
 
     def answer(name: str, ask: Callable[[], T], may_be_empty: bool = False) -> T | None:
-        """Returns None or an empty value if there is no answer, or an answer that cannot be parsed."""
+        """Returns the result of `ask`. If Slurm does not answer, or the answer cannot be parsed, the result is None or
+        an empty value."""
         try:
             answered = ask()
         except SlurmError:
@@ -161,7 +168,7 @@ def ask_cluster(resources: ResourcesConfig) -> ClusterFacts:
         return answered
 
     partitions = answer("scontrol show partition", lambda: commands.show_partitions(TIMEOUT_S))
-    if not partitions:  # the controller does not answer
+    if not partitions:  # Slurm's controller does not answer
         return ClusterFacts(silent=tuple(silent))
     groups = answer("sinfo", lambda: commands.node_groups(timeout_s=TIMEOUT_S)) or []
     settings = answer("scontrol show config", lambda: commands.show_config(TIMEOUT_S)) or {}
@@ -179,7 +186,7 @@ def ask_cluster(resources: ResourcesConfig) -> ClusterFacts:
 
 
 def _accounts(account: str, cluster: str) -> dict[str, dict[str, str]]:
-    """Returns the GROUP_LIMITS of the account, and of the accounts above it."""
+    """Returns the GROUP_LIMITS of the account, and of its parent accounts."""
     found: dict[str, dict[str, str]] = {}
     while account and account not in found and len(found) < MOST_LEVELS:
         found[account], account = commands.account_limits(account, cluster, TIMEOUT_S)

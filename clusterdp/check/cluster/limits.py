@@ -1,4 +1,4 @@
-"""The limits of partitions: findings for jobs that Slurm refuses, or leaves in the queue for ever."""
+"""Checks the limits of partitions: yields findings for jobs that Slurm refuses, or leaves in the queue for ever."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def limit_findings(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]
 
 
 def _of_partitions(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Yields findings for the job's partitions. Slurm uses any partition that fits: errors count only if none fits. But
-    all partitions must exist, and with EnforcePartLimits=ALL the job must respect the limits of all."""
+    """Yields findings for the job's partitions. Slurm uses any partition that fits: therefore errors count only if no
+    partition fits. But every partition must exist, and with EnforcePartLimits=ALL the job must respect the limits of
+    every partition."""
     names = cluster.asked(subject.config.resources.partition)
     if not names:
         yield from _of_no_partition(subject, cluster)
@@ -72,7 +73,7 @@ def _of_partition(subject: Subject, cluster: ClusterFacts, name: str) -> Iterato
 
 
 def _of_its_limits(subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
-    """Yields findings by the limits to which EnforcePartLimits applies."""
+    """Yields findings about those limits of a partition that EnforcePartLimits enforces."""
     yield from partition_access(subject, cluster, name, limits)
     yield from _of_time(subject, cluster, name, limits)
     yield from _of_size(subject, cluster, name, limits)
@@ -94,7 +95,7 @@ def _of_time(subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping
         )
 
 
-CLOSED = ("INACTIVE", "DRAIN")  # states in which a partition takes no new jobs; Slurm skips it in a list of partitions
+CLOSED = ("INACTIVE", "DRAIN")  # a partition in such a state takes no new jobs, and Slurm skips it in a list
 NEVER = "the job is refused, or waits for ever (EnforcePartLimits decides)"
 
 
@@ -118,7 +119,7 @@ def _of_size(subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping
 
 
 def _of_cpus(subject: Subject, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
-    """Yields a finding by MaxCPUsPerNode, to which EnforcePartLimits does not apply."""
+    """Yields a finding about MaxCPUsPerNode. EnforcePartLimits does not apply to this limit."""
     cpus = limits.get("MaxCPUsPerNode", "")
     if cpus.isdecimal() and subject.cpus_per_node > int(cpus):
         what = f"{subject.cpus_per_node} CPUs on a node are more than {name} allows: {cpus}"
@@ -129,8 +130,8 @@ def _of_cpus(subject: Subject, name: str, limits: Mapping[str, str]) -> Iterator
 def _of_memory_per_cpu(
     subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Yields a finding by MaxMemPerCPU: Slurm gives a job as many CPUs as its memory takes, even if the job asks for
-    fewer. EnforcePartLimits does not apply to this limit, either."""
+    """Yields a finding about MaxMemPerCPU. Slurm gives a job as many CPUs as its memory takes, even if the job asks for
+    fewer. EnforcePartLimits does not apply to this limit."""
     own = limits.get("MaxMemPerCPU", limits.get("MaxMemPerNode", "UNLIMITED"))
     said = cluster.settings.get("MaxMemPerCPU", "") if own == "UNLIMITED" else limits.get("MaxMemPerCPU", "")
     most = megabytes_of(said)

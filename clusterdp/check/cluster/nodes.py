@@ -1,4 +1,4 @@
-"""node_findings(): whether a partition has enough nodes of the requested shape, and how many of them are up."""
+"""node_findings(): checks whether a partition has enough nodes for the request, and how many of these nodes are up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusterdp.slurm.hostlist import HostlistError, expand
 from clusterdp.slurm.nodes import NodeGroup
 from clusterdp.wording import counted
 
-AWAY = re.compile(r"(down|drain|drng|fail|inval|maint|unk)|.*\*")  # sinfo's states of a node that takes no job
+AWAY = re.compile(r"(down|drain|drng|fail|inval|maint|unk)|.*\*")  # sinfo's states of nodes that take no job
 
 
 def node_findings(subject: Subject, cluster: ClusterFacts, partition: str) -> Iterator[Finding]:
@@ -46,7 +46,8 @@ def node_findings(subject: Subject, cluster: ClusterFacts, partition: str) -> It
 
 
 def _of_names(subject: Subject, partition: str, hosts: set[str]) -> Iterator[Finding]:
-    """Yields findings by nodelist and exclude. hosts: the partition's hosts; empty if they are unknown."""
+    """Yields findings about the keys nodelist and exclude. `hosts` has the partition's hosts, and is empty if they are
+    unknown."""
     resources = subject.config.resources
     listed = hosts_of(resources.nodelist or "")
     if hosts and (others := sorted(listed - hosts)):
@@ -59,15 +60,15 @@ def _of_names(subject: Subject, partition: str, hosts: set[str]) -> Iterator[Fin
 
 
 def states_away(subject: Subject, cluster: ClusterFacts) -> str:
-    """Returns the states of nodes in the job's partitions that take no job now: `down*, reserved`; empty if there are
-    none."""
+    """Returns the states of nodes in the job's partitions that take no job now: `down*, reserved`; empty if all nodes
+    take jobs."""
     names = cluster.asked(subject.config.resources.partition)
     states = {group.state for group in cluster.groups if group.partition in names}
     return ", ".join(sorted(state for state in states if AWAY.match(state) or state.startswith("reserved")))
 
 
 def hosts_of(expression: str) -> set[str]:
-    """Returns the hosts of a host list; empty for a file or another text."""
+    """Returns the hosts of a host list; empty if the text is a file name, or not a host list."""
     try:
         return set(expand(expression)) if expression != "(null)" and "/" not in expression else set()
     except HostlistError:
@@ -81,7 +82,7 @@ NEVER = "the job is refused, or waits for ever"
 class Misfit:
     """A request that a node does not meet."""
 
-    by: float  # the excess, to compare misfits
+    by: float  # how much too large the request is, for comparing misfits
     key: str
     asked: str
     remedy: str
@@ -109,7 +110,7 @@ def misfits(subject: Subject, group: NodeGroup, cluster: ClusterFacts) -> Iterat
 
 
 def _of_gpus(subject: Subject, group: NodeGroup) -> Iterator[Misfit]:
-    """Compares the GPUs of the requested type, or all GPUs if the job asks for no type."""
+    """Yields a misfit if a node has too few GPUs of the requested type. If the job asks for no type, all GPUs count."""
     gpus, kind = subject.gpus_per_node, subject.gpu_type
     types = dict(group.gpus_by_type)
     if gpus and kind and types and kind not in types:

@@ -1,4 +1,5 @@
-"""Facts from a program's own text, without running it. No module is imported, and no shell is started.
+"""Finds facts about a program in its source text, without running the program. No module is imported, and no shell is
+started.
 
 read_program   read_program, read_script, read_python_file: from a command, from bash lines, from a Python file
 command_words  the Python file that the words of a command run

@@ -1,4 +1,5 @@
-"""program_of(): the file that a command runs: `python x.py`, `python -m pkg.mod`, `torchrun x.py`, `bash x.sh`."""
+"""program_of(): finds the file that a command runs, such as `python x.py`, `python -m pkg.mod`, `torchrun x.py`, `bash
+x.sh`."""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ LAUNCHERS = frozenset(
 )
 LAUNCHER_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"})
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
-TAKE_A_WORD = frozenset({"-W", "-X", "--check-hash-based-pycs"})  # options of python with a value
-# Commands that run the words after them, and the options between
+TAKE_A_WORD = frozenset({"-W", "-X", "--check-hash-based-pycs"})  # options of python that take the next word as a value
+# Commands that run the words after them, and the pattern of the options in between
 WRAPPERS = frozenset("exec env nohup time timeout nice ionice numactl setsid stdbuf taskset chrt".split())
 OF_A_WRAPPER = re.compile(r"-.*|[\d.,:-]+[smhd]?|\w+=.*", re.DOTALL)
 
 
 def without_wrappers(words: Sequence[str]) -> Sequence[str]:
-    """Returns `srun x` for `timeout 60 srun x`."""
+    """Returns the words without leading commands such as nohup: `srun x` for `timeout 60 srun x`."""
     while words and Path(words[0]).name in WRAPPERS:
         words = words[1:]
         while words and OF_A_WRAPPER.fullmatch(words[0]):
@@ -29,8 +30,8 @@ def without_wrappers(words: Sequence[str]) -> Sequence[str]:
 
 
 def missing_program(words: Sequence[str], folder: Path) -> str:
-    """Returns the relative name of the Python file or shell script that these words run, if the file does not exist;
-    else, or if that is unknown, empty."""
+    """Returns the relative name of the Python file or shell script that these words run, if the file does not exist.
+    Empty if the file exists, or if the name of the file is not found."""
     words = without_wrappers(words)
     name = Path(words[0]).name if words else ""
     for word in words[1:] if name in SHELLS or PYTHON.fullmatch(name) else words:
@@ -78,7 +79,8 @@ def _main_of(word: str, folder: Path) -> Path | None:
 
 
 def _of_launcher(words: Sequence[str], folder: Path) -> Path | None:
-    """Returns the first word that is a Python file here: a launcher has many options, and some have values."""
+    """Returns the first word that names an existing Python file. Options are not parsed, because a launcher has many,
+    some with values."""
     for at, word in enumerate(words):
         if word in ("-m", "--module") and (found := module_file("".join(words[at + 1 : at + 2]), [folder], True)):
             return found
@@ -97,11 +99,12 @@ def _of_shell(words: Sequence[str], folder: Path) -> Path | None:
 
 def _file(word: str, folder: Path) -> Path | None:
     path = folder / word
-    return path if os.path.isfile(path) else None  # also False for a name that is too long
+    return path if os.path.isfile(path) else None  # isfile() is False also for a name that is too long
 
 
 def module_file(module: str, roots: Sequence[Path], as_program: bool = False) -> Path | None:
-    """Returns the file of `pkg.mod` below one of the folders. as_program: the file that `python -m` runs."""
+    """Returns the file of a module such as `pkg.mod` below one of the folders. With `as_program`, the file that `python
+    -m` runs."""
     if not re.fullmatch(r"\w+(\.\w+)*", module):
         return None
     for root in roots:

@@ -1,4 +1,4 @@
-"""Ports, devices and numbers of loader workers that are hard-coded."""
+"""Finds ports, devices and numbers of loader workers that a program has hard-coded."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ LOCAL_RANK = re.compile(
 )
 RANK = re.compile(r"rank|master|main(?!__)", re.I)
 ALONE = re.compile(r"MASTER_PORT|environ|RANK|WORLD_SIZE|SLURM|elastic|launched|debug|single", re.I)
-# Libraries that choose the device of each rank themselves
+# Libraries that choose the device of each rank by themselves
 CHOOSE_DEVICES = frozenset(
     "accelerate composer deepspeed horovod ignite lightning pytorch_lightning transformers".split()
 )
 
 
 def add_fixed_facts(text: ProgramText, sources: Sources) -> None:
-    # A program that knows its local rank uses the fixed device only in runs with one process.
+    # If a program knows its local rank, a hard-coded device is used only in runs with one process.
     knows_its_device = any(LOCAL_RANK.search(line) for source in sources.each for line in source.lines)
     chooses = knows_its_device or not sources.complete or sources.libraries & CHOOSE_DEVICES
     for source in sources.each:
@@ -44,7 +44,8 @@ def add_fixed_facts(text: ProgramText, sources: Sources) -> None:
 
 
 def _number(node: ast.expr, source: Source) -> Iterator[tuple[CodePlace, int]]:
-    """Yields a number that is written out, that a name stands for, or that is the default of an option."""
+    """Yields the number that an expression stands for: a literal number, the value of a name, or the default of an
+    option."""
     value = _stands_for(node, source)
     if isinstance(value, ast.Constant) and type(value.value) is int:
         option = source.parents.get(source.parents.get(value, value))
@@ -53,7 +54,8 @@ def _number(node: ast.expr, source: Source) -> Iterator[tuple[CodePlace, int]]:
 
 
 def _stands_for(node: ast.expr, source: Source) -> ast.expr:
-    """Returns the only value of a name; for `args.x`, the default of the option `--x`; else the node itself."""
+    """Returns the only value of a name; for `args.x`, the default of the option `--x`; for any other node, the node
+    itself."""
     values = source.names.get(node.id, []) if isinstance(node, ast.Name) else []
     if isinstance(node, ast.Attribute):
         values = source.attributes.get(node.attr) or source.options.get(node.attr, [])
@@ -93,8 +95,8 @@ def _pairs(node: ast.Dict) -> list[tuple[str, ast.expr]]:
 
 
 def _is_default(node: ast.AST, source: Source) -> bool:
-    """Returns whether the node is below `if "MASTER_PORT" not in os.environ`, `except KeyError:` or a test for one
-    process."""
+    """Returns whether the node is below `if "MASTER_PORT" not in os.environ`, `except KeyError:` or a test for a single
+    process: the value is then a default, and not hard-coded."""
     return any(isinstance(each, ast.ExceptHandler) for each in source.above(node)) or _is_below(ALONE, node, source)
 
 
@@ -105,7 +107,7 @@ def _is_below(condition: re.Pattern[str], node: ast.AST, source: Source) -> bool
 
 
 def _constant(node: ast.expr | None, source: Source) -> str:
-    """Returns the text of a constant, or of a name that stands for one; else empty."""
+    """Returns the text of a constant, or of a name that stands for a constant; empty for any other node."""
     if isinstance(node, ast.Call) and source.name(node.func) == "str" and len(node.args) == 1:
         return _constant(node.args[0], source)
     if isinstance(node, ast.Name) and len(values := source.values.get(node.id, [])) == 1:
@@ -114,19 +116,21 @@ def _constant(node: ast.expr | None, source: Source) -> str:
 
 
 def _address(node: ast.expr, source: Source) -> str:
-    """Returns the text of a constant, or of f"tcp://{host}:29500" with `{}` for computed parts."""
+    """Returns the text of a constant, or of f"tcp://{host}:29500" with `{}` in place of the computed parts."""
     if isinstance(node, ast.JoinedStr):
         return "".join(str(each.value) if isinstance(each, ast.Constant) else "{}" for each in node.values)
     return _constant(node, source)
 
 
 def _is_map_location(node: ast.AST) -> bool:
-    """Returns whether the node is a map_location to one GPU: all ranks would load their copies into its memory."""
+    """Returns whether the node is the argument `map_location` with a fixed GPU: all ranks would load their copies into
+    the memory of this GPU."""
     return isinstance(node, ast.keyword) and node.arg == "map_location" and _is_cuda(node.value)
 
 
 def _devices(node: ast.Call, source: Source) -> Iterator[ast.Constant]:
-    """Yields the devices of a call: `cuda:0`, `cuda` and numbers, written out or by a name that stands for one."""
+    """Yields the devices that a call names: `cuda:0`, `cuda` or a number, as literals or by a name that stands for a
+    device."""
     if any(each.arg == "map_location" for each in node.keywords):
         return
     is_device, by_keyword = last_name(node.func) == "device", argument(node, 99, "device")

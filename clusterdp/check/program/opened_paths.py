@@ -1,4 +1,4 @@
-"""The files that a program opens by names in its text."""
+"""Finds the files that a program opens by names that its text contains."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def add_opened_paths(text: ProgramText, sources: Sources) -> None:
 
 
 def _target(call: ast.Call, source: Source) -> Iterator[tuple[ast.expr, bool]]:
-    """Yields (the expression for the file, whether the file is written)."""
+    """Yields (the expression for the file, whether the file is written) if the call opens a file."""
     name = source.name(call.func)
     found: ast.expr | None = None
     written = False
@@ -98,7 +98,7 @@ def _target(call: ast.Call, source: Source) -> Iterator[tuple[ast.expr, bool]]:
 
 
 def opens(node: ast.AST, source: Source) -> bool:
-    """Returns whether the node is a call of open(), or of a path's open()."""
+    """Returns whether the node is a call of open(), or of the method open() of a pathlib.Path."""
     if not isinstance(node, ast.Call):
         return False
     of_a_path = isinstance(node.func, ast.Attribute) and node.func.attr == "open" and is_path(node.func.value, source)
@@ -110,7 +110,7 @@ def _writes(mode: ast.expr | None) -> bool:
 
 
 def is_path(node: ast.expr, source: Source, hops: int = MOST_HOPS) -> bool:
-    """Returns whether the node is surely a pathlib.Path."""
+    """Returns whether the node is certainly a pathlib.Path."""
     if isinstance(node, ast.Call):
         return source.name(node.func) == "pathlib.Path"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
@@ -121,14 +121,15 @@ def is_path(node: ast.expr, source: Source, hops: int = MOST_HOPS) -> bool:
 
 @dataclass(frozen=True)
 class PathText:
-    """The text of paths in `source`. Each step from a name to its value takes one of the `hops`."""
+    """Finds the text of paths in `source`. Each step from a name to its value uses up one of the `hops`."""
 
     sources: Sources
     source: Source
     hops: int = MOST_HOPS
 
     def written_out(self, node: ast.expr) -> tuple[str, bool]:
-        """Returns (the beginning of the path that is written in the text, whether that is the whole path)."""
+        """Returns (the beginning of a path, as far as the program's text has it, whether the beginning is the whole
+        path)."""
         if isinstance(node, ast.Constant):
             return (node.value, True) if isinstance(node.value, str) else ("", False)
         if isinstance(node, ast.JoinedStr):
@@ -153,7 +154,8 @@ class PathText:
         return separator.join(known), True
 
     def _of_name(self, node: ast.Name | ast.Attribute) -> tuple[str, bool]:
-        """Returns the text of a name's only value; for a parameter, of the only call's value or of the default."""
+        """Returns the text of a name's only value. A parameter stands for the value that the only call passes, or for
+        its default."""
         if isinstance(node, ast.Attribute):
             of_self = isinstance(node.value, ast.Name) and node.value.id == "self"
             values = self.source.attributes.get(node.attr, []) if of_self else []
@@ -183,7 +185,8 @@ class PathText:
 
 
 def _is_temporary(node: ast.expr, source: Source) -> bool:
-    """Returns whether the node is a folder of one host: tempfile.gettempdir(), os.environ["TMPDIR"], os.getenv(...)."""
+    """Returns whether the node is the path of a temporary folder, which exists only on one host: tempfile.gettempdir(),
+    os.environ["TMPDIR"], os.getenv(...)."""
     if isinstance(node, ast.Subscript):
         return source.name(node.value) == "os.environ" and last_name(node).endswith("TMPDIR")
     if not isinstance(node, ast.Call):

@@ -1,4 +1,4 @@
-"""read_program(): the facts of the program that a command runs."""
+"""read_program(): finds the facts about the program that a command runs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from clusterdp.check.program.source import (
 from clusterdp.check.program.sources import Sources, TooMuch, sources_from
 from clusterdp.plainfile import read_plain
 
-MOST_SCRIPTS = 3  # scripts that call one another
-GIVES_GPUS = re.compile(r"CUDA_VISIBLE_DEVICES|--gpu-bind|--gpus-per-task")  # gives each rank its own GPUs
-ENDS = frozenset({"exit", "fi", "esac", "}"})  # words that end a branch, but not a loop
+MOST_SCRIPTS = 3  # shell scripts that are followed if one calls the next
+GIVES_GPUS = re.compile(r"CUDA_VISIBLE_DEVICES|--gpu-bind|--gpus-per-task")  # text that gives each rank its own GPUs
+ENDS = frozenset({"exit", "fi", "esac", "}"})  # words that end a branch of a script, but not a loop
 TRAINS = re.compile(r"\.backward\(")
 KNOWS_RANKS = re.compile(
     r"init_process_group|init_device_mesh|init_distributed|DistributedDataParallel|DistributedSampler|fully_shard"
@@ -49,33 +49,33 @@ SAVES = {
     "safetensors.torch.save_file": (1, "filename"),
     "safetensors.torch.save_model": (1, "filename"),
 }
-# A function with such a name may load a state; functions of the modules in LOAD_NO_STATE read configs and data.
+# A function with such a name may load a state. Functions of the modules in LOAD_NO_STATE only read configs and data.
 LOADS = re.compile(r"(?:\w*_)?(?:load|resume|restore|set_state_dict|from_pretrained|safe_open)(?!er|ing)\w*", re.I)
 LOAD_NO_STATE = re.compile(r"(?:json|yaml|toml|tomllib|csv|datasets|dotenv|omegaconf|configparser|hydra)\b")
 RESUMING_KEYWORDS = frozenset({"resume_from_checkpoint", "ckpt_path", "resume"})
 RENAMES = frozenset({"os.replace", "os.rename", "os.renames", "os.link", "shutil.move"})
-# Files that appear under their names when they are complete
+# Calls that write a file under a temporary name, and rename the complete file
 ATOMIC = re.compile(r"atomic|[a-z]://|fsspec|s3fs|gcsfs|smart_open", re.I)
-MOVES = re.compile(r"\bmv\b")  # os.system("mv a b")
-TEMPORARY = re.compile(r"(?<![a-z/])te?mp|partial|bytesio|buffer", re.I)  # but neither /tmp nor `attempt`
-MOST_TEXTS = 200  # expressions that a name may stand for, directly or indirectly
+MOVES = re.compile(r"\bmv\b")  # as in os.system("mv a b")
+TEMPORARY = re.compile(r"(?<![a-z/])te?mp|partial|bytesio|buffer", re.I)  # matches neither /tmp nor `attempt`
+MOST_TEXTS = 200  # most expressions that a name may stand for, directly or through other names
 
 
 def read_program(words: Sequence[str], folder: Path) -> ProgramText | None:
     """Returns the facts of the Python files that these words run in `folder`; for a shell script, of all its commands
-    together. Returns None if no such file is found: another program, or an installed one."""
+    together. Returns None if no such file is found, because the words run another program, or an installed program."""
     file = program_of(words, folder)
     return None if file is None else _read_any(file, folder, MOST_SCRIPTS)
 
 
 def read_script(text: str, folder: Path, file: Path, before: int = 0) -> ProgramText | None:
-    """Returns the facts of `script:`, whose shell survives a signal. `file`: contains the lines, after `before` other
-    lines."""
+    """Returns the facts of the lines of `script:`, whose shell survives a signal. `file` contains these lines after
+    `before` other lines."""
     return _read_shell("\n" * before + text, folder, file, MOST_SCRIPTS, traps=True)
 
 
 def read_python_file(file: Path, folder: Path) -> ProgramText:
-    """Returns the facts of a Python file, and of the files in the folder that it imports."""
+    """Returns the facts of a Python file, and of the files in the folder that this file imports."""
     sources = sources_from(file, folder)
     text = ProgramText([source.file for source in sources.each], complete=sources.complete, libraries=sources.libraries)
     text.optional |= {*text.files} - sources.needed
@@ -83,7 +83,7 @@ def read_python_file(file: Path, folder: Path) -> ProgramText:
     for add_facts in (add_rank_facts, add_signal_facts, add_save_facts, add_fixed_facts, add_opened_paths):
         try:
             add_facts(text, sources)
-        # An expression of a thousand terms, a thousand nested calls, or a number with thousands of digits
+        # Raised for an expression of a thousand terms, a thousand nested calls, or a number with thousands of digits
         except (RecursionError, TooMuch, ValueError):
             text.complete = False
     return _each_once(text)
@@ -112,7 +112,7 @@ def _read_shell(text: str, folder: Path, file: Path, hops: int, traps: bool = Fa
         if each is None:
             continue
         found.append(each)
-        # Lines before an exec prepare the program, and take little time.
+        # Commands before an exec do not count, because they only prepare the program, and take little time.
         if not traps and "exec" not in [command.words[0], *(later.words[0] for later in rest)]:
             is_last = not command.in_background and all(later.words[0] in ENDS for later in rest)
             shells.append(ShellCall(file, command.line, command.text, is_last))
@@ -140,7 +140,7 @@ def _add(whole: ProgramText, other: ProgramText) -> None:
 
 
 def _each_once(text: ProgramText) -> ProgramText:
-    """Removes duplicate places, and keeps the order of the program."""
+    """Removes duplicate places from the lists, and keeps the order in the program."""
     for name, value in vars(text).items():
         if isinstance(value, list):
             setattr(text, name, list(dict.fromkeys(value)))
@@ -160,11 +160,11 @@ def add_rank_facts(text: ProgramText, sources: Sources) -> None:
 
 @dataclass(frozen=True)
 class Handler:
-    """A signal handler of the program."""
+    """A handler that the program sets for one or more signals."""
 
     source: Source
     call: ast.Call
-    signals: frozenset[str]  # names; all of CATCHABLE if they are not written out
+    signals: frozenset[str]  # names of the signals; all of CATCHABLE if the text has none
     functions: Sequence[tuple[Source, Function]]
 
 
@@ -206,7 +206,7 @@ def _handlers(sources: Sources) -> Iterator[Handler]:
 
 def _signals(node: ast.expr, source: Source) -> frozenset[str]:
     named = _named_signals(node)
-    if not named and isinstance(node, ast.Name):  # for each in (SIGTERM, SIGUSR1): signal(each, handler)
+    if not named and isinstance(node, ast.Name):  # as in: for each in (SIGTERM, SIGUSR1): signal(each, handler)
         kinds = (ast.For, ast.comprehension)
         loops = [each for each in source.nodes if isinstance(each, kinds) and last_name(each.target) == node.id]
         values = [loop.iter for loop in loops] + source.values.get(node.id, [])
@@ -224,7 +224,7 @@ def _named_signals(node: ast.expr) -> set[str]:
 def _reached(
     source: Source, function: Function, sources: Sources, seen: set[Function]
 ) -> Iterator[tuple[Source, ast.AST]]:
-    """Yields the nodes of a function, and of the program's functions that it surely calls."""
+    """Yields the nodes of a function, and the nodes of the program's functions that this function certainly calls."""
     if function in seen:
         return
     seen.add(function)
@@ -241,7 +241,8 @@ def _is_collective(name: str) -> bool:
 
 
 def _exit_code(call: ast.Call, source: Source) -> int | str | None:
-    """Returns the code of sys.exit() and similar calls, `?` if the code is computed; None for other calls."""
+    """Returns the exit code of sys.exit() and similar calls; `?` if the code is computed, None if the call does not end
+    the process."""
     if source.name(call.func) not in EXITS:
         return None
     value = call.args[0] if call.args else ast.Constant(0)
@@ -266,8 +267,8 @@ def add_save_facts(text: ProgramText, sources: Sources) -> None:
 
 
 def _saved_to(call: ast.Call, source: Source) -> Iterator[ast.expr | None]:
-    """Yields the expression for the file of `torch.save(x, path)` and `submit(torch.save, x, path)`; None if it is not
-    found."""
+    """Yields the expression for the file of `torch.save(x, path)` and `submit(torch.save, x, path)`; None if the
+    expression is not found."""
     if (name := source.name(call.func)) in SAVES:
         yield argument(call, *SAVES[name])
         return
@@ -278,7 +279,8 @@ def _saved_to(call: ast.Call, source: Source) -> Iterator[ast.expr | None]:
 
 
 def _loads(call: ast.Call, source: Source, sources: Sources) -> bool:
-    """Returns whether the call may load a state. Functions of the program do not count: their bodies are read."""
+    """Returns whether the call may load a state. Functions of the program itself do not count, because their bodies are
+    read."""
     name = last_name(call.func)
     may_load = LOADS.fullmatch(name) and not LOAD_NO_STATE.match(source.name(call.func))
     return bool(may_load) and not sources.functions(name, source)
@@ -297,7 +299,8 @@ def _resumes_by_keyword(call: ast.Call) -> bool:
 
 
 def _trains_anew(call: ast.Call, source: Source) -> bool:
-    """Returns whether the call is Hugging Face's trainer.train() without resume_from_checkpoint: it restarts at 0."""
+    """Returns whether the call is Hugging Face's trainer.train() without resume_from_checkpoint: such a call restarts
+    at step 0."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr != "train" or call.args or call.keywords:
         return False
     values = [call.func.value, *source.values.get(last_name(call.func.value), [])]
@@ -307,8 +310,8 @@ def _trains_anew(call: ast.Call, source: Source) -> bool:
 
 def _written(target: ast.expr, source: Source, sources: Sources, call: ast.Call) -> str | None:
     """Returns the text of the expression for a file, and of all values of its names: assigned values, and values that
-    callers pass. Returns None if there are too many, or if another function than open() opens the file, because it may
-    rename the file."""
+    callers pass. Returns None if the names have too many values, or if a function other than open() opens the file,
+    because that function may rename the file."""
     todo: list[tuple[ast.expr, Source, ast.AST]] = [(target, source, call)]
     seen, texts = {target}, []
     while todo:
@@ -340,7 +343,8 @@ def _stands_for(
 
 
 def _is_rename(call: ast.Call, source: Source) -> bool:
-    """Returns whether the call renames: os.replace(a, b), path.rename(b), os.system("mv a b"); not "a".replace(...)."""
+    """Returns whether the call renames a file: os.replace(a, b), path.rename(b), os.system("mv a b"); not
+    "a".replace(...)."""
     if source.name(call.func) in RENAMES:
         return True
     if source.name(call.func).startswith(("os.system", "subprocess.")):

@@ -1,4 +1,4 @@
-"""The commands of a shell script as words, to find its programs and ports. The script is not run."""
+"""Splits a shell script into commands and words, to find the programs and ports in them. The script is not run."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ FIXED_PORT = re.compile(
 
 @dataclass(frozen=True)
 class ShellCommand:
-    """A simple command."""
+    """A simple command of a shell script."""
 
-    line: int  # counts from 1
+    line: int  # line number, which counts from 1
     text: str
     words: list[str]
-    in_background: bool = False  # an `&` follows, directly or later in the line
+    in_background: bool = False  # an `&` follows the command, directly or later in its line
 
 
 def commands_of(text: str) -> Iterator[ShellCommand]:
-    """Yields the simple commands, also in loops and branches. A line with an unclosed quote is skipped."""
+    """Yields the simple commands of a script, including those in loops and branches. A line with an unclosed quote is
+    skipped."""
     for line, whole in _logical_lines(text):
         for part, in_background in _parts(whole):
             try:
@@ -43,7 +44,8 @@ KEYWORDS = frozenset("then else do if while until elif ! { ( time".split())
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yields (number, line). Lines that a backslash continues are joined; here-documents are skipped."""
+    """Yields (number, line) of a script. Lines that a backslash continues are joined. The lines of here-documents are
+    skipped."""
     start, held, until = 1, "", None
     for number, line in enumerate(text.splitlines(), 1):
         if until is not None:
@@ -61,7 +63,8 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _parts(line: str) -> list[tuple[str, bool]]:
-    """Splits at `;`, `|`, `&&`, `&` outside of quotes and comments. Returns (part, whether an `&` follows)."""
+    """Splits a line at `;`, `|`, `&&`, `&` outside of quotes and comments. Returns pairs (part, whether an `&`
+    follows)."""
     hidden = re.sub(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|(?<!\S)#.*", lambda found: "q" * len(found[0]), line)
     parts, start = [], 0
     last = max((found.end() for found in SPLIT.finditer(hidden) if found[0] == "&"), default=0)
@@ -72,7 +75,8 @@ def _parts(line: str) -> list[tuple[str, bool]]:
 
 
 def fixed_ports(text: str) -> list[tuple[int, str]]:
-    """Returns (line, text) of each hard-coded port. `${MASTER_PORT:-29500}` is a default, and not hard-coded."""
+    """Returns (line, text) of each hard-coded port in a script. `${MASTER_PORT:-29500}` is a default, and not
+    hard-coded."""
     lines = text.splitlines()
     return [
         (number, line.strip())

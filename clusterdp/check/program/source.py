@@ -1,4 +1,4 @@
-"""Source: one Python file with the facts of its syntax tree."""
+"""Source: one Python file, with facts from its syntax tree."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 Function = Definition | ast.Lambda
-MOST_HOPS = 4  # steps from a name to its value
+MOST_HOPS = 4  # most steps from a name to its value
 
 
 @dataclass
@@ -20,21 +20,21 @@ class Source:
     nodes: list[ast.AST] = field(default_factory=list)
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
     calls: list[ast.Call] = field(default_factory=list)
-    functions: dict[str, list[Definition]] = field(default_factory=dict)  # methods, too, by their bare names
-    values: dict[str, list[ast.expr]] = field(default_factory=dict)  # name or attribute -> assigned values
-    names: dict[str, list[ast.expr]] = field(default_factory=dict)  # name -> assigned values
-    attributes: dict[str, list[ast.expr]] = field(default_factory=dict)  # `x` of `self.x` -> assigned values
+    functions: dict[str, list[Definition]] = field(default_factory=dict)  # bare name -> functions and methods
+    values: dict[str, list[ast.expr]] = field(default_factory=dict)  # name or attribute -> its assigned values
+    names: dict[str, list[ast.expr]] = field(default_factory=dict)  # plain name -> its assigned values
+    attributes: dict[str, list[ast.expr]] = field(default_factory=dict)  # `x` of `self.x` -> its assigned values
     options: dict[str, list[ast.expr]] = field(default_factory=dict)  # `x` of argparse's `--x` -> its defaults
-    aliases: dict[str, str] = field(default_factory=dict)  # `dist` -> `torch.distributed`
+    aliases: dict[str, str] = field(default_factory=dict)  # name -> full name: `dist` -> `torch.distributed`
     imported: list[ast.Import | ast.ImportFrom] = field(default_factory=list)
 
     @classmethod
     def read(cls, file: Path, text: str) -> Source:
-        """Parses a file. Raises SyntaxError or ValueError if it is not valid Python for this interpreter,
-        RecursionError or MemoryError if it is nested too deeply."""
-        source = cls(file, text.split("\n"))  # splitlines() counts form feeds
+        """Parses the text of a Python file. Raises SyntaxError or ValueError if the file is not valid Python for this
+        interpreter, RecursionError or MemoryError if its expressions are nested too deeply."""
+        source = cls(file, text.split("\n"))  # not splitlines(), which also splits at form feeds
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # warnings about "\d" in a string
+            warnings.simplefilter("ignore")  # parsing warns of "\d" in a string
             tree = ast.parse(text, filename=str(file))
         for node in ast.walk(tree):
             source.nodes.append(node)
@@ -90,8 +90,8 @@ class Source:
         return CodePlace(self.file, line, self.lines[line - 1].strip() if line <= len(self.lines) else "")
 
     def name(self, node: ast.AST) -> str:
-        """Returns the full name of a called function: `torch.distributed.barrier` for `dist.barrier`; `?.save` for an
-        unknown object."""
+        """Returns the full name of a called function: `torch.distributed.barrier` for `dist.barrier`; `?.save` for a
+        method of an unknown object."""
         attributes: list[str] = []
         while isinstance(node, ast.Attribute):
             attributes.append(node.attr)
@@ -110,7 +110,7 @@ class Source:
 
 
 def last_name(node: ast.AST) -> str:
-    """Returns `x` for `x`, `self.x`, `args.x` and `d["x"]`."""
+    """Returns the last name in an expression: `x` for `x`, `self.x`, `args.x` and `d["x"]`."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -121,7 +121,7 @@ def last_name(node: ast.AST) -> str:
 
 
 def argument(call: ast.Call, position: int, *keywords: str) -> ast.expr | None:
-    """Returns the argument at this position, or with one of these keywords."""
+    """Returns the argument that a call passes at `position`, or with one of `keywords`."""
     given = next((each.value for each in call.keywords if each.arg in keywords), None)
     if given is None and position < len(call.args) and not any(isinstance(a, ast.Starred) for a in call.args):
         return call.args[position]
@@ -129,14 +129,14 @@ def argument(call: ast.Call, position: int, *keywords: str) -> ast.expr | None:
 
 
 def parameters(function: Definition) -> list[str]:
-    """Returns the names of the parameters without `*args` and `**kwargs`, which hold several values."""
+    """Returns the names of the parameters without `*args` and `**kwargs`, because these stand for several values."""
     arguments = function.args
     return [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
 
 
 def passed(call: ast.Call, function: Definition, of_class: ast.AST | None, name: str) -> ast.expr | None:
-    """Returns the value that a call passes for this parameter; None for the object of a method, for `*args`, and if the
-    call uses the default. of_class: the node that contains the function's definition."""
+    """Returns the value that a call passes for the parameter `name`. None for the object of a method, for `*args`, and
+    if the call uses the default. `of_class` is the node that contains the function's definition."""
     by_place = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
     if isinstance(of_class, ast.ClassDef) and _binds_first(call, function, of_class):
         by_place = by_place[1:]
@@ -144,7 +144,8 @@ def passed(call: ast.Call, function: Definition, of_class: ast.AST | None, name:
 
 
 def _binds_first(call: ast.Call, function: Definition, of_class: ast.ClassDef) -> bool:
-    """Returns False for a static method, and for a method that is called by its class: Trainer.save(trainer, path)."""
+    """Returns whether the object is passed implicitly. False for a static method, and for a method that is called by
+    its class: Trainer.save(trainer, path)."""
     decorators = {last_name(each) for each in function.decorator_list}
     if "staticmethod" in decorators:
         return False
@@ -153,7 +154,7 @@ def _binds_first(call: ast.Call, function: Definition, of_class: ast.ClassDef) -
 
 
 def default_of(function: Definition, name: str) -> ast.expr | None:
-    """Returns the default of a parameter; None if it has none."""
+    """Returns the default of a parameter; None if the parameter has no default."""
     arguments = function.args
     plain = [*arguments.posonlyargs, *arguments.args]
     pairs = [*zip(plain[len(plain) - len(arguments.defaults) :], arguments.defaults, strict=True)]
@@ -163,7 +164,7 @@ def default_of(function: Definition, name: str) -> ast.expr | None:
 
 @dataclass(frozen=True, order=True)
 class CodePlace:
-    """`line` counts from 1; `text` is that line, stripped."""
+    """A line of a file. `line` counts from 1; `text` is the line's text, stripped."""
 
     file: Path
     line: int
@@ -174,10 +175,10 @@ class CodePlace:
 class PathUse(CodePlace):
     """A file or folder that the program opens by a name in its text."""
 
-    path: str = ""  # the part of the path that is written out
-    written: bool = False  # opened to write
-    whole: bool = True  # `path` is the whole path
-    named: bool = False  # only Path() names the file, which another place may open
+    path: str = ""  # the part of the path that is in the program's text
+    written: bool = False  # True: the file is opened for writing
+    whole: bool = True  # True: `path` is the whole path
+    named: bool = False  # True: the text only makes a Path, which another line may open
 
     @property
     def place(self) -> CodePlace:
@@ -190,40 +191,41 @@ class PathUse(CodePlace):
 
 @dataclass(frozen=True, order=True)
 class ShellCall(CodePlace):
-    """The line in which a shell starts the program. `is_last`: the shell does nothing after it, and could use exec."""
+    """A line in which a shell starts the program. With `is_last`, the shell does nothing after the program, and could
+    use exec."""
 
     is_last: bool = True
 
 
 @dataclass
 class ProgramText:
-    """The facts of the program's own files. Each list is empty if there is no such line.
+    """The facts about the program's own files. A list is empty if the program has no such line.
 
-    A program that is not `complete` may have unread lines, and an empty list means little then. Reasons: a file that
-    cannot be read or parsed, too many files, an import by a computed name, or an import of an unknown library.
+    A program that is not `complete` may have unread lines: its empty lists prove nothing. The reason may be: a file
+    that cannot be read or parsed, too many files, an import by a computed name, or an import of an unknown library.
     """
 
     files: list[Path] = field(default_factory=list)
-    # Files that are imported in a function, or below `try:` or `if`
+    # Files that are imported only in a function, or only below `try:` or `if`
     optional: set[Path] = field(default_factory=set)
-    unparsed: list[CodePlace] = field(default_factory=list)  # not valid Python; `text` is the error
+    unparsed: list[CodePlace] = field(default_factory=list)  # not valid Python; `text` is the parser's error
     complete: bool = True
     libraries: set[str] = field(default_factory=set)  # top names of imported modules from other folders
 
-    handled: dict[str, list[CodePlace]] = field(default_factory=dict)  # `SIGTERM` -> places that set a handler
+    handled: dict[str, list[CodePlace]] = field(default_factory=dict)  # `SIGTERM` -> places that set its handler
     collective_in_handler: list[CodePlace] = field(default_factory=list)
     exits_zero_in_handler: list[CodePlace] = field(default_factory=list)
 
-    shells: list[ShellCall] = field(default_factory=list)  # calls in shell scripts without an exec and a trap
+    shells: list[ShellCall] = field(default_factory=list)  # calls in a shell script that has no exec and no trap
 
-    trains: list[CodePlace] = field(default_factory=list)  # a backward pass of torch
+    trains: list[CodePlace] = field(default_factory=list)  # calls of torch's backward()
     # Uses of a process group, or of a variable that differs between ranks: RANK, WORLD_SIZE, SLURM_PROCID, --local_rank
     knows_ranks: list[CodePlace] = field(default_factory=list)
 
     saves: list[CodePlace] = field(default_factory=list)
     saves_in_place: list[CodePlace] = field(default_factory=list)  # saves under the final name, without a rename
-    trains_anew: list[CodePlace] = field(default_factory=list)  # Hugging Face's Trainer, without a checkpoint
-    resumes: list[CodePlace] = field(default_factory=list)  # loads of a state
+    trains_anew: list[CodePlace] = field(default_factory=list)  # train() of Hugging Face without a checkpoint
+    resumes: list[CodePlace] = field(default_factory=list)  # calls that load a saved state
 
     opened: list[PathUse] = field(default_factory=list)
     fixed_ports: list[CodePlace] = field(default_factory=list)
@@ -231,8 +233,8 @@ class ProgramText:
     first_gpus: list[CodePlace] = field(
         default_factory=list
     )  # `.cuda()` in a program that does not know its local rank
-    copies_files: bool = False  # a written file may be copied to another place
-    workers: list[tuple[CodePlace, int]] = field(default_factory=list)  # num_workers=N of loaders with a hard-coded N
+    copies_files: bool = False  # True: written files may be copied to another place
+    workers: list[tuple[CodePlace, int]] = field(default_factory=list)  # loaders with a hard-coded num_workers=N
 
     @property
     def handles_term(self) -> list[CodePlace]:

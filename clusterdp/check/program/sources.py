@@ -1,4 +1,4 @@
-"""Sources: the Python files of a program: the file that is run, and the files of its folder that it imports."""
+"""Sources: the Python files of a program: the file that is run, and the files that it imports from its folder."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from clusterdp.check.program.command_words import module_file
 from clusterdp.check.program.source import CodePlace, Definition, Source, last_name
 from clusterdp.plainfile import read_plain
 
-MOST_FILES, MOST_BYTES = 80, 800_000  # parsing that much takes about half a second
-OURS = "clusterdp"  # not a part of the program, in any folder
+MOST_FILES, MOST_BYTES = 80, 800_000  # parsing so many files takes about half a second
+OURS = "clusterdp"  # clusterdp's own files never count as the program's
 # Libraries whose behaviour is known. Another library may handle signals, form the process group, or load a state.
 KNOWN = sys.stdlib_module_names | frozenset(
     "absl accelerate albumentations apex ase attr av bitsandbytes boto3 botorch bs4 captum causal_conv1d clearml "
@@ -36,13 +36,13 @@ KNOWN = sys.stdlib_module_names | frozenset(
     "ujson ultralytics unidecode vector_quantize_pytorch visdom wandb webdataset xarray xformers yacs yaml zarr "
     "zstandard".split()
 )
-# The parser fails at an expression with thousands of terms, signs or brackets.
+# Errors of the parser, which also fails at an expression with thousands of terms, signs or brackets.
 NOT_READ = (OSError, SyntaxError, ValueError, LookupError, RecursionError, MemoryError)
-MOST_STEPS = 20_000  # steps from a name to its value; about a third of a second
+MOST_STEPS = 20_000  # most steps from names to values; take about a third of a second
 
 
 class TooMuch(Exception):
-    """The calls of this program are too many to follow."""
+    """Raised if a program has too many calls to follow."""
 
 
 @dataclass
@@ -50,23 +50,25 @@ class Sources:
     each: list[Source] = field(default_factory=list)
     complete: bool = True
     libraries: set[str] = field(default_factory=set)
-    needed: set[Path] = field(default_factory=set)  # the first file, and its imports without an `if` or a `try`
+    needed: set[Path] = field(default_factory=set)  # the first file, and files that it always imports
     unparsed: list[CodePlace] = field(default_factory=list)
     _steps: int = 0
 
     def functions(self, name: str, near: Source) -> list[tuple[Source, Definition]]:
-        """Returns the functions with this bare name in the file `near` if it has any, else in all files."""
+        """Returns the functions with this bare name in the file `near`. If `near` has no such function, all files are
+        searched."""
         own = [(near, function) for function in near.functions.get(name, [])]
         return own or [(source, function) for source in self.each for function in source.functions.get(name, [])]
 
     def spend(self) -> None:
-        """Counts a step. Raises TooMuch after MOST_STEPS."""
+        """Counts a step from a name to its value. Raises TooMuch after MOST_STEPS steps."""
         self._steps += 1
         if self._steps > MOST_STEPS:
             raise TooMuch
 
     def called(self, call: ast.Call, source: Source) -> list[tuple[Source, Definition]]:
-        """Returns the functions of the program that a call may run: by a plain name, of a module, or of `self`."""
+        """Returns the functions of the program that a call may run. The call may use a plain name, a module's
+        attribute, or a method of `self`."""
         target = call.func
         root = target.value if isinstance(target, ast.Attribute) else target
         is_plain = root is target or last_name(root) in {"self", "cls", *source.aliases}
@@ -80,7 +82,8 @@ class Sources:
 
     @cached_property
     def _calls(self) -> dict[str, list[tuple[Source, ast.Call]]]:
-        """The calls of functions outside of libraries, by the called name, and by the imported name."""
+        """All calls of functions that no library defines. The keys are the name in the call, and the name that the
+        function had before an import renamed it."""
         found: dict[str, list[tuple[Source, ast.Call]]] = {}
         for source in self.each:
             for call in (each for each in source.calls if not self._is_of_library(each, source)):
@@ -93,14 +96,15 @@ class Sources:
 
 
 def sources_from(first: Path, folder: Path) -> Sources:
-    """Reads the program's files. folder: the folder in which the program is started."""
+    """Reads the file `first` and the program's files that it imports. `folder` is the folder in which the program is
+    started."""
     found, todo, seen, size = Sources(), [first], {first.resolve()}, 0
     found.needed.add(first)
     roots = [first.parent, folder, folder / "src"]
     while todo:
         path = todo.pop(0)
         try:
-            text = importlib.util.decode_source(read_plain(path))  # like the interpreter
+            text = importlib.util.decode_source(read_plain(path))  # decodes the file as the interpreter does
             size += len(text)
             if len(found.each) == MOST_FILES or size > MOST_BYTES:
                 found.complete = False
@@ -129,8 +133,8 @@ def sources_from(first: Path, folder: Path) -> Sources:
 
 
 def _imported(source: Source, roots: list[Path]) -> Iterator[tuple[str, bool]]:
-    """Yields the full names of the modules that a file imports, and whether the import always runs. In `from a import
-    b`, b may be a module."""
+    """Yields the full names of the modules that a file imports, and whether the import always runs. The name b in `from
+    a import b` may be a module, too."""
     for node in source.imported:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -150,8 +154,8 @@ def _imported(source: Source, roots: list[Path]) -> Iterator[tuple[str, bool]]:
 
 
 def _package_of(file: Path, roots: list[Path]) -> list[str]:
-    """Returns the module's package, relative to the last of the roots above it: `python pkg/train.py` has no package,
-    but modules that pkg imports have one."""
+    """Returns the package of a file, relative to the last of the roots that contain the file: `pkg` for pkg/train.py,
+    although `python pkg/train.py` runs the file without a package."""
     for root in reversed(roots):
         if file.is_relative_to(root):
             return list(file.relative_to(root).parent.parts)

@@ -1,4 +1,4 @@
-"""The job's surroundings: folders, disks, files, interpreters.
+"""Checks of the job's surroundings: folders, disks, files and interpreters.
 
 storage_room   whether the run folder is writable, is shared, and has room
 ignored_files  files that the job needs, but that are not in the snapshot

@@ -1,5 +1,5 @@
-"""Findings for files that are not in the snapshot: the program's own files, and files that it opens or gets by a
-relative name."""
+"""Yields findings for files that the job needs, but that are not in the snapshot: the program's own files, and files
+that the program opens, or that the command names, by a relative path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clusterdp.launch.render.script_spec import lines_of
 from clusterdp.launch.snapshot.code_snapshot import is_clutter, is_run
 
 NOT_FOUND = "the job runs in the snapshot and does not find it"
-WRITTEN = re.compile(r"out|log|save|dest|result|write|export|record|ckpt|checkpoint", re.I)  # options for output files
+WRITTEN = re.compile(r"out|log|save|dest|result|write|export|record|ckpt|checkpoint", re.I)  # output options
 
 
 def ignored_findings(subject: Subject) -> Iterator[Finding]:
@@ -30,7 +30,7 @@ def ignored_findings(subject: Subject) -> Iterator[Finding]:
 
 
 def _of_program(subject: Subject) -> Iterator[Finding]:
-    """Yields findings for the program, and for the modules of the folder that it imports."""
+    """Yields findings for the program's file, and for the modules in the folder that it imports."""
     folder, program = subject.spec.submit_dir, subject.program
     if program is None or _runs_in_place(subject):
         return
@@ -46,7 +46,8 @@ def _of_program(subject: Subject) -> Iterator[Finding]:
 
 
 def _runs_in_place(subject: Subject) -> bool:
-    """Returns whether an absolute path names the program: it then runs outside the snapshot, with its own modules."""
+    """Returns whether the command names the program by an absolute path: such a program runs outside the snapshot, with
+    the modules beside its file."""
     spec = subject.spec
     words = spec.command if spec.kind == "command" else lines_of(spec.config.script, "script").split()
     return any(word.strip("'\"").startswith(str(spec.submit_dir)) for word in words)
@@ -105,12 +106,13 @@ def _of_opened(subject: Subject) -> Iterator[Finding]:
 
 
 def _is_made(name: str, use: PathUse) -> bool:
-    """Returns whether the program itself makes the file, or a file below that folder, by this use."""
+    """Returns whether this use writes the file `name`, or a file below the folder `name`."""
     return f"{use.path}/".startswith(f"{name}/") or (not use.whole and name.startswith(use.path))
 
 
 def _name(use: PathUse) -> str:
-    """Returns the relative name of a file or folder, as far as it is written out; empty for other paths."""
+    """Returns the relative name of a file or folder, as far as the program's text has the name; empty if the path is
+    not relative."""
     name = use.path if use.whole else use.path.rpartition("/")[0]
     name = os.path.normpath(name) if name else ""
     return "" if name.startswith(("/", "~", "..")) or name == "." or "\0" in name else name
@@ -124,7 +126,7 @@ def _not_in_snapshot(folder: Path, names: Sequence[str]) -> list[str]:
         done = subprocess.run(command, input=b"\0".join(map(os.fsencode, names)), capture_output=True, check=False)
     except FileNotFoundError:
         return [name for name in names if _is_excluded(folder, name)]
-    if done.returncode > 1:  # no work tree
+    if done.returncode > 1:  # outside of a git work tree
         return [name for name in names if _is_excluded(folder, name)]
     ignored = {os.fsdecode(name) for name in done.stdout.split(b"\0")}
     return [name for name in names if name in ignored or _in_a_run(folder, name)]

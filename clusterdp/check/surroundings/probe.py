@@ -1,6 +1,6 @@
-"""The tests on this machine: variables of the shell that go with the job and change the ranks, and the interpreter of
-the batch program. With --probe, one file is put into the store, another is written and synced beside the run folder,
-and both are deleted."""
+"""Tests on this machine: variables of the shell that are passed to the job and change the ranks' behaviour, and the
+interpreter of the batch program. With --probe, a file is put into the store, another file is written and synced beside
+the run folder, and both files are deleted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ SLOW = ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG", "NCCL_P2P_DISABLE", "
 
 
 def probe_findings(subject: Subject) -> Iterator[Finding]:
-    """Yields findings by writes. If a folder does not exist yet, the nearest existing folder above it is tested."""
+    """Yields findings from trial writes. If a folder does not exist yet, the nearest existing parent folder is
+    tested."""
     run, folder = existing(subject.spec.run_dir), checkpoint_folder(subject)
     yield from _of_folder(run, "run_dir", "neither can the run folder")
     if folder is None:
@@ -101,7 +102,7 @@ def _leaks(name: str, given: Mapping[str, str], why: str) -> Finding:
 
 
 def host_python_findings(subject: Subject) -> Iterator[Finding]:
-    """Yields a finding if launch.host_python fails the test that the job's script makes, too."""
+    """Yields a finding if launch.host_python fails the same test that the job's script makes."""
     python = subject.config.launch.host_python
     if python is None:
         return

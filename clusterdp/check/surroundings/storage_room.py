@@ -1,4 +1,5 @@
-"""Findings about the place of the run folder and of the checkpoints: it must be writable, shared, and have room."""
+"""Yields findings about the folders of the run and of the checkpoints: they must be writable, shared by all nodes, and
+have enough room."""
 
 from __future__ import annotations
 
@@ -14,18 +15,18 @@ from clusterdp.wording import counted
 
 LOCAL = frozenset(
     "btrfs ext2 ext3 ext4 overlay ramfs tmpfs xfs zfs".split()
-)  # file systems that other machines do not see without an export
-FILES_OF_A_RANK = 2  # files of a rank in each checkpoint, besides a manifest and a folder
+)  # file systems that other machines see only through an export
+FILES_OF_A_RANK = 2  # files of one rank in a checkpoint, which also has a manifest and a folder
 
 
 def room_findings(subject: Subject) -> Iterator[Finding]:
-    """Yields findings by the file systems. Asks Slurm nothing, and writes nothing."""
+    """Yields findings about the file systems. Slurm is not asked, and no file is written."""
     run = existing(subject.spec.run_dir)
     yield from _of_writing(run, "run_dir")
     folder = checkpoint_folder(subject)
     key = "checkpoint.url" if subject.config.checkpoint.url else "run_dir"
     if folder is None:
-        if subject.config.checkpoint.keep_local:  # local copies of the store's checkpoints
+        if subject.config.checkpoint.keep_local:  # checkpoints also have local copies
             yield from _of_room(subject, run, "checkpoint.keep_local")
         return
     place = existing(folder)
@@ -35,12 +36,12 @@ def room_findings(subject: Subject) -> Iterator[Finding]:
 
 
 def existing(path: Path) -> Path:
-    """Returns the folder itself, or the nearest existing folder above it."""
+    """Returns the folder itself, or its nearest existing parent folder."""
     return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
 def checkpoint_folder(subject: Subject) -> Path | None:
-    """Returns the folder of the checkpoints; None if they go to a store."""
+    """Returns the folder of the checkpoints; None if the checkpoints go to a store."""
     url = subject.spec.checkpoint_url
     if url.startswith("file://"):
         return Path(unquote(urlsplit(url).path))
@@ -60,8 +61,8 @@ def _is_read_only(folder: Path) -> bool:
 
 
 def _of_room(subject: Subject, folder: Path, key: str) -> Iterator[Finding]:
-    """Yields a finding if the disk is too small. It must hold one checkpoint more than are kept, because the oldest one
-    is deleted when the newest one is complete."""
+    """Yields a finding if the disk is too small for the checkpoints. The disk needs room for one checkpoint more than
+    are kept, because the oldest checkpoint is deleted only when the newest is complete."""
     if subject.spec.kind != "entry":
         return
     status, checkpoint = os.statvfs(folder), subject.config.checkpoint
@@ -84,8 +85,8 @@ def _of_room(subject: Subject, folder: Path, key: str) -> Iterator[Finding]:
 
 
 def sharing_findings(subject: Subject, hosts: set[str]) -> Iterator[Finding]:
-    """Yields a finding if the run folder is on a local disk. hosts: names and addresses of the nodes. If this machine
-    is one of them, its disks are accepted."""
+    """Yields a finding if the run folder is on a local disk. `hosts` has the names and addresses of the nodes. If this
+    machine is one of these nodes, its local disks are accepted."""
     here = os.uname().nodename
     if not hosts or {here, here.split(".")[0], "localhost", "127.0.0.1"} & hosts:
         return
@@ -98,7 +99,8 @@ def sharing_findings(subject: Subject, hosts: set[str]) -> Iterator[Finding]:
 
 
 def mount_of(folder: Path, mounts: Path = Path("/proc/mounts")) -> tuple[str, str] | None:
-    """Returns (mount point, type) of the file system of a folder; None if /proc does not have it."""
+    """Returns (mount point, type) of the file system that contains a folder; None if /proc does not list this file
+    system."""
     try:
         rows = [line.split() for line in mounts.read_text().splitlines()]
     except OSError:
@@ -106,4 +108,4 @@ def mount_of(folder: Path, mounts: Path = Path("/proc/mounts")) -> tuple[str, st
     path = Path(os.path.realpath(folder))
     found = [(row[1].replace("\\040", " "), row[2]) for row in rows if len(row) > 2]
     of_it = [row for row in found if path.is_relative_to(row[0])]
-    return max(of_it, key=lambda row: len(row[0]), default=None)  # at one mount point, autofs is first
+    return max(of_it, key=lambda row: len(row[0]), default=None)  # of several at one mount point, autofs is first

@@ -1,4 +1,4 @@
-"""Findings about a preemption: whether the run comes back, and whether its ranks get the signal.
+"""Findings about a preemption: whether the run continues later, and whether its ranks get the signal.
 
 preemption     the partition's form of preemption, and whether the run survives
 launchers      torchrun, accelerate or srun below the ranks

@@ -1,4 +1,5 @@
-"""A launcher below the ranks: each rank would start its own training, or a step that waits for the rank's own CPUs."""
+"""Finds a launcher that each rank would start: every rank would start a training of its own, or a step that waits for
+the CPUs of the rank itself."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from clusterdp.launch.render.script_spec import lines_of
 from clusterdp.plainfile import read_plain
 
 COUNT = re.compile(r"--?(?:nproc[_-]per[_-]node|num[_-]processes|num_gpus|nprocs|np|n)(?:[= ](\S+))?")
-# Options by which torchrun finds other agents
+# Options by which an agent of torchrun finds the other agents
 MEETS_OTHERS = re.compile(r"--?(?:nnodes|rdzv[_-]\w+|node[_-]rank|machine_rank|num_machines|config_file)\b")
 OF_SEVERAL_NODES = frozenset({"torchrun", "accelerate"})
 
 
 def launcher_findings(subject: Subject) -> Iterator[Finding]:
-    """Yields a finding for the first command that starts ranks itself."""
+    """Yields a finding for the first command that is itself a launcher of ranks."""
     for words in _commands(subject):
         name = launcher_of(words)
         if name == "srun":
@@ -35,7 +36,8 @@ def launcher_findings(subject: Subject) -> Iterator[Finding]:
 
 
 def launcher_of(words: Sequence[str]) -> str:
-    """Returns `srun`, `torchrun`, `accelerate`, ...; empty for a program."""
+    """Returns the launcher that the words start, such as `srun`, `torchrun` or `accelerate`; empty if the words start a
+    program."""
     words = without_wrappers(words)
     name = Path(words[0]).name if words else ""
     if PYTHON.fullmatch(name):
@@ -69,7 +71,8 @@ def _of_srun(subject: Subject, words: Sequence[str]) -> Finding:
 
 
 def _is_started_twice(subject: Subject, name: str, words: Sequence[str]) -> bool:
-    """Returns whether several agents would start without need. One agent a node with options for the others is fine."""
+    """Returns whether each rank would start an agent of its own. One agent on each node, with options to find the other
+    agents, is fine."""
     if subject.ranks == 1:
         return False
     if subject.spec.is_torchrun or subject.spec.ranks_per_node > 1:
@@ -89,7 +92,7 @@ def _of_launcher(subject: Subject, name: str, words: Sequence[str]) -> Finding:
 
 
 def _processes(subject: Subject, words: Sequence[str]) -> int:
-    """Returns the number of processes that one agent starts; 0 if it is not written out."""
+    """Returns the number of processes that one agent starts; 0 if the words do not contain the number."""
     for word, after in zip(words, [*words[1:], ""], strict=True):
         if match := COUNT.fullmatch(word.replace("=", " ", 1)):
             said = match[1] or after

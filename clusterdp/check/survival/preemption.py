@@ -1,4 +1,5 @@
-"""Findings about the survival of the run: its partition's form of preemption, the time for a save, and requeues."""
+"""Yields findings about whether the run survives: how its partition preempts jobs, whether a save has enough time, and
+whether the job is requeued."""
 
 from __future__ import annotations
 
@@ -13,16 +14,16 @@ from clusterdp.check.subject import Subject
 from clusterdp.slurm.quantities import seconds_of
 from clusterdp.wording import duration
 
-LITTLE_S = 1800.0  # work that a run may lose without a warning
+LITTLE_S = 1800.0  # a run may lose this many seconds of work without a warning
 
 
 @dataclass(frozen=True)
 class Preemption:
-    """The form of preemption of a job."""
+    """How a job is preempted."""
 
-    mode: str  # REQUEUE, CANCEL or SUSPEND
-    grace_s: float  # between TERM and the preemption
-    of: str  # the partition or QOS that has it
+    mode: str  # Slurm's PreemptMode: REQUEUE, CANCEL or SUSPEND
+    grace_s: float  # seconds between TERM and the preemption
+    of: str  # the partition or QOS that defines the preemption
     key: str = "resources.partition"  # the config key that names the partition or QOS
 
     @property
@@ -35,7 +36,8 @@ class Preemption:
 
 
 def preemption_of(subject: Subject, cluster: ClusterFacts) -> Preemption | None:
-    """Returns the worst form among the job's partitions; None if no partition is preempted, or if it is unknown."""
+    """Returns the worst form of preemption in the job's partitions; None if jobs there are never preempted, or if the
+    form is unknown."""
     kind = cluster.settings.get("PreemptType", "preempt/none")
     everywhere = cluster.settings.get("PreemptMode", "OFF")
     if kind == "preempt/qos":
@@ -52,7 +54,7 @@ def preemption_of(subject: Subject, cluster: ClusterFacts) -> Preemption | None:
 
 
 def _wins(other: Mapping[str, str], limits: Mapping[str, str]) -> bool:
-    """Returns whether jobs of the other partition may take nodes of this partition."""
+    """Returns whether jobs of the other partition may preempt jobs of this partition."""
     if _tier(other) <= _tier(limits):
         return False
     theirs, ours = hosts_of(other.get("Nodes", "")), hosts_of(limits.get("Nodes", ""))
@@ -65,7 +67,7 @@ def _tier(limits: Mapping[str, str]) -> int:
 
 
 def _mode(said: str) -> str:
-    """Returns SUSPEND for `GANG,SUSPEND`; empty for OFF."""
+    """Returns the mode of preemption, such as SUSPEND for `GANG,SUSPEND`; empty for OFF."""
     return next((mode for mode in ("REQUEUE", "CANCEL", "SUSPEND") if mode in said.upper()), "")
 
 
@@ -110,7 +112,7 @@ def _of_mode(subject: Subject, cluster: ClusterFacts, preemption: Preemption) ->
 
 
 def _of_save(subject: Subject, cluster: ClusterFacts, preemption: Preemption) -> Iterator[Finding]:
-    """Yields a finding if a save does not fit between TERM and KILL, by the times of the last run with this name."""
+    """Yields a finding if a save does not fit between TERM and KILL, judged by the last run with this name."""
     last = subject.last
     if subject.spec.kind != "entry" or preemption.mode == "SUSPEND" or last is None or last.save_s is None:
         return
@@ -134,7 +136,8 @@ def _of_requeue(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
 
 
 def requeue_note(subject: Subject, cluster: ClusterFacts) -> str:
-    """Returns the cost of each restart here; empty if the run is not requeued, or the settings are unknown."""
+    """Returns a note about the time that each restart costs on this cluster; empty if the run is not requeued, or the
+    settings are unknown."""
     restart = subject.config.restart
     if not (restart.requeue and restart.how == "requeue" and cluster.settings):
         return ""
@@ -143,7 +146,7 @@ def requeue_note(subject: Subject, cluster: ClusterFacts) -> str:
 
 
 def _of_expedite(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Yields a finding for --requeue=expedite. Only a user's template can have it."""
+    """Yields a finding for the directive --requeue=expedite, which only a user's template can contain."""
     enabled = "enable_expedited_requeue" in cluster.settings.get("SlurmctldParameters", "")
     if enabled and re.search(r"^#SBATCH\s+--requeue=expedite", subject.script, re.M):
         what = "--requeue=expedite: a job that does not end with 0 is requeued and held, unless an Epilog has failed"
@@ -153,7 +156,8 @@ def _of_expedite(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
 
 
 def _of_interval(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Yields a finding for attempts that are shorter than the save interval: a crash loses the whole attempt."""
+    """Yields a finding for attempts that are shorter than the save interval: a crash then loses all steps of the
+    attempt."""
     checkpoint, key = subject.config.checkpoint, "checkpoint.every_s"
     if subject.spec.kind != "entry":
         return

@@ -1,5 +1,5 @@
-"""Hints about the program's own text: its saves, ports, devices and paths. `clusterdp rehearse` finds faults that only
-a run shows."""
+"""Yields hints about the program's own text: its saves, ports, devices and paths. Faults that only a run shows are left
+to `clusterdp rehearse`."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from clusterdp.wording import did_you_mean
 LOADS_BY_THEMSELVES = frozenset(
     {"lightning", "pytorch_lightning", "composer", "transformers", "deepspeed", "clusterdp"}
 )
-# Libraries that form the process group themselves
+# Libraries that initialize the process group by themselves
 FORM_GROUPS = LOADS_BY_THEMSELVES | frozenset(
     "accelerate colossalai fairscale fastai horovod ignite lightning_fabric megatron mmengine mpi4py ray trl "
     "ultralytics".split()
 )
-# Folders that are the same on all nodes, and that are not checked on this machine
+# Folders that exist on every node by themselves, and that this machine does not check
 SYSTEM = ("/dev/", "/proc/", "/sys/", "/etc/", "/usr/", "/opt/")
 OF_ONE_NODE = ("/tmp/", "/dev/shm/", "/var/tmp/", "/scratch/local/", "/local/", "/localscratch/", "$TMPDIR")
-# Paths that another attempt needs; not paths of staged or cached files
+# Names of paths that the next attempt needs, unlike paths of staged or cached files
 KEPT = re.compile(
     r"^(?!.*(?:cache|data|stag)).*(?:ckpt|checkpoint|model|\bstate|\blast|\bbest|runs?\b|logs?\b|\bout|result)", re.I
 )
@@ -55,7 +55,7 @@ def program_findings(subject: Subject) -> Iterator[Finding]:
 
 
 def _kinds(subject: Subject, program: ProgramText) -> tuple[tuple[Sequence[CodePlace], str, str, str], ...]:
-    """(places, what, why, remedy) of each kind."""
+    """Returns (places, what, why, remedy) for each kind of hint."""
     kind = subject.spec.kind
     return (
         (
@@ -104,7 +104,8 @@ def is_given(place: CodePlace, command: Sequence[str]) -> bool:
 
 
 def _of_command(subject: Subject) -> Iterator[Finding]:
-    """Yields findings for `accelerate launch --main_process_port 29501` or `python train.py --out /tmp/run`."""
+    """Yields findings for words of a command, such as `accelerate launch --main_process_port 29501` or `python train.py
+    --out /tmp/run`."""
     for _, text in fixed_ports(shlex.join(subject.spec.command)):
         why = "two jobs on one node would use the same port, and the second cannot listen"
         yield Finding("hint", "command", f"the port is hard-coded: {text[:80]}", why, "Leave it to the job.")
@@ -142,7 +143,7 @@ def _sees_several_gpus(subject: Subject) -> bool:
 
 
 def _hint(subject: Subject, places: Sequence[CodePlace], what: str, why: str, remedy: str) -> Iterator[Finding]:
-    """Yields one finding for all places of a kind."""
+    """Yields one finding for all places with the same kind of fault."""
     if not places:
         return
     others = f" (and {len(places) - 1} more)" if len(places) > 1 else ""
@@ -151,7 +152,7 @@ def _hint(subject: Subject, places: Sequence[CodePlace], what: str, why: str, re
 
 
 def _of_ranks(subject: Subject) -> Iterator[Finding]:
-    """Yields a finding for an unmodified program for one GPU."""
+    """Yields a finding for a program that was written for one GPU, and does not use its rank."""
     program, spec = subject.program, subject.spec
     assert program is not None
     unknown = spec.kind != "command" or not program.complete or program.libraries & FORM_GROUPS
@@ -194,7 +195,8 @@ def _of_paths(subject: Subject) -> Iterator[Finding]:
 
 
 def _is_there(path: str) -> bool:
-    """Returns whether the path, its folder or the folder above that exists. The program may make the folder itself."""
+    """Returns whether the path, its folder or the parent of that folder exists, because the program may make the folder
+    itself."""
     folder = Path(os.path.expanduser(path))
     above = [each for each in (folder, *folder.parents[:2]) if each != Path("/")]
     return any(os.path.exists(each) for each in above)

@@ -1,4 +1,5 @@
-"""Findings about the signals of a stop: launch.signal, shells between Slurm and the program, the program's handlers."""
+"""Yields findings about the signals with which Slurm stops a job: launch.signal, shells between Slurm and the program,
+and the program's handlers."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from clusterdp.check.survival.launchers import launcher_of
 from clusterdp.check.survival.preemption import preemption_of
 from clusterdp.wording import duration
 
-LOOKS_EVERY_S = 30.0  # interval in which Slurm checks time limits
+LOOKS_EVERY_S = 30.0  # seconds between two checks of time limits by Slurm
 HANDLED_BY_ENTRY = ("TERM", "USR2")
-# Libraries that handle signals themselves, by a launcher or a plugin that the program's text may not show
+# Libraries whose launcher or plugin handles signals, which the program's text may not show
 HANDLE_BY_THEMSELVES = frozenset({"lightning", "pytorch_lightning", "composer", "ignite", "submitit", "clusterdp"})
 NUMBERS = {"10": "USR1", "12": "USR2", "15": "TERM", "1": "HUP", "2": "INT"}
 FUNCTION = re.compile(r"^(?:function\s+)?[\w-]+\s*(?:\(\))?\s*\{.*?^\}", re.M | re.S)
@@ -30,13 +31,14 @@ def signal_findings(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding
 
 
 def _warning(subject: Subject) -> tuple[str, float] | None:
-    """Returns (`USR2`, seconds) of launch.signal."""
+    """Returns signal and seconds of launch.signal, such as (`USR2`, 90.0)."""
     match = re.fullmatch(r"(?:SIG)?([A-Z]+\d?|\d+)(?:@(\d+))?", subject.config.launch.signal or "")
     return (NUMBERS.get(match[1], match[1]), float(match[2] or 60)) if match else None
 
 
 def _of_lead(subject: Subject) -> Iterator[Finding]:
-    """Yields a finding if launch.signal comes too early or too late. Entry jobs know their time limit themselves."""
+    """Yields a finding if launch.signal comes too early or too late. Entry jobs are not checked, because they know
+    their time limit themselves."""
     warning = _warning(subject)
     if warning and subject.time_s is not None and warning[1] >= subject.time_s:
         what = f"{subject.config.launch.signal}: {duration(warning[1])} before a limit of {duration(subject.time_s)}"
@@ -79,7 +81,7 @@ def _of_handlers(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
 
 
 def _of_shells(subject: Subject) -> Iterator[Finding]:
-    """Yields a finding for a task that is a user's shell: TERM ends the shell, and with it the task."""
+    """Yields a finding if srun's task is a shell that the user wrote: TERM ends the shell, and with it the task."""
     program = subject.program
     for place in program.shells if program else []:
         what = "this shell waits for the program and has neither exec nor a trap"
@@ -91,10 +93,11 @@ def _of_shells(subject: Subject) -> Iterator[Finding]:
 
 
 def _of_template(subject: Subject) -> Iterator[Finding]:
-    """Yields a finding for a user's template with srun in the foreground; ours runs it in background."""
+    """Yields a finding for a user's template that runs srun in the foreground. clusterdp's own templates run srun in
+    the background."""
     if not subject.config.launch.template or not re.search(r"^#SBATCH --signal=[^\n]*B:", subject.script, re.M):
         return
-    commands = [*commands_of(FUNCTION.sub("", subject.script))]  # a function may be called in the background
+    commands = [*commands_of(FUNCTION.sub("", subject.script))]  # leaves out functions, which may run in the background
     starts = [at for at, command in enumerate(commands) if launcher_of(command.words) == "srun"]
     if not starts or commands[starts[-1]].words[0] == "exec":
         return

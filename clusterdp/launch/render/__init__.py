@@ -1,4 +1,4 @@
-"""From a config to the script for sbatch, and to the rules of the batch program in the run folder.
+"""Renders a config into the script for sbatch, and into the rules of the batch program in the run folder.
 
 script_spec    a config in the terms of a script
 script         the script for sbatch, rendered from a template

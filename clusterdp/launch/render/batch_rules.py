@@ -1,4 +1,5 @@
-"""The config's decisions for the batch program (clusterdp/batch/rules.py), which reads them in the run folder."""
+"""The config's decisions for the batch program (clusterdp/batch/rules.py), which reads these rules in the run
+folder."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ from clusterdp.config.tree import POLICIES, PolicyConfig, RestartConfig
 from clusterdp.launch.render.job_secrets import secret_path
 from clusterdp.launch.render.script_spec import ScriptSpec
 
-DEFAULT_MAX_HOURS = 48  # of an entry job
+DEFAULT_MAX_HOURS = 48  # default of restart.max_hours for an entry job
 
 
 def rules_of(spec: ScriptSpec, check: str = "") -> dict[str, Any]:
-    """Returns the rules by the names of the program's Rules. check: the bash lines of a preflight task, if there is
-    one."""
+    """Returns the rules as a dictionary with the field names of Rules in the batch program. `check` has the bash lines
+    of a preflight task; empty without a preflight."""
     config = spec.config
     notify = config.notify
     return {
@@ -58,13 +59,14 @@ def _policies(restart: RestartConfig) -> dict[str, dict[str, Any]]:
 
 def _preflight(spec: ScriptSpec, check: str) -> list[str]:
     """Returns the command of the preflight step: one task on each node, which sees the GPUs of all ranks of the node. A
-    task always exits with 0. With another code it has died, and --kill-on-bad-exit ends the step."""
+    healthy task always exits with 0. Any other code means that the task has died, and --kill-on-bad-exit ends the
+    step."""
     nodes, cpus = spec.config.resources.nodes, spec.config.resources.cpus_per_task * spec.ranks_per_node
     words = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}"]
     words += [*spec.preflight_flags(), "--export=ALL", "--kill-on-bad-exit=1", "--wait=420"]
     if spec.config.resources.gpus_per_task:
-        # The job's own request, which srun reads from these, gives a task the GPUs of one rank: 22.05 refuses more,
-        # 26.05 binds to one in any case.
+        # srun reads the job's request from these variables, and would give a task only the GPUs of one rank: Slurm
+        # 22.05 refuses more GPUs, and 26.05 binds the task to one GPU in any case.
         inherited = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_TRES_BIND", "SLURM_GPU_BIND")
         words = ["env", *(word for name in inherited for word in ("-u", name)), *words]
     words += ["bash", "-c", check, "check", *spec.container_prefix()]
@@ -72,7 +74,7 @@ def _preflight(spec: ScriptSpec, check: str) -> list[str]:
 
 
 def requeues_of(rules: dict[str, Any]) -> list[str]:
-    """Returns lines for the script's header: after which ends, and how often, the job is requeued."""
+    """Returns lines for the script's header, which say after which causes, and how often, the job is requeued."""
     if not rules["requeue"]:
         return ["It is never requeued (restart.requeue is false)."]
     by_limit: dict[str, list[str]] = {}

@@ -1,7 +1,7 @@
 """Secrets reach a job by its environment, or by a file that each attempt reads, but never by the run folder.
 
-sbatch keeps the submitter's environment in Slurm's own state, which only root and Slurm can read, and passes it to each
-attempt. `scontrol show job` does not show the environment.
+sbatch keeps the submitter's environment in Slurm's own state, which only root and Slurm can read, and passes the
+environment to each attempt. `scontrol show job` does not show the environment.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from clusterdp.errors import ConfigError
 
 
 def secret_path(path: str) -> str:
-    """Returns the absolute path for the script, because `~` is the submitter's home."""
+    """Returns a secret file's absolute path for the script, because `~` means the submitter's home."""
     return str(Path(path).expanduser().absolute())
 
 
@@ -26,7 +26,7 @@ def secret_paths(config: Config) -> list[str]:
 
 
 def check_secrets(config: Config) -> None:
-    """Raises ConfigError for the first secret that the job would not find, or that others could read."""
+    """Raises ConfigError for the first secret that the job would not find, or that other users could read."""
     for name in config.launch.secrets:
         if not os.environ.get(name):
             raise ConfigError(f"launch.secrets: {name} is not set here. Export it, and submit again.")

@@ -1,4 +1,4 @@
-"""Script: the script for sbatch, rendered from a template. Every value is quoted unless it is a Shell."""
+"""Script: the script for sbatch, rendered from a template. Every value is quoted, except values of the class Shell."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from clusterdp.launch.render.job_secrets import secret_path
 from clusterdp.launch.render.script_spec import ScriptSpec, lines_of
 from clusterdp.launch.render.shipped_files import shipped_folder
 
-# RHEL 8 and SLES 15 have Python 3.6.
+# Python 3.6 is enough for the batch program, because RHEL 8 and SLES 15 have only this version.
 SYSTEM_PYTHONS = ("python3", "/usr/bin/python3", "/usr/libexec/platform-python")
 
 
 class Shell(str):
-    """Text for the shell without quoting: script:, launch.setup:, and words that are quoted already."""
+    """Text that is put into the script without quoting: script:, launch.setup:, and words that are quoted already."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class Script:
 
 
 def render(spec: ScriptSpec) -> Script:
-    """Returns the whole script. Pure except for reading the template: the same spec gives the same bytes."""
+    """Returns the whole script. Only the template is read: with the same template, the same spec gives the same
+    bytes."""
     ours = shipped_folder("sbatch_templates")
     launch = spec.config.launch
     _refuse_collisions(launch, ours)
@@ -57,18 +58,18 @@ def render(spec: ScriptSpec) -> Script:
 
 
 def script_rules(spec: ScriptSpec) -> dict[str, Any]:
-    """Returns the rules of the batch program in the run folder."""
+    """Returns the rules that the batch program reads in the run folder."""
     return rules_of(spec, render_part(spec, "check.sh") if spec.config.launch.preflight else "")
 
 
 def render_part(spec: ScriptSpec, name: str) -> str:
-    """Returns a part of the script, for a script that submitit writes."""
+    """Returns one part of clusterdp's script, which goes into the script that submitit writes."""
     ours = shipped_folder("sbatch_templates")
     _refuse_collisions(spec.config.launch, ours)
     return _environment(ours).get_template(f"parts/{name}").render(template_values(spec))
 
 
-# Variables of the script that launch.env may override.
+# Variables that the script sets, and launch.env may override.
 YIELDING = {
     "OMP_NUM_THREADS",
     "PYTHONPATH",
@@ -79,7 +80,8 @@ YIELDING = {
 
 
 def _refuse_collisions(launch: LaunchConfig, folder: Path) -> None:
-    """Raises ConfigError for a variable that the script sets itself: the user's value would not reach the program."""
+    """Raises ConfigError if launch.env has a variable that the script sets itself, because the user's value would not
+    reach the program."""
     source = "\n".join(path.read_text() for path in sorted(folder.rglob("*")) if path.is_file())
     source += "".join(f" {name}=" for name in EXPORTED)
     keys = {name: f"launch.secret_files.{name}" for name in launch.secret_files}
@@ -93,9 +95,9 @@ def _environment(*folders: Path) -> jinja2.Environment:
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(folders),
         undefined=jinja2.StrictUndefined,
-        finalize=_quote,  # each {{ value }} passes here
-        autoescape=False,  # for HTML; finalize quotes for the shell
-        comment_start_string="{*",  # bash uses {#
+        finalize=_quote,  # each {{ value }} is quoted for the shell
+        autoescape=False,  # escapes HTML, not shell text
+        comment_start_string="{*",  # bash itself uses {#, jinja's default
         comment_end_string="*}",
         trim_blocks=True,
         lstrip_blocks=True,
@@ -105,7 +107,7 @@ def _environment(*folders: Path) -> jinja2.Environment:
 
 def _quote(value: Any) -> str:
     if isinstance(value, (Shell, jinja2.Undefined)):
-        return str(value)  # raises for Undefined
+        return str(value)  # str() raises an error if the value is Undefined
     return shlex.quote(str(value))
 
 
@@ -116,7 +118,7 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
     setup = lines_of(config.launch.setup, "launch.setup")
     return {
         "directives": [Shell(directive(option, value)) for option, value in spec.directives()],
-        "title": Shell(re.sub(r"[^\w .,:+@-]", "_", config.name)),  # for a comment
+        "title": Shell(re.sub(r"[^\w .,:+@-]", "_", config.name)),  # safe text for a comment in the script
         "name": config.name,
         "version": Shell(clusterdp.__version__),
         **_places(spec),
@@ -147,7 +149,8 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
 
 
 def _places(spec: ScriptSpec) -> dict[str, Any]:
-    """Returns the run folder, its script and its batch program. In an array the shell computes the element's folder."""
+    """Returns the run folder, its script and its batch program. In an array, the script's shell computes the element's
+    folder."""
     folder = str(spec.run_dir)
     if spec.array is None:
         return {"run_dir": folder, "batch": f"{folder}/batch", "script_file": f"{folder}/job.sbatch", "element": False}
@@ -162,7 +165,8 @@ def _places(spec: ScriptSpec) -> dict[str, Any]:
 
 
 def directive(option: str, value: str | None) -> str:
-    """Returns the words after #SBATCH. Within quotes, sbatch reads a backslash as an escape and # as a character."""
+    """Returns the words after #SBATCH for one option. Within quotes, sbatch reads a backslash as an escape and # as a
+    character."""
     if value is None:
         return f"--{option}"
     if re.search(r"[\x00-\x1f\x7f]", value):
@@ -174,7 +178,8 @@ def directive(option: str, value: str | None) -> str:
 
 
 def _delimiter(word: str, lines: str) -> str:
-    """Returns the end word of a heredoc, which must not be one of its lines: `word`, with underscores if needed."""
+    """Returns the end word of a here-document. No line of the document may be equal to this word: `word`, with
+    underscores if needed."""
     while word in lines.splitlines():
         word += "_"
     return word

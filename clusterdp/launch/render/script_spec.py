@@ -1,4 +1,5 @@
-"""ScriptSpec: a config in the terms of a script. Pure: it reads no file, no clock and no environment."""
+"""ScriptSpec: a config translated into the values of a script. The module reads no file, no clock and no
+environment."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ from clusterdp.errors import ConfigError
 # Options of sbatch that have the same name in the config, in the order in which they are printed.
 PLAIN = ("partition", "account", "qos", "constraint", "nodelist", "exclude", "reservation", "gres", "mem", "time")
 
-# Backslashes that a shell drops and shlex.split() keeps: at a line's end, and in double quotes before $ and `.
+# Backslashes that a shell drops, but shlex.split() keeps: at the end of a line, and in double quotes before $ and `.
 BACKSLASHES = re.compile(r"(?P<kept>'[^']*'|\\[^\n])|\"(?P<quoted>(?:\\.|[^\"\\])*)\"|\\\n", re.DOTALL)
 
-READ_BY_SRUN = {  # variables, and the options of sbatch that set them
+READ_BY_SRUN = {  # variable -> the options of sbatch that set the variable
     "SLURM_MEM_PER_CPU": {"mem-per-cpu"},
     "SLURM_MEM_PER_GPU": {"mem-per-gpu"},
     "SLURM_CPUS_PER_GPU": {"cpus-per-gpu"},
@@ -34,33 +35,34 @@ READ_BY_SRUN = {  # variables, and the options of sbatch that set them
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """A job array of a sweep."""
+    """A job array, which runs the elements of a sweep or some of them."""
 
-    offset: int  # number of its first element
-    size: int  # number of its elements
-    part: int = 1000  # a power of ten: the offset is a multiple of it
-    parallel: int | None = None  # how many run at a time
+    offset: int  # number of the array's first element
+    size: int  # number of the array's elements
+    part: int = 1000  # a power of ten; `offset` is a multiple of `part`
+    parallel: int | None = None  # how many elements run at a time
 
     @property
     def indices(self) -> str:
-        """The value of --array."""
+        """The value of sbatch's option --array."""
         return f"0-{self.size - 1}" + (f"%{self.parallel}" if self.parallel else "")
 
 
 @dataclass(frozen=True)
 class ScriptSpec:
     config: Config
-    kind: str  # entry | command | script
-    run_dir: Path  # absolute; for an array the sweep's folder
+    kind: str  # entry, command or script
+    run_dir: Path  # absolute path; for an array, the sweep's folder
     submit_dir: Path  # absolute
     python: str
-    code: Path | None = None  # the snapshot, if it is not in run_dir: a sweep's snapshot
+    code: Path | None = None  # the snapshot, if it is not in run_dir but in a sweep's folder
     array: ArraySpec | None = None
-    host_python: str = ""  # the first interpreter to try for the batch program
+    host_python: str = ""  # the interpreter that is tried first for the batch program
 
     @property
     def work_dir(self) -> Path:
-        """The working folder of the ranks: the snapshot, so that edits and checkouts do not reach a waiting job."""
+        """The working folder of the ranks: the snapshot, so that edits and checkouts have no effect on a waiting
+        job."""
         return (self.code or self.run_dir / "code") if self.config.snapshot.enabled else self.submit_dir
 
     @property
@@ -69,8 +71,8 @@ class ScriptSpec:
 
     @property
     def output(self) -> str:
-        """The value of --output. An element's folder is its number, composed from the array's index: `2%3a` for element
-        2005."""
+        """The value of sbatch's option --output. An element's folder has the element's number as its name, composed
+        from the array's index: `2%3a` for element 2005."""
         folder = str(self.run_dir).replace("%", "%%")
         if self.array is None:
             return f"{folder}/slurm-%j.out"
@@ -89,7 +91,8 @@ class ScriptSpec:
 
     @property
     def command(self) -> list[str]:
-        """The program's words. With torchrun, a `.py` file (or -m) is a Python program, as for torchrun itself."""
+        """The words of the program's command line. With torchrun, words that begin with a `.py` file (or -m) are a
+        Python program, as for torchrun itself."""
         words = words_of(self.config.command, "command")
         if self.is_torchrun and words and (words[0].endswith(".py") or words[0] == "-m"):
             return [self.python, "-u", *words]
@@ -97,14 +100,14 @@ class ScriptSpec:
 
     @property
     def signal(self) -> str | None:
-        """The value of --signal. By default only entry jobs get a signal, because it kills a program that does not
-        handle it."""
+        """The value of sbatch's option --signal. By default only entry jobs get a signal, because a signal kills a
+        program that does not handle it."""
         if self.config.launch.signal or self.kind != "entry":
             return self.config.launch.signal
         return f"USR2@{self.config.launch.grace_s}"
 
     def directives(self) -> list[tuple[str, str | None]]:
-        """Returns `(option, value)` for each #SBATCH line. A value of None is a bare flag."""
+        """Returns `(option, value)` for each #SBATCH line. The value None stands for an option without a value."""
         r, tasks = self.config.resources, self.ranks_per_node
         cpus = r.cpus_per_task
         if self.is_torchrun:
@@ -127,18 +130,19 @@ class ScriptSpec:
         return [row for row in rows if row[1] is not None] + flags + extra_options(r)
 
     def foreign_variables(self) -> list[str]:
-        """Returns the variables that srun reads and this job does not set. With those of an outer job, a step would be
-        refused, or bound to other GPUs. (24.11 and later set SLURM_TRES_PER_TASK in each job with --cpus-per-task.)"""
+        """Returns the variables that srun reads, but this job does not set. With the values of an outer job, a step
+        would be refused, or bound to other GPUs. (24.11 and later set SLURM_TRES_PER_TASK in each job with
+        --cpus-per-task.)"""
         asked = {option for option, _ in self.directives()}
         return [name for name, options in READ_BY_SRUN.items() if asked.isdisjoint(options)]
 
     def container_mounts(self) -> list[str]:
-        """Returns the run folder and the user's mounts: `source:target[:ro]`."""
+        """Returns the container's mounts, which are the run folder and the user's mounts: `source:target[:ro]`."""
         own = [self.run_dir] if self.run_dir in self.work_dir.parents else [self.run_dir, self.work_dir]
         return [*(f"{path}:{path}" for path in own), *self.config.launch.container.mounts]
 
     def srun_flags(self) -> list[str]:
-        """Returns more words for srun: each rank's GPUs, and Pyxis' container."""
+        """Returns the options of srun for the GPUs of each rank, and for Pyxis' container."""
         flags = []
         if self.config.resources.gpus_per_task:
             flags.append(f"--gpus-per-task={self.config.resources.gpus_per_task}")
@@ -154,21 +158,22 @@ class ScriptSpec:
 
     @property
     def fills_sockets(self) -> bool:
-        """Whether ranks fill one socket of a node after the other, as GPUs are numbered. By default they alternate, and
-        half of them would copy through the other socket's memory."""
+        """Whether ranks fill a node's sockets one after the other, in the order in which GPUs are numbered. By default
+        the ranks alternate between the sockets, and half of the ranks would copy through the other socket's memory."""
         r = self.config.resources
         has_gpus = bool(r.gpus_per_task or gpu_count(r.gpus_per_node))
         return has_gpus and self.ranks_per_node > 1 and "distribution" not in r.extra
 
     def preflight_flags(self) -> list[str]:
-        """Returns srun_flags() for the preflight step, whose one task per node sees the GPUs of all its ranks."""
+        """Returns srun_flags() for the preflight step, whose single task on a node sees the GPUs of all ranks of the
+        node."""
         own = f"--gpus-per-task={self.config.resources.gpus_per_task}"
         kind, colon, each = (self.config.resources.gpus_per_task or "").rpartition(":")
         of_all = f"--gpus-per-node={kind}{colon}{int(each) * self.ranks_per_node if each.isdigit() else each}"
         return [of_all if flag == own else flag for flag in self.srun_flags()]
 
     def container_prefix(self) -> list[str]:
-        """Returns the words before the program that run it in an Apptainer container."""
+        """Returns the words before the program's own words that run the program in an Apptainer container."""
         container = self.config.launch.container
         if not container.image or container.runtime != "apptainer":
             return []
@@ -181,7 +186,7 @@ class ScriptSpec:
 
 
 def make_spec(config: Config, run_dir: Path, submit_dir: Path, python: str, code: Path | None = None) -> ScriptSpec:
-    """`code`: the snapshot, if it is not in the run folder itself."""
+    """Returns the spec for a config. `code` is the snapshot, if the snapshot is not in the run folder itself."""
     kind = next(kind for kind in ("entry", "command", "script") if getattr(config, kind) not in (None, "", []))
     spec = ScriptSpec(config, kind, run_dir.absolute(), submit_dir.absolute(), config.launch.python or python, code)
     spec = replace(spec, host_python=config.launch.host_python or python)
@@ -191,7 +196,8 @@ def make_spec(config: Config, run_dir: Path, submit_dir: Path, python: str, code
 
 
 def words_of(value: Any, key: str) -> list[str]:
-    """Returns a list of words: the value itself, or a string split as by a shell, without any expansion."""
+    """Returns the words of a command: a list stays as it is; a string is split as by a shell, but without any
+    expansion."""
     if isinstance(value, str):
         try:
             return shlex.split(BACKSLASHES.sub(_as_shlex_reads, value))
@@ -215,7 +221,7 @@ def _as_shlex_reads(found: re.Match[str]) -> str:
 
 
 def lines_of(value: Any, key: str) -> str:
-    """Returns bash lines, given as one string or as a list of lines."""
+    """Returns bash lines as one text, whether the config has a string or a list of lines."""
     if value is None or isinstance(value, str):
         return (value or "").rstrip("\n")
     if isinstance(value, Sequence) and all(isinstance(line, str) for line in value):
@@ -224,7 +230,7 @@ def lines_of(value: Any, key: str) -> str:
 
 
 def gpu_count(text: str | None) -> int:
-    """Returns the number in `4` or `a100:4`."""
+    """Returns the number of GPUs in `4` or `a100:4`."""
     if text is None:
         return 0
     last = text.rsplit(":", 1)[-1]
@@ -234,7 +240,8 @@ def gpu_count(text: str | None) -> int:
 
 
 def extra_options(resources: ResourcesConfig) -> list[tuple[str, str | None]]:
-    """Returns the options of resources.extra. true makes a bare flag; false and null leave the option out."""
+    """Returns the options of resources.extra. The value true makes an option without a value; false and null leave the
+    option out."""
     return [
         (option, None if value is True else str(value))
         for option, value in resources.extra.items()

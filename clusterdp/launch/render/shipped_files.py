@@ -1,5 +1,5 @@
-"""The example configs and the script templates, which are inside the package in a wheel, and beside it in a
-checkout."""
+"""Finds the example configs and the script templates: in a wheel inside the package, in a checkout beside the
+package."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from clusterdp.errors import ConfigError
 
 
 def shipped_folder(name: str) -> Path:
-    """Returns the folder `configs` or `sbatch_templates`."""
+    """Returns the path of the folder `configs` or `sbatch_templates`."""
     package = Path(__file__).resolve().parents[2]
     return next(folder for folder in (package / name, package.parent / name) if folder.is_dir())
 
 
 def find_config(name: str) -> Path:
-    """Returns the file of `digits`, `digits.yaml` or `configs/digits.yaml`."""
+    """Returns the file of an example config, which is named as `digits`, `digits.yaml` or `configs/digits.yaml`."""
     stem = Path(name).name.removesuffix(".yaml")
     configs = shipped_folder("configs")
     path = configs / f"{stem}.yaml"

@@ -1,4 +1,4 @@
-"""Sending a job to Slurm, only once, even if the sender fails.
+"""Sends a job to Slurm, exactly once even if the sending process fails.
 
 sbatch       backend: sbatch
 submitit     backend: submitit

@@ -1,5 +1,5 @@
-"""Answers of sbatch without a job id: a refusal of a key of the config, or an unknown outcome, because sbatch timed
-out, was killed, or printed something else.
+"""Handles the cases in which sbatch prints no job id. Either sbatch refuses a key of the config, or the outcome is
+unknown, because sbatch timed out, was killed, or printed something else.
 
 After an unknown outcome the controller may have accepted the job, or may still accept it. Therefore submit looks for
 the job in the queue: Slurm knows the script of each job, and the script is in the run folder."""
@@ -15,8 +15,9 @@ from clusterdp.errors import SlurmError, SubmitError, SubmitInDoubt
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.slurm import commands
 
-PAUSES_S = (0, 1, 2, 4, 8, 15)  # a controller that is too busy to answer may accept the job later
-# Text of sbatch -> the keys that it may mean. The first key that is given counts, or else the first one.
+PAUSES_S = (0, 1, 2, 4, 8, 15)  # pauses between looks: a busy controller may accept the job later
+# Text of sbatch -> the keys that the text may mean. The first key that the config sets is reported, or else the first
+# key.
 REFUSALS = {
     "group not permitted to use this partition|partition name|invalid partition|system default partition": "partition",
     "account or account/partition": "account partition",
@@ -34,15 +35,16 @@ CHECK = "`clusterdp check` names what is allowed"
 
 
 def known_jobs(run: RunDir) -> set[str]:
-    """Returns the jobs of this run that are on record."""
+    """Returns the jobs that the run's records contain."""
     begun = {attempt.name.partition(".")[0] for attempt in run.attempts()}
     return begun | {str(event["job"]) for event in read_events(run) if event.get("job")}
 
 
 def find_job(run: RunDir, name: str, known: Collection[str], doubt: SubmitInDoubt, again: str = "") -> str:
-    """Returns the one new job of this folder. Raises SubmitInDoubt, with a remedy, if there is none, or several.
+    """Looks in the queue for the one new job of this folder, and returns its id. Raises SubmitInDoubt, with a remedy,
+    if the queue has no new job of the folder, or several.
 
-    again: the command that submits the job once more.
+    again: the command that submits the job once more, for the error's message.
     """
     found: list[str] = []
     try:
@@ -51,7 +53,7 @@ def find_job(run: RunDir, name: str, known: Collection[str], doubt: SubmitInDoub
             try:
                 found = [job for job in commands.jobs_of_scripts_in(run.path) if job not in known]
             except SlurmError:
-                continue  # the controller is still busy
+                continue  # the controller is still too busy to answer
             if found:
                 break
     except KeyboardInterrupt:
@@ -71,8 +73,8 @@ def find_job(run: RunDir, name: str, known: Collection[str], doubt: SubmitInDoub
 
 
 def with_key(error: SubmitError, config: Config) -> SubmitError:
-    """Returns the error with the key of the config. sbatch names only an option, or the mistake in a value, and only
-    sbatch knows its options."""
+    """Returns the error, extended by the key of the config that sbatch refuses. sbatch itself names only an option, or
+    the mistake in a value."""
     said = str(error)
     for option, value in config.resources.extra.items():
         if re.search(rf"--{re.escape(option)}(?![\w-])", said):

@@ -1,8 +1,9 @@
-"""RunLock: one process at a time submits a job of a run. Two processes that resume a run at once would start two jobs.
+"""RunLock: one process at a time submits a job of a run. Without the lock, two processes that resume a run at the same
+time would start two jobs.
 
-The lock is the file of the highest number in `submits/` of the run folder. A process creates it exclusively if the
-previous lock is released or its owner is gone. No number is used twice: of two processes, only one can take over.
-Exclusive creation is reliable on NFS and Lustre; flock is not.
+The lock is the file with the highest number in `submits/` of the run folder. A process creates the next file
+exclusively, if the previous lock is released or its owner is gone. No number is used twice: of two processes, only one
+can take the lock. Exclusive creation is reliable on NFS and Lustre; flock is not.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from clusterdp.errors import RunError
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, parse, write_durably
 
-STALE_S = 600.0  # an older lock is free: its owner on another host was killed, because a submission takes less
+STALE_S = 600.0  # an older lock is free: no submission takes so long, and so the owner was killed
 
 
 class RunLock:
-    """Held inside a `with` block, or until release(). Raises RunError with the owner if another process has it."""
+    """The lock is held in the body of the with statement, or until release(). Raises RunError, which names the owner,
+    if another process holds the lock."""
 
     def __init__(self, run: RunDir):
         self.run = run
@@ -47,12 +49,14 @@ class RunLock:
         self.release()
 
     def check(self) -> None:
-        """Raises RunError if the lock is lost. Call it right before the submit: a long suspension may lose the lock."""
+        """Raises RunError if another process has taken the lock. Call check() right before the submit, because a
+        process that was suspended for long may have lost the lock."""
         if (newest := self._newest()) != self.number:
             raise self._refusal(newest)
 
     def release(self) -> None:
-        """Releases the lock. A second call is not an error, nor a run folder that is missing or cannot be written."""
+        """Releases the lock. No error is raised if the lock was released before, or if the run folder is missing or
+        cannot be written."""
         file, self.number = self._file(self.number), 0
         if file.exists():
             with suppress(OSError):
@@ -68,7 +72,7 @@ class RunLock:
         except FileExistsError:
             raise self._refusal(newest + 1) from None
         self.number = newest + 1
-        with suppress(OSError), os.fdopen(fd, "w") as file:  # on a full disk the empty file is a valid lock
+        with suppress(OSError), os.fdopen(fd, "w") as file:  # on a full disk the file stays empty, but is a valid lock
             file.write(json.dumps(self._owner) + "\n")
 
     def _file(self, number: int) -> Path:
@@ -82,7 +86,7 @@ class RunLock:
         for _ in range(20):
             if "pid" in owner:
                 break
-            time.sleep(0.05)  # the file has been created, and is being written
+            time.sleep(0.05)  # another process has created the file, and still writes it
             owner = _read(self._file(number))
         who = f"process {owner.get('pid', '?')} on {owner.get('host', 'some host')}"
         when = time.strftime("%H:%M:%S", time.localtime(owner["since"]))
@@ -94,7 +98,8 @@ class RunLock:
 
 
 def _is_free(file: Path) -> bool:
-    """Returns whether the lock is released, or its owner is gone: dead on this host, or the lock is too old."""
+    """Returns whether the lock is free: it was released, its owner died on this host, or the lock is older than
+    STALE_S."""
     owner = _read(file)
     if "released" in owner or time.time() - owner["since"] > STALE_S:
         return True
@@ -102,7 +107,8 @@ def _is_free(file: Path) -> bool:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Returns the owner of a lock, always with `since`: the file's time if the file is unfinished."""
+    """Returns the owner of a lock. The result always has `since`: if the file is unfinished, the file's time is
+    used."""
     owner: dict[str, Any] | None = None
     since = time.time()
     with suppress(OSError):
@@ -120,6 +126,6 @@ def _is_alive(pid: object) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except (OSError, OverflowError):  # another user's process
+    except (OSError, OverflowError):  # the process exists, but belongs to another user
         return True
     return True

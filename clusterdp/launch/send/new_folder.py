@@ -1,4 +1,4 @@
-"""new_folder: makes a folder for a new run or a new sweep, and removes it again if nothing was submitted."""
+"""new_folder: makes a folder for a new run or a new sweep, and removes the folder again if nothing was submitted."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from clusterdp.rundir import RunDir
 
 @contextmanager
 def new_folder(run: RunDir, named: bool) -> Iterator[RunLock]:
-    """Makes and locks the folder. A ClusterdpError within the block empties the folder, unless a job of it exists or
-    may exist. Empty folders are removed at the end. `named`: by the user; else it is in `runs/`, with a .gitignore."""
+    """Makes and locks the folder. A ClusterdpError in the body of the with statement empties the folder, unless a job
+    of the run exists or may exist. At the end, folders that are empty are removed. `named` is True if the user named
+    the folder; else the folder is in `runs/`, which gets a .gitignore."""
     if is_a_run(run.path):
         raise _holds_a_run(run)
     missing = [folder for folder in (run.path, *run.path.parents) if not folder.exists()]
     try:
         _make(run, named)
         with RunLock(run) as lock:
-            if lock.number != 1:  # another process was faster, and has finished
+            if lock.number != 1:  # another process has submitted a run in this folder before
                 raise _holds_a_run(run)
             try:
                 yield lock
@@ -60,7 +61,7 @@ def _make(run: RunDir, named: bool) -> None:
 
 
 def make_parent(folder: Path, named: bool) -> None:
-    """Makes the folder, and `runs/` if the user has not named the folder."""
+    """Makes a folder; if the user did not name this folder, `runs/` is made first, with a .gitignore."""
     if not named:
         with suppress(FileExistsError):
             folder.parent.mkdir(parents=True)
@@ -69,7 +70,7 @@ def make_parent(folder: Path, named: bool) -> None:
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:
-    """Removes the folders that were made here, the innermost first, unless they hold other runs by now."""
+    """Removes the folders that new_folder() made, the innermost first, unless they contain other runs by now."""
     for folder in folders:
         ignore = folder / ".gitignore"
         with suppress(OSError):
@@ -84,7 +85,7 @@ def _remove_empty(folders: Sequence[Path]) -> None:
 
 
 def empty(run: RunDir) -> None:
-    """Removes all files of a run, the lock last: as long as any file is left, the folder counts as a run."""
+    """Removes all files of a run, the lock last, because a folder with any file counts as a run."""
     import shutil
 
     for entry in run.path.iterdir():

@@ -1,4 +1,4 @@
-"""backend: sbatch. sbatch gets the script in the run folder unchanged."""
+"""The backend `sbatch`: sbatch gets the script in the run folder unchanged."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from clusterdp.slurm import commands
 
 
 def send(spec: ScriptSpec, script: Script, run: RunDir) -> Job:
-    """Submits the script. Raises SubmitError, with sbatch's own text, if sbatch refuses."""
+    """Submits the run's script with sbatch. Raises SubmitError, with sbatch's own text, if sbatch refuses the
+    script."""
     return Job(commands.submit(run.script, cwd=spec.submit_dir), run)
 
 
 def adopt(job: str, run: RunDir) -> Job:
-    """Returns a job whose id sbatch has not printed, and that was found in the queue."""
+    """Returns the Job for an id that was found in the queue, because sbatch did not print the id."""
     return Job(job, run)

@@ -1,9 +1,9 @@
-"""backend: submitit. submitit writes and submits the script, with the batch program before and after its srun.
+"""The backend `submitit`: submitit writes and submits the script, which runs the batch program before and after srun.
 
-submitit by itself does not react to a preemption: it ignores TERM and checkpoints on USR2, which Slurm does not send
-then. Therefore clusterdp's worker handles both signals. After the ranks have stopped and saved, rank 0 asks Slurm about
-the job and sends USR2 to itself, and submitit's own handler requeues the job. After a crash, the lines after srun
-requeue it, as in clusterdp's own script."""
+submitit by itself does not react to a preemption: submitit ignores TERM and waits for USR2, which Slurm does not send
+at a preemption. Therefore clusterdp's worker handles both signals. After the ranks have stopped and saved, rank 0 asks
+Slurm about the job and sends USR2 to itself, and submitit's own handler requeues the job. After a crash, the script's
+lines after srun requeue the job, as in clusterdp's own script."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ from clusterdp.launch.render.script_spec import ScriptSpec
 from clusterdp.rundir import RunDir
 from clusterdp.slurm import commands
 
-NEVER = 1_000_000  # submitit's limit of time-outs: clusterdp has its own limits, checked when an attempt starts
-RUNS_IN = "clusterdp.train.worker"  # named, not imported: the login node has no torch
+NEVER = 1_000_000  # turns off submitit's limit of time-outs: clusterdp checks its own limits
+RUNS_IN = "clusterdp.train.worker"  # named, not imported: the login node may have no torch
 
 
 class Task:
-    """The callable that submitit pickles. Pickle stores a reference: the compute node runs the snapshot's code."""
+    """The callable that submitit pickles. Pickle stores only the name of the class: the compute node runs the code in
+    the snapshot."""
 
     def __init__(self, run_dir: str):
         self.run_dir = run_dir
 
     def __call__(self) -> Any:
-        """Runs on every rank of the job. Returns the entry's result; exits after a stop or a crash."""
+        """Runs on every rank of the job. Returns the entry's result; after a stop or a crash, the process exits."""
         self._link_log()
-        on_usr2 = signal.getsignal(signal.SIGUSR2)  # submitit's handler, which requeues
+        on_usr2 = signal.getsignal(signal.SIGUSR2)  # submitit's own handler, which requeues the job
         worker = importlib.import_module(RUNS_IN)
         ending = worker.run_in_submitit(self.run_dir)
         if ending.outcome == "done":
@@ -50,11 +51,12 @@ class Task:
         if ending.outcome == "requeue" and os.environ.get("SLURM_PROCID", "0") == "0" and self._may_requeue():
             signal.signal(signal.SIGUSR2, on_usr2)
             os.kill(os.getpid(), signal.SIGUSR2)
-        # Leaves no result: submitit would read it as the end of the job.
+        # Exits without a result, because submitit would take a result for the end of the job.
         os._exit(ending.exit_code)
 
     def checkpoint(self) -> Any:
-        """submitit's hook: returns the task of the next attempt. The state is in clusterdp's checkpoints already."""
+        """Called by submitit at a requeue: returns the task of the next attempt. The training's state is already in
+        clusterdp's checkpoints."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(Task(self.run_dir))
@@ -68,8 +70,8 @@ class Task:
             log.symlink_to(os.path.relpath(JobEnvironment().paths.stdout, log.parent))
 
     def _may_requeue(self) -> bool:
-        """Returns whether to requeue: not a cancelled job, nor one that Slurm has requeued. If the controller does not
-        answer, the batch program asks again, and waits longer."""
+        """Returns whether to requeue the job. False for a cancelled job, and for a job that Slurm has already requeued.
+        False also if the controller does not answer: the batch program asks again later, and waits longer."""
         if any(Path(self.run_dir, marker).exists() for marker in ("cancelled", "stop")):
             return False
         element, _, restart = os.environ["CLUSTERDP_ATTEMPT"].rpartition(".")
@@ -82,7 +84,8 @@ class Task:
 
 
 def send(spec: ScriptSpec, script: Script, run: RunDir) -> Job:
-    """Submits through submitit's public interface. Raises SubmitError with sbatch's text if sbatch refuses."""
+    """Submits through submitit's public interface. Raises SubmitError, with sbatch's text, if sbatch refuses the
+    script."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     folder = run.path / "submitit"
@@ -92,7 +95,7 @@ def send(spec: ScriptSpec, script: Script, run: RunDir) -> Job:
             job = _executor(spec, folder).submit(Task(str(run.path)))
     except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError, RuntimeError, OSError) as error:
         said = " ".join(str(getattr(error, "stderr", None) or error).split())
-        if isinstance(error, FailedSubmissionError):  # sbatch has succeeded, and printed no job id
+        if isinstance(error, FailedSubmissionError):  # sbatch succeeded, but submitit found no job id
             raise SubmitInDoubt(f"submitit: {said}.") from None
         raise commands.refused("submitit", said, getattr(error.__cause__, "returncode", 1)) from None
     except KeyboardInterrupt:
@@ -101,7 +104,7 @@ def send(spec: ScriptSpec, script: Script, run: RunDir) -> Job:
 
 
 def adopt(job: str, run: RunDir) -> Job:
-    """Does what submitit does once it knows the job id: names the pickle that the job waits for."""
+    """Renames the pickle that the job waits for by the job id, as submitit does when sbatch prints the id."""
     from submitit import SlurmJob
     from submitit.core.utils import JobPaths
 
@@ -116,8 +119,8 @@ def adopt(job: str, run: RunDir) -> Job:
 
 @contextmanager
 def _private(folder: Path) -> Iterator[None]:
-    """Closes the folder to others until only the owner can read the script. submitit writes the script, which has
-    launch.env, with the user's umask, and the umask goes with the job. The later logs follow the umask."""
+    """Closes the folder to other users until only the owner can read the script, which contains launch.env. The umask
+    cannot be changed for this purpose, because the umask is passed to the job, whose logs follow the user's umask."""
     mode = folder.stat().st_mode & 0o777
     folder.chmod(0o700)
     try:
@@ -130,8 +133,8 @@ def _private(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _clean_environ() -> Iterator[None]:
-    """Removes variables for submitit's sbatch, which gets the environment of this process. SBATCH_* would override the
-    script, or make sbatch refuse it, as SBATCH_REQUEUE=1 does on 26.05."""
+    """Removes variables from the environment of this process, which submitit's sbatch inherits. Variables SBATCH_*
+    would override the script's options, or make sbatch refuse the script, as SBATCH_REQUEUE=1 does on 26.05."""
     before = dict(os.environ)
     for name in before.keys() - commands.clean_environ(before).keys():
         del os.environ[name]
@@ -151,7 +154,7 @@ def preview(spec: ScriptSpec) -> Script:
 def _executor(spec: ScriptSpec, folder: Path, for_real: bool = True) -> Any:
     from submitit import SlurmExecutor
 
-    class Preview(SlurmExecutor):  # SlurmExecutor's constructor requires srun on PATH
+    class Preview(SlurmExecutor):  # SlurmExecutor() raises an error without srun on PATH
         @classmethod
         def affinity(cls) -> int:
             return 1
@@ -163,14 +166,14 @@ def _executor(spec: ScriptSpec, folder: Path, for_real: bool = True) -> Any:
 
 
 def _parameters(spec: ScriptSpec) -> dict[str, Any]:
-    """Returns the script's directives by submitit's names, and the other directives as additional parameters."""
+    """Returns the script's directives for submitit: under submitit's own names, or else as additional parameters."""
     directives = dict(spec.directives())
     for option, value in directives.items():
-        directive(option, value)  # refuses control characters
+        directive(option, value)  # raises an error for control characters
         if re.search(r"['\\]", value or ""):
-            # submitit quotes for a shell, but sbatch reads quotes and backslashes in another way
+            # submitit quotes values for a shell, but sbatch reads quotes and backslashes in another way
             raise ConfigError(f"--{option}: {value!r} cannot pass through submitit. Leave out quotes and backslashes.")
-    for ours in ("output", "open-mode", "signal"):  # submitit sets these
+    for ours in ("output", "open-mode", "signal"):  # submitit sets these itself
         directives.pop(ours, None)
     return {
         "job_name": directives.pop("job-name"),

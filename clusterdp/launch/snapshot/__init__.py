@@ -1,4 +1,4 @@
-"""The copy of the submit directory that every attempt runs, and the record of a run's source.
+"""Copies the submit directory for a run, whose attempts all run the copy, and records the run's source.
 
 code_snapshot     the copy of the submit directory that every attempt runs
 copied_files      the files of the copy: links to an earlier run's files if nothing has changed

@@ -1,4 +1,5 @@
-"""RUN/batch: a copy of the batch program and its rules. An upgrade does not change it under a waiting job."""
+"""RUN/batch: a copy of the batch program and its rules. Because of the copy, an upgrade of clusterdp has no effect on a
+waiting job."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ TOP = ("__main__.py", "setup.bash")
 
 
 def write_batch(folder: Path, rules: dict[str, Any]) -> None:
-    """Makes `folder`, with read-only files: links to files of an earlier run if they are the same. A batch program that
-    runs from the old folder has read all its files."""
+    """Makes `folder` with read-only files. A file that is the same in an earlier run is a hard link to that run's file.
+    An old `folder` may be replaced while its batch program runs, because the program has already read all its files."""
     earlier = find_earlier(folder.parent, folder.name)
     new, old = folder.with_name(f".{folder.name}.{os.getpid()}"), folder.with_name(f".{folder.name}.old")
     for leftover in (new, old):
@@ -40,7 +41,7 @@ def write_batch(folder: Path, rules: dict[str, Any]) -> None:
 
 def _compiled(modules: Sequence[Path]) -> Iterator[Path]:
     """Yields the bytecode of this Python for the modules, because compiling them takes most of the time at the start of
-    an attempt. Another version of Python, or a module that has changed, ignores the bytecode."""
+    an attempt. Another version of Python ignores the bytecode, and so does Python if a module has changed."""
     for path in modules:
         cached = Path(cache_from_source(path))
         with suppress(OSError):

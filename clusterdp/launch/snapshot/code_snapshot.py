@@ -1,7 +1,8 @@
-"""The snapshot of the submit directory, which every attempt runs: later edits and checkouts have no effect on it.
+"""Takes the snapshot of the submit directory. Every attempt runs the snapshot: later edits and checkouts have no
+effect.
 
 In a git work tree the snapshot has the files that git tracks, and untracked files that git does not ignore. Elsewhere
-it has all files except those below hidden folders, caches and virtual environments.
+the snapshot has all files except the files below hidden folders, caches and virtual environments.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from clusterdp.rundir import RunDir
 
 MIB = 1 << 20
 LARGE = 5_000_000  # bytes
-# Limits for names from git, files in those folders, and files of one folder: a million ignored images take too long.
+# Limits of a search in ignored files: names that git lists, files in all folders, and files in one folder. A million
+# ignored images would take too long.
 MOST_NAMES, MOST_FILES, MOST_OF_A_FOLDER = 2_000, 2_000, 200
 SHOWN = 6
 SUFFIXES = frozenset(
@@ -36,15 +38,15 @@ SUFFIXES = frozenset(
 
 @dataclass(frozen=True)
 class CodeSnapshot:
-    """A snapshot that was taken."""
+    """The facts about a snapshot that was taken."""
 
     files: int
     bytes: int
-    copied: int  # files that are not links to files of an earlier run
-    ignored: tuple[Ignored, ...] = ()  # files that are not in it, and that the job may need
+    copied: int  # number of files that are not links to files of an earlier run
+    ignored: tuple[Ignored, ...] = ()  # files that are not in the snapshot, but that the job may need
 
     def __str__(self) -> str:
-        """Returns one or two lines for people."""
+        """Returns one or two lines that describe the snapshot to the user."""
         shared = f", {self.files - self.copied} of them shared with an earlier run" * (self.copied < self.files)
         said = f"Snapshot of the code: {self.files} files, {self.bytes / 1e6:.1f} MB{shared}"
         return "\n".join([said, in_words(self.ignored)] if self.ignored else [said])
@@ -53,11 +55,11 @@ class CodeSnapshot:
 def take(
     source: Path, target: Path, limits: SnapshotConfig, leave_out: Path, secrets: Collection[str] = ()
 ) -> CodeSnapshot:
-    """Copies `source` to `target` (made here), except files below `leave_out`, runs, and the files that `secrets`
-    names.
+    """Makes `target`, and copies `source` into it, without files below `leave_out`, files of runs, and the files that
+    `secrets` names.
 
-    The files are read-only. A file unchanged since the previous run is a hard link to that run's file: the link takes
-    no space and no time, and each run keeps the file when the other run is removed."""
+    The files of the snapshot are read-only. A file that has not changed since the previous run is a hard link to that
+    run's file. The link takes no space and no time, and each run keeps the file when the other run is removed."""
     inside = leave_out.relative_to(source).as_posix() + "/" if source in leave_out.parents else None
     hidden = {os.path.relpath(os.path.realpath(path), os.path.realpath(source)) for path in secrets}
     links = {link.rstrip("/") for link in limits.link}
@@ -87,8 +89,8 @@ def take(
 
 
 def take_over(old: RunDir, new: RunDir) -> CodeSnapshot:
-    """Copies the snapshot of another run, without files that Python has compiled in it or that the program has left in
-    it later: a new run would continue from those."""
+    """Copies the snapshot of another run, without files that Python compiled or the program wrote there later: a new
+    run would continue from such files."""
     snapshot = snapshot_of(old.path)
     found: dict[str, os.stat_result] = {}
     for folder, name in _all_files(old.code):
@@ -103,12 +105,13 @@ def take_over(old: RunDir, new: RunDir) -> CodeSnapshot:
 
 
 def _is_writable(status: os.stat_result) -> bool:
-    """Returns whether a file is writable. Files of a snapshot by this version are not; links always count as such."""
+    """Returns whether a file is writable. This version of clusterdp makes files of a snapshot read-only; links always
+    count as writable."""
     return bool(status.st_mode & 0o222)
 
 
 def _all_files(code: Path) -> Iterator[tuple[str, str]]:
-    """Yields (folder, name). A link to a folder counts as a file."""
+    """Yields (folder, name) of each file in a snapshot. A link to a folder counts as a file."""
     for folder, subfolders, files in os.walk(code):
         if "__pycache__" in subfolders:
             subfolders.remove("__pycache__")
@@ -117,7 +120,7 @@ def _all_files(code: Path) -> Iterator[tuple[str, str]]:
 
 
 def changed_since(code: Path, source: Path) -> list[str]:
-    """Returns the files of a snapshot that are now different in the submit directory, or missing from it."""
+    """Returns the files of a snapshot that are now different in the submit directory, or missing there."""
     found = []
     for folder, _, files in os.walk(os.path.realpath(code)):
         for name in files:
@@ -133,7 +136,8 @@ def changed_since(code: Path, source: Path) -> list[str]:
 
 
 def list_files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yields (relative name, lstat) of each file of the snapshot. Files of runs do not belong to it."""
+    """Yields (relative name, lstat) of each file that belongs to the snapshot. Files of runs do not belong to the
+    snapshot."""
     listed = git_lists(source, "--cached", "--others", "--exclude-standard")
     if listed is None:
         yield from _walk(source)
@@ -147,7 +151,7 @@ def list_files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
             continue
         try:
             status = os.lstat(above + name)
-        except OSError:  # the file is deleted, but still in the index
+        except OSError:  # the file was deleted, but is still in git's index
             continue
         if stat.S_ISDIR(status.st_mode):  # a submodule
             yield from ((f"{name.rstrip('/')}/{each}", found) for each, found in list_files(source / name))
@@ -165,7 +169,7 @@ def _walk(source: Path) -> Iterator[tuple[str, os.stat_result]]:
         paths = {name: Path(folder, name) for name in subfolders}
         subfolders[:] = [name for name, path in paths.items() if not is_clutter(path) and not is_run(path)]
         for path in (Path(folder, name) for name in files):
-            with suppress(OSError):  # the file was just deleted
+            with suppress(OSError):  # the file was deleted just now
                 yield str(path.relative_to(source)), path.lstat()
 
 
@@ -180,7 +184,8 @@ def _link(source: Path, target: Path, name: str) -> None:
 
 @dataclass(frozen=True)
 class Ignored:
-    """An ignored file or folder. `name`: its relative name. `bytes`: a lower bound if `more`."""
+    """A file or folder that git ignores. `name` is its relative name. `bytes` is its size, but only a lower bound if
+    `more` is True."""
 
     name: str
     bytes: int
@@ -188,12 +193,12 @@ class Ignored:
 
 
 def find_ignored(source: Path, linked: Collection[str]) -> list[Ignored]:
-    """Returns files that git ignores and that the job may need all the same (data, weights, compiled modules), the
-    largest first. Ignored files are not in the snapshot, and the job would fail only after its wait in the queue. The
+    """Returns files that git ignores but that the job may need (data, weights, compiled modules), the largest first.
+    Ignored files are not in the snapshot: without a warning, the job would fail only after its wait in the queue. The
     result is empty outside a git work tree, because git ignores no file there."""
     budget = iter(range(MOST_FILES))
     found: list[Ignored] = []
-    for name in sorted(_git_ignores(source)):  # a folder comes before its files, and covers them
+    for name in sorted(_git_ignores(source)):  # a folder comes before its files, and stands for all of them
         above = {name, *map(str, PurePath(name).parents)}
         covered = {*linked, *(one.name for one in found)}
         if not above.isdisjoint(covered) or any(part.startswith(".") for part in PurePath(name).parts):
@@ -205,7 +210,7 @@ def find_ignored(source: Path, linked: Collection[str]) -> list[Ignored]:
 
 
 def in_words(ignored: Sequence[Ignored]) -> str:
-    """Returns a message with the files' names, and with the line for the config that brings them into the job."""
+    """Returns a message with the files' names, and with the config line that makes the files visible to the job."""
     some = ignored[:SHOWN]
     sizes = [f"{_written(one.name)} ({'over ' if one.more else ''}{one.bytes / 1e6:.1f} MB)" for one in some]
     rest = f" and {len(ignored) - SHOWN} more" if len(ignored) > SHOWN else ""
@@ -214,13 +219,14 @@ def in_words(ignored: Sequence[Ignored]) -> str:
 
 
 def _git_ignores(source: Path) -> list[str]:
-    """Returns names that git ignores. A folder that is ignored as a whole is one name, and git does not read it."""
+    """Returns the names that git ignores. A folder that is ignored as a whole is a single name, and git does not read
+    the folder."""
     names = git_lists(source, "--others", "--ignored", "--exclude-standard", "--directory") or []
     return [name.rstrip("/") for name in names[:MOST_NAMES]]
 
 
 def git_lists(source: Path, *options: str) -> list[str] | None:
-    """Returns the names that `git ls-files` prints; None outside a work tree, or without git."""
+    """Returns the names that `git ls-files` prints; None outside of a git work tree, or if git is not installed."""
     try:
         git = ["git", "-C", str(source), "ls-files", "-z", *options]
         done = subprocess.run(git, capture_output=True, check=False, stdin=subprocess.DEVNULL)
@@ -232,7 +238,7 @@ def git_lists(source: Path, *options: str) -> list[str] | None:
 def _look_at(source: Path, name: str, budget: Iterator[int]) -> Ignored | None:
     path = source / name
     try:
-        status = path.stat()  # of the link's target: `data -> /scratch/me/data` counts as data
+        status = path.stat()  # follows links: `data -> /scratch/me/data` counts as data
     except OSError:
         return None
     if not stat.S_ISDIR(status.st_mode):
@@ -245,7 +251,7 @@ def _look_at(source: Path, name: str, budget: Iterator[int]) -> Ignored | None:
 
 
 def _weighed(top: Path, budget: Iterator[int]) -> tuple[int, bool, bool]:
-    """Returns (bytes, whether some files are data, whether the budget ended before the files)."""
+    """Returns (bytes, whether some files are data, whether files were left out because the budget was used up)."""
     size, is_data, todo = 0, False, [top]
     while todo:
         try:
@@ -267,7 +273,7 @@ def _weighed(top: Path, budget: Iterator[int]) -> tuple[int, bool, bool]:
 
 
 def _written(name: str) -> str:
-    """Returns the name as YAML, in a form that is harmless to a terminal."""
+    """Returns the name quoted for YAML, without characters that a terminal would interpret."""
     return name if re.fullmatch(r"[A-Za-z_][\w./-]*", name, re.ASCII) else json.dumps(name)
 
 
@@ -280,5 +286,6 @@ def is_clutter(folder: Path) -> bool:
 
 
 def is_run(folder: Path) -> bool:
-    """Returns whether it is a run folder. `submit` writes the lock first; runs of older versions have only a script."""
+    """Returns whether `folder` is a run folder. `submit` writes the lock as the first file; run folders of older
+    versions have only a script."""
     return (folder / "submits" / "000001").exists() or (folder / "job.sbatch").exists()

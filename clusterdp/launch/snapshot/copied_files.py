@@ -1,4 +1,4 @@
-"""The files of a snapshot: read-only, and hard links to the previous run's files if nothing has changed."""
+"""The files of a snapshot: read-only copies, or hard links to the previous run's files if a file has not changed."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from pathlib import Path
 from clusterdp.plainfile import open_plain
 from clusterdp.rundir import is_sweep
 
-# A file that was edited while the earlier snapshot was taken may have changed again within the same tick of the clock
-# (of another machine). Files edited shortly before the earlier snapshot are compared byte by byte.
+# A file that was edited while the earlier snapshot was taken may have changed again within the same tick of a file
+# server's clock. Therefore files that were edited shortly before the earlier snapshot are compared byte by byte.
 RECENT_NS = 60 * 10**9
-LOOKED_AT = 50  # run folders whose names have no time of submission
+LOOKED_AT = 50  # run folders without a time in their names that are looked at
 CHUNK = 1 << 20  # bytes
 SUBMITTED = re.compile(r"-(\d{8}-\d{6})-[0-9a-f]{4}$")
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """The snapshot of an earlier run, and when it was taken."""
+    """The snapshot of an earlier run, and the time when it was taken."""
 
     code: str
     taken_ns: int
 
 
 def find_earlier(run: Path, name: str = "code") -> Earlier | None:
-    """Returns the newest snapshot among the run folders beside this one. Looks at only a few of thousands of runs.
-    name: of the copied folder in a run."""
+    """Returns the newest snapshot among the run folders beside `run`. Only a few run folders are looked at, because
+    there may be thousands. `name` is the copied folder in a run."""
     with suppress(OSError):
         names = [each for each in os.listdir(run.parent) if each != run.name]
         dated = sorted((found[1], each) for each in names if (found := SUBMITTED.search(each)))
@@ -52,10 +52,10 @@ def snapshot_of(run: Path, name: str = "code") -> Earlier | None:
 
 
 def copy_files(source: Path, target: Path, files: Mapping[str, os.stat_result], earlier: Earlier | None) -> int:
-    """Brings files, given as relative name -> lstat, from `source` to `target`.
+    """Copies or links files from `source` to `target`. `files` maps the relative name of each file to its lstat.
 
-    Returns the number of files that were copied, not linked. A symbolic link stays a link. Sockets and the like are
-    left out.
+    Returns the number of files that were copied, not linked. A symbolic link stays a link. Sockets, pipes and devices
+    are left out.
     """
     above, below = f"{source}/", f"{target}/"
     made: set[str] = set()
@@ -75,8 +75,8 @@ def copy_files(source: Path, target: Path, files: Mapping[str, os.stat_result], 
 
 
 def _linked(path: str, status: os.stat_result, earlier: str, snapshot: Earlier, target: str) -> bool:
-    """Links the earlier file if it is the same and belongs to this user (its owner could change it). Returns whether
-    the file was linked."""
+    """Links the earlier run's file if it is the same and belongs to this user, because its owner could change it.
+    Returns whether the file was linked."""
     try:
         old = os.lstat(earlier)
         if not (
@@ -88,10 +88,10 @@ def _linked(path: str, status: os.stat_result, earlier: str, snapshot: Earlier, 
             return False
         if status.st_mtime_ns > snapshot.taken_ns - RECENT_NS and not filecmp.cmp(path, earlier, shallow=False):
             return False
-        if old.st_mode & 0o222:  # a snapshot of an older version, whose files were writable
+        if old.st_mode & 0o222:  # an older version of clusterdp left its files writable
             os.chmod(earlier, stat.S_IMODE(old.st_mode) & ~0o222)
         os.link(earlier, target)
-    except OSError:  # another file system, too many links, or the file was just deleted
+    except OSError:  # on another file system, with too many links, or if just deleted
         return False
     return True
 
@@ -107,7 +107,7 @@ def _copy(path: str, status: os.stat_result, target: str) -> None:
                 while data:
                     data = data[os.write(made, data) :]
             os.utime(made, ns=(status.st_atime_ns, status.st_mtime_ns))
-            os.fchmod(made, mode)  # independent of the umask
+            os.fchmod(made, mode)  # sets the mode independently of the umask
         finally:
             os.close(made)
     finally:
@@ -115,7 +115,8 @@ def _copy(path: str, status: os.stat_result, target: str) -> None:
 
 
 def _copy_link(source: Path, target: Path) -> None:
-    """Copies a link. A link out of the snapshot must keep its target; a link inside stays relative."""
+    """Copies a symbolic link. A link to a place outside the snapshot must keep its target; a link within the snapshot
+    stays relative."""
     leads_to = source.readlink()
     inside = not leads_to.is_absolute() and ".." not in leads_to.parts
     target.symlink_to(leads_to if inside else os.path.normpath(source.parent / leads_to))

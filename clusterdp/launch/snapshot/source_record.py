@@ -1,7 +1,7 @@
-"""The source of a run: the commit and uncommitted changes, the packages, the user and the host.
+"""The source of a run: the commit and uncommitted changes, the installed packages, the user and the host.
 
 The files are `source.json` and `source.diff` of the run folder, for people and for `clusterdp diff`. No attempt reads
-them."""
+these files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from clusterdp import __version__
 from clusterdp.launch.render.script_spec import ScriptSpec
 from clusterdp.rundir import RunDir, write_durably
 
-GIT_TIMEOUT_S = 10.0  # a work tree of a million files takes longer
+GIT_TIMEOUT_S = 10.0  # git takes longer for a work tree of a million files
 MOST_DIFF = 10_000_000  # bytes
 PACKAGE = re.compile(r"(.+?)-([^-]+)\.(?:dist-info|egg-info)")
 
@@ -38,7 +38,7 @@ def write_record(run: RunDir, spec: ScriptSpec) -> None:
         "python": spec.python,
         "git": git,
     }
-    if spec.python == sys.executable and not spec.config.launch.container.image:  # else the job has another interpreter
+    if spec.python == sys.executable and not spec.config.launch.container.image:  # the job has the same packages
         record |= {"python_version": platform.python_version(), "packages": installed_packages()}
     write_durably(run.source, json.dumps(record, indent=1) + "\n", mode=0o600)
     if diff:
@@ -46,17 +46,17 @@ def write_record(run: RunDir, spec: ScriptSpec) -> None:
 
 
 def copy_record(old: RunDir, new: RunDir) -> None:
-    """Copies the record of a run that is repeated, because the code is the same."""
+    """Copies the source record of an earlier run to a run that repeats it with the same code."""
     for name in ("source", "source_diff"):
         with suppress(OSError):
             write_durably(getattr(new, name), getattr(old, name).read_bytes(), mode=0o600)
 
 
 def installed_packages() -> dict[str, str]:
-    """Returns the distributions on this interpreter's path, by the names of their folders: reading the metadata of each
-    takes ten times as long."""
+    """Returns the distributions on this interpreter's path. The names of their folders are used, because reading the
+    metadata of each distribution takes ten times as long."""
     found: dict[str, str] = {}
-    for folder in reversed(sys.path):  # the first on the path counts
+    for folder in reversed(sys.path):  # of two versions, the first on the path counts
         with suppress(OSError):
             matches = map(PACKAGE.fullmatch, os.listdir(folder or "."))
             found |= {match[1].lower().replace("_", "-"): match[2] for match in matches if match}
@@ -64,8 +64,8 @@ def installed_packages() -> dict[str, str]:
 
 
 def _git(source: Path) -> tuple[dict[str, Any] | None, bytes]:
-    """Returns (commit, branch, whether there are changes), and the changes as a diff. The remote is left out, because
-    its URL may hold a password."""
+    """Returns (commit, branch, whether files have uncommitted changes), and the changes as a diff. The remote is left
+    out, because its URL may contain a password."""
     head = _call_git(source, "rev-parse", "HEAD", "--abbrev-ref", "HEAD")
     if head is None or len(head.split()) != 2:
         return None, b""
@@ -92,5 +92,5 @@ def _call_git(source: Path, *words: str) -> bytes | None:
 def _user() -> str | None:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, in a container
+    except (KeyError, OSError):  # a container may have no name for the user id
         return None

@@ -1,4 +1,5 @@
-"""Submits the arrays of a sweep one after the other. If one is refused, the arrays before it are undone or kept."""
+"""Submits the job arrays of a sweep one after the other. If sbatch refuses an array, the earlier arrays are cancelled
+or kept."""
 
 from __future__ import annotations
 
@@ -27,21 +28,21 @@ ABOUT = ("name", "entry", "backend", "dir")
 
 @dataclass(frozen=True)
 class SentSweep:
-    """A sweep that was submitted."""
+    """A submitted sweep: its arrays and its jobs."""
 
     folder: SweepDir
     arrays: Sequence[str]
-    jobs: Sequence[Job]  # one for each element, in order
-    refused: str = ""  # with sweep.on_refusal: keep: sbatch's words on the elements that are missing in `jobs`
+    jobs: Sequence[Job]  # a Job for each element, in the order of the elements
+    refused: str = ""  # sbatch's message, if an array was refused and sweep.on_refusal is keep
 
 
 def submit_arrays(plan: SweepPlan, lock: RunLock) -> SentSweep:
-    """Submits the arrays. Raises SubmitError with sbatch's text if sbatch refuses one, SubmitInDoubt if that is
-    unclear."""
+    """Submits the arrays of a sweep. Raises SubmitError with sbatch's text if sbatch refuses an array, SubmitInDoubt if
+    sbatch's answer is unclear."""
     arrays: list[str] = []
     jobs: list[Job] = []
     for array, _ in plan.scripts:
-        # Keeps the running elements within the limit, because an array's limit counts only its own elements.
+        # Each array waits for the previous array, because the limit of an array (`%N`) counts only its own elements.
         after = [f"--dependency=afterany:{arrays[-1]}"] if arrays and array.parallel else []
         try:
             job = _submit(plan, array, after, lock)
@@ -64,7 +65,7 @@ def submit_arrays(plan: SweepPlan, lock: RunLock) -> SentSweep:
 def note_submitted(
     folder: SweepDir, array: str, numbers: Sequence[int], offset: int, about: Mapping[str, Any]
 ) -> Iterator[Job]:
-    """Writes the submission into the ledgers of the sweep and of each element. Yields the elements' jobs."""
+    """Records the submission in the ledgers of the sweep and of each element. Yields the Job of each element."""
     try:
         Ledger(folder.files, f"submit-{array}", "submit").write(
             "submitted", job=array, offset=offset, size=len(numbers), **about
@@ -109,7 +110,8 @@ def _about(plan: SweepPlan) -> dict[str, Any]:
 
 
 def _undo(plan: SweepPlan, arrays: Sequence[str], jobs: Sequence[Job], said: str) -> SubmitError:
-    """Cancels the jobs. The folder stays, because elements that had begun are still ending in it."""
+    """Cancels the jobs of the earlier arrays. The sweep's folder stays, because elements that have begun still write to
+    it until they end."""
     for job in jobs:
         mark_cancelled(job.run, job.id, durably=False)
     commands.cancel(*arrays)
@@ -122,8 +124,9 @@ def _undo(plan: SweepPlan, arrays: Sequence[str], jobs: Sequence[Job], said: str
 
 
 def submit_again(folder: SweepDir, numbers: Sequence[int], lock: RunLock) -> Iterator[Job]:
-    """Submits one array for each of the sweep's scripts, which stay as they are. `numbers`: elements whose last job is
-    over. `lock`: of the sweep's folder. Raises SubmitError if sbatch refuses."""
+    """Submits elements again, in one array for each of the sweep's scripts, which stay unchanged. `numbers` are
+    elements whose last job is over. `lock` is the lock of the sweep's folder. Raises SubmitError if sbatch refuses an
+    array."""
     by_offset: dict[int, list[int]] = {}
     offsets = folder.offsets()
     for number in sorted(numbers):
@@ -144,7 +147,8 @@ def submit_again(folder: SweepDir, numbers: Sequence[int], lock: RunLock) -> Ite
 
 
 def _as_submitted(run: RunDir) -> dict[str, Any]:
-    """Returns the record of the last submission, with the current cluster."""
+    """Returns the record of the element's last submission, with the current cluster in place of the recorded
+    cluster."""
     told = [event for event in read_events(run) if event.get("event") == "submitted" and event.get("dir")]
     about = {name: told[-1].get(name) for name in ABOUT} if told else {"name": run.path.parent.name, "dir": os.getcwd()}
     return {**about, "cluster": os.environ.get("SLURM_CONF", ""), "from_step": None}

@@ -1,4 +1,4 @@
-"""SweepPlan: everything that the submission of a sweep writes and sends, before it begins."""
+"""SweepPlan: everything that the submission of a sweep will write and send, made before the submission begins."""
 
 from __future__ import annotations
 
@@ -31,19 +31,20 @@ if TYPE_CHECKING:
     from clusterdp.launch.snapshot.code_snapshot import CodeSnapshot
     from clusterdp.launch.sweep.arrays import SentSweep
 
-WORDS = {"command", "script", "delimiter"}  # template values that are words of the program
-BY_SUBMIT = {"backend", "run_dir", "snapshot", "local"}  # read once, when the sweep is submitted
+WORDS = {"command", "script", "delimiter"}  # template values that contain the words of the program
+BY_SUBMIT = {"backend", "run_dir", "snapshot", "local"}  # keys that are read once for the whole sweep, at its submit
 
 
 @dataclass(frozen=True)
 class SweepPlan:
     sweep: Sweep
-    spec: ScriptSpec  # of the first array
+    spec: ScriptSpec  # the spec of the first array
     scripts: Sequence[tuple[ArraySpec, Script]]  # each array with its script
     folder: SweepDir
 
     def carry_out(self) -> tuple[SentSweep, CodeSnapshot | None]:
-        """Makes the folders and submits. If sbatch refuses the first array, the folder is removed again."""
+        """Makes the folders of the sweep, and submits the arrays. If sbatch refuses the first array, the folders are
+        removed again."""
         from clusterdp.launch.send.new_folder import new_folder
         from clusterdp.launch.sweep.arrays import submit_arrays
 
@@ -53,7 +54,8 @@ class SweepPlan:
 
 
 def make_sweep_plan(given: Given) -> SweepPlan:
-    """Returns the plan, and writes nothing. Raises ConfigError for a refused value, with the element that has it."""
+    """Returns the plan of a sweep, and writes no file. Raises ConfigError for an invalid value, with the element that
+    has the value."""
     sweep = resolve_sweep(given)
     first, submit_dir = sweep.elements[0].config, Path.cwd()
     if first.backend == "submitit":
@@ -74,8 +76,8 @@ def make_sweep_plan(given: Given) -> SweepPlan:
 def submit_sweep(
     config: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = (), sweeps: Sequence[str] = ()
 ) -> SentSweep:
-    """Submits a sweep from Python: a YAML file or a dictionary of the same keys, with `sweep:`, or with `sweeps` in the
-    form of `--sweep`. Returns at once, with a Job for each element."""
+    """Submits a sweep from Python: a YAML file or a dictionary of the same keys, which has `sweep:`, or with `sweeps`
+    in the form of `--sweep`. Returns a Job for each element, without waiting for the jobs."""
     given = config_module.read(config, overrides, sweeps)
     if not given.sweeps:
         raise ConfigError("sweep: is empty. Write e.g. sweep: {grid: {params.lr: [0.1, 0.01]}}.")
@@ -84,8 +86,8 @@ def submit_sweep(
 
 
 def _arrays(count: int, parallel: int | None) -> list[ArraySpec]:
-    """Returns the arrays: a single one, or as many as Slurm's MaxArraySize requires. Each begins at a multiple of a
-    power of ten."""
+    """Returns the arrays of a sweep: a single array, or as many as Slurm's MaxArraySize requires. The first element of
+    each array is a multiple of a power of ten."""
     most = commands.max_array_size() if commands.have_slurm() else commands.MAX_ARRAY_SIZE
     if count <= most:
         return [ArraySpec(0, count, parallel=parallel)]
@@ -113,7 +115,7 @@ def _check_entries(elements: Sequence[Element], submit_dir: Path) -> None:
 
 
 def write_folder(plan: SweepPlan) -> CodeSnapshot | None:
-    """Writes the whole folder, or nothing."""
+    """Writes all files of the sweep's folder. After an error, no file is left."""
     files, spec = plan.folder.files, plan.spec
     taken = None
     try:
@@ -144,7 +146,8 @@ def _links(plan: SweepPlan) -> list[str]:
 
 
 def _write_element(plan: SweepPlan, element: Element, links: Sequence[str], texts: dict[str, tuple[Any, str]]) -> None:
-    """Writes an element without the folders that an attempt makes: making a folder takes as long as writing a file."""
+    """Writes the files of an element's run folder. The folders that an attempt can make are left out, because making a
+    folder takes as long as writing a file."""
     run, spec = plan.folder.element(element.number), plan.spec
     for folder in (run.path, run.events, run.checkpoints):
         os.mkdir(folder)
@@ -160,7 +163,8 @@ def _write_element(plan: SweepPlan, element: Element, links: Sequence[str], text
 
 
 def _with_own_checkpoints(element: Element) -> Config:
-    """Returns the element's config with its own folder, named by its number, below `checkpoint.url`."""
+    """Returns the element's config, in which `checkpoint.url` ends in a folder of the element's own, with its number as
+    the name."""
     saving = element.config.checkpoint
     if not saving.url:
         return element.config
@@ -168,13 +172,14 @@ def _with_own_checkpoints(element: Element) -> Config:
 
 
 def _write(path: Path, text: str) -> None:
-    """Writes a file that only the owner can read, as in a single run."""
+    """Writes a file that only the owner can read, like the files of a single run."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(text.encode())
 
 
 def check_same_script(elements: Sequence[Element], spec: ScriptSpec) -> None:
-    """Raises ConfigError, with the key, for the first element that needs another script. spec: of element 0."""
+    """Raises ConfigError, with the key, for the first element that needs another script than element 0. `spec` is the
+    spec of element 0."""
     first = elements[0].config
     wanted = _rendered_from(first, spec)
     for element in elements[1:]:
@@ -186,7 +191,7 @@ def check_same_script(elements: Sequence[Element], spec: ScriptSpec) -> None:
 
 
 def check_words_differ(elements: Sequence[Element], spec: ScriptSpec) -> None:
-    """Raises ConfigError if the swept params have no effect on the program's words."""
+    """Raises ConfigError if the swept params have no effect on the words of the program's command line."""
     keys = elements[0].values
     if spec.kind == "entry" or len(elements) == 1 or not all(key.startswith("params.") for key in keys):
         return
@@ -205,7 +210,8 @@ def _rendered_from(config: Config, spec: ScriptSpec) -> dict[str, Any]:
 
 
 def _refusal(element: Element, first: Element, spec: ScriptSpec, wanted: dict[str, Any]) -> ConfigError:
-    """Returns an error that names the swept key whose section alone makes the difference."""
+    """Returns the error for an element that needs another script. The error names the swept key that makes the
+    difference."""
     for key in element.values:
         section = key.partition(".")[0]
         alone = replace(first.config, **{section: getattr(element.config, section)})
@@ -223,7 +229,8 @@ def _refusal(element: Element, first: Element, spec: ScriptSpec, wanted: dict[st
 
 
 def check_template(template: str | None) -> None:
-    """Raises ConfigError if the user's own template does not use `element`: all elements would run in one folder."""
+    """Raises ConfigError if the user's own template does not use `element`: without `element`, all elements would run
+    in one folder."""
     if template and Path(template).is_file() and "element" not in Path(template).read_text(errors="replace"):
         raise ConfigError(
             f"launch.template: {template} has no {{{{ element }}}}, so it is for a single run. "

@@ -1,4 +1,4 @@
-"""`clusterdp goodput`: the account of a run, printed."""
+"""`clusterdp goodput`: prints the account of a run's time."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ HEADS = {
     "startup": "start-up",
     "kept": "steps",
     "evaluation": "eval",
-}  # column heads that differ from the names of their columns
-MANY = 20  # attempts in the table
+}  # printed names of the columns that have another name in Parts
+MANY = 20  # the table has at most the last 20 attempts
 NOTES = {
     "running": "running: its program does not say what it does; job.loop() does",
     "unseen": "unseen: since the last sign of life of an attempt that was killed, or that has not told yet",
@@ -42,7 +42,7 @@ def show_goodput(run: RunDir, out: TextIO, as_json: bool = False, now: float | N
 
 
 def as_data(history: RunHistory, status: RunStatus, account: RunAccount) -> dict[str, Any]:
-    """Returns the values for --json, see json.schema.json. Unknown values are None."""
+    """Returns the values that --json prints; json.schema.json describes them. A value that is unknown is None."""
     unit = {"GPU": "GPU-hours", "core": "core-hours"}.get(account.unit)
     known = bool(unit)
     return {
@@ -130,12 +130,13 @@ def _facts(account: RunAccount) -> list[tuple[str, str]]:
 
 
 def _shown(account: RunAccount) -> list[AttemptAccount]:
-    """Returns the attempts without those that found the run over, and ended at once."""
+    """Returns the attempts, but not those that ended at once because the run was already over."""
     return [attempt for attempt in account.attempts if attempt.parts.allocated >= 0.05]
 
 
 def _attempts_table(account: RunAccount, columns: int) -> list[str]:
-    """Returns lines of at most `columns` characters, if possible: without nodes, then with smaller gaps."""
+    """Returns the table's lines, at most `columns` characters wide if possible: nodes are left out, then gaps
+    shrink."""
     shown = [name for name in NAMES if round(getattr(account.total, name), 1)]
     head = ("", "queue", *(HEADS.get(name, name) for name in shown), "ended", "nodes")
     rows = [head]
@@ -162,7 +163,7 @@ def _attempts_table(account: RunAccount, columns: int) -> list[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]], gap: int = 2) -> list[str]:
-    """Aligns the numbers before the column "ended" to the right, all other columns to the left."""
+    """Aligns the numbers before the column "ended" to the right, and every other column to the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     numbers = range(1, rows[0].index("ended"))
     lines = []

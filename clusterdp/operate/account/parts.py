@@ -1,4 +1,4 @@
-"""The allocated time of one attempt in parts.
+"""Divides the allocated time of one attempt into parts, such as start-up, saves and lost steps.
 
 startup     until the end of the first step, without the restore: Slurm's prolog, the batch script, imports, compilation
 restore     reading the checkpoint
@@ -22,14 +22,15 @@ from clusterdp.operate.record.attempt_history import ENDINGS, AttemptHistory
 from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.rundir.lenient_reads import Record, integer, time_of
 
-ENDED_BY_ITSELF = (0, 75)  # the program's exit codes
+ENDED_BY_ITSELF = (0, 75)  # exit codes of a program that chose its end by itself
 ALL = 1 << 63
 CPUS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Seconds of each part. The sum is the allocated time, because shutdown or unseen is the remainder."""
+    """The seconds of each part of an attempt. The sum of all parts is the allocated time, because `shutdown` or
+    `unseen` is the remainder."""
 
     startup: float = 0.0
     restore: float = 0.0
@@ -54,9 +55,10 @@ NAMES = tuple(each.name for each in fields(Parts))
 
 @dataclass(frozen=True)
 class Told:
-    """The time of an attempt by its own events. points: (step, seconds of all steps up to this step), rising."""
+    """The time of an attempt, according to its own events. `points` are pairs (step, seconds of all steps up to this
+    step), in rising order."""
 
-    seconds: dict[str, float]  # startup, restore, steps, saves, evaluation, running
+    seconds: dict[str, float]  # keys: startup, restore, steps, saves, evaluation, running
     points: tuple[tuple[int, float], ...] = ()
 
     def until(self, step: int) -> float:
@@ -64,7 +66,8 @@ class Told:
 
 
 def told_by(attempt: AttemptHistory, own: Sequence[Record], place: Allocation, *, has_steps: bool) -> Told:
-    """Returns the time of an attempt. has_steps: the run records steps; an attempt without any was still starting."""
+    """Returns how an attempt used its time. If the run records steps (`has_steps`), an attempt without steps was still
+    starting."""
     spent = [event for event in own if event.get("event") == "spent"]
     started = time_of(last_of(own, "started")) or place.begin
     if spent:
@@ -76,7 +79,7 @@ def told_by(attempt: AttemptHistory, own: Sequence[Record], place: Allocation, *
 
 
 def _told_by_steps(attempt: AttemptHistory, own: Sequence[Record], spent: Sequence[Record], place: Allocation) -> Told:
-    def of_steps(event: Record) -> float:  # a suspended rank counts the time of the suspension, too
+    def of_steps(event: Record) -> float:  # a rank's own count includes the time of suspensions
         return _seconds(event, "steps") - suspended_s(own, time_of(event), since=time_of(spent[0]))
 
     last, when = spent[-1], time_of(spent[-1])
@@ -85,7 +88,7 @@ def _told_by_steps(attempt: AttemptHistory, own: Sequence[Record], spent: Sequen
     seconds["startup"] += when - suspended_s(own, when) - sum(seconds.values()) - place.begin
     points = [(attempt.restored or 0, 0.0)]
     points += [(integer(event.get("step")) or 0, of_steps(event)) for event in spent]
-    after = max(0.0, (attempt.measured_at or 0.0) - when)  # metrics may be newer than the last `spent`
+    after = max(0.0, (attempt.measured_at or 0.0) - when)  # the last metrics may be newer than the last `spent` event
     if attempt.last_step is not None and attempt.last_step > points[-1][0]:
         seconds["steps"] += after
         points.append((attempt.last_step, seconds["steps"]))
@@ -95,11 +98,12 @@ def _told_by_steps(attempt: AttemptHistory, own: Sequence[Record], spent: Sequen
 
 
 def parts_of(attempt: AttemptHistory, own: Sequence[Record], place: Allocation, told: Told, kept_up_to: int) -> Parts:
-    """Returns the parts of an attempt. kept_up_to: the last step that is not lost."""
+    """Returns the parts of an attempt's time. `kept_up_to` is the last step that is not lost."""
     room = place.seconds
     found: dict[str, float] = {}
-    for kind in ("startup", "restore", "steps", "saves", "evaluation", "running"):  # clocks differ: no part is below 0,
-        found[kind] = min(max(told.seconds.get(kind, 0.0), 0.0), room)  # and the sum is at most the allocated time
+    for kind in ("startup", "restore", "steps", "saves", "evaluation", "running"):
+        # Clocks of hosts differ: no part may be below 0, and the sum of all parts at most the allocated time.
+        found[kind] = min(max(told.seconds.get(kind, 0.0), 0.0), room)
         room -= found[kind]
     steps = found.pop("steps")
     lost = min(steps, max(0.0, told.until(ALL) - told.until(kept_up_to)))
@@ -108,7 +112,8 @@ def parts_of(attempt: AttemptHistory, own: Sequence[Record], place: Allocation, 
 
 
 def _shutdown(own: Sequence[Record], place: Allocation, room: float) -> float:
-    """Returns the seconds of the shutdown: all of `room` if the program chose its end, else the time after its exit."""
+    """Returns the seconds of the shutdown: all of `room` if the program chose its end, else the time after the
+    program's exit."""
     exited = last_of(own, "exited")
     by_itself = "exit" in exited and integer(exited["exit"]) in ENDED_BY_ITSELF
     if by_itself or any(event.get("event") in ("stopped", "finished") and "cause" not in event for event in own):
@@ -126,7 +131,8 @@ def _seconds(event: Record, kind: str) -> float:
 
 
 def kept_up_to(history: RunHistory) -> list[int]:
-    """Returns for each attempt the last step from which a later attempt continued; ALL if no record limits it."""
+    """Returns for each attempt its last step that is not lost, because a later attempt continued from there; ALL if no
+    step is lost."""
     submitted = (event for event in history.events if event.get("event") == "submitted")
     went_back = {str(event.get("job")) for event in submitted if event.get("from_step") is not None}
     kept = _newest(history)
@@ -144,7 +150,8 @@ def kept_up_to(history: RunHistory) -> list[int]:
 
 
 def _newest(history: RunHistory) -> int:
-    """Returns the last kept step of the newest attempt that trained: after its end, unsaved steps are lost."""
+    """Returns the last kept step of the newest attempt that trained: once an attempt has ended, its unsaved steps are
+    lost."""
     last = next((a for a in reversed(history.attempts) if a.last_step is not None), None)
     if last is None or last.cause in ("", "done"):
         return ALL
@@ -161,17 +168,17 @@ def seconds_at(points: Sequence[tuple[int, float]], step: int) -> float:
 
 @dataclass(frozen=True)
 class Allocation:
-    """The times and the resources that Slurm gave to one attempt. Times are in seconds since 1970. The clocks of two
-    writers may differ by some seconds: no code relies on the order of their times."""
+    """The times and the resources that Slurm gave to one attempt. All times are in seconds since 1970. The clocks of
+    two writers may differ by some seconds: no code relies on the order of times from two writers."""
 
-    queued: float | None  # start of the wait in the queue; None if it is not on record
+    queued: float | None  # time when the wait in the queue began; None if not recorded
     begin: float
-    end: float  # the last sign of life, if the end is not on record
+    end: float  # time of the attempt's last sign of life, if its end is not recorded
     runs: bool  # the attempt has not ended
-    on_record: bool  # the end is on record, or the attempt runs
-    cpus: int | None  # on all nodes together
-    gpus: int | None  # on all nodes together
-    suspended_s: float = 0.0  # between begin and end; Slurm does not count this time
+    on_record: bool  # True if the attempt's end is recorded, or the attempt still runs
+    cpus: int | None  # CPUs on all nodes together
+    gpus: int | None  # GPUs on all nodes together
+    suspended_s: float = 0.0  # suspended time between begin and end, which Slurm does not count as allocated
 
     @property
     def seconds(self) -> float:
@@ -179,7 +186,7 @@ class Allocation:
 
 
 def own_events(history: RunHistory) -> list[list[Record]]:
-    """Returns the events that each attempt wrote itself, by time."""
+    """Returns the events that each attempt wrote itself, ordered by time."""
     found: dict[object, list[Record]] = {attempt.name: [] for attempt in history.attempts}
     for event in history.events:
         found.get(event.get("attempt"), []).append(event)
@@ -187,7 +194,8 @@ def own_events(history: RunHistory) -> list[list[Record]]:
 
 
 def allocations(history: RunHistory, now: float | None, ended: Mapping[str, float]) -> list[Allocation]:
-    """Returns the allocation of each attempt. now: None unless the newest attempt runs. ended: see ended_by_slurm()."""
+    """Returns the allocation of each attempt. `now` is None unless the newest attempt runs. `ended` comes from
+    ended_by_slurm()."""
     events = own_events(history)
     found: list[Allocation] = []
     for i, (attempt, own) in enumerate(zip(history.attempts, events, strict=True)):
@@ -212,9 +220,10 @@ def allocations(history: RunHistory, now: float | None, ended: Mapping[str, floa
 
 
 def _queued(own: Sequence[Record]) -> tuple[float, float]:
-    """Returns when the attempt entered and left the queue, by Slurm; 0 if that is not on record.
+    """Returns Slurm's times at which the attempt entered and left the queue; 0 for a time that is not recorded.
 
-    If the controller's clock is ahead of the node's, both times are set back: no script starts before its job."""
+    If the controller's clock is ahead of the node's, both times are set back: a script cannot start before its job has
+    left the queue."""
     queued, awake = last_of(own, "queued"), time_of({"time": last_of(own, "started").get("awake")})
     since, until = (time_of({"time": queued.get(key)}) for key in ("since", "until"))
     ahead = max(0.0, until - awake) if awake else 0.0
@@ -224,7 +233,8 @@ def _queued(own: Sequence[Record]) -> tuple[float, float]:
 def _since(
     history: RunHistory, attempt: AttemptHistory, own: Sequence[Record], before: Sequence[Allocation]
 ) -> float | None:
-    """Returns the start of the wait: the submit or the requeue, but not before the end of the previous attempt."""
+    """Returns the time when an attempt's wait in the queue began: its submit or its requeue, but not before the end of
+    the previous attempt."""
     requeued = bool(before) and not attempt.name.endswith(".0")
     submitted = None if requeued else _submitted(history, attempt)
     since = _times(_queued(own)[0], submitted)
@@ -236,10 +246,10 @@ def _since(
 def _end(
     attempt: AttemptHistory, own: Sequence[Record], after: Sequence[Record], by_slurm: float | None
 ) -> tuple[float, bool]:
-    """Returns the end, and whether it is on record. after: the events of the job's next attempt, which Slurm queued at
-    the end of this attempt. Slurm counts no time after the end of an attempt."""
+    """Returns the attempt's end, and whether the end is recorded. `after` has the events of the job's next attempt,
+    which Slurm queued at the end of this attempt. Slurm counts no time after the end of an attempt."""
     seen = max(_times(*map(time_of, own), attempt.measured_at, attempt.started), default=0.0)
-    if by_slurm is not None:  # in whole seconds
+    if by_slurm is not None:  # Slurm's time has whole seconds
         return min(max(seen, by_slurm), by_slurm + 1), True
     if any(event.get("event") in ENDINGS and event.get("cause") for event in own):
         return seen, True
@@ -254,22 +264,23 @@ def _submitted(history: RunHistory, attempt: AttemptHistory) -> float | None:
 
 
 def _cpus(text: object) -> int | None:
-    """Returns the number of CPUs: 16 for `4(x2),8`."""
+    """Returns the number of CPUs in Slurm's short form: 16 for `4(x2),8`."""
     found = CPUS.findall(text) if isinstance(text, str) else []
     return sum(int(cpus) * int(nodes or 1) for cpus, nodes in found) or None
 
 
 def suspended_s(own: Sequence[Record], until: float = math.inf, since: float = 0.0) -> float:
-    """Returns the seconds of suspensions. The watcher of rank 0 records a suspension when the job goes on."""
+    """Returns how many seconds the attempt was suspended. Rank 0's watcher records a suspension when the job
+    continues."""
     during = (e for e in own if e.get("event") == "suspended" and since < time_of(e) <= until)
     return math.fsum(s for e in during if isinstance(s := e.get("seconds"), int | float) and 0 <= s < 1e11)
 
 
 def last_of(events: Sequence[Record], kind: str) -> Record:
-    """Returns the last event of a kind; {} if there is none."""
+    """Returns the last event of a kind; {} if no event has this kind."""
     return next((event for event in reversed(events) if event.get("event") == kind), {})
 
 
 def _times(*values: object) -> list[float]:
-    """Returns the values that can be a time."""
+    """Returns as times the values that are valid times, and drops all others."""
     return [when for value in values if (when := time_of({"time": value}))]

@@ -1,4 +1,4 @@
-"""RunAccount: the use of a run's allocated time, by attempt and by cause."""
+"""RunAccount: how a run used its allocated time, by attempt and by the cause of the attempt's end."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from clusterdp.wording import duration
 
 @dataclass(frozen=True)
 class AttemptAccount:
-    """The account of one attempt."""
+    """How one attempt used its allocated time."""
 
     name: str
     number: int
     nodes: str
-    cause: str  # empty while the attempt runs
+    cause: str  # cause of the attempt's end; empty while the attempt runs
     place: Allocation
-    queue_s: float | None  # None if the start of the wait is not on record
+    queue_s: float | None  # seconds in the queue; None if the wait's begin is not recorded
     parts: Parts
-    steps: int  # all steps that the attempt did, lost steps included
+    steps: int  # steps that the attempt trained, lost steps included
     steps_lost: int
-    again_s: float  # seconds of `kept` and `lost` for steps that an earlier attempt had done before
+    again_s: float  # seconds, within `kept` and `lost`, of steps that an earlier attempt had already trained
     width: int | None  # number of GPUs, or of cores in a run without GPUs; None if unknown
 
     @property
@@ -37,7 +37,7 @@ class AttemptAccount:
 
 @dataclass(frozen=True)
 class CauseAccount:
-    """The sums of all attempts that ended with one cause."""
+    """Sums over all attempts that ended for the same cause."""
 
     cause: str
     attempts: int
@@ -48,7 +48,7 @@ class CauseAccount:
 @dataclass(frozen=True)
 class RunAccount:
     attempts: tuple[AttemptAccount, ...]
-    unit: str  # GPU or core; empty if the number is unknown
+    unit: str  # "GPU" or "core"; empty if the numbers of both are unknown
     total: Parts
     by_cause: tuple[CauseAccount, ...]
 
@@ -72,14 +72,15 @@ class RunAccount:
 
 
 def account_of(history: RunHistory, now: float | None = None, ended: Mapping[str, float] | None = None) -> RunAccount:
-    """Returns the account of a run. now: None unless the newest attempt runs. ended: attempt -> the time at which Slurm
-    ended it. An attempt whose end is not on record ends with its last sign of life."""
+    """Returns how a run used its allocated time. `now` is None unless the newest attempt runs. `ended` maps an attempt
+    to the time at which Slurm ended the attempt. An attempt whose end is not recorded counts until its last sign of
+    life."""
     places = allocations(history, now, ended or {})
     events = own_events(history)
     has_steps = any(event.get("event") == "spent" for event in history.events)
     unit, widths = _widths(places)
     attempts: list[AttemptAccount] = []
-    before = 0  # the last step that any attempt so far has done
+    before = 0  # the last step that any earlier attempt has trained
     rows = zip(history.attempts, events, places, kept_up_to(history), widths, strict=True)
     for attempt, own, place, kept, width in rows:
         told = told_by(attempt, own, place, has_steps=has_steps)
@@ -99,13 +100,14 @@ def account_of(history: RunHistory, now: float | None = None, ended: Mapping[str
 
 
 def account_so_far(history: RunHistory, status: RunStatus, now: float) -> RunAccount:
-    """Returns the account until `now` if the run runs. The ends of attempts come from Slurm's notices, too."""
+    """Returns the account of a run, until `now` if the run still runs. Slurm's notices also count as records of an
+    attempt's end."""
     runs = status.state is RunState.RUNNING
     return account_of(history, now if runs else None, ended_by_slurm(history.run, history.attempts))
 
 
 def _steps(attempt: AttemptHistory, kept_up_to: int) -> tuple[int, int]:
-    """Returns the number of steps that the attempt did, and the number of lost steps among them."""
+    """Returns the number of steps that the attempt trained, and how many of these steps are lost."""
     if attempt.last_step is None:
         return 0, 0
     first = attempt.restored or 0
@@ -113,7 +115,8 @@ def _steps(attempt: AttemptHistory, kept_up_to: int) -> tuple[int, int]:
 
 
 def _widths(places: Sequence[Allocation]) -> tuple[str, list[int | None]]:
-    """Returns the unit, and the number that each attempt had. A missing number is copied from the attempt beside it."""
+    """Returns the unit (GPU or core), and how many units each attempt had. A missing number is copied from a
+    neighbouring attempt."""
     gpus = any(place.gpus for place in places)
     known = [place.gpus if gpus else place.cpus for place in places]
     for order in (range(1, len(known)), range(len(known) - 2, -1, -1)):
@@ -125,7 +128,7 @@ def _widths(places: Sequence[Allocation]) -> tuple[str, list[int | None]]:
 
 
 def _by_cause(attempts: Sequence[AttemptAccount]) -> tuple[CauseAccount, ...]:
-    """Returns the sums by cause, in the order in which the causes first occurred."""
+    """Returns the sums for each cause of an end, ordered by the first attempt with this cause."""
     found: dict[str, CauseAccount] = {}
     attempts = [attempt for attempt in attempts if attempt.parts.allocated]
     for i, attempt in enumerate(attempts):
@@ -141,7 +144,7 @@ def _by_cause(attempts: Sequence[AttemptAccount]) -> tuple[CauseAccount, ...]:
 
 
 def goodput_line(account: RunAccount) -> str:
-    """Returns a line for `clusterdp status`; empty if no time was allocated."""
+    """Returns the line about goodput that `clusterdp status` prints; empty if no time was allocated."""
     whole = account.total.allocated
     if not whole:
         return ""
@@ -155,7 +158,7 @@ def goodput_line(account: RunAccount) -> str:
 
 
 def brief(seconds: float) -> str:
-    """Returns a short text for a table: `-`, `4.0s`, `4m12s`, `1h02m`, `3d04h`."""
+    """Returns a duration as short text for a table: `-`, `4.0s`, `4m12s`, `1h02m`, `3d04h`."""
     if seconds < 0.05:
         return "-"
     if seconds < 9.95:
@@ -172,5 +175,5 @@ def percent(share: float) -> str:
 
 
 def hours(value: float) -> str:
-    """Returns `69.3` or `0.012`: at most three digits after the point."""
+    """Returns a number of hours such as `69.3` or `0.012`, with at most three digits after the point."""
     return f"{value:.1f}" if value >= 10 else f"{value:.3f}".rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""The verbs that change a run: `cancel`, `stop` and `rm`, and the checks of `resume`.
+"""The verbs that change a run: `cancel`, `stop` and `rm`, and the checks before `resume`.
 
 cancel        `clusterdp cancel`
 stop          `clusterdp stop`

@@ -1,4 +1,4 @@
-"""`clusterdp cancel`: ends a run for good. It marks the run folder first, then Slurm cancels the jobs."""
+"""`clusterdp cancel`: ends a run for good. First the command marks the run folder, then Slurm cancels the jobs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ MARKED = "The run is marked as cancelled: no attempt starts any more."
 
 
 def cancel(run: RunDir) -> str:
-    """Returns a message about the result. Idempotent; does not wait for the job to end.
+    """Cancels the run, without waiting for the job's end, and returns a message about the result. Calling this function
+    twice is harmless.
 
-    Raises SlurmError or RunError if Slurm could not be asked. The run stays marked even then: no attempt starts.
+    Raises SlurmError or RunError if Slurm could not be asked. Even after such an error the run stays marked, and no
+    attempt starts.
     """
     history = read_history(run)
     refuse_copy(history)
     path = shown_path(run.path)
     over = history.state.over and not history.cancelled
-    # A user or an administrator may have requeued a failed run's job: the run is over only if squeue has no live job.
+    # A user or an administrator may have requeued the job of a failed run: the run is over only if squeue has no live
+    # job.
     if over and (history.state is RunState.DONE or not _live(history, history.state.over)):
         return f"{path}: is over already ({history.state.value}); nothing to cancel."
     mark_cancelled(run, history.job)
@@ -40,7 +43,7 @@ def cancel(run: RunDir) -> str:
 
 
 def may_still_run(path: str, jobs: list[str]) -> str:
-    """Returns the remedy for jobs that Slurm may not have cancelled."""
+    """Returns the remedy to print if Slurm may not have cancelled some jobs."""
     return f"Job {some_of(jobs)} may still run: `clusterdp cancel {path}` again, or `scancel {' '.join(jobs[:8])}`."
 
 
@@ -50,7 +53,7 @@ def _cancel_jobs(run: RunDir, was_over: bool) -> tuple[list[str], str]:
 
     told: list[str] = []
     silent = ""
-    # Twice: meanwhile, a batch program that has not seen the marker may have submitted a new job.
+    # A second round: during the first, a batch program that has not seen the mark may have submitted a new job.
     for _ in range(2):
         history = read_history(run)
         try:
@@ -74,13 +77,15 @@ def _cancel_jobs(run: RunDir, was_over: bool) -> tuple[list[str], str]:
 
 
 def _unended(history: RunHistory) -> list[str]:
-    """Returns the jobs that may be alive by the records alone: the current job, and jobs without a recorded attempt."""
+    """Returns the jobs that may be alive, judged by the records alone: the current job, and jobs without a recorded
+    attempt."""
     began = {attempt.job for attempt in history.attempts}
     return [job for job in history.jobs if job == history.job or job not in began]
 
 
 def _live(history: RunHistory, was_over: bool) -> list[str]:
-    """Returns the live jobs. Raises SlurmError if squeue does not answer, RunError if no squeue knows the cluster."""
+    """Returns the run's live jobs. Raises SlurmError if squeue does not answer, RunError if no squeue knows the
+    cluster."""
     rows = ask_squeue(history)
     if rows is not None:
         return live_jobs(rows)

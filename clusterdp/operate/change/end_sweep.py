@@ -1,6 +1,7 @@
-"""`clusterdp cancel` and `clusterdp stop` of a sweep: they mark all elements first, then call Slurm once.
+"""`clusterdp cancel` and `clusterdp stop` of a sweep: both commands mark all elements first, then call Slurm once for
+all jobs.
 
-The marks are not forced to the disk one by one, because that may take minutes for 1,000 elements.
+The marks are not synced to disk one by one, because 1,000 syncs may take minutes.
 """
 
 from __future__ import annotations
@@ -21,25 +22,26 @@ MARKED = " They are marked: no attempt of them starts any more."
 
 
 def cancel_sweep(folder: SweepDir) -> str:
-    """Returns a message about the result. Idempotent; does not wait for the jobs to end.
+    """Cancels all elements, without waiting for the jobs' end, and returns a message about the result. Calling this
+    function twice is harmless.
 
-    Raises SlurmError or RunError if Slurm could not be asked; the elements stay marked then.
+    Raises SlurmError or RunError if Slurm could not be asked; even after such an error the elements stay marked.
     """
     status, path = _read(folder), shown_path(folder.path)
     going = _going(status)
     for each in going:
         mark_cancelled(each.history.run, each.history.job, durably=False)
     told: list[str] = []
-    # Twice: meanwhile, a batch program that has not seen its mark may have submitted a new job.
+    # A second round: during the first, a batch program that has not seen its mark may have submitted a new job.
     silent = ""
     for _ in range(2):
         try:
             live = _live(status, going)
-        except SlurmError:  # scancel is called nevertheless; its error counts
+        except SlurmError:  # scancel is still called, and only its error is raised
             live, silent = _recorded(status, going), " Squeue did not answer, so Slurm was told of all that may live."
         new = [job for job in live if job not in told]
         if new:
-            _scancel(list(dict.fromkeys(job.partition("_")[0] for job in new)), path)  # an array by its id
+            _scancel(list(dict.fromkeys(job.partition("_")[0] for job in new)), path)  # one id for a whole array
         told += new
         status = read_sweep(folder) if told else status
     for each in going:
@@ -58,7 +60,7 @@ def _scancel(arrays: list[str], path: str) -> None:
 
 
 def stop_sweep(folder: SweepDir) -> str:
-    """Returns a message about the result. Running elements save and end; waiting elements are cancelled."""
+    """Makes running elements save and end, cancels waiting elements, and returns a message about the result."""
     status, path = _read(folder), shown_path(folder.path)
     going = _going(status)
     if not going:
@@ -78,7 +80,8 @@ def stop_sweep(folder: SweepDir) -> str:
 
 
 def check_sweep_over(folder: SweepDir) -> None:
-    """Raises RunError or SlurmError if an element is not known to be over. For `clusterdp rm`."""
+    """Raises RunError or SlurmError unless every element is known to be over. `clusterdp rm` calls this function before
+    a removal."""
     status, path = _read(folder), shown_path(folder.path)
     if status.said:
         raise SlurmError(f"{path}: {status.said}. So it is not known whether it is over. Try again where it is.")
@@ -90,7 +93,8 @@ def check_sweep_over(folder: SweepDir) -> None:
 
 
 def _read(folder: SweepDir) -> SweepStatus:
-    """Returns the sweep's status. Raises RunError if the folder is a copy."""
+    """Returns the status of the sweep's elements. Raises RunError if the folder is a copy, whose jobs belong to the
+    original."""
     status = read_sweep(folder)
     for each in status.elements[:1]:
         refuse_copy(each.history, element=True)

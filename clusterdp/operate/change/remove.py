@@ -1,7 +1,8 @@
 """`clusterdp rm`: removes the folder of a run that is over, with all its files.
 
-The folder is renamed first (runs/NAME to runs/.NAME.removing): from then on, no command and no job finds the run, and
-the rest after an interruption is not taken for a run. `clusterdp rm runs/NAME` then removes the rest.
+The folder is renamed first (runs/NAME to runs/.NAME.removing): from then on, no command and no job finds the run. After
+an interruption, the remaining files are not mistaken for a run. A second `clusterdp rm runs/NAME` removes the remaining
+files.
 """
 
 from __future__ import annotations
@@ -29,16 +30,17 @@ from clusterdp.wording import counted
 
 @dataclass(frozen=True)
 class Removal:
-    """The plan of a removal."""
+    """The plan of a removal, which the user confirms first."""
 
     run: RunDir
     nbytes: int  # freed bytes
-    stays: str = ""  # the place of the checkpoints, if they are outside the folder
-    rest: bool = False  # only the rest of an interrupted removal is removed
+    stays: str = ""  # place of the checkpoints, if outside the run folder: they stay
+    rest: bool = False  # True if an earlier removal was interrupted, and only its remaining files are removed
 
 
 def plan_removal(word: str) -> Removal:
-    """Returns the plan. Raises RunError or SlurmError if the run does not exist, or is not known to be over."""
+    """Returns the plan of a removal. Raises RunError or SlurmError if the run does not exist, or is not known to be
+    over."""
     if path := _rest_of(word):
         return Removal(RunDir(path), _bytes_in(_aside(path)), rest=True)
     run = find_run(word)
@@ -48,7 +50,7 @@ def plan_removal(word: str) -> Removal:
 
 
 def check_over(run: RunDir) -> None:
-    """Raises RunError or SlurmError if the run, or an element of the sweep, is not known to be over."""
+    """Raises RunError or SlurmError unless the run, or every element of the sweep, is known to be over."""
     if is_sweep(run.path):
         from clusterdp.operate.change.end_sweep import check_sweep_over
 
@@ -85,12 +87,12 @@ def show_removals(removals: list[Removal], out: TextIO) -> None:
 
 
 def remove(run: RunDir) -> None:
-    """Removes the folder, or the rest of an earlier removal. The caller holds the run's lock. Raises RunError if a part
-    cannot be removed."""
+    """Removes the run folder, or the files that an interrupted removal left. The caller must hold the run's lock.
+    Raises RunError if a file cannot be removed."""
     aside = _aside(run.path)
     try:
         if run.path.exists():
-            _remove_all(aside)  # the rest of an earlier run with this name
+            _remove_all(aside)  # files that remain of an earlier run with this name
             os.rename(run.path, aside)
         _remove_all(aside)
     except OSError as error:
@@ -100,17 +102,17 @@ def remove(run: RunDir) -> None:
 
 
 def what_is_left(run: RunDir) -> str:
-    """Returns a message that says how to remove the rest of a run; empty if there is no rest."""
+    """Returns a message with the command that removes the remaining files of a run; empty if no files remain."""
     path = shown_path(run.path)
     return f"A part of {path} is removed; `clusterdp rm {path}` removes the rest." if _aside(run.path).exists() else ""
 
 
 def _remove_all(folder: Path) -> None:
-    """Removes the folder, if it exists. Follows no link."""
+    """Removes a folder and its content, if the folder exists. Links are removed, not followed."""
     for _ in range(10):
         try:
             shutil.rmtree(folder)
-        except FileNotFoundError:  # the folder is missing; or another process removes it, too
+        except FileNotFoundError:  # no such folder, or another process removes it at the same time
             if not folder.exists():
                 return
 
@@ -120,7 +122,7 @@ def _aside(path: Path) -> Path:
 
 
 def _rest_of(word: str) -> Path | None:
-    """Returns the former path of the run, if `word` names the rest of an interrupted removal."""
+    """Returns the former path of the run, if `word` names a folder that an interrupted removal left."""
     for path in (Path(word).expanduser().absolute(), (RUNS / word).absolute()):
         whole = whole_name(path) or path
         if not os.path.lexists(whole) and _aside(whole).is_dir() and not _aside(whole).is_symlink():
@@ -129,7 +131,8 @@ def _rest_of(word: str) -> Path | None:
 
 
 def _check_place(run: RunDir) -> None:
-    """Raises RunError for an unsafe folder. A run folder has a config.yaml; a removal needs a submit's record, too."""
+    """Raises RunError for a folder that must not be removed. A folder with a config.yaml may be a run; for a removal,
+    it must also have the record of a submit."""
     path, here = run.path, Path.cwd()
     shown = shown_path(path)
     if path.is_symlink():
@@ -145,13 +148,14 @@ def _check_place(run: RunDir) -> None:
 
 
 def _is_in_doubt(history: RunHistory) -> bool:
-    """Returns whether a job may exist that only the run's cluster knows, and that cluster cannot be asked."""
+    """Returns whether a job may exist that only the run's cluster knows, while that cluster cannot be asked."""
     doubt = any(event.get("event") == "submit-in-doubt" for event in history.events)
     return doubt and not is_here(history.cluster) and not is_gone(history.cluster)
 
 
 def _checkpoints_elsewhere(run: RunDir) -> str:
-    """Returns checkpoint.url if it is outside the run folder, or the target of a linked checkpoints/; else empty."""
+    """Returns the place of the checkpoints if outside the run folder: checkpoint.url, or the target if checkpoints/ is
+    a link. Else returns ""."""
     from clusterdp.operate.checkpoints.place import url_of
 
     if run.checkpoints.is_symlink():
@@ -164,8 +168,8 @@ def _checkpoints_elsewhere(run: RunDir) -> str:
 
 
 def _bytes_in(folder: Path) -> int:
-    """Returns the bytes that a removal frees. A file with a hard link elsewhere frees none: runs share unchanged code
-    in this way."""
+    """Returns how many bytes a removal frees. A file with a hard link elsewhere does not count, because removing one
+    link frees nothing: runs share unchanged code by hard links."""
     names: Counter[tuple[int, int]] = Counter()
     total = 0
     for entry in _entries(folder):

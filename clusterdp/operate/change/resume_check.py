@@ -1,4 +1,4 @@
-"""The checks of `clusterdp resume` before it submits a new job for a run. launch/resume.py submits it."""
+"""The checks of `clusterdp resume` before it submits a new job for a run. launch/resume.py submits the job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clusterdp.operate.record.run_state import RunState
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, write_durably
 
-# The reasons of holds that a user cannot release. Slurm sets one for a job that it has requeued too often, for example.
+# The reasons of holds that a user cannot release. For example, Slurm holds a job that was requeued too often.
 NOT_THE_USERS = frozenset({"JobHeldAdmin", "JobHoldMaxRequeue", "launch failure limit exceeded requeued held"})
 
 
@@ -26,12 +26,13 @@ def check_resumable(
 ) -> None:
     """Raises RunError if a job of the run runs or waits, or if `from_step` has no checkpoint. Changes nothing."""
     _refuse_if_alive(read_history(run))
-    # Also without from_step: unreadable checkpoints raise an error here, not after the wait in the queue.
+    # Checkpoints are looked at even without from_step: unreadable ones raise an error now, not after a wait in the
+    # queue.
     check_step(run, from_step, checkpoint_url)
 
 
 def check_step(run: RunDir, from_step: int | None, checkpoint_url: str | os.PathLike[str] | None = None) -> None:
-    """Raises RunError if there is no checkpoint of `from_step`."""
+    """Raises RunError if no checkpoint has the step `from_step`."""
     from clusterdp.checkpoint.format.manifest import list_checkpoints
 
     found = list_checkpoints(os.fspath(checkpoint_url or run.checkpoints))
@@ -54,8 +55,8 @@ def nothing_left(run: RunDir) -> str | None:
 
 @contextmanager
 def uncancelled(run: RunDir) -> Iterator[None]:
-    """Removes the run's marks of `cancel` and `stop` before the submit in its body, and restores them if the submit
-    fails for sure."""
+    """Removes the run's marks of `cancel` and `stop` before the submit in the body of the with statement. Restores the
+    marks if the submit has certainly failed."""
     markers = {}
     for marker in (run.cancelled, run.stop):
         with suppress(FileNotFoundError):
@@ -72,7 +73,8 @@ def uncancelled(run: RunDir) -> Iterator[None]:
 
 
 def _refuse_if_alive(history: RunHistory) -> None:
-    """Raises an error if a job of the run may be alive, by squeue: two jobs would overwrite each other's work."""
+    """Raises an error if squeue shows that a job of the run may be alive: two jobs would overwrite each other's
+    work."""
     try:
         rows = ask_for_all_jobs(history)
     except SlurmError as error:
@@ -108,7 +110,8 @@ def _refuse_if_alive(history: RunHistory) -> None:
 
 
 def _ends_at_once(history: RunHistory) -> bool:
-    """Returns whether another attempt of the same job would find the run over. Not if only its requeue failed."""
+    """Returns whether another attempt of the same job would find the run over, and end at once. False if only the job's
+    requeue failed."""
     causes = FAULTS | {"done", "gave-up", "stopped"}
     return history.state.over and history.last is not None and history.last.cause in causes
 

@@ -1,6 +1,8 @@
-"""`clusterdp stop`: makes a run save and end. It marks the run folder; the ranks see the mark at one of the next steps.
+"""`clusterdp stop`: makes a run save and end. The command marks the run folder, and the ranks see the mark at one of
+their next steps.
 
-A command: or script: gets TERM, as at a preemption. The batch script sees the mark, and does not requeue the job.
+A program started by `command:` or `script:` gets the signal TERM, as at a preemption. The batch script sees the mark,
+and does not requeue the job.
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ from clusterdp.slurm import commands
 
 
 def stop(run: RunDir) -> str:
-    """Returns a message about the result; does not wait for the job to end. A second call sends TERM again.
+    """Stops the run, without waiting for the job's end, and returns a message about the result. A second `clusterdp
+    stop` sends TERM again.
 
     Raises RunError if the mark cannot be written, or if no squeue here knows the cluster of a program that needs TERM.
-    Raises SlurmError if Slurm does not answer. The mark stays then.
+    Raises SlurmError if Slurm does not answer. Even after SlurmError the mark stays.
     """
     history = read_history(run)
     refuse_copy(history)
@@ -35,7 +38,7 @@ def stop(run: RunDir) -> str:
     rows = rows or {}
     waiting = [job for job, row in rows.items() if row.state in WAITS]
     running = [job for job, row in rows.items() if alive(row) and job not in waiting]
-    for job in waiting:  # nothing runs that could save
+    for job in waiting:  # a waiting job has nothing to save
         commands.cancel(job)
     if not history.entry:
         for job in running:

@@ -20,10 +20,11 @@ from clusterdp.storage import Storage
 if TYPE_CHECKING:
     from clusterdp.checkpoint.load.difference import TensorDifference
 
-MANY = 20  # printed values that differ; a loader's state may have thousands
+MANY = 20  # differing values that are printed; a loader's state may have thousands
 
 
-# The bytes of two tensors and their dtype -> their difference. The function loads torch at its first call.
+# A function that takes the bytes of two tensors and their dtype, and returns their difference. Its first call loads
+# torch.
 Measure = Callable[[bytearray, bytearray, str], "TensorDifference"]
 
 
@@ -37,7 +38,8 @@ class Side:
 def show_diff(
     left: CheckpointPlace, right: CheckpointPlace, out: TextIO, measure: Measure, only: str | None = None
 ) -> int:
-    """Returns the exit code: 0 if both are the same to the last bit, else 1. `only`: compare one object's state."""
+    """Prints the differences, and returns the exit code: 0 if both checkpoints are equal to the last bit, else 1. With
+    `only`, one object's state is compared."""
     colour = Colour(out)
     a, b = _side(left, only), _side(right, only)
     for sign, place, side in (("-", left, a), ("+", right, b)):
@@ -79,7 +81,8 @@ HEAD = f"{'max abs':>10}  {'mean abs':>10}  {'elements':>23}  tensor"
 
 
 def _tensors(a: Payload, b: Payload, measure: Measure, only: str | None) -> Iterator[str | None]:
-    """Yields a line for each different tensor, and None for an equal one. Holds one tensor of each side in memory."""
+    """Yields a line for each tensor that differs, and None for each equal tensor. Only one tensor of each checkpoint is
+    in memory at a time."""
     left, right = _chosen(a, only), _chosen(b, only)
     for name, entry in left.items():
         other = right.get(name)
@@ -111,7 +114,8 @@ def _shape(entry: TensorEntry) -> str:
 
 
 def _values(a: Side, b: Side, only: str | None) -> Iterator[str]:
-    """Yields the values that differ and are not tensors: parameter groups, positions, and the meta of save()."""
+    """Yields the values that differ and are not tensors: parameter groups, positions, and the `meta` argument of
+    save()."""
     if only is not None:
         yield from _differing(a.manifest.state[only], b.manifest.state[only], only)
         return
@@ -120,9 +124,10 @@ def _values(a: Side, b: Side, only: str | None) -> Iterator[str]:
 
 
 def _differing(a: Any, b: Any, *path: Any) -> Iterator[str]:
-    """Yields the values that differ. _tensors() reports a tensor that only one side has."""
+    """Yields the values that differ between two checkpoints. A tensor that only one checkpoint has is left to
+    _tensors()."""
     left, right = dict(leaves(a, *path)), dict(leaves(b, *path))
-    told = a == b  # to the last bit: the state spells out values that JSON cannot hold
+    told = a == b  # exact: values that JSON cannot hold are stored as text
     for keys in dict.fromkeys([*left, *right]):
         old, new = left.get(keys, Absent), right.get(keys, Absent)
         if (type(old), _spelled(old)) != (type(new), _spelled(new)):
@@ -134,7 +139,7 @@ def _differing(a: Any, b: Any, *path: Any) -> Iterator[str]:
 
 
 def _spelled(value: Any) -> str:
-    """Returns the value as text to compare: NaN does not equal itself, and an int may be too long for repr()."""
+    """Returns the value as text for a comparison: NaN does not equal itself, and an int may be too long for repr()."""
     return hex(value) if isinstance(value, int) else repr(value)
 
 
@@ -143,7 +148,7 @@ def _key(path: tuple[Any, ...]) -> str:
 
 
 class Absent:
-    """Stands for a value that one side does not have."""
+    """Represents a value that one of two checkpoints does not have."""
 
 
 def _said(value: Any) -> str:
@@ -153,7 +158,8 @@ def _said(value: Any) -> str:
 
 
 def _per_rank(a: Side, b: Side, only: str | None) -> Iterator[str]:
-    """Yields the differences of each rank's own state, and one line for all random numbers: values mean nothing."""
+    """Yields the differences of each rank's own state. Random states get one line in all, because their values mean
+    nothing to a reader."""
     if a.info.world_size != b.info.world_size:
         if only is None:
             yield f"ranks: {a.info.world_size} -> {b.info.world_size}; what each had for itself is not compared"

@@ -23,7 +23,8 @@ from clusterdp.operate.output.output_file import is_plain
 from clusterdp.plainfile import sync_folder
 
 KINDS = (".safetensors", ".pt", ".pth")
-# (file, skeleton, tensors, callback with the bytes since its last call). Only a .pt file loads torch.
+# Arguments: file, skeleton, tensors, callback for the bytes written since its last call. Only the .pt writer loads
+# torch.
 WriteTorch = Callable[[BinaryIO, Any, Payload, Callable[[int], None]], None]
 
 
@@ -35,7 +36,8 @@ def export(
     only: str | None = None,
     force: bool = False,
 ) -> None:
-    """Exports the newest checkpoint, or the one that the user named. `only`: one object's state, under its own keys."""
+    """Exports the newest checkpoint, or the checkpoint that the user named. With `only`, the file has one object's
+    state, under the object's own keys."""
     check_target(target, force)
     info = place.newest()
     try:
@@ -65,7 +67,7 @@ def export(
 
 
 def check_target(target: Path, force: bool) -> None:
-    """Raises ConfigError for an unusable target, before the checkpoint is read."""
+    """Raises ConfigError for a target that cannot be used, such as a folder. Called before the checkpoint is read."""
     if target.suffix not in KINDS:
         raise ConfigError(f"{target}: its ending is not known. End it in .safetensors, or in .pt for torch.load().")
     if not target.parent.is_dir():
@@ -73,14 +75,14 @@ def check_target(target: Path, force: bool) -> None:
     if target.is_dir() or (target.exists() and not force):
         what = "is a folder" if target.is_dir() else "is there already, and --force was not given"
         raise ConfigError(f"{target}: {what}. Name another file.")
-    if not is_plain(target):  # a writer of some formats seeks in the file
+    if not is_plain(target):  # some formats need a file that can seek
         raise ConfigError(f"{target}: is a pipe or a device. Name a file.")
 
 
 @contextmanager
 def new_file(target: Path) -> Iterator[BinaryIO]:
-    """Opens a file that has a temporary name until it is complete and durable. If the target is a link, the link stays
-    and its target is replaced."""
+    """Opens a new file, which has a temporary name until its content is complete and durable. If `target` is a link,
+    the link stays, and the linked file is replaced."""
     place = Path(os.path.realpath(target))
     temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
@@ -92,7 +94,7 @@ def new_file(target: Path) -> Iterator[BinaryIO]:
         sync_folder(place.parent)
     except OSError as error:
         if error.filename is not None and Path(os.fsdecode(error.filename)) != temporary:
-            raise  # an error of the checkpoint's files
+            raise  # an error in reading the checkpoint
         raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}. Name another place.") from None
     finally:
         with suppress(OSError):
@@ -107,8 +109,8 @@ def _object(manifest: Manifest, only: str) -> Any:
 
 
 def keys_of(places: Iterable[tuple[KeyPath, str]]) -> dict[str, str]:
-    """Returns key in the file -> name of the tensor. Dots join the parts of a key, as in a module's state_dict();
-    slashes do, if two tensors would get the same key."""
+    """Returns the name of a tensor for each key in the file. Dots join the parts of a key, as in a module's
+    state_dict(); slashes join them if two tensors would get the same key."""
     dotted: dict[str, list[tuple[KeyPath, str]]] = {}
     for path, name in places:
         dotted.setdefault(".".join(map(str, path)), []).append((path, name))
@@ -121,8 +123,8 @@ def keys_of(places: Iterable[tuple[KeyPath, str]]) -> dict[str, str]:
 def write(
     file: BinaryIO, keys: Mapping[str, str], payload: Payload, note: Mapping[str, str], advance: Callable[[int], None]
 ) -> None:
-    """Writes the file. `keys`: key in the file -> name of its tensor. A tied tensor is written once for each key,
-    because the format has no ties."""
+    """Writes the exported file. `keys` maps each key in the file to the name of its tensor. A tensor with several keys
+    is written once for each key, because the format has no shared tensors."""
     entries = {entry.name: entry for entry in payload.entries}
     pieces = {key: (entries[name].dtype, entries[name].shape) for key, name in keys.items()}
     for key, (dtype, _) in pieces.items():

@@ -1,4 +1,4 @@
-"""`clusterdp checkpoint ls`: lists checkpoints, newest commit first. It reads only the first line of each manifest."""
+"""`clusterdp checkpoint ls`: lists checkpoints, newest commit first. Only the first line of each manifest is read."""
 
 from __future__ import annotations
 
@@ -45,12 +45,14 @@ LEGEND = "* a resume takes this one, if `clusterdp checkpoint verify` finds it g
 
 
 def why_of(damage: Damage) -> str:
-    """Returns the reason of the damage with the manifest's name, which an I/O error does not have."""
+    """Returns the reason of a manifest's damage. The manifest's name is added, because the text of an I/O error lacks
+    it."""
     return damage.why if damage.name in damage.why else f"{damage.name}: {damage.why}"
 
 
 def as_data(place: CheckpointPlace, commits: Sequence[CheckpointInfo], damaged: Sequence[Damage]) -> dict[str, Any]:
-    """Returns the values for --json, see json.schema.json. Checkpoints are ordered from newest to oldest commit."""
+    """Returns the values that --json prints; json.schema.json describes them. Checkpoints are ordered from newest to
+    oldest commit."""
     wanted = place.of_which(list(commits))
     return {
         "url": place.storage.url,

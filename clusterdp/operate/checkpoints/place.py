@@ -1,7 +1,8 @@
-"""CheckpointPlace: the checkpoints that the user names: RUN_OR_URL, and after an @ a step or the token of a commit.
+"""CheckpointPlace: the checkpoints that the user names: RUN_OR_URL, and optionally an @ with a step or the token of a
+commit.
 
-A run folder, a job id or no word name a run, as in the other verbs (find/find_run.py), and so the place where this run
-saves. RUN_OR_URL can also be a folder of checkpoints, one of its step folders, or any URL.
+As in every other verb, a run folder, a job id or no word at all names a run (find/find_run.py); its checkpoints are
+meant. RUN_OR_URL can also be a folder of checkpoints, one of its step folders, or any URL.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from clusterdp.wording import some_of
 
 @dataclass(frozen=True)
 class CheckpointPlace:
-    """A place of checkpoints."""
+    """A place of checkpoints, as the user named it."""
 
-    name: str  # as the user would type it
+    name: str  # the place as the user would type it
     storage: Storage
-    run: RunDir | None = None  # the run that saves there, if known
+    run: RunDir | None = None  # the run that saves to this place, if known
     which: str | None = None  # the step or the token that the user named
 
     def commits(self) -> tuple[list[CheckpointInfo], list[Damage]]:
-        """Returns the checkpoints from oldest to newest, and the damaged manifests. Raises CheckpointError if there are
-        neither checkpoints nor damaged manifests."""
+        """Returns the checkpoints from oldest to newest, and the damaged manifests. Raises CheckpointError if the place
+        has neither."""
         commits, damaged = look(self)
         if not commits and not damaged:
             yet = "yet" if self.run else "there"
@@ -40,7 +41,7 @@ class CheckpointPlace:
         return commits, damaged
 
     def of_which(self, commits: list[CheckpointInfo], none_will_do: bool = False) -> list[CheckpointInfo]:
-        """Returns the checkpoints that the user named. A step may have several."""
+        """Returns the checkpoints that the user named. A step may have several checkpoints."""
         if self.which is None:
             return commits
         found = [info for info in commits if self.which in (str(info.step), info.token)]
@@ -52,7 +53,7 @@ class CheckpointPlace:
         return found
 
     def names(self, damage: Damage) -> bool:
-        """Returns whether the user named this unreadable manifest: its name has the step and the token."""
+        """Returns whether the user named this unreadable manifest. Its file name has the step and the token."""
         folder, _, file = damage.name.partition("/")
         return self.which in (None, str(layout.step_of(folder)), layout.token_of_manifest(file))
 
@@ -65,10 +66,11 @@ class CheckpointPlace:
 
 
 def locate(word: str | None, which: str | None = None) -> CheckpointPlace:
-    """Returns the place. Raises RunError or CheckpointError if there is none. `which` overrides the text after @."""
+    """Returns the place that the user named. Raises RunError or CheckpointError if no such place exists. `which`
+    overrides the text after @."""
     if word is not None and not Path(word).exists():
         head, at, tail = word.rpartition("@")
-        if at and (_is_step(tail) or layout.is_token(tail)):  # and not sftp://user@host
+        if at and (_is_step(tail) or layout.is_token(tail)):  # the @ of sftp://user@host is something else
             return locate(head or None, which or tail)
     place = _place(word)
     return replace(place, which=str(int(which)) if _is_step(which) else which) if which else place
@@ -79,7 +81,7 @@ def _is_step(word: str) -> bool:
 
 
 def look(place: CheckpointPlace) -> tuple[list[CheckpointInfo], list[Damage]]:
-    """Returns the same as CheckpointPlace.commits(), but two empty lists if there is nothing."""
+    """Returns the same as CheckpointPlace.commits(), but two empty lists if the place has no checkpoints."""
     try:
         return scan(place.storage)
     except OSError as error:
@@ -89,7 +91,7 @@ def look(place: CheckpointPlace) -> tuple[list[CheckpointInfo], list[Damage]]:
 def _place(word: str | None) -> CheckpointPlace:
     if word is not None and "://" in word:
         storage = open_storage(word)
-        return CheckpointPlace(storage.url, storage)  # not `word`, which may contain a password
+        return CheckpointPlace(storage.url, storage)  # `word` may contain a password, and `url` has none
     path = Path(word).expanduser() if word is not None else None
     if path is not None and path.is_dir():
         if layout.step_of(path.name) is not None:
@@ -115,7 +117,7 @@ def _folder(path: Path) -> CheckpointPlace:
 
 
 def _owner(path: Path) -> RunDir | None:
-    """Returns the run whose checkpoints/ this folder is; None if there is no such run."""
+    """Returns the run that owns this checkpoints/ folder; None if no run owns the folder."""
     run = RunDir(path.absolute().parent)
     return run if run.checkpoints == path.absolute() and run.config.exists() else None
 
@@ -128,7 +130,8 @@ def _names(path: Path) -> list[str]:
 
 
 def url_of(run: RunDir) -> str:
-    """Returns checkpoint.url of the submitted config. A relative URL is relative to the folder where the ranks run."""
+    """Returns the run's checkpoint.url, from the submitted config. A relative URL is relative to the folder where the
+    ranks run."""
     if not run.config.exists():
         return str(run.checkpoints)
     from clusterdp.config import read_resolved
@@ -136,7 +139,7 @@ def url_of(run: RunDir) -> str:
     try:
         saving = read_resolved(run.config).get("checkpoint") or {}
         url = saving.get("url")
-    except Exception as error:  # the YAML parser's error, or the error of a file that is not a config
+    except Exception as error:  # not YAML, or not a config
         raise RunError(f"{shown_path(run.config)}: {_why_not(error)}. Name the checkpoints' folder.") from None
     if not url:
         return str(run.checkpoints)

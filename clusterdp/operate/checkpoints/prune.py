@@ -34,23 +34,24 @@ class Rule:
 
 @dataclass(frozen=True)
 class Pruning:
-    """The plan of a deletion."""
+    """The plan of a deletion, which the user confirms first."""
 
     commits: Sequence[CheckpointInfo]
     victims: Sequence[CheckpointInfo]
-    proved: CheckpointInfo  # the newest good checkpoint, all of whose bytes were verified just now
-    skipped: Sequence[str]  # lines about newer checkpoints that are not good
+    proved: CheckpointInfo  # the newest good checkpoint: all its bytes were just verified
+    skipped: Sequence[str]  # messages about newer checkpoints that are damaged
 
     @property
     def freed(self) -> int:
-        """The number of freed bytes. Files that a remaining checkpoint uses, too, are not deleted."""
+        """The number of bytes that the deletion frees. A file that a remaining checkpoint also uses is not deleted."""
         gone = {info.token for info in self.victims}
         used = {info.data for info in self.commits if info.token not in gone}
         return sum({info.data: info.bytes for info in self.victims if info.data not in used}.values())
 
 
 def plan_pruning(place: CheckpointPlace, rule: Rule, out: TextIO) -> Pruning:
-    """Returns the plan. Raises CheckpointError if there is no good checkpoint to keep: then nothing is deleted."""
+    """Returns the plan of a deletion. Raises CheckpointError if no checkpoint is good, because nothing may be deleted
+    without a good one."""
     commits, _ = place.commits()
     skipped: list[str] = []
     bad: set[str] = set()
@@ -68,7 +69,7 @@ def plan_pruning(place: CheckpointPlace, rule: Rule, out: TextIO) -> Pruning:
 
 
 def refuse_if_alive(run: RunDir) -> None:
-    """Raises an error if a job is alive: it may need the checkpoint of an older step, which the rules delete."""
+    """Raises an error if a job is alive: the job may need the checkpoint of an older step, which the rules delete."""
     history = read_history(run)
     name = shown_path(run.path)
     try:
@@ -105,8 +106,8 @@ def show_plan(place: CheckpointPlace, pruning: Pruning, out: TextIO) -> None:
 
 
 def prune(place: CheckpointPlace, pruning: Pruning, out: TextIO) -> None:
-    """Deletes the checkpoints, each manifest first: after an interruption, every checkpoint is complete or gone. Raises
-    CheckpointError at the end if some could not be deleted."""
+    """Deletes the checkpoints. Each manifest is deleted before its files: after an interruption, every checkpoint is
+    complete or gone. Raises CheckpointError at the end if a checkpoint could not be deleted."""
     remaining = list(pruning.commits)
     failed = []
     for info in pruning.victims:

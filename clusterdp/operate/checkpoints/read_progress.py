@@ -1,4 +1,5 @@
-"""read_progress(): the progress of a long read of checkpoints. On a terminal, a bar stands below the printed lines."""
+"""read_progress(): shows the progress while a command reads checkpoints. On a terminal, a progress bar stays below the
+printed lines."""
 
 from __future__ import annotations
 
@@ -14,24 +15,24 @@ if TYPE_CHECKING:
 
 
 def read_progress(out: TextIO, total: int) -> ReadLines:
-    """Returns a ReadBar for a terminal, else a ReadLines. `total` is in bytes."""
+    """Returns a ReadBar for a terminal, else a ReadLines. `total` is the number of bytes to read."""
     return ReadBar(out, total) if is_terminal(out) else ReadLines(out)
 
 
 class ReadLines(AbstractContextManager["ReadLines", None]):
-    """Prints lines, but no progress."""
+    """Prints a command's lines, but no progress bar."""
 
     def __init__(self, out: TextIO):
         self.out = out
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Removes the bar."""
+        """Removes the bar from the terminal."""
 
     def begin(self, what: str) -> None:
         """Sets the text before the bar."""
 
     def advance(self, nbytes: int) -> None:
-        """Moves the bar forward. Any thread may call this function."""
+        """Moves the bar forward by the bytes read. Any thread may call this function."""
 
     def say(self, line: str) -> None:
         self.out.write(line + "\n")

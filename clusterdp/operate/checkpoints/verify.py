@@ -1,4 +1,4 @@
-"""`clusterdp checkpoint verify`: compares all bytes with their checksums, newest commit first."""
+"""`clusterdp checkpoint verify`: compares all bytes of checkpoints with their checksums, newest commit first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True)
 class CheckpointDamage:
-    """The damage of a checkpoint. `damage`: a line for each damaged file. `unread`: a line for each unreadable file."""
+    """The damage that was found in a checkpoint. `damage` has a line for each damaged file, `unread` a line for each
+    unreadable file."""
 
     damage: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
@@ -46,7 +47,8 @@ class CheckpointDamage:
 
 
 def show_findings(place: CheckpointPlace, out: TextIO) -> int:
-    """Verifies all checkpoints, or those that the user named. Returns the exit code: 1 if not all are good."""
+    """Verifies all checkpoints, or the checkpoints that the user named. Returns the exit code: 1 if a checkpoint is not
+    good."""
     commits, damaged = place.commits()
     if place.which is not None:
         damaged = [damage for damage in damaged if place.names(damage)]
@@ -75,7 +77,8 @@ def show_findings(place: CheckpointPlace, out: TextIO) -> int:
 def findings(
     storage: Storage, commits: Sequence[CheckpointInfo], begin: Callable[[str], None], advance: Advance
 ) -> Iterator[tuple[CheckpointInfo, CheckpointDamage]]:
-    """Yields the findings, newest first. Files that two manifests share, as after `resume --from`, are read once."""
+    """Yields a finding for each checkpoint, newest first. Files that two manifests share, as after `resume --from`, are
+    read once."""
     known: dict[str, CheckpointDamage] = {}
     for info in reversed(commits):
         begin(f"step {info.step}")
@@ -88,7 +91,7 @@ def findings(
 
 
 def check(storage: Storage, info: CheckpointInfo, advance: Advance) -> CheckpointDamage:
-    """Checks the manifest and all files, several at a time. A damaged file does not end the check."""
+    """Checks the manifest and all files, several at a time. The check continues after a damaged file."""
     try:
         manifest = read_manifest(storage, info)
     except (DamagedError, OSError) as error:
@@ -120,9 +123,9 @@ def check(storage: Storage, info: CheckpointInfo, advance: Advance) -> Checkpoin
         try:
             for blocks, trouble in zip(ranges, pool.map(read, ranges), strict=True):
                 if trouble is not None:
-                    wrong.setdefault(blocks.name, trouble)  # one damaged block of a file is enough
+                    wrong.setdefault(blocks.name, trouble)  # one message a file, even if several blocks are damaged
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C: no other file is read
+            pool.shutdown(wait=False, cancel_futures=True)  # after Ctrl-C, no further file is read
             raise
     return _finding(wrong)
 

@@ -1,4 +1,4 @@
-"""The metrics of a run by step, over all its attempts: curves for `clusterdp report` and `clusterdp plot`.
+"""Reads the metrics of a run by step, over all its attempts, as curves for `clusterdp report` and `clusterdp plot`.
 
 A step that was trained twice has the value of the later attempt. The values of the earlier attempt are kept separately.
 """
@@ -21,17 +21,17 @@ from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.plainfile import reading
 from clusterdp.rundir.ledger import parse
 
-PLACE = frozenset({"time", "step", "total", "phase", "epoch"})  # keys of a record that are not metrics
-NOT_FINITE = frozenset({"nan", "inf", "-inf"})  # text in the metric log, because JSON has no such numbers
-MOST_NAMES = 2000  # metrics that are read of an attempt
-CHUNK = 8 << 20  # bytes that are parsed at once
-LARGEST_STEP = 1 << 53  # JavaScript has no exact larger integers
-WINDOWS = 200  # in an attempt; each gives one value of the speed
+PLACE = frozenset({"time", "step", "total", "phase", "epoch"})  # keys of a metrics record that are not metrics
+NOT_FINITE = frozenset({"nan", "inf", "-inf"})  # written as text, because JSON has no such numbers
+MOST_NAMES = 2000  # metrics of one attempt that are read
+CHUNK = 8 << 20  # bytes of metrics that are parsed at once
+LARGEST_STEP = 1 << 53  # above this limit, JavaScript's integers are not exact
+WINDOWS = 200  # parts of an attempt; each part gives one value of the speed
 
 
 @dataclass(frozen=True)
 class Line:
-    """Rising steps without duplicates, and a value for each. In a Curve, all values are finite."""
+    """Rising steps without duplicates, and a value for each step. The values in a Curve are all finite."""
 
     steps: NDArray[np.int64]
     values: NDArray[np.float64]
@@ -45,8 +45,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Curve:
-    """again: by the attempt's number, the values of steps that a later attempt trained again. not_finite: the steps at
-    which the value was NaN or infinite; no Line contains these steps."""
+    """`again` has, for each attempt's number, the values of steps that a later attempt trained again. `not_finite` has
+    the steps at which the value was NaN or infinite; no Line contains these steps."""
 
     kept: Line
     again: tuple[tuple[int, Line], ...] = ()
@@ -55,8 +55,8 @@ class Curve:
 
 @dataclass(frozen=True)
 class RunCurves:
-    """speed: in steps a second. resumed: for each attempt that trained, except the first, its number and the step from
-    which it continued."""
+    """`speed` is in steps a second. `resumed` has, for each attempt that trained except the first, the attempt's number
+    and the step from which the attempt continued."""
 
     metrics: dict[str, Curve]
     speed: Curve
@@ -65,7 +65,7 @@ class RunCurves:
 
 @dataclass
 class _Columns:
-    """The metrics of an attempt: the steps and values of each, and the times of the steps."""
+    """The metrics of an attempt: steps and values of each metric, and the time of each step."""
 
     metrics: dict[str, tuple[array[int], array[float]]] = field(default_factory=dict)
     steps: array[int] = field(default_factory=lambda: array("q"))
@@ -73,8 +73,8 @@ class _Columns:
 
 
 def read_curves(history: RunHistory) -> RunCurves:
-    """Reads all metrics of the run. A million records take some seconds."""
-    pieces: dict[str, list[tuple[int, int, Line, Line]]] = {}  # (attempt, kept up to, line, not finite) by metric
+    """Reads all metrics of the run. Reading a million records takes some seconds."""
+    pieces: dict[str, list[tuple[int, int, Line, Line]]] = {}  # metric -> (attempt, last kept step, finite, not finite)
     speeds: list[tuple[int, int, Line, Line]] = []
     for attempt, kept in zip(history.attempts, last_kept(history), strict=True):
         columns = _read(history.run.metrics / f"{attempt.name}.jsonl", attempt.restored or 0)
@@ -90,7 +90,8 @@ def read_curves(history: RunHistory) -> RunCurves:
 
 
 def by_interest(names: Iterable[str]) -> list[str]:
-    """Returns the metrics ordered by interest: losses, then results, then the rest. Layer 2 stands before layer 10."""
+    """Returns the metrics ordered by interest: losses, results on held-out data, accuracies, then the rest. Numbers
+    within names are sorted by value: layer 2 before layer 10."""
 
     def rank(name: str) -> tuple[int, list[str]]:
         first = name.endswith("loss"), name.startswith(("test", "val", "eval")), "acc" in name
@@ -101,8 +102,8 @@ def by_interest(names: Iterable[str]) -> list[str]:
 
 
 def thin(line: Line, first: int, last: int, parts: int) -> Line:
-    """Returns the smallest and the largest value in each of `parts` equal ranges of the steps from first to last, and
-    both ends. Returns the whole line if it has at most 2 * parts values."""
+    """Returns the smallest and the largest value in each of `parts` equal ranges of the steps from `first` to `last`,
+    and the line's first and last value. Returns the whole line if it has at most 2 * parts values."""
     if len(line) <= 2 * parts:
         return line
     edges = np.searchsorted(line.steps, np.linspace(first, last + 1, parts + 1))
@@ -115,7 +116,7 @@ def thin(line: Line, first: int, last: int, parts: int) -> Line:
 
 
 def last_kept(history: RunHistory) -> list[int]:
-    """Returns for each attempt its last step that no later attempt trained again."""
+    """Returns for each attempt the last step that no later attempt trained again."""
     kept, found = LARGEST_STEP, []
     for attempt in reversed(history.attempts):
         found.append(kept)
@@ -137,21 +138,21 @@ def _joined(pieces: Sequence[tuple[int, int, Line, Line]]) -> Curve:
 
 
 def _lines(steps: Sequence[int], values: Sequence[float]) -> tuple[Line, Line]:
-    """Returns the finite values, and the other values."""
+    """Returns two lines: the finite values, and the values that are NaN or infinite."""
     line = _rising(np.asarray(steps, dtype=np.int64), np.asarray(values, dtype=np.float64))
     finite = np.isfinite(line.values)
     return line.part(finite), line.part(~finite)
 
 
 def _rising(steps: NDArray[np.int64], values: NDArray[np.float64]) -> Line:
-    """Returns the values ordered by step, and only the last value of each step."""
+    """Returns the values ordered by step, with only the last value of a repeated step."""
     order = np.argsort(steps, kind="stable")
     line = Line(steps[order], values[order])
     return line.part(np.append(line.steps[1:] != line.steps[:-1], True)[: len(line)])
 
 
 def _speed(columns: _Columns) -> tuple[list[int], list[float]]:
-    """Returns the steps a second in windows of the attempt's records."""
+    """Returns the speed in steps a second, one value for each window of the attempt's records."""
     steps, times = columns.steps, columns.times
     every = max(1, len(steps) // WINDOWS)
     at = list(range(0, len(steps), every))
@@ -164,7 +165,8 @@ def _speed(columns: _Columns) -> tuple[list[int], list[float]]:
 
 
 def _read(path: Path, restored: int) -> _Columns:
-    """Reads an attempt's metrics. A record without a step, such as a result, gets the step of the record before it."""
+    """Reads the metrics that one attempt recorded. A record without a step, such as a final result, gets the step of
+    the preceding record."""
     columns, step = _Columns(), restored
     metrics = columns.metrics
     for record in _records(path):
@@ -189,7 +191,8 @@ def _read(path: Path, restored: int) -> _Columns:
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the records of a file of JSON lines of any length, without torn lines; none if the file is missing."""
+    """Yields the records of a file of JSON lines, whose lines may have any length. A line that is only half written is
+    skipped. A missing file has no records."""
     try:
         with reading(path) as file:
             left = b""
@@ -202,7 +205,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _parsed(lines: list[bytes]) -> list[dict[str, Any]]:
-    """Parses all lines as one JSON list, in a third of the time that single lines take."""
+    """Parses all lines as one JSON list, because parsing the lines one by one would take three times as long."""
     lines = [line for line in lines if line]
     try:
         records = json.loads(b"[" + b",".join(lines) + b"]")

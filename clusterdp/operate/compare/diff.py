@@ -1,4 +1,4 @@
-"""`clusterdp diff`: the differences of two runs, by their records. It does not ask Slurm."""
+"""`clusterdp diff`: the differences between two runs, as found in their run folders. Slurm is not asked."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir
 from clusterdp.wording import counted, some_of, table
 
-OWN = frozenset({"run_dir", "restart.from_step"})  # keys that do not describe a run
-WIDEST = 40  # characters of a printed value
+OWN = frozenset({"run_dir", "restart.from_step"})  # config keys that are no difference between two trainings
+WIDEST = 40  # longer values are cut when printed
 
 
 @dataclass(frozen=True)
 class RunDifference:
-    """Each pair has the values of the first and of the second run; None if a run has no such key."""
+    """The differences between two runs. Each pair has the values of the first and the second run; None if a run lacks
+    the key."""
 
     config: dict[str, tuple[Any, Any]]
-    commit: tuple[str | None, str | None]  # ends in `+` if files were not committed
-    changed: list[str]  # files of the code
-    only: tuple[list[str], list[str]]  # files of the code that only one run has
+    commit: tuple[str | None, str | None]  # ends in `+` if files had uncommitted changes
+    changed: list[str]  # files of the source code that differ
+    only: tuple[list[str], list[str]]  # source files that only the first, or only the second run has
     packages: dict[str, tuple[Any, Any]]
-    ended: dict[str, tuple[Any, Any]]  # state, step and last metrics
+    ended: dict[str, tuple[Any, Any]]  # keys: state, step and the last metrics
 
 
 def show_diff(first: RunDir, second: RunDir, out: TextIO, as_json: bool = False) -> None:
@@ -54,7 +55,7 @@ def difference(first: RunHistory, second: RunHistory) -> RunDifference:
         commit=(commit_of(records[0]), commit_of(records[1])),
         changed=changed,
         only=only,
-        packages=_differing(*packages) if all(packages) else {},  # {} if a run has no record of its packages
+        packages=_differing(*packages) if all(packages) else {},  # {} if one run did not record its packages
         ended=_differing(*map(end_of, (first, second))),
     )
 
@@ -88,7 +89,7 @@ def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str,
 
 
 def config_of(run: RunDir) -> dict[str, Any]:
-    """Returns the config by dotted keys. Raises RunError if the file cannot be read."""
+    """Returns the run's config as one dictionary with dotted keys. Raises RunError if config.yaml cannot be read."""
     try:
         return dict(_flat(config_module.read_resolved(run.config)))
     except OSError as error:
@@ -106,7 +107,7 @@ def source_record(run: RunDir) -> dict[str, Any]:
     try:
         record = json.loads(read_plain(run.source))
     except (OSError, ValueError, RecursionError):
-        return {}  # a run of an older version
+        return {}  # an older version of clusterdp wrote no such file
     return record if isinstance(record, dict) else {}
 
 
@@ -122,7 +123,8 @@ def abbreviated(commit: str | None) -> str | None:
 
 
 def _code(first: RunDir, second: RunDir) -> tuple[list[str], tuple[list[str], list[str]]]:
-    """Returns the files that differ, and the files that only one run has. Files with one inode are equal."""
+    """Returns the source files that differ, and the files that only one run has. Hard links to one inode are equal
+    without a comparison."""
     if not (first.code.is_dir() and second.code.is_dir()):
         return [], ([], [])
     a, b = _files(first), _files(second)

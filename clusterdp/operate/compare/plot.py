@@ -18,14 +18,15 @@ from clusterdp.operate.record.run_history import RunHistory, check_read, read_hi
 from clusterdp.rundir import RunDir
 from clusterdp.wording import did_you_mean, some_of
 
-FEW, MANY = 2, 12  # curves in the terminal and in a picture, if no METRIC is given
-NARROWEST, ROWS = 30, 14  # columns and lines of one curve in the terminal
+FEW, MANY = 2, 12  # most curves in the terminal and in a picture, if no METRIC is given
+NARROWEST, ROWS = 30, 14  # least columns, and lines, of a curve in the terminal
 INSTALL = "is not installed. pip install 'clusterdp[plots]'."
 
 
 def plot(run: RunDir, names: Sequence[str], out: TextIO, file: str | None = None) -> None:
-    """Prints curves, or writes a picture to `file`. names: the metrics; if empty, the first of by_interest(). Raises
-    ConfigError for an unknown metric or a missing library, RunError if no metrics are on record."""
+    """Prints curves, or writes a picture to `file`. `names` are the metrics; if `names` is empty, the first metrics of
+    by_interest() are drawn. Raises ConfigError for an unknown metric or a missing library, RunError if the run recorded
+    no metrics."""
     history = read_history(run)
     curves = read_curves(history)
     chosen = _chosen(history, curves, names, MANY if file else FEW)
@@ -54,7 +55,7 @@ def _chosen(history: RunHistory, curves: RunCurves, names: Sequence[str], most: 
             guess = did_you_mean(name, measured)
             there = f"There are: {some_of(list(measured), 20)}."
             raise ConfigError(f"{name}: the run has no such metric. {guess + ' ' * bool(guess)}{there}")
-    several = [name for name in measured if len(measured[name].kept) > 1]  # one value is not a curve
+    several = [name for name in measured if len(measured[name].kept) > 1]  # a metric with a single value has no curve
     return {name: measured[name] for name in names or (several or list(measured))[:most]}
 
 
@@ -87,7 +88,7 @@ def _in_text(name: str, curve: Curve, resumed: Sequence[tuple[int, int]], column
 
 def _picture(chosen: Mapping[str, Curve], resumed: Sequence[tuple[int, int]], title: str, file: Path) -> None:
     try:
-        from matplotlib.figure import Figure  # no window, no global state
+        from matplotlib.figure import Figure  # unlike pyplot: no window, no global state
     except ImportError:
         raise ConfigError(f"plot: matplotlib {INSTALL}") from None
     figure: Any = Figure(figsize=(7, 0.4 + 2.6 * len(chosen)), layout="constrained")
@@ -99,7 +100,7 @@ def _picture(chosen: Mapping[str, Curve], resumed: Sequence[tuple[int, int]], ti
         axes.plot(curve.kept.steps, curve.kept.values, color="C0", linewidth=1, marker="." * (len(curve.kept) < 30))
         for _, step in resumed:
             axes.axvline(step, color="0.6", linestyle="--", linewidth=1)
-        axes.set_ylabel(name.replace("$", r"\$"))  # a pair of $ would be a formula
+        axes.set_ylabel(name.replace("$", r"\$"))  # matplotlib reads text between two $ as a formula
         axes.grid(alpha=0.3)
     axes.set_xlabel("step")
     picture = io.BytesIO()

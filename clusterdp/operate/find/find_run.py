@@ -1,7 +1,8 @@
-"""find_run(): the run that the user names by a folder or a job id; by default, the latest run of the current
-folder. Runs of `clusterdp profile` do not count as the latest.
+"""find_run(): finds the run that the user names by a folder or a job id. By default, the latest run of the current
+folder is found. A run of `clusterdp profile` never counts as the latest run.
 
-Runs that `submit` has noted (run_index.py) are found in any folder. Other runs are found in `runs/` of this folder.
+Runs that `submit` has noted (run_index.py) are found in any folder. Every other run is found only in `runs/` of the
+current folder.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from clusterdp.rundir.lenient_reads import modified
 from clusterdp.rundir.names import names_in
 from clusterdp.slurm.jobid import is_job_id
 
-RUNS = Path("runs")  # in the current folder
+RUNS = Path("runs")  # runs/ of the current folder
 REMOVING = ".removing"  # `clusterdp rm` renames runs/NAME to runs/.NAME.removing before it removes the first file
 
 
 def find_run(word: str | os.PathLike[str] | None = None) -> RunDir:
-    """Returns the run. Raises RunError if there is no such run; the message names the searched places."""
+    """Returns the run that `word` names. Raises RunError if no such run exists; the message names the searched
+    places."""
     if word is None:
         return _latest()
     path = Path(word).expanduser()
@@ -54,7 +56,8 @@ def _check_access(path: Path) -> None:
 
 
 def known_runs() -> Iterator[Path]:
-    """Yields the existing run folders, the last submitted first. Each folder is checked just before it is yielded."""
+    """Yields the existing run folders, the last submitted first. Each folder's existence is checked just before the
+    folder is yielded."""
     noted = list(noted_runs())
     times = {each.path: each.time for each in noted}
     for path in _folders():
@@ -65,8 +68,9 @@ def known_runs() -> Iterator[Path]:
 
 
 def _latest() -> RunDir:
-    """Returns the latest run below this folder or submitted from it, else the latest run of a folder above. The latter
-    is printed, because the user may mean another. All of `runs/` is read only if no run of this folder is noted."""
+    """Returns the latest run that lies below the current folder or was submitted from there, else the latest run of a
+    parent folder. A parent folder's run is printed, because the user may mean another run. The whole of `runs/` is read
+    only if the index has no run of the current folder."""
     here, above, elsewhere = os.getcwd(), None, None
     for noted in noted_runs():
         path, is_here = Path(noted.path), noted.is_of(here)
@@ -88,8 +92,9 @@ def _latest() -> RunDir:
 
 
 def _with_job(job: str) -> RunDir:
-    """Returns the last submitted run of a job: ids repeat (Slurm wraps them, each fake cluster starts again). All
-    folders are searched only if submit has not noted the job, because its own script or a user resubmitted it."""
+    """Returns the last submitted run that has the job id: ids repeat, because Slurm wraps them, and each fake cluster
+    counts by itself. All folders are searched only if the index lacks the job, because a batch script or a user
+    resubmitted the run."""
     for path in noted_as(job.partition("_")[0]):
         if is_run(path) and (found := _of_job(path, job)):
             return found
@@ -102,7 +107,7 @@ def _with_job(job: str) -> RunDir:
 
 
 def _of_job(path: Path, job: str) -> RunDir | None:
-    """Returns the run that has the job; for a sweep, the element that has the job."""
+    """Returns the run at `path` if the run has the job; for a sweep, the element that has the job."""
     if any(_has_job(path / folder, job) for folder in ("attempts", "events")):
         return RunDir(path)
     return _element_with(SweepDir(path), job) if is_sweep(path) else None
@@ -115,7 +120,8 @@ def _element_with(sweep: SweepDir, job: str) -> RunDir | None:
 
 
 def _has_job(folder: Path, job: str) -> bool:
-    """Returns whether a name has the job: attempts/123.0, events/123.0-batch.jsonl, events/submit-123-submit.jsonl."""
+    """Returns whether a file name contains the job id: attempts/123.0, events/123.0-batch.jsonl,
+    events/submit-123-submit.jsonl."""
     pattern = re.compile(rf"(submit-)?{job}[.-].*")
     return any(map(pattern.fullmatch, names_in(folder)))
 
@@ -127,20 +133,20 @@ def _folders() -> list[Path]:
 
 
 def is_run(path: Path) -> bool:
-    """Returns whether the folder is a run, which may be half written. The rest of an interrupted `clusterdp rm` is not
-    a run, nor is an unreadable folder."""
+    """Returns whether the folder is a run; a half-written run counts, too. Not runs: an unreadable folder, and a folder
+    that an interrupted `clusterdp rm` left."""
     names = ("config.yaml", "events", "attempts")
-    return whole_name(path) is None and any(os.path.exists(path / name) for name in names)  # Path.exists() may raise
+    return whole_name(path) is None and any(os.path.exists(path / name) for name in names)  # Path.exists may raise
 
 
 def whole_name(path: Path) -> Path | None:
-    """Returns the former path of the run if this folder is its rest after an interrupted `clusterdp rm`, else None."""
+    """Returns the run's former path if `path` is the folder that an interrupted `clusterdp rm` left, else None."""
     hidden = path.name.startswith(".") and path.name.endswith(REMOVING)
     return path.with_name(path.name[1 : -len(REMOVING)]) if hidden and len(path.name) > 1 + len(REMOVING) else None
 
 
 def _is_profile(path: Path) -> bool:
-    """Returns whether the folder is a run of `clusterdp profile`. The pattern expects the YAML that submit writes."""
+    """Returns whether the folder is a run of `clusterdp profile`. The pattern matches only YAML as submit writes it."""
     try:
         text = read_plain(path / "config.yaml").decode()
         return bool(re.search(r"^profile:\n(?:  .*\n)*?  steps: \d", text, re.MULTILINE))
@@ -153,7 +159,8 @@ def _made(path: Path) -> float:
 
 
 def _offer(begin: str = "") -> str:
-    """Returns a hint: the run whose name starts with `begin`, if there is exactly one, else the latest run."""
+    """Returns a hint for an error message: the run whose name starts with `begin`, if exactly one name does so, else
+    the latest run."""
     meant = [path.name for path in _folders() if begin and path.name.startswith(begin)]
     if len(meant) == 1:
         return f"Did you mean {meant[0]}?"

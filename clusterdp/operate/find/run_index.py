@@ -1,7 +1,8 @@
-"""The index of the user's runs: a file to which `submit` appends the path of each run and the folder of the submit.
+"""The index of the user's runs: a file to which `submit` appends the path of each run, and the folder in which the user
+typed the command.
 
-Runs are in `runs/`, or in any folder that `run_dir=` names. The index is a convenience: a run in it may be gone, and a
-run that is missing in it is found by its folder.
+Runs are in `runs/`, or in any folder that `run_dir=` names. The index is a convenience: a listed run may be gone, and a
+run that is not listed is found by its folder.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ from clusterdp.rundir import RunDir, append_line, parse_lines
 from clusterdp.rundir.lenient_reads import time_of
 from clusterdp.rundir.tail import last_bytes
 
-BLOCK = 500  # lines that are parsed at once
+BLOCK = 500  # lines of the index that are parsed at once
 
 
 class NotedRun(NamedTuple):
-    """A run folder, the time of its last submit, and the folder from which it was submitted."""
+    """A line of the index: a run folder, the time of its last submit, and the folder from which the run was
+    submitted."""
 
     path: str
     time: float
     submit_dir: str
 
     def is_of(self, here: str) -> bool:
-        """Returns whether the run was submitted from `here`, or is `here`, or lies below or above it."""
+        """Returns whether the run was submitted from `here`, or the run folder is `here` itself, lies below `here` or
+        contains `here`."""
         inside = here.rstrip("/") + "/"
         return here in (self.submit_dir, self.path) or self.path.startswith(inside) or here.startswith(f"{self.path}/")
 
@@ -38,7 +41,8 @@ class NotedRun(NamedTuple):
 
 
 def remember(run: RunDir, jobs: Sequence[str] = ()) -> None:
-    """Notes a submitted run and its jobs. A file that cannot be written (no home, no quota) is not an error."""
+    """Adds a submitted run and its jobs to the index. An index that cannot be written (no home, no quota) is not an
+    error."""
     try:
         record = {"time": time.time(), "run": str(run.path.absolute()), "dir": os.getcwd(), "jobs": list(jobs)}
         path = index_path()
@@ -50,14 +54,14 @@ def remember(run: RunDir, jobs: Sequence[str] = ()) -> None:
 
 def index_path() -> Path:
     base = Path(os.environ.get("XDG_STATE_HOME", ""))
-    if not base.is_absolute():  # the XDG rules ignore a relative path
+    if not base.is_absolute():  # the XDG specification says to ignore a relative path
         base = Path("~/.local/state").expanduser()
     return base / "clusterdp" / "runs"
 
 
 def noted_runs() -> Iterator[NotedRun]:
-    """Yields each run once, the last submitted first. Torn lines are skipped. Lines are parsed on demand: the latest
-    run needs only the end of the file."""
+    """Yields each run of the index once, the last submitted first. A line that is only half written is skipped. Lines
+    are parsed on demand: for the latest run, only the end of the file is parsed."""
     lines = last_bytes(index_path(), MOST).splitlines()
     seen: set[str] = set()
     for end in range(len(lines), 0, -BLOCK):
@@ -69,7 +73,8 @@ def noted_runs() -> Iterator[NotedRun]:
 
 
 def noted_as(job: str) -> Iterator[Path]:
-    """Yields the runs that were submitted as this job or array, the last first. Other lines are not parsed."""
+    """Yields the runs that were submitted as this job or array, the last submitted first. Lines without the job id are
+    not parsed."""
     word = f'"{job}"'.encode()
     lines = [line for line in last_bytes(index_path(), MOST).splitlines() if word in line]
     for record in reversed(parse_lines(lines)):

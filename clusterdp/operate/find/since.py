@@ -1,4 +1,4 @@
-"""read_since(): the time that --since names, for logs and for runs."""
+"""read_since(): parses the time that --since names, for `clusterdp logs` and `clusterdp list`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ DATE = re.compile(r"(\d{4})-(\d\d?)-(\d\d?)(?:[T ](\d\d?):(\d\d)(?::(\d\d))?)?",
 
 
 def read_since(word: str, now: float | None = None) -> float:
-    """Returns seconds since 1970. A time of day is the last one before `now`. Raises ConfigError for any other word."""
+    """Returns the time in seconds since 1970. A time of day means its last occurrence before `now`. Raises ConfigError
+    for a word that is not a time."""
     now = time.time() if now is None else now
     try:
         if found := AGO.fullmatch(word):
@@ -27,7 +28,7 @@ def read_since(word: str, now: float | None = None) -> float:
             return at if at <= now else time.mktime((year, month, day - 1, *clock, 0, 0, -1))
         if found := DATE.fullmatch(word):
             year, month, day, *parts = [int(part or 0) for part in found.groups()]
-            date(year, month, day)  # ValueError for a day that is not in the calendar
+            date(year, month, day)  # raises ValueError for a day that is not in the calendar
             return time.mktime((year, month, day, *_clock(*parts), 0, 0, -1))
     except (ValueError, OverflowError):
         pass

@@ -1,4 +1,4 @@
-"""Bars: attempts over time, as timeline.html.j2 draws them."""
+"""The bars of a timeline: attempts over time, as timeline.html.j2 draws them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from clusterdp.operate.account.run_account import AttemptAccount
 from clusterdp.wording import duration
 
-# The kinds of spans, in their order within an attempt, and their parts of the account. Marks are lines over the spans.
+# The kinds of spans, in their order within an attempt, and for each kind its parts of the account. Marks are lines over
+# the spans.
 KINDS = {
     "starting": ("startup", "restore"),
     "training": ("kept", "saves", "evaluation", "running"),
@@ -30,17 +31,17 @@ MEANING = {
 
 @dataclass(frozen=True)
 class Span:
-    """A part of a bar."""
+    """A part of a bar in one colour, such as start-up or saves."""
 
     kind: str
-    left: float  # percent of the whole time
-    width: float  # percent of the whole time
+    left: float  # begin, in percent of the time axis
+    width: float  # length, in percent of the time axis
     title: str
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A moment in a bar. left: in percent of the whole time."""
+    """A moment in a bar, drawn as a line. `left` is in percent of the whole time."""
 
     kind: str
     left: float
@@ -59,7 +60,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Axis:
-    """A time axis: its begin in seconds since 1970, and its length in seconds."""
+    """A time axis: its start in seconds since 1970, and its length in seconds."""
 
     begin: float
     length: float
@@ -68,7 +69,7 @@ class Axis:
         return round(100 * (when - self.begin) / self.length, 3)
 
     def spans(self, queued: float | None, began: float, seconds: Mapping[str, float]) -> list[Span]:
-        """Returns the spans of an attempt, one after the other. seconds: by kind."""
+        """Returns the spans of an attempt, one after the other. `seconds` has the duration of each kind of span."""
         found, at = [], began
         if queued is not None and queued < began:
             left = self.percent(queued)
@@ -82,7 +83,7 @@ class Axis:
 
     @property
     def ticks(self) -> list[str]:
-        """Durations since the begin, at equal distances."""
+        """The labels of the axis: durations since its start, at equal distances."""
         return [duration(self.length * quarter / 4) for quarter in range(5)]
 
 
@@ -91,6 +92,6 @@ def seconds_by_kind(attempt: AttemptAccount) -> dict[str, float]:
 
 
 def meaning_of(bars: Sequence[Bar]) -> dict[str, str]:
-    """Returns the legend of the drawn kinds."""
+    """Returns the legend: the meaning of each kind of span that is drawn."""
     kinds = {span.kind for bar in bars for span in bar.spans} | {mark.kind for bar in bars for mark in bar.marks}
     return {kind: text for kind, text in MEANING.items() if kind in kinds}

@@ -1,7 +1,6 @@
-"""A page in one file: its template, its styles and its Content-Security-Policy.
-
-Other people wrote the texts on a page. The template escapes every value. The Content-Security-Policy allows only our
-own scripts and styles, and forbids to load anything."""
+"""Makes an HTML page as one file: template, styles and Content-Security-Policy. The texts on a page come from other
+people. Therefore the template escapes every value. The Content-Security-Policy allows only clusterdp's own scripts and
+styles, and forbids the page to load any file."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ def base_style() -> str:
 
 
 def policy(styles: Sequence[str], scripts: Sequence[str] = ()) -> str:
-    """Returns the Content-Security-Policy of a page with these styles and scripts."""
+    """Returns the Content-Security-Policy that allows a page only these styles and scripts."""
 
     def hashes(texts: Sequence[str]) -> str:
         digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts)
@@ -32,7 +31,7 @@ def policy(styles: Sequence[str], scripts: Sequence[str] = ()) -> str:
 
 
 def template(folder: Path) -> Any:
-    """Returns page.html.j2 of `folder`. It may import the templates of this package."""
+    """Returns the template page.html.j2 of `folder`. A page's template may import the templates of this package."""
     import jinja2
 
     environment = jinja2.Environment(

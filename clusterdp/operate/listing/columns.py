@@ -1,4 +1,5 @@
-"""The table of `clusterdp list`. It is at most as wide as the terminal: the most important columns are shown."""
+"""The table of `clusterdp list`. If the terminal is too narrow for all columns, only the most important columns are
+shown."""
 
 from __future__ import annotations
 
@@ -15,14 +16,15 @@ Summary = Mapping[str, Any]
 GAP = 2
 SHORTEST_NOTE = 12
 SHORTEST_NAME = 8
-ALWAYS = 8  # a column of this importance or more is always shown
+ALWAYS = 8  # columns of this importance or more are always shown
 LONGEST_METRIC = 24
 MORE = "..."
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """importance: if there is no room for all columns, the more important columns are shown."""
+    """A column of the table of runs. If the terminal has no room for all columns, those with the highest `importance`
+    are shown."""
 
     head: str
     importance: int
@@ -45,7 +47,7 @@ def _goodput(run: Summary, now: float) -> str:
 
 NAME = Column("run", 9, lambda run, now: run["run"])
 STATE = Column("state", 8, lambda run, now: run["state"] + ("?" if run["as_recorded"] else ""))
-NOTE = Column("note", 5, lambda run, now: run["note"] or (run["why"] if run["elements"] else ""))  # a sweep's counts
+NOTE = Column("note", 5, lambda run, now: run["note"] or (run["why"] if run["elements"] else ""))  # sweeps: counts
 COLUMNS = (
     NAME,
     STATE,
@@ -60,7 +62,8 @@ COLUMNS = (
 
 
 def table(runs: Sequence[Summary], typed: Sequence[str], now: float, width: int, colour: Colour) -> list[str]:
-    """Returns the lines of the table. `typed`: the word to type for each run. `width` in columns of the terminal."""
+    """Returns the lines of the table. `typed` has the word to type for each run. `width` is in columns of the
+    terminal."""
     cells = {column: _clean([column.cell(run, now) for run in runs]) for column in COLUMNS}
     cells[NAME] = _clean(typed)
     needed = {column: max(len(column.head), _widest(texts)) for column, texts in cells.items() if any(texts)}
@@ -81,7 +84,8 @@ def _coloured(text: str, run: Summary, colour: Colour) -> str:
 
 
 def _fitted(needed: Mapping[Column, int], width: int) -> dict[Column, int]:
-    """Returns the shown columns and their widths. Notes are cut first, but keep SHORTEST_NOTE columns."""
+    """Returns the columns to show, and their widths. The column of notes is narrowed first, but not below
+    SHORTEST_NOTE."""
     room = width + GAP
     widths: dict[Column, int] = {}
     for column in sorted(needed, key=lambda column: column.importance, reverse=True):
@@ -99,9 +103,9 @@ def _row(cells: Sequence[str]) -> str:
     return (" " * GAP).join(cells).rstrip()
 
 
-# A test of a whole column at once takes a tenth of the time of single tests.
+# One test of a whole column takes a tenth of the time that a test of each text would take.
 def _clean(texts: Sequence[str]) -> Sequence[str]:
-    """Returns each text in one line without control characters, which would change its width."""
+    """Returns each text as one line, without control characters, because these would change the text's width."""
     if "".join(texts).isprintable():
         return texts
     return [text if text.isprintable() else " ".join(printable(text).split()) for text in texts]

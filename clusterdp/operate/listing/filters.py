@@ -25,13 +25,14 @@ class Filters:
 
     @property
     def look_inside(self) -> bool:
-        """Whether the filters need the content of a run folder."""
+        """Whether any filter needs the content of a run folder."""
         return bool(self.states or self.name or self.tag)
 
     def take(self, text: str, typed: Callable[[str], str]) -> bool:
-        """Returns whether to show a run. `text`: the summary as JSON. `typed`: run folder -> word to type."""
-        # A search in the text avoids to parse ten thousand summaries. A quote within a JSON string is escaped. A metric
-        # may have the name "state", but no "why" follows it.
+        """Returns whether to show a run. `text` is the summary as JSON. `typed` returns the word to type for a run
+        folder."""
+        # A search in the JSON text saves parsing ten thousand summaries. Quotes within JSON strings are escaped, so the
+        # pattern matches only a key. A metric may be called "state", but "why" does not follow a metric.
         if self.states and not any(f'"state":"{state}","why":' in text for state in self.states):
             return False
         if not (self.name or self.tag):
@@ -45,7 +46,7 @@ class Filters:
 
 
 def make_filters(state: str | None, name: str | None, tag: str | None, since: str | None, now: float) -> Filters:
-    """Returns the Filters for the options of the command line. Raises ConfigError for an invalid option."""
+    """Returns the Filters that the options of the command line describe. Raises ConfigError for an invalid option."""
     return Filters(_states(state), name or "", tag or "", 0.0 if since is None else read_since(since, now))
 
 

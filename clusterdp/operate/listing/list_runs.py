@@ -32,19 +32,19 @@ from clusterdp.slurm import commands
 from clusterdp.slurm.jobid import is_job_id
 from clusterdp.wording import counted, some_of
 
-ROWS = 20  # runs on a terminal
-MANY = 1000  # folders; to read them takes more than a second
-PLAIN = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)  # a name that needs no quotes, and is not a job id or an option
-TIMEOUT_S = 20.0  # for each cluster; Slurm's own timeout is 10 s
+ROWS = 20  # runs that a terminal shows without -n
+MANY = 1000  # reading more folders than this takes over a second
+PLAIN = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)  # a name without quotes that is not a job id or an option
+TIMEOUT_S = 20.0  # of squeue for each cluster; Slurm's own timeout is 10 s
 Rows = dict[str, commands.SqueueRow]
-# The state of a whole sweep is the first of these states that an element has.
+# The state of a whole sweep is the first state in this list that any element has.
 OF_A_SWEEP = [RunState.RUNNING, RunState.WAITING, RunState.FAILED, RunState.GAVE_UP, RunState.VANISHED]
 PATIENCE_S = 5.0
 TICK_S = 0.1
-# Python runs one thread at a time, and each switch costs time: one thread is the fastest, unless it waits. A thread
-# that reads fewer folders than this in a tick probably waits for a network, and other threads can wait meanwhile.
+# Python runs one thread at a time, and each switch costs time: one thread is the fastest, unless that thread waits. A
+# thread that reads fewer folders than this in a tick probably waits for a network, so more threads are started.
 FEW = 50
-MORE_THREADS = 7  # for each file system
+MORE_THREADS = 7  # number of additional threads for each file system
 Found = TypeVar("Found")
 
 
@@ -53,8 +53,8 @@ class Wanted:
     """The options of `clusterdp list`."""
 
     filters: Filters = field(default_factory=Filters)
-    everywhere: bool = False  # also the runs of other folders
-    limit: int | None = None  # shown runs at most; 0: all; None: ROWS on a terminal, else all
+    everywhere: bool = False  # True: show also the runs of other folders
+    limit: int | None = None  # most runs to show; 0: all; None: ROWS on a terminal, else all
     as_json: bool = False
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class Wanted:
             raise ConfigError(f"-n {self.limit}: is not a number of runs. Write 1 or more, or 0 for all.")
 
     def rows(self, out: TextIO) -> int:
-        """Returns the largest number of shown runs; 0: all."""
+        """Returns how many runs are shown at most; 0 means all runs."""
         if self.limit is not None:
             return self.limit
         return ROWS if out.isatty() and not self.as_json else 0
@@ -73,7 +73,7 @@ def list_runs(wanted: Wanted, out: TextIO, err: TextIO, now: float | None = None
     reading = Reading(wanted, time.time() if now is None else now, err)
     try:
         reading.read(wanted.rows(out))
-    finally:  # also after Ctrl-C: the next `list` need not read these folders again
+    finally:  # even after Ctrl-C, so that the next `list` need not read these folders again
         reading.kept.save()
     for complaint in reading.complaints:
         err.write(f"clusterdp: {complaint}\n")
@@ -93,8 +93,9 @@ def list_runs(wanted: Wanted, out: TextIO, err: TextIO, now: float | None = None
 
 
 class Reading:
-    """`found`: the summaries of the wanted runs, the newest first. They are JSON text: ten thousand are parsed only if
-    they are printed. `more`: the number of runs that are not in `found`."""
+    """Reads run folders for the list. `found` has the summaries of the wanted runs, the newest first. Each summary
+    stays JSON text, because parsing ten thousand summaries takes long. `more` is the number of runs that are not in
+    `found`."""
 
     def __init__(self, wanted: Wanted, now: float, err: TextIO):
         self.wanted = wanted
@@ -109,14 +110,14 @@ class Reading:
         self.unread: list[str] = []
 
     def read(self, limit: int) -> None:
-        """Reads run folders until `limit` runs are found; 0: all."""
+        """Reads run folders until `limit` runs are found; a limit of 0 reads all folders."""
         filters = self.wanted.filters
         paths = [run.path for run in find_all(self.wanted.everywhere) if run.time >= filters.since]
         looks: dict[str, RunLook] = {}
         while paths and (not limit or len(looks) < limit or filters.look_inside):
-            few = limit and not filters.look_inside and not self.silent  # after one timeout, all at once
+            few = limit and not filters.look_inside and not self.silent  # after a timeout, read all folders at once
             count = limit - len(looks) if few else len(paths)
-            looks.update(self._look(paths[:count]))  # fewer, if some are gone: then more are read
+            looks.update(self._look(paths[:count]))  # some of the folders may be gone: the next turn reads more
             paths = paths[count:]
         found = [summary for summary in self._summaries(looks) if filters.take(summary, self.typed)]
         self.found = found[: limit or None]
@@ -129,7 +130,7 @@ class Reading:
             self.complaints.append(f"left out: {some_of(self.unread, 2)}.")
 
     def _look(self, paths: Sequence[str]) -> dict[str, RunLook]:
-        """Reads the folders that are runs. Returns a RunLook for each path."""
+        """Returns a RunLook for each path that is a run."""
         if len(paths) > MANY and self.err.isatty():
             new = sum(path not in self.kept for path in paths)
             if new > MANY:
@@ -143,7 +144,7 @@ class Reading:
         return {path: looks[path] for path in paths if path in looks and (looks[path].text or looks[path].history)}
 
     def _summaries(self, looks: Mapping[str, RunLook]) -> list[str]:
-        """Returns the summaries. One squeue asks for all runs that may not be over."""
+        """Returns the summaries as JSON. A single squeue asks about all runs that may not be over."""
         live = [history for look in looks.values() for history in look.open]
         statuses, complaints = ask_squeue(live)
         self.complaints += [f"{complaint} A ? marks what was last recorded." for complaint in complaints]
@@ -158,23 +159,23 @@ def _none(wanted: Wanted) -> str:
 
 
 def find_all(everywhere: bool) -> list[NotedRun]:
-    """Returns the runs of this folder, or `everywhere`, the last submitted first: runs of the index, which may be gone,
-    and other runs in `runs/`."""
+    """Returns the runs of the current folder, or all runs with `everywhere`, the last submitted first. The runs come
+    from the index, whose runs may be gone, and from `runs/`."""
     here = os.getcwd()
     noted = list(noted_runs())
     found = [run for run in noted if everywhere or run.is_of(here)]
     known = {run.path for run in noted}
     for path in set(_folders()) - known:
         run = RunDir(Path(path))
-        if is_run(run.path) or not os.access(path, os.X_OK):  # look_at() reports an unreadable folder
+        if is_run(run.path) or not os.access(path, os.X_OK):  # keeps an unreadable folder: look_at() reports it
             found.append(NotedRun(path, modified(run.config) or modified(run.path) or 0.0, here))
     paths = {run.path for run in found}
     return sorted((run for run in found if not _is_element(run.path, paths)), key=lambda run: run.time, reverse=True)
 
 
 def _is_element(path: str, paths: Set[str]) -> bool:
-    """Returns whether the path is an element of a sweep, by names alone. The index has an element that was resumed by
-    itself, but the sweep's row shows it already."""
+    """Returns whether the path is an element of a sweep, judged by names alone. The index contains an element that was
+    resumed by itself, but the sweep's row already shows this element."""
     parent, _, name = path.rpartition("/")
     return name.isdecimal() and parent in paths
 
@@ -182,12 +183,12 @@ def _is_element(path: str, paths: Set[str]) -> bool:
 def _folders() -> list[str]:
     try:
         return [entry.path for entry in os.scandir(RUNS.absolute()) if entry.is_dir()]
-    except OSError:  # there is no runs/
+    except OSError:  # the current folder has no runs/
         return []
 
 
 class TypedName:
-    """The word to type for a run in this folder: a name in `runs/`, else a path."""
+    """Returns the word that the user types for a run: a name if the run is in `runs/`, else a path."""
 
     def __init__(self) -> None:
         self.here = os.getcwd().rstrip("/") + "/"
@@ -195,19 +196,19 @@ class TypedName:
         self.beside = set(os.listdir("."))
 
     def __call__(self, path: str) -> str:
-        """Returns the same as shown_path(), but needs no Path: ten thousand of them would take long."""
+        """Returns the same as shown_path(), but creates no Path, because ten thousand Paths would take long."""
         name = path[len(self.runs) :] if path.startswith(self.runs) else ""
         if PLAIN.fullmatch(name) and name not in self.beside:
             return name
         first = name.partition("/")[0]
-        # A folder with that name here would be found first, and a number is a job id.
+        # Not a name that find_run() takes for something else: a folder of the current directory, an option or a job id.
         if name and first not in self.beside and not first.startswith(("-", "~")) and not is_job_id(name):
             return shlex.quote(name)
         return shlex.quote(path[len(self.here) :] if path.startswith(self.here) else path)
 
 
 def ask_squeue(histories: Sequence[RunHistory]) -> tuple[list[tuple[RunStatus, bool]], list[str]]:
-    """Returns each run's status, with True if it is only as last recorded, and messages about the reasons."""
+    """Returns each run's status, with True if squeue could not confirm the status, and messages with the reasons."""
     clusters: dict[str, set[str]] = {}
     for history in histories:
         clusters.setdefault(history.cluster, set()).update([history.job] if history.job else [])
@@ -216,9 +217,9 @@ def ask_squeue(histories: Sequence[RunHistory]) -> tuple[list[tuple[RunStatus, b
     errors, alone = [], 0
     for history in histories:
         rows = answers[history.cluster]
-        if history.job is None and not history.unread:  # no job to ask about
+        if history.job is None and not history.unread:  # the run has no job: squeue has nothing to say
             rows = {}
-        elif history.unread:  # an unreadable record may name jobs
+        elif history.unread:  # an unreadable record may name further jobs
             what = f"{shown_path(history.run.path)}/{history.unread}"
             rows = SlurmError(f"{what}. So it is not known which jobs there are. Make it readable first.")
         as_recorded = not history.state.over and (rows is None or isinstance(rows, SlurmError))
@@ -235,7 +236,8 @@ def ask_squeue(histories: Sequence[RunHistory]) -> tuple[list[tuple[RunStatus, b
 
 
 def _ask(cluster: str, jobs: Sequence[str]) -> Rows | SlurmError | None:
-    """Returns the rows of the jobs, as run_status.ask_squeue() does for one run, but returns a SlurmError."""
+    """Returns squeue's rows of the jobs, as run_status.ask_squeue() does for one run. A SlurmError is returned, not
+    raised."""
     if not jobs or is_gone(cluster):
         return {}
     with commands_of(cluster):
@@ -244,7 +246,7 @@ def _ask(cluster: str, jobs: Sequence[str]) -> Rows | SlurmError | None:
         try:
             if not any("_" in job for job in jobs):
                 return commands.job_states(jobs, TIMEOUT_S)
-            arrays = dict.fromkeys(job.partition("_")[0] for job in jobs)  # one word for a thousand elements
+            arrays = dict.fromkeys(job.partition("_")[0] for job in jobs)  # one id stands for all elements
             return commands.element_states(list(arrays), TIMEOUT_S)
         except SlurmError as error:
             return error
@@ -256,7 +258,8 @@ Answers = Mapping[str, tuple[RunStatus, bool]]
 
 
 def row_of(look: RunLook, answers: Answers, kept: Summaries, now: float) -> str:
-    """Returns the summary as JSON. answers: run folder -> its status, and whether that is only as last recorded."""
+    """Returns the summary as JSON. `answers` maps each run folder to the run's status, and to True if squeue could not
+    confirm the status."""
     if look.elements is not None:
         return _row_of_sweep(look, answers, kept, now)
     if look.history is None:
@@ -266,7 +269,8 @@ def row_of(look: RunLook, answers: Answers, kept: Summaries, now: float) -> str:
 
 
 def _row_of_sweep(sweep: RunLook, answers: Answers, kept: Summaries, now: float) -> str:
-    """Returns the summary of a sweep. Its state is the first of OF_A_SWEEP that an element has; `why` has counts."""
+    """Returns the summary of a sweep. The sweep's state is the first of OF_A_SWEEP that any element has; `why` has the
+    number of elements in each state."""
     assert sweep.history is not None and sweep.elements is not None
     looks = [each for each in sweep.elements.values() if each.text or each.history]
     rows = [json.loads(row_of(each, answers, kept, now)) for each in looks]
@@ -282,8 +286,8 @@ def _row_of_sweep(sweep: RunLook, answers: Answers, kept: Summaries, now: float)
 def read_in_time(
     paths: Sequence[str], read: Callable[[str], Found], patience_s: float = PATIENCE_S
 ) -> tuple[dict[str, Found], list[str]]:
-    """Returns path -> result of read(), and the paths without a result when no result has come for `patience_s`. Daemon
-    threads call read(). Its exceptions are raised here."""
+    """Returns a dictionary from each path to the result of read(), and a list of the paths without a result. The wait
+    ends when no result has come for `patience_s`. Daemon threads call read(); the caller gets read()'s exceptions."""
     found: dict[str, Found] = {}
     errors: list[BaseException] = []
     done = threading.Semaphore(0)
@@ -320,7 +324,8 @@ def read_in_time(
 
 
 def _by_file_system(paths: Sequence[str]) -> list[list[str]]:
-    """Returns the paths grouped by mount point, by their names alone: a call to the file system could hang as well."""
+    """Returns the paths grouped by mount point. Only names are compared, because any call to a file system could
+    hang."""
     mounts = sorted(_mount_points(), key=len, reverse=True)
     lanes: dict[str, list[str]] = {}
     of_parent: dict[str, str] = {}

@@ -23,29 +23,31 @@ from clusterdp.plainfile import MOST, read_plain
 from clusterdp.rundir import RunDir, SweepDir, is_sweep, write_durably
 from clusterdp.rundir.lenient_reads import forget
 
-# A summary is kept if its folder has not changed for this time. A file system may have times in whole seconds, over NFS
-# one file may show later than another, and the clocks of hosts differ.
+# A summary is kept if its folder has not changed for this time. The wait is needed because a file system may store
+# whole seconds, NFS may show files late, and the clocks of hosts differ.
 SETTLED_S = 120.0
-# The same time if no end is on record: Slurm has forgotten the job, or the batch script was killed.
+# The same wait for a run whose end is not recorded, because Slurm has forgotten the job, or the batch script was
+# killed.
 SILENT_S = 86400.0
-# Another version may read more of the same folder, and therefore ignores the old file.
+# Another version of clusterdp may read more from the same folder. Therefore each version ignores the other's file.
 HEADER = f"clusterdp {__version__}, summaries 3".encode()
 
 
 @dataclass(frozen=True)
 class RunLook:
-    """The view of a run folder: `text`, `history` or `unread`. All three are empty if the folder is not a run."""
+    """What was read from a run folder: `text`, `history` or `unread`. If the folder is not a run, all three are
+    empty."""
 
     text: str = ""  # the summary as JSON, if the run is over
-    history: RunHistory | None = None  # a sweep's history, or the history of a run of which Slurm may know more
-    elements: Mapping[int, RunLook] | None = None  # by number; None: not a sweep
+    history: RunHistory | None = None  # of a sweep, or of a run that Slurm may know more about
+    elements: Mapping[int, RunLook] | None = None  # element's number -> its view; None: not a sweep
     unread: str = ""  # the reason why the folder cannot be read
     stamp: str = ""
-    changed: float = 0.0  # time of the folder's last change
+    changed: float = 0.0  # time of the run folder's last change
 
     @property
     def open(self) -> list[RunHistory]:
-        """The histories of which Slurm may know more; for a sweep, those of its elements."""
+        """The histories of the runs that Slurm may know more about. For a sweep: the histories of its elements."""
         if self.elements is not None:
             return [history for element in self.elements.values() for history in element.open]
         return [self.history] if self.history else []
@@ -94,7 +96,8 @@ def _look_at_sweep(sweep: SweepDir, kept: Summaries, now: float) -> RunLook:
 
 
 def keep(found: RunLook, status: RunStatus, kept: Summaries, now: float, as_recorded: bool = False) -> str:
-    """Returns the summary as JSON, and keeps it if the run cannot change any more. `as_recorded`: Slurm is silent."""
+    """Returns the summary as JSON, and caches the summary if the run cannot change any more. With `as_recorded`, Slurm
+    did not confirm the status."""
     history = found.history
     assert history is not None
     text = json.dumps(summary_of(history, status, now, as_recorded=as_recorded), separators=(",", ":"))
@@ -107,8 +110,9 @@ def keep(found: RunLook, status: RunStatus, kept: Summaries, now: float, as_reco
 
 
 def summary_of(history: RunHistory, status: RunStatus, now: float, as_recorded: bool = False) -> dict[str, Any]:
-    """Returns the values for `clusterdp list --json`: those of `status`, and more. as_recorded: Slurm was not
-    asked. elements: for a sweep, state -> number of elements; the caller sets it."""
+    """Returns the values for `clusterdp list --json`: the values of `status --json`, and more. With `as_recorded`,
+    Slurm did not confirm the status. The caller sets `elements`, for a sweep, to the number of elements in each
+    state."""
     last = newest(history.attempts)
     return {
         **in_brief(history, status),
@@ -121,12 +125,13 @@ def summary_of(history: RunHistory, status: RunStatus, now: float, as_recorded: 
 
 
 class Summaries:
-    """The summaries of runs that are over: a user's file beside the index. With it `list` need not read ten thousand
-    run folders again. It may be deleted at any time. Several threads use it at once, each for other runs.
+    """The summaries of runs that are over: a file of each user, beside the index. Because of this cache `list` need not
+    read ten thousand run folders again. The file may be deleted at any time. Several threads use the object at the same
+    time, each thread for different runs.
 
-    A line has the run, the stamp of its folder, a checksum, and the summary. A torn line, or a line of a folder that
-    has changed since, counts as missing. The file is replaced as a whole. If two processes replace it at once, the
-    summaries of one are lost, and their folders are read again.
+    A line has the run, the stamp of its folder, a checksum, and the summary. A line does not count if the line is torn,
+    or if the run folder has changed after the line was written. Each save replaces the whole file. If two processes
+    replace the file at the same time, the summaries of one process are lost, and their folders are read again.
     """
 
     def __init__(self, path: Path):
@@ -143,11 +148,11 @@ class Summaries:
                 self._lines[run] = rest
 
     def __contains__(self, run: str) -> bool:
-        """Returns whether the run has a summary, which may be out of date."""
+        """Returns whether the cache has a summary of the run, which may be out of date."""
         return _key(run) in self._lines
 
     def get(self, run: str, stamp: str) -> str | None:
-        """Returns the summary as JSON; None if there is none with this stamp."""
+        """Returns the run's summary as JSON; None if the cache has no summary with this stamp."""
         key = _key(run)
         found = self._lines.get(key, b"").split(b"\t", 2)
         if len(found) < 3 or found[0] != stamp.encode() or found[1] != _checksum(key, found[0], found[2]):
@@ -155,9 +160,9 @@ class Summaries:
         return found[2].decode()
 
     def put(self, run: str, stamp: str, summary: str) -> None:
-        """Keeps the summary, which is JSON in one line."""
+        """Adds the run's summary, which must be JSON in one line."""
         key, text = _key(run), summary.encode()
-        self.drop(run)  # the last line is the newest
+        self.drop(run)  # the newest summary becomes the last line
         self._lines[key] = b"\t".join((stamp.encode(), _checksum(key, stamp.encode(), text), text))
         self.changed = True
 
@@ -165,7 +170,7 @@ class Summaries:
         self.changed |= self._lines.pop(_key(run), None) is not None
 
     def save(self) -> None:
-        """Writes the file if a summary has changed. A file that cannot be written is not an error."""
+        """Writes the cache file if a summary has changed. If the file cannot be written, no error is raised."""
         if not self.changed:
             return
         lines = [b"\t".join(line) for line in list(self._lines.items()) if all(line)]
@@ -185,7 +190,7 @@ def summaries_path() -> Path:
 
 
 def _key(run: str) -> bytes:
-    return os.fsencode(run) if run.isprintable() else json.dumps(run).encode()  # without tabs and newlines
+    return os.fsencode(run) if run.isprintable() else json.dumps(run).encode()  # key without tabs
 
 
 def _checksum(*parts: bytes) -> bytes:
@@ -193,10 +198,10 @@ def _checksum(*parts: bytes) -> bytes:
 
 
 def stamp_of(run: str) -> tuple[str, float]:
-    """Returns a stamp that changes when a run that is over changes, and the time of its last change.
+    """Returns a stamp, and the time of the folder's last change. The stamp changes whenever a run that is over changes.
 
     A new attempt, a cancellation and a stop write new files in events/; a resume and a note write into the run folder.
-    Raises FileNotFoundError if there is no such folder."""
+    Raises FileNotFoundError if the folder does not exist."""
     folder = os.stat(run)
     own = f"{folder.st_ino}.{folder.st_mtime_ns}"
     try:

@@ -1,6 +1,6 @@
 """`clusterdp logs`: the output of the ranks.
 
-A line has a time only if the program printed one. No times are made up.
+A line has a time only if the program printed the time.
 
 show_logs    `clusterdp logs`
 choice       the lines that the user wants: ranks, attempts, start time, number, only errors

@@ -1,4 +1,4 @@
-"""Choice: the lines that the user wants, by the words on the command line."""
+"""Choice: the log lines that the user asks for by the options on the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from clusterdp.errors import ConfigError
 from clusterdp.operate.find.since import read_since
 from clusterdp.wording import ranges
 
-ON_A_TERMINAL = 1000  # lines, unless -n is given
+ON_A_TERMINAL = 1000  # lines that a terminal gets, unless -n is given
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Ranks:
         return len(self.ranges) > 1 or self.ranges[0][0] < self.ranges[0][1]
 
     def without(self, there: Iterable[int]) -> list[str]:
-        """Returns the ranks of the list that are not in `there`, as words such as `3` or `8-15`."""
+        """Returns the listed ranks that are not in `there`, as words such as `3` or `8-15`."""
         known = set(there)
         gaps = []
         for low, high in self.ranges:
@@ -52,12 +52,12 @@ RANK_0 = Ranks(((0, 0),))
 
 
 def in_words(ranks: Iterable[int]) -> str:
-    """Returns `0-3,7`, for example."""
+    """Returns the list as text, for example `0-3,7`."""
     return ",".join(ranges(ranks))
 
 
 def named(ranks: Iterable[int]) -> str:
-    """Returns `rank 3` or `ranks 0-3,7`, for example."""
+    """Returns the list as text with the noun, for example `rank 3` or `ranks 0-3,7`."""
     words = in_words(ranks)
     return f"rank {words}" if words.isdigit() else f"ranks {words}"
 
@@ -67,12 +67,12 @@ class Choice:
     """The lines that `clusterdp logs` prints."""
 
     ranks: Ranks | None = RANK_0  # None: all
-    attempt: str | None = None  # a name (`123.1`), a number (`2`) or `all`; None: the newest
+    attempt: str | None = None  # a name (`123.1`), a number (`2`) or `all`; None: the newest attempt
     since: float | None = None  # in seconds since 1970
-    last: int | None = None  # lines of each log, or with `errors` the number of errors; None: all
+    last: int | None = None  # last lines of each log to print, or with `errors` the last errors; None: all
     errors: bool = False
     follow: bool = False
-    unasked: bool = False  # `last` is the default, not an option
+    unasked: bool = False  # True: `last` is a default, and the user gave no -n
 
     @classmethod
     def read(
@@ -88,8 +88,8 @@ class Choice:
         terminal: bool = False,
         now: float | None = None,
     ) -> Choice:
-        """Returns the choice by the words of the options. Raises ConfigError, which names the option. `terminal`: a
-        person reads the output, and a long log is printed as a whole only on request."""
+        """Returns the choice that the options describe. Raises ConfigError for an invalid option, with its name.
+        `terminal` means that a person reads the output: a long log is then printed as a whole only on request."""
         if rank is not None and every:
             raise ConfigError("--rank and --all: are two answers to one question. Give one of them.")
         ranks = None if every or (errors and rank is None) else Ranks.read(rank or "0")

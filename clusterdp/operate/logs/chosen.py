@@ -1,4 +1,4 @@
-"""The attempts and the logs that the user wants."""
+"""Finds the attempts and the logs that the user asks for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from clusterdp.operate.record.run_history import RunHistory, check_read
 
 
 def attempts_of(history: RunHistory, choice: Choice) -> tuple[AttemptHistory, ...]:
-    """Returns the attempts to print, if there are any yet. Raises RunError if the named attempt does not exist."""
+    """Returns the attempts to print; empty before the first attempt. Raises RunError if the attempt that the user named
+    does not exist."""
     if choice.attempt == "all":
         return history.attempts
     attempt = attempt_of(history, choice.attempt)
@@ -24,7 +25,8 @@ def attempts_of(history: RunHistory, choice: Choice) -> tuple[AttemptHistory, ..
 
 
 def attempt_of(history: RunHistory, wanted: str | None, patient: bool = False) -> AttemptHistory | None:
-    """Returns the attempt; None if there is none yet. `patient`: the number of the next attempt is not an error."""
+    """Returns the attempt that `word` names; None before the first attempt. With `patient`, the number of the next
+    attempt is not an error."""
     if wanted is None:
         return history.last
     for attempt in history.attempts:
@@ -43,8 +45,9 @@ def announcement(attempt: AttemptHistory) -> str:
 
 
 def chosen_logs(history: RunHistory, attempt: AttemptHistory, choice: Choice, seen: set[Path]) -> list[TimedLog]:
-    """Returns the logs by rank; with errors of all ranks, the batch script's log is the last. `seen`: files of earlier
-    attempts; the new files are added. Raises RunError if there are logs, but none of the wanted ranks."""
+    """Returns the logs ordered by rank. If errors of all ranks are wanted, the batch script's log comes last. `seen`
+    has the log files of earlier attempts; new files are added to `seen`. Raises RunError if the attempt has logs, but
+    no log of a wanted rank."""
     folder = history.run.attempt(attempt.name).logs
     there = logs_in(folder)
     chosen = [(rank, path) for rank, path in there if choice.wants(rank)]
@@ -63,7 +66,8 @@ def chosen_logs(history: RunHistory, attempt: AttemptHistory, choice: Choice, se
 
 
 def logs_in(folder: Path) -> list[tuple[int, Path]]:
-    """Returns the logs by rank. Raises RunError if the user may not list the folder."""
+    """Returns the logs in a folder, ordered by rank. Raises RunError if the user has no permission to list the
+    folder."""
     if found := rank_logs(folder):
         return found
     try:

@@ -1,4 +1,4 @@
-"""The lines of logs that look like an error, and the ranks that share them."""
+"""Finds the lines of logs that look like an error, and the ranks that printed the same error."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from clusterdp.operate.logs.timed_log import (
     without_time,
 )
 
-BATCH = -1  # the batch script, in place of a rank
-CHUNK = 256 << 10  # bytes that are read at a time
-DISTINCT = 1000  # different errors; further ones are only counted
-LONGEST_LINE = 2000  # characters that are shown
-MOST_OF_A_LINE = 16 << 20  # characters that are kept in memory
-# Every line that LINE matches contains one of these words. A search for words is a hundred times as fast.
+BATCH = -1  # rank number that stands for the batch script
+CHUNK = 256 << 10  # bytes of a log that are read at a time
+DISTINCT = 1000  # different errors that are kept; further errors are only counted
+LONGEST_LINE = 2000  # characters of a line that are shown
+MOST_OF_A_LINE = 16 << 20  # characters of an unfinished line that are kept in memory
+# Every line that LINE matches contains one of these words. A search for words is a hundred times as fast as LINE.
 WORDS = (
     *SIGNS, "ERROR", "CRITICAL", "FATAL", "[E", "\nE", "[F", "\nF", "CUDA", "NCCL", "nccl", "HIP", "CUBLAS", "CUDNN",
     "Error", "Exception", "srun: ", "slurmstepd: ", "terminate called", "Segmentation fault", "Bus error",
@@ -42,25 +42,25 @@ LINE = re.compile(
     r"|\b[Oo]ut [Oo]f [Mm]emory\b|\boom[-_]kill"
     r"|^clusterdp: (?:another failed|this follows from another rank's failure): "
 )
-# Parts of an error that differ between ranks
+# Parts of an error's text that differ between ranks
 OWN = re.compile(
     r"0x[0-9a-fA-F]+|\[?\b[Rr]ank[ =:]?\d+\]?|\b(?:cuda:|GPU |gpu |pid[ =:]+|PID[ =:]+)\d+"
-    r"|^\S+:\d+:\d+ \[\d+\]"  # host, process, thread and device, as printed by NCCL
+    r"|^\S+:\d+:\d+ \[\d+\]"  # host, process, thread and device, as NCCL prints them
 )
 
 
 @dataclass
 class Error:
-    """An error in the logs of one or several ranks."""
+    """An error that the logs of one or several ranks contain."""
 
-    time: float  # time of the first line, or of the last earlier line with a time
+    time: float  # time of the first line, or of the last line before it with a time
     lines: list[str]
     ranks: set[int] = field(default_factory=set)
     count: int = 0
 
 
 class ErrorFinder:
-    """Finds the errors of one log. Text without any of WORDS is not split into lines."""
+    """Finds the errors in one log. To be fast, text that contains none of WORDS is not even split into lines."""
 
     def __init__(self, log: TimedLog):
         self.log = log
@@ -68,17 +68,18 @@ class ErrorFinder:
         self._lines: list[str] = []  # lines of the current error
         self._begun = AT_FIRST  # time of the current error
         self._traceback = TracebackLines()
-        self._looks = 0  # calls of errors() since the last new text
+        self._looks = 0  # number of calls of errors() since the last new text
         self._rest = ""  # the text of an unfinished line
-        self._before = ""  # the end of skipped text
+        self._before = ""  # the end of the text that was skipped because it has no error
 
     def errors(self, final: bool) -> Iterator[Error]:
-        """Yields the errors in the new text. An error at the end that may continue comes later, or with `final`."""
+        """Yields the errors in the log's new text. If the last error may not be complete yet, it is yielded by a later
+        call, or if `final` is true."""
         new = False
         for text in self.log.text(final, CHUNK):
             new = True
             whole, cut, self._rest = (self._rest + text.replace("\0", "")).rpartition("\n")
-            self._rest = self._rest.rpartition("\r")[2] if len(self._rest) > CHUNK else self._rest  # an endless bar
+            self._rest = self._rest.rpartition("\r")[2] if len(self._rest) > CHUNK else self._rest  # a progress bar
             self._rest = self._rest[:MOST_OF_A_LINE]
             whole += cut
             if not self._lines and not any(word in whole for word in WORDS) and not whole.startswith(("E", "F")):
@@ -112,7 +113,7 @@ class ErrorFinder:
     def _line(self, line: str) -> Iterator[Error]:
         if "\r" in line:
             line = line.rstrip("\r").rpartition("\r")[2]
-        if self._traceback.state == EXCEPTION and self._traceback.begins(line):  # not caused by the last one
+        if self._traceback.state == EXCEPTION and self._traceback.begins(line):  # no chain: a new error
             yield from self._end()
         if self._traceback.state or self._traceback.begins(line):
             before = bool(self._traceback.state)
@@ -125,7 +126,7 @@ class ErrorFinder:
         self._read_time(line)
         worth_a_look = any(word in line for word in WORDS) or line.startswith(("E", "F"))
         if worth_a_look and LINE.search(line, 0, LONGEST_LINE):
-            self._lines, self._begun = [line], self._time  # a traceback may follow
+            self._lines, self._begun = [line], self._time  # a traceback may follow this line
 
     def _end(self) -> Iterator[Error]:
         lines, self._lines = self._lines, []
@@ -137,10 +138,11 @@ class ErrorFinder:
 
 
 class ErrorReport:
-    """Errors by time. An error of several ranks is printed once. Errors without a time come first, rank by rank."""
+    """Collects errors and prints them ordered by time. An error of several ranks is printed once. Errors without a time
+    come first, ordered by rank."""
 
     def __init__(self, batch: str = "batch script") -> None:
-        self.batch = batch  # printed in place of a rank
+        self.batch = batch  # name that is printed in place of a rank
         self._found: dict[str, Error] = {}
         self._more = 0
 
@@ -158,7 +160,8 @@ class ErrorReport:
                 self._more += error.count
 
     def print(self, printer: Printer, last: int | None = None) -> int:
-        """Prints and forgets the errors, and returns their number. `last`: prints only the last ones."""
+        """Prints and forgets the errors, and returns their number. With `last`, only that many errors at the end are
+        printed."""
         errors = sorted(self._found.values(), key=lambda error: (error.time, min(error.ranks)))
         shown = errors if last is None else errors[max(0, len(errors) - last) :]
         if left_out := len(errors) - len(shown):

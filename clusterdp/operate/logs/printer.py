@@ -1,4 +1,5 @@
-"""Printer: prints lines with their rank, like `srun --label`. On a terminal, each rank has a colour."""
+"""Printer: prints lines with their rank, like `srun --label`. On a terminal, the labels of different ranks have
+different colours."""
 
 from __future__ import annotations
 
@@ -8,25 +9,25 @@ from typing import TextIO
 from clusterdp.operate.logs.timed_log import Line
 from clusterdp.operate.output.formatting import Colour
 
-STYLES = ("cyan", "yellow", "green", "magenta", "blue")  # red is for errors
-TOGETHER = 64 * 1024  # characters that are written at once
+STYLES = ("cyan", "yellow", "green", "magenta", "blue")  # no red, which is for errors
+TOGETHER = 64 * 1024  # characters that are collected before a write
 
 
 class Printer:
-    """A writer that prints at flush(), or when much text waits."""
+    """Collects text, and writes it at flush(), or when TOGETHER characters are waiting."""
 
     def __init__(self, out: TextIO, labelled: bool):
         self.out, self.labelled = out, labelled
         self.colour = Colour(out)
-        self.printed = False  # text of a log was printed
+        self.printed = False  # True after the first text of a log
         self._width = 1
         self._rank: int | None = None  # rank of the last text
-        self._at_start = True  # the next text begins a line
+        self._at_start = True  # True if the next text begins a line
         self._waiting: list[str] = []
         self._size = 0
 
     def expect(self, ranks: Iterable[int]) -> None:
-        """Makes the labels of these ranks equally wide."""
+        """Sets the width of labels, so that the labels of these ranks are equally wide."""
         self._width = max(self._width, len(str(max(ranks, default=0))))
 
     def lines(self, lines: Iterable[Line]) -> None:
@@ -34,7 +35,8 @@ class Printer:
             self.text(text, rank)
 
     def text(self, text: str, rank: int) -> None:
-        """Prints a line, or without labels any number of lines. After text without \\n, more of its line may follow."""
+        """Prints a part of a rank's log. If lines are labelled, the text must be a single line. If the text does not
+        end in \\n, the next text continues the line."""
         self.printed = True
         if self.labelled and not self._at_start and rank != self._rank:
             self._write("\n")
@@ -50,7 +52,7 @@ class Printer:
         self._write(f"==> {text} <==\n")
 
     def own(self, text: str) -> None:
-        """Prints a line that belongs to no rank."""
+        """Prints a line without a label, because it comes from no rank."""
         self.end_line()
         self._write(text + "\n")
 

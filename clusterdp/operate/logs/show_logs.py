@@ -1,4 +1,5 @@
-"""`clusterdp logs`: prints the output of the ranks, complete or as it comes, across attempts."""
+"""`clusterdp logs`: prints the output of the ranks: either the logs so far, or with -f also each new line, over all
+later attempts."""
 
 from __future__ import annotations
 
@@ -27,16 +28,17 @@ from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import modified
 from clusterdp.rundir.tail import last_lines
 
-ASKED_A_SECOND = 1000  # stat() calls for all silent files together
-OPENS_A_SECOND = 100  # open() calls for all silent files together
+ASKED_A_SECOND = 1000  # stat() calls a second, for all files without new text together
+OPENS_A_SECOND = 100  # open() calls a second, for all files without new text together
 LIST_EVERY_S = 2.0
 LINES = 30
-FINE = frozenset({"", "done", "preempted", "timeout", "requeued"})  # causes after which logs need no batch script
-FEWEST = 10  # lines of each log at least, if -n is not given
+FINE = frozenset({"", "done", "preempted", "timeout", "requeued"})  # the batch script's log is not shown after these
+FEWEST = 10  # least number of lines of each log, if -n is not given
 
 
 def show_logs(run: RunDir, choice: Choice | None = None, out: TextIO | None = None, pace: Pace | None = None) -> int:
-    """Returns an exit code. Raises RunError if there are no logs, or no such rank or attempt."""
+    """Prints the logs, and returns the exit code. Raises RunError if the run has no logs, or lacks a rank or attempt
+    that the user named."""
     choice = choice or Choice()
     out = for_logs(out or sys.stdout)
     printer = Printer(out, choice.labelled)
@@ -51,7 +53,7 @@ def show_logs(run: RunDir, choice: Choice | None = None, out: TextIO | None = No
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has closed the pipe. Python would print another error when it flushes stdout at its exit.
+        # The reader has closed the pipe. Python would print an error at the exit, when the interpreter flushes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         return BROKEN_PIPE
     return 0
@@ -114,7 +116,8 @@ def _what(choice: Choice, attempts: Sequence[AttemptHistory]) -> str:
 
 
 def follow_logs(run: RunDir, choice: Choice, printer: Printer, pace: Pace) -> None:
-    """Prints lines as they come. Lines of several ranks are sorted within one poll. A new attempt is announced."""
+    """Prints the lines of logs as the ranks write them. Lines of several ranks are sorted by time within one poll. A
+    notice announces each new attempt."""
     following = _Following(run, choice, printer, pace)
     for update in follow(run, pace):
         for attempt in _to_show(update.history, choice, following.begun):
@@ -131,7 +134,8 @@ def follow_logs(run: RunDir, choice: Choice, printer: Printer, pace: Pace) -> No
 
 
 def _to_show(history: RunHistory, choice: Choice, begun: list[str]) -> tuple[AttemptHistory, ...]:
-    """Returns the attempt that was shown last and all later ones; at first the newest, or the chosen attempts."""
+    """Returns the attempt that was shown last, and all later attempts. The first call returns the newest attempt, or
+    the attempts that the user chose."""
     if choice.attempt not in (None, "all"):
         attempt = attempt_of(history, choice.attempt, patient=True)
         return (attempt,) if attempt else ()
@@ -141,14 +145,14 @@ def _to_show(history: RunHistory, choice: Choice, begun: list[str]) -> tuple[Att
 
 
 class _Following:
-    """`begun`: names of the attempts that were shown. `files`: all logs so far; with submitit, the attempts of a job
-    share one file."""
+    """The state of follow_logs(). `begun` has the names of the attempts that were shown. `files` has all logs so far,
+    because with submitit the attempts of a job share one file."""
 
     def __init__(self, run: RunDir, choice: Choice, printer: Printer, pace: Pace):
         self.run, self.choice, self.printer = run, choice, printer
         self.begun: list[str] = []
         self.files: dict[Path, TimedLog] = {}
-        self._logs: dict[str, TimedLog] = {}  # logs of the current attempt, by path
+        self._logs: dict[str, TimedLog] = {}  # path -> log of the current attempt
         self._finders: dict[TimedLog, ErrorFinder] = {}
         self._grown = GrownFiles(pace.poll_s, pace.clock)
         self._folder = NewNames(pace.clock)
@@ -213,20 +217,21 @@ class _Following:
 class _Seen:
     def __init__(self) -> None:
         self.size = 0
-        self.pause = 0.0  # seconds until the file is opened again
+        self.pause = 0.0  # seconds between two calls of open() for the file
         self.open_at = 0.0
         self.ask_at = 0.0
 
 
 class GrownFiles:
-    """Finds files whose size has changed. `poll_s`: seconds between two polls."""
+    """Finds files whose size has changed. `poll_s` is the time in seconds between two polls."""
 
     def __init__(self, poll_s: float, clock: Callable[[], float]):
         self.poll_s, self.clock = poll_s, clock
         self._seen: dict[str, _Seen] = {}
 
     def grown(self, path: str) -> bool:
-        """Returns whether the size has changed since the last poll. True for a new file unless it is empty."""
+        """Returns whether the file's size has changed since the last poll. True for a new file, unless the file is
+        empty."""
         seen = self._seen.get(path)
         if seen is None:
             seen = self._seen[path] = _Seen()
@@ -258,8 +263,8 @@ class NewNames:
         self._due = 0.0
 
     def may_be_in(self, folder: Path) -> bool:
-        """Returns True also LIST_EVERY_S after the last True: over NFS, the folder's mtime may be old, and a coarse
-        mtime may be the same as at the last poll."""
+        """Returns True if the folder's mtime has changed, or if the last True was LIST_EVERY_S ago. The second rule is
+        needed because NFS may show an old mtime, and a coarse mtime may miss a change."""
         try:
             seen = folder, os.stat(folder).st_mtime_ns
         except OSError:
@@ -280,8 +285,8 @@ def _size_by_open(path: str) -> int:
 
 
 def print_batch_end(history: RunHistory, choice: Choice, printer: Printer, attempt: AttemptHistory | None) -> None:
-    """Prints the end of the batch script's log. `attempt`: the one whose logs were printed; None if there are none.
-    Raises RunError if there is no log at all."""
+    """Prints the end of the batch script's log. `attempt` is the attempt whose logs were printed; None if no rank has a
+    log. Raises RunError if the run has no log at all."""
     shown = attempt or history.last
     batch = batch_log(history.run, shown.job if shown else history.job)
     if attempt is None and not batch.exists():
@@ -304,7 +309,8 @@ def print_batch_end(history: RunHistory, choice: Choice, printer: Printer, attem
 
 
 def begin(logs: Sequence[TimedLog], choice: Choice, printer: Printer) -> None:
-    """Skips lines that are not wanted, and prints a notice about logs that are missing or cannot be read."""
+    """Moves each log to the first line that the user wants, and prints a notice about logs that are missing or cannot
+    be read."""
     _missing(logs, choice, printer)
     _unreadable(logs, printer)
     if choice.since is not None:

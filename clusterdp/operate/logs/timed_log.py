@@ -1,4 +1,4 @@
-"""TimedLog: one rank's log, as lines with times. A line without a time has the time of the line before it."""
+"""TimedLog: the log of one rank, as lines with times. A line without a time gets the time of the preceding line."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from clusterdp.plainfile import reading
 from clusterdp.rundir.lenient_reads import modified
 from clusterdp.rundir.tail import CHUNK, Tail, start_of_last
 
-Line = tuple[float, int, str]  # time, rank, text; the text ends in \n, unless it is a part of a line or the file's end
-AT_FIRST = float("-inf")  # the time of lines before the first line with a time
-MEMORY = 8 << 20  # bytes of all logs that are read together
-LONGEST = 256 << 10  # characters of an unfinished line that are held back
+Line = tuple[float, int, str]  # time, rank, text; parts of a line and the file's last line may lack the \n
+AT_FIRST = float("-inf")  # stands for the unknown time of lines before the first line with a time
+MEMORY = 8 << 20  # bytes of all logs that are in memory at a time
+LONGEST = 256 << 10  # longest unfinished line in characters; a longer line is yielded in parts
 LONGEST_TRACEBACK = 1000  # lines
-PATIENCE = 4  # polls during which a traceback waits for its rest
+PATIENCE = 4  # number of polls for which an unfinished traceback is held back
 A_DAY = 86_400.0
-BEFORE = 8 << 10  # bytes before the first shown line that are searched for its time
-LOOK_FOR_TIMES = 4 << 20  # bytes of lines without a time, after which the search for times ends
-LOOK = 40  # the time of a line begins within this number of characters
+BEFORE = 8 << 10  # bytes before the first shown line in which its time is searched for
+LOOK_FOR_TIMES = 4 << 20  # the search for times ends after so many bytes of lines without a time
+LOOK = 40  # a time is found only in the first characters of a line
 ANY = re.compile(r"\d\d:\d\d:\d\d")
 DATE = r"(?P<year>[12]\d{3})[-/](?P<month>\d\d)[-/](?P<day>\d\d)"
-US_DATE = r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>[12]\d{3})"  # in Hugging Face's examples
+US_DATE = r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>[12]\d{3})"  # format in the examples of Hugging Face
 CLOCK = r"(?P<hour>[01]\d|2[0-3]):(?P<minute>[0-5]\d):(?P<second>[0-5]\d|60)(?:[.,](?P<part>\d{1,9}))?"
 FORMS = (
-    re.compile(rf"(?<!\d){DATE}[T ]{CLOCK} ?(?P<zone>Z|[+-]\d\d:?\d\d\b)?"),  # ISO, Python's logging, NCCL, Slurm
+    re.compile(rf"(?<!\d){DATE}[T ]{CLOCK} ?(?P<zone>Z|[+-]\d\d:?\d\d\b)?"),  # ISO 8601, Python's logging, NCCL, Slurm
     re.compile(rf"(?<!\d){US_DATE}[ T,]+{CLOCK}"),
     re.compile(rf"(?:^|\[)[A-Z](?P<month>\d\d)(?P<day>\d\d) {CLOCK}"),  # glog, the format of torch's C++ code
-    re.compile(rf"^(?:\x1b\[[\d;]*m)*\[?{CLOCK}(?![\d:<])"),  # only a time of day, at the start of the line
+    re.compile(rf"^(?:\x1b\[[\d;]*m)*\[?{CLOCK}(?![\d:<])"),  # a time of day alone, at the start of the line
 )
 HALF_A_DAY, HALF_A_YEAR = 43_200.0, 180 * 86_400.0
 SIGNS = ("Traceback (most recent call last)", "Fatal Python error: ")
@@ -44,19 +44,21 @@ FRAMES, CRASH, GROUP, EXCEPTION, CHAINED = range(1, 6)
 
 
 class TimedLog:
-    """Lines come in the order of the file. Their times never fall: a clock that is set back does not change the order.
+    """The log of one rank, read as it grows. Lines stay in the order of the file. The times of lines never decrease,
+    even if a clock was set back.
 
-    `near`: the time at which the attempt began; see time_in(). `problem`: the reason why the file cannot be read.
+    `near` is the time at which the attempt began; see time_in(). `problem` returns the reason why the file cannot be
+    read.
     """
 
     def __init__(self, rank: int, path: Path, near: float | None = None):
         self.rank = rank
         self.tail = Tail(path)
         self.near = near
-        self.cut = False  # the begin of the file is not shown
+        self.cut = False  # True: the first part of the file is not shown
         self.time = AT_FIRST
-        self._line = ""  # an unfinished line
-        self._held: list[Line] = []  # an unfinished traceback
+        self._line = ""  # the text of an unfinished line
+        self._held: list[Line] = []  # the lines of an unfinished traceback
         self._looks = 0
         self._traceback = TracebackLines()
 
@@ -74,7 +76,7 @@ class TimedLog:
             return error.strerror or str(error)
 
     def begin_at_last(self, count: int) -> None:
-        """Skips all but the last `count` lines. The first of these may get its time from a skipped line."""
+        """Skips all lines except the last `count`. The first line that is kept may get its time from a skipped line."""
         latest = self._latest()
         try:
             with reading(self.path) as file:
@@ -87,7 +89,7 @@ class TimedLog:
             return
 
     def begin_since(self, since: float) -> SinceStart:
-        """Skips the lines from before `since`, as far as their times are known. See start_since()."""
+        """Skips the lines that were printed before `since`, as far as their times are known. See start_since()."""
         start = start_since(self.path, since)
         self._begin_at(start.offset)
         return start
@@ -97,18 +99,18 @@ class TimedLog:
         self.tail.offset = offset
 
     def _latest(self) -> float:
-        """Returns a limit: a later time in a line is not the time at which the line was printed."""
+        """Returns the latest credible time: a later time in a line is not when the line was printed."""
         return (modified(self.path) or 0.0) + A_DAY
 
     def text(self, final: bool, limit: int = 1 << 20) -> Iterator[str]:
-        """Yields the new text unchanged: whole lines, and pieces of lines that are longer than `limit` bytes."""
+        """Yields the file's new text unchanged, in whole lines. A line longer than `limit` bytes comes in pieces."""
         while text := self.tail.read(final, limit):
             yield text
 
     def lines(self, final: bool, limit: int) -> Iterator[Line]:
-        """Yields the new lines, with at most `limit` bytes in memory. A progress bar, which overwrites its line many
-        times, comes only in its last state. A traceback comes when it is complete, after PATIENCE polls, or with
-        `final`."""
+        """Yields the file's new lines, with at most `limit` bytes in memory. Of a progress bar, which overwrites its
+        line many times, only the last state is yielded. A traceback is yielded when it is complete, after PATIENCE
+        polls, or if `final` is true."""
         latest = self._latest()
         new = False
         for text in self.text(final, limit):
@@ -130,7 +132,7 @@ class TimedLog:
 
     @property
     def waits(self) -> bool:
-        """Whether the next poll may yield lines without new text in the file."""
+        """Whether the next poll may yield lines although the file has no new text."""
         return bool(self._held)
 
     def _read_time(self, text: str, latest: float) -> None:
@@ -156,20 +158,20 @@ class TimedLog:
 
 
 def merged(logs: Sequence[TimedLog], final: bool) -> Iterable[Line]:
-    """Returns the new lines of all logs, by time. Lines with the same time, and lines before a log's first time, stay
-    together, rank by rank."""
+    """Returns the new lines of all logs, ordered by time. Lines with the same time are ordered by rank, and so are the
+    lines before the first time in each log."""
     limit = min(1 << 20, max(4096, MEMORY // max(1, len(logs))))
     streams = [log.lines(final, limit) for log in logs]
     return streams[0] if len(streams) == 1 else heapq.merge(*streams, key=itemgetter(0, 1))
 
 
 def same_file(path: Path) -> Path:
-    """Returns the file behind a link: with submitit, the logs of a job's attempts are links to one file."""
+    """Returns the file that a link names: with submitit, the logs of all attempts of a job are links to one file."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def _last_state(line: str, open_: bool = False) -> str:
-    """Returns the text after the last \\r. `open_`: more of the line may follow, and a \\r at its end is kept."""
+    """Returns the text after the last \\r. With `open_`, the line may continue, and a \\r at its end is kept."""
     if "\r" not in line:
         return line
     state = line.rstrip("\r").rpartition("\r")[2]
@@ -177,15 +179,16 @@ def _last_state(line: str, open_: bool = False) -> str:
 
 
 class SinceStart(NamedTuple):
-    """The place in a log that start_since() found. `timed`: the lines from `offset` on are not older. Else some may be
-    older, because lines without times have only the time of the file's last change."""
+    """The result of start_since(): a place in a log. If `timed`, all lines from `offset` on are new enough. If not,
+    some of these lines may be older, because lines without a time get the time of the file's last change."""
 
     offset: int
     timed: bool
 
 
 def start_since(path: Path, since: float) -> SinceStart:
-    """Returns where the lines since `since` begin. A file without a change since then is skipped without an open()."""
+    """Returns where the lines begin that were printed after `since`. If the file's last change is older, the file is
+    skipped without being opened."""
     changed = modified(path)
     try:
         if changed is None:
@@ -200,12 +203,12 @@ def start_since(path: Path, since: float) -> SinceStart:
 
 def _search(file: BinaryIO, since: float, near: float) -> SinceStart:
     size = file.seek(0, 2)
-    at, first = size, None  # first: the offset of the earliest line that is new enough
+    at, first = size, None  # `first` is the offset of the earliest line that is new enough
     while at > 0:
         start = max(0, at - CHUNK)
         file.seek(start)
         data = file.read(at - start)
-        if start and (cut := data.find(b"\n") + 1):  # the next chunk has this line's begin
+        if start and (cut := data.find(b"\n") + 1):  # the next chunk has the start of this line
             start, data = start + cut, data[cut:]
         end = start + len(data)
         for line in reversed(data.splitlines(keepends=True)):
@@ -225,10 +228,11 @@ def _search(file: BinaryIO, since: float, near: float) -> SinceStart:
 
 
 def time_in(line: str, near: float | None) -> float | None:
-    """Returns seconds since 1970; None if there is no time. A time without a zone is local.
+    """Returns the time in a line, in seconds since 1970; None if the line has no time. A time without a zone is in
+    local time.
 
-    `near`: a known time that is less than half a day from the line's time (half a year, for a date without a year).
-    None: times without a day or a year are not understood.
+    `near` is a known time that is less than half a day from the line's time (half a year, for a date without a year).
+    If `near` is None, a time without a day or a year counts as no time.
     """
     if not ANY.search(line, 0, LOOK + 20):
         return None
@@ -237,13 +241,13 @@ def time_in(line: str, near: float | None) -> float | None:
         if found and found.start() <= LOOK:
             try:
                 return _seconds(found.groupdict(), near)
-            except (ValueError, OverflowError):  # the 45th of a month, or an impossible year
+            except (ValueError, OverflowError):  # a date such as the 45th of a month
                 return None
     return None
 
 
 def without_time(line: str) -> str:
-    """Returns the line without the time that time_in() reads."""
+    """Returns the line without its time, if time_in() finds a time."""
     if not ANY.search(line, 0, LOOK + 20):
         return line
     for form in FORMS:
@@ -267,7 +271,7 @@ def _seconds(said: dict[str, str | None], near: float | None) -> float | None:
     return minute + rest
 
 
-@lru_cache(maxsize=1024)  # thousands of lines may have the same minute
+@lru_cache(maxsize=1024)  # the times of thousands of lines may have the same minute
 def _minute(year: int, month: int, day: int, hour: int, minute: int, zone: str) -> float:
     if not zone:
         return time.mktime((year, month, day, hour, minute, 0, 0, 0, -1))
@@ -284,7 +288,7 @@ def _on_the_nearest_day(near: float, hour: int, minute: int) -> float:
     year, month, day = time.localtime(near)[:3]
     found = _minute(year, month, day, hour, minute, "")
     if abs(found - near) > HALF_A_DAY:
-        return _minute(year, month, day + (1 if found < near else -1), hour, minute, "")  # mktime accepts a day 32
+        return _minute(year, month, day + (1 if found < near else -1), hour, minute, "")  # mktime() accepts a 32nd day
     return found
 
 
@@ -297,22 +301,21 @@ def _in_the_nearest_year(near: float, month: int, day: int, hour: int, minute: i
 
 
 class TracebackLines:
-    """The state of a parser that takes lines one by one, in their order.
-
-    A launcher's label before each line, such as torchrun's `[rank0]: `, is allowed."""
+    """Finds where a traceback begins and ends, in lines that are given one by one. A line may begin with a launcher's
+    label, such as torchrun's `[rank0]: `."""
 
     def __init__(self) -> None:
-        self.state = 0  # outside of a traceback
+        self.state = 0  # 0: the last line belongs to no traceback
         self.prefix = ""
 
     @property
     def open(self) -> bool:
-        """Whether the traceback's exception has not come yet."""
+        """Whether the current traceback still lacks its exception."""
         return self.state not in (0, EXCEPTION)
 
     def takes(self, line: str) -> bool:
-        """Returns whether the line belongs to a traceback; its first line does, too. Empty lines after a traceback do,
-        because a chained traceback may follow."""
+        """Returns whether the line belongs to a traceback, also as its first line. An empty line after a traceback
+        belongs to the traceback, because a chained traceback may follow."""
         if self.state:
             bare = line.removeprefix(self.prefix) if self.prefix else line
             blank = not bare.strip() or line.strip() == self.prefix.strip() != ""

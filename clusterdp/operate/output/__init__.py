@@ -1,4 +1,4 @@
-"""Text for terminals of any width, pipes and files.
+"""Text output for terminals of any width, for pipes and for files.
 
 formatting   times, sizes, numbers and colours
 terminal     text without control characters, not wider than a terminal

@@ -1,4 +1,4 @@
-"""Times, sizes, numbers and colours as text for a reader."""
+"""Formats times, sizes, numbers and colours for a reader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ CODES = {
 
 
 class Colour:
-    """Colours a word if `out` is a terminal that wants colours (https://no-color.org), else leaves it as it is."""
+    """Colours a word if `out` is a terminal that wants colours (https://no-color.org), else returns the word
+    unchanged."""
 
     def __init__(self, out: TextIO):
         self.on = is_terminal(out)
@@ -38,7 +39,7 @@ def is_terminal(out: TextIO) -> bool:
 
 
 def ago(then: float, now: float) -> str:
-    """Returns `just now`, `40 s ago`, `2 min ago` or `5 d ago`, with one unit only."""
+    """Returns the age of a time in one unit: `just now`, `40 s ago`, `2 min ago` or `5 d ago`."""
     seconds = now - then
     if seconds < 2:
         return "just now"
@@ -49,7 +50,7 @@ def ago(then: float, now: float) -> str:
 
 
 def clock(then: float, now: float | None = None) -> str:
-    """Returns `10:41:09`; with `now`, also the date if `then` was on another day."""
+    """Returns a time as `10:41:09`. If `now` is given and `then` was on another day, the date is added."""
     local = time.localtime(then)
     if now is not None and time.localtime(now)[:3] != local[:3]:
         return time.strftime("%d %b %H:%M:%S", local)
@@ -64,7 +65,8 @@ def number(value: object) -> str:
 
 
 def shown_path(path: Path) -> str:
-    """Returns the path as the user would type it: relative if below the working directory, quoted for the shell."""
+    """Returns the path as the user would type it: relative if the path is below the working directory, and quoted for
+    the shell."""
     try:
         path = path.absolute().relative_to(os.getcwd())
     except ValueError:
@@ -73,7 +75,7 @@ def shown_path(path: Path) -> str:
 
 
 def size(nbytes: float) -> str:
-    """Returns `512 B` or `1.2 GB`: decimal units, as for disks and quotas."""
+    """Returns a size such as `512 B` or `1.2 GB`, in decimal units like those of disks and quotas."""
     units, power = ("B", "kB", "MB", "GB", "TB", "PB"), 0
     while nbytes >= 999.5 and power < len(units) - 1:
         nbytes /= 1000
@@ -82,11 +84,12 @@ def size(nbytes: float) -> str:
 
 
 def measured(metrics: dict[str, Any], most: int = 6) -> str:
-    """Returns `test_accuracy 0.981  loss 0.0123  lr 0.1`, by metric_rank(). Long texts are shown by --json only."""
+    """Returns metrics as text, ordered by metric_rank(): `test_accuracy 0.981 loss 0.0123 lr 0.1`. Long texts are left
+    out; --json shows them."""
     values = ((key, number(metrics[key])) for key in sorted(metrics, key=metric_rank))
     return "  ".join(f"{key} {value}" for key, value in islice((each for each in values if len(each[1]) <= 12), most))
 
 
 def metric_rank(name: str) -> int:
-    """Returns the rank of a metric by interest: held-out data first, then losses."""
+    """Returns the rank of a metric for sorting by interest: first results on held-out data, then losses."""
     return 0 if name.startswith(("test", "val", "eval")) else 1 if name.endswith("loss") else 2

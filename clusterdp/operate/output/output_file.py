@@ -1,4 +1,4 @@
-"""The file that `-o` names. It may be a link, a pipe or a device, which a rename must not replace."""
+"""Writes the file that `-o` names. The target may be a link, a pipe or a device, which a rename must not replace."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from clusterdp.rundir import write_durably
 
 
 def write_output(path: Path, content: bytes, example: str) -> None:
-    """Replaces a plain file when the new file is complete. A link stays, and its target is replaced. Writes into a pipe
-    or a device. Raises OutputError if that fails. `example`: a name such as FILE.html."""
+    """Writes `content` to `path`. A plain file is replaced when the new file is complete. A link stays, and the linked
+    file is replaced. Pipes and devices are written to directly. Raises OutputError if `path` cannot be written.
+    `example` is a file name for the error's message, such as FILE.html."""
     try:
         if is_plain(path):
             write_durably(Path(os.path.realpath(path)), content)
         else:
-            with open(path, "wb", buffering=0) as file:  # a folder is an error
+            with open(path, "wb", buffering=0) as file:  # open() fails for a folder
                 left = memoryview(content)
                 while left:
                     left = left[file.write(left) or 0 :]

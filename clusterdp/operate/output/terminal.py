@@ -1,10 +1,11 @@
 """Text for a terminal: without control characters, and not wider than the terminal.
 
-CleanStream removes control characters. Other people write names, nodes, errors and logs. An escape sequence in these
-could move the cursor, rename the window or answer in place of the user: it is removed from all output.
+CleanStream removes control characters. Other people write names, nodes, errors and logs. An escape sequence in such a
+text could move the cursor, rename the window or answer in place of the user. Therefore escape sequences are removed
+from all output.
 
-Colours do no harm. On a terminal that wants colours, our own colours stay, and in a log all colours and the \\r of
-progress bars.
+Colours are harmless. If the terminal wants colours, clusterdp's own colours stay; in a log, all colours and the \\r of
+progress bars stay.
 
 A text to copy, such as a command or a path, is never broken: if it is too wide, the terminal wraps it."""
 
@@ -21,10 +22,10 @@ from clusterdp.errors import OutputError
 from clusterdp.operate.output.formatting import CODES, is_terminal
 
 CONTROL = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # ESC [ 2 J
-    r"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # ESC ] 0 ; title BEL
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # such as ESC [ 2 J, which clears the screen
+    r"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # such as ESC ] 0 ; title BEL, which sets the window's title
     r"|\x1b[ -/]*[0-~]?|\x9b[0-?]*[ -/]*[@-~]"
-    # Single characters: C1, C0 except tab and newline, and characters that end a line or change its direction
+    # Single characters: C1, C0 except tab and newline, and characters that end a line or change the direction of text
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
 )
 NONE = re.compile(r"(?!)")
@@ -32,10 +33,10 @@ OURS = re.compile(rf"\x1b\[(?:0|{'|'.join(CODES.values())})m")
 COLOURS = re.compile(r"\x1b\[[\d;:]*m|\r")
 BARS = re.compile(r"\r")
 ALL = re.compile(r".*", re.DOTALL)
-ENDLESS = sys.maxsize  # the width of a pipe or a file, where no line is too long
-LEAST = 20  # columns that words get even on a narrow terminal
+ENDLESS = sys.maxsize  # stands for the width of a pipe or a file: no line is too long
+LEAST = 20  # columns that text gets even on a narrow terminal
 CODE = re.compile(r"\x1b\[[\d;]*m")
-# `a command` counts as a single word, and so does coloured text.
+# Text in backquotes, such as a command, and coloured text are never broken: each counts as a single word.
 WORD = re.compile(r"\s*(?:[^\s`]*`[^`]*`[^\s`]*|\x1b\[[\d;]*m[^\x1b]*\x1b\[0m\S*|\S+)")
 
 
@@ -65,7 +66,7 @@ class CleanStream:
     def _do(self, what: Any) -> None:
         try:
             what()
-        except BrokenPipeError:  # not an error: the reader has closed the pipe
+        except BrokenPipeError:  # the reader has closed the pipe, which is not an error
             raise
         except OSError as error:
             name = getattr(self.underlying, "name", "output")
@@ -84,7 +85,7 @@ def for_logs(out: TextIO) -> TextIO:
 
 
 def exact(out: TextIO) -> TextIO:
-    """Returns a stream for output that is unchanged in a file or another program, and cleaned on a terminal."""
+    """Returns a stream that cleans its output on a terminal, but writes it unchanged to a file or a pipe."""
     return out if out.isatty() else cast(TextIO, CleanStream(underlying(out), ALL))
 
 
@@ -93,12 +94,12 @@ def underlying(out: TextIO) -> TextIO:
 
 
 def width_of(out: TextIO) -> int:
-    """Returns the width in columns; ENDLESS if `out` is not a terminal."""
+    """Returns the width of `out` in columns; ENDLESS if `out` is not a terminal."""
     return shutil.get_terminal_size().columns if out is sys.stdout and out.isatty() else ENDLESS
 
 
 def filled(first: str, words: str, columns: int) -> list[str]:
-    """Returns `first` and then `words`, in lines whose words begin in the same column."""
+    """Returns `first` followed by `words`, broken into lines; in all lines, the words begin in the same column."""
     indent = wide(first)
     if indent + wide(words) <= columns:
         return [first + words]
@@ -111,7 +112,7 @@ def filled(first: str, words: str, columns: int) -> list[str]:
 
 
 def wide(text: str) -> int:
-    """Returns the number of columns that the text takes on a terminal. Colours take none."""
+    """Returns how many columns the text takes on a terminal. Escape sequences of colours take no column."""
     if "\x1b" in text:
         text = CODE.sub("", text)
     return len(text) if text.isascii() else sum(map(wide_one, text))

@@ -1,4 +1,4 @@
-"""A run in Slurm's queue: the result of one squeue as text.
+"""Asks squeue about a run, and explains the answer to the user.
 
 run_cluster      the cluster of a run's jobs
 moved_folder     a run folder that was copied or moved

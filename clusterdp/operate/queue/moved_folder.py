@@ -1,5 +1,5 @@
-"""A run folder that was copied or moved after the submit. The job of a copy belongs to the original folder. Only the
-run's records are read, because a copy may exist longer than Slurm's record of the job."""
+"""Recognizes a run folder that was copied or moved after the submit. The job of a copy belongs to the original folder.
+Only the run's records are read, because Slurm may have forgotten the job when the user finds the copy."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from clusterdp.rundir.names import names_in
 
 
 def copied_from(history: RunHistory) -> Path | None:
-    """Returns the original of a copied folder: the job was submitted there, and its records are still there."""
+    """Returns the original of a copied folder: the job was submitted from the original, which still has the run's
+    records."""
     there = _elsewhere(history)
     return there if there is not None and _has_the_job(there, history.job) else None
 
 
 def moved_from(history: RunHistory) -> Path | None:
-    """Returns the folder's path at the submit, if this path does not exist any more."""
+    """Returns the path that the run folder had at the submit, if this path does not exist any more."""
     there = _elsewhere(history)
     return there if there is not None and not there.exists() else None
 
 
 def refuse_copy(history: RunHistory, element: bool = False) -> None:
-    """Raises RunError for a copy, whose jobs belong to another folder. element: the message names the sweep instead."""
+    """Raises RunError if the run folder is a copy, because its jobs belong to another folder. With `element`, the
+    message names the sweep's folder."""
     if (first := copied_from(history)) is not None:
         here, first = (path.parent if element else path for path in (history.run.path, first))
         raise RunError(

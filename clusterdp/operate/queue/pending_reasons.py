@@ -1,7 +1,7 @@
 """Slurm's reasons why a job is pending (squeue %r), in words, with remedies for the user.
 
-The names come from Slurm's src/common/job_state_reason.c; slurmctld writes a few texts in place of names. A new reason
-needs a line in REASONS. A test compares the names with Slurm's list.
+The names of reasons come from Slurm's src/common/job_state_reason.c. In a few cases slurmctld writes a sentence in
+place of the name. A new reason needs a line in REASONS. A test compares the names with Slurm's list.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from clusterdp.operate.output.formatting import clock
 
 
 class Reason(NamedTuple):
-    """`words`: the reason. `do`: the remedy; JOB stands for the job's id. `stuck`: the job never starts by itself."""
+    """A reason explained: `words` is the explanation, and `do` the remedy, in which JOB stands for the job's id.
+    `stuck` means that the job never starts by itself."""
 
     words: str
     do: str = ""
@@ -72,7 +73,7 @@ REASONS = {
     ),
     "JobLaunchFailure": Reason("a node failed to start it", "ask your site to look at slurmd's log there"),
     "BurstBufferOperation": Reason("an operation of the burst buffer failed", BURST_BUFFER, stuck=True),
-    # The nodes or the partition are the reason.
+    # The job waits because of the nodes or the partition.
     "ReqNodeNotAvail": Reason(
         "a node that it needs is down, drained or reserved",
         "less time may let it end before a reservation; `sinfo -R` says why nodes are down",
@@ -108,7 +109,7 @@ REASONS = {
     "AccountingPolicy": Reason("a limit of your account or QOS is reached"),
 }
 
-# The names of limits of an account (Slurm: association) or of a QOS contain the name of the counted thing.
+# The names of limits of an account (Slurm: association) or of a QOS contain the name of the limited resource.
 COUNTED = {
     "BB": "burst buffer space",
     "Billing": "billing units",
@@ -133,7 +134,7 @@ COUNTED = {
 }
 WHOSE = {"Assoc": "your account", "Association": "your account", "QOS": "its QOS", "": "its QOS"}
 LATER = "it starts when some of them have ended"
-# For each limit: the pattern of its name, the words with {whose} and {what}, the remedy, whether the job never starts
+# For each limit: the pattern of its name, the explanation with {whose} and {what}, the remedy, and `stuck`
 LIMITS = (
     (
         r"(Assoc|QOS)Grp(\w+?)RunMin(?:ute)?s(?:Limit)?",
@@ -205,7 +206,8 @@ LIMITS = (
 
 
 def explain(reason: str) -> Reason | None:
-    """Returns the reason in words; None if it is unknown. `reason`: as squeue, scontrol or sacct print it."""
+    """Returns the explanation of a reason; None if the reason is unknown. `reason` is the text that squeue, scontrol or
+    sacct prints."""
     key = reason.split(",")[0].strip("() ").replace("_", " ")  # `ReqNodeNotAvail, UnavailableNodes:n2`
     if found := REASONS.get(key):
         return _with_nodes(found, reason)
@@ -219,7 +221,8 @@ def explain(reason: str) -> Reason | None:
 
 
 def reason_text(reason: str, start: float | None = None, now: float | None = None) -> str:
-    """Returns the reason in a line: `Resources: next in line, waiting for nodes to become free`."""
+    """Returns the name of a reason and its explanation, in a line: `Resources: next in line, waiting for nodes to
+    become free`."""
     found = explain(reason)
     if found is None:
         return reason
@@ -230,7 +233,8 @@ def reason_text(reason: str, start: float | None = None, now: float | None = Non
 
 
 def _with_nodes(found: Reason, reason: str) -> Reason:
-    """Returns the reason with the names of unavailable nodes, if slurmctld names them, or with their maintenance."""
+    """Returns the explanation, extended by the names of unavailable nodes, if slurmctld names them, or by their
+    maintenance."""
     if match := re.search(r"UnavailableNodes:(\S+?)\)?$", reason):
         return found._replace(words=f"{found.words}: {match[1]}")
     if "aintenance" in reason:

@@ -1,7 +1,8 @@
-"""The cluster of a run's jobs: the Slurm here, or a fake cluster in a folder of this machine.
+"""Finds the cluster of a run's jobs: the Slurm of this machine, or a fake cluster in one of its folders.
 
 A job id has no meaning on another cluster: a fake cluster's job must never be cancelled in a real Slurm's queue.
-Therefore the run's records have its cluster: the SLURM_CONF of the submit; empty means the default cluster."""
+Therefore the run's records name the cluster by the value of SLURM_CONF at the submit. An empty value means the default
+cluster."""
 
 from __future__ import annotations
 
@@ -15,21 +16,22 @@ from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import read_ledger
 
 DEFAULT_CONF = "/etc/slurm/slurm.conf"  # the file that Slurm's clients read if SLURM_CONF is not set
-# The files of a fake cluster beside its slurm.conf (fakeslurm/paths.py): its commands, a file that marks it as fake,
-# and a file that exists while the cluster is up
+# The files of a fake cluster beside its slurm.conf (fakeslurm/paths.py): its commands, a file that marks the cluster as
+# fake, and a file that exists while the cluster is up
 BIN, MARK, UP = "bin", "state/shape.json", "up"
 
 
 def is_here(cluster: str) -> bool:
     """Returns whether the squeue on PATH belongs to this cluster."""
-    import shutil  # imported late, because `status` of a finished run must start fast
+    import shutil  # late import: `status` of a finished run must start fast
 
     here = os.environ.get("SLURM_CONF", DEFAULT_CONF)
     return shutil.which("squeue") is not None and (cluster or DEFAULT_CONF) == here
 
 
 def is_gone(cluster: str) -> bool:
-    """Returns whether the cluster is a fake one that is down: its jobs are gone, and mostly its folder, too."""
+    """Returns whether the cluster is a fake one that is down: its jobs are gone, and usually its folder is gone,
+    too."""
     conf = Path(cluster)
     if not conf.is_absolute():
         return False
@@ -37,15 +39,16 @@ def is_gone(cluster: str) -> bool:
 
 
 def put_on_path(run: RunDir) -> None:
-    """Makes this process use the commands of the run's cluster, if that is our own fake cluster and is up here. The
-    user may have put them on the PATH of another terminal only."""
+    """Puts the commands of the run's cluster on the PATH of this process, if the cluster is the user's own fake cluster
+    and is up. The user may have put these commands only on the PATH of another terminal."""
     events, _ = read_ledger(run)
     os.environ.update(_environ_of(str(next((e["cluster"] for e in reversed(events) if e.get("cluster")), ""))))
 
 
 @contextmanager
 def commands_of(cluster: str) -> Iterator[None]:
-    """Within this context, Slurm's commands are those of `cluster`. No other thread may call Slurm meanwhile."""
+    """In the body of the with statement, this process uses the Slurm commands of `cluster`. Meanwhile, no other thread
+    may call Slurm."""
     before = dict(os.environ)
     os.environ.update(_environ_of(cluster))
     try:
@@ -66,8 +69,8 @@ def _environ_of(cluster: str) -> dict[str, str]:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Returns whether only this user can have written these commands, and nobody else can replace them: they run as
-    this user."""
+    """Returns whether only this user can have written these commands or can replace them. The check is needed because
+    the commands run with the user's rights."""
     us = os.getuid()
     try:
         own = [each.lstat() for each in (folder, folder / BIN)]
@@ -79,7 +82,8 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _missing(path: Path) -> bool:
-    """Returns whether the file does not exist. Another user's file that cannot be examined is not missing."""
+    """Returns whether the file does not exist. A file that cannot be examined, because it belongs to another user, is
+    not missing."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""RunStatus: the state of a run by its records and squeue, in words for its user."""
+"""RunStatus: the state of a run, found from its records and squeue, with an explanation for the user."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ NO_CLUSTER = "its records do not say on which cluster its job is"
 
 @dataclass(frozen=True)
 class RunStatus:
-    """The state of a run by its records and squeue together. `row`: squeue's row of the current job, if any."""
+    """The state of a run, found from its records and squeue together. `row` is squeue's row of the current job, or
+    None."""
 
     state: RunState
     why: str
@@ -32,8 +33,8 @@ class RunStatus:
 
 
 def current_status(history: RunHistory) -> RunStatus:
-    """Returns the state of the run by its records, and by one squeue if the records have no ending. If squeue does not
-    answer, `why` has the reason, and no error is raised."""
+    """Returns the state of a run. If the records contain no end of the run, squeue is asked once. If squeue does not
+    answer, no error is raised, and `why` has squeue's error."""
     if not is_open(history):
         return RunStatus(history.state, history.why)
     try:
@@ -43,13 +44,13 @@ def current_status(history: RunHistory) -> RunStatus:
 
 
 def is_open(history: RunHistory) -> bool:
-    """Returns whether the records alone do not determine the run's state."""
+    """Returns whether the run's state also depends on squeue, because the records alone do not settle it."""
     return history.may_come_again or not history.state.over
 
 
 def status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError | None) -> RunStatus:
-    """Returns the status of an open run (see is_open()). `rows`: squeue's rows or error; None if no squeue can be
-    asked."""
+    """Returns the status of an open run (see is_open()). `rows` has squeue's rows or its error; None if no squeue can
+    be asked."""
     if (first := copied_from(history)) is not None:
         return RunStatus(history.state, f"as it was copied; the job is that of {shown_path(first)}")
     if (before := moved_from(history)) is not None:
@@ -60,7 +61,7 @@ def status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError | 
 
 
 def _status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError | None) -> RunStatus:
-    if history.may_come_again:  # the run is done, even if Slurm starts its job again
+    if history.may_come_again:  # such a run stays done, even if Slurm starts its job again
         row = None if rows is None or isinstance(rows, SlurmError) else rows.get(history.job or "")
         if row is None or row.state not in WAITS:
             return RunStatus(history.state, history.why)
@@ -83,7 +84,8 @@ def queued_again(job: str | None, row: SqueueRow) -> str:
 
 
 def is_held(row: SqueueRow) -> bool:
-    """Returns whether Slurm holds the job: JobHeldUser, JobHoldMaxRequeue, launch failed requeued held, ..."""
+    """Returns whether Slurm holds the job, by the reason in squeue's row: JobHeldUser, JobHoldMaxRequeue, launch failed
+    requeued held, ..."""
     reason = row.reason.lower()
     return row.state in WAITS and ("held" in reason or "hold" in reason)
 
@@ -91,7 +93,7 @@ def is_held(row: SqueueRow) -> bool:
 def ask_squeue(history: RunHistory) -> dict[str, SqueueRow] | None:
     """Asks squeue once for all jobs of the run. Returns None if no squeue here belongs to the run's cluster.
 
-    Raises SlurmError if squeue does not answer, or if not all jobs of the run are known.
+    Raises SlurmError if squeue does not answer, or if unreadable records may name further jobs.
     """
     from clusterdp.slurm import commands
 
@@ -103,7 +105,8 @@ def ask_squeue(history: RunHistory) -> dict[str, SqueueRow] | None:
 
 
 def ask_for_all_jobs(history: RunHistory) -> dict[str, SqueueRow] | None:
-    """Returns the rows of ask_squeue(), and of jobs without a record: by hand, or by an sbatch that timed out."""
+    """Returns the rows of ask_squeue(), and the rows of jobs without a record: the user typed sbatch, or submit's
+    sbatch timed out."""
     from clusterdp.slurm import commands
 
     rows = ask_squeue(history)
@@ -113,7 +116,8 @@ def ask_for_all_jobs(history: RunHistory) -> dict[str, SqueueRow] | None:
 
 
 def alive(row: SqueueRow) -> bool:
-    """Returns whether the job may still run. An unknown state counts as alive, to never start a run twice."""
+    """Returns whether the job may still run. A job in an unknown state counts as alive, because a run must never be
+    started twice."""
     from clusterdp.slurm.state import JobState
 
     try:
@@ -127,7 +131,8 @@ def live_jobs(rows: Mapping[str, SqueueRow]) -> list[str]:
 
 
 def combine(history: RunHistory, rows: Mapping[str, SqueueRow]) -> RunStatus:
-    """Returns the status by the records if they have an ending, else by squeue's rows."""
+    """Returns the status that the records show if they contain the run's end, else the status that squeue's rows
+    show."""
     row = rows.get(history.job or "")
     if history.state.over:
         return RunStatus(history.state, history.why, row)

@@ -1,4 +1,4 @@
-"""The records of a run folder, as objects and in words. No module asks Slurm.
+"""Reads the records of a run folder, and explains them to the user. No module of this package asks Slurm.
 
 run_history        the history of a run by its folder
 attempt_history    one attempt by its files

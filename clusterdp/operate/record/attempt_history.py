@@ -1,4 +1,4 @@
-"""AttemptHistory: one attempt by its files: its times, nodes, end and steps."""
+"""AttemptHistory: the times, nodes, end and steps of one attempt, as read from its files."""
 
 from __future__ import annotations
 
@@ -18,49 +18,52 @@ from clusterdp.rundir.lenient_reads import (
     words,
 )
 
-ENDINGS = frozenset({"finished", "failed", "requeued", "cancelled"})  # the last events of the batch script
-# Names of the `signal` events that the batch program records if Slurm ends the attempt. (Ranks add the step to theirs.)
+ENDINGS = frozenset({"finished", "failed", "requeued", "cancelled"})  # the batch script's last event
+# Names of the `signal` events that the batch program records if Slurm ends the attempt. (The `signal` events of ranks
+# also have a step.)
 SIGNALS = frozenset({"TERM", "ending"})
 NOT_MEASURED = frozenset({"time", "step", "total", "phase"})
 
 
 @dataclass(frozen=True)
 class AttemptHistory:
-    """The history of an attempt. A step is a number of done steps. Times are in seconds since 1970.
+    """The history of one attempt. A step is the number of steps that were trained so far. Times are in seconds since
+    1970.
 
-    Only the first line and the last 64 KiB of a metrics file are read: a year of training costs as much as a minute.
+    Only the first line and the last 64 KiB of a metrics file are read: the file of a year is read as fast as the file
+    of a minute.
     """
 
     name: str
     number: int
-    cause: str = ""  # cause of the end; empty while no ending is on record
-    closed: bool = False  # the `cause` file is written: the batch script records nothing more
-    settled: bool = False  # this attempt's own batch script wrote the cause, and not a later attempt
-    heard: bool = True  # a record exists besides the attempt's folder
-    ran: bool = True  # False: it ended at once because of the results of earlier attempts
-    signalled: bool = False  # Slurm sent it a signal to end
-    exited: bool = False  # its ranks have ended
-    outcome: str = ""  # written by the ranks: done, requeue, stop
+    cause: str = ""  # cause of the attempt's end; empty while no end is recorded
+    closed: bool = False  # the `cause` file exists, which the batch script writes last
+    settled: bool = False  # True: the attempt's own batch script wrote the cause, not a later attempt
+    heard: bool = True  # True: the attempt left any record except its empty folder
+    ran: bool = True  # False: the attempt ended at once because of the results of earlier attempts
+    signalled: bool = False  # Slurm sent the attempt a signal to end
+    exited: bool = False  # the attempt's ranks have ended
+    outcome: str = ""  # the word that the ranks wrote: done, requeue or stop
     started: float | None = None
     ended: float | None = None
     nodes: str = ""
     avoid: tuple[str, ...] = ()  # nodes that later attempts avoid
-    failed: bool = False  # the batch script recorded a failure, and did not requeue
+    failed: bool = False  # the batch script recorded a failure, and did not requeue the job
     requeued: bool = False
     exit: int | None = None
-    failed_rank: int | None = None  # the rank that failed first, by the batch program
+    failed_rank: int | None = None  # the rank that failed first, as the batch program found
     failed_error: str = ""
-    why: str = ""  # more about the cause: `claim`, `entry`, or a text
+    why: str = ""  # details of the cause: `claim`, `entry`, or a text
     first_step: int | None = None
     last_step: int | None = None
     restored: int | None = None
     saved: int | None = None
     saved_at: float | None = None
     lost: int | None = None  # steps that the next attempt trained again; None if unknown
-    measured_at: float | None = None  # time of the last record of metrics
+    measured_at: float | None = None  # time of the last metrics record
     heard_at: float | None = None  # time of the last record of any kind
-    printed_at: float | None = None  # time of rank 0's last output, if the program's end is not on record
-    rate: float | None = None  # steps a second in the last records
+    printed_at: float | None = None  # time of rank 0's last output, if the program's end is not recorded
+    rate: float | None = None  # steps a second in the last metrics records
     total: int | None = None
     phase: str = ""  # the phase of a training with several phases; `total` is the step at its end
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -71,21 +74,22 @@ class AttemptHistory:
 
     @property
     def stopped_by_user(self) -> bool:
-        """Whether `clusterdp stop` or job.stop() ended the attempt; `why` has which of the two."""
+        """Whether `clusterdp stop` or job.stop() ended the attempt; `why` names the one of the two."""
         return self.cause == "stopped" and self.why not in ("", "claim", "entry")
 
 
 def read_attempt(
     run: RunDir, attempt: Attempt, number: int, events: Sequence[Record], metrics: bool = True
 ) -> AttemptHistory:
-    """Reads one attempt. `events`: its own events by time, and the next attempt's events about its end. `metrics`:
-    whether to read its metrics."""
-    by_kind: dict[str, Record] = {str(event.get("event")): event for event in events}  # the last of each kind
+    """Reads one attempt. `events` has the attempt's own events by time, and the next attempt's events about the
+    attempt's end. `metrics` is False to skip the attempt's metrics."""
+    by_kind: dict[str, Record] = {str(event.get("event")): event for event in events}  # the last event of each kind
     own = [event for event in events if event.get("attempt") == attempt.name]
     endings = [event for event in events if event.get("event") in ENDINGS]
     outcome, written = words(attempt.outcome), "".join(words(attempt.cause)[:1])
     measured = run.path / f"metrics/{attempt.name}.jsonl"
-    first, records = ends_of(measured) if metrics else ({}, ())  # records of steps, and of results without a step
+    # Records are of steps, or of results without a step.
+    first, records = ends_of(measured) if metrics else ({}, ())
     failed, exited = by_kind.get("failed", {}), "exited" in by_kind
     ending = _read_ending(own, endings, outcome, written, str(failed.get("reason") or ""))
     return AttemptHistory(
@@ -101,7 +105,8 @@ def read_attempt(
         ended=_ended(attempt, ending["cause"], own, endings, records),
         nodes=str(by_kind.get("started", {}).get("nodes") or ""),
         avoid=tuple(words(attempt.avoid)),
-        # A crash that is tried again is recorded as failed first; the `cause` file is written after the decision.
+        # Each crash is first recorded as failed, even if the job is requeued; the `cause` file is written after that
+        # decision.
         failed=bool(written) and "failed" in by_kind and "requeued" not in by_kind,
         requeued="requeued" in by_kind,
         exit=integer(failed.get("exit")),
@@ -117,15 +122,16 @@ def read_attempt(
 def _read_ending(
     own: Sequence[Record], endings: Sequence[Record], outcome: list[str], written: str, reason: str
 ) -> dict[str, Any]:
-    """Returns cause, settled and why. written: the word in the `cause` file. reason: of the `failed` event."""
+    """Returns the values of `cause`, `settled` and `why`. `written` is the word in the `cause` file, and `reason` the
+    reason in the `failed` event."""
     cause, why = written or _cause(endings, outcome), reason
     settled = any(event in endings and event.get("cause") for event in own)
-    if cause == "stopped" and why == "cancelled":  # the ranks saw the mark before they began
+    if cause == "stopped" and why == "cancelled":  # the ranks saw the mark of `cancel` before they began
         cause, why = "cancelled", ""
     if cause == "stopped" and "user" in (why, *outcome[1:2]):
-        agreed = own if "user" in outcome[1:2] else []  # else the ranks had ended for another reason
+        agreed = own if "user" in outcome[1:2] else []  # else the ranks ended for another reason
         why = next((str(e["name"]) for e in agreed if e.get("event") == "signal" and "step" in e), "clusterdp stop")
-    if cause == "lost" and settled:  # Slurm's controller did not answer
+    if cause == "lost" and settled:  # the batch script recorded `lost`: Slurm's controller did not answer
         cause = "unknown"
     return {"cause": cause, "settled": settled, "why": why}
 
@@ -133,7 +139,7 @@ def _read_ending(
 def _read_progress(
     attempt: Attempt, events: Sequence[Record], by_kind: Mapping[str, Record], first: Record, records: Sequence[Record]
 ) -> dict[str, Any]:
-    """Returns steps, saves and measured values. first, records: of the metrics file."""
+    """Returns the fields about steps, saves and metrics. `first` and `records` come from the metrics file."""
     saved_file = integer("".join(words(attempt.saved)[:1]))
     saved_event = integer(by_kind.get("saved", {}).get("step"))
     trained = _last_of_steps(records)
@@ -153,7 +159,8 @@ def _read_progress(
 
 
 def _cause(endings: Sequence[Record], outcome: list[str]) -> str:
-    """Returns the cause of an attempt without a `cause` file: from the ledger, else from the ranks' outcome."""
+    """Returns the cause of an attempt that has no `cause` file. The ledger has the cause, or else the ranks'
+    outcome."""
     for event in reversed(endings):
         if event.get("cause"):
             return str(event["cause"])
@@ -162,7 +169,7 @@ def _cause(endings: Sequence[Record], outcome: list[str]) -> str:
         if event["event"] == "failed":
             return "crash"
     cause = of_outcome(*outcome[:2]) if len(outcome) > 1 else ""
-    return "signal" if cause == "preempted" else cause  # the ranks do not know who sent the signal
+    return "signal" if cause == "preempted" else cause  # ranks cannot know whether Slurm sent the signal
 
 
 def _ended(
@@ -172,7 +179,8 @@ def _ended(
         return None
     if own and own[-1] in endings:
         return time_of(own[-1])
-    # The next attempt wrote the cause, maybe much later. The attempt's last record is closer to the true time.
+    # If the next attempt wrote the cause, it may have done so much later: the attempt's last record is closer to the
+    # true time.
     signs = [time_of(record) for record in [*own[-1:], *records[-1:]]]
     return max(signs, default=None) or modified(attempt.outcome) or modified(attempt.cause)
 
@@ -191,7 +199,8 @@ def _rate(records: Sequence[Record]) -> float | None:
 
 
 def _latest(records: Sequence[Record]) -> dict[str, Any]:
-    """Returns the last value of each metric: a loss and an accuracy may be in different records."""
+    """Returns the last value of each metric. All records are searched, because a loss and an accuracy may be in
+    different records."""
     latest: dict[str, Any] = {}
     for record in records:
         latest.update(record)

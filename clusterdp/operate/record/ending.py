@@ -1,4 +1,4 @@
-"""The end of an attempt or a job, in words."""
+"""Describes the end of an attempt or a job in words."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ STOPPED_BY = {
     "claim": "another attempt has taken over the run folder",
     "entry": "it cannot run as it is: a mistake in its config, its code or what is installed",
 }
-# Causes that are shown with their step
+# Causes that are printed with the step at which the attempt ended
 AT_A_STEP = FAULTS | {"preempted", "timeout", "signal", "asked", "cancelled", "requeued", "node-lost"}
 
-# The exit code of srun after it has ended all ranks because one failed. The code of that rank is in the log, see `why`.
+# The exit code of srun after it has ended all ranks because one rank failed. That rank's own code is in the log: see
+# `why`.
 ENDED_BY_SRUN = 143
-# The end of a job without its own record, by the state that Slurm gives it
+# The end of a job that left no record, by Slurm's final state of the job
 ENDED_AS = {
     "CANCELLED": (RunState.CANCELLED, "by scancel, outside clusterdp"),
     "COMPLETED": (RunState.FAILED, "its script ended without a record"),
@@ -31,12 +32,12 @@ ENDED_AS = {
     "DEADLINE": (RunState.FAILED, "its deadline has passed"),
     "BOOT_FAIL": (RunState.FAILED, "its nodes did not boot"),
 }
-# Slurm's reasons of a job whose script a signal ended: until 23.02, and since then
+# Slurm's reasons for a job whose script was ended by a signal: the name until 23.02, and the name since 23.02
 OF_A_SIGNAL = ("JobLaunchFailure", "RaisedSignal")
 
 
 def ending_text(attempt: AttemptHistory) -> str:
-    """Returns the end of an attempt: `preempted at step 120, saved` or `crashed (exit 1), 12 steps lost`."""
+    """Returns the end of an attempt as text: `preempted at step 120, saved` or `crashed (exit 1), 12 steps lost`."""
     if not attempt.heard:
         return "nothing on record: see the job's output"
     if not attempt.cause:
@@ -64,7 +65,7 @@ def ending_text(attempt: AttemptHistory) -> str:
 
 
 def with_reasons(attempts: tuple[AttemptHistory, ...]) -> tuple[AttemptHistory, ...]:
-    """Returns the attempts with a `why` for endings that the batch script did not explain."""
+    """Returns the attempts. For each attempt whose end the batch script did not explain, `why` is added."""
     told = list(attempts)
     for i, attempt in enumerate(attempts):
         if attempt.cause == "gave-up" and not attempt.why:
@@ -79,8 +80,8 @@ def with_reasons(attempts: tuple[AttemptHistory, ...]) -> tuple[AttemptHistory, 
 
 
 def ended_as(state: str, reason: str = "", *, began: bool = False) -> tuple[RunState, str]:
-    """Returns the state, and the reason in words, of a run whose job left no record, by Slurm's final state and reason
-    of the job. began: the job's program had begun."""
+    """Returns the state of a run whose job left no record, and the reason in words. Both are derived from the state and
+    the reason that Slurm finally gave the job. `began` is True if the job's program had begun."""
     found, why = ENDED_AS.get(state, (RunState.FAILED, f"Slurm ended it as {state}"))
     if state == "FAILED" and began and reason.startswith(OF_A_SIGNAL):
         why = "its batch script was killed, and Slurm has ended the ranks"

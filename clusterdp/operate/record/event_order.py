@@ -1,7 +1,7 @@
 """NewEvents: the events of a run in the order in which they must have happened, each returned once.
 
-Each writer has its own file. The clocks of the hosts differ by seconds, and over NFS one file shows later than another:
-by time alone, an attempt may seem to start before its job was submitted, or before the last attempt ended.
+Each writer of events has its own file. The clocks of hosts differ by seconds, and NFS may show one file later than
+another. By time alone, an attempt may seem to start before its job was submitted, or before the previous attempt ended.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from clusterdp.operate.record.attempt_history import ENDINGS
 from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.rundir.lenient_reads import Record, time_of
 
-SKEW_S = 10.0  # clocks differ by less: an attempt that writes later than this after its end had been given up
-STALE = frozenset({"started", "restored", "signal"})  # not shown after the end of their attempt
+SKEW_S = 10.0  # clocks differ by less; an event this long after an end is real
+STALE = frozenset({"started", "restored", "signal"})  # kinds that are not shown after their attempt's end
 Key = tuple[object, ...]
 
 
 @dataclass
 class NewEvents:
-    """The events that were not shown yet."""
+    """Finds the events that were not shown yet."""
 
-    late_s: float  # the time that an event waits for earlier events
+    late_s: float  # seconds for which an event waits for earlier events
     told: set[Key] = field(default_factory=set)
-    held: dict[Key, float] = field(default_factory=dict)  # event -> the time since which it is held back
+    held: dict[Key, float] = field(default_factory=dict)  # event -> time since which the event is held back
     ended: set[str] = field(default_factory=set)  # attempts whose end was shown
 
     def take(self, history: RunHistory, now: float, everything: bool = False) -> tuple[Record, ...]:
-        """Returns the events that may be shown now and were not before, by time. `everything`: none is held back."""
+        """Returns the events that may be shown now and were not shown before, by time. With `everything`, no event is
+        held back."""
         if all(_key(event) in self.told for event in history.events):
             return ()
         known = _Known(history)
@@ -49,7 +50,7 @@ class NewEvents:
 
 
 class _Known:
-    """The recorded events, by which all_before() finds whether an event comes too early."""
+    """What is recorded so far. all_before() returns whether all events that must precede an event are recorded."""
 
     def __init__(self, history: RunHistory):
         self.submitted = {str(event.get("job")) for event in history.events if event.get("event") == "submitted"}
@@ -62,7 +63,7 @@ class _Known:
 
     def all_before(self, event: Record) -> bool:
         name = _subject(event)
-        if name not in self.jobs:  # an event of the login node
+        if name not in self.jobs:  # the login node wrote the event
             return True
         begins = event.get("event") == "started"
         before = self.before.get(name)
@@ -74,15 +75,15 @@ class _Known:
 
 
 def in_order(history: RunHistory) -> list[tuple[float, Record]]:
-    """Returns the events by time. A time that contradicts this order is moved: a job is submitted, an attempt starts,
-    runs and ends, and the next attempt starts."""
+    """Returns the events ordered by time. A time is moved if it contradicts the only possible order: a job is
+    submitted, an attempt starts, runs and ends, and the next attempt starts."""
     told: dict[str, list[Record]] = {}
     for event in history.events:
         told.setdefault(_subject(event), []).append(event)
     when = {_key(event): time_of(event) for event in history.events}
     place: dict[Key, int] = {}  # the order of events with the same time
-    first: dict[str, float] = {}  # job -> the time of its begin
-    last: dict[str, float] = {}  # job -> the end of its last attempt so far
+    first: dict[str, float] = {}  # job -> the time of its first event
+    last: dict[str, float] = {}  # job -> the time of its latest event so far
     for attempt in history.attempts:
         events = sorted(told.get(attempt.name, []), key=_phase)
         end = max((time_of(event) for event in events if event.get("event") in ENDINGS), default=float("inf"))
@@ -106,7 +107,8 @@ def _phase(event: Record) -> tuple[int, float]:
 
 
 def _subject(event: Record) -> str:
-    """Returns the attempt of an event; `submit-7` for an event of the login node."""
+    """Returns the name of the attempt that an event is about; a name such as `submit-7` if the login node wrote the
+    event."""
     return str(event.get("of") or event.get("attempt") or "")
 
 

@@ -10,18 +10,20 @@ from clusterdp.rundir.names import names_in
 
 
 def batch_log(run: RunDir, job: str | None) -> Path:
-    """Returns the batch script's output in all attempts of a job. submitit writes it to rank 0's log."""
+    """Returns the file with the batch script's output, which all attempts of a job share. submitit writes this output
+    to rank 0's log."""
     ours, submitits = run.path / f"slurm-{job}.out", run.path / "submitit" / f"{job}_0_log.out"
     return submitits if submitits.exists() and not ours.exists() else ours
 
 
 def rank_logs(logs: Path) -> list[tuple[int, Path]]:
-    """Returns the logs of the ranks, by rank. With torchrun, the agents' logs `node-<n>.out` are in the same folder."""
+    """Returns the logs of the ranks, ordered by rank. The logs of torchrun's agents, `node-<n>.out` in the same folder,
+    are left out."""
     return _numbered(logs, "rank")
 
 
 def agent_logs(logs: Path) -> list[tuple[int, Path]]:
-    """Returns the logs of torchrun's agents, by node."""
+    """Returns the logs of torchrun's agents, ordered by node."""
     return _numbered(logs, "node")
 
 

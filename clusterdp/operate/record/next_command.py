@@ -1,4 +1,4 @@
-"""next_commands(): the next commands to type, by the state of a run."""
+"""next_commands(): proposes the commands that a user may type next, depending on the run's state."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from clusterdp.operate.record.run_state import RunState
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir
 
-USUAL = 80  # columns of a terminal
-# submit writes each param in its own line. Parsing the YAML would take longer than the rest of `status`.
+USUAL = 80  # usual width of a terminal in columns
+# submit writes each param in a line of its own, and a pattern finds it: to parse the YAML would take longer than all
+# else in `status`.
 LENGTH = re.compile(r"^params:\n(?:  .*\n)*?  ((?:max_|num_|n_|total_)?(?:epochs|steps)): \d", re.MULTILINE)
 
 
 def next_commands(history: RunHistory, state: RunState) -> list[tuple[str, str]]:
-    """Returns pairs (command, purpose), the likeliest first."""
+    """Returns pairs (command, purpose), the most useful command first."""
     run = shown_path(history.run.path)
     logs = (f"clusterdp logs {run}", "what rank 0 printed")
     status = (f"clusterdp status {run}", "each attempt and its end")
@@ -54,7 +55,7 @@ def next_commands(history: RunHistory, state: RunState) -> list[tuple[str, str]]
 def next_command_lines(
     history: RunHistory, state: RunState, colour: Colour, columns: int = ENDLESS, but: str = ""
 ) -> list[str]:
-    """Returns the lines to print. `but`: the verb that the user has just used, which is left out."""
+    """Returns the proposed commands as lines to print. The verb `but`, which the user has just typed, is left out."""
     rows = [row for row in next_commands(history, state) if row[0].split()[1] != but]
     return command_lines(rows, colour, columns)
 
@@ -62,7 +63,7 @@ def next_command_lines(
 def command_lines(rows: Sequence[tuple[str, str]], colour: Colour, columns: int = ENDLESS) -> list[str]:
     """Returns lines with the commands, and their purposes beside them if there is room."""
     width = max(len(command) for command, _ in rows)
-    if width + 4 + LEAST > min(columns, USUAL):  # a long path leaves no room for the words
+    if width + 4 + LEAST > min(columns, USUAL):  # a long path leaves no room for the purpose
         return [f"  {command}" for command, _ in rows]
     lines = []
     for command, what in rows:
@@ -73,7 +74,8 @@ def command_lines(rows: Sequence[tuple[str, str]], colour: Colour, columns: int 
 
 
 def length_param(run: RunDir) -> str:
-    """Returns the param that ends the training, such as `params.epochs`; empty if there is none to be read."""
+    """Returns the param that ends the training, such as `params.epochs`; empty if the config has no such param, or
+    cannot be read."""
     try:
         found = LENGTH.search(read_plain(run.config).decode())
     except (OSError, ValueError):

@@ -1,5 +1,5 @@
-"""`clusterdp note`: a line that the user writes about a run. The file `note` in the run folder has it; `status` and
-`list` show it."""
+"""`clusterdp note`: a line that the user writes about a run. The line is kept in the file `note` of the run folder, and
+shown by `status` and `list`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LONGEST = 200  # characters: the note must fit into a line
 
 
 def read_note(run: RunDir) -> str:
-    """Returns the note; empty if there is none."""
+    """Returns the note; empty if the run has no note."""
     try:
         text = read_plain(run.note, 64 * LONGEST).decode(errors="replace")
     except OSError:
@@ -21,8 +21,8 @@ def read_note(run: RunDir) -> str:
 
 
 def write_note(run: RunDir, text: str) -> str:
-    """Returns a message about the result. Without text, the note is removed. Raises ConfigError if the text is too
-    long, RunError if the note cannot be written."""
+    """Writes or replaces the note, and returns a message about the result. If `text` is empty, the note is removed.
+    Raises ConfigError if the text is too long, RunError if the note cannot be written."""
     text, path = _one_line(text), shown_path(run.path)
     if len(text) > LONGEST:
         raise ConfigError(f"{text[:40]!r}...: has {len(text)} characters. Write {LONGEST} at most.")

@@ -1,6 +1,6 @@
-"""RunHistory: the history of a run by the files of its folder. Slurm is not asked.
+"""RunHistory: the history of a run, read from the files in its folder. Slurm is not asked.
 
-Every file may be missing, torn or late (NFS). Unknown values are None."""
+Every file may be missing, torn or shown late by NFS. A value that is unknown is None."""
 
 from __future__ import annotations
 
@@ -26,51 +26,53 @@ ATTEMPT = re.compile(rf"({JOB_ID})\.([0-9]{{1,9}})")  # job or array element, an
 
 @dataclass(frozen=True)
 class RunHistory:
-    """A run by its records. `state` follows from the records alone: WAITING and RUNNING may be out of date."""
+    """A run as its records show it. Because `state` follows from the records alone, WAITING and RUNNING may be out of
+    date."""
 
     run: RunDir
     name: str
-    entry: str  # empty: the job starts a program (command: or script:)
+    entry: str  # empty if the job starts a program (command: or script:)
     state: RunState
-    why: str  # more about the state, in words; may be empty
+    why: str  # details of the state, in words; may be empty
     jobs: tuple[str, ...]  # all jobs of the run; the current job is the last
-    cluster: str  # the SLURM_CONF of the submit; empty: not set
-    folder: str  # the run's folder at the last submit; empty if not on record
+    cluster: str  # the value of SLURM_CONF at the submit; empty if not set
+    folder: str  # the run's folder at the last submit; empty if not recorded
     submitted: float | None
     attempts: tuple[AttemptHistory, ...]  # in the order in which they began
     events: tuple[Record, ...]
     cancelled: bool  # `clusterdp cancel` has marked the run
     asked_to_stop: bool  # `clusterdp stop` has marked the run
-    unread: str = ""  # the unreadable part of the records, and the reason
+    unread: str = ""  # name of a record that cannot be read, and the reason
 
     @property
     def job(self) -> str | None:
-        """The current job: the last job that was submitted, or that began."""
+        """The current job: the last job that was submitted, or that began to run."""
         return self.jobs[-1] if self.jobs else None
 
     @property
     def last(self) -> AttemptHistory | None:
-        """The newest attempt with a record."""
+        """The newest attempt that left a record."""
         return newest(self.attempts)
 
     @property
     def ran(self) -> tuple[AttemptHistory, ...]:
-        """The attempts without those that found nothing left to do, or could not write here."""
+        """The attempts that started to work. Left out are those that found the run finished, or could not write to the
+        run folder."""
         return tuple(a for a in self.attempts if a.ran) or self.attempts
 
     @property
     def untold(self) -> bool:
-        """Whether `clusterdp cancel` has marked the run, but no record shows that Slurm got the scancel."""
+        """Whether `clusterdp cancel` has marked the run, but no record shows that scancel succeeded."""
         return self.cancelled and _untold(self.events, self.job)
 
     @property
     def closed(self) -> bool:
-        """Whether the run is over and the batch script has ended as well."""
+        """Whether the run is over, and the batch script has written its last record, too."""
         return self.state.over and (self.last is None or self.last.closed)
 
     @property
     def step(self) -> int | None:
-        """The last step of the newest attempt that trained."""
+        """The last step that the newest attempt with any training reached."""
         return next((a.last_step for a in reversed(self.attempts) if a.last_step is not None), None)
 
     @property
@@ -91,7 +93,7 @@ class RunHistory:
 
     @property
     def saved(self) -> tuple[int, float | None] | None:
-        """The newest checkpoint in the ledger: its step and its time."""
+        """The step and the time of the newest checkpoint in the ledger."""
         return next(((a.saved, a.saved_at) for a in reversed(self.attempts) if a.saved is not None), None)
 
     @property
@@ -100,15 +102,15 @@ class RunHistory:
 
     @property
     def may_come_again(self) -> bool:
-        """Whether Slurm may requeue a finished job: 24.05 to 25.11 do, even with exit code 0, if it was once in a grace
-        time."""
+        """Whether Slurm may requeue a finished job: Slurm 24.05 to 25.11 requeue such a job, even with exit code 0, if
+        the job was once in a grace time."""
         lives = [a for a in self.attempts if a.job == self.job]
         return self.state is RunState.DONE and (len(lives) > 1 or any(a.signalled for a in lives))
 
 
 def read_history(run: RunDir, all_metrics: bool = True) -> RunHistory:
-    """Reads the history. all_metrics: False for a table of many runs: only the newest attempts then have their metrics,
-    and lost steps are unknown."""
+    """Reads the history of a run. all_metrics: False for a table of many runs, to be fast: only the newest attempts get
+    their metrics, and lost steps are unknown."""
     events, unread = read_ledger(run)
     submitted = [event for event in events if event.get("event") in ("submitted", "submit-in-doubt")]
     cancelled, asked_to_stop = run.cancelled.exists(), run.stop.exists()
@@ -137,13 +139,14 @@ def read_history(run: RunDir, all_metrics: bool = True) -> RunHistory:
 
 
 def check_read(history: RunHistory) -> None:
-    """Raises RunError if a record cannot be read. A command calls it before it reports that a run has no records."""
+    """Raises RunError if a record cannot be read. A command calls this function before it reports that a run has no
+    records."""
     if history.unread:
         raise RunError(f"{shown_path(history.run.path)}: {history.unread}. Make it readable first.")
 
 
 def newest(attempts: Sequence[AttemptHistory]) -> AttemptHistory | None:
-    """Returns the last attempt with a record: an attempt on a full disk has only an empty folder."""
+    """Returns the last attempt that left a record: on a full disk, an attempt leaves only an empty folder."""
     return next((a for a in reversed(attempts) if a.heard), attempts[-1] if attempts else None)
 
 
@@ -154,8 +157,9 @@ def state_of(
     asked_to_stop: bool = False,
     in_queue: bool = False,
 ) -> tuple[RunState, str]:
-    """Returns the state, and more about it in words. `job`: the current job. `cancelled`, `asked_to_stop`: no attempt
-    may start. in_queue: the job may still wait in the queue, because Slurm did not get the scancel."""
+    """Returns the state of a run, and details in words. `job` is the current job. `cancelled` and `asked_to_stop` mean
+    that no attempt may start any more. With `in_queue`, the job may still wait in the queue, because no record shows
+    that scancel succeeded."""
     ended = RunState.CANCELLED if cancelled else RunState.STOPPED if asked_to_stop else None
     last = newest([a for a in attempts if a.cause != "overtaken"] or attempts)
     if last is None or (job is not None and last.job != job):
@@ -165,7 +169,7 @@ def state_of(
     if not last.cause:
         return RunState.RUNNING, ""
     if last.cause == "cancelled" and not last.closed and not (cancelled and last.outcome):
-        return RunState.WAITING, "the last attempt was cancelled"  # Slurm knows whether the job is over
+        return RunState.WAITING, "the last attempt was cancelled"  # only Slurm knows whether the job is over
     if last.cause == "overtaken":
         return RunState.STOPPED, f"superseded {last.why}"
     if last.cause in ("done", "cancelled", "gave-up", "stopped"):
@@ -182,8 +186,8 @@ def _read_attempts(
 ) -> tuple[AttemptHistory, ...]:
     by_name: dict[str, list[Record]] = {name: [] for name in names_in(run.path / "attempts") if ATTEMPT.fullmatch(name)}
     for event in events:
-        name = str(event.get("of") or event.get("attempt") or "")  # `of`: an event about another attempt
-        if ATTEMPT.fullmatch(name):  # and not `submit-123`
+        name = str(event.get("of") or event.get("attempt") or "")  # `of`: the event is about that other attempt
+        if ATTEMPT.fullmatch(name):  # a name such as `submit-123` is no attempt's
             by_name.setdefault(name, []).append(event)
     own = {name: [event for event in told if event.get("attempt") == name] for name, told in by_name.items()}
     names = by_beginning(run, own)
@@ -198,8 +202,9 @@ def _read_attempts(
 
 
 def _count_losses(attempts: Sequence[AttemptHistory], events: Sequence[Record]) -> tuple[AttemptHistory, ...]:
-    """Returns the attempts with their lost steps: the steps after the one from which the next attempt continued."""
-    # `resume --from STEP` goes back because the user wants it: no step is lost.
+    """Returns the attempts with their lost steps: an attempt's steps after the step from which the next attempt
+    continued."""
+    # `resume --from STEP` goes back because the user wants to: no step counts as lost.
     went_back = {str(e.get("job")) for e in events if e.get("event") == "submitted" and e.get("from_step") is not None}
     counted = list(attempts)
     for i, (before, after) in enumerate(itertools.pairwise(attempts)):
@@ -209,7 +214,7 @@ def _count_losses(attempts: Sequence[AttemptHistory], events: Sequence[Record]) 
             counted[i] = replace(before, lost=0)
         elif after.restored is not None:
             counted[i] = replace(before, lost=max(0, before.last_step - after.restored))
-        elif after.first_step is not None:  # the attempt trained, but restored nothing
+        elif after.first_step is not None:  # the next attempt trained from step 0, without a checkpoint
             counted[i] = replace(before, lost=before.last_step)
     return tuple(counted)
 
@@ -220,8 +225,8 @@ def _untold(events: Sequence[Record], job: str | None) -> bool:
 
 
 def _jobs(attempts: Sequence[AttemptHistory], events: Sequence[Record]) -> tuple[str, ...]:
-    """Returns the jobs, the current one last. A job that a user or the batch script submitted counts from its begin; a
-    job that waits for the end of another job (`linked`) counts as older."""
+    """Returns the jobs of a run, the current job last. A job without a record of its submit gets its place when it
+    begins. A job that waits for the end of another job (`linked`) counts as older."""
     waiting = [str(e["job"]) for e in events if e.get("job") and e.get("event") == "linked"]
     named = [str(e["job"]) for e in events if e.get("job") and e.get("event") in ("submitted", "started")]
     unnamed = [a.job for a in attempts if a.job not in named]
@@ -230,12 +235,14 @@ def _jobs(attempts: Sequence[AttemptHistory], events: Sequence[Record]) -> tuple
 
 
 def _said(submitted: Sequence[Record], key: str) -> str:
-    """Returns the newest value of `key`: a resubmission by the batch script records only the new job."""
+    """Returns the newest value of `key` among the submits, because a resubmission by the batch script records only the
+    new job."""
     return str(next((event[key] for event in reversed(submitted) if event.get(key)), ""))
 
 
 def with_owners(run: RunDir, attempts: Sequence[AttemptHistory]) -> tuple[AttemptHistory, ...]:
-    """Returns the attempts, with the cause "overtaken" for each that another job has superseded."""
+    """Returns the attempts, with the cause "overtaken" for each attempt whose run folder another attempt has
+    claimed."""
     claims: list[str] | None = None
     marked = list(attempts)
     for i, attempt in enumerate(attempts):
@@ -251,7 +258,7 @@ def with_owners(run: RunDir, attempts: Sequence[AttemptHistory]) -> tuple[Attemp
 
 
 def _after(attempt: AttemptHistory, attempts: Sequence[AttemptHistory], claims: list[str]) -> AttemptHistory | None:
-    """Returns the attempt whose claim directly follows the last claim of `attempt`."""
+    """Returns the attempt that claimed the run folder next after the last claim of `attempt`."""
     if attempt.name not in claims:
         return None
     later = claims[len(claims) - claims[::-1].index(attempt.name) :]
@@ -263,11 +270,13 @@ def _in_order(run: RunDir) -> list[str]:
 
 
 def by_beginning(run: RunDir, events: Mapping[str, Sequence[Record]]) -> list[str]:
-    """Returns the names in `events` in the order in which the attempts began. `events`: each attempt's own events.
+    """Returns the names of attempts in the order in which they began. `events` has each attempt's own events by its
+    name.
 
-    Within a job, the restart count decides, not the clocks of its hosts. Between jobs, the time of the first event
-    decides (ids grow, but Slurm wraps them). An attempt without events gets the time of another attempt of its job.
-    Only a job without any event uses the times of its folders, which a copy of the run changes.
+    Attempts of one job are ordered by their restart count, not by the clocks of hosts. Jobs are ordered by the time of
+    their first event, not by id, because Slurm wraps ids. An attempt without events gets the time of another attempt of
+    its job. A job without any event gets the time of its folders, which is only the last resort because copying a run
+    changes that time.
     """
     jobs: dict[str, list[tuple[int, str]]] = {}
     for name in events:

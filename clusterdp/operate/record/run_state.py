@@ -9,7 +9,7 @@
     waiting    130 }   not over: the command that followed it was interrupted (128 + INT);
     running    130 }   the run itself goes on
 
-A command that itself fails exits with its error's code (see errors.py: 2 config, 3 Slurm, 4 no such run, ...).
+A command that fails by itself exits with the code of its error (see errors.py: 2 config, 3 Slurm, 4 no such run, ...).
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ COLOURS = {
     RunState.WAITING: "yellow",
     RunState.CANCELLED: "yellow",
 }
-NOT_DONE = (RunState.FAILED, RunState.GAVE_UP, RunState.STOPPED, RunState.VANISHED)  # over, not done, not cancelled
+NOT_DONE = (RunState.FAILED, RunState.GAVE_UP, RunState.STOPPED, RunState.VANISHED)  # over, but not done or cancelled
 
 INTERRUPTED = 130
-BROKEN_PIPE = 141  # 128 + PIPE: the exit code of `clusterdp logs | head`, as of any tool
+BROKEN_PIPE = 141  # 128 + PIPE: what any tool exits with in `clusterdp logs | head`
 
 EXIT_CODES = {
     RunState.WAITING: INTERRUPTED,

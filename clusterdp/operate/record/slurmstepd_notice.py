@@ -1,9 +1,10 @@
-"""The notice that slurmstepd writes into a job's output when it ends an attempt: the only record of the reason.
+"""Reads the notice that slurmstepd writes into a job's output when Slurm ends an attempt. Only this notice has the
+reason.
 
     slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-31T10:41:09 DUE TO PREEMPTION ***
 
-The ranks cannot distinguish a TERM of scancel, of a preemption and of a requeue. An attempt that is killed at once
-leaves no record of its own.
+The ranks cannot distinguish whether a TERM comes from scancel, a preemption or a requeue. An attempt that is killed at
+once leaves no record of its own.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from clusterdp.rundir.tail import last_bytes
 
 GUESSED = frozenset(
     {"", "lost", "preempted", "signal"}
-)  # causes that the next attempt wrote, or that follow from a TERM
+)  # causes that may be wrong: the next attempt guessed them, or they follow from a TERM
 
 
 def with_notices(run: RunDir, attempts: Sequence[AttemptHistory], cancelled: bool) -> tuple[AttemptHistory, ...]:
-    """Returns the attempts. Slurm's cause replaces a cause that was only guessed."""
+    """Returns the attempts with corrected causes: the cause in Slurm's notice replaces a cause that was only
+    guessed."""
     known = list(attempts)
-    outputs: dict[str, list[tuple[float, str]]] = {}  # by job: all attempts of a job share one output
+    outputs: dict[str, list[tuple[float, str]]] = {}  # job -> its notices; all attempts of a job share one output
     for i, attempt in enumerate(known):
         ended = bool(attempt.cause) or attempt.signalled or attempt.exited
         if ended and not attempt.settled and attempt.cause in GUESSED:
@@ -40,7 +42,7 @@ def with_notices(run: RunDir, attempts: Sequence[AttemptHistory], cancelled: boo
 
 
 def ended_by_slurm(run: RunDir, attempts: Sequence[AttemptHistory]) -> dict[str, float]:
-    """Returns attempt -> the time at which Slurm ended it, for attempts with a notice."""
+    """Returns the time at which Slurm ended an attempt, for each attempt with a notice."""
     outputs = {job: _notices(batch_log(run, job)) for job in {attempt.job for attempt in attempts}}
     found = {}
     for i, attempt in enumerate(attempts):
@@ -52,17 +54,17 @@ def ended_by_slurm(run: RunDir, attempts: Sequence[AttemptHistory]) -> dict[str,
 
 
 def _notices(output: Path) -> list[tuple[float, str]]:
-    """Returns pairs (time, cause) in the order of the output."""
+    """Returns pairs (time, cause) for the notices in a batch script's output, in their order."""
     found = notices(last_bytes(output).decode(errors="replace"))
     return [(notice.at, notice.cause) for notice in found if notice.cause and notice.at is not None]
 
 
 def _given_by_slurm(attempt: AttemptHistory, next_began: float | None, notices: Sequence[tuple[float, str]]) -> str:
-    """Returns Slurm's cause; empty without a notice from this attempt's time. A notice's time is in whole seconds, by
-    the clock of the first node."""
+    """Returns the cause in Slurm's notice; empty if no notice is from the time of this attempt. A notice's time is in
+    whole seconds, by the clock of the first node."""
     begin, end = (attempt.started or 0) - 1, next_began or float("inf")
     cause = next((cause for when, cause in reversed(notices) if begin <= when < end), "")
-    # A requeue by our own batch script causes a notice as well, but then the script has recorded no TERM.
+    # A requeue by the batch script itself also causes a notice, but in that case the script has recorded no TERM.
     return cause if cause != "requeued" or attempt.signalled else ""
 
 

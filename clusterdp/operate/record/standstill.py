@@ -1,4 +1,4 @@
-"""Slow ranks, and a run without progress, as `status` shows them."""
+"""Reads the records of slow ranks, and of a run without progress, for `clusterdp status`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusterdp.wording import some_of
 
 
 def hang_of(history: RunHistory, last: AttemptHistory) -> Record | None:
-    """Returns the last reported hang of this attempt; None if the attempt has made progress since then."""
+    """Returns the last hang that the attempt reported; None if the attempt has made progress after its last hang."""
     kinds = ("hang", "hang-ended")
     told = [e for e in history.events if e.get("event") in kinds and e.get("attempt") == last.name]
     if not told or told[-1]["event"] == "hang-ended" or (last.measured_at or 0.0) > time_of(told[-1]):
@@ -22,7 +22,8 @@ def hang_of(history: RunHistory, last: AttemptHistory) -> Record | None:
 
 
 def stragglers_of(history: RunHistory, last: AttemptHistory) -> list[dict[str, Any]]:
-    """Returns the ranks whose own work takes longer than the median, as measured at the last save by the clock."""
+    """Returns the slow ranks: their own work takes longer than the median. The times are measured at each save that is
+    due by checkpoint.every_s."""
     try:
         found = json.loads(read_plain(history.run.attempt(last.name).times)).get("stragglers", [])
         return [
@@ -36,11 +37,11 @@ def stragglers_of(history: RunHistory, last: AttemptHistory) -> list[dict[str, A
             for each in found
         ]
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return []  # no file yet, or not a file that clusterdp wrote
+        return []  # no file so far, or the file's content is not clusterdp's
 
 
 def stragglers_text(found: list[dict[str, Any]]) -> str:
-    """Returns `rank 3 on n2 (12.0 ms a step longer than the median, 31 %, most of it in data)`, for example."""
+    """Returns text such as `rank 3 on n2 (12.0 ms a step longer than the median, 31 %, most of it in data)`."""
     return some_of([_one(each) for each in found], 3)
 
 

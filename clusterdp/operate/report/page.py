@@ -1,7 +1,7 @@
-"""`clusterdp report`: the page, a single file with its styles, scripts and data.
+"""`clusterdp report`: makes the page, a single file with its styles, scripts and data.
 
-Other people wrote the files of a run folder. as_json() keeps data from ending its script element; html_page.document
-has the other precautions.
+Other people wrote the files of a run folder. as_json() prevents data from ending the script element that contains the
+data; html_page.document has the other precautions.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from clusterdp.wording import counted
 HERE = Path(__file__).parent
 MOST_RUNS = 20  # runs on a page: a reader cannot distinguish more lines
 
-# Numbers of parts into which the steps are divided. In each part, the smallest and the largest value are drawn. The
-# first number that respects MOST_POINTS is used.
+# A curve's steps are divided into this many parts, and in each part the smallest and the largest value are drawn. The
+# first of these numbers that respects MOST_POINTS is used.
 PARTS = (1000, 500, 250, 120, 60, 30)
-MOST_POINTS = 300_000  # points of the page, of up to 20 bytes each
+MOST_POINTS = 300_000  # points on the page; each takes up to 20 bytes
 MOST_CHARTS = 200
-MOST_AGAIN = 20  # pieces of a curve that were trained again; the newest are drawn
-MOST_MARKS = 50  # resumed attempts of a run; the newest are drawn
+MOST_AGAIN = 20  # repeated pieces of a curve that are drawn: the newest
+MOST_MARKS = 50  # resumed attempts of a run that are marked: the newest
 SPEED = "steps a second"
 
 
 def write_report(runs: Sequence[RunDir], file: str | None) -> str:
-    """Writes the page, by default report-<name of the run folder>.html here, and returns a line about it. A sweep
-    stands for all its elements. Raises ConfigError for too many runs, OutputError if the page cannot be written."""
+    """Writes the page, and returns a message about the file. Its default name is report-<name of the run folder>.html
+    in the working directory. A sweep stands for all its elements. Raises ConfigError for too many runs, OutputError if
+    the page cannot be written."""
     path = Path(file).expanduser() if file else Path(default_name(runs))
     runs = [each for run in runs for each in _elements(run)]
     if len(runs) > MOST_RUNS:
@@ -56,7 +57,7 @@ def default_name(runs: Sequence[RunDir]) -> str:
 
 
 def _elements(run: RunDir) -> list[RunDir]:
-    """Returns the elements of a sweep, or a list of the run alone."""
+    """Returns the elements if `run` is a sweep, else a list with `run` alone."""
     sweep = SweepDir(run.path)
     return [sweep.element(number) for number in sweep.numbers()] if is_sweep(run.path) else [run]
 
@@ -69,7 +70,7 @@ def page_of(runs: Sequence[RunDir], now: float) -> bytes:
     labels = [view.name for view in views]
     if len(set(labels)) < len(labels):
         labels = [run.path.name for run in runs]
-    if len(set(labels)) < len(labels):  # elements of several sweeps
+    if len(set(labels)) < len(labels):  # elements of several sweeps may have equal labels
         labels = [f"{run.path.parent.name}/{run.path.name}" for run in runs]
     styles = [_asset("uplot/uPlot.min.css"), base_style() + _asset("page.css")]
     scripts = [_asset("uplot/uPlot.iife.min.js"), _asset("page.js")]
@@ -88,7 +89,7 @@ def page_of(runs: Sequence[RunDir], now: float) -> bytes:
 
 
 def as_json(value: Any) -> str:
-    """Returns JSON for a script element. No text in it can end the element or begin a comment."""
+    """Returns JSON for a script element. No text in the JSON can end the element or begin a comment."""
     text = json.dumps(value, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -99,7 +100,8 @@ def _asset(name: str) -> str:
 
 @dataclass(frozen=True)
 class Charts:
-    """data: the input of page.js. names: the charts, in order. notes: remarks on how curves are drawn."""
+    """`data` is the input of page.js, `names` are the names of the charts in their order, and `notes` are remarks on
+    how curves are drawn."""
 
     data: dict[str, Any]
     names: list[str]
@@ -110,7 +112,7 @@ def chart_data(runs: Sequence[RunCurves]) -> Charts:
     found: dict[str, list[Curve | None]] = {}
     for name in dict.fromkeys(name for run in runs for name in run.metrics):
         found[name] = [run.metrics.get(name) for run in runs]
-    # A single value is not a curve; the table shows it.
+    # A single value makes no curve; the table of the page shows the value.
     found = {name: found[name] for name in by_interest(found) if any(c and len(c.kept) > 1 for c in found[name])}
     left_out = list(found)[MOST_CHARTS:]
     found = {name: found[name] for name in list(found)[:MOST_CHARTS]}
@@ -124,13 +126,13 @@ def chart_data(runs: Sequence[RunCurves]) -> Charts:
 
 
 def _parts(curves: Sequence[Curve]) -> int:
-    """Returns the number of parts for thin(), with which the page has at most MOST_POINTS points."""
+    """Returns the number of parts for thin() with which the page has at most MOST_POINTS points."""
     lines = [line for curve in curves for line in (curve.kept, *(each for _, each in curve.again[-MOST_AGAIN:]))]
     return next((n for n in PARTS if sum(min(len(each), 2 * n) for each in lines) <= MOST_POINTS), PARTS[-1])
 
 
 def _lines(curves: Sequence[Curve | None], parts: int) -> list[dict[str, Any]]:
-    """Returns the lines of a chart. Lines of repeated steps come first, to be drawn below the others."""
+    """Returns the lines of a chart. Lines of repeated steps come first, because page.js draws later lines over them."""
     steps = [line.steps for curve in curves if curve for line in (curve.kept, *(each for _, each in curve.again))]
     steps = [each for each in steps if len(each)]
     first, last = min(int(each[0]) for each in steps), max(int(each[-1]) for each in steps)
@@ -166,7 +168,7 @@ def _notes(runs: Sequence[RunCurves], parts: int, most: int, left_out: Sequence[
 
 @dataclass(frozen=True)
 class DifferenceRow:
-    """values: one for each run; `-` if the run has no such key."""
+    """A row of the table of differences. `values` has a value for each run; `-` if the run lacks the key."""
 
     group: str
     key: str
@@ -181,7 +183,7 @@ def differences(histories: Sequence[RunHistory]) -> list[DifferenceRow]:
         ("packages", [_packages(record) for record in records]),
         ("ended", [end_of(history) for history in histories]),
     ]
-    if not all(groups[2][1]):  # a run has no record of its packages
+    if not all(groups[2][1]):  # a run did not record its packages
         del groups[2]
     rows = []
     for group, of_runs in groups:
@@ -195,7 +197,7 @@ def differences(histories: Sequence[RunHistory]) -> list[DifferenceRow]:
 def _config(history: RunHistory) -> dict[str, Any]:
     try:
         return config_of(history.run)
-    except ClusterdpError:  # the file is not a config any more
+    except ClusterdpError:  # config.yaml is not valid any more
         return {}
 
 

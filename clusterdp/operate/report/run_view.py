@@ -1,4 +1,4 @@
-"""RunView: the content of the page about a run."""
+"""RunView: the page's content about one run."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import integer, time_of
 from clusterdp.wording import counted, duration
 
-MANY = 100  # rows of a table; the newest attempts are shown
+MANY = 100  # rows of a table: the newest attempts
 TONES = {RunState.DONE: "good", RunState.RUNNING: "busy", RunState.WAITING: "busy", RunState.CANCELLED: "dull"}
-MOST_BARS = 100  # rows of the timeline; the newest attempts are shown
-MOST_RANKS = 32  # ranks; the slowest are shown
+MOST_BARS = 100  # rows of the timeline: the newest attempts
+MOST_RANKS = 32  # ranks in the table of step times: the slowest
 MOST_SAVES = 50
-MOST_OF_DIFF = 200_000  # bytes of the code's difference that are shown
+MOST_OF_DIFF = 200_000  # bytes that are shown of the uncommitted changes
 PACKAGES = ("torch", "numpy", "clusterdp")
 
 
@@ -44,7 +44,7 @@ class TableView:
 
 @dataclass(frozen=True)
 class RunView:
-    """The texts and the tables about a run."""
+    """The texts and the tables about one run."""
 
     name: str
     folder: str
@@ -182,11 +182,11 @@ class Timeline:
     rows: list[Bar]
     ticks: list[str]
     meaning: dict[str, str]
-    older: int  # attempts that are not drawn
+    older: int  # number of older attempts that are not drawn
 
 
 def timeline(history: RunHistory, account: RunAccount) -> Timeline | None:
-    """Returns the timeline; None if no times of attempts are on record."""
+    """Returns the timeline of the attempts; None if no attempt has a recorded time."""
     placed = [each for each in account.attempts if each.place.begin]
     shown = placed[-MOST_BARS:]
     begin = min((each.place.queued or each.place.begin for each in shown), default=0.0)
@@ -216,12 +216,12 @@ def _saves(history: RunHistory, attempt: str) -> Sequence[tuple[float, int | Non
 
 @dataclass(frozen=True)
 class RankTime:
-    """The time of a step on one rank."""
+    """The mean time that a step takes on one rank."""
 
     rank: int
     node: str
-    ms: float  # sum of parts
-    parts: dict[str, float]  # part -> milliseconds a step
+    ms: float  # milliseconds a step: the sum of `parts`
+    parts: dict[str, float]  # part of a step -> its milliseconds
     bars: list[tuple[int, float, float, str]]  # (index of part, left, width, title), in percent of the slowest rank
 
 
@@ -231,18 +231,18 @@ class RankTimes:
     steps: int
     parts: list[str]
     ranks: list[RankTime]
-    of: int  # ranks in all
+    of: int  # number of all ranks
     diagnosis: list[str]
 
 
 def rank_times(history: RunHistory) -> RankTimes | None:
-    """Returns the rank times of the newest attempt that has any."""
+    """Returns the rank times of the newest attempt that recorded rank times."""
     for attempt in reversed(history.attempts):
         try:
             found = json.loads(read_plain(history.run.attempt(attempt.name).times))
             return _as_told(attempt.number, found)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            continue  # no file yet, or not a file that clusterdp wrote
+            continue  # no file so far, or the file's content is not clusterdp's
     return None
 
 
@@ -275,12 +275,12 @@ class SavedCheckpoint:
     size: str
     seconds: str
     attempt: str
-    there: str  # yes, or pruned; empty if unknown
+    there: str  # `yes` if the checkpoint exists, else `pruned`; empty if unknown
 
 
 @dataclass(frozen=True)
 class SavedCheckpoints:
-    rows: list[SavedCheckpoint]  # the newest first
+    rows: list[SavedCheckpoint]  # the newest checkpoint first
     older: int
     note: str
 
@@ -306,7 +306,8 @@ def saved_checkpoints(history: RunHistory, now: float) -> SavedCheckpoints:
 
 
 def _there(history: RunHistory) -> tuple[set[tuple[int, str]] | None, str]:
-    """Returns pairs (step, attempt) of the existing checkpoints, and a note. The pairs are None if they are unknown."""
+    """Returns pairs (step, attempt) of the existing checkpoints, and a note for the page. None stands for the pairs if
+    the checkpoints cannot be listed."""
     try:
         url = url_of(history.run)
         if "://" in url and not url.startswith("file://"):
@@ -320,12 +321,12 @@ def _there(history: RunHistory) -> tuple[set[tuple[int, str]] | None, str]:
 
 @dataclass(frozen=True)
 class SourceView:
-    """The source code of a run. Empty for a run of an older version, which has no record of it."""
+    """The source code of a run. Empty if an older version ran, which did not record the code."""
 
     facts: list[tuple[str, str]]  # (key, value)
     untracked: list[str]
     diff: str
-    cut: bool  # `diff` is only the begin of the difference
+    cut: bool  # True: `diff` has only the first part of the difference
 
 
 def source_of(run: RunDir) -> SourceView:

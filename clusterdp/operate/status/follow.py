@@ -1,6 +1,5 @@
-"""follow(): yields updates of a run until its end. It reads the run folder often, and asks squeue rarely.
-
-The folder is enough while the run goes well. Only squeue shows a job that ended without a record (scancel by hand, a
+"""follow(): yields updates of a run until its end. The run folder is read often, and squeue is asked rarely. While the
+run goes well, the folder has all that happens. Only squeue shows that a job ended without a record (scancel by hand, a
 node that failed without requeue, a script that could not start).
 """
 
@@ -21,29 +20,31 @@ from clusterdp.rundir.lenient_reads import Record
 
 @dataclass(frozen=True)
 class Pace:
-    """Times in seconds. Slurm's controller serves thousands of users, and is therefore asked only every `ask_s`."""
+    """How often follow() looks and how long it waits, in seconds. Slurm's controller serves thousands of users, and is
+    therefore asked only every `ask_s` seconds."""
 
-    poll_s: float = 0.3  # between two reads of the run folder
-    ask_s: float = 5.0  # between two calls of squeue, at least
-    late_s: float = 3.0  # an event waits for earlier events: over NFS, one file shows later than another
-    settle_s: float = 15.0  # squeue must contradict the records for this time before it counts, for the same reason
-    close_s: float = 15.0  # the wait for the batch script's last record after the ranks have recorded `done`
+    poll_s: float = 0.3  # pause between two reads of the run folder
+    ask_s: float = 5.0  # least time between two calls of squeue
+    late_s: float = 3.0  # wait of an event for earlier events: NFS may show one file later than another
+    settle_s: float = 15.0  # NFS may show records late: squeue counts once it contradicts them for this time
+    close_s: float = 15.0  # wait for the batch script's last record, once the ranks have recorded `done`
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
 
 @dataclass(frozen=True)
 class RunUpdate:
-    """The result of one poll."""
+    """The state of the run at one poll of follow()."""
 
     history: RunHistory
     status: RunStatus
-    news: tuple[Record, ...]  # the events since the last poll, in order
+    news: tuple[Record, ...]  # the events that are new at this poll, in order
     over: bool
 
 
 def follow(run: RunDir, pace: Pace | None = None) -> Iterator[RunUpdate]:
-    """Yields updates; the last one is `over`. SlurmError does not end it: a busy controller will answer again."""
+    """Yields an update for each poll, until an update has `over`. SlurmError does not end the updates: a busy
+    controller will answer again."""
     pace = pace or Pace()
     queue, ending = _QueueWatch(pace), _EndingWatch(pace)
     news = NewEvents(pace.late_s)
@@ -58,7 +59,7 @@ def follow(run: RunDir, pace: Pace | None = None) -> Iterator[RunUpdate]:
 
 
 class _EndingWatch:
-    """Finds whether a recorded ending is final."""
+    """Decides whether an end in the records is final."""
 
     def __init__(self, pace: Pace):
         self.pace = pace
@@ -66,10 +67,10 @@ class _EndingWatch:
         self.since = 0.0
 
     def is_sure(self, history: RunHistory) -> bool:
-        """Returns True at the second poll: for an instant, a crash that is tried again looks like the last crash.
+        """Returns True at the second poll or later: for an instant, a crash with a retry looks like a final crash.
 
-        The ranks record `done` before the batch script does. The watch waits for the batch script's record, because the
-        user may stop the cluster after the watch.
+        The ranks record `done` earlier than the batch script. The watch waits for the batch script's record, because
+        the user may stop the cluster after the watch.
         """
         now = self.pace.clock()
         if self.seen != _outline(history):
@@ -79,7 +80,8 @@ class _EndingWatch:
 
 
 class _QueueWatch:
-    """squeue's last answer, its age, and the time since which it has contradicted the records."""
+    """Keeps squeue's last answer, the time of that answer, and the time since which squeue has contradicted the
+    records."""
 
     def __init__(self, pace: Pace):
         self.pace = pace
@@ -87,7 +89,7 @@ class _QueueWatch:
         self.wait = pace.ask_s
         self.status: RunStatus | None = None
         self.since: float | None = None  # the time since which squeue contradicts the records
-        self.known: tuple[object, ...] = ()  # the outline of the records when squeue was asked
+        self.known: tuple[object, ...] = ()  # outline of the records at the last squeue
 
     def combine(self, history: RunHistory) -> RunStatus:
         if history.state.over:
@@ -97,7 +99,7 @@ class _QueueWatch:
         if now - self.asked >= self.wait:
             self.asked = now
             self._ask(history, now)
-        if self.status is None or self.known != _outline(history):  # the records are newer than the answer
+        if self.status is None or self.known != _outline(history):  # the records are newer than squeue's answer
             return RunStatus(history.state, history.why)
         if self.since is not None and now - self.since < self.pace.settle_s:
             return RunStatus(history.state, "ended, Slurm says; its last records may still come", self.status.row)
@@ -111,7 +113,8 @@ class _QueueWatch:
         try:
             rows = ask_squeue(history)
         except SlurmError:
-            # A missing answer proves nothing. A controller in trouble is asked less and less often.
+            # If squeue does not answer, nothing is known about the job. A controller in trouble is asked less and less
+            # often.
             self.wait = min(2 * self.wait, 60.0)
             self.since = None
             but = history.unread or "squeue does not answer"
@@ -126,7 +129,7 @@ class _QueueWatch:
 
 
 def _contradicts(status: RunStatus, history: RunHistory) -> bool:
-    """Returns whether squeue has an end that is not on record: the job is over, or waits for its next attempt."""
+    """Returns whether squeue shows an end that is not recorded: the job is over, or waits for its next attempt."""
     waits = status.state is RunState.WAITING and history.state is RunState.RUNNING
     return status.state.over or waits
 

@@ -1,4 +1,5 @@
-"""`clusterdp status`: prints the state of a run. It asks squeue once, and only if the records have no ending."""
+"""`clusterdp status`: prints the state of a run. squeue is asked once, and only if the records contain no end of the
+run."""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ from clusterdp.rundir.lenient_reads import time_of
 from clusterdp.wording import counted, duration, table
 
 STILL_ENDING = "; cancelled, it is still ending"
-GIVES_WAY = ("job", "lasted", "began", "steps")  # columns that a narrow terminal does not show, in the order of removal
-LONG_ENDING = 28  # characters; a longer one may take several lines
-MANY = 20  # attempts; a run in a preemptible queue may have hundreds
+GIVES_WAY = ("job", "lasted", "began", "steps")  # a narrow terminal leaves these columns out, in this order
+LONG_ENDING = 28  # characters; a longer ending may take several lines
+MANY = 20  # attempts that are shown; a run in a preemptible queue may have hundreds
 
 
 def show_status(run: RunDir, out: TextIO, as_json: bool = False, now: float | None = None) -> None:
@@ -66,7 +67,8 @@ def as_text(history: RunHistory, status: RunStatus, now: float, colour: Colour, 
 def attempts_table(
     attempts: tuple[AttemptHistory, ...], status: RunStatus, now: float, columns: int = ENDLESS
 ) -> list[str]:
-    """Returns the lines of the table. If there is little room, the endings stay and other columns are left out."""
+    """Returns the lines of the table of attempts. On a narrow terminal the endings stay, and other columns are left
+    out."""
     rows: list[tuple[str, ...]] = [("attempt", "job", "began", "lasted", "steps", "ended")]
     for attempt in attempts:
         last = attempt is newest(attempts)
@@ -123,7 +125,8 @@ def _facts(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str
 
 
 def _why(history: RunHistory) -> list[tuple[str, str]]:
-    """Returns the cause of the last failure. Its modules are imported late, because they load slowly."""
+    """Returns the cause of the last failure. The modules that find a cause are imported late, because they load
+    slowly."""
     from clusterdp.operate.why.failure_words import cause_line, left_out
     from clusterdp.operate.why.first_failure import recorded_failure
 
@@ -144,8 +147,8 @@ def _progress(history: RunHistory, status: RunStatus, now: float) -> str:
 
 
 def left_s(history: RunHistory, status: RunStatus, now: float) -> float | None:
-    """Returns the remaining time of the training in seconds, by its last rate. Returns None if it is unknown, or if the
-    training should have ended by now and the run does something else."""
+    """Returns the remaining time of the training in seconds, estimated from its last speed. Returns None if the time is
+    unknown, or if the training should have ended by now and the run does something else."""
     step, total, last = history.step or 0, history.total, history.last
     if total and last and last.rate and step < total and status.state is RunState.RUNNING:
         left = (total - step) / last.rate - max(0.0, now - (history.measured_at or now))
@@ -154,7 +157,7 @@ def left_s(history: RunHistory, status: RunStatus, now: float) -> float | None:
 
 
 def _with_start(history: RunHistory, status: RunStatus, now: float) -> RunStatus:
-    """Returns the status with the start time of a requeued job: scontrol shows this time, and squeue does not."""
+    """Returns the status with the start time of a requeued job: scontrol shows this time, but squeue does not."""
     if status.row is None or status.row.reason != "BeginTime" or status.state.over or not history.job:
         return status
     from clusterdp.slurm import commands
@@ -167,10 +170,11 @@ def _with_start(history: RunHistory, status: RunStatus, now: float) -> RunStatus
 
 
 def as_data(history: RunHistory, status: RunStatus) -> dict[str, Any]:
-    """Returns the --json output for a run. json.schema.json has names, types and units of all keys, for each verb.
+    """Returns the values that --json prints for a run. json.schema.json has the names, types and units of all keys of
+    each verb.
 
-    `state` is the run's state, `slurm_state` the job's state in squeue. Names of times end in _at (seconds since 1970),
-    names of durations in _s. Unknown values are None."""
+    `state` is the run's state, `slurm_state` the job's state in squeue. Keys of times end in _at (seconds since 1970),
+    keys of durations end in _s. A value that is unknown is None."""
     last = newest(history.attempts)
     return {
         **in_brief(history, status),
@@ -181,7 +185,7 @@ def as_data(history: RunHistory, status: RunStatus) -> dict[str, Any]:
 
 
 def in_brief(history: RunHistory, status: RunStatus) -> dict[str, Any]:
-    """Returns the part of as_data() that `clusterdp list` has, too."""
+    """Returns the part of as_data() that `clusterdp list --json` prints, too."""
     row, (saved_step, saved_at) = status.row, history.saved or (None, None)
     return {
         "name": history.name,

@@ -1,4 +1,5 @@
-"""`clusterdp watch` and `--watch`: they follow a run to its end, show progress, and exit with the state's code."""
+"""`clusterdp watch` and `--watch`: follow a run to its end, show its progress, and exit with the exit code of the run's
+state."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
-LEAST_BAR = 8  # columns of the bar, with the blanks beside it
+LEAST_BAR = 8  # least width of the bar in columns, with the blanks beside the bar
 
 
 def watch(
@@ -41,9 +42,10 @@ def watch(
     on_progress: Callable[[int, int | None], None] | None = None,
     farewell: str | None = None,
 ) -> int:
-    """Returns the state's exit code, or 130 after Ctrl-C, which does not end the job and prints `farewell`.
+    """Shows the run until its end, and returns the exit code of the run's state. Ctrl-C does not end the job, but
+    prints `farewell` and returns 130.
 
-    `on_progress(step, total)` is called between two drawings if the step has changed.
+    `on_progress(step, total)` is called after a drawing if the step has changed.
     """
     out = out or sys.stdout
     if not (history := read_history(run)).state.over:
@@ -85,7 +87,7 @@ def screen_for(out: TextIO) -> RunBar | RunLines:
 
 
 def news_lines(update: RunUpdate) -> list[str]:
-    """Returns lines such as `10:41:09  attempt 2 resumed at step 120`."""
+    """Returns a line for each new event, such as `10:41:09 attempt 2 resumed at step 120`."""
     told = ((event, event_line(event, update.history)) for event in update.news)
     return [f"{clock(float(event.get('time') or 0))}  {words}" for event, words in told if words]
 
@@ -123,7 +125,7 @@ class RunLines:
 
 
 class RunBar:
-    """Prints events above a line that stays: the progress bar."""
+    """Prints events above the progress bar, which stays in the last line."""
 
     def __init__(self, out: TextIO):
         from rich.console import Console
@@ -131,7 +133,7 @@ class RunBar:
 
         console = Console(file=underlying(out), highlight=False)
         self.progress: Progress = Progress(
-            # No markup: rich would read a reason such as `UnavailableNodes:n[a-b]` as a style.
+            # No markup: rich would take a part of a reason such as `UnavailableNodes:n[a-b]` for a style.
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None, complete_style="cyan", finished_style="green"),
             TextColumn("{task.fields[count]}", markup=False),
@@ -153,10 +155,11 @@ class RunBar:
             self.progress.console.print(Text.assemble((at, "dim"), gap, printable(words)))
         history = update.history
         step, total = history.step or 0, history.total
-        # Without a total, rich's bar would pulse for ever. Instead the bar stays empty, and only the step is shown.
+        # If the total is unknown, rich's bar would pulse for ever. Therefore the bar stays empty, and only the step is
+        # shown.
         said, count = printable(_state(update)), f"{step}/{total}" if total else (f"step {step}" if step else "")
         loss, left = printable(loss_words(update)), left_words(update)
-        # In a narrow terminal, also after a resize, the state and the step stay, and the other texts are left out.
+        # In a narrow terminal, which a resize may cause, the state and the step stay, and the other texts are left out.
         room = self.progress.console.width - len(said) - len(count) - LEAST_BAR
         left = left if len(loss) + len(left) + 2 <= room else ""
         loss = loss if len(loss) + 1 <= room else ""
@@ -176,12 +179,13 @@ class RunBar:
 
 
 def progress_words(update: RunUpdate) -> str:
-    """Returns `step 240 of 400  loss 0.0123  2 min left`; empty at the begin and at the end, which have own events."""
+    """Returns `step 240 of 400 loss 0.0123 2 min left`; empty at the start and at the end of an attempt, because events
+    report these."""
     history = update.history
     if history.step is None or history.step == history.total:
         return ""
     if history.last is not None and (history.last.last_step is None or history.last.cause):
-        return ""  # the step is an earlier attempt's, or the line about the end has it
+        return ""  # the step is of an earlier attempt, or the line about the end has the step
     of = f" of {history.total}" if history.total else ""
     return "  ".join(word for word in (f"step {history.step}{of}", loss_words(update), left_words(update)) if word)
 
@@ -217,7 +221,7 @@ def _state(update: RunUpdate) -> str:
         reason = status.row.reason if status.row and pending else "None"
         unsaid = ""
         if pending and last is not None and last.job == update.history.job and not (last.settled or last.requeued):
-            # No event reports this end before the next attempt begins.
+            # No event reports the end of such an attempt before the next attempt begins.
             unsaid = f"attempt {last.number} {ending_text(last) or 'ended'}; "
         return f"{unsaid}attempt {count + 1} waiting" + (f" ({reason})" if reason != "None" else "")
     return str(status.state.value)
@@ -248,14 +252,15 @@ def summary(
 
 
 def failure_lines(history: RunHistory, failure: FirstFailure, colour: Colour) -> list[str]:
-    """Returns lines with the rank, the end of its log, the command for the whole log, the cause and the remedy."""
+    """Returns lines about a failure: the rank, the end of its log, the command that shows the whole log, the cause and
+    the remedy."""
     if failure.log is None:
         return [f"No log was written. `scontrol show job {history.job}` may know more."]
     said = f" (srun: {failure.said})" if failure.said else ""
     lines = [f"{colour('red', whose(failure))}{said}, from {shown_path(failure.log)}:"]
     nothing = "  (it is empty)" if failure.rank is None else "  (it printed nothing)"
     lines += [f"  {colour('dim', '|')} {line}" for line in failure.lines] or [nothing]
-    if failure.rank:  # `clusterdp logs` shows rank 0 by itself
+    if failure.rank:  # `clusterdp logs` shows rank 0 by default
         what = "what it printed" if failure.evidence == "hang" else "all of it"
         lines.append(f"  {what}: clusterdp logs {shown_path(history.run.path)} --rank {failure.rank}")
     if failure.known:
@@ -296,7 +301,7 @@ def _why(history: RunHistory, status: RunStatus, failure: FirstFailure | None) -
 
 
 def event_line(event: Record, history: RunHistory) -> str | None:
-    """Returns the line of an event. None for saves, and for an event that another event reports better."""
+    """Returns the line to print for an event. None for a save, and for an event that another event reports better."""
     kind, job = event.get("event"), event.get("job")
     if kind == "saved":
         return None
@@ -308,7 +313,7 @@ def event_line(event: Record, history: RunHistory) -> str | None:
         return f"attempt {number} started on {event.get('nodes') or event.get('host') or 'its nodes'} (job {job})"
     if kind == "restored":
         return f"attempt {number} resumed at step {event.get('step')}"
-    if kind == "signal" and event.get("step") is not None:  # the ranks' event; the batch program's event adds nothing
+    if kind == "signal" and event.get("step") is not None:  # of the ranks: the batch program's event has no step
         return f"{event.get('name')} at step {event['step']}: all ranks stop together and save"
     if kind == "requeued":
         return _requeued(event, history)
@@ -320,11 +325,11 @@ def event_line(event: Record, history: RunHistory) -> str | None:
         return f"rehearsal: preempting job {job} at step {event.get('step')}, to see it come back"
     if kind == "trying":
         return f"trying {event.get('what')}"
-    if kind == "finished" and event.get("cause") is None:  # rank 0's event; the batch script's event follows
+    if kind == "finished" and event.get("cause") is None:  # rank 0 wrote the event; the batch script's event follows
         return f"finished at step {event.get('step')}"
     if kind == "stop-asked":
         return f"job {job} asked to save and stop"
-    if kind == "cancelled" and event.get("cause") is None:  # `clusterdp cancel`; the batch script's event follows
+    if kind == "cancelled" and event.get("cause") is None:  # written by `clusterdp cancel`; another follows
         return f"cancelled job {job}" if job else "cancelled"
     return None
 
@@ -347,9 +352,9 @@ def _find(history: RunHistory, name: object) -> AttemptHistory | None:
 
 def _requeued(event: Record, history: RunHistory) -> str | None:
     attempt = _find(history, event.get("of") or event.get("attempt"))
-    word = str((attempt and attempt.cause) or event.get("cause"))  # Slurm's cause counts more than a guess
+    word = str((attempt and attempt.cause) or event.get("cause"))  # a cause by Slurm's notice counts more than a guess
     cause = CAUSES.get(word, word)
-    if word == "done":  # Slurm requeued the job after the ranks had recorded `done`
+    if word == "done":  # the job was requeued although the ranks recorded `done`
         return None
     if attempt is not None and word in ("overtaken", "stopped"):
         return f"attempt {attempt.number} {ending_text(attempt)}"

@@ -1,4 +1,4 @@
-"""The verbs for a whole sweep. A single element is an ordinary run.
+"""The verbs for a whole sweep. A single element of a sweep is an ordinary run.
 
 elements  the state of each element, with one squeue for all
 results   the elements ordered by a metric

@@ -1,4 +1,5 @@
-"""SweepStatus: the state of each element of a sweep, by its records, and by one squeue for all without an ending."""
+"""SweepStatus: the state of each element of a sweep, found from its records. A single squeue asks about all elements
+whose records contain no end."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ from clusterdp.wording import some_of, table
 if TYPE_CHECKING:
     from clusterdp.slurm.commands import SqueueRow
 
-MANY = 40  # rows; --csv and --json have all
-WIDE = 24  # characters of one value
+MANY = 40  # rows of a table; --csv and --json print all rows
+WIDE = 24  # characters of one value in a table
 
 
 @dataclass(frozen=True)
@@ -39,16 +40,17 @@ class ElementStatus:
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """The status of all elements."""
+    """The status of a sweep: the status of all its elements."""
 
     folder: SweepDir
     name: str
     elements: Sequence[ElementStatus]  # in order
-    said: str = ""  # the reason why squeue could not be asked; empty if it was asked, or not needed
+    said: str = ""  # the reason why squeue could not be asked; empty if squeue was asked, or not needed
 
 
 def sweep_meant(run: RunDir) -> SweepDir:
-    """Returns the sweep of this folder, or the sweep that has it as an element. Raises RunError for a single run."""
+    """Returns the sweep that a run folder belongs to: the folder is the sweep itself, or one of its elements. Raises
+    RunError for a run that is not part of a sweep."""
     folder = SweepDir(run.path) if is_sweep(run.path) else sweep_of(run)
     if folder is None:
         raise RunError(f"{shown_path(run.path)}: is a single run. `clusterdp status` says how it stands.")
@@ -56,10 +58,11 @@ def sweep_meant(run: RunDir) -> SweepDir:
 
 
 def read_sweep(folder: SweepDir, ended: Mapping[int, ElementStatus] | None = None) -> SweepStatus:
-    """Reads all elements. Raises RunError if `folder` is not a sweep. `ended`: elements that need not be read again."""
+    """Reads the status of all elements. Raises RunError if `folder` is not a sweep. `ended` has the elements that need
+    not be read again."""
     ended = ended or {}
     name, rows = folder.read_table()
-    there = set(folder.numbers())  # elements may have been removed
+    there = set(folder.numbers())  # the user may have removed elements
     rows = {number: row for number, row in rows.items() if number in there}
     arrays = arrays_of(folder)
     histories = {}
@@ -85,8 +88,8 @@ def read_sweep(folder: SweepDir, ended: Mapping[int, ElementStatus] | None = Non
 
 
 def ask_for_all(histories: Sequence[RunHistory]) -> dict[str, SqueueRow] | None:
-    """Asks squeue once for the jobs of all these runs. Returns None if no squeue here belongs to their cluster. Raises
-    SlurmError if squeue does not answer."""
+    """Asks squeue once for the jobs of all these runs. Returns None if no squeue here belongs to the cluster of the
+    runs. Raises SlurmError if squeue does not answer."""
     from clusterdp.slurm import commands
 
     jobs = dict.fromkeys(job.partition("_")[0] for history in histories for job in history.jobs)
@@ -97,8 +100,9 @@ def ask_for_all(histories: Sequence[RunHistory]) -> dict[str, SqueueRow] | None:
 
 
 def arrays_of(folder: SweepDir) -> list[tuple[int, int, str]]:
-    """Returns (first element, number, job) of each array of the first submit, by the sweep's own ledger."""
-    first: dict[int, tuple[int, int, str]] = {}  # later arrays have only some elements of the first ones
+    """Returns (first element, number of elements, job) for each array of the first submit, from the sweep's own
+    ledger."""
+    first: dict[int, tuple[int, int, str]] = {}  # the arrays of a retry have only some of these elements
     for event in read_events(folder.files):
         offset, size = integer(event.get("offset")), integer(event.get("size"))
         if event.get("event") == "submitted" and "job" in event and offset is not None and size is not None:
@@ -107,7 +111,8 @@ def arrays_of(folder: SweepDir) -> list[tuple[int, int, str]]:
 
 
 def with_job_of_array(history: RunHistory, number: int, arrays: Sequence[tuple[int, int, str]]) -> RunHistory:
-    """Returns the history with the element's job, even if submit was killed before it recorded the job there."""
+    """Returns an element's history, which always has the job: submit may have been killed before it recorded the job in
+    the element."""
     if history.job is None:
         jobs = tuple(f"{job}_{number - offset}" for offset, size, job in arrays if offset <= number < offset + size)
         return replace(history, jobs=jobs)
@@ -115,7 +120,7 @@ def with_job_of_array(history: RunHistory, number: int, arrays: Sequence[tuple[i
 
 
 def values_table(rows: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """Returns the lines of a table of the values alone, before a submit."""
+    """Returns the lines of a table with the values alone, as shown before a submit."""
     keys = list(next(iter(rows.values()), {}))
     shown = list(rows.items())[:MANY]
     lines = table([("#", *short(keys)), *((str(n), *(_value(row[key]) for key in keys)) for n, row in shown)])
@@ -125,8 +130,8 @@ def values_table(rows: Mapping[int, Mapping[str, Any]]) -> list[str]:
 def status_table(
     elements: Sequence[ElementStatus], colour: Colour, metrics: Sequence[str] = (), width: int = sys.maxsize
 ) -> list[str]:
-    """Returns a row for each element, in the given order. metrics: columns for these. A narrow terminal shows fewer
-    metrics, then no steps, then fewer values."""
+    """Returns the lines of a table with a row for each element, in the given order. Each of `metrics` gets a column. A
+    narrow terminal shows fewer metrics, then no steps, then fewer values."""
     if not elements:
         return []
     keys = list(elements[0].values)
@@ -140,7 +145,7 @@ def status_table(
         rows.append((str(each.number), *values, each.status.state.value, step, *measured))
     state = len(keys) + 1
     shown, first, rest = [*range(len(heads))], [*range(1, state)], [*range(state + 2, len(heads))]
-    gives_way = [*first[:1], *rest[:1], *first[1:], state + 1, *rest[1:]]  # the last is left out first
+    gives_way = [*first[:1], *rest[:1], *first[1:], state + 1, *rest[1:]]  # columns to leave out, last first
     while max(map(len, lines := table([[row[at] for at in shown] for row in rows]))) > width and gives_way:
         shown.remove(gives_way.pop())
     head, *lines = lines
@@ -148,14 +153,14 @@ def status_table(
 
 
 def counts(elements: Sequence[ElementStatus], colour: Colour) -> str:
-    """Returns `3 waiting, 2 running, 34 done, 1 failed`, for example."""
+    """Returns how many elements are in each state, for example `3 waiting, 2 running, 34 done, 1 failed`."""
     found = Counter(each.status.state for each in elements)
     words = [colour(state.colour, f"{found[state]} {state.value}") for state in RunState if found[state]]
     return ", ".join(words)
 
 
 def short(keys: Sequence[str]) -> list[str]:
-    """Returns short names: `lr` for `params.lr`, if no other key would have this name."""
+    """Returns short names of keys: `lr` for `params.lr`, if no other key would have this name."""
     last = [key.rpartition(".")[2] for key in keys]
     return [name if last.count(name) == 1 else key for key, name in zip(keys, last, strict=True)]
 
@@ -177,5 +182,5 @@ def _more(count: int) -> list[str]:
 
 
 def listed(elements: Sequence[ElementStatus]) -> str:
-    """Returns `3, 7 and 12 more`, for example."""
+    """Returns the numbers of the elements, for example `3, 7 and 12 more`."""
     return some_of([str(each.number) for each in elements])

@@ -20,14 +20,14 @@ from clusterdp.operate.why import failure_words
 from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.wording import did_you_mean
 
-OTHERS = 2  # the rank of metrics other than losses and results on held-out data, see metric_rank()
+OTHERS = 2  # rank in metric_rank() of metrics that are neither losses nor results on held-out data
 LOWER = re.compile(r"loss|err|perplexity|ppl|(^|_)(mse|mae|rmse|nll|bpc|wer|cer|fid|seconds|time)(_|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The elements, best first; elements without the metric follow, by number. `metric`: empty if no metric is on
-    record. `lower`: whether the lowest value is best."""
+    """The elements of a sweep, best first; elements without the metric follow, ordered by number. `metric` is empty if
+    no metric is recorded. `lower` is True if the lowest value is best."""
 
     metric: str
     lower: bool
@@ -35,7 +35,7 @@ class Ranking:
 
     @property
     def metrics(self) -> list[str]:
-        """The columns of a table: `metric`, and up to two others by metric_rank()."""
+        """The metrics that get a column in a table: `metric`, and up to two others by metric_rank()."""
         others = [name for name in measured(self.elements) if name != self.metric and metric_rank(name) < OTHERS]
         return [self.metric, *others[:2]] if self.metric else []
 
@@ -46,10 +46,11 @@ class Ranking:
 
 
 def best_first(elements: Sequence[ElementStatus], metric: str = "", lower: bool | None = None) -> Ranking:
-    """Returns the ranking. metric: by default a result on held-out data, else a loss; the one that most elements have.
+    """Returns the ranking. The default of `metric` is a result on held-out data, or else a loss; of several such
+    metrics, the metric that most elements have.
 
-    lower: by default decided by the name: for losses and errors, the lowest is best. Raises RunError if no element has
-    the metric.
+    The default of `lower` depends on the metric's name: for losses and errors, the lowest value is best. Raises
+    RunError if no element has the metric.
     """
     known = measured(elements)
     if metric and metric not in known:
@@ -69,9 +70,10 @@ def best_first(elements: Sequence[ElementStatus], metric: str = "", lower: bool 
 
 
 def sweep(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Returns the table of a sweep, best first: `pandas.DataFrame(clusterdp.sweep(run))`.
+    """Returns the table of a sweep as a list of dictionaries, the best element first:
+    `pandas.DataFrame(clusterdp.sweep(run))`.
 
-    run: the sweep's folder, or the id of its array. Raises RunError if there is no such sweep.
+    run: the sweep's folder, or the id of its array. Raises RunError if the sweep does not exist.
     """
     from clusterdp.operate.find.find_run import find_run
 
@@ -79,12 +81,12 @@ def sweep(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def as_rows(elements: Sequence[ElementStatus]) -> list[dict[str, Any]]:
-    """Returns a row for each element: its number, its values, its state, and the last value of each metric."""
+    """Returns a row for each element: its number, its swept values, its state, and the last value of each metric."""
     return [_row(element_data(each)) for each in elements]
 
 
 def element_data(each: ElementStatus) -> dict[str, Any]:
-    """Returns the --json output for an element."""
+    """Returns the values that --json prints for an element."""
     last = newest(each.history.attempts)
     return {
         "element": each.number,
@@ -107,12 +109,13 @@ def _row(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def columns(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns the columns of all rows: some elements have more metrics than others."""
+    """Returns the columns that occur in any row, because some elements have more metrics than others."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def measured(elements: Sequence[ElementStatus]) -> list[str]:
-    """Returns the names of all metrics with numbers, by metric_rank(), then by the number of their elements."""
+    """Returns the names of all metrics with numbers, ordered by metric_rank(), then by how many elements have the
+    metric."""
     found: dict[str, int] = {}
     for each in elements:
         for name, value in each.history.metrics.items():
@@ -126,7 +129,8 @@ def _remedy(metric: str, known: Sequence[str]) -> str:
 
 
 def reason_of(each: ElementStatus) -> str:
-    """Returns the reason of an element's state, with the first failure of its ranks if it failed. Empty if unknown."""
+    """Returns the reason of an element's state. If the element failed, the first failure of its ranks is added. Empty
+    if the reason is unknown."""
     history, status = each.history, each.status
     wanted = history.asked_to_stop or (history.last is not None and history.last.stopped_by_user)
     failed = status.state in NOT_DONE and not wanted
@@ -137,7 +141,8 @@ def reason_of(each: ElementStatus) -> str:
 def reason_lines(
     elements: Sequence[ElementStatus], colour: Colour, columns: int = sys.maxsize, *, of_all: bool = False
 ) -> list[str]:
-    """Returns lines such as `failed  1, 5: the GPU's memory is full (rank 2 on n2)`. of_all: unfinished ones, too."""
+    """Returns lines such as `failed 1, 5: the GPU's memory is full (rank 2 on n2)`. With `of_all`, elements that are
+    not over are included."""
     groups: dict[tuple[RunState, str], list[ElementStatus]] = {}
     for each in elements:
         if each.status.state in NOT_DONE or (of_all and not each.status.state.over):

@@ -1,4 +1,4 @@
-"""`clusterdp watch` of a sweep: shows one line of counts until every element is over."""
+"""`clusterdp watch` of a sweep: shows a line with the number of elements in each state, until every element is over."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ STATES = {
     "failed": {RunState.FAILED, RunState.GAVE_UP, RunState.VANISHED},
     "stopped": {RunState.STOPPED},
     "cancelled": {RunState.CANCELLED},
-    "unsubmitted": {RunState.WAITING},  # elements without a job: sbatch has refused their array
+    "unsubmitted": {RunState.WAITING},  # elements without a job, because sbatch refused their array
 }
 
 
 @dataclass(frozen=True)
 class SweepPace:
-    """Times in seconds."""
+    """How often watch_sweep() looks and how long it waits, in seconds."""
 
-    poll_s: float = 5.0  # between two polls of all elements, each with one squeue; 5 times a poll's length if longer
-    settle_s: float = 6.0  # an end that only squeue has must last for this time: its records may still come
+    poll_s: float = 5.0  # least pause between two polls, which call squeue once; at least 5 times a poll's length
+    settle_s: float = 6.0  # an end that only squeue shows counts after this time: records may come late
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
@@ -50,8 +50,8 @@ class SweepPace:
 def watch_sweep(
     folder: SweepDir, out: TextIO | None = None, *, pace: SweepPace | None = None, farewell: str | None = None
 ) -> int:
-    """Returns 0 if every element is done, the exit code of the first other element, or 130 after Ctrl-C, which does not
-    end the jobs and prints `farewell`."""
+    """Shows the sweep until its end. Returns 0 if every element is done, else the exit code of the first element that
+    is not done. Ctrl-C does not end the jobs, but prints `farewell` and returns 130."""
     out = out or sys.stdout
     for number in [*folder.numbers()][:1]:
         refuse_copy(read_history(folder.element(number)), element=True)
@@ -69,7 +69,7 @@ def watch_sweep(
 def _follow(folder: SweepDir, out: TextIO, pace: SweepPace) -> SweepStatus:
     ended: dict[int, ElementStatus] = {}
     said, live, plain = "", is_terminal(out), Colour(io.StringIO())
-    since: dict[int, float] = {}  # the time since which an element is over, maybe by squeue alone
+    since: dict[int, float] = {}  # element -> time since which it is over, maybe only by squeue
     while True:
         began = pace.clock()
         status = read_sweep(folder, ended)
@@ -82,7 +82,7 @@ def _follow(folder: SweepDir, out: TextIO, pace: SweepPace) -> SweepStatus:
         over = sum(each.status.state.over for each in status.elements)
         line = f"{over} of {len(status.elements)} over: {counts(status.elements, plain)}"
         line += f" ({status.said[:80]})" if status.said else ""
-        if live:  # one line that stays; CleanStream would remove its escape sequences
+        if live:  # rewrites one line; CleanStream would remove the escape sequences
             line = printable(line)[: shutil.get_terminal_size().columns - 1]
             underlying(out).write(f"\r\x1b[K{line}")
         elif line != said:
@@ -97,8 +97,9 @@ def _follow(folder: SweepDir, out: TextIO, pace: SweepPace) -> SweepStatus:
 
 
 def _is_final(element: ElementStatus, lasted_s: float, pace: SweepPace) -> bool:
-    """Returns whether the element need not be read again. `lasted_s`: the time since which its state is an end."""
-    if element.history.job is None:  # sbatch has refused its array
+    """Returns whether the element need not be read again. `lasted_s` tells for how many seconds the element has been
+    over."""
+    if element.history.job is None:  # sbatch refused the element's array
         return True
     if element.history.state.over and element.history.closed:
         return True
@@ -126,7 +127,8 @@ def summary(status: SweepStatus, colour: Colour) -> list[str]:
 
 
 def to_retry(status: SweepStatus, which: str) -> list[ElementStatus]:
-    """Returns the elements in these states. Raises RunError if a job of one is still ending, SlurmError if unknown."""
+    """Returns the elements in the states that `which` names. Raises RunError if a job of such an element is still
+    ending, SlurmError if squeue does not answer."""
     path = shown_path(status.folder.path)
     if status.said:
         raise SlurmError(f"{path}: {status.said}. So it is not known which of its jobs are over.")
@@ -141,5 +143,6 @@ def to_retry(status: SweepStatus, which: str) -> list[ElementStatus]:
 
 
 def with_own_script(elements: Sequence[ElementStatus]) -> list[ElementStatus]:
-    """Returns the elements with their own script: they were resumed one by one, maybe with other resources."""
+    """Returns the elements that have a batch script of their own, because they were resumed one by one, maybe with
+    other resources."""
     return [each for each in elements if each.history.run.script.exists()]

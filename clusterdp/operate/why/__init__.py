@@ -1,4 +1,5 @@
-"""`clusterdp why`: the reason why a run waits, failed, or is over. `status` prints it in one line.
+"""`clusterdp why`: finds the reason why a run waits, failed, or is over. `clusterdp status` prints the reason in one
+line.
 
 show_why         `clusterdp why`: the screen and the JSON
 first_failure    the rank that failed first, and the evidence

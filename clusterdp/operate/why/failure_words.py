@@ -1,4 +1,4 @@
-"""A failure in words: for `clusterdp why`, and in one line for `status` and the end of `watch`."""
+"""Describes a failure in words: in detail for `clusterdp why`, and in one line for `status` and the end of `watch`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusterdp.operate.why.first_failure import FirstFailure
 from clusterdp.plainfile import read_plain
 from clusterdp.wording import ranges
 
-LONGEST = 300  # characters of an error's line
+LONGEST = 300  # longest line of an error that is printed, in characters
 BY = {
     "named": "",
     "record": "",
@@ -22,12 +22,12 @@ BY = {
     "agent": ", by what torchrun says",
     "echo": ", whose log ended first; no rank has an error of its own",
 }
-# The formats of Python and of the C library's perror()
+# The message about a missing file, as Python and the C library's perror() print it
 NOT_FOUND = re.compile(r"No such file or directory: '([^']+)'|([^\s:'\"]+)['\"]?: No such file or directory")
 
 
 def whose(failure: FirstFailure) -> str:
-    """Returns `rank 2 on n2` or `the batch script`, for example."""
+    """Returns whose failure it is, for example `rank 2 on n2` or `the batch script`."""
     if failure.evidence == "setup":
         return f"launch.setup on {failure.node}"
     if failure.rank is None:
@@ -36,20 +36,22 @@ def whose(failure: FirstFailure) -> str:
 
 
 def cause_line(failure: FirstFailure) -> str:
-    """Returns `the GPU's memory is full (rank 2 on n2)`, for example; empty if the cause is unknown."""
+    """Returns the cause in one line, for example `the GPU's memory is full (rank 2 on n2)`; empty if the cause is
+    unknown."""
     cause = failure.known.cause if failure.known else shortened(failure.error)
     return f"{cause} ({whose(failure)})" if cause else ""
 
 
 def remedy(history: RunHistory, failure: FirstFailure) -> str:
-    """Returns the remedy; empty for an unknown failure."""
+    """Returns the remedy for a failure; empty if the failure has no known signature."""
     if missed := left_out(history, failure):
         return missed
     return failure.known.remedy.replace("JOB", history.job or "JOB") if failure.known else ""
 
 
 def exit_words(code: int, failure: FirstFailure | None) -> str:
-    """Returns `exit 1`, or `rank 1: exit 3` if `code` is only the code of ranks that srun ended after that failure."""
+    """Returns `exit 1`, or `rank 1: exit 3` if `code` is not the code of the rank that failed first, but of ranks that
+    srun then ended."""
     own = re.search(r"exit code ([0-9]+)", failure.said) if failure else None
     if failure and own and failure.rank is not None and int(own[1]) != code:
         return f"rank {failure.rank}: exit {own[1]}"
@@ -57,7 +59,7 @@ def exit_words(code: int, failure: FirstFailure | None) -> str:
 
 
 def facts(history: RunHistory, failure: FirstFailure) -> list[tuple[str, str]]:
-    """Returns pairs (key, words), without the log."""
+    """Returns the facts about a failure as pairs (key, words), without lines of the log."""
     found = []
     if failure.rank is not None:
         number = next((a.number for a in history.attempts if a.name == failure.attempt), None)
@@ -97,13 +99,14 @@ def shortened(text: str) -> str:
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
-    """Returns `rank 3` or `ranks 0-2, 5`, for example."""
+    """Returns a list of ranks as text, for example `rank 3` or `ranks 0-2, 5`."""
     runs = ranges(ranks)
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(runs[:8])}" + (", ..." if len(runs) > 8 else "")
 
 
 def left_out(history: RunHistory, failure: FirstFailure) -> str | None:
-    """Returns the remedy for a file that is missing in the snapshot, in one line; None for any other cause."""
+    """Returns the remedy for a file that is missing in the snapshot, in one line; None if the failure has another
+    cause."""
     submit_dir = next((str(event["dir"]) for event in history.events if event.get("dir")), "")
     code = history.run.code.absolute()
     if not submit_dir or not code.is_dir():

@@ -1,4 +1,4 @@
-"""FirstFailure: the rank that failed first, and its error. The other ranks only report that this rank is gone.
+"""FirstFailure: finds the rank that failed first, and its error. Every other rank only reports that this rank is gone.
 
 The evidence, the strongest first:
 
@@ -51,21 +51,22 @@ if TYPE_CHECKING:
     from clusterdp.operate.record.attempt_history import AttemptHistory
     from clusterdp.operate.record.run_history import RunHistory
 
-# The report of clusterdp's ranks on the rank that failed first.
+# The line in which clusterdp's ranks report the rank that failed first
 NAMED = re.compile(rb"^clusterdp: .*another(?: rank's failure| failed): rank (\d{1,9}): ", re.MULTILINE)
-FEW = 64  # ranks whose logs are read if the first failed rank is known
-FLOODS = 8  # logs that are read further back: 4 MiB at most
-# Causes that are not the fault of a rank: the ranks were ended, and srun and slurmstepd print no errors about that.
+FEW = 64  # logs that are read if the rank that failed first is known
+FLOODS = 8  # logs that are read further back than LOOK, 4 MiB in all
+# Causes that are not the fault of a rank: the ranks were ended from outside, and messages of srun or slurmstepd are no
+# evidence.
 BLAMELESS = CAUSES.keys() - FAULTS - {"lost", "stopped", "unknown"}
-KILLED = ("killed", "loader-worker-died", "exit-code")  # signatures of a kill by the kernel's out-of-memory killer
+KILLED = ("killed", "loader-worker-died", "exit-code")  # failures that the kernel's out-of-memory killer may cause
 
 
 @dataclass(frozen=True)
 class FirstFailure:
-    """The first failure of an attempt."""
+    """The first failure of an attempt, and its log."""
 
-    rank: int | None  # the owner of `log`; None for the log of the batch script or of an agent
-    log: Path | None  # the most useful file
+    rank: int | None  # the rank of `log`; None if `log` is of the batch script or an agent
+    log: Path | None  # the log that shows the failure best
     lines: list[str]
     said: str = ""  # srun's message about the rank
     node: str = ""
@@ -76,12 +77,12 @@ class FirstFailure:
     followed: tuple[int, ...] = ()  # ranks that only report that another rank is gone
     behind: tuple[int, ...] = ()  # ranks that did not report the time-out of a collective
     attempt: str = ""
-    unread: int = 0  # number of ranks whose logs were not read
+    unread: int = 0  # number of further ranks, whose logs were not read
 
 
 @dataclass(frozen=True)
 class ErrorNote:
-    """The file attempts/*/error, which the rank that failed first has written."""
+    """The file attempts/*/error, which the rank that failed first wrote."""
 
     node: str = ""
     step: int | None = None
@@ -99,13 +100,14 @@ class ErrorNote:
 
     @property
     def usable(self) -> bool:
-        """Whether the note has a cause, and not only a consequence of another rank's failure."""
+        """Whether the note contains a cause, and not only a consequence of another rank's failure."""
         found = known(self.error) if self.error else None
         return bool(self.error) and not (found is not None and found.consequence)
 
 
 def find_failure(history: RunHistory) -> FirstFailure:
-    """Returns the failure of the newest attempt that ran a program, or the batch script's failure if none did."""
+    """Returns the failure of the newest attempt that ran a program, or the batch script's failure if no attempt ran a
+    program."""
     last = _last_that_failed(history)
     batch = batch_log(history.run, history.job)
     if last is None or last.job != history.job:
@@ -115,7 +117,7 @@ def find_failure(history: RunHistory) -> FirstFailure:
         return _of_hang(attempt, hang)
     part = part_of_attempt(batch, last.name)
     agents = agent_logs(attempt.logs)
-    said = [] if agents else list(task_messages(part))  # with torchrun, srun knows only the agents
+    said = [] if agents else list(task_messages(part))  # with torchrun, srun sees agents, not ranks
     note = ErrorNote.read(attempt)
     ranks = paths = rank_logs(attempt.logs)
     if note.usable and any(rank == note.rank for rank, _ in ranks):
@@ -147,7 +149,7 @@ def find_failure(history: RunHistory) -> FirstFailure:
 
 
 def recorded_failure(history: RunHistory) -> FirstFailure | None:
-    """Returns the failure; None if by the records, Slurm, the user or a node caused the end, and not a rank."""
+    """Returns the failure; None if the records show that Slurm, the user or a node caused the end, not a rank."""
     last = _last_that_failed(history)
     if last is not None and last.cause in BLAMELESS and _ran(history.run, last):
         return None
@@ -155,7 +157,8 @@ def recorded_failure(history: RunHistory) -> FirstFailure | None:
 
 
 def _last_that_failed(history: RunHistory) -> AttemptHistory | None:
-    """Returns the newest attempt, without attempts that ended at once because of the earlier attempts' results."""
+    """Returns the newest attempt that may have a failure. Skips attempts that ended at once because of the results of
+    earlier attempts."""
     heard = (attempt for attempt in reversed(history.attempts) if attempt.heard)
     return next((attempt for attempt in heard if not _only_looked(history.run, attempt)), history.last)
 
@@ -167,13 +170,15 @@ def _only_looked(run: RunDir, attempt: AttemptHistory) -> bool:
 
 
 def _ran(run: RunDir, attempt: AttemptHistory) -> bool:
-    """Returns whether the attempt started its program. An attempt may give up before or after that."""
+    """Returns whether the attempt started its program. The cause `gave-up` alone does not show it: an attempt may give
+    up before or after its program's start."""
     logs = run.attempt(attempt.name).logs
     return bool(rank_logs(logs) or agent_logs(logs))
 
 
 def _of_hang(attempt: Attempt, hang: Record) -> FirstFailure:
-    """Returns the failure of the rank that was behind. srun's messages only report how the ranks were ended."""
+    """Returns the failure of the rank that was behind in a hang. srun's messages are not used, because they only report
+    how the ranks were ended."""
     ranks = [rank for each in _listed(hang.get("ranks")) if (rank := integer(each)) is not None and rank >= 0]
     try:
         with reading(attempt.hang) as file:
@@ -199,7 +204,7 @@ def _listed(value: object) -> list[object]:
 
 
 def _named(logs: Sequence[RankLog], note: ErrorNote) -> FirstFailure | None:
-    """Returns the failure that clusterdp's ranks report. A note about a consequence does not count."""
+    """Returns the failure that clusterdp's ranks report. A note that contains only a consequence does not count."""
     by_rank = {log.rank: log for log in logs}
     if note.usable and note.rank in by_rank:
         return _of_log(by_rank[note.rank], "named", note.error)
@@ -208,7 +213,7 @@ def _named(logs: Sequence[RankLog], note: ErrorNote) -> FirstFailure | None:
     for rank in sorted(named & by_rank.keys()):
         log = by_rank[rank]
         if not log.echoes or log.own is not None:
-            # The rank may have printed the reason in one line, without a traceback.
+            # The failed rank may have printed the reason in one line, without a traceback.
             return _of_log(log, "named", note.error if note.usable else "".join(log.excerpt()[-1:]))
     return None
 
@@ -221,7 +226,8 @@ def _recorded(logs: Sequence[RankLog], attempt: AttemptHistory) -> FirstFailure 
 
 def _by_srun(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> FirstFailure | None:
     """Returns the failure if srun's first message names a rank whose log has no error: the rank was killed, crashed in
-    C, or just exited. If it just exited, another rank's failure may be the reason: an error in any log counts more."""
+    C, or just exited. If the rank just exited, another rank's failure may be the reason: an error in any log counts
+    more than srun's message."""
     if not said:
         return None
     first = said[0]
@@ -233,12 +239,12 @@ def _by_srun(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> FirstFailu
 
 
 def _by_log(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> FirstFailure | None:
-    """Returns the earliest failure among logs with their own error. If there is none, logs that end in consequences are
-    read further back, in srun's order."""
+    """Returns the earliest failure among the logs that end in an error of their own. If no log does so, the logs that
+    end in consequences are read further back, in the order in which srun reports the ranks."""
     order = {rank: at for at, message in reversed(list(enumerate(said))) for rank in message.ranks}
 
     def place(log: RankLog) -> tuple[bool, float, int, int]:
-        # The time of an error before many consequences is unknown.
+        # If consequences follow an error in its log, the time of the error is unknown.
         return (log.echoes, log.written if not log.echoes else 0.0, order.get(log.rank, len(said)), log.rank)
 
     own = [log for log in logs if log.own is not None]
@@ -261,11 +267,12 @@ def _by_agent(paths: Sequence[tuple[int, Path]], logs: Sequence[RankLog]) -> Fir
 
 
 def _by_echo(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> FirstFailure | None:
-    """Returns a silent rank that a signal ended, else the earliest consequence, else srun's first rank."""
+    """Returns the failure of a rank without an error in its log that a signal ended, else the earliest consequence,
+    else srun's first rank."""
     if echoes := [log for log in logs if log.echoes]:
         by_signal = (each for each in said if not each.said.startswith("Exited"))
         for message, each in itertools.product(by_signal, logs):
-            if each.silent and each.rank in message.ranks:  # another rank lost its connection, and ended earlier
+            if each.silent and each.rank in message.ranks:  # another rank ended earlier, as its connection was lost
                 return replace(_of_log(each, "srun", message.line), said=message.said)
         return _of_log(min(echoes, key=lambda log: (log.written, log.rank)), "echo")
     first = said[0].ranks if said else ()
@@ -274,7 +281,7 @@ def _by_echo(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> FirstFailu
 
 
 def _of_log(log: RankLog, evidence: str, told: str = "") -> FirstFailure:
-    """Returns the failure of a log. `told`: the error from another source."""
+    """Returns the failure that a log shows. `told` is the error that another source reports."""
     own = log.own
     if own is None and evidence == "echo":
         own = next(errors(log.text), None)
@@ -311,8 +318,8 @@ def _of_batch(batch: Path, part: str, attempt: str) -> FirstFailure:
 
 
 def _with_memory(found: FirstFailure, part: str) -> FirstFailure:
-    """Returns the failure as out of memory, if the kernel killed a process in that attempt, and the rank was killed or
-    lost a loader worker."""
+    """Returns `found`, turned into a failure for lack of memory if the kernel killed a process in that attempt for this
+    reason, and the rank was killed or lost a loader worker."""
     notice = OUT_OF_MEMORY.search(part)
     if notice is None or not (found.known is None or found.known.consequence or found.known.name in KILLED):
         return found
@@ -330,7 +337,8 @@ def _node_of(rank: int, note: ErrorNote, said: Sequence[TaskMessage]) -> str:
 
 
 def _by_blocks(history: RunHistory, attempt: AttemptHistory, rank: int, ranks: int) -> str:
-    """Returns the node of a rank by Slurm's default distribution in blocks. Empty if the job asks for another."""
+    """Returns the node of a rank, computed from Slurm's default distribution in blocks. Empty if the job asks for
+    another distribution."""
     from clusterdp.slurm.hostlist import expand
 
     try:

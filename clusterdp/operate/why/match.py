@@ -1,4 +1,4 @@
-"""errors(), known(), read_log(): find errors, and known ones among them, in the end of a log."""
+"""errors(), known(), read_log(): find errors in the end of a log, and recognize known errors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from clusterdp.operate.why.signatures import SIGNATURES
 from clusterdp.plainfile import reading
 from clusterdp.rundir.tail import end_of, last_bytes
 
-AFTER = 8  # lines after the line of an error that belong to it
-MOST_AFTER = 40  # lines that a program prints as it ends
-BEFORE = 12  # lines before a traceback that may have its cause: a failed assertion of a CUDA kernel, a dead worker
+AFTER = 8  # lines after an error's line that may belong to the error
+MOST_AFTER = 40  # a program that prints more lines than this after an error has continued
+BEFORE = 12  # lines before a traceback that may show its cause: a CUDA assertion, a dead worker
 LONGEST = 2000  # characters of a line that are searched
 # The labels that torch and torchrun print before a line: `[rank0]: `, `[default0]:`
 PREFIX = re.compile(r"(?:\[(?:rank|default)\d+\]:\s?)+")
@@ -30,37 +30,37 @@ ERROR = re.compile(
     r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Failure|Exit)(?::|$)|Fatal Python error|"
     r"(?:.{0,80}\s)?(?:[Ff]atal|FATAL|[Ee]rror|ERROR)(?:\]|:)\s"
 )
-DIGITS = b"0123456789abcdefx"  # characters of numbers and addresses
-# The last line of an error in a rank's log has one of these words, and few other lines have. Each word costs 2 us a
-# log: words of a shell or the system are searched for only in the last lines.
+DIGITS = b"0123456789abcdefx"  # characters in numbers and addresses, which differ in alike lines
+# The last line of an error in a rank's log has one of these words, and few other lines have. The search for a word
+# takes 2 us a log: therefore words that shells and the system print are searched for only in the last lines.
 HINTS = (b"rror", b"ERROR", b"xception", b"terminate called", b"another", b"Traceback")
 LAST_HINTS = (b"illed", b"not found", b"No such file", b"denied", b"fault", b"Interrupt", b"FATAL")
 LAST = 1024  # bytes
-SLURMS_HINTS = (b"srun:", b"slurmstepd:", *LAST_HINTS, *HINTS)  # for the log of the batch script
-EARLIER_HINTS = (b"ssertion", b"imeout", *LAST_HINTS, *HINTS)  # for the lines before an error
-# The end of an attempt's part of a log. Slurm appends the next attempt's part.
+SLURMS_HINTS = (b"srun:", b"slurmstepd:", *LAST_HINTS, *HINTS)  # searched for in the log of the batch script
+EARLIER_HINTS = (b"ssertion", b"imeout", *LAST_HINTS, *HINTS)  # searched for in the lines before an error
+# A line that ends an attempt's part of a log. Slurm appends the next attempt's part after this line.
 NEXT_ATTEMPT = re.compile(r"\*\*\* JOB \S+ ON \S+ CANCELLED AT \S+ DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)")
 ENDED = re.compile(r"clusterdp: .* with exit code \d+.* see \S*/attempts/([^/\s]+)/logs")
 OUT_OF_MEMORY = re.compile(r"slurmstepd: error: .*(?:oom[-_]kill event|exceeded (?:virtual )?memory limit).*")
-# The report of torchrun's agent about the rank of its node that failed first
+# The report in which torchrun's agent names the rank of its node that failed first
 ROOT_CAUSE = re.compile(
     r"Root Cause \(first observed failure\):.*?\n\s*time\s*: (\S+)\s*\n\s*host\s*: (\S+)\s*\n"
     r"\s*rank\s*: (\d{1,9})[^\n]*\n"
     r"\s*exitcode\s*: (-?\d+)[^\n]*\n(?:\s*error_file[^\n]*\n)?\s*traceback\s*: ([^\n]*)",
     re.DOTALL,
 )
-LOOK = 8 * 1024  # bytes of the end of each log
-FURTHER = 512 * 1024  # bytes of the end of a log that ends in many consequences
+LOOK = 8 * 1024  # bytes that are read at the end of each log
+FURTHER = 512 * 1024  # bytes that are read at the end of a log with many consequences
 MOST_LINES = 15  # lines of an error that are shown
 
 
 @dataclass(frozen=True)
 class LogError:
-    """An error in a log."""
+    """An error that a log contains."""
 
-    line: str  # the text of its last line: `ValueError: the loss is nan`
+    line: str  # the text of the error's last line: `ValueError: the loss is nan`
     at: int  # the index of this line in the searched text
-    begins: int  # the index of the line where its traceback begins; `at` if it has none
+    begins: int  # the index of the line where the error's traceback begins; else `at`
     known: Signature | None
 
     @property
@@ -70,7 +70,8 @@ class LogError:
 
 @lru_cache(maxsize=4096)
 def known(text: str) -> Signature | None:
-    """Returns the signature of an error by its first line; if that has none or a vague one, by all lines."""
+    """Returns the signature that matches the first line of an error. If only a vague signature or none matches that
+    line, all lines are searched."""
     first, _, rest = text.partition("\n")
     vague = None
     for signature in SIGNATURES:
@@ -80,15 +81,15 @@ def known(text: str) -> Signature | None:
             vague = vague or signature
     if rest:
         for signature in SIGNATURES:
-            # The lines after an error may belong to its consequence.
+            # Not a consequence: the lines after an error may report what followed.
             if not signature.consequence and not signature.vague and signature.regex.search(text):
                 return signature
     return vague
 
 
 def errors(text: bytes, hints: Sequence[bytes] = HINTS) -> Iterator[LogError]:
-    """Yields the errors in a text, the last one first. Chained exceptions yield one error: a known one, or the last.
-    Consequences that differ only in their numbers yield one error."""
+    """Yields the errors in a text, the last error first. Chained exceptions yield only one error: one with a known
+    signature, or the last. Consequences that differ only in their numbers yield one error."""
     last = text[-LAST:]
     above = text.count(b"\n", 0, len(text) - len(last))
     suspects = sorted({*_suspects(text, hints), *(above + at for at in _suspects(last, LAST_HINTS))}, reverse=True)
@@ -114,8 +115,8 @@ def went_on(lines: Sequence[bytes], error: LogError) -> bool:
 
 
 def _suspects(text: bytes, hints: Sequence[bytes]) -> set[int]:
-    """Returns the indices of the lines that have a hint. A search of the whole text for each hint takes a tenth of the
-    time of a loop over lines."""
+    """Returns the indices of the lines that contain one of `hints`. A search of the whole text for each hint takes a
+    tenth of the time of a loop over lines."""
     found = set()
     for hint in hints:
         line, counted = 0, 0
@@ -131,10 +132,10 @@ def _suspects(text: bytes, hints: Sequence[bytes]) -> set[int]:
 
 
 def _error_at(lines: Sequence[bytes], at: int) -> LogError | None:
-    if TRACEBACK.match(lines[at]):  # for an exception whose name has none of the hints
+    if TRACEBACK.match(lines[at]):  # finds an exception whose name contains no hint
         after = (i for i in range(at + 1, len(lines)) if lines[i].strip() and not INDENTED.match(lines[i]))
         if (last := next(after, None)) is None:
-            return None  # the rank was ended while it printed this
+            return None  # the rank was ended while it printed this traceback
         at = last
         line, signature = _bare(lines[at]), known(_with_rest(lines, at))
     else:
@@ -145,7 +146,7 @@ def _error_at(lines: Sequence[bytes], at: int) -> LogError | None:
     error = LogError(line, at, begins, signature)
     if error.consequence:
         return error
-    # The cause may stand before the error. A known cause counts more than the error after it.
+    # The cause may be printed before the error. A known cause counts more than the error that follows it.
     for earlier in range(max(0, begins - BEFORE if begins < at else at - BEFORE), at):
         if not any(hint in lines[earlier] for hint in EARLIER_HINTS):
             continue
@@ -161,8 +162,8 @@ def _error_at(lines: Sequence[bytes], at: int) -> LogError | None:
 
 
 def _from_the_first(lines: Sequence[bytes], error: LogError) -> LogError:
-    """Returns the first report of the same failure: C++ repeats the traceback's error at the end, and the CUDA kernel
-    prints the failed assertion before the traceback."""
+    """Returns the first report of the same failure: C++ repeats the error of a traceback after it, and a CUDA kernel
+    prints its failed assertion before the traceback."""
     for earlier in range(error.begins - 1, max(-1, error.begins - BEFORE - 1), -1):
         if (
             any(hint in lines[earlier] for hint in EARLIER_HINTS)
@@ -176,7 +177,8 @@ def _from_the_first(lines: Sequence[bytes], error: LogError) -> LogError:
 
 
 def _with_rest(lines: Sequence[bytes], at: int) -> str:
-    """Returns the line and the lines that belong to it, up to the next error or traceback."""
+    """Returns the line of an error and the following lines that belong to the error, up to the next error or
+    traceback."""
     taken = [_bare(lines[at])]
     for line in lines[at + 1 : at + 1 + AFTER]:
         bare = _bare(line)
@@ -195,7 +197,7 @@ def _beginning(lines: Sequence[bytes], at: int, most: int = 200) -> int:
             if not any(text in each for each in lines[max(0, i - 3) : i] for text in CHAINED):
                 break
         elif begins == at and not INDENTED.match(lines[i]):
-            break  # other output: the error has no traceback
+            break  # another line of output: the error has no traceback
     return begins
 
 
@@ -206,17 +208,17 @@ def _bare(line: bytes) -> str:
 
 @dataclass(frozen=True)
 class TaskMessage:
-    """A message of srun or torchrun about the end of ranks."""
+    """A message in which srun or torchrun reports the end of ranks."""
 
     nodes: str
     ranks: tuple[int, ...]
-    said: str  # `Exited with exit code 1`, `Segmentation fault (core dumped)`, ...
-    line: str  # the whole message
+    said: str  # such as `Exited with exit code 1` or `Segmentation fault (core dumped)`
+    line: str  # the whole line of the message
 
 
 def part_of_attempt(batch: Path, attempt: str) -> str:
-    """Returns the part of an attempt in the last 64 KiB of the batch script's log: the part that ends in the line about
-    the attempt's end, else the newest part in which srun reports a rank."""
+    """Returns the part of an attempt in the last 64 KiB of the batch script's log: the part whose last line reports the
+    attempt's end, else the newest part in which srun reports a rank."""
     parts: list[list[str]] = [[]]
     for line in last_bytes(batch).decode(errors="replace").splitlines():
         parts[-1].append(line)
@@ -236,7 +238,7 @@ def task_messages(text: str) -> Iterator[TaskMessage]:
 
 
 def _ranks(listed: str, most: int = 100_000) -> tuple[int, ...]:
-    """Returns (0, 1, 2, 5) for `0-2,5`."""
+    """Returns the ranks in srun's list, such as (0, 1, 2, 5) for `0-2,5`."""
     found: list[int] = []
     for first, last in re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", listed):
         found += range(int(first), min(int(last or first) + 1, int(first) + most))
@@ -244,8 +246,8 @@ def _ranks(listed: str, most: int = 100_000) -> tuple[int, ...]:
 
 
 def root_causes(text: str) -> list[TaskMessage]:
-    """Returns the root causes in the output of torchrun's agent: the first failed rank of its node. A rank that was
-    ended by SIGTERM is not a cause."""
+    """Returns the root causes in the output of torchrun's agent: each names the rank that failed first on the agent's
+    node. A rank that was ended by SIGTERM does not count."""
     found = []
     for _, host, rank, code, said in ROOT_CAUSE.findall(text):
         if code != "-15":
@@ -257,15 +259,15 @@ def root_causes(text: str) -> list[TaskMessage]:
 @dataclass(frozen=True)
 class RankLog:
     """The end of a rank's log, and the error in it. A log may have any size: only the last 8 KiB are read, and more if
-    all errors in these are consequences."""
+    these contain only errors that are consequences."""
 
     rank: int
     path: Path
-    written: float  # time of the last write
+    written: float  # time at which the log was last written to
     size: int
-    text: bytes  # the end of the log
+    text: bytes  # the last bytes of the log
     own: LogError | None  # the last error that is not a consequence of another rank's failure
-    echoes: bool  # the text has a consequence
+    echoes: bool  # True: the text contains a consequence
 
     @cached_property
     def lines(self) -> list[bytes]:
@@ -273,7 +275,7 @@ class RankLog:
 
     @property
     def silent(self) -> bool:
-        """Whether the text has no error."""
+        """Whether the text contains neither an error nor a consequence."""
         return self.own is None and not self.echoes
 
     def excerpt(self) -> list[str]:
@@ -284,7 +286,7 @@ class RankLog:
             return _decoded(self.lines[-MOST_LINES:])
         after = self.own.at + 1
         while after < len(self.lines) and self.lines[after][:1] in (b"\t", b" ") and after < self.own.at + 5:
-            after += 1  # an error of several lines
+            after += 1  # the error has several lines
         first = max(self.own.begins, after - MOST_LINES)
         return _decoded(self.lines[first : max(after, min(len(self.lines), first + 2))])
 
@@ -311,5 +313,5 @@ def read_log(rank: int, path: Path, look: int = LOOK) -> RankLog:
 
 
 def looked_further(log: RankLog) -> RankLog:
-    """Returns the same log, with FURTHER bytes read if the text has only consequences."""
+    """Returns the log with FURTHER bytes read, if the errors in its text are all consequences."""
     return read_log(log.rank, log.path, FURTHER) if log.size > LOOK and log.own is None and log.echoes else log

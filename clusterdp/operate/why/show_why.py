@@ -68,7 +68,7 @@ def _logs_of(history: RunHistory, rank: int) -> str:
 
 
 def _log_lines(failure: FirstFailure, colour: Colour) -> list[str]:
-    """Returns the most useful lines of the log."""
+    """Returns the lines of the log that show the failure best."""
     if failure.log is None:
         return ["No log was written."]
     lines = [f"{shown_path(failure.log)}:"]
@@ -77,7 +77,7 @@ def _log_lines(failure: FirstFailure, colour: Colour) -> list[str]:
 
 
 def as_data(found: Explanation) -> dict[str, Any]:
-    """Returns the values for --json, see json.schema.json. Unknown values are None."""
+    """Returns the values that --json prints; json.schema.json describes them. A value that is unknown is None."""
     history, status, request, failure = found.history, found.status, found.request, found.failure
     reason = status.row.reason if status.row and status.row.state in WAITS else None
     known = explain(reason) if reason else None
@@ -124,11 +124,11 @@ def as_data(found: Explanation) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The answer of `clusterdp why`."""
+    """The answer that `clusterdp why` prints."""
 
     history: RunHistory
     status: RunStatus
-    facts: list[tuple[str, str]] = field(default_factory=list)  # (key, words), the most important first
+    facts: list[tuple[str, str]] = field(default_factory=list)  # pairs (key, words), the most important first
     failure: FirstFailure | None = None  # the failure of a failed run, or of a waiting run's last attempt
     request: Request | None = None  # the request of a pending job
     smaller: str = ""  # a smaller request for a pending job, see smaller()
@@ -234,7 +234,8 @@ def _how_it_ended(history: RunHistory, status: RunStatus, now: float, failure: F
 
 
 def _of_another(history: RunHistory) -> list[tuple[str, str]]:
-    """Returns a note if the run is another user's: at some sites, squeue hides other users' jobs (PrivateData)."""
+    """Returns a note if the run is another user's: at sites with PrivateData=jobs, squeue hides the jobs of other
+    users."""
     try:
         owner = history.run.path.stat().st_uid
         name = pwd.getpwuid(owner).pw_name
@@ -245,7 +246,7 @@ def _of_another(history: RunHistory) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Request:
-    """The request of a job. CPUs, memory and GPUs are sums over all nodes."""
+    """The resources that a job requests. CPUs, memory and GPUs are sums over all nodes."""
 
     partition: str = ""
     nodes: int = 0
@@ -254,12 +255,12 @@ class Request:
     gpus: int = 0
     time: str = ""
     features: str = ""
-    tied: bool = False  # the job needs named nodes or a reservation
-    start: float | None = None  # Slurm's estimate, or the earliest time
+    tied: bool = False  # True: the job needs named nodes or a reservation
+    start: float | None = None  # start time that Slurm estimates, or the earliest that the job allows
 
     @classmethod
     def read(cls, job: Mapping[str, str]) -> Request:
-        """Returns the request in the output of `scontrol show job`; a missing field is empty."""
+        """Returns the request that the output of `scontrol show job` shows; a field that is missing there is empty."""
         tres = dict(each.split("=", 1) for each in job.get("ReqTRES", job.get("TRES", "")).split(",") if "=" in each)
         features = job.get("Features", "(null)")
         none = ("(null)", "")
@@ -276,13 +277,14 @@ class Request:
         )
 
     def in_words(self) -> str:
-        """Returns `4 nodes, 32 CPUs, 32 GPUs, 4:00:00 of time`, for example."""
+        """Returns the request as text, for example `4 nodes, 32 CPUs, 32 GPUs, 4:00:00 of time`."""
         words = [counted(self.nodes, "node"), counted(self.cpus, "CPU")]
         words += [counted(self.gpus, "GPU")] if self.gpus else []
         return ", ".join([*words, *([f"{self.time} of time"] if self.time else [])])
 
     def fits(self, group: NodeGroup) -> bool:
-        """Returns whether a node of the group has the CPUs, memory, GPUs and features for the job."""
+        """Returns whether a node of this group of equal nodes has the CPUs, memory, GPUs and features that the job
+        needs."""
         each = self.nodes or 1
         return (
             group.cpus * each >= self.cpus
@@ -293,7 +295,7 @@ class Request:
 
 
 def read_request(job: str) -> Request | None:
-    """Returns the request; None if scontrol does not know the job, or does not answer."""
+    """Returns the request of a job; None if scontrol does not know the job, or does not answer."""
     from clusterdp.slurm import commands
 
     try:
@@ -303,7 +305,8 @@ def read_request(job: str) -> Request | None:
 
 
 def smaller(request: Request, reason: str) -> str:
-    """Returns a smaller request that would fit, by sinfo; empty if none is known."""
+    """Returns the text of a smaller request that would fit the nodes that sinfo shows; empty if no such request is
+    known."""
     from clusterdp.slurm import commands
 
     key = reason.split(",")[0].strip("()")

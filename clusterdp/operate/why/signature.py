@@ -1,4 +1,4 @@
-"""Signature: the pattern of a known failure in a log, with its cause and remedy."""
+"""Signature: the pattern by which a log shows a known failure, with the failure's cause and remedy."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Signature:
-    """A known failure."""
+    """A known failure, and the pattern that finds it in a log."""
 
     name: str
-    pattern: str  # is searched for in the line of an error, and then in the few lines after it
-    cause: str  # in words, as after "cause:"; no full stop
+    pattern: str  # searched for in the line of an error, then in the few lines after that line
+    cause: str  # a phrase that can follow "cause:", without a full stop
     remedy: str  # one or two sentences
     example: str  # a line or two of a real output, which the tests use
     consequence: bool = False  # the rank most likely only reports that another rank has failed
-    vague: bool = False  # a match in the following lines counts more
-    precedes: bool = False  # the line is printed before the traceback of its consequence
+    vague: bool = False  # another signature that matches in the following lines counts more
+    precedes: bool = False  # the matching line is printed before the traceback that follows from it
 
     @cached_property
     def regex(self) -> re.Pattern[str]:

@@ -1,7 +1,7 @@
-"""The table of failures that `clusterdp why` knows. The first match counts: more special signatures stand first.
+"""The table of failures that `clusterdp why` knows. The first match counts: signatures for special cases come first.
 
-A new signature needs a line or two of a real output as its example. The tests check that each example is found by its
-own signature and by none before it. `pattern` is a Python regular expression; one line is searched first.
+A new signature needs a line or two of a real output as its example. The tests check that each example is matched by its
+own signature, and by no earlier signature. `pattern` is a Python regular expression; an error's line is searched first.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ MORE_MEMORY = (
     "Ask for more with resources.mem, or use less: fewer num_workers, smaller prefetch_factor, data that is not "
     "copied into each worker."
 )
-# The name of the shell that prints an error: bash's own name, or the name of the script text that a rank runs
+# The name with which a shell prints an error: bash's own name, or the name of the script text that a rank runs
 SHELL = r"(?:bash|sh|task|agent|worker|/\S+)"
 WORDS_OF_A_SHELL = r"cd|source|\.|export|set|unset|ulimit|umask|module|exec|eval|alias|trap|if|for|while|conda|ml"
 SIGNATURES = (
-    # --- messages after another rank's failure, with unmistakable words
+    # --- messages that only another rank's failure can cause
     Signature(
         "another-rank",
         r"^clusterdp: .*another(?: rank's failure| failed): rank \d+: |^clusterdp: .*: rank 0 is gone",
@@ -540,7 +540,7 @@ SIGNATURES = (
         "Compare the labels with the number of classes, and the tokens with the vocabulary.",
         "IndexError: Target 7 is out of bounds.",
     ),
-    # --- the end of a process
+    # --- messages about the end of a process
     Signature(
         "illegal-instruction",
         r"Illegal instruction",
@@ -606,7 +606,7 @@ SIGNATURES = (
         "The end of its log says how far it came. Look for sys.exit() and os._exit() in the program.",
         "srun: error: n1: task 1: Exited with exit code 3",
     ),
-    # --- other messages after another rank's failure, such as a time-out of the store
+    # --- other messages that mostly follow another rank's failure, such as a time-out of the store
     Signature(
         "connection-lost",
         r"Connection (?:closed|reset) by peer|Connection refused|Broken pipe|Connection was likely closed|"

@@ -1,4 +1,5 @@
-"""Tables that ship with scikit-learn, read from the files in its folder: its import would load scipy, too."""
+"""Reads tables that ship with scikit-learn, from the files in its folder, because importing scikit-learn would load
+scipy, too."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def table(name: str, delimiter: str | None = ",") -> torch.Tensor:
 
 def diabetes() -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (features, target) of 442 people: ten measurements (age, sex, bmi, blood pressure, six of the serum), and
-    the progress of their disease. Both are standardised. Efron et al., Least Angle Regression, 2004.
+    the progress of their disease. Features and target are standardised. Efron et al., Least Angle Regression, 2004.
     """
     features, target = table("diabetes_data_raw.csv.gz", None), table("diabetes_target.csv.gz", None)
     return (features - features.mean(0)) / features.std(0), (target - target.mean()) / target.std()

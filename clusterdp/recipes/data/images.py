@@ -1,4 +1,4 @@
-"""Images as input of LeNet: bytes of 32 x 32 pixels, from the data set that the config names."""
+"""Reads images as input of LeNet: bytes of 32 x 32 pixels, from the data set that the config names."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ UNSIGNED_BYTE = 8
 
 @dataclass(frozen=True)
 class Images:
-    train: TensorDataset | ImageFolder  # (uint8 of channels x 32 x 32, label)
+    train: TensorDataset | ImageFolder  # pairs (image, label): image as uint8 of channels x 32 x 32
     test: TensorDataset | ImageFolder
     channels: int
     classes: int
 
 
 def load(kind: str, path: str | Path | None = None) -> Images:
-    """Returns the data set. kind: digits, which needs no files; or mnist, cifar10 or folder, with files at `path`."""
+    """Returns the data set that `kind` names. kind: digits, which needs no files; or mnist, cifar10 or folder, with
+    files at `path`."""
     if kind not in KINDS:
         raise ConfigError(f"params.data: {kind!r} is not known. Use one of {', '.join(KINDS)}.")
     if kind == "digits":
@@ -70,7 +71,7 @@ def _framed(images: torch.Tensor, labels: torch.Tensor) -> TensorDataset:
 
 
 def _digits() -> Images:
-    """Returns scikit-learn's 8 x 8 pixels of 0 to 16, four times as wide and as high."""
+    """Returns scikit-learn's images of 8 x 8 pixels with values of 0 to 16, enlarged four times in width and height."""
     from clusterdp.recipes.digits import load_digits
 
     parts = []
@@ -89,7 +90,7 @@ def read_batches(folder: Path, names: Sequence[str]) -> tuple[torch.Tensor, torc
     """Returns (images, labels) of CIFAR-10's binary version. A record has one byte for the label, and 3 x 32 x 32 for
     the image. The version for Python is a set of pickles, and reading a pickle runs code in it.
 
-    folder: the folder of the files, or of the unpacked archive. https://www.cs.toronto.edu/~kriz
+    folder: the folder that contains the files, or the unpacked archive. https://www.cs.toronto.edu/~kriz
     """
     inner = folder / "cifar-10-batches-bin"
     parts = [_read(inner if inner.is_dir() else folder, name) for name in names]
@@ -139,7 +140,7 @@ class ImageFolder(Dataset[tuple[torch.Tensor, int]]):
         try:
             with self._open(file) as picture:
                 pixels = numpy.asarray(picture.convert("RGB").resize((self.size, self.size)))
-        except OSError as error:  # Pillow's own errors are OSErrors
+        except OSError as error:  # Pillow raises OSErrors
             raise ConfigError(f"{file}: {error}. Replace or remove the file.") from None
         return torch.from_numpy(pixels.copy()).permute(2, 0, 1), label
 
@@ -153,9 +154,9 @@ def _opener() -> Callable[[Path], Any]:
 
 
 def read_idx(file: Path) -> torch.Tensor:
-    """Returns unsigned bytes, in the shape that the file contains (http://yann.lecun.com/exdb/mnist). The file has two
-    zero bytes, the type (8 is a byte), the number of dimensions, each dimension as a big-endian uint32, and the values.
-    Raises ConfigError for another file, or one that is too short or too long."""
+    """Returns an array of unsigned bytes, with the shape that the file names (http://yann.lecun.com/exdb/mnist). The
+    file has two zero bytes, the type (8 is a byte), the number of dimensions, each dimension as a big-endian uint32,
+    and the values. Raises ConfigError if the file has another format, or is too short or too long."""
     try:
         data = file.read_bytes()
         if data[:2] == b"\x1f\x8b":
@@ -178,7 +179,7 @@ def read_idx(file: Path) -> torch.Tensor:
 
 
 def read_pair(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns (images, labels). part: train, or t10k for the held-out images."""
+    """Returns (images, labels) of MNIST. part: train, or t10k for the held-out images."""
     images, labels = read_idx(_find(folder, f"{part}-images", 3)), read_idx(_find(folder, f"{part}-labels", 1))
     if images.dim() != 3 or labels.dim() != 1 or len(images) != len(labels):
         raise ConfigError(
@@ -189,7 +190,8 @@ def read_pair(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _find(folder: Path, name: str, dimensions: int) -> Path:
-    """Returns the file as published (train-images-idx3-ubyte.gz), unpacked, or with a dot from unpacking."""
+    """Returns the path of a file, which may have its published name (train-images-idx3-ubyte.gz), be unpacked, or have
+    a dot in its name, as some tools unpack it."""
     kind = f"idx{dimensions}-ubyte"
     files = [folder / f"{name}{mark}{kind}{end}" for mark in "-." for end in ("", ".gz")]
     found = next((file for file in files if file.is_file()), None)

@@ -1,4 +1,5 @@
-"""Characters: a text as numbers, in windows. The default is Python's own manual, which comes with every Python."""
+"""Reads a text as numbers, one for each character, and divides the text into windows. The default is Python's own
+manual, which comes with every Python."""
 
 from __future__ import annotations
 
@@ -10,12 +11,13 @@ from torch.utils.data import Dataset
 
 from clusterdp.errors import ConfigError
 
-HELD_OUT = 0.1  # share of the text, at its end
+HELD_OUT = 0.1  # share of the text that is held out, at its end
 SHORTEST = 4
 
 
 def manual() -> str:
-    """Returns the text of `help("topics")`: some 465,000 characters of this interpreter's language reference.
+    """Returns the text of `help("topics")`: some 465,000 characters of the language reference that comes with this
+    interpreter.
 
     (c) Python Software Foundation, under the PSF licence. The text is read from Python's folder, and not shipped here.
     """
@@ -27,7 +29,7 @@ def manual() -> str:
 
 
 def read_text(path: str | Path | None) -> str:
-    """Returns the text of the file, in UTF-8; for None, the manual."""
+    """Returns the text of a file in UTF-8; if the path is None, Python's manual."""
     if path is None:
         return manual()
     try:
@@ -39,7 +41,8 @@ def read_text(path: str | Path | None) -> str:
 
 
 class Windows(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Windows of `length` characters, without gaps: (characters, the next character of each)."""
+    """Divides characters into windows of `length` characters, without gaps. An item is a pair (characters, the next
+    character of each)."""
 
     def __init__(self, codes: torch.Tensor, length: int):
         self.codes = codes
@@ -54,7 +57,8 @@ class Windows(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 class Text:
-    """A text as numbers. `alphabet`: its characters in order; a character's index there is its number."""
+    """A text as numbers. `alphabet` has the different characters of the text in order. The number of a character is its
+    index in the alphabet."""
 
     def __init__(self, text: str, most: int | None = None):
         """most: the number of characters that are used, from the start."""
@@ -67,7 +71,7 @@ class Text:
         return "".join(self.alphabet[code] for code in codes)
 
     def split(self, length: int) -> tuple[Windows, Windows]:
-        """Returns windows to train on, and the held-out windows of the last tenth."""
+        """Returns the windows to train on, and the held-out windows, which are the last tenth of the text."""
         cut = int(len(self.codes) * (1 - HELD_OUT))
         if len(self.codes) - cut < SHORTEST * length:
             raise ConfigError(
