@@ -1,7 +1,8 @@
 """The batch program: decides whether an attempt of a job may start, runs its step, and acts on its end.
 
-Each run folder has a copy of the program (RUN/batch), which becomes the batch process of the job by `exec`: an upgrade
-never changes a waiting job. Standard library and Python 3.6 only, because the first node's own Python runs the copy.
+Each run folder has a copy of the program (RUN/batch), which replaces the batch script's shell by `exec`. Because of the
+copy, an upgrade of clusterdp never changes a waiting job. The program uses only the standard library and Python 3.6,
+because the first node's own Python runs the copy.
 
     main        the command line: `run RUN -- STEP...`; `begin`, `end` and `watch` for a script of submitit's
     job         this job, as its environment names it

@@ -1,5 +1,5 @@
-"""Runs RUN/batch as a folder: `python RUN/batch run ...`. The package is a folder below, because its modules import
-each other relatively."""
+"""Runs RUN/batch as a folder: `python RUN/batch run ...`. The package is a folder in RUN/batch, because relative
+imports between modules need a package."""
 
 import sys
 

@@ -36,11 +36,12 @@ from .step import Step
 from .texts import LAST, lines, number, read, size, warn, words
 
 ASKED = "Exited with exit code 75"
-LATE_S = (0, 1, 2, 4, 8, 15)  # a shared file system may show the outcome late
+LATE_S = (0, 1, 2, 4, 8, 15)  # seconds before each look at the outcome, because a shared file system may show it late
 
 
 class Setup(NamedTuple):
-    """The result of launch.setup. failed: the line that ends the attempt, with `code`. errors: all failed lines."""
+    """The result of launch.setup. failed: the line whose failure ends the attempt, with exit code `code`. errors: all
+    lines that failed."""
 
     failed: str = ""
     code: int = 0
@@ -65,7 +66,8 @@ class ThisAttempt:
     # -- the start --
 
     def start(self, awake: str, setup: Setup) -> None:
-        """Returns when the step may start, else exits. awake: start of the script in seconds since 1970."""
+        """Returns when the step may start; if it may not start, exits. awake: start of the script in seconds since
+        1970."""
         self.setup = setup
         wait_for_room(self.ending)
         attempts = read_attempts(self.job, self.rules, self.record, self.slurm)
@@ -88,16 +90,17 @@ class ThisAttempt:
 
     def _was_cancelled(self) -> bool:
         """Returns whether the attempt before this one was cancelled. Slurm accepts a requeue just after a scancel and
-        brings the job back. Slurm also starts a job of a chain (see resubmit) when the job before it is cancelled."""
+        brings the job back. Slurm also starts a job of a chain (see resubmit) when the previous job of the chain is
+        cancelled."""
         if self.job.replaces and self.slurm.was_cancelled(self.job.replaces):
             return True
-        # Only a notice after a scancel has no "DUE TO ..." or, since 26.05, "DUE to SIGNAL". (sacct has REQUEUED for
-        # such an attempt.)
+        # Only the notice of a scancel lacks "DUE TO ...", or has "DUE to SIGNAL" (since Slurm 26.05). (sacct shows
+        # REQUEUED for such an attempt.)
         notice = last_notice_before(self.job)
         return notice is not None and notice.cause == "cancelled"
 
     def _announce(self, attempts: Sequence[Attempt]) -> None:
-        """Sends messages about requeues that no attempt has recorded. The ranks do not wait for that."""
+        """Sends messages about requeues that no attempt has recorded. The ranks do not wait for the messages."""
         news = [attempt for attempt in attempts if attempt.is_news]
         if news and self.rules.notify:
             self.children.fork(lambda: self._send(news))
@@ -131,7 +134,7 @@ class ThisAttempt:
                 raise SystemExit(0)
 
     def _wait(self, start: Start) -> None:
-        """Sleeps the rest of a pause in the allocation, if Slurm has started the job before its time."""
+        """Sleeps for the rest of a pause within the allocation, if Slurm has started the job too early."""
         if not start.wait_s:
             return
         warn(start.said)
@@ -179,7 +182,7 @@ class ThisAttempt:
         )
 
     def _job_has_saved(self) -> bool:
-        """Returns whether this job has its own checkpoint."""
+        """Returns whether this job has saved a checkpoint itself."""
         ours = [name for name in self.job.attempts() if name.startswith(self.job.id + ".")]
         return any(os.path.exists(os.path.join(self.job.folder_of(name), "saved")) for name in ours)
 
@@ -190,7 +193,8 @@ class ThisAttempt:
         return [*found, (BEGAN, "{:d} {}".format(int(time.time()), self._output_began))]
 
     def came_back(self, setup: Setup, code: int, has_term: bool) -> int:
-        """Returns the exit code of a step that another process has run. has_term: TERM has come meanwhile."""
+        """Returns the exit code of a step that another process has run. has_term: whether TERM came while the step
+        ran."""
         self.setup = setup
         began, self._output_began = (number(word) or 0 for word in os.environ[BEGAN].split())
         self.took_s = int(time.time()) - began
@@ -213,7 +217,8 @@ class ThisAttempt:
         if not self.setup.failed:
             code = self.step.run(words)
             if code and not self.ending.requeued and self._has_taken_port():
-                # The port was free when it was probed, but is taken now: try once more with the next one.
+                # The port was free when it was probed, but is taken now. Therefore the step starts once more, with the
+                # next port.
                 port = self.ports.next()
                 self.children.export(MASTER_PORT=port)
                 warn("the port was taken; once more with {}.".format(port))
@@ -231,7 +236,7 @@ class ThisAttempt:
         job, ending = self.job, self.ending
         said = read(job.output(job.log_id), LAST, self._output_began)
         if self.rules.kind != "entry" and code > 128 and first_to_exit(said) == ASKED:
-            code = ASKS_AGAIN  # the other ranks were killed then, and srun exits with their signal
+            code = ASKS_AGAIN  # one rank exited with 75, and srun exits with the signal that killed the others
         self.record.note("exit", "{} {} {}".format(code, self.took_s, int(time.time())))
         if not ending.is_replaced():
             self.record.event("exited", exit=code)
@@ -241,7 +246,7 @@ class ThisAttempt:
             ending.over(final)
         if ending.requeued:
             raise SystemExit(0)
-        ending.over_if_marked()  # a program of the user may save and end with 0 at a stop
+        ending.over_if_marked()  # at a stop, a program of the user may save and exit with 0
         look = ending.look()
         for decision in by_slurm(ended, look.state, ending.history, self.rules):
             self._follow(decision, look, code)
@@ -271,14 +276,14 @@ class ThisAttempt:
         self.ending.leave(look.state, decision.code)
 
     def _failed(self, ended: Ended, said: str) -> Decision:
-        """Returns the decision after the program has failed by itself, by the reason of the failure."""
+        """Returns the decision after a failure of the program itself, which depends on the reason of the failure."""
         job = self.job
         ends = {name: read(os.path.join(job.logs, name), END) for name in _logs(job.logs)}
         is_hung = os.path.exists(job.file("hung"))
         started = ended.saved or size(os.path.join(job.run, "metrics", job.attempt + ".jsonl")) > 0
         fault = fault_of(list(ends.values()), said, is_hung, ended.took_s, started)
         failure = Failure()
-        if is_hung:  # clusterdp has ended the ranks: srun reports a healthy one as killed
+        if is_hung:  # clusterdp has ended the ranks, and srun may report a healthy rank as killed
             self.ending.avoid("hung", words(job.file("hung")))
         else:
             note = lines(job.file("error")) if os.path.exists(job.file("error")) else []
@@ -286,7 +291,7 @@ class ThisAttempt:
             failure = failure_of(note, said, {rank: ends[name] for name, rank in _ranks(ends)}, by_agents)
         failure = failure._replace(node=failure.node or job.nodes)
         if (failure.error or failure.reported) and not re.search(r"[][,]", failure.node):
-            self.ending.once = failure.node  # the next attempt shows whether the program fails elsewhere too
+            self.ending.once = failure.node  # the next attempt shows whether the program also fails on another node
         return by_fault(ended, fault, failure, self.ending.history, self.rules, lambda: self._is_repeated(failure))
 
     def _is_repeated(self, failure: Failure) -> bool:

@@ -1,4 +1,4 @@
-"""Attempts: the earlier attempts of a job's chain, by their files.
+"""Attempts: the earlier attempts of a job's chain, read from their files.
 
 Slurm itself requeues a job when a node fails, or when a preemption has no grace time. Such an attempt could not record
 its own end: this module finds and writes its cause.
@@ -23,15 +23,15 @@ LOST = "lost"
 class Attempt(NamedTuple):
     name: str
     cause: str
-    word: str = ""  # the ranks' outcome, with `reason`; empty if they have left none
+    word: str = ""  # first word of the ranks' outcome, to which `reason` belongs; empty without an outcome
     reason: str = ""
-    code: str = ""  # exit code of its step
-    took: Optional[int] = None  # seconds, if known
-    over_at: Optional[int] = None  # seconds since 1970
+    code: str = ""  # exit code of the attempt's step
+    took: Optional[int] = None  # duration in seconds; None if unknown
+    over_at: Optional[int] = None  # end in seconds since 1970
     saved: bool = False
-    last_event: str = ""  # last line of its batch program in the ledger
-    avoid: Tuple[str, ...] = ()  # its bad nodes
-    is_news: bool = False  # no cause was on record: this attempt found it
+    last_event: str = ""  # last line of the attempt's batch program in the ledger
+    avoid: Tuple[str, ...] = ()  # the attempt's bad nodes
+    is_news: bool = False  # whether this attempt has found the cause, because none was on record
 
     @property
     def job(self) -> str:
@@ -39,8 +39,8 @@ class Attempt(NamedTuple):
 
 
 def read_attempts(job: Job, rules: Rules, record: Record, slurm: Slurm) -> List[Attempt]:
-    """Returns the attempts before this one, the oldest first. Later attempts, which have replaced this one, are left
-    out."""
+    """Returns the attempts before this one, the oldest first. Later attempts, which have replaced this attempt, are
+    left out."""
     found = []
     saves: Optional[Dict[str, int]] = None
     for name in earlier_names(job):
@@ -70,7 +70,8 @@ def _read(job: Job, rules: Rules, record: Record, slurm: Slurm, name: str, saves
     folder = job.folder_of(name)
     cause = "".join(words(os.path.join(folder, "cause"))[:1])
     word, reason = "", ""
-    # An attempt that counts as lost may still run on a disconnected node. Its later files do not count.
+    # An attempt that counts as lost may still run on a disconnected node. Files that it writes from now on do not
+    # count.
     if cause != LOST:
         word, reason = ([*words(os.path.join(folder, "outcome")), "", ""])[:2]
     code, took, over_at = ([*words(os.path.join(folder, "exit")), "", "", ""])[:3]
@@ -86,21 +87,21 @@ def _read(job: Job, rules: Rules, record: Record, slurm: Slurm, name: str, saves
 
 
 def last_event(ledger: str) -> str:
-    """Returns the last line of a ledger, except notifications, which end nothing."""
+    """Returns the last line of a ledger, notifications left out, because a notification does not end an attempt."""
     lines = [line for line in ledger.split("\n") if line and '"event":"told"' not in line]
     return lines[-1] if lines else ""
 
 
 def _with_cause(found: Attempt, job: Job, rules: Rules, record: Record, slurm: Slurm) -> Attempt:
-    """Returns an attempt that has recorded no cause with its cause: by its ranks' outcome, by Slurm's words, or
-    `lost`."""
+    """Adds the cause to an attempt that has recorded none. The cause comes from the outcome of its ranks or from
+    Slurm's notice, or is `lost`."""
     began = [*words(os.path.join(job.folder_of(found.name), "began")), "", "", "", ""]
     noticed = _by_notice(job, began[1])
     cause = of_outcome(found.word, found.reason)
     if cause == "preempted":
         cause = noticed or cause
     elif not cause:
-        # An empty file `cause`: the disk was full.
+        # If the file `cause` exists and is empty, the disk was full.
         is_empty = os.path.exists(os.path.join(job.folder_of(found.name), "cause"))
         cause = noticed or ("disk" if is_empty else LOST)
         found = _look_back(found, job, record, number(began[0]))
@@ -112,7 +113,7 @@ def _with_cause(found: Attempt, job: Job, rules: Rules, record: Record, slurm: S
 
 
 def _by_notice(job: Job, since: str) -> str:
-    """Returns the cause in Slurm's notice on the attempt before this one; empty if the notice is older than that."""
+    """Returns the cause in Slurm's notice on the previous attempt; empty if the notice is older than that attempt."""
     notice = last_notice_before(job)
     if notice is None or not since or notice.stamp < since or notice.cause == "cancelled":
         return ""
@@ -120,12 +121,12 @@ def _by_notice(job: Job, since: str) -> str:
 
 
 def last_notice_before(job: Job) -> Optional[Notice]:
-    """Returns the last notice of slurmstepd, which names the end of the attempt before this one."""
+    """Returns the last notice of slurmstepd, which names the reason for the end of the previous attempt."""
     return last_notice(read(job.output(job.replaced_log), LAST))
 
 
 def _look_back(found: Attempt, job: Job, record: Record, began: Optional[int]) -> Attempt:
-    """Returns the attempt with its end and duration, by the times of its last writes."""
+    """Returns the attempt with its end and duration, which come from the times of its last writes."""
     folder = job.folder_of(found.name)
     logs = os.path.join(folder, "logs")
     try:
@@ -145,7 +146,8 @@ def _look_back(found: Attempt, job: Job, record: Record, began: Optional[int]) -
 
 
 def _has_saved(record: Record, name: str, saves: Dict[str, int], job: Job) -> bool:
-    """Returns whether the attempt has saved. On a full disk it has no file `saved`: then its checkpoints show it."""
+    """Returns whether the attempt has saved. On a full disk, the file `saved` is missing; then the checkpoints show
+    whether the attempt has saved."""
     if os.path.exists(os.path.join(job.folder_of(name), "saved")):
         return True
     if name not in saves:
@@ -155,7 +157,7 @@ def _has_saved(record: Record, name: str, saves: Dict[str, int], job: Job) -> bo
 
 
 def _saves(job: Job, rules: Rules) -> Dict[str, int]:
-    """Returns attempt -> its last step in the checkpoints."""
+    """Returns the last step of each attempt, by the attempt's name, from the checkpoints."""
     found: Dict[str, int] = {}
     folders = dict.fromkeys([os.path.join(job.run, "checkpoints"), rules.checkpoint_url])
     for folder in filter(None, folders):
@@ -168,7 +170,7 @@ def _saves(job: Job, rules: Rules) -> Dict[str, int]:
 def _manifests(folder: str) -> Iterator[Tuple[int, str]]:
     try:
         steps = [name for name in os.listdir(folder) if re.fullmatch(r"step_[0-9]+", name)]
-    except OSError:  # no such folder, or not a folder of this machine
+    except OSError:  # the folder is missing, or is not on this machine
         return
     for name in steps:
         try:

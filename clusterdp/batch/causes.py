@@ -1,15 +1,16 @@
-"""Causes: the words in attempts/*/cause and in the ledger for how an attempt ended, and their meanings."""
+"""Causes: the words in attempts/*/cause and in the ledger that say how an attempt ended, and the meanings of the
+words."""
 
 import re
 import time
 from typing import List, NamedTuple, Optional
 
 CAUSES = {
-    # The run continues after these. The program itself is to blame for a fault (FAULTS).
+    # The run continues after these causes. Some of them are faults of the program itself (FAULTS).
     "preempted": "preempted",
     "timeout": "out of time",
     "requeued": "requeued by the program or an administrator",
-    "node-lost": "ended because its node failed",  # also: srun could not launch tasks on it
+    "node-lost": "ended because its node failed",  # also if srun could not launch tasks on the node
     "signal": "stopped by a signal",
     "asked": "asked to be requeued",
     "bad-node": "did not start: one of its nodes is on the run's avoid list",
@@ -20,7 +21,7 @@ CAUSES = {
     "memory": "ran out of memory",
     "hung": "hung",
     "disk": "found the disk full",
-    # These end the run.
+    # These causes end the run.
     "done": "done",
     "cancelled": "cancelled",
     "stopped": "stopped for good",
@@ -28,11 +29,11 @@ CAUSES = {
     "overtaken": "superseded",
     "unknown": "not requeued: Slurm's controller did not answer",
 }
-# restart.max_crashes is a common limit of all faults, besides the limit of each.
+# restart.max_crashes limits the number of all faults together, in addition to the limit of each fault.
 FAULTS = frozenset(["crash", "start", "memory", "hung", "disk"])
 
-# slurmstepd writes this notice into the job's output when it ends an attempt: the only record of the reason.
-#     slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-31T10:41:09 DUE TO PREEMPTION ***
+# slurmstepd writes this notice into the job's output when it ends an attempt. No other record has the reason.
+# slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-31T10:41:09 DUE TO PREEMPTION ***
 NOTICE = re.compile(r"\*\*\* JOB \S+ ON \S+ CANCELLED AT (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d) ?([^*,\n]*)")
 OF_NOTICE = {
     "": "cancelled",
@@ -44,14 +45,15 @@ OF_NOTICE = {
 
 
 class Notice(NamedTuple):
-    """`stamp`: the time as written, by the clock of the first node. `cause`: empty if the words are unknown."""
+    """`stamp`: the time in the notice, by the clock of the first node. `cause`: empty if the notice's words are
+    unknown."""
 
     stamp: str
     cause: str
 
     @property
     def at(self) -> Optional[float]:
-        """The time in seconds since 1970."""
+        """The time of the notice in seconds since 1970."""
         try:
             return time.mktime(time.strptime(self.stamp, "%Y-%m-%dT%H:%M:%S"))
         except (ValueError, OverflowError):
@@ -64,7 +66,8 @@ def notices(text: str) -> List[Notice]:
 
 
 def _cause_of(why: str) -> str:
-    """Returns the cause for a notice's words. Slurm 26.05 names the signal of a scancel: `DUE to SIGNAL Terminated`."""
+    """Returns the cause for the words of a notice. For a scancel, Slurm 26.05 adds the signal: `DUE to SIGNAL
+    Terminated`."""
     return OF_NOTICE.get("" if why.startswith("DUE to SIGNAL") else why, "")
 
 
@@ -74,7 +77,8 @@ def last_notice(text: str) -> Optional[Notice]:
 
 
 def of_outcome(word: str, reason: str) -> str:
-    """Returns the cause of an attempt by its ranks' outcome; empty if the outcome does not determine it."""
+    """Returns the cause of an attempt from the outcome of its ranks; empty if the outcome does not determine the
+    cause."""
     if word == "done":
         return "done"
     if word == "stop":

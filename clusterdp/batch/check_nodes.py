@@ -1,4 +1,5 @@
-"""check_nodes: launch.preflight, the step that checks each node before the ranks start, and the decision after it."""
+"""check_nodes: launch.preflight, the step that checks each node before the ranks start, and the decision after this
+step."""
 
 import os
 import re
@@ -17,11 +18,11 @@ from .texts import read, warn
 
 UNKNOWN = End("unknown", "failed", 75, {"reason": "Slurm's controller does not answer"})
 OF_STATE = {slurm.RUNNING: "preflight", slurm.PREEMPTED: "preempted", slurm.TIME_LIMIT: "timeout"}
-NO_NODE = "-"  # a failure of the preflight itself
+NO_NODE = "-"  # stands for a failure of the preflight itself
 
 
 def check_nodes(ending: Ending, step: Step, next_port: Callable[[], None]) -> None:
-    """Returns when the ranks may start. Otherwise exits: this attempt ends."""
+    """Returns when the ranks may start; if they may not start, ends this attempt and exits."""
     began, terms = time.monotonic(), step.children.terms
     said = _output(ending, step, next_port)
     took_s = int(time.monotonic() - began)
@@ -33,7 +34,7 @@ def check_nodes(ending: Ending, step: Step, next_port: Callable[[], None]) -> No
     ending.record.event("preflight", seconds=took_s, failures=failures)
     if ending.requeued:
         raise SystemExit(0)
-    if failures or step.children.terms > terms:  # in a preemption the tasks have died, but the nodes are good
+    if failures or step.children.terms > terms:  # after a TERM, tasks may have died on good nodes
         _judge(ending, result, took_s)
 
 
@@ -70,7 +71,7 @@ def _judge(ending: Ending, result: "Result", took_s: int) -> None:
 
 
 def _refuse_nodelist(ending: Ending, result: "Result") -> None:
-    """Ends the run if a bad node is in resources.nodelist: it would fail again in each attempt."""
+    """Ends the run if a bad node is in resources.nodelist, because each attempt would get this node again."""
     must = ending.slurm.expand(ending.rules.nodelist)
     for node in result.bad:
         if node in must:
@@ -80,8 +81,9 @@ def _refuse_nodelist(ending: Ending, result: "Result") -> None:
 
 
 class Result(NamedTuple):
-    """failures: node, or NO_NODE for the preflight itself -> its failure. bad: nodes to avoid; none if all nodes have
-    left no result, because then the preflight itself could not run. remarks: node -> other output."""
+    """failures: a mapping from a node, or from NO_NODE for the preflight itself, to the failure. bad: nodes to avoid;
+    empty if no node has left a result, because then the preflight itself could not run. remarks: a mapping from a node
+    to its other output."""
 
     failures: Dict[str, str]
     bad: List[str]
@@ -89,10 +91,10 @@ class Result(NamedTuple):
 
 
 def result_of(output: str, nodes: Sequence[str], dead: Sequence[str]) -> Result:
-    """Returns the result by the lines that srun forwards, because a node may be unable to write to the run folder.
+    """Returns the result from the lines that srun forwards, because a node may be unable to write to the run folder.
 
-    output: of the step. nodes: of the job. dead: nodes on which a task died first, or could not be launched. A task
-    always exits with 0: with another code it has died, and srun has then ended the tasks of all nodes."""
+    output: the output of the step. nodes: the nodes of the job. dead: nodes on which a task died first, or could not be
+    launched. A task exits with 0 unless it has died; after a death, srun ends the tasks of all nodes."""
     said = {
         found.group(1): found.group(2) for found in re.finditer(r"^preflight (\S+) failed (.*)$", output, re.MULTILINE)
     }
@@ -118,7 +120,7 @@ def result_of(output: str, nodes: Sequence[str], dead: Sequence[str]) -> Result:
 
 
 def first_dead(output: str) -> str:
-    """Returns the nodes on which a task died first, in srun's notation; empty if none did."""
+    """Returns the nodes on which a task died first, in srun's notation; empty if no task has died."""
     launched = not_launched(output)
     if launched:
         return ",".join(launched)

@@ -1,8 +1,8 @@
 """Children: the child processes of this program, and the signals that the program gets.
 
-TERM comes at scancel, at a requeue, at the time limit, and at a preemption without a grace time. A TERM is counted,
-ends any wait, and is acted on where that is safe. Slurm's commands run with TERM blocked, because the requeue that they
-ask for sends TERM to all processes of the job.
+TERM comes at scancel, at a requeue, at the time limit, and at a preemption without a grace time. A TERM is counted, and
+ends any wait; the program acts on it later, at a safe place. Slurm's commands run with TERM blocked, because the
+requeue that they ask for sends TERM to all processes of the job.
 """
 
 import os
@@ -18,19 +18,19 @@ STRAY = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Answer(NamedTuple):
-    """A command's exit code, 127 if it is missing, and its output on both streams."""
+    """The exit code of a command (127 if there is no such program) and the command's output on both streams."""
 
     code: int
     said: str
 
 
 class Children:
-    """environ: the environment of the batch script, byte for byte. Each child gets it."""
+    """environ: the environment of the batch script, byte for byte, which each child gets."""
 
     def __init__(self, environ: Mapping[bytes, bytes]) -> None:
         self.environ = dict(environ)
-        self.terms = 0  # TERMs so far
-        self.suspended_s = 0.0  # seconds in which the job was suspended
+        self.terms = 0  # number of TERMs so far
+        self.suspended_s = 0.0  # seconds for which the job was suspended
         self._forks: List[int] = []
         self._handled = 0
         reading, writing = os.pipe()
@@ -40,7 +40,7 @@ class Children:
         signal.set_wakeup_fd(writing)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM, signal.SIGCHLD])
         signal.signal(signal.SIGTERM, self._count)
-        # Handlers, and not SIG_IGN, which a child would inherit.
+        # The signals get handlers instead of SIG_IGN, because a child would inherit SIG_IGN.
         for number in (*STRAY, signal.SIGCHLD):
             signal.signal(number, _nothing)
 
@@ -48,7 +48,7 @@ class Children:
         self.terms += 1
 
     def has_news(self) -> bool:
-        """Returns whether a TERM has come that has not been acted on."""
+        """Returns whether a TERM has come on which the program has not acted yet."""
         return self.terms > self._handled
 
     def take_news(self) -> bool:
@@ -65,7 +65,7 @@ class Children:
     def start(
         self, words: Sequence[str], out: Union[int, IO[bytes], None] = None, **more: Any
     ) -> "subprocess.Popen[bytes]":
-        """Starts a program. Raises OSError if there is no such program."""
+        """Starts a program as a child. Raises OSError if there is no such program."""
         err = subprocess.STDOUT if out is not None else None
         return subprocess.Popen(list(words), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self.environ, **more)
 
@@ -76,9 +76,9 @@ class Children:
         environ: Optional[Mapping[bytes, bytes]] = None,
         limit_s: Optional[float] = None,
     ) -> Answer:
-        """Runs a command to its end, through any signal. err: its stderr is part of the answer; else it is dropped.
-        environ: replaces the environment of the batch script. limit_s: after so long the command is ended, with exit
-        code 137."""
+        """Runs a command to its end, whatever signals come. err: whether the command's stderr is part of the answer.
+        environ: an environment that replaces the batch script's. limit_s: seconds after which the command is ended,
+        with exit code 137."""
         with term_blocked():
             try:
                 child = subprocess.Popen(
@@ -112,7 +112,8 @@ class Children:
         return self.sleep(min(self.suspended_s - suspended_s, seconds), or_if)
 
     def timer(self, seconds: float) -> "Optional[subprocess.Popen[bytes]]":
-        """Returns a process that ends after so many seconds, and that no TERM ends; None if there is no `sleep`."""
+        """Returns a process that ends after `seconds`, and that no TERM ends; None if the program `sleep` is
+        missing."""
         with term_blocked():
             try:
                 return self.start(["sleep", "{:d}".format(int(seconds))])
@@ -138,7 +139,7 @@ class Children:
                 pass
 
     def fork(self, work: Callable[[], Any]) -> None:
-        """Does the work in a new process, which no TERM ends: each requeue sends TERM."""
+        """Does the work in a new process that no TERM ends, because each requeue sends TERM."""
         child = os.fork()
         if child:
             self._forks.append(child)
@@ -171,7 +172,7 @@ class Children:
 
 @contextmanager
 def term_blocked() -> Iterator[None]:
-    """Blocks TERM for children that are started within: they never get a TERM."""
+    """Blocks TERM in the with block: children that are started in it never get a TERM."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     try:
         yield
@@ -180,7 +181,7 @@ def term_blocked() -> Iterator[None]:
 
 
 def end(child: "subprocess.Popen[bytes]") -> bool:
-    """Ends a child that still runs. Returns whether it still ran."""
+    """Ends a child if it still runs. Returns whether the child was still running."""
     if child.poll() is not None:
         return False
     child.kill()
@@ -189,7 +190,7 @@ def end(child: "subprocess.Popen[bytes]") -> bool:
 
 
 def exit_code(child: "subprocess.Popen[bytes]") -> int:
-    """Returns the exit code in the form of a shell: 128 and the signal."""
+    """Returns the exit code as a shell does: 128 plus the number of the signal that ended the process."""
     code = child.returncode
     return 128 - code if code < 0 else code
 

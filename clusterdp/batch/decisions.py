@@ -4,14 +4,15 @@ from typing import Any, Dict, NamedTuple, Union
 
 
 class Start(NamedTuple):
-    """The attempt starts after `wait_s` seconds. said: the reason for the wait."""
+    """The attempt starts after `wait_s` seconds. said: the reason for the wait, as text."""
 
     wait_s: int = 0
     said: str = ""
 
 
 class Requeue(NamedTuple):
-    """The run continues with one more attempt. details: of the failure, for the ledger; None: no failure."""
+    """The run continues with one more attempt. details: the failure's details for the ledger; None if there was no
+    failure."""
 
     cause: str
     said: str = ""
@@ -19,17 +20,18 @@ class Requeue(NamedTuple):
 
 
 class End(NamedTuple):
-    """No other attempt follows."""
+    """The run ends: no other attempt follows."""
 
     cause: str
     event: str  # name of the event in the ledger
     code: int  # this program's exit code
     details: Dict[str, Any] = {}
-    said: str = ""  # may have {run} and {logs}
+    said: str = ""  # text for people, which may contain {run} and {logs}
 
     @classmethod
     def by_user(cls, said: str = "") -> "End":
-        """The end by `clusterdp stop` or job.stop(). The code is not 0: a job that waits for success must not start."""
+        """The end by `clusterdp stop` or job.stop(). The exit code is not 0, so that a job that waits for this job's
+        success does not start."""
         return cls("stopped", "failed", 75, {"reason": "user"}, said)
 
     @classmethod
@@ -38,7 +40,7 @@ class End(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """This attempt records no end, because another attempt or Slurm does."""
+    """This attempt does not record its end, because another attempt or Slurm records the end."""
 
     code: int
 

@@ -1,4 +1,5 @@
-"""The decision at the end of an attempt. Pure, except for is_repeated(), which is called only if it matters."""
+"""The decision at the end of an attempt. All functions are pure, except is_repeated(), which is called only if
+needed."""
 
 from typing import Callable, NamedTuple, Sequence, Tuple
 
@@ -19,11 +20,11 @@ class Ended(NamedTuple):
 
     code: int
     took_s: int
-    word: str = ""  # the ranks' outcome, with `reason` and `step`; empty if they have left none
+    word: str = ""  # first word of the ranks' outcome, to which `reason` and `step` belong; empty without an outcome
     reason: str = ""
     step: int = 0
     saved: bool = False
-    in_setup: bool = False  # a line of launch.setup has failed, and no step has run
+    in_setup: bool = False  # whether a line of launch.setup has failed, so that no step has run
 
     @property
     def cost_s(self) -> int:
@@ -31,7 +32,7 @@ class Ended(NamedTuple):
 
 
 def by_the_ranks(ended: Ended) -> Tuple[End, ...]:
-    """Returns the end of the run by the ranks' outcome; empty if the outcome does not end the run."""
+    """Returns the End that the ranks' outcome demands; empty if the outcome does not end the run."""
     word, reason = ended.word, ended.reason
     if word == "done":
         return (End("done", "finished", 0, {"step": ended.step}),)
@@ -48,8 +49,8 @@ def by_the_ranks(ended: Ended) -> Tuple[End, ...]:
 
 
 def by_slurm(ended: Ended, now: str, history: History, rules: Rules) -> Tuple[Decision, ...]:
-    """Returns the decision by the job's state, the ranks' outcome and the exit code; empty if the program or a node
-    has failed. now: slurm.Look.state."""
+    """Returns the decision that follows from the job's state, the ranks' outcome and the exit code; empty if the
+    program or a node has failed. now: the job's state, as in slurm.Look.state."""
     if now in (slurm.ENDING, slurm.REQUEUED):
         return (Leave(ended.code),)
     if now == slurm.UNKNOWN:
@@ -57,7 +58,7 @@ def by_slurm(ended: Ended, now: str, history: History, rules: Rules) -> Tuple[De
         said = why + ", so nobody knows whether this job may go on. What was saved is safe: "
         said += "`clusterdp resume {run}` goes on with it."
         return (End("unknown", "failed", ASKS_AGAIN, {"reason": why, "exit": ended.code}, said),)
-    if now == slurm.PREEMPTED:  # with any exit code: a program that is killed in its grace time has not crashed
+    if now == slurm.PREEMPTED:  # whatever the exit code: a program killed in its grace time has not crashed
         return (requeued("preempted", ended, history, rules),)
     if now == slurm.TIME_LIMIT:
         return (requeued("timeout", ended, history, rules),)
@@ -96,8 +97,8 @@ def requeued(cause: str, ended: Ended, history: History, rules: Rules, said: str
 def by_fault(
     ended: Ended, fault: Fault, failure: Failure, history: History, rules: Rules, is_repeated: Callable[[], bool]
 ) -> Decision:
-    """Returns the decision after the program has failed. is_repeated: returns whether the error is the same as before;
-    not called for a missing program."""
+    """Returns the decision after the program has failed. is_repeated: a function that returns whether the error is the
+    same as before; not called for a missing program."""
     after = history.with_end(fault.cause, ended.cost_s, ended.saved)
     error = one_line(failure.error or failure.reported)
     details = {"exit": ended.code, **({"error": error} if error else {})}
@@ -105,7 +106,7 @@ def by_fault(
         details["rank"] = failure.rank
     why = ""
     if history.missing and ended.code in (126, 127) and not ended.in_setup:
-        why = "the program was not found or cannot be executed"  # twice: not the fault of one node
+        why = "the program was not found or cannot be executed"  # the second time, so that one node is not the reason
     elif is_repeated():
         why = "the same error as before: " + error
     forbidden = why or exhausted(after, fault.cause, rules)
@@ -114,6 +115,6 @@ def by_fault(
         said = words.format(fault.how, ended.code, after.faults, rules.max_crashes)
         return Requeue(fault.cause, said, details)
     said = "{} with exit code {}, for the last time: {}; see {{logs}}".format(fault.how, ended.code, forbidden)
-    if not forbidden.startswith("{} fault".format(after.faults)):  # the list of attempts shows the faults
+    if not forbidden.startswith("{} fault".format(after.faults)):  # the list of attempts already shows the faults
         details["reason"] = forbidden
     return End(fault.cause, "failed", ended.code or 1, details, said)

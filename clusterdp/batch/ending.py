@@ -1,4 +1,4 @@
-"""Ending: records and carries out the decision on how this attempt ends: over, left alone, or requeued."""
+"""Ending: records how this attempt ends, and carries out the decision: the run is over, left to others, or requeued."""
 
 import os
 import time
@@ -17,12 +17,13 @@ from .slurm import Look, Slurm
 from .texts import size, warn, warn_of_fault, words
 
 ROOM_S = 600
-HELD_S = 120  # Slurm itself holds a requeued job so long in the queue: an earlier start time would end that hold
-TRIES_S = (0, 1, 2, 5, 10, 20, 40)  # the pauses before each try
+HELD_S = 120  # seconds for which Slurm itself holds a requeued job; an earlier start time would shorten them
+TRIES_S = (0, 1, 2, 5, 10, 20, 40)  # seconds of pause before each try
 
 
 class Ending:
-    """requeued: the cause, as soon as one more attempt is sure. once: a node that only the next attempt avoids."""
+    """requeued: the cause of the requeue, set when one more attempt is sure to follow. once: a node that only the next
+    attempt avoids."""
 
     def __init__(
         self, job: Job, rules: Rules, record: Record, notify: Notify, children: Children, slurm: Slurm
@@ -40,7 +41,7 @@ class Ending:
         self._usable: Optional[List[str]] = None
 
     def is_replaced(self) -> bool:
-        """Returns whether a later attempt has recorded this one's end. Then the later attempt has the run."""
+        """Returns whether a later attempt has recorded the end of this attempt, and so has taken over the run."""
         return not self.requeued and size(self.job.file("cause")) > 0
 
     def look(self) -> Look:
@@ -56,7 +57,7 @@ class Ending:
         if self.rules.chain:
             successor = self._waiting()
             if successor:
-                self.slurm.cancel(successor)  # the next job would find the run over
+                self.slurm.cancel(successor)  # the next job of the chain would find that the run is over
         self.record.event(end.event, cause=end.cause, **end.details)
         self._send(end.event, end.cause, end.details)
         raise SystemExit(end.code)
@@ -66,7 +67,7 @@ class Ending:
         if state == slurm.REQUEUED:
             words = "job {} has been requeued: attempt {} no longer acts for it."
             warn(words.format(self.job.id, self.job.attempt))
-        else:  # cancelled: Slurm has that on record
+        else:  # the job was cancelled, which Slurm has on record
             self.record.event("signal", name="ending", exit=code)
         raise SystemExit(code)
 
@@ -81,7 +82,8 @@ class Ending:
         raise SystemExit(0)
 
     def requeue(self, cause: str, look: Look) -> str:
-        """Requeues the job. Returns "" if one more attempt follows; else the state of the job that forbids it.
+        """Requeues the job. Returns "" if one more attempt follows. If the job's state forbids a requeue, returns the
+        state.
 
         A successful requeue sends TERM to this process, and KILL after KillWait."""
         if not self.rules.requeue and not self.job.is_marked("cancelled"):
@@ -95,7 +97,7 @@ class Ending:
                 look = self.look()  # the job may have been cancelled meanwhile
             self.over_if_marked()
             if look.state == slurm.REQUEUED:
-                self.requeued = cause  # the last try worked, and only its answer was lost
+                self.requeued = cause  # the last try has worked, and only Slurm's answer was lost
             elif look.state not in slurm.GOES_ON:
                 return look.state
             else:
@@ -114,7 +116,7 @@ class Ending:
             self.over(End.by_user())
 
     def _try(self, cause: str) -> str:
-        """Tries to requeue. Returns the refusal of Slurm, or sets `requeued` and returns ""."""
+        """Tries once to requeue. Sets `requeued` and returns "", or returns the text of Slurm's refusal."""
         if self.rules.how == "resubmit":
             if not self.resubmit("submitted"):
                 return "sbatch has refused the next one"
@@ -130,7 +132,7 @@ class Ending:
     def _goes_on(self, cause: str, look: Look) -> None:
         self.record.note("cause", cause)
         self.record.event("requeued", cause=cause, of=self.job.attempt)
-        # After the requeue, because the list of a running job cannot be changed (22.05 to 26.05).
+        # This call comes after the requeue, because Slurm (22.05 to 26.05) cannot change ExcNodeList of a running job.
         excluded, now = self.excluded(), self.rules.exclude if self._successor else look.excluded
         if excluded != now:
             self.slurm.exclude(self._successor or self.job.id, excluded)
@@ -150,7 +152,8 @@ class Ending:
     # -- a chain of jobs --
 
     def resubmit(self, event: str) -> bool:
-        """Submits a new job of the same chain, which begins when this one is over, unless there is one already."""
+        """Submits a new job of the same chain, which begins when this job is over. Does nothing if such a job is
+        already waiting."""
         new = self._waiting()
         if not new:
             options = ["--array=" + self.job.element] if self.job.element else []
@@ -161,7 +164,7 @@ class Ending:
             }
             code, new = self.slurm.submit(self.job.script, options, variables)
             if code:
-                new = self._waiting()  # sbatch may have worked, and only its answer was lost
+                new = self._waiting()  # sbatch may have submitted the job although its answer was lost
                 if not new:
                     return False
             elif new:
@@ -189,12 +192,13 @@ class Ending:
     def excluded(self) -> str:
         """Returns the value of ExcNodeList for the next attempt."""
         wanted = [self.once] if self.once else []
-        # The oldest come last: avoided() drops them first if too few usable nodes would remain.
+        # The oldest bad nodes come last, because avoided() drops the last ones first if too few usable nodes would
+        # remain.
         wanted += words(self.job.file("avoid")) + list(self.history.bad)
         if not wanted:
             return self.rules.exclude
         usable = self.usable_nodes()
-        if not usable:  # Slurm does not answer
+        if not usable:  # Slurm has not answered
             return self.rules.exclude
         must = self.slurm.expand(self.rules.nodelist)
         return avoided(wanted, usable, self.rules.nodes, self.rules.exclude, must)
@@ -205,7 +209,7 @@ class Ending:
         return self._usable
 
     def avoid(self, cause: str, names: Sequence[str]) -> None:
-        """Records nodes for later attempts to avoid, if the policy for the cause asks for that."""
+        """Records nodes that later attempts avoid, if the policy for this cause has `avoid`."""
         if names and self.rules.policy(cause).avoid:
             self.record.note("avoid", " ".join(names))
 
@@ -214,7 +218,8 @@ class Ending:
 
 
 def wait_for_room(ending: Ending) -> None:
-    """Waits for room on a full disk: without it this attempt could not save, nor leave a record for the next one."""
+    """Waits for room on a full disk, because without room this attempt could neither save nor leave a record for the
+    next attempt."""
     job, waited_s = ending.job, 0
     while True:
         said = _make_folders(job)
@@ -227,7 +232,8 @@ def wait_for_room(ending: Ending) -> None:
         if not ending.children.sleep(60):
             break
         waited_s += 60
-    # This counts as a crash, but no file can record it. Such attempts are counted as restarts without a folder.
+    # An attempt without room counts as a crash, but no file can record the crash. Therefore restarts without a folder
+    # are counted instead.
     ours = [name for name in job.attempts() if name.startswith(job.id + ".")]
     written = sum(size(os.path.join(job.folder_of(name), "chain")) > 0 for name in ours)
     unwritten = job.unwritten - written + job.restart + 1
@@ -240,7 +246,7 @@ def wait_for_room(ending: Ending) -> None:
 
 
 def _make_folders(job: Job) -> str:
-    """Returns the error that prevents a folder; empty if all folders were made."""
+    """Creates this attempt's folders. Returns the error text if this fails; empty if all folders exist."""
     try:
         for folder in (job.logs, os.path.join(job.run, "events")):
             os.makedirs(folder, exist_ok=True)

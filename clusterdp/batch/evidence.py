@@ -1,26 +1,28 @@
-"""Evidence: the reason of a failure, by the ends of the ranks' logs and Slurm's lines in the job's output. Pure."""
+"""Evidence: finds the reason of a failure in the last lines of the ranks' logs and in Slurm's lines in the job's
+output. Pure."""
 
 import re
 from typing import Dict, NamedTuple, Optional, Sequence
 
 from .texts import number
 
-# Losses on a full disk after which the training continued: a later failure has another cause.
+# Messages about a full disk after which the training continued, so that a later failure has another cause.
 WENT_ON = re.compile(r"was not saved \(\d+ in a row\)|What goes there is lost until it can be written again")
 DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
-# The words of cgroups (two spellings), srun, a Slurm without cgroups, torch, Python and C++.
+# Messages about full memory from cgroups (two spellings), srun, a Slurm without cgroups, torch, Python and C++.
 OUT_OF_MEMORY = re.compile(
     r"oom[-_]kill event|task \d+: Out Of Memory|exceeded memory limit|OutOfMemoryError|^MemoryError|bad_alloc"
     r"|(?:CUDA|HIP) error: out of memory|(?:CUBLAS|CUDNN|HIPBLAS)_STATUS_ALLOC_FAILED|Cuda failure.*'out of memory'"
 )
-# The words of a rank whose peer is gone. Such words are never the rank's own error.
+# The messages of a rank whose peer is gone. Such a message is never the rank's own error.
 LOST_CONNECTION = re.compile(
     r"DistBackendError|DistNetworkError|Connection (?:closed|reset|refused)|Broken pipe"
     r"|another (?:rank.s failure|failed): rank"
 )
 ERROR = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*(?:Error|Exception)(?::|$)|(?:[Ff]atal|[Ee]rror): ")
-BY_SLURM = re.compile(r"^slurmstepd[-:]|error: \*\*\* (?:JOB|STEP) \d")  # lines by which Slurm ended the other ranks
-# srun's words on tasks that ended with an error: node, tasks, how. srun itself ends the other tasks: `Terminated`.
+BY_SLURM = re.compile(r"^slurmstepd[-:]|error: \*\*\* (?:JOB|STEP) \d")  # Slurm's lines about ending other ranks
+# srun's lines about tasks that ended with an error: node, tasks, kind of end. srun itself ends the other tasks, with
+# `Terminated`.
 TASKS_ENDED = re.compile(r"^srun: error: ([^: \n]+): tasks? (\d[\d,-]*): (?!Terminated$)(.+)$", re.MULTILINE)
 OF_SLURM = re.compile(r"^(?:srun|slurmstepd)[-:]")
 BRIEF_S = 60
@@ -28,19 +30,19 @@ END = 4096  # bytes that are read at the end of a log
 
 
 class Fault(NamedTuple):
-    """An end that neither Slurm nor the user has asked for. how: the end in words."""
+    """An end that neither Slurm nor the user has requested. how: the kind of end, as text."""
 
     cause: str
     how: str
 
 
 class Failure(NamedTuple):
-    """The rank that failed first. An unknown value is empty or None."""
+    """The rank that failed first. Unknown fields are empty or None."""
 
     error: str = ""
     node: str = ""
     step: str = ""
-    reported: str = ""  # srun's words on the rank
+    reported: str = ""  # srun's line about the rank
     rank: Optional[int] = None
 
 
@@ -49,21 +51,22 @@ class Mistake(NamedTuple):
 
     node: str
     step: str
-    brief: bool  # within a minute of the start
-    what: str  # the error without addresses, pids, times and hosts
+    brief: bool  # whether the failure came within a minute of the start
+    what: str  # the error text without addresses, pids, times and hosts
 
     def as_text(self) -> str:
         return "{}\n{} {}\n{}".format(self.node, self.step or "-", "yes" if self.brief else "no", self.what)
 
 
 def fault_of(ends: Sequence[str], said: str, hung: bool, took_s: float, started: bool) -> Fault:
-    """ends: ends of the ranks' logs. said: the job's output in this attempt. started: it has saved, or has metrics."""
+    """Returns the Fault. ends: the last bytes of each rank's log. said: the job's output in this attempt. started:
+    whether the attempt has saved or written metrics."""
     if hung:
         return Fault("hung", "hung")
     lines = [line for text in ends for line in text.split("\n") if not WENT_ON.search(line)]
     lines += [line for line in said.split("\n") if OF_SLURM.match(line)]
     for line in reversed(lines):
-        disk = () if "/dev/shm/nccl" in line else DISK_FULL.finditer(line)  # memory of a node, no disk
+        disk = () if "/dev/shm/nccl" in line else DISK_FULL.finditer(line)  # /dev/shm is memory of a node, and no disk
         found = [*OUT_OF_MEMORY.finditer(line), *disk]
         if found:
             last = max(found, key=lambda match: match.start())
@@ -76,21 +79,22 @@ def fault_of(ends: Sequence[str], said: str, hung: bool, took_s: float, started:
 
 
 def failure_of(note: Sequence[str], said: str, logs: Dict[int, str], by_agents: bool = False) -> Failure:
-    """note: the lines of attempts/*/error, which a rank may have written. said: the job's output in this attempt. logs:
-    the ends of the ranks' logs by rank, ordered by the time of their last write. by_agents: srun's tasks are torchrun's
-    agents, not the ranks."""
+    """Returns the Failure. note: the lines of attempts/*/error, if a rank has written this file. said: the job's output
+    in this attempt. logs: the last bytes of each rank's log, by rank, ordered by the time of the last write. by_agents:
+    whether srun's tasks are torchrun's agents, and not the ranks."""
     if note and note[0] + "".join(note[1:3]):
         node, step, error, by = ([*list(note), "", "", "", ""])[:4]
         return Failure(error, node, step, "", number(by))
     ended = [(node, int(re.split("[,-]", tasks)[0]), how) for node, tasks, how in TASKS_ENDED.findall(said)]
     of_tasks = {} if by_agents else logs
-    # srun lists tasks in the order of their ends, but a rank that only lost its connection may end before the cause.
+    # srun lists tasks in the order of their ends, but a rank that only lost its connection may end before the rank that
+    # failed.
     by_itself = [each for each in ended if not has_followed(of_tasks.get(each[1], ""))]
     error, node, reported, rank = "", "", "", None
     for node, task, how in (by_itself or ended)[:1]:
         reported = "srun: {}: task {}: {}".format(node, task, how)
         error, rank = own_error(of_tasks.get(task, "")), task if task in of_tasks else None
-        if not error and not how.startswith("Exited"):  # a signal has killed that rank: other ranks ended because of it
+        if not error and not how.startswith("Exited"):  # a signal killed the rank, which ended the other ranks
             return Failure("", node, "", reported, rank)
     if not error:
         for each, log in logs.items():
@@ -100,12 +104,12 @@ def failure_of(note: Sequence[str], said: str, logs: Dict[int, str], by_agents: 
                 node = next((at for at, task, _ in ended if task == each and task in of_tasks), node)
                 break
     if not error and ended and not by_itself:
-        return Failure(reported=reported)  # each rank ended because of another: the first one is not to blame
+        return Failure(reported=reported)  # each rank ended because of another: the first is not to blame
     return Failure(error, node, "", reported, rank)
 
 
 def has_followed(end: str) -> bool:
-    """Returns whether a log ends in a lost connection, without an error of the rank itself."""
+    """Returns whether a log ends with a lost connection, and has no error of the rank itself."""
     return LOST_CONNECTION.search(end) is not None and not own_error(end)
 
 
@@ -130,7 +134,7 @@ ALIKE_AFTER_NAMES = [
 
 
 def mistake_of(failure: Failure, took_s: float, hosts: Sequence[str]) -> Optional[Mistake]:
-    """Returns the failure in a form for comparison; None without an error."""
+    """Returns the failure in a form that can be compared; None if it has no error."""
     if not failure.error:
         return None
     what = failure.error
@@ -151,8 +155,8 @@ def mistake_from(lines: Sequence[str]) -> Optional[Mistake]:
 
 
 def is_repeated(mistake: Optional[Mistake], earlier: Sequence[Mistake], others: bool) -> bool:
-    """Returns whether the same error has ended an earlier attempt: at the same step, or both within a minute of the
-    start, and on another node if there are `others` to try. earlier: failures since the last checkpoint."""
+    """Returns whether the same error has ended an earlier attempt: at the same step, or both times within a minute of
+    the start, and on another node if there are `others` to try. earlier: the mistakes since the last checkpoint."""
     if mistake is None:
         return False
     for each in earlier:
@@ -165,7 +169,7 @@ def is_repeated(mistake: Optional[Mistake], earlier: Sequence[Mistake], others: 
 
 
 def first_to_exit(said: str) -> str:
-    """Returns how the first rank ended. The other ranks are killed then, and srun exits with their signal."""
+    """Returns how the first rank ended. srun then kills the other ranks, and exits with the signal that killed them."""
     found = re.search(r"^srun: error: [^ :]+: tasks? [0-9][^:]*: (.*)", said, re.MULTILINE)
     return found.group(1) if found else ""
 

@@ -7,20 +7,20 @@ from .attempts import Attempt
 from .causes import FAULTS
 from .decisions import End
 
-SHORT_S = 60  # an attempt that asks for a requeue within this time has done nothing
+SHORT_S = 60  # seconds; an attempt that asks for a requeue earlier has done no work
 
 
 class History(NamedTuple):
-    ended: Tuple[str, ...] = ()  # causes of all attempts that count, in order
-    row: Tuple[str, ...] = ()  # causes since the last attempt that saved, with its own
-    idle: int = 0  # attempts since the last one that saved
-    spent_s: int = 0  # allocated seconds of these
-    since: Tuple[str, ...] = ()  # names of these
-    missing: int = 0  # attempts in a row whose program was not found
-    short: int = 0  # attempts in a row that asked for a requeue at once
-    moved: int = 0  # attempts in a row that did not start, because of a node that the run avoids
-    bad: Tuple[str, ...] = ()  # avoided nodes, of the newest attempt first
-    links: int = 1  # jobs of the chain, with this one
+    ended: Tuple[str, ...] = ()  # causes of all attempts that count, the oldest first
+    row: Tuple[str, ...] = ()  # causes since the last attempt that saved, including its cause
+    idle: int = 0  # number of attempts since the last attempt that saved
+    spent_s: int = 0  # allocated seconds of these `idle` attempts
+    since: Tuple[str, ...] = ()  # names of these `idle` attempts
+    missing: int = 0  # number of attempts in a row whose program was not found
+    short: int = 0  # number of attempts in a row that asked for a requeue within SHORT_S
+    moved: int = 0  # number of attempts in a row that did not start, because they got a node that the run avoids
+    bad: Tuple[str, ...] = ()  # avoided nodes, those of the newest attempt first
+    links: int = 1  # number of jobs in the chain, including this job
     over_at: int = 0  # end of the last attempt, in seconds since 1970
 
     @property
@@ -40,15 +40,15 @@ class History(NamedTuple):
 
 
 def history_of(attempts: Sequence[Attempt], job: str) -> Union[History, End]:
-    """Returns the history, or an End if an attempt has ended the run: then the run stays over. Since 24.05 Slurm
-    requeues a job that was preempted once when the job ends, with any exit code. job: this job."""
+    """Returns the history. If an attempt has ended the run, returns an End, so that the run stays over. (Since 24.05,
+    Slurm requeues a job that was once preempted when the job ends, whatever its exit code.) job: this job."""
     history, linked = History(), job
     for attempt in attempts:
         if attempt.job != linked:
             history, linked = history._replace(links=history.links + 1), attempt.job
         history = history._replace(bad=attempt.avoid + history.bad)
         if attempt.cause == "overtaken" or attempt.reason == "claim":
-            continue  # another attempt had taken the run: this one does not count
+            continue  # an attempt from which another attempt had taken the run does not count
         if attempt.cause == "bad-node":
             history = history._replace(moved=history.moved + 1)
             continue
@@ -83,7 +83,7 @@ def _over(attempt: Attempt) -> Union[End, None]:
     if cause == "cancelled" or (word, reason) == ("stop", "cancelled"):
         return End("cancelled", "cancelled", 1, {}, "attempt {} was cancelled. ".format(attempt.name) + goes_on)
     if (word, reason) == ("stop", "user") or (cause == "stopped" and word in ("", "requeue")):
-        # by the ranks' agreement, or after the ranks had ended in another way
+        # The user's stop: the ranks agreed to it, or had already ended in another way.
         said = "attempt {} was asked to stop. ".format(attempt.name) + goes_on
         return End.by_user(said)
     if cause == "stopped" or word == "stop":
@@ -93,8 +93,8 @@ def _over(attempt: Attempt) -> Union[End, None]:
 
 
 def _own_word(attempt: Attempt, goes_on: str) -> Union[End, None]:
-    """Returns the End that the attempt itself has recorded. Attempts that are tried again have `requeued` as their
-    last event."""
+    """Returns the End that the attempt itself has recorded. If an attempt was requeued, its last event is `requeued`,
+    and there is no End."""
     if attempt.cause not in FAULTS and attempt.cause != "gave-up":
         return None
     try:

@@ -6,19 +6,19 @@ from typing import List, Mapping, NamedTuple
 
 class Job(NamedTuple):
     run: str
-    script: str  # the file that is submitted again if the site forbids requeue
-    id: str  # `7`, or `7_3` for an array's element
-    number: int  # SLURM_JOB_ID; for the last element of an array, the array's own number
+    script: str  # the batch script, which is submitted again if the site forbids requeue
+    id: str  # the job's id: `7`, or `7_3` for an element of a job array
+    number: int  # SLURM_JOB_ID, which for the last element of a job array is the array's own id
     element: str
     restart: int
     nodes: str
     node_count: int
     partition: str
     host: str
-    chain: str  # the first job of a chain of resubmissions, for sites that forbid requeue
-    replaces: str  # the previous job of the chain
-    replaced_log: str  # the number in the name of that job's output
-    unwritten: int  # attempts of the chain that could write nothing
+    chain: str  # id of the first job in a chain of resubmissions, for sites that forbid requeue
+    replaces: str  # id of the previous job of the chain
+    replaced_log: str  # the number in the file name of the previous job's output
+    unwritten: int  # number of attempts of the chain that could not write any file
 
     @property
     def attempt(self) -> str:
@@ -34,7 +34,8 @@ class Job(NamedTuple):
 
     @property
     def log_id(self) -> str:
-        """The number in the name of the job's output: slurm-%j.out, or slurm-%A_%a.out for an element."""
+        """The number in the name of the job's output: slurm-%j.out, or slurm-%A_%a.out for an element of a job
+        array."""
         return self.id if self.element else str(self.number)
 
     def folder_of(self, attempt: str) -> str:
@@ -55,21 +56,22 @@ class Job(NamedTuple):
         return os.path.exists(self.file("saved"))
 
     def is_marked(self, marker: str) -> bool:
-        """Returns whether the user has asked for `cancelled` or `stop`."""
+        """Returns whether the user has requested `marker`, which is `cancelled` or `stop`."""
         return os.path.exists(os.path.join(self.run, marker))
 
     def output(self, log_id: str) -> str:
-        """Returns the output of this job, or of the job that it replaces, by the number in its name."""
+        """Returns the path of the output of this job, or of the job that it replaces. log_id: the number in the file
+        name."""
         ours = os.path.join(self.run, "slurm-{}.out".format(log_id))
         submitits = os.path.join(self.run, "submitit", "{}_0_log.out".format(log_id))
         return ours if os.path.exists(ours) or not os.path.exists(submitits) else submitits
 
 
 SETUP = ("CLUSTERDP_SETUP_FAILED", "CLUSTERDP_SETUP_CODE", "CLUSTERDP_SETUP_ERRORS")
-BEGAN = "CLUSTERDP_BEGAN"  # start of an attempt under submitit, and the length of its output at that time
+BEGAN = "CLUSTERDP_BEGAN"  # start of an attempt under submitit, and the length of its output at this time
 # Variables for this program, not for the ranks.
 OWN = ("CLUSTERDP_CHAIN", "CLUSTERDP_REPLACES", "CLUSTERDP_UNWRITTEN", BEGAN, *SETUP)
-EXPORTED = (  # variables that the ranks get from this program
+EXPORTED = (  # names of variables that the ranks get from this program
     "MASTER_ADDR",
     "MASTER_PORT",
     "CLUSTERDP_JOB_END_TIME",
@@ -82,16 +84,17 @@ EXPORTED = (  # variables that the ranks get from this program
 
 
 def job_of(run: str, script: str, environ: Mapping[str, str]) -> Job:
-    """Returns this job. Raises KeyError if a variable of Slurm is missing: the script does not run in a job."""
+    """Returns this job. Raises KeyError if a variable of Slurm is missing, because the script then does not run in a
+    job."""
     number, element = environ["SLURM_JOB_ID"], ""
     identity = number
     if environ.get("SLURM_ARRAY_JOB_ID"):
         element = environ["SLURM_ARRAY_TASK_ID"]
-        # The last element's SLURM_JOB_ID, which is the array's own, would name all elements.
+        # The last element of a job array has the array's own SLURM_JOB_ID, which would mean all elements.
         identity = environ["SLURM_ARRAY_JOB_ID"] + "_" + element
     restart = int(environ.get("SLURM_RESTART_COUNT") or 0)
     replaces, _, log = environ.get("CLUSTERDP_REPLACES", "").partition(":")
-    if not log or restart:  # a requeued job replaces itself
+    if not log or restart:  # a requeued job replaces its own earlier attempt
         replaces, log = "", identity if element else number
     unwritten = environ.get("CLUSTERDP_UNWRITTEN", "")
     return Job(

@@ -66,7 +66,7 @@ def run(attempt: ThisAttempt, given: Words) -> int:
 def begin(attempt: ThisAttempt, given: Words) -> int:
     """Prints for the shell: the exports of the ranks, or `exit`."""
     answers = os.dup(1)
-    os.dup2(2, 1)  # the output of a notify.command must not reach that shell
+    os.dup2(2, 1)  # the shell evaluates stdout, and the output of a notify.command must not reach it
     try:
         attempt.start(given.options.get("awake", ""), setup_of(os.environ))
         attempt.meet()
@@ -97,7 +97,8 @@ VERBS = {"run": run, "begin": begin, "end": end, "watch": watch}
 
 
 def run_traps(options: Dict[str, str]) -> None:
-    """Runs a trap that launch.setup has set on EXIT: it waits in a child of the script for the end of its stdin."""
+    """Runs the EXIT trap that launch.setup has set. A child of the script waits for the end of its stdin, and then runs
+    the trap."""
     pid = number(options.get("at-exit", ""))
     if not pid:
         return
@@ -107,12 +108,13 @@ def run_traps(options: Dict[str, str]) -> None:
             if os.waitpid(pid, os.WNOHANG)[0]:
                 return
             time.sleep(0.1)
-    except OSError as error:  # an older bash does not give the child's pid
+    except OSError as error:  # the child's pid is unknown under an older bash
         warn("launch.setup: its trap on EXIT: {}".format(error.strerror))
 
 
 def finished(attempt: ThisAttempt, work: Callable[[], int]) -> NoReturn:
-    """Finishes the attempt. A fault of this program costs one attempt at most: `resume` continues the run."""
+    """Finishes the attempt. If this program itself fails, the run loses one attempt at most, and `resume` continues
+    it."""
     try:
         attempt.finish(work())
     except Exception as error:
@@ -171,7 +173,7 @@ def setup_of(environ: Mapping[str, str]) -> Setup:
 
 
 def with_logs(step: Sequence[str], logs: str) -> List[str]:
-    """Replaces {logs} by this attempt's folder of logs, only in srun's own options, where % begins a pattern."""
+    """Replaces {logs} by this attempt's folder of logs, but only in srun's own options, in which % begins a pattern."""
     words = list(step)
     for i, word in enumerate(words[1:], 1):
         if not word.startswith("-"):

@@ -17,11 +17,11 @@ from .texts import as_bytes, lines, read, warn
 MOST_S = 10
 LOOK_S = 0.2
 END, FAILURE, REQUEUE, HANG = "end", "failure", "requeue", "hang"
-SILENT = ("done", "cancelled", "overtaken", "stopped")  # such an attempt was requeued by Slurm, and finds the run over
+SILENT = ("done", "cancelled", "overtaken", "stopped")  # no message: Slurm requeued the job of a run that is over
 
 
 def event_of(event: str, cause: str, details: Mapping[str, Any], wanted: Any) -> str:
-    """Returns the word of notify.on for a line of the ledger; empty if no message is sent."""
+    """Returns the kind of event, a word of notify.on, for a line of the ledger; empty if no message is sent."""
     if event == "finished" or (event == "failed" and cause == "stopped" and details.get("reason") == "user"):
         found = END
     elif (event == "failed" and cause == "overtaken") or (event == "requeued" and cause in SILENT):
@@ -29,12 +29,13 @@ def event_of(event: str, cause: str, details: Mapping[str, Any], wanted: Any) ->
     else:
         found = {"failed": FAILURE, "requeued": REQUEUE, "hang": HANG}.get(event, "")
     if cause == "hung" and found not in wanted:
-        found = HANG  # the hang has ended before `watch` saw hang.txt
+        found = HANG  # the attempt ended before `watch` saw hang.txt
     return found if found in wanted else ""
 
 
 def words_for(event: str, cause: str, details: Mapping[str, Any], rules: Rules, hang: str, step: int) -> str:
-    """Returns the event in one line. hang: the first line of hang.txt. step: 0 if unknown."""
+    """Returns the event as one line of text. hang: the first line of hang.txt. step: the number of the step; 0 if
+    unknown."""
     what = CAUSES.get(cause, cause) + (" at step {}".format(step) if step else "")
     why, error, code = details.get("reason", ""), details.get("error", ""), details.get("exit")
     if event == END and cause == "stopped":
@@ -65,10 +66,11 @@ class Notify:
         self.rules = rules
         self.record = record
         self.children = children
-        self.step = 0  # step in the ranks' outcome
+        self.step = 0  # number of the step in the ranks' outcome
 
     def send(self, event: str, cause: str, attempt: str, details: Mapping[str, Any]) -> None:
-        """Sends a message about a line of the ledger if notify.on has its word. Sends the end of a run only once."""
+        """Sends a message about a line of the ledger if notify.on lists this kind of event. The end of a run is sent
+        only once."""
         found = event_of(event, cause, details, self.rules.notify)
         about = self.job.chain if found in (END, FAILURE) else attempt
         if not found or not self._is_new("{} {} {}".format(about, found, cause)):
@@ -82,10 +84,11 @@ class Notify:
             "EVENT": found, "CAUSE": cause, "EXIT": details.get("exit", ""), "STEP": step or "",
             "NAME": self.rules.name, "RUN": self.job.run, "JOB": self.job.id, "TEXT": text,
         })  # fmt: skip
-        self.record.event("told")  # the time of sending counts as the attempt's time
+        self.record.event("told")  # this event makes the time of sending count as time of the attempt
 
     def _is_new(self, line: str) -> bool:
-        """Returns whether the line is not in `told`: an attempt that finds the run over must not send it again."""
+        """Adds the line to the file `told`. Returns whether the line is new, because a later attempt must not send a
+        message again."""
         path = os.path.join(self.job.run, "told")
         if line in read(path).split("\n"):
             return False
@@ -121,7 +124,7 @@ class Notify:
             warn("notify: the webhook answers with HTTP status {}. Is its address still right?".format(found.said))
 
     def _run(self, words: Sequence[str], stdin: str, variables: Mapping[str, Any]) -> Optional[Answer]:
-        """Runs a command in its own session, which is killed after MOST_S. Returns None if it was killed."""
+        """Runs a command in its own session, which is killed after MOST_S. Returns None if the command was killed."""
         environ = dict(self.children.environ)
         environ.update({os.fsencode("CLUSTERDP_" + key): as_bytes(str(each)) for key, each in variables.items()})
         output = None if variables else subprocess.PIPE

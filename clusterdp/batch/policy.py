@@ -15,8 +15,8 @@ FAILED_LAUNCH = re.compile(r"^srun: error: Task launch for .* failed on node ([^
 
 
 def exhausted(history: History, cause: str, rules: Rules, more: int = 0) -> str:
-    """Returns the limit that forbids one more attempt after an end with this cause; empty if none does. more: ends that
-    the history does not have yet."""
+    """Returns the limit that forbids one more attempt after an end with this cause; empty if no limit forbids it. more:
+    number of ends that are not yet in the history."""
     times, faults = history.times(cause) + more, history.faults + (more if cause in FAULTS else 0)
     attempts = len(history.ended) + more
     limit = rules.policy(cause).limit
@@ -34,8 +34,8 @@ def exhausted(history: History, cause: str, rules: Rules, more: int = 0) -> str:
 
 
 def pause_s(history: History, cause: str, rules: Rules, now: float, since: Optional[float] = None) -> int:
-    """Returns the seconds until an attempt may begin after an end with this cause. since: the time of that end, by
-    default history.over_at. The pause doubles with each such end in a row; a checkpoint ends the row."""
+    """Returns the seconds until an attempt may begin after an end with this cause. since: the time of the end, by
+    default history.over_at. The pause doubles with each end of this cause in a row; a checkpoint resets the pause."""
     least, left = rules.policy(cause).wait_s, 0
     for each in history.row:
         left = 0 if each != cause else left * 2 or least
@@ -43,7 +43,7 @@ def pause_s(history: History, cause: str, rules: Rules, now: float, since: Optio
 
 
 def may_start(history: Union[History, End], rules: Rules, is_cancelled: bool, is_stopped: bool, now: float) -> Decision:
-    """Returns Start, with the seconds to wait first, or End."""
+    """Returns a Start with the seconds to wait first, or an End."""
     if isinstance(history, End):
         return history
     if is_cancelled:
@@ -51,7 +51,7 @@ def may_start(history: Union[History, End], rules: Rules, is_cancelled: bool, is
     if is_stopped:
         return End.by_user("this run was asked to stop; not starting. " + GOES_ON)
     cause = history.ended[-1] if history.ended else ""
-    why = exhausted(history, cause, rules) if cause else ""  # Slurm may have requeued the job by itself
+    why = exhausted(history, cause, rules) if cause else ""  # checked because Slurm may have requeued the job by itself
     if why:
         return End.gave_up(why, why + "; not starting. `clusterdp resume {run}` goes on with the run.")
     if rules.kind == "entry" and history.idle >= rules.max_no_progress:
@@ -63,19 +63,21 @@ def may_start(history: Union[History, End], rules: Rules, is_cancelled: bool, is
 
 
 def has_bad_node(nodes: Sequence[str], excluded: str, history: History) -> bool:
-    """Returns whether Slurm, which requeued the job by itself, took a node that the run avoids. Only once: then the job
-    goes back into the queue, and the next attempt does not check."""
+    """Returns whether Slurm, which requeued the job by itself, took a node that the run avoids. True only once in a
+    row: the job goes back into the queue, and the next attempt does not check its nodes."""
     return not history.moved and bool(set(nodes) & set(excluded.split(",")))
 
 
 def not_launched(said: str) -> List[str]:
-    """Returns the nodes on which srun could not launch a task: slurmd is dead, and Slurm does not know that yet."""
+    """Returns the nodes on which srun could not launch a task, because their slurmd is dead and Slurm has not noticed
+    yet."""
     return sorted(set(FAILED_LAUNCH.findall(said)))
 
 
 def avoided(wanted: Iterable[str], usable: Sequence[str], needed: int, always: str, must: Sequence[str]) -> str:
     """Returns the value of ExcNodeList: `always`, and as many of the wanted nodes as leave enough usable nodes for the
-    job, which would otherwise wait for ever. wanted: the most important first. must: nodes that the job must have."""
+    job, which would otherwise wait for ever. wanted: nodes to avoid, the most important first. must: nodes that the job
+    must have."""
     names = [name for name in always.split(",") if name]
     left = len(usable)
     for node in wanted:

@@ -57,5 +57,6 @@ def _shown(value: Any) -> Any:
 
 
 def one_line(text: str, most: int = 300) -> str:
-    """Returns text for the ledger and for people, without quotes, backslashes and control characters."""
+    """Returns the text as one line for the ledger and for people, without quotes, backslashes and control
+    characters."""
     return "".join(" " if each in '\\"' or ord(each) < 32 or ord(each) == 127 else each for each in text)[:most]

@@ -22,15 +22,15 @@ def first_host(nodes: str) -> str:
 
 
 def address_of(host: str, slurm: Slurm) -> str:
-    """Returns the host's name if other nodes can reach the host by it, else its address in Slurm. Debian gives a host's
-    own name 127.0.1.1 in /etc/hosts."""
+    """Returns the host's name if other nodes can reach the host by it, else its address in Slurm. In Debian's
+    /etc/hosts, the host's own name has the address 127.0.1.1."""
     said = slurm.children.run(["getent", "ahostsv4", host], err=False).said
     return slurm.address(host) if not said or said.startswith("127.") else host
 
 
 class Ports:
-    """Ports below the kernel's ephemeral range, which no outgoing connection uses. The first port depends on job and
-    restart count: two jobs on a node have different ports, and so have an old and a new attempt."""
+    """Ports below the kernel's ephemeral range, which outgoing connections do not use. The first port depends on job
+    and restart count, so that two jobs on a node, or an old and a new attempt, have different ports."""
 
     def __init__(self, job: Job, address: str) -> None:
         self.job = job
@@ -55,7 +55,7 @@ def _ephemeral() -> int:
             low = int(file.read().split()[0])
     except (OSError, ValueError, IndexError):
         return USUAL
-    return low if low >= 12000 else USUAL  # else the range covers nearly all ports: none are left below
+    return low if low >= 12000 else USUAL  # a lower range covers nearly all ports, and leaves too few below
 
 
 def _is_taken(address: str, port: int) -> bool:
@@ -67,21 +67,22 @@ def _is_taken(address: str, port: int) -> bool:
 
 
 def times_of(job: Job, slurm: Slurm, end: str, now: float) -> Tuple[Optional[int], Optional[int], Optional[int]]:
-    """Returns when Slurm will end the job, when the job queued, and when it began; None for an unknown time. end:
-    the value of SLURM_JOB_END_TIME, empty on 22.05. squeue runs here, once, because a container may have no squeue."""
+    """Returns the times at which Slurm will end the job, the job was queued, and the job began; None if a time is
+    unknown. end: the value of SLURM_JOB_END_TIME, empty on 22.05. squeue runs once, in this function, because a
+    container may have no squeue."""
     words = ["squeue", "--noheader", "--jobs=" + job.id, "--format=%L %V %S"]
-    # The times of the queue alone are not worth a longer wait.
+    # The queue's times are not important enough for a longer wait.
     said = slurm.ask(words, err=False, limit_s=QUEUE_S if end.isdigit() else None).said
     left, queued, began = ([*said.split(), "", "", ""])[:3]
     seconds = seconds_of(left)
-    # The time left is counted from `now`, when squeue was asked.
+    # The time left is counted from `now`, the time at which squeue was called.
     ends = int(end) if end.isdigit() else None if seconds is None else int(now) + seconds
     known = queued.isdigit() and began.isdigit()
     return ends, int(queued) if known else None, int(began) if known else None
 
 
 def seconds_of(text: str) -> Optional[int]:
-    """Returns [D-][[HH:]MM:]SS in seconds; None if there is no limit."""
+    """Returns the seconds of a duration [D-][[HH:]MM:]SS; None if there is no limit."""
     found = re.match(r"(?:([0-9]+)-)?((?:[0-9]+:){0,3}[0-9]+)$", text)
     if not found:
         return None

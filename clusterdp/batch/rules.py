@@ -8,8 +8,9 @@ from .texts import native
 
 
 class Policy(NamedTuple):
-    """The policy for one cause. limit: how often the run continues after it; None: always. wait_s: minimum seconds
-    until the next attempt begins, doubled each time in a row. avoid: later attempts avoid the node."""
+    """The policy for one cause. limit: how often the run continues after this cause; None: always. wait_s: minimum
+    seconds until the next attempt begins, doubled for each end of this cause in a row. avoid: whether later attempts
+    avoid the node."""
 
     limit: Optional[int] = None
     wait_s: int = 0
@@ -17,13 +18,13 @@ class Policy(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Fields have the names of the config's keys, if the config has them."""
+    """Fields that are also in the config have the names of the config's keys."""
 
     kind: str = "command"
     nodes: int = 1
     ranks_per_node: int = 1
-    exclude: str = ""  # resources.exclude as written
-    nodelist: str = ""  # resources.nodelist as written
+    exclude: str = ""  # resources.exclude as written in the config
+    nodelist: str = ""  # resources.nodelist as written in the config
     requeue: bool = True
     how: str = "requeue"
     chain: int = 0
@@ -33,22 +34,22 @@ class Rules(NamedTuple):
     max_hours: Optional[float] = None
     policies: Dict[str, Policy] = {}
     checkpoint_url: str = ""  # empty: the run folder's `checkpoints`
-    from_step: Optional[int] = None  # resume from this checkpoint until the run has its own
+    from_step: Optional[int] = None  # step of the checkpoint to resume from, until the run has its own checkpoint
     silence_s: int = 0
     on_hang: str = "report"
-    preflight: List[str] = []  # the command of its step; empty: no preflight
+    preflight: List[str] = []  # the command of the preflight's step; empty: no preflight
     notify: List[str] = []
     webhook_file: str = ""
     notify_command: List[str] = []
     name: str = "job"
-    is_sweep: bool = False  # each element has its own folder of checkpoints below checkpoint_url
+    is_sweep: bool = False  # whether each array element has its own folder of checkpoints below checkpoint_url
 
     def policy(self, cause: str) -> Policy:
         return self.policies.get(cause, Policy())
 
 
 def read_rules(folder: str) -> Rules:
-    """Reads the rules. Raises OSError or ValueError if they cannot be read. Ignores keys of a later version."""
+    """Reads the rules. Raises OSError or ValueError if the file cannot be read. Ignores keys of a later version."""
     with open(os.path.join(folder, "rules.json"), encoding="utf-8") as file:
         values = _natives(json.load(file))
     policies = {cause: Policy(**policy) for cause, policy in values.pop("policies", {}).items()}

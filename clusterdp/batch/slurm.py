@@ -1,8 +1,9 @@
 """Slurm: all requests to the controller. No other module runs Slurm's commands, except the step's srun.
 
 An attempt runs `squeue` once at its start and `scontrol show job` once at its end. `scontrol show node` runs only if
-other nodes cannot resolve the first host's name, `sinfo` only if nodes are avoided or an error is repeated. A silent
-controller is asked again with pauses that double to a minute, for half an hour: a failover takes ten minutes and more.
+other nodes cannot resolve the first host's name, `sinfo` only if nodes are avoided or an error is repeated. If the
+controller does not answer, it is asked again for half an hour, with pauses that double up to a minute, because a
+failover may take more than ten minutes.
 """
 
 import os
@@ -18,7 +19,7 @@ RUNNING, PREEMPTED, TIME_LIMIT = "running", "preempted", "time-limit"
 REQUEUED = "requeued"  # another attempt has the job, or will have it
 ENDING = "ending"  # cancelled
 UNKNOWN = "unknown"
-GOES_ON = (RUNNING, PREEMPTED, TIME_LIMIT)  # a job in these states may be requeued
+GOES_ON = (RUNNING, PREEMPTED, TIME_LIMIT)  # in these states, a job may be requeued
 PATIENCE_S = 1800
 PENDING_S = 30
 USABLE = ("idle", "mixed", "allocated", "completing", "planned")
@@ -33,18 +34,18 @@ class Look(NamedTuple):
 
 
 def fields_of(said: str) -> Dict[str, str]:
-    """Returns the fields of `scontrol show job`. The first field of a name counts, because a comment or a path of the
-    user may look like a field."""
+    """Returns the fields of `scontrol show job`. Of several fields with one name, the first is taken, because a comment
+    or a path of the user may look like a field."""
     return dict(reversed(re.findall(r"(?<!\S)(\w+)=(\S*)", said)))
 
 
 def state_of(fields: Mapping[str, str], restart: int) -> str:
-    """Returns the state of a job, for its attempt with this restart count."""
+    """Returns the state of a job's attempt with this restart count."""
     state, restarts = fields.get("JobState", ""), fields.get("Restarts", "")
     if restarts.isdigit() and int(restarts) > restart:
         return REQUEUED
     if state == "RUNNING":
-        # PREEMPTED: in its grace time. With SLURM_TIME_FORMAT set, a time may begin with anything.
+        # PREEMPTED: the job is in its grace time. If SLURM_TIME_FORMAT is set, a time may begin with any text.
         return RUNNING if fields.get("PreemptTime", "None") in ("None", "(null)", "") else PREEMPTED
     if state == "COMPLETING" and fields.get("Reason") == "TimeLimit":
         return TIME_LIMIT
@@ -57,21 +58,23 @@ class Slurm:
         self.job = job
 
     def ask(self, words: List[str], err: bool = True, limit_s: Optional[float] = None) -> Answer:
-        """Runs a command without the submitter's display settings: SLURM_TIME_FORMAT changes the form of times."""
+        """Runs a command of Slurm without the submitter's display settings, because SLURM_TIME_FORMAT changes the form
+        of times."""
         ours = self.children.environ.items()
         environ = {name: value for name, value in ours if not name.startswith(FOR_PEOPLE)}
         if words[0] == "squeue":
-            environ[b"SLURM_TIME_FORMAT"] = b"%s"  # seconds since 1970
+            environ[b"SLURM_TIME_FORMAT"] = b"%s"  # makes Slurm print times in seconds since 1970
         return self.children.run(words, err, environ, limit_s)
 
     def look(self) -> Look:
-        """Returns the state of this job. Asks the controller again if a TERM came: the answer may be out of date."""
+        """Returns the state of this job. If a TERM came meanwhile, asks the controller again, because the answer may be
+        out of date."""
         pause, waited = 1, 0
         while True:
             before = self.children.terms
             answer = self.ask(["scontrol", "show", "job", self.job.id])
             if (answer.code == 0 and before == self.children.terms) or "Invalid job id" in answer.said:
-                return self._look(answer.said)  # invalid id: the job is over, and Slurm has forgotten it
+                return self._look(answer.said)  # the job id is unknown: the job is over, and Slurm has forgotten it
             if answer.code == 0:
                 continue
             if waited >= PATIENCE_S:
@@ -95,7 +98,8 @@ class Slurm:
         return self.ask(["scontrol", "requeue", self.job.id])
 
     def exclude(self, job: str, nodes: str) -> None:
-        """Sets ExcNodeList. Call it after a requeue: the list of a running job cannot be changed (22.05 to 26.05)."""
+        """Sets ExcNodeList of the job. Call exclude() after a requeue, because Slurm (22.05 to 26.05) cannot change the
+        list of a running job."""
         self.ask(["scontrol", "update", "JobId=" + job, "ExcNodeList=" + nodes])
 
     def begin_later(self, job: str, seconds: int) -> None:
@@ -103,7 +107,8 @@ class Slurm:
         self.ask(["scontrol", "update", "JobId=" + job, "StartTime=now+{}".format(seconds)])
 
     def begin_later_when_pending(self, end: float) -> None:
-        """Calls begin_later() once the job is pending: 22.05 sets its own time then. end: by the monotonic clock."""
+        """Calls begin_later() after the job has become pending, because Slurm 22.05 then sets its own start time. end:
+        the time to give up, by the monotonic clock."""
         for _ in range(PENDING_S):
             said = self.ask(["scontrol", "show", "job", self.job.id], err=False).said
             if fields_of(said).get("JobState") == "PENDING":
@@ -115,9 +120,10 @@ class Slurm:
         self.ask(["scancel", job])
 
     def submit(self, script: str, options: List[str], variables: Dict[str, str]) -> Tuple[int, str]:
-        """Returns the exit code of sbatch, and the new job's number. A site's wrapper may print more than that."""
+        """Returns the exit code of sbatch, and the id of the new job. The id is searched in the output, because a
+        site's wrapper of sbatch may print more lines."""
         words = ["sbatch", "--parsable", "--dependency=afterany:" + self.job.id, *options, script]
-        environ = dict(self.children.environ)  # submit's environment, which the next job gets from here
+        environ = dict(self.children.environ)  # the next job gets the environment of the batch script
         environ.update({os.fsencode(name): os.fsencode(value) for name, value in variables.items()})
         answer = self.children.run(words, err=False, environ=environ)
         numbers = [line.partition(";")[0].strip() for line in answer.said.split("\n")]
@@ -125,7 +131,7 @@ class Slurm:
         return answer.code, numbers[-1] if numbers else ""
 
     def waiting(self, script: str) -> str:
-        """Returns the job of this script that waits for the end of this one; empty if there is none."""
+        """Returns the job of the same script that waits for the end of this job; empty if there is none."""
         words = ["squeue", "--me", "--noheader", "--states=PENDING", "--format=%F|%E|%o"]
         after = re.compile(r":" + re.escape(self.job.id) + r"(?![0-9_])")
         found = ""
@@ -139,14 +145,14 @@ class Slurm:
     # -- nodes --
 
     def down_nodes(self, nodes: str) -> List[str]:
-        """Returns the nodes of this list that are down or lost for Slurm."""
+        """Returns those nodes of the list that Slurm shows as down or lost."""
         words = ["sinfo", "--noheader", "--Node", "--nodes=" + nodes]
         words += ["--states=down,fail,no_respond,unknown", "--format=%N"]
         return sorted(set(self.ask(words, err=False).said.split())) if nodes else []
 
     def usable_nodes(self, without: str) -> List[str]:
-        """Returns the nodes on which this job could run: nodes that are up, with the same shape as its nodes. without:
-        a list that the job must not get anyway."""
+        """Returns the nodes on which this job could run: nodes that are up, with the same hardware as the job's nodes.
+        without: a list of nodes that are never usable."""
         kind = "%c|%m|%G|%f"
         alike = self._sinfo("--nodes=" + self.job.nodes, kind)
         never = set(self.expand(without)) if without else set()

@@ -17,7 +17,7 @@ from .texts import warn, warn_of_fault, words
 LINGERING_S = 300
 HANG_S = 60
 FINAL = ("done", "stop", "overtaken")
-# Prints on each node: node, pid, state, ticks of CPU time (with ended children), command.
+# The script prints for each process on a node: node, pid, state, ticks of CPU time (including ended children), command.
 LIST_PROCESSES = r"""
 files=$(grep -lzsx "SLURM_JOB_ID=$SLURM_JOB_ID" /proc/[0-9]*/environ)
 [ -z "$files" ] || files=$(grep -lzsE '^SLURM_STEP_ID=[0-9]+$' $files)
@@ -111,7 +111,7 @@ class Step:
         if self.ending.requeued:
             return
         look = self.ending.look()
-        # At the time limit only this program requeues, and KILL comes soon: requeue first.
+        # At the time limit Slurm does not requeue, and KILL comes soon. Therefore this program requeues first.
         is_ours = self.rules.requeue and look.state == slurm.TIME_LIMIT and not self._is_final()
         if is_ours and not exhausted(self.ending.history, "timeout", self.rules, 1):
             self.ending.requeue("timeout", look)
@@ -123,8 +123,9 @@ class Step:
         return self.job.is_marked("cancelled") or self.job.is_marked("stop") or word in FINAL
 
     def _end_lingering(self, child: "subprocess.Popen[bytes]") -> bool:
-        """Ends srun if it runs minutes after the ranks have left their outcome: its slurmstepd was killed, or a rank
-        cannot exit. Slurm notices that when the node registers again, in half an hour, or at the time limit."""
+        """Ends srun if it still runs minutes after the ranks have left their outcome, because a slurmstepd was killed,
+        or a rank cannot exit. Slurm itself notices a killed slurmstepd only when the node registers again, in half an
+        hour, or at the time limit."""
         if not self._agreed:
             self._agreed = os.path.exists(self.job.file("outcome"))
             return True
@@ -146,7 +147,7 @@ class Step:
             self.record.event("hang", ranks=[], nodes="", reason=found.reason)
         if found.ends:
             self.record.mark("hung")
-            child.terminate()  # srun kills the step
+            child.terminate()  # on TERM, srun kills the step
         return not found.ends
 
     def _look_for_hang(self) -> bool:
@@ -155,7 +156,7 @@ class Step:
         return not self._has_hang()
 
     def send_hang(self) -> bool:
-        """Sends a message about a hang if one is reported. Returns whether one is reported."""
+        """Sends a message about a hang if a hang is reported. Returns whether a hang is reported."""
         if self._has_hang():
             self.notify.send("hang", "hung", self.job.attempt, {})
         return self._has_hang()
@@ -167,18 +168,18 @@ class Step:
 class HangFinding(NamedTuple):
     """A hang of the program, or its end."""
 
-    hangs: bool  # False: the program continues after a hang
+    hangs: bool  # whether the program hangs; False: it continues after a hang
     reason: str = ""
     processes: str = ""
-    ends: bool = False  # the step must be ended
+    ends: bool = False  # whether the step must be ended
 
 
 class LogSilence:
-    """restart.hang_after_s: the program hangs if no log has grown for so long, and no process has used CPU time in the
-    second half of that time. A program that waits for NCCL keeps a core busy, and is not found in this way.
+    """restart.hang_after_s: the program hangs if, for this time, no log has grown, and in the second half of the time,
+    no process has used CPU time. A program that waits for NCCL keeps a core busy, and is not found in this way.
 
-    This process checks the sizes of the logs. Only while they do not grow, a small step lists the processes of each
-    node. look() is called every `pause_s`. The time in which a job is suspended does not count.
+    This process checks the sizes of the logs. Only while the logs do not grow, a small step lists the processes of each
+    node. look() is called every `pause_s`. Time for which the job is suspended does not count.
     """
 
     def __init__(self, rules: Rules, logs: str, children: Children) -> None:
@@ -194,7 +195,7 @@ class LogSilence:
         self._reason = ""
 
     def look(self) -> Optional[HangFinding]:
-        """Returns the change since the last call; None if there is none."""
+        """Returns the HangFinding since the last call; None if nothing has changed."""
         self._silent_s += self.pause_s
         sizes = _sizes(self.logs)
         if sizes != self._sizes:

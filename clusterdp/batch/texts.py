@@ -4,7 +4,7 @@ import os
 import re
 from typing import List, Optional
 
-LAST = 1 << 20  # bytes of a job's output that are read: an output may have gigabytes
+LAST = 1 << 20  # number of bytes that are read from the end of a job's output, which may have gigabytes
 
 
 def native(text: str) -> str:
@@ -13,7 +13,7 @@ def native(text: str) -> str:
 
 
 def as_bytes(text: str) -> bytes:
-    """Returns the original bytes. Half a character (a lone surrogate of JSON) becomes a question mark."""
+    """Returns the original bytes of a text. Half a character (a lone surrogate of JSON) becomes a question mark."""
     try:
         return os.fsencode(text)
     except UnicodeEncodeError:
@@ -21,12 +21,13 @@ def as_bytes(text: str) -> bytes:
 
 
 def shown(text: str) -> str:
-    """Returns text that is valid in JSON."""
+    """Returns the text in a form that is valid in JSON."""
     return as_bytes(text).decode("utf-8", "replace")
 
 
 def read(path: str, most: int = LAST, begin: Optional[int] = None) -> str:
-    """Returns the last bytes of a file, at most `most`, and none before `begin`; empty if it cannot be read."""
+    """Returns at most the last `most` bytes of a file, from position `begin` on, as text; empty if the file cannot be
+    read."""
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -54,7 +55,7 @@ def size(path: str) -> int:
 
 
 def number(word: str) -> Optional[int]:
-    """Returns a whole number written in digits; None for anything else."""
+    """Returns the whole number that a text of digits means; None for any other text."""
     return int(word) if re.match(r"[0-9]+$", word) and len(word) < 16 else None
 
 
@@ -64,12 +65,12 @@ def warn(text: str, stream: int = 2) -> None:
     try:
         os.write(stream, data)
     except OSError:
-        pass  # on a full disk the line is lost
+        pass  # if the disk is full, the line is lost
 
 
 def warn_of_fault(error: Exception, what_follows: str) -> str:
-    """Prints a fault of this program with its traceback. Returns the fault in words."""
-    import traceback  # slow to import; in the standard library, and so present even if this program's files are gone
+    """Prints an error of this program with its traceback. Returns the error as one line."""
+    import traceback  # slow to import; exists even if this program's files are gone, as part of the standard library
 
     said = "a fault in the batch program: {}: {}".format(type(error).__name__, error)
     warn(traceback.format_exc().rstrip())

@@ -105,25 +105,26 @@ class Checkpointer:
         self._check_every = check_replicas_every
         self._check_next = check_replicas_every > 0
         self._commits = 0
-        # Job id and restart count can repeat (torchrun, a second start by hand): only a random name is unique.
+        # Only a random name is unique: job id and restart count can repeat, with torchrun or at a second start by hand.
         self._run = self._ranks.agree(conclude=lambda _: secrets.token_hex(6))
         self._saves = 0
         self._memory = StagingMemory()
         self._save: Save | None = None  # the save in progress, on all ranks
-        self._ended = 0  # saves that have ended, committed or failed
+        self._ended = 0  # number of saves that have ended, committed or failed
         self._exchange = ProgressExchange(self._ranks)
-        self.compare_s = 0.0  # time that a comparison of all tensors takes, as measured
-        self.skipped = 0  # saves skipped since the last commit because another was in progress
-        self._prove_next = False  # the next save is read back; the restored checkpoint is kept until then
+        self.compare_s = 0.0  # measured seconds of a comparison of all tensors
+        self.skipped = 0  # number of saves skipped since the last commit, because another save was in progress
+        self._prove_next = False  # whether the next save is read back; until then the restored checkpoint is kept
         self._rng: dict[str, Any] | None = None
         self._rng_seed: str | None = None
 
     def begin(self, name: str, state: Mapping[str, Any], first: int = 0) -> None:
         """Begins a phase: from now on restore() and save() use this phase and this state. The newest commit of each
-        phase is kept. first: steps that the run has done before this phase. Steps given to save() include them.
+        phase is kept. first: number of steps that the run has done before this phase; `step` in save() includes these
+        steps.
 
-        The previous phase must have saved its end, or been restored at its end: only later commits count for the new
-        phase. A call with the name of the current phase only replaces its state.
+        The previous phase must have saved its end, or been restored at its end: only commits after the end of the
+        previous phase belong to the new phase. A call with the name of the current phase only replaces its state.
         """
         self.wait()
         self._state = stateful.check(state)
@@ -132,11 +133,12 @@ class Checkpointer:
         self._check_next = self._check_every > 0
 
     def save(self, step: int, meta: Mapping[str, Any] | None = None, *, compare_all: bool = False) -> Commit:
-        """Commits the state as `step`. If anything fails on any rank, all raise the same CheckpointError, there is no
-        new checkpoint, and the old ones are as they were. `meta`: JSON values for restore(); rank 0's are saved.
+        """Commits the state as `step`. If anything fails on any rank, all ranks raise the same CheckpointError, there
+        is no new checkpoint, and the old checkpoints are unchanged. `meta`: JSON values that restore() returns; only
+        rank 0's `meta` is saved.
 
-        A save in progress ends first; its failure is only logged. compare_all: shared state is compared between all
-        ranks, and not only between neighbours; for the last save of a run.
+        A save in progress ends first; its failure is only logged. compare_all: whether shared state is compared between
+        all ranks, and not only between neighbours, as before the end of an attempt.
         """
         try:
             self.wait()
@@ -150,11 +152,11 @@ class Checkpointer:
         return commit
 
     def async_save(self, step: int, meta: Mapping[str, Any] | None = None) -> bool:
-        """Copies the state, and writes it while the training continues. step() or advance_to() commits it, or raises
-        the failure.
+        """Copies the state, and writes it while the training continues. step() or advance_to() commits the save, or
+        raises the save's error.
 
-        Returns False, and counts the save in `skipped`, if another save is in progress: its memory is in use, and slow
-        storage must not delay the training. Raises StateError if the state cannot be saved.
+        If another save is in progress, returns False and counts the new save in `skipped`: the memory is still in use,
+        and slow storage must not delay the training. Raises StateError if the state cannot be saved.
         """
         if self._save is not None:
             self.skipped += 1
@@ -163,22 +165,22 @@ class Checkpointer:
         return True
 
     def step(self) -> Commit | None:
-        """Advances the save in progress. Call it once in each training step of a loop without shared flags. During a
-        save it costs a tiny all-reduce, whose result the next call reads; otherwise nothing. Returns the Commit once.
-        Raises as save() does."""
+        """Advances the save in progress. Call step() once in each training step of a loop without shared flags. During
+        a save, the call costs a tiny all-reduce, whose result the next call reads; without a save, nothing. Returns the
+        Commit once, when the save is committed. Raises as save() does."""
         if self._save is None:
             return None
         least = self._exchange.exchange(self.progress())
         return self.advance_to(least) if least is not None else None
 
     def progress(self) -> int:
-        """Returns the number of stages that this rank has finished, in all saves. Shared flags share the minimum of
+        """Returns the number of stages that this rank has finished, in all saves. SharedFlags computes the minimum over
         all ranks. Not collective."""
         return STAGES * self._ended + (self._save.here if self._save is not None else 0)
 
     def advance_to(self, least: int) -> Commit | None:
-        """Does the work of step() in a loop with shared flags. least: the minimum progress() of all ranks, equal on
-        all of them at the same step."""
+        """Does the work of step() in a loop with shared flags. least: the minimum progress() of all ranks, the same
+        number on all ranks at the same step."""
         if self._save is None or least <= STAGES * self._ended + self._save.stage:
             return None
         return self._advance(self._save)
@@ -196,7 +198,8 @@ class Checkpointer:
         return commit
 
     def upload(self, seconds: float) -> bool:
-        """With `local`: waits on rank 0 until `url` has the newest commit. Returns False if that takes longer."""
+        """If the Checkpointer has `local`, waits on rank 0 until `url` has the newest commit. Returns False after
+        `seconds`."""
         return self._mirror is None or self._ranks.rank != 0 or self._mirror.wait(seconds)
 
     def _begin(self, step: int, meta: Mapping[str, Any] | None, *, beside: bool, compare_all: bool = False) -> None:
@@ -223,8 +226,9 @@ class Checkpointer:
         try:
             commit = save.advance()
         except LostContact:
-            # Do not wait here, not even for the exchange: another rank may wait for this rank to send or to end.
-            # (Once in a thousand kills of a rank, another rank did not end.)
+            # After a lost contact this rank waits for nothing, not even for the exchange, because another rank may wait
+            # for this rank to send or to end. (With a wait, another rank did not end after one in a thousand kills of a
+            # rank.)
             raise
         except CheckpointError:
             self._close(save)
@@ -232,7 +236,7 @@ class Checkpointer:
         if commit is not None:
             self._prove_next = False
             self.compare_s = save.compare_s or self.compare_s
-            self._commits += 1  # not _saves: the next save repeats a failed comparison
+            self._commits += 1  # counts commits, not saves, so that the save after a failed comparison repeats it
             self._check_next = self._check_every > 0 and self._commits % self._check_every == 0
             self.skipped = 0
             self._close(save)
@@ -251,12 +255,14 @@ class Checkpointer:
         self._exchange.drain()
 
     def restore(self, step: int | None = None, *, retire_later: bool = False) -> Restored | None:
-        """Loads the newest good checkpoint, or the one of `step`, into the state. The caller calls restore_rng(). With
-        phases, only checkpoints of this phase count; if `step` belongs to another phase, this phase's newest is loaded.
+        """Loads the newest good checkpoint, or the checkpoint of `step`, into the state. The caller then calls
+        restore_rng(). If the run has phases, only checkpoints of this phase are loaded. If `step` belongs to another
+        phase, the newest checkpoint of this phase is loaded.
 
-        Returns None if there are no checkpoints at all. Raises CheckpointError if there are some and none is good, and
-        StateError if it does not fit the objects. `retire_later`: commits `step` again, which makes it newer than the
-        checkpoints of later steps. A run that continues from an older step needs this; a reader does not.
+        Returns None if there are no checkpoints at all. Raises CheckpointError if there are checkpoints but no good
+        one, and StateError if the checkpoint does not fit the objects. `retire_later`: whether to commit `step` again,
+        which makes this checkpoint newer than those of later steps. A run that continues from an older step needs this
+        new commit; a program that only reads does not.
         """
         self.wait()
         choice = choose(self._committer, self._ranks, self._state, step, self._mirror)
@@ -287,21 +293,23 @@ class Checkpointer:
         return unflatten(meta, {}) if meta is not None else None
 
     def restore_from(self, path: str | os.PathLike[str], only: Iterable[str] | None = None) -> Restored:
-        """Starts from a checkpoint of another program: a file of torch.save() such as the classic dict of 'model',
-        'optimizer' and 'amp' or 'scaler' (or a URL of one), a folder of torch.distributed.checkpoint, or the files of
-        Hugging Face, accelerate and Lightning (foreign_formats.py).
+        """Starts from a checkpoint of another program: a file of torch.save(), or its URL, such as the classic dict of
+        'model', 'optimizer' and 'amp' or 'scaler'; a folder of torch.distributed.checkpoint; or the files of Hugging
+        Face, accelerate and Lightning (foreign_formats.py).
 
         Every tensor in `path` must belong to an object of the state, and every module, optimizer, scheduler and scaler
         of the state must be in `path`. Otherwise `only` names the objects to restore. Raises StateError with the keys
-        that do not fit, or before any change if reading needs an unsafe pickle. Random number generators stay as they
-        are. Objects that are not restored and hold copies of the weights (O2's masters, averages) copy them again."""
+        that do not fit. Raises StateError before any change if only an unsafe pickle can read the file. Random number
+        generators are not changed. Objects that are not restored and hold copies of the weights (O2's masters,
+        averages) copy the new weights."""
         self.wait()
         start = self._together(lambda: import_foreign.prepare(os.fspath(path), self._state, only))
         self._together(lambda: import_foreign.put_back(start, self._state))
         return Restored(start.step, "", start.values, exact=False)
 
     def restore_rng(self) -> None:
-        """Sets the random number generators as they were. Call it last: a DataLoader's iterator draws from them."""
+        """Restores the random number generators. Call restore_rng() last, because iter(loader) draws from these
+        generators."""
         if self._rng is not None:
             rng.apply(self._rng)
         elif self._rng_seed is not None:
@@ -312,7 +320,7 @@ class Checkpointer:
         return f"{self._run}-{self._saves:04d}"
 
     def _load(self, loaded: LoadedCheckpoint) -> list[str]:
-        """Loads the state. Returns the differences from the checkpoint on any rank, in words."""
+        """Loads the state. Returns the differences from the checkpoint on all ranks, as text."""
         here = self._together(lambda: put_back(loaded, self._state, self._ranks.size))
         different = self._ranks.agree(report=here, conclude=lambda every: [*dict.fromkeys(chain(*every))])
         self._rng = loaded.own["rng"] if loaded.own is not None else None
@@ -320,7 +328,7 @@ class Checkpointer:
         return different  # type: ignore[no-any-return]
 
     def _together(self, work: Callable[[], T]) -> T:
-        """Calls `work` on every rank. If it fails on one rank, all ranks raise."""
+        """Calls `work` on every rank. If `work` fails on one rank, all ranks raise the error."""
         result, failure = tried(work)
         self._ranks.agree(failure)
         return result  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Two more exceptions under CheckpointError, for the tree in clusterdp.errors.
+"""Errors of checkpoints, in addition to those in clusterdp.errors.
 
 CheckpointError           exit 5
 ├── ClaimLost             exit 5   another attempt owns the folder now; this one stops committing and deleting
@@ -21,7 +21,8 @@ class LostContact(CheckpointError):
 
 
 def not_saved(where: str, error: OSError) -> CheckpointError:
-    """Returns the error to raise when the storage fails during a write or a commit. Its message names a remedy."""
+    """Returns the error to raise when the storage fails during a write or a commit. The message of the error names a
+    remedy."""
     remedy = "Look at the file system; the checkpoint before this one is as it was."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = "Free some space there, or keep fewer checkpoints."
@@ -31,4 +32,5 @@ def not_saved(where: str, error: OSError) -> CheckpointError:
 
 
 class FailedElsewhere(Exception):
-    """Another rank has failed, and reports the reason at the next agreement. Never leaves clusterdp.checkpoint."""
+    """Another rank has failed, and reports the reason at the next agreement. This error is caught within
+    clusterdp.checkpoint."""

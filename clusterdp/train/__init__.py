@@ -17,8 +17,8 @@ exactly.
     settings        the worker's part of the config and of the environment
     argument_names  argument names of other libraries, and their replacements here
 
-Each module is usable alone. The numbered lines make a plain PyTorch loop preemptible, with an exact resume. The loop
-runs under srun, torchrun and plain python (tests/train/raw_loop.py is this script):
+Each module is usable alone. In the script below, the numbered lines make a plain PyTorch loop preemptible, with an
+exact resume. The script runs under srun, torchrun and plain python (tests/train/raw_loop.py holds the same script):
 
     stop = StopSignal().install()                                             # 1  before anything slow
     group = Group.start(Rendezvous.find())                                    # 2
@@ -52,11 +52,13 @@ runs under srun, torchrun and plain python (tests/train/raw_loop.py is this scri
 With accumulated gradients, call tick() (12) only where the optimizer steps. SeededDataset(data), whose set_epoch() is
 called like the sampler's, makes augmentations resume exactly, too.
 
-A JobHandle does all of this in job.loop(), which returns a Loop; Loop.epochs() yields each Epoch. job.nan_guard()
-returns a NanGuard, move=True uses a Prefetcher, and the config's train.seed is passed to seed_everything(). A Trainer
-runs on a Loop: fit() returns its History, and calls early_stopping and plateau after each epoch.
+JobHandle.loop() does the work of all numbered lines, and returns a Loop; Loop.epochs() yields each Epoch.
+job.nan_guard() returns a NanGuard, move=True uses a Prefetcher, and the config's train.seed is passed to
+seed_everything(). A Trainer runs on a Loop: fit() returns its History, and calls early_stopping and plateau after each
+epoch.
 
-Names load when they are first used, so that a process can handle signals before torch is in memory.
+Each name of this package is imported when it is first used, so that a process can handle signals before torch is in
+memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Argument names of other libraries' trainers (Keras, Lightning, Hugging Face, MXNet), and their replacements here.
-
-A wrong argument is reported in one line with the right one.
+"""Argument names of other libraries' trainers (Keras, Lightning, Hugging Face, MXNet), and their replacements in
+clusterdp. The error about a wrong argument is one line, which names the right argument.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from torch.utils.data import DataLoader
 from clusterdp.errors import ConfigError
 from clusterdp.wording import did_you_mean
 
-LOADER = [*inspect.signature(DataLoader).parameters][2:]  # without data set and batch size
+LOADER = [*inspect.signature(DataLoader).parameters][2:]  # DataLoader's arguments except data set and batch size
 LOADER += ["seed_samples"]
-# The advice -> the names for which it is given.
+# The advice -> the argument names for which the error gives this advice.
 INSTEAD = {
     "Write fit(train, val)": "validation_data validation val_data valid_data eval_data val_dataset eval_dataset "
     "val_dataloaders val_dataloader eval_dataloader val_loader valid_loader",
@@ -100,13 +99,14 @@ METHOD = {word: remedy for remedy, words in METHODS.items() for word in words.sp
 
 
 class NoSuchMethod(ConfigError, AttributeError):
-    """A one-line error; an AttributeError, too, so that hasattr() is False."""
+    """The one-line error for an unknown method. It is an AttributeError, too, so that hasattr() returns False."""
 
 
 def check_arguments(
     where: str, given: Iterable[str], known: Collection[str], elsewhere: Mapping[str, Any] = {}
 ) -> None:
-    """Raises ConfigError for an unknown keyword. elsewhere: name -> a function that may take the keyword."""
+    """Raises ConfigError for an unknown keyword. elsewhere: a mapping from a function's name to another function that
+    may take the keyword."""
     for word in given:
         if word not in known:
             raise ConfigError(f"{where}: {word!r} is not an argument here. {_remedy(word, known, elsewhere)}")
@@ -175,7 +175,7 @@ def _takes_nothing(function: Any) -> bool:
         inspect.signature(function).bind()
     except TypeError:
         return False
-    except ValueError:  # it has no signature
+    except ValueError:  # the target has no signature
         return True
     return True
 

@@ -28,7 +28,7 @@ from clusterdp.train.ranks.rank import Rank
 from clusterdp.train.ranks.stop import StopSignal
 from clusterdp.train.settings import WorkerSettings
 
-if TYPE_CHECKING:  # a function with its own loop need not wait for these
+if TYPE_CHECKING:  # a function with its own loop need not wait for these imports
     from clusterdp.checkpoint import Checkpointer
     from clusterdp.storage import Storage
     from clusterdp.train.loop.loop import Loop
@@ -40,19 +40,19 @@ Batch = TypeVar("Batch")
 
 
 class JobHandle:
-    """The handle of a job for the user's function, which may ignore it. Each rank has one.
+    """The handle of a job for the user's function, which may ignore it. Each rank has its own JobHandle.
 
-    this_rank: this process among its peers. record: the attempt's records. The other attributes come from these two, or
-    from the config.
+    this_rank: this process among its peers. record: the attempt's records. All other attributes come from this_rank and
+    record, or from the config.
     """
 
     def __init__(
         self, settings: WorkerSettings, group: Group, stop: StopSignal, attempt: str, claim: Claim | None = None
     ):
         self._settings = settings
-        self.train: TrainConfig = settings.train  # the config's sections
+        self.train: TrainConfig = settings.train  # the config's section `train`
         self.saving: CheckpointConfig = settings.checkpoint
-        self.profile: ProfileConfig = settings.profile  # a loop ends after profile.steps
+        self.profile: ProfileConfig = settings.profile  # a loop ends after profile.steps steps
         self._claim = claim
         self._run = RunDir(settings.run_dir) if settings.run_dir else None
         self.this_rank = rank = Rank(group, stop, settings.train.seed)
@@ -88,7 +88,7 @@ class JobHandle:
         """Returns the model on this rank's device, wrapped as set in the config's `train`; in DDP by default.
         Collective. Call it before the optimizer is made.
 
-        options: DistributedDataParallel's own; the config's override them.
+        options: arguments of DistributedDataParallel; those in the config override them.
         """
         from clusterdp.train.parallel import strategy
 
@@ -97,27 +97,29 @@ class JobHandle:
         return wrapped
 
     def stop(self, why: str) -> None:
-        """Asks for the end of the run, and returns. Any rank, or several, may call stop() at any time. All ranks stop
-        at the same step, within two exchanges of flags, and save. The run is not requeued. `clusterdp resume` continues
-        the run."""
+        """Asks for the end of the run, and returns. One rank or several ranks may call stop() at any time. All ranks
+        stop at the same step, within two exchanges of flags, and save. The run is not requeued. `clusterdp resume`
+        continues the run."""
         self.stop_signal.request(f"job.stop: {why}")
 
     @cached_property
     def amp(self) -> Amp:
-        """Mixed precision, as set in the config's train.amp."""
+        """The Amp for mixed precision, as set in the config's train.amp."""
         from clusterdp.train.optim.amp import Amp
 
         return Amp(device=self.device, **asdict(self.train.amp))
 
     def nan_guard(self, model: torch.nn.Module) -> NanGuard | None:
-        """Returns the guard for Amp.step(nan_guard=...), as set in the config's train.on_nan; None if it is not set."""
+        """Returns the guard for Amp.step(nan_guard=...), as set in the config's train.on_nan; None if on_nan is not
+        set."""
         from clusterdp.train.optim.nan_guard import NanGuard
 
         on_nan = self.train.on_nan
         return NanGuard(model, self.group, on_nan, step=lambda: self.step + 1) if on_nan is not None else None
 
     def batch_size(self, per_rank: int) -> BatchSize:
-        """Returns the global batch of a step, over all ranks and the config's train.accumulate. Rank 0 prints it."""
+        """Returns the size of a step's global batch: over all ranks, and over the config's train.accumulate. Rank 0
+        prints the size."""
         from clusterdp.train.optim.batch_size import BatchSize
 
         batch = BatchSize(per_rank, self.world_size, self.train.accumulate)
@@ -137,16 +139,17 @@ class JobHandle:
         **options: Any,
     ) -> DataLoader[Any]:
         """Returns a DataLoader over this rank's share, with a position that is saved. batch_size: samples per rank;
-        None: each sample of the data set is a batch already.
+        None: each sample of the data set already is a batch.
 
-        sampler: draws the order of all ranks' samples, like torch's WeightedRandomSampler; shuffle has no effect then.
-        seed_samples: augmentations depend only on seed, epoch and sample; see SeededDataset, which wraps `dataset`.
-        Tensors and arrays, also in a tuple or a mapping, a TensorDataset or a Subset of one are sliced per batch,
-        unless options choose how samples are read. Shards are divided by file; see there. Any other iterable data set
-        must divide itself, by job.rank and job.world_size; see Batches for its position.
-        The length is the whole epoch's; see ResumableLoader for `done` and `left`, after a resume within an epoch.
-        Raises ConfigError on all ranks if there would be no batch at all.
-        options: DataLoader's; see loader_defaults() for the defaults.
+        sampler: an object that draws the order of all ranks' samples, like torch's WeightedRandomSampler; with a
+        sampler, shuffle has no effect. seed_samples: whether augmentations depend only on seed, epoch and sample; see
+        SeededDataset, which then wraps `dataset`. Tensors and arrays, also in a tuple or a mapping, a TensorDataset or
+        a Subset of one are sliced per batch, unless options choose how samples are read. Shards are divided by file;
+        see class Shards. Any other iterable data set must divide itself, by job.rank and job.world_size; see Batches
+        for its position.
+        The loader's length is the whole epoch's, also after a resume within an epoch; see ResumableLoader for `done`
+        and `left`. Raises ConfigError on all ranks if the loader would have no batch at all.
+        options: DataLoader's options; see loader_defaults() for the defaults.
         """
         own = {"shuffle": shuffle, "drop_last": drop_last, "sampler": sampler, "seed_samples": seed_samples}
         return make_loader(self.this_rank, dataset, batch_size, **own, **options)  # type: ignore[arg-type]
@@ -164,23 +167,24 @@ class JobHandle:
         name: str = "",
         continues: Loop[Any] | None = None,
     ) -> Loop[Batch]:
-        """Returns the batches to train on, from the run's position on. See Loop.
+        """Returns a Loop: the batches to train on, from the run's position on.
 
         name: the name of this phase, if the program trains more than once; see Phases. continues: the previous loop, if
         this loop continues it to more epochs.
-        accumulate: batches per step of the optimizer. Defaults: the config's train.accumulate, checkpoint.every_*
-        move: moves the next batch to this rank's device during the current step. A function also transforms each batch
-        there, for example to normalised floats. See Prefetcher.
+        accumulate: batches per step of the optimizer. accumulate, every_steps and every_s are by default
+        train.accumulate, checkpoint.every_steps and checkpoint.every_s of the config. move: whether the next batch is
+        moved to this rank's device during the current step. If move is a function, it also transforms each batch on the
+        device, for example to normalised floats. See Prefetcher.
         """
         check_can_be_read_again("loader", loader, epochs)
         saving = self.saving
         if accumulate is None:
             accumulate = self.train.accumulate
         if self.profile.steps is not None:
-            epochs = sys.maxsize  # as many as profile.steps take
+            epochs = sys.maxsize  # as many epochs as profile.steps steps take
         if every_steps is None and every_s is None:
             every_steps, every_s = saving.every_steps, saving.every_s
-        if "amp" in self.__dict__:  # job.amp has been used
+        if "amp" in self.__dict__:  # the program has used job.amp
             self.amp.check_kept_in(state)
         from clusterdp.train.loop.loop import Loop
 
@@ -191,7 +195,8 @@ class JobHandle:
     def checkpointer(self, state: Mapping[str, Any], *, beside: str | None = None) -> Checkpointer | None:
         """Returns a Checkpointer for the state of your own loop. None if the run has no folder and no checkpoint.url.
 
-        beside: for one checkpoint that is kept until its next save, apart from the run's, in folder `<url>-<beside>`.
+        beside: a name for a Checkpointer apart from the run's. This one keeps only its newest checkpoint, in folder
+        `<url>-<beside>`.
         """
         saving = self.saving
         if saving.url is None:
@@ -230,7 +235,7 @@ class JobHandle:
         return JobHandle(settings, self.group, self.stop_signal, self.attempt)
 
     def log(self, **values: Any) -> None:
-        """Writes a record to the metrics, on rank 0: a result such as an accuracy. For losses of steps: loop.log()."""
+        """Writes a record to the metrics, on rank 0: a result such as an accuracy. For losses, use loop.log()."""
         self.record.log(**values)
 
     def event(self, event: str, **fields: Any) -> None:
@@ -253,5 +258,5 @@ class JobHandle:
 
 
 def new_attempt_name() -> str:
-    """Returns the name of an attempt without Slurm. Such names sort by time."""
+    """Returns a name for an attempt that runs without Slurm. Such names sort by time."""
     return f"local.{time.time_ns() // 1_000_000}"

@@ -22,14 +22,15 @@ from clusterdp.errors import ConfigError
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train.output.say import say
 
-FLOAT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")  # YAML 1.1 reads 1e-3 as a string
+FLOAT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")  # floats such as 1e-3, which YAML 1.1 reads as strings
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """The worker's settings. The sections are the config's own classes, and only these define the defaults.
+    """The worker's settings. The sections are instances of the config's own classes, which define all defaults.
 
-    checkpoint.url: the place for checkpoints, with the default filled in. None: no checkpoints are saved.
+    checkpoint.url: the place for checkpoints, or the default place. If checkpoint.url is None, no checkpoints are
+    saved.
     """
 
     run_dir: Path | None = None
@@ -42,14 +43,14 @@ class WorkerSettings:
     profile: ProfileConfig = field(default_factory=ProfileConfig)
     margin_s: float = LaunchConfig.grace_s
     end_time: float | None = None
-    attempt: str | None = None  # None: no Slurm job; the ranks then make up a name
+    attempt: str | None = None  # None outside a Slurm job, where the ranks choose a name
     resume_step: int | None = None
 
     @classmethod
     def read(cls, run_dir: Path, environ: Mapping[str, str] = os.environ) -> WorkerSettings:
         """Reads the settings of a run folder. Raises ConfigError if it has no readable config.yaml.
 
-        A key that this version does not know, because a newer one has written it, is reported and has no effect.
+        A key that only a newer version knows is reported, and has no effect.
         """
         path = run_dir / "config.yaml"
         try:
@@ -79,7 +80,8 @@ class WorkerSettings:
 
     @classmethod
     def bare(cls, params: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> WorkerSettings:
-        """Returns settings without a config. CLUSTERDP_RUN_DIR, if set, is the run folder; else the run has none."""
+        """Returns settings without a config. The run folder is CLUSTERDP_RUN_DIR; if it is not set, the run has no
+        folder."""
         folder = environ.get("CLUSTERDP_RUN_DIR")
         run_dir = Path(folder).absolute() if folder else None
         url = environ.get("CLUSTERDP_CHECKPOINT_URL") or (str(run_dir / "checkpoints") if run_dir else None)
@@ -87,8 +89,9 @@ class WorkerSettings:
 
     @classmethod
     def own(cls, params: Mapping[str, Any]) -> WorkerSettings:
-        """Returns the settings of a program without our worker. As `command:` of a job it has a run folder with a
-        config; else the settings are bare. The program is not profiled: only the worker ends after some steps."""
+        """Returns the settings of a program without our worker. If the program is the `command:` of a job, the settings
+        come from the config in the run folder; if not, the settings are those of bare(). The program is not profiled,
+        because only the worker can end after some steps."""
         bare = cls.bare(params)
         if bare.run_dir is None or not (bare.run_dir / "config.yaml").exists():
             return bare
@@ -107,7 +110,7 @@ def exported(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def parse_words(words: Sequence[str]) -> dict[str, Any]:
-    """Parses `key=value` words of a command line. The values are read as in a config."""
+    """Parses `key=value` words of a command line. The values are parsed like values in a config."""
     import yaml
 
     params = {}
@@ -117,6 +120,6 @@ def parse_words(words: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"{word}: is not of the form key=value. Write e.g. epochs=3.")
         try:
             params[key] = float(value) if FLOAT.fullmatch(value) else yaml.safe_load(value)
-        except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: an invalid date, 5,000 digits
+        except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: for an invalid date, or 5,000 digits
             raise ConfigError(f"{word:.80}: its value is not YAML. Put it in quotes within the shell's.") from None
     return params

@@ -1,7 +1,7 @@
 """The process of one rank: `python -m clusterdp.train.worker RUN_DIR`, under srun, torchrun, submitit, or alone.
 
-Loading torch and the user's modules takes seconds, on a busy NFS a minute, and a preemption in that time must not look
-like a crash. Therefore this file imports little, and imports the rest after the signal handlers are in place.
+Loading torch and the user's modules takes seconds, on a busy NFS a minute, and a preemption during the imports must not
+look like a crash. Therefore this file imports little before the signal handlers are installed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the attempt of a run folder. Returns the exit code; does not return from a crash."""
+    """Runs an attempt of a run folder, and returns the exit code. After a crash, main() does not return."""
     stop = StopSignal().install()
     from clusterdp.train.process import attempt
 
@@ -37,7 +37,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run_in_submitit(run_dir: str) -> Outcome:
-    """Runs in a task of submitit, and restores submitit's signal handlers. Does not return from a crash."""
+    """Runs an attempt in a task of submitit, and restores submitit's signal handlers. After a crash, the function does
+    not return."""
     with StopSignal() as stop:
         from clusterdp.train.process import attempt
 
@@ -45,10 +46,10 @@ def run_in_submitit(run_dir: str) -> Outcome:
 
 
 def run(function: Callable[..., Any], argv: Sequence[str] | None = None) -> int:
-    """Calls function(job, **values) for `python -m your.module key=value ...`, alone or under torchrun.
+    """Calls function(job, **values) for `python -m your.module key=value ...`, in a single process or under torchrun.
 
-    If CLUSTERDP_RUN_DIR names a folder, the run is kept there, and the same command continues the stopped run. A
-    config.yaml in the folder, as in a job, replaces defaults of `checkpoint`, `train` and `metrics`.
+    If CLUSTERDP_RUN_DIR names a folder, the run is kept there, and the same command continues the stopped run. If the
+    folder has a config.yaml, as in a job, its values replace defaults of `checkpoint`, `train` and `metrics`.
     """
     from clusterdp.train.process import attempt, entry
     from clusterdp.train.settings import WorkerSettings, parse_words

@@ -1,8 +1,8 @@
 """The places of the pieces of sharded tensors. Torch-free.
 
-FSDP2 gives every rank a box of each tensor, and torch.distributed.checkpoint decides which rank writes which box. The
-boxes are the tensors of the rank's safetensors file, named by their index ranges: `model/weight[0:64,0:32]`. The
-manifest has the place of each box:
+FSDP2 gives every rank a part of each tensor, a box of indices, and torch.distributed.checkpoint decides which rank
+writes which box. Each box is a tensor in the rank's safetensors file, whose name has the index ranges:
+`model/weight[0:64,0:32]`. The manifest has the place of each box:
 
     "chunks": {tensor: [[rank, first byte in that rank's file, offsets, sizes], ...]}
 """
@@ -23,10 +23,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Chunk:
-    """A box of a tensor, row-major in one rank's file."""
+    """A box of a tensor. It lies in one rank's file in row-major order."""
 
     rank: int
-    start: int  # first byte in the rank's file
+    start: int  # position of the first byte in the rank's file
     offsets: Shape
     sizes: Shape
 
@@ -42,7 +42,8 @@ def to_json(chunks: Chunks) -> dict[str, list[list[object]]]:
 
 
 def from_json(data: Any, plan: FlatLayout, sizes: Sequence[int]) -> Chunks:
-    """Raises ValueError unless the chunks hold these tensors, each byte once, in files of these sizes (by rank)."""
+    """Returns the checked chunks. Raises ValueError unless they hold each byte of these tensors exactly once, in files
+    of these sizes (by rank)."""
     shapes = {entry.name: (entry.shape, entry.dtype) for entry in plan.entries}
     if not isinstance(data, dict) or data.keys() != shapes.keys():
         raise ValueError("its chunks are not those of the tensors in its index")
@@ -78,13 +79,14 @@ def _chunk(item: Any, name: str, shape: Shape) -> Chunk:
 
 
 def _overlap(found: Sequence[Chunk]) -> bool:
-    """Sweeps along the dimension with the most cuts, where few boxes lie side by side."""
+    """Returns whether two of the boxes overlap. Compares boxes along the dimension with the most cuts, where few boxes
+    lie side by side."""
     if len(found) < 2:
         return False
     dims = range(len(found[0].offsets))
     sweep = max(dims, key=lambda d: len({c.offsets[d] for c in found}), default=None)
     if sweep is None:
-        return True  # two chunks of a scalar
+        return True  # a scalar cannot be in two chunks without overlap
     beside: list[Chunk] = []
     for chunk in sorted(found, key=lambda c: c.offsets[sweep]):
         beside = [c for c in beside if c.offsets[sweep] + c.sizes[sweep] > chunk.offsets[sweep]]
@@ -100,7 +102,7 @@ def _overlap(found: Sequence[Chunk]) -> bool:
 
 
 def name_of(tensor: str, offsets: Sequence[int], sizes: Sequence[int], shape: Sequence[int]) -> str:
-    """Returns a chunk's name in its file. A tensor in one piece keeps its name."""
+    """Returns a chunk's name in its file. A tensor that is one chunk keeps the tensor's name."""
     if tuple(sizes) == tuple(shape):
         return tensor
     box = ",".join(f"{offset}:{offset + size}" for offset, size in zip(offsets, sizes, strict=True))
@@ -110,10 +112,9 @@ def name_of(tensor: str, offsets: Sequence[int], sizes: Sequence[int], shape: Se
 def header(
     pieces: Mapping[str, tuple[str, Shape]], note: Mapping[str, str], room: int = HEADER
 ) -> tuple[bytes, dict[str, int]]:
-    """Returns the head of a safetensors file with these pieces, given as name -> (dtype, shape), and the first byte of
-    each piece. The length of the head is a multiple of `room`.
-
-    The format has no gaps. Pieces with the widest elements come first, which aligns all pieces.
+    """Returns the header of a safetensors file with these pieces, given as name -> (dtype, shape), and the position of
+    each piece's first byte. The length of the header is a multiple of `room`. The format allows no gaps between pieces.
+    Pieces with the widest elements come first, which aligns all pieces.
     """
     text: dict[str, object] = {"__metadata__": dict(note)}
     starts: dict[str, int] = {}

@@ -6,9 +6,9 @@
         <token>-r0003.local.safetensors     the tensors of that state, if there are any: again one U8 tensor
         MANIFEST.<token>.json               created last: it IS the checkpoint (manifest.py)
 
-The replicated state is one virtual flat buffer: its tensors sorted by name, each aligned to 64 bytes, zeros between.
-Rank r of N writes the bytes [cut(r), cut(r + 1)), so that any number of ranks can read what any other number wrote.
-Sharded state (FSDP2) is in files of the same names, which hold the pieces of each rank (chunks.py).
+The replicated state is one virtual flat buffer: its tensors are sorted by name and aligned to 64 bytes, with zeros
+between them. Rank r of N writes the bytes [cut(r), cut(r + 1)). Any number of ranks can read what another number of
+ranks has written. Sharded state (FSDP2) is in files of the same names, which hold the pieces of each rank (chunks.py).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-ALIGN = 64  # bytes: a multiple of every element's size, so that no cut divides an element
-BLOCK = 1 << 20  # bytes under one checksum
+ALIGN = 64  # bytes; a multiple of the size of every element, so that no cut divides an element
+BLOCK = 1 << 20  # number of bytes for one checksum
 HEADER = 4096  # bytes before the data in our safetensors files: a page, so that data can be mapped or written directly
 
 ITEM_SIZES = {
@@ -31,7 +31,7 @@ ITEM_SIZES = {
     "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
 }  # fmt: skip
 
-# dtype -> its name in safetensors. Other dtypes are stored as U8 bytes (chunks.py).
+# dtype -> its name in safetensors. Other dtypes are stored as bytes, U8 (chunks.py).
 SAFETENSORS = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
     "uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
@@ -61,7 +61,7 @@ def is_token(text: str) -> bool:
 
 
 def is_phase(text: str) -> bool:
-    """Returns whether a phase may have this name, which also becomes part of a folder's name."""
+    """Returns whether a phase may have this name, which is also a part of the name of a folder."""
     return _PHASE.fullmatch(text) is not None
 
 
@@ -75,7 +75,7 @@ def token_of_manifest(name: str) -> str | None:
 
 
 def token_of_file(name: str) -> str | None:
-    """Returns the token of the save that a data file, or a temporary file of a manifest, belongs to."""
+    """Returns the token of the save to which a data file, or a temporary file of a manifest, belongs."""
     match = _OWN_FILE.fullmatch(name) or _TEMPORARY.fullmatch(name)
     return match[1] if match else None
 
@@ -159,7 +159,7 @@ class FlatLayout:
         return layout
 
 
-@lru_cache(maxsize=8)  # every save has the same layout
+@lru_cache(maxsize=8)  # cached because every save has the same layout
 def _layout_of(tensors: tuple[tuple[str, tuple[str, tuple[int, ...]]], ...]) -> FlatLayout:
     entries, offset = [], 0
     for name, (dtype, shape) in sorted(tensors):
@@ -170,7 +170,8 @@ def _layout_of(tensors: tuple[tuple[str, tuple[str, tuple[int, ...]]], ...]) -> 
 
 
 def safetensors_header(nbytes: int, note: Mapping[str, str]) -> bytes:
-    """The first HEADER bytes of a safetensors file with one U8 tensor `slice` of `nbytes`; `note` is its metadata."""
+    """Returns the first HEADER bytes of a safetensors file with one U8 tensor `slice` of `nbytes`. `note`: the file's
+    metadata."""
     header = {"__metadata__": dict(note), "slice": {"dtype": "U8", "shape": [nbytes], "data_offsets": [0, nbytes]}}
     text = json.dumps(header, separators=(",", ":")).encode()
     room = HEADER - 8
@@ -180,7 +181,7 @@ def safetensors_header(nbytes: int, note: Mapping[str, str]) -> bytes:
 
 
 def pack_checksums(values: Iterable[int]) -> str:
-    """16 hexadecimal digits each: 64 bits (checksum.py)."""
+    """Returns the checksums as text, each as 16 hexadecimal digits (64 bits, see checksum.py)."""
     return "".join(f"{value:016x}" for value in values)
 
 

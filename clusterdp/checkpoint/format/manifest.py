@@ -1,12 +1,13 @@
-"""The manifest: the small file whose existence is the checkpoint, and the list of manifests in a folder. Torch-free.
+"""The manifest, a small file that makes saved files a checkpoint when it is created; and the list of manifests in a
+folder. Torch-free.
 
     {"head": {"format": 1, "step": 1000, "token": ..., "order": ..., ..., "body_digest": ..., "digest": ...},
     "body": {"block": 1048576, "files": {name: {"size": n, "xxh3": ...}}, "index": {...}, "state": ..., "meta": ...,
              "strides": {...}, "changed": {...}}}
 
-Format 1 is the flat buffer. Format 2 also has "chunks" in its body, the places of the pieces of sharded tensors. A
-manifest is a JSON document in two lines: scan() reads only the first lines. A digest covers each line, so that a
-flipped digit in `order` cannot make an old checkpoint the newest."""
+Format 1 is the flat buffer. Format 2 also has "chunks" in the body of the manifest: the places of the pieces of sharded
+tensors. A manifest is a JSON document in two lines: scan() reads only the first lines. A digest covers each line, so
+that a flipped digit in `order` cannot make an old checkpoint the newest."""
 
 from __future__ import annotations
 
@@ -27,12 +28,12 @@ from clusterdp.errors import DamagedError
 from clusterdp.storage import Storage, open_storage
 
 FLAT, SHARDED = 1, 2  # formats
-HEAD_LIMIT = 4096  # bytes of a first line, so that one small read lists a checkpoint
-LIMIT = 1 << 30  # bytes of a manifest: a larger file is refused before it is read into memory
+HEAD_LIMIT = 4096  # most bytes of a manifest's first line, so that one small read is enough to list a checkpoint
+LIMIT = 1 << 30  # most bytes of a manifest; a larger file is refused before it is read into memory
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-# Errors for a pipe or a link in place of a manifest: another read has the same result. EINVAL: see plainfile.
+# Errors for a pipe or a link in place of a manifest, for which another read has the same result. EINVAL: see plainfile.
 NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
-_YEAR_10000 = 253402300800  # in seconds: more than any clock shows and any calendar can show
+_YEAR_10000 = 253402300800  # seconds since 1970; no valid time is later, and no calendar can show it
 _OPEN, _MIDDLE, _CLOSE = b'{"head": ', b',\n"body": ', b"}\n"
 
 
@@ -40,19 +41,19 @@ _OPEN, _MIDDLE, _CLOSE = b'{"head": ', b',\n"body": ', b"}\n"
 class CheckpointInfo:
     """The values of a checkpoint that `clusterdp checkpoint ls` shows.
 
-    A run that continues from an older step commits that step's files again, as the newest: `data` is then the token
-    of the older save.
+    A run that continues from an older step commits the files of this step again, as the newest commit; `data` of the
+    new commit is the token of the older save.
     """
 
-    step: int  # counts through all phases
+    step: int  # number of the step, counted through all phases
     token: str
     data: str  # the token in the names of the files
-    order: int  # counts the commits to a folder: the highest is the newest, whatever its step
+    order: int  # number of the commit in this folder: the highest is the newest commit, whatever its step
     committed_at: float
     world_size: int
     bytes: int
     attempt: str
-    phase: str = ""  # the part of the run (phase.py); in the file only if it has a name
+    phase: str = ""  # the name of the phase (phase.py); not in the file if it is empty
 
     @property
     def folder(self) -> str:
@@ -64,7 +65,7 @@ class CheckpointInfo:
 
     @property
     def age(self) -> tuple[int, float, str]:
-        """The key that sorts from oldest to newest commit."""
+        """The sort key for the order from the oldest to the newest commit."""
         return self.order, self.committed_at, self.token
 
 
@@ -73,7 +74,7 @@ _FIELDS = tuple(field.name for field in fields(CheckpointInfo) if field.name != 
 
 @dataclass(frozen=True)
 class Damage:
-    """A manifest that is damaged, or that could not be read just now (`unread`)."""
+    """A manifest that is damaged, or that cannot be read at the moment (`unread`)."""
 
     name: str
     why: str
@@ -82,7 +83,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class FileRecord:
-    """The size of a file of the checkpoint, and a checksum for each block from the file's first byte."""
+    """The size of a file of the checkpoint, and the checksums of its blocks, beginning at the file's first byte."""
 
     size: int
     checksums: tuple[int, ...]
@@ -102,11 +103,11 @@ class Manifest:
     info: CheckpointInfo
     files: Mapping[str, FileRecord]
     layout: FlatLayout
-    state: Any  # the tree of JSON values with references to tensors; tree.py reads it
+    state: Any  # a tree of JSON values with references to tensors, which tree.py reads
     meta: Any
-    chunks: Chunks | None = None  # None: the flat buffer
-    strides: Mapping[str, Shape] | None = None  # of tensors that are not row-major (strides.py); None: not recorded
-    changed: Any = None  # changes since the objects were built (as_built.py), as a tree; None: none, or not recorded
+    chunks: Chunks | None = None  # None: tensors are in the flat buffer
+    strides: Mapping[str, Shape] | None = None  # strides of tensors that are not row-major; None: not recorded
+    changed: Any = None  # changes since the objects were built (as_built.py), as a tree; None: no known change
 
     @cached_property
     def bases(self) -> list[int]:
@@ -157,7 +158,8 @@ class Manifest:
 
 
 def expected_files(info: CheckpointInfo) -> Iterator[tuple[str, str]]:
-    """Yields (slice, rank file) of each rank. Names are computed, never read from a file: no name leads elsewhere."""
+    """Yields (slice, rank file) of each rank. Names are computed, never read from a file, so that no name can lead to
+    another folder."""
     for rank in range(info.world_size):
         yield layout.slice_name(info.data, rank, info.world_size), layout.rank_name(info.data, rank)
 
@@ -189,7 +191,8 @@ def scan(
     storage: Storage, known: Mapping[str, CheckpointInfo] | None = None
 ) -> tuple[list[CheckpointInfo], list[Damage]]:
     """Returns the checkpoints from oldest to newest commit, and the manifests that are damaged or unreadable. Reads
-    only first lines, and no manifest that is `known` (name -> info), because a manifest never changes."""
+    only the first lines of manifests. A manifest in `known` (name -> info) is not read, because a manifest never
+    changes."""
     folders = storage.tree(lambda folder: layout.step_of(folder) is not None)
     names = [
         f"{folder}/{file}" for folder, files in folders.items() for file in files if layout.token_of_manifest(file)
@@ -211,7 +214,8 @@ def _look(storage: Storage, name: str) -> CheckpointInfo | Damage | None:
 
 
 def list_checkpoints(url: str | os.PathLike[str]) -> list[CheckpointInfo]:
-    """Returns committed checkpoints from oldest to newest, without verifying their bytes. No folder: no checkpoints."""
+    """Returns committed checkpoints from oldest to newest, without verifying their bytes. A missing folder has no
+    checkpoints."""
     return scan(open_storage(url))[0]
 
 
@@ -229,7 +233,7 @@ def _seal(head: dict[str, Any]) -> bytes:
 
 
 def _decode_head(data: bytes) -> tuple[dict[str, Any], int]:
-    """Returns the head, and the position at which the body begins."""
+    """Returns the info in the first line, and the position at which the body begins."""
     end = data.find(_MIDDLE)
     if not data.startswith(_OPEN) or end < 0:
         raise ValueError("its first line is not that of a manifest")
@@ -237,7 +241,8 @@ def _decode_head(data: bytes) -> tuple[dict[str, Any], int]:
     head = strictjson.loads(line)
     if head.get("format") not in (FLAT, SHARDED):
         raise ValueError(f"format {head.get('format')!r} is not one that this version reads: {FLAT} or {SHARDED}")
-    # The digest is of the bytes as read: encoding them again took a tenth of the time to list 1,000 checkpoints.
+    # The digest is computed from the bytes as read, because encoding the JSON again took a tenth of the time to list
+    # 1,000 checkpoints.
     text, comma, digest = line.rpartition(b',"digest":"')
     if not comma or _digest(text + b"}").encode() + b'"}' != digest:
         raise ValueError("its first line does not match its digest")
@@ -263,7 +268,7 @@ def _info(head: dict[str, Any], name: str) -> CheckpointInfo:
 def _manifest(info: CheckpointInfo, content: dict[str, Any], *, sharded: bool) -> Manifest:
     if content["block"] != layout.BLOCK:
         raise ValueError(f"its checksums are of blocks of {content['block']} bytes, not {layout.BLOCK}")
-    if len(content["files"]) < 2 * info.world_size:  # first: a wrong world_size must not cause a long loop
+    if len(content["files"]) < 2 * info.world_size:  # checked first: a wrong world_size must not cause a long loop
         raise ValueError(f"it has {len(content['files'])} files for {info.world_size} ranks")
     files = {}
     for name, record in content["files"].items():

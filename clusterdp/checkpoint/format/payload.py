@@ -26,13 +26,13 @@ from clusterdp.checkpoint.format.verified_reads import (
 )
 from clusterdp.storage import Storage
 
-PIECE = 4  # blocks read at a time; with blocks read ahead, about 20 MiB of memory for a state of any size
+PIECE = 4  # number of blocks read at a time; with blocks read ahead, about 20 MiB of memory for a state of any size
 
 
 class Payload(Protocol):
     @property
     def entries(self) -> Sequence[TensorEntry]:
-        """All tensors. A reader that reads them in this order reads every byte once."""
+        """The entries of all tensors. A reader that reads tensors in this order reads every byte once."""
 
     def read(self, entry: TensorEntry) -> Iterator[memoryview]:
         """Yields the tensor's verified bytes in order, in pieces. Raises DamagedError or OSError."""
@@ -54,7 +54,7 @@ def shared_payload(storage: Storage, manifest: Manifest) -> Iterator[Payload]:
 
 @contextmanager
 def own_payload(storage: Storage, manifest: Manifest, rank: int) -> Iterator[tuple[Any, Payload]]:
-    """Yields the state of one rank alone: its skeleton, and the payload of its tensors."""
+    """Yields the state that only one rank has: the skeleton, and the payload of the tensors."""
     skeleton, plan, ranges, _ = read_rank_file(storage, manifest, rank, PIECE)
     with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as pool:
         yield skeleton, FlatPayload(storage, plan, ranges, pool)
@@ -71,7 +71,8 @@ def whole(payload: Payload, entry: TensorEntry) -> bytearray:
 
 
 class FlatPayload:
-    """Tensors of a flat buffer. Reads ahead in the order of the entries, and drops blocks after their use."""
+    """Reads tensors of a flat buffer. Blocks are read ahead in the order of the entries, and dropped after their
+    use."""
 
     def __init__(self, storage: Storage, plan: FlatLayout, ranges: Sequence[BlockRange], pool: ThreadPoolExecutor):
         check_sizes(storage, ranges)
@@ -106,7 +107,7 @@ class FlatPayload:
 
 
 class ShardedPayload:
-    """Tensors of a sharded checkpoint. Reads all pieces of a tensor at once, and joins them."""
+    """Reads tensors of a sharded checkpoint. All pieces of a tensor are read at once, and joined."""
 
     def __init__(self, storage: Storage, manifest: Manifest):
         self.entries: Sequence[TensorEntry] = manifest.layout.entries
@@ -135,12 +136,13 @@ class ShardedPayload:
 
 
 def rows_of(box: Box, shape: tuple[int, ...]) -> tuple[int, list[int]]:
-    """Returns the length of rows of the box that are consecutive in the tensor too, and each row's index in it."""
+    """Returns the length of the box's rows, which are consecutive elements of the box and of the tensor, and the index
+    of each row's first element in the tensor."""
     outer, length = len(shape), 1
     while outer and box.sizes[outer - 1] == shape[outer - 1]:
         outer -= 1
         length *= shape[outer]
-    if outer:  # the last dimension that is cut: the box's part of it is consecutive too
+    if outer:  # in the last dimension that is cut, the box's part is consecutive, too
         outer -= 1
         length *= box.sizes[outer]
     strides = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]

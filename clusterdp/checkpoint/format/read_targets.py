@@ -14,17 +14,17 @@ from clusterdp.checkpoint.format.layout import BLOCK
 
 
 class ReadTarget(Protocol):
-    """Memory for verified blocks. Several threads use a target at once, each for its own blocks."""
+    """Memory for verified blocks. Several threads use a target at the same time, each of them for other blocks."""
 
     def room(self, start: int, stop: int) -> memoryview:
-        """Returns memory for the bytes [start, stop), which are read into it before they are verified."""
+        """Returns memory into which the bytes [start, stop) are read before they are verified."""
 
     def accept(self, start: int, stop: int) -> None:
-        """Takes the bytes [start, stop) after they have been verified."""
+        """Is called with the bytes [start, stop) after they have been verified."""
 
 
 class BufferTarget:
-    """The buffer itself, or a part of it that begins at the address `base`."""
+    """A target that is the buffer itself, or a part of the buffer that begins at the address `base`."""
 
     def __init__(self, buffer: memoryview, base: int = 0):
         self._buffer, self._base = buffer, base
@@ -44,7 +44,7 @@ class _Scratch(threading.local):
 
 
 class DiscardTarget:
-    """No memory: the caller only verifies the bytes."""
+    """A target without memory, for a caller that only verifies the bytes."""
 
     def __init__(self) -> None:
         self._scratch = _Scratch()
@@ -57,17 +57,19 @@ class DiscardTarget:
 
 
 class DeviceMemory(Protocol):
-    """Memory that the processor cannot address, such as a GPU's. Several threads write to it at once."""
+    """Memory that the processor cannot address, such as a GPU's. Several threads write to this memory at the same
+    time."""
 
     def __len__(self) -> int:
         """Bytes."""
 
     def write(self, at: int, data: memoryview) -> None:
-        """Copies the data to the byte `at`. On return the data may change."""
+        """Copies the data to the position `at`. After the return, the caller may change the data."""
 
 
 class ScatterTarget:
-    """Memory in many pieces. A block that lies within one piece is read directly into it, unless it is on a device."""
+    """A target of many pieces of memory. A block that lies within one piece is read directly into it, unless it is on a
+    device."""
 
     def __init__(self, pieces: Sequence[tuple[int, memoryview | DeviceMemory]]):
         """pieces: (address, memory), without overlap."""

@@ -14,7 +14,7 @@ from clusterdp.checkpoint.format import layout
 from clusterdp.checkpoint.format.manifest import CheckpointInfo
 from clusterdp.storage import Storage
 
-LEFTOVER_AGE_S = 3600.0  # a save may take this long before its manifest exists, in a job that has no claims
+LEFTOVER_AGE_S = 3600.0  # seconds that a save may take before its manifest exists, in a job that has no claims
 _log = logging.getLogger("clusterdp.checkpoint")
 
 
@@ -29,10 +29,10 @@ def to_delete(
 ) -> list[CheckpointInfo]:
     """Returns the checkpoints that may be deleted, oldest first.
 
-    The newest `keep_last` good checkpoints are kept, the newest good one of each phase, because a run continues from
-    it, and good ones whose `order` is a multiple of `keep_every`. `bad` tokens (damaged) are not good, and are deleted
-    once `keep_last` good ones are newer. `unsure` tokens (unreadable just now) are not good, and are kept. `pinned`
-    tokens are kept.
+    Kept are the newest `keep_last` good checkpoints; the newest good checkpoint of each phase, because a run continues
+    from it; and good checkpoints whose `order` is a multiple of `keep_every`. `bad`: tokens of damaged checkpoints,
+    which are deleted when `keep_last` good checkpoints are newer. `unsure`: tokens of checkpoints that cannot be read
+    at the moment, which are kept, but do not count as good. `pinned`: tokens of checkpoints that are kept.
     """
     commits = sorted(commits, key=lambda info: info.age)
     good = [info for info in commits if info.token not in bad and info.token not in unsure]
@@ -47,8 +47,8 @@ def to_delete(
 
 
 def delete(storage: Storage, info: CheckpointInfo, others: Collection[CheckpointInfo]) -> None:
-    """Removes a checkpoint. Its files stay if one of `others` has committed them again, or if the folder has a manifest
-    that is not in `others`: a manifest that cannot be read just now may use them."""
+    """Removes a checkpoint. The data files stay if one of `others` has committed them again, or if the folder has a
+    manifest that is not in `others`, because a manifest that cannot be read at the moment may use the files."""
     storage.remove(info.name)
     storage.sync_folder(info.folder)  # after a power cut, the manifest must not come back without its files
     names = storage.list(info.folder)
@@ -68,8 +68,8 @@ def _unread(folder: str, names: Iterable[str], commits: Iterable[CheckpointInfo]
 def prune(
     storage: Storage, commits: Sequence[CheckpointInfo], victims: Sequence[CheckpointInfo], may: Callable[[], bool]
 ) -> None:
-    """Deletes the victims. `may` is called before each deletion: False raises ClaimLost. A checkpoint that cannot be
-    deleted is logged, and stays."""
+    """Deletes the victims. `may` is called before each deletion; if it returns False, ClaimLost is raised. A checkpoint
+    that cannot be deleted is logged, and stays."""
     remaining = list(commits)
     for info in victims:
         if not may():
@@ -84,10 +84,10 @@ def prune(
 def leftovers(
     storage: Storage, commits: Sequence[CheckpointInfo], newest: CheckpointInfo, own_run: str
 ) -> Iterator[str]:
-    """Yields files of saves that were never committed and never will be.
+    """Yields files of saves that were not committed and never will be.
 
-    Such files have no manifest, are not of this run (whose tokens begin with `own_run`), and are older than the newest
-    commit by LEFTOVER_AGE_S, by the storage's clock. A folder with a manifest that cannot be read is skipped.
+    Such files have no manifest, are not of this attempt (whose tokens begin with `own_run`), and are older than the
+    newest commit by LEFTOVER_AGE_S, by the storage's clock. A folder with a manifest that cannot be read is skipped.
     """
     deadline = storage.modified(newest.name) - LEFTOVER_AGE_S
     used = {token for info in commits for token in (info.token, info.data)}

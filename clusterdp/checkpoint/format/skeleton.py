@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 Path = tuple[Any, ...]
-DEEPEST = 128  # levels: tree.py saves no state that is as deep, and rebuilds a state by recursion
+DEEPEST = 128  # most levels; tree.py saves only states with fewer levels, because it rebuilds a state by recursion
 TENSORS = ("$tensor", "$array", "$scalar")
 
 
 @dataclass(frozen=True)
 class TensorReference:
-    """A tensor's place in the tree. Tied weights have several places and one name."""
+    """A tensor's place in the tree. Tied weights have several places in the tree, and one name."""
 
     name: str
 
 
 def leaves(skeleton: Any, *path: Any) -> Iterator[tuple[Path, Any]]:
-    """Yields (path, value or TensorReference). An empty list or dict is a value. ValueError on an unknown tag."""
+    """Yields (path, value or TensorReference) for each leaf. An empty list or dict is a value. Raises ValueError on an
+    unknown tag."""
     children = list(_children(skeleton))
     if not children:
         yield path, plain(skeleton)
@@ -41,17 +42,18 @@ def plain(skeleton: Any) -> Any:
 
 
 def check(skeleton: Any, tensors: Collection[str]) -> None:
-    """Raises ValueError, or another error of manifest.MALFORMED, if it is not a tree whose tensors are in `tensors`."""
+    """Raises ValueError, or another error of manifest.MALFORMED, unless the skeleton is a tree whose tensors are in
+    `tensors`."""
     for path, leaf in leaves(skeleton):
         if len(path) > DEEPEST:
             raise ValueError(f"its state is nested deeper than {DEEPEST}")
-        hash(path)  # raises TypeError if a key cannot be the key of a dict
+        hash(path)  # hash() raises TypeError if a key cannot be the key of a dict
         if isinstance(leaf, TensorReference) and leaf.name not in tensors:
             raise ValueError(f"its state refers to the tensor {leaf.name!r:.80}, which is not in its index")
 
 
 def tag_of(skeleton: Any) -> str | None:
-    """Returns the tag, such as `$tuple`; None for plain JSON."""
+    """Returns the tag of a node, such as `$tuple`; None for plain JSON."""
     if not isinstance(skeleton, dict):
         return None
     tag = next(iter(skeleton), "")

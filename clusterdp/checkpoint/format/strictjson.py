@@ -8,7 +8,7 @@ from typing import Any
 
 
 def loads(data: bytes | bytearray) -> Any:
-    """Raises ValueError, or RecursionError if it is nested too deeply."""
+    """Parses JSON. Raises ValueError, or RecursionError if the JSON is nested too deeply."""
     return _DECODER.decode(data.decode("ascii"))
 
 

@@ -1,7 +1,7 @@
 """Strides of tensors that are not row-major in memory (channels_last, transposed). Torch-free.
 
-Files are always row-major. Kernels add in a different order for a different memory format. Therefore a checkpoint
-records the strides (in elements) of such tensors, and a restore sets them again.
+In files, tensors are always row-major. With a different memory format, kernels add up in a different order. Therefore a
+checkpoint records the strides (in elements) of tensors that are not row-major, and a restore sets these strides again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ def rows(shape: Shape) -> Shape:
     return tuple(reversed(strides))
 
 
-@lru_cache(maxsize=4096)  # every save has the same strides
+@lru_cache(maxsize=4096)  # cached because every save has the same strides
 def dense(shape: Shape, strides: Shape) -> Shape:
-    """Returns strides with the same order of dimensions, without gaps. A stride of 0 stays: it repeats one element."""
+    """Returns strides with the same order of dimensions, without gaps. A stride of 0, which repeats one element,
+    stays."""
     made, step = [*strides], 1
     for dim in sorted((d for d, size in enumerate(shape) if size > 1 and strides[d]), key=lambda d: strides[d]):
         made[dim] = step
@@ -34,7 +35,7 @@ def dense(shape: Shape, strides: Shape) -> Shape:
 
 
 def noted(shape: Shape, strides: Shape) -> Shape | None:
-    """Returns the strides to record for a tensor; None if it is row-major."""
+    """Returns the strides to record for a tensor; None if the tensor is row-major."""
     if strides == rows(shape) or 0 in shape:
         return None
     made = dense(shape, strides)
@@ -42,7 +43,8 @@ def noted(shape: Shape, strides: Shape) -> Shape | None:
 
 
 def from_json(data: Any, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
-    """Returns the checked strides. Raises ValueError if they do not fit the shapes, or have gaps or overlap."""
+    """Returns the checked strides. Raises ValueError if strides do not fit the shapes, or if they have gaps or
+    overlap."""
     found = {}
     for name, strides in data.items():
         shape = shapes.get(name)

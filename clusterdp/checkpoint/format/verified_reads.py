@@ -1,4 +1,5 @@
-"""Verified reads: every byte that is returned has been checked against its checksum. Torch-free, no communication.
+"""Verified reads: every byte that is returned has been checked against its checksum. This module needs no torch and no
+communication.
 
 A file is checked against its FileRecord, block by block. A wrong block is read a second time, past caches, before
 DamagedError is raised.
@@ -30,7 +31,7 @@ from clusterdp.errors import DamagedError
 from clusterdp.storage import Readable, Storage
 
 T = TypeVar("T")
-_MOST = 16  # blocks that a thread reads from one open file
+_MOST = 16  # most blocks that a thread reads from one open file
 _THREADS = 4
 
 
@@ -40,9 +41,9 @@ class BlockRange:
 
     name: str
     record: FileRecord
-    first: int  # number of the first block
-    last: int  # number after the last block
-    at: int  # address in the buffer at which the file's data begins
+    first: int  # index of the first block
+    last: int  # index after the last block
+    at: int  # address in the buffer for the first byte of the file's data
     head: int = HEADER  # bytes at the start of the file that are verified but not data
 
     @property
@@ -58,12 +59,13 @@ class BlockRange:
 
     @property
     def size(self) -> int:
-        """Bytes on disk."""
+        """The number of bytes on disk."""
         return min(self.last * BLOCK, self.record.size) - self.first * BLOCK
 
 
 def read_manifest(storage: Storage, info: CheckpointInfo) -> Manifest:
-    """Returns the manifest. Raises DamagedError if two reads fail or return other bytes than were written."""
+    """Returns the manifest. Raises DamagedError if two reads fail, or both return bytes that differ from the written
+    ones."""
 
     def look() -> Manifest:
         if (size := storage.size(info.name)) > LIMIT:
@@ -107,8 +109,9 @@ def read_ranges(storage: Storage, ranges: Sequence[BlockRange], target: ReadTarg
 
 
 def read_parts(storage: Storage, ranges: Sequence[BlockRange], parts: Sequence[tuple[int, memoryview]]) -> None:
-    """Fills parts of the buffer that the ranges describe, and reads only blocks that hold such parts. parts: (address
-    in the buffer, memory to fill). ranges: in the order of their spans. Raises DamagedError or OSError."""
+    """Fills parts of the buffer that the ranges describe, and reads only blocks that hold such parts. parts: pairs
+    (address in the buffer, memory to fill). ranges: block ranges in the order of their spans. Raises DamagedError or
+    OSError."""
     waiting = sorted(parts, key=lambda part: part[0], reverse=True)
     beside: list[tuple[int, memoryview]] = []
     work: list[tuple[BlockRange, list[tuple[int, memoryview]]]] = []
@@ -160,14 +163,15 @@ def check_sizes(storage: Storage, ranges: Sequence[BlockRange]) -> None:
 
 
 def verify(storage: Storage, name: str, record: FileRecord) -> None:
-    """Verifies a file of any kind against its record."""
+    """Verifies a file of the checkpoint against the file's record."""
     ranges = list(ranges_of_file(name, record))
     check_sizes(storage, ranges)
     read_ranges(storage, ranges, DiscardTarget())
 
 
 def read_twice(storage: Storage, name: str, look: Callable[[], T]) -> T:
-    """Returns the result of `look`. A cache or a bad link may return wrong bytes once: only a second failure counts."""
+    """Returns the result of `look`, and calls it a second time if it fails: a cache or a bad link may return wrong
+    bytes once."""
     try:
         return look()
     except (DamagedError, FileNotFoundError):
@@ -217,7 +221,7 @@ def _read_block(file: Readable, blocks: BlockRange, number: int, target: ReadTar
 
 
 def _read_whole(storage: Storage, name: str, record: FileRecord) -> bytearray:
-    _check_size(storage, name, record)  # first: a wrong manifest must not cause a large allocation
+    _check_size(storage, name, record)  # checked first, because a wrong manifest must not cause a large allocation
     data = bytearray(record.size)
     with storage.open(name) as file:
         file.read_at(0, memoryview(data))
@@ -229,8 +233,8 @@ def _read_whole(storage: Storage, name: str, record: FileRecord) -> bytearray:
 def read_rank_file(
     storage: Storage, manifest: Manifest, rank: int, most: int = _MOST
 ) -> tuple[Any, FlatLayout, list[BlockRange], dict[str, Shape]]:
-    """Returns the state of one rank alone: its skeleton, the layout of its tensors in a flat buffer, the ranges that
-    fill this buffer, and the strides of tensors that are not row-major. Raises DamagedError or OSError."""
+    """Returns the state that only one rank has: the skeleton, the layout of the tensors in a flat buffer, the ranges
+    that fill this buffer, and the strides of tensors that are not row-major. Raises DamagedError or OSError."""
     info = manifest.info
     name, local = f"{info.folder}/{rank_name(info.data, rank)}", local_name(info.data, rank)
     data = read_file(storage, name, manifest.files[rank_name(info.data, rank)])

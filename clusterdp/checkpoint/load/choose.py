@@ -20,8 +20,9 @@ from clusterdp.errors import CheckpointError, DamagedError
 from clusterdp.storage import Storage
 
 _log = logging.getLogger("clusterdp.checkpoint")
-# An I/O error of a shared file system may soon be over, and skipping a checkpoint because of it loses training. A store
-# (Storage.rereads is False) is not read again, because its client has retried long enough.
+# An I/O error of a shared file system may soon be over, and to skip a checkpoint because of this error would lose
+# training. A store (Storage.rereads is False) is not read again, because the store's client has already retried for
+# long enough.
 PAUSES_S = (0.2, 1.0, 4.0)
 
 
@@ -30,15 +31,16 @@ class ChosenCheckpoint:
     """The checkpoint to restore."""
 
     loaded: LoadedCheckpoint | None  # None if there are no checkpoints
-    newest: str | None  # token of the newest commit, good or not
+    newest: str | None  # token of the newest commit, whether good or not
     skipped: list[str] = field(default_factory=list)
 
 
 def choose(
     committer: Committer, ranks: RankGroup, state: Mapping[str, Any], step: int | None, mirror: Mirror | None
 ) -> ChosenCheckpoint:
-    """Collective. Chooses among the checkpoints of the committer's phase, only those of `step` if `step` is of this
-    phase. Raises CheckpointError if there are some and none is good, or if this phase should have one and has none."""
+    """Collective. Chooses among the checkpoints of the committer's phase. If `step` is given and belongs to this phase,
+    only checkpoints of `step` are tried. Raises CheckpointError if there are checkpoints but no good one, or if this
+    phase should have a checkpoint and has none."""
     listing = ranks.agree(conclude=lambda _: _list(committer, step, mirror))
     candidates = [CheckpointInfo(**fields) for fields in listing["candidates"]]
     choice = ChosenCheckpoint(None, listing["newest"], listing["damaged"])
@@ -102,7 +104,8 @@ def _try(
     mirror: Mirror | None,
     skipped: list[str],
 ) -> LoadedCheckpoint | None:
-    """Returns the checkpoint if all ranks can read it, from the local folder or from the store; else None."""
+    """Returns the checkpoint if all ranks can read it, from the local folder or from the store; None if a rank
+    cannot."""
     for storage in (committer.storage, mirror.far) if mirror is not None else (committer.storage,):
         try:
             return _read(storage, info, ranks, state)
@@ -112,7 +115,7 @@ def _try(
             if storage is committer.storage:
                 committer.bad.add(info.token)
             skipped.append(str(error))
-        except CheckpointError as error:  # unreadable now, perhaps readable in an hour
+        except CheckpointError as error:  # the checkpoint cannot be read now, but perhaps in an hour
             if storage is committer.storage:
                 committer.unsure.add(info.token)
             skipped.append(f"{info.name}: {error}")
@@ -122,7 +125,7 @@ def _try(
 
 
 def _read(storage: Storage, info: CheckpointInfo, ranks: RankGroup, state: Mapping[str, Any]) -> LoadedCheckpoint:
-    """Reads the checkpoint, and repeats that after an error of the storage. All ranks see the same errors."""
+    """Reads the checkpoint, and repeats the read after an error of the storage. All ranks raise the same errors."""
     for last in _tries(storage):
         try:
             return read(storage, info, ranks, state)
@@ -135,7 +138,7 @@ def _read(storage: Storage, info: CheckpointInfo, ranks: RankGroup, state: Mappi
 
 
 def _tries(storage: Storage) -> Iterator[bool]:
-    """Yields for each try whether it is the last one. Pauses between the tries."""
+    """Yields, for each try, whether this try is the last one. Pauses between the tries."""
     for pause in PAUSES_S if storage.rereads else ():
         yield False
         time.sleep(pause)

@@ -9,12 +9,13 @@ import torch
 
 from clusterdp.checkpoint.state.tree import DTYPES
 
-_ELEMENTS = 1 << 20  # elements at a time: only their float64 copies need memory beyond the tensors
+_ELEMENTS = 1 << 20  # number of elements compared at a time, whose float64 copies need memory beyond the tensors
 
 
 @dataclass(frozen=True)
 class TensorDifference:
-    """`count`: elements whose bits differ. `mean` is over all elements. NaN against a number: `max`, `mean` are NaN."""
+    """`count`: number of elements whose bits differ. `mean`: over all elements. If only one of two elements is NaN,
+    `max` and `mean` are NaN."""
 
     count: int
     max: float
@@ -31,7 +32,7 @@ def measure(a: bytearray, b: bytearray, dtype: str) -> TensorDifference:
         differs = (x.view(torch.uint8) != y.view(torch.uint8)).view(-1, x.element_size()).any(dim=1)
         if not differs.any():
             continue
-        # Only elements that differ: infinity minus itself would be NaN.
+        # Only elements that differ are subtracted, because infinity minus infinity is NaN.
         distance = (_wide(x[differs]) - _wide(y[differs])).abs()
         count += distance.numel()
         found = distance.max().item()  # torch's max() of a NaN is NaN

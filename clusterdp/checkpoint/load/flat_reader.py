@@ -1,8 +1,8 @@
 """Verified bytes as tensors: the flat buffer, which all ranks read together, and the state of one rank alone.
 
-If reading twice is cheap (Storage.rereads), bytes of a live tensor are read into that tensor: a restore then needs no
-memory of its own, except a block of each reading thread for tensors on a GPU. The first read changes nothing: each rank
-only verifies its share. The second read fills the tensors and verifies again.
+If reading twice is cheap (Storage.rereads), the bytes of a live tensor are read directly into this tensor. Such a
+restore needs no extra memory, except one block for each reading thread if tensors are on a GPU. The first read changes
+no tensor: each rank only verifies its share. The second read fills the tensors and verifies again.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from clusterdp.checkpoint.state.rank_group import RankGroup
 from clusterdp.checkpoint.state.tree import DTYPES, as_bytes, copied, from_bytes, memory_of, unflatten
 from clusterdp.storage import Storage
 
-# Up to this many nodes, each rank reads all bytes: the storage can serve so few nodes, ranks of one node share its page
-# cache, and that is faster than the network. With more nodes, each rank reads a share and broadcasts it, so that the
-# storage delivers every byte once, for any number of nodes.
+# Up to this number of nodes, each rank reads all bytes: the storage can serve so few nodes, and the ranks of a node
+# share the node's page cache, which is faster than the network. With more nodes, each rank reads a share and broadcasts
+# it, so that the storage delivers every byte only once.
 READ_ALL_NODES = 8
 
 
 class FlatReader:
-    """The flat buffer. `tensors` are views of the buffer, or live tensors that fill() fills."""
+    """Reads the flat buffer. `tensors`: views of the buffer, or live tensors that fill() fills."""
 
     def __init__(self, storage: Storage, manifest: Manifest, ranks: RankGroup, live: Mapping[str, torch.Tensor]):
         """Reads and verifies this rank's share. Not collective. live: tensors with the names, shapes and dtypes of the
@@ -40,7 +40,7 @@ class FlatReader:
         self._together = ranks.nodes <= READ_ALL_NODES
         self._live = live if self._together and storage.rereads else {}
         apart, direct = _divide(self._ranges, plan, self._live) if self._together else (self._share(ranks.rank), [])
-        check_sizes(storage, self._ranges if self._together else apart)  # first: a bad manifest may ask for much memory
+        check_sizes(storage, self._ranges if self._together else apart)  # first: a bad manifest may demand much memory
         self.buffer = Buffer(plan.total)  # pages that are never touched take no memory
         read_ranges(storage, apart, BufferTarget(memory_of(self.buffer.tensor)))
         read_ranges(storage, direct[ranks.rank :: ranks.size], DiscardTarget())
@@ -49,7 +49,7 @@ class FlatReader:
         self._plan = plan
 
     def exchange(self) -> None:
-        """Broadcasts each rank's share to all ranks. Ranges follow each other in the buffer without a gap."""
+        """Broadcasts each rank's share to all ranks. The shares follow each other in the buffer without a gap."""
         for source in range(self._ranks.size) if not self._together else ():
             share = self._share(source)
             if share:
@@ -102,7 +102,8 @@ def _divide(
 
 
 class _OnDevice:
-    """The bytes of a tensor on a GPU. A copy from a thread's block, which is not pinned, is complete on return."""
+    """The bytes of a tensor on a GPU. When write() returns, the copy is complete, because a thread's block is not
+    pinned memory."""
 
     def __init__(self, data: torch.Tensor):
         self._data = data
@@ -119,8 +120,8 @@ def _memory(data: torch.Tensor) -> memoryview | _OnDevice:
 
 
 def live_tensors(plan: FlatLayout, found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns the tensors of `found` that can be read into: in CPU memory or on a GPU, with the saved shape and dtype,
-    and without overlap."""
+    """Returns the tensors of `found` into which bytes can be read: in CPU memory or on a GPU, with the saved shape and
+    dtype, and without overlap."""
     fitting = [(found[e.name], e) for e in plan.entries if e.name in found and _fits(found[e.name], e)]
     live: dict[str, torch.Tensor] = {}
     end = 0
@@ -134,8 +135,8 @@ def live_tensors(plan: FlatLayout, found: Mapping[str, torch.Tensor]) -> dict[st
 def new_tensors(
     plan: FlatLayout, devices: Mapping[str, torch.device], live: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Returns new tensors to read into, for names in `devices` without a live one, such as a new optimizer's moments.
-    Through the flat buffer, each rank of a node would hold them all in CPU memory."""
+    """Returns new tensors to read into, for names in `devices` that have no live tensor, such as a new optimizer's
+    moments. If these were read through the flat buffer, each rank of a node would hold all of them in CPU memory."""
     return {
         entry.name: torch.empty(entry.shape, dtype=DTYPES[entry.dtype], device=devices[entry.name])
         for entry in plan.entries
@@ -144,11 +145,12 @@ def new_tensors(
 
 
 def read_own(storage: Storage, manifest: Manifest, rank: int) -> Any:
-    """Returns the state of this rank alone."""
+    """Returns the state that only this rank has."""
     skeleton, plan, ranges, strides = read_rank_file(storage, manifest, rank)
     buffer = torch.empty(plan.total, dtype=torch.uint8)
     read_ranges(storage, ranges, BufferTarget(memory_of(buffer)))
-    # Copies, because torch.Generator.set_state() reads a view from the start of its storage, and crashes on the bytes.
+    # Tensors are copied, because torch.Generator.set_state() reads a view from the start of the view's storage, and
+    # crashes on these bytes.
     views = tensors_of(plan, buffer)
     return unflatten(skeleton, {name: copied(view, strides.get(name)) for name, view in views.items()})
 

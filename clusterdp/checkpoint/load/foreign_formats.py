@@ -1,9 +1,9 @@
 """Reads files of other programs as a tree: a file of torch.save(), a folder of torch.distributed.checkpoint, or a
 folder of Hugging Face or accelerate.
 
-The first two are pickles, and reading a pickle can run any code. This module runs none: a file is read by torch.load()
-with weights_only=True, and a folder's .metadata may hold only descriptions of tensors. Any other class is refused by
-name.
+Files of torch.save() and folders of torch.distributed.checkpoint contain pickles, and reading a pickle can run any
+code. This module runs no code of a pickle: a file is read by torch.load() with weights_only=True, and a folder's
+.metadata may hold only descriptions of tensors. Any other class is refused, with an error that names the class.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _DESCRIBES = {
     *(("pathlib", name) for name in ("PosixPath", "PurePosixPath")),
 }  # fmt: skip
 _log = logging.getLogger("clusterdp.checkpoint")
-Load = Callable[[str, Path], Any]  # reads a file of torch.save() without running its code
+Load = Callable[[str, Path], Any]  # a function that reads a file of torch.save() without running code of the file
 _PART = re.compile(r"(model|pytorch_model|optimizer|scheduler|scaler)(_\d+)?\.(safetensors|bin|pt)(\.index\.json)?")
 _STATE = (".bin", ".pt", ".pth", ".pkl", ".safetensors")
 _SCALERS = ("MixedPrecision", "MixedPrecisionPlugin", "native_amp_scaling_state")
 
 
 def read(where: str, live: Mapping[str, torch.Tensor]) -> Any:
-    """Returns the content of `where` as a tree. live: this program's tensors by name. A tensor that is sharded here is
-    read sharded, if the format allows it. Raises StateError if `where` cannot be read safely, CheckpointError if it
-    cannot be read at all."""
+    """Returns the content of `where` as a tree. live: this program's tensors by name. A tensor whose live tensor is
+    sharded is read sharded, if the format allows it. Raises StateError if `where` cannot be read safely, and
+    CheckpointError if `where` cannot be read at all."""
     if "://" in where and not where.startswith("file://"):
         folder, _, name = where.rpartition("/")
         with _reading(where):
@@ -86,7 +86,8 @@ def _reading(where: str | Path) -> Iterator[None]:
 
 def _torch_file(where: str, file: Path | io.BytesIO) -> Any:
     try:
-        # A mapped file takes no memory until it is copied, and is in memory once for all ranks of a node.
+        # The file is mapped: it takes no memory until tensors are copied, and is in memory only once for all ranks of a
+        # node.
         mapped = isinstance(file, Path) and zipfile.is_zipfile(file)
         return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped or None)
     except OSError as error:
@@ -158,11 +159,12 @@ def _metadata(path: Path) -> Any:
     return found
 
 
-class _Restricted(pickle._Unpickler):  # the version in Python: the version in C hides the object that BUILD changes
+class _Restricted(pickle._Unpickler):  # written in Python: the C version hides the object that BUILD changes
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
 
     def load_build(self) -> None:
-        """BUILD sets attributes of the object on the stack. Attributes of a class would change the whole process."""
+        """Handles the pickle instruction BUILD, which sets attributes of an object. Only objects that describe tensors
+        are allowed: an attribute of a class, for example, would change the whole process."""
         built = type(self.stack[-2])  # type: ignore[attr-defined]
         if (built.__module__, built.__qualname__) not in _DESCRIBES:
             raise StateError(
@@ -202,12 +204,12 @@ def read_folder(path: Path, load: Load) -> dict[str, Any] | None:
     """Returns the tree {"model": ..., ...} of a folder of Hugging Face or accelerate; None if it has no model file.
 
     A model is model.safetensors, pytorch_model.bin, or an .index.json that names the files of its parts. accelerate
-    adds optimizer.bin, scheduler.bin and scaler.pt, with _1 for a second one. The Trainer of transformers adds
-    optimizer.pt, scheduler.pt, scaler.pt and trainer_state.json. Raises StateError, CheckpointError or OSError.
+    adds optimizer.bin, scheduler.bin and scaler.pt, with _1 in the name of a second file. The Trainer of transformers
+    adds optimizer.pt, scheduler.pt, scaler.pt and trainer_state.json. Raises StateError, CheckpointError or OSError.
     """
     tree: dict[str, Any] = {}
     read: set[str] = set()
-    for file in sorted(path.iterdir(), reverse=True):  # model.safetensors comes after pytorch_model.bin, and wins
+    for file in sorted(path.iterdir(), reverse=True):  # model.safetensors comes last, and replaces pytorch_model.bin
         match = _PART.fullmatch(file.name)
         if match is None:
             continue

@@ -18,7 +18,7 @@ from clusterdp.wording import some_of
 
 _log = logging.getLogger("clusterdp.checkpoint")
 
-# Names that programs use for each kind of object. The object's name in the state comes first.
+# Names that programs use for each kind of object. The object's own name in the state is tried first.
 NAMES = {
     "model": ("model", "model_state_dict", "state_dict", "module", "net", "network"),
     "optimizer": ("optimizer", "optimizer_state_dict", "optim", "optim_state_dict"),
@@ -47,7 +47,8 @@ class ForeignState:
 
 
 def prepare(where: str, state: Mapping[str, Any], only: Iterable[str] | None) -> ForeignState:
-    """Reads the checkpoint without changing any object. Raises StateError, with the keys, if it does not fit."""
+    """Reads the checkpoint without changing any object. Raises StateError, with the keys, if the checkpoint does not
+    fit the objects."""
     wanted = None if only is None else tuple(only)
     unknown = [name for name in wanted or () if name not in state]
     if unknown:
@@ -79,7 +80,7 @@ def put_back(start: ForeignState, state: Mapping[str, Any]) -> None:
 def _sources(
     where: str, tree: Mapping[Any, Any], state: Mapping[str, Any], wanted: tuple[str, ...] | None
 ) -> dict[str, Any]:
-    """Returns object -> key in the file. None instead of a key: the file itself is that module's state_dict()."""
+    """Returns object -> key in the file. If the key is None, the file itself is the module's state_dict()."""
     kinds = {name: _kind(name, thing) for name, thing in state.items()}
     models = [name for name in wanted or state if kinds[name] == "model"]
     if tree and all(isinstance(value, torch.Tensor) for value in tree.values()):
@@ -100,7 +101,7 @@ def _sources(
         key = next((key for key in names if isinstance(tree.get(key), Mapping)), None)
         if key is not None:
             found[name] = key
-        elif wanted is not None or (kind is not None and state[name].state_dict()):  # empty for a disabled scaler
+        elif wanted is not None or (kind is not None and state[name].state_dict()):  # {} for a disabled scaler
             raise StateError(f"{where}: has nothing for {name}. It holds: {some_of([*map(str, tree)])}. {_PART_OF_IT}")
     left = [str(key) for key, value in tree.items() if key not in found.values() and _has_tensors(value)]
     if left and wanted is None:
@@ -190,19 +191,20 @@ def _with_tied(tree: dict[str, Any], module: torch.nn.Module) -> dict[str, Any]:
 
 
 def _numbers(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str, int]:
-    """Returns name of a parameter -> its number in the optimizer's state."""
+    """Returns the number of each parameter in the optimizer's state, by the parameter's name."""
     names = {id(parameter): key for _, key, parameter in as_built.parameters_of(state)}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return {names[id(parameter)]: i for i, parameter in enumerate(parameters) if id(parameter) in names}
 
 
 def _by_number(name: str, optimizer: torch.optim.Optimizer, tree: Any, state: Mapping[str, Any]) -> Any:
-    """Numbers the parameters as Optimizer.state_dict() does: torch.distributed.checkpoint.state_dict names them."""
+    """Numbers the parameters, as Optimizer.state_dict() does. In states of torch.distributed.checkpoint.state_dict,
+    parameters have names."""
     groups = tree.get("param_groups")
     if not isinstance(groups, list) or "state" not in tree:
         raise StateError(f"{name}: it has no param_groups and state, as Optimizer.state_dict() has. Save that.")
     if not any(isinstance(key, str) for group in groups for key in group["params"]):
-        # torch.distributed.checkpoint turns the numbers into strings.
+        # torch.distributed.checkpoint turns the parameters' numbers into strings.
         state_of = {int(key) if str(key).isdecimal() else key: value for key, value in tree["state"].items()}
         _check_known(name, state_of, {key for group in groups for key in group["params"]})
         return {**tree, "state": state_of}

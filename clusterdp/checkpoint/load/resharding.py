@@ -1,4 +1,5 @@
-"""Reads state into tensors that are sharded differently than at the save, or not at all: each rank reads its part.
+"""Reads state into tensors that are sharded in another way than at the save, or not sharded. Each rank reads only its
+part.
 
 torch.distributed.checkpoint computes which parts of which chunks make up this rank's part of each tensor, for flat and
 for sharded checkpoints. verified_reads reads and verifies the blocks.
@@ -36,9 +37,9 @@ from clusterdp.storage import Storage
 def live_tensors(
     state: Mapping[str, Any], orders: Mapping[str, list[int] | None] = MappingProxyType({})
 ) -> dict[str, torch.Tensor]:
-    """Returns the objects' current tensors by their names in a checkpoint. `optimizer/state/0` is the parameter 0
-    itself, because state that the optimizer has not made yet will be sharded like it. orders: optimizer -> for each
-    parameter its number in the checkpoint, if the numbers differ."""
+    """Returns the objects' current tensors by their names in a checkpoint. For `optimizer/state/0`, returns the
+    parameter 0 itself, because state that the optimizer has not made yet will be sharded like the parameter. orders:
+    optimizer -> for each parameter its number in the checkpoint, if the numbers differ."""
     found: dict[str, torch.Tensor] = {}
     for name, thing in state.items():
         tree, order = thing.state_dict(), orders.get(name)
@@ -86,7 +87,7 @@ def spread(tree: Any, live: Mapping[str, torch.Tensor], *path: Any) -> Any:
     if isinstance(tree, dict):
         parts = ((key, spread(item, live, *path, key)) for key, item in tree.items())
         made = type(tree)(parts)
-        if hasattr(tree, "_metadata"):  # versions of the modules' formats
+        if hasattr(tree, "_metadata"):  # `_metadata` has the versions of the modules' formats
             made._metadata = tree._metadata  # type: ignore[attr-defined]
         return made
     if type(tree) in (list, tuple):
@@ -95,7 +96,8 @@ def spread(tree: Any, live: Mapping[str, torch.Tensor], *path: Any) -> Any:
 
 
 def like(name: str, dtype: torch.dtype, shape: tuple[int, ...], live: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Returns an empty tensor, sharded like the live tensor of that name or like the parameter whose state it is."""
+    """Returns an empty tensor, sharded like the live tensor of the same name, or like the parameter to which the state
+    belongs."""
     for known in (name, name.rpartition("/")[0]):
         model = live.get(known)
         if model is not None:
@@ -169,8 +171,8 @@ class CheckpointReader(SamePlan, StorageReader):
         return _done()
 
     def _part(self, item: ReadItem, into: torch.Tensor) -> tuple[int, torch.Tensor, torch.Tensor | None]:
-        """Returns the read for the item: its first address, the memory to read into, and, unless that is the tensor's
-        own memory, the view of it to copy into the tensor."""
+        """Returns the address of the item's first byte, the memory to read into, and a view of this memory, which is
+        then copied into the tensor. The view is None if the memory is the tensor's own."""
         name = item.storage_index.fqn
         box = self._boxes[name, tuple(item.storage_index.offset or ())]
         dtype = self._dtypes[name]

@@ -26,18 +26,18 @@ class Restored:
     step: int
     token: str
     meta: Any
-    exact: bool  # there are as many ranks as at the save, and every bit is as it was
-    skipped: tuple[str, ...] = ()  # newer checkpoints that were not good, each with the reason
-    differences: tuple[str, ...] = ()  # state that differs from the checkpoint, in words
-    world_size: int = 0  # ranks that saved it
+    exact: bool  # whether the number of ranks and every bit of the state are the same as at the save
+    skipped: tuple[str, ...] = ()  # newer checkpoints that were not good, with the reason of each
+    differences: tuple[str, ...] = ()  # state that differs from the checkpoint, as text
+    world_size: int = 0  # number of ranks that saved the checkpoint
 
 
 @dataclass
 class LoadedCheckpoint:
     manifest: Manifest
     tensors: Mapping[str, torch.Tensor]  # views of a flat buffer, or live tensors
-    own: dict[str, Any] | None  # {"rng": ..., "machine": ..., "objects": {name: state}} of this rank, if it was there
-    flat: FlatReader | None  # unless it is sharded
+    own: dict[str, Any] | None  # this rank's {"rng": ..., "machine": ..., "objects": {name: state}}; None if new
+    flat: FlatReader | None  # the reader of the flat buffer; None if the checkpoint is sharded
 
     @property
     def strides(self) -> Mapping[str, tuple[int, ...]]:
@@ -48,8 +48,9 @@ class LoadedCheckpoint:
         return unflatten(self.manifest.state[name], self.tensors)
 
     def given(self, name: str, module: torch.nn.Module) -> Any:
-        """Returns views() for a module, which copies the tensors. Tensors that set_extra_state() or the module's own
-        loading method may keep are cloned: torch's observers keep the given tensors, which must not be views."""
+        """Returns views() for load_state_dict() of a module, which copies the tensors. Tensors that set_extra_state()
+        or the module's own loading method may keep are cloned: torch's observers keep the given tensors, which must not
+        be views."""
         state = self.views(name)
         own = stateful.with_a_loading_of_its_own(module)
         for key in state:
@@ -59,11 +60,12 @@ class LoadedCheckpoint:
         return state
 
     def state(self, name: str, *, copy: bool) -> Any:
-        """Returns views() with the saved strides. Without `copy`, tensors that are row-major are not copied."""
+        """Returns views() with the saved strides. If `copy` is False, tensors that are row-major are not copied."""
         return unflatten(self.manifest.state[name], _Copies(self.tensors, self.strides, everything=copy))
 
     def release(self, name: str, *, everything: bool) -> None:
-        """Releases the memory of the object's tensors, or without `everything` only of those that state() copies."""
+        """Releases the memory of the object's tensors. If `everything` is False, releases only tensors that state()
+        copies."""
         for entry in self.manifest.layout.entries if self.flat is not None else ():
             if (entry.name == name or entry.name.startswith(f"{name}/")) and (everything or entry.name in self.strides):
                 assert self.flat is not None
@@ -71,8 +73,8 @@ class LoadedCheckpoint:
 
 
 class _Copies(Mapping[str, torch.Tensor]):
-    """Copies of the tensors, made at first use. A view would keep the whole buffer alive, and a live parameter would
-    keep its graph. Without `everything`, only tensors that have recorded strides are copied."""
+    """Copies of the tensors, made at first use, because a view would keep the whole buffer alive, and a live parameter
+    would keep its graph. If `everything` is False, only tensors with recorded strides are copied."""
 
     def __init__(
         self, tensors: Mapping[str, torch.Tensor], strides: Mapping[str, tuple[int, ...]], *, everything: bool
@@ -95,9 +97,10 @@ class _Copies(Mapping[str, torch.Tensor]):
 
 
 def read(storage: Storage, info: CheckpointInfo, ranks: RankGroup, state: Mapping[str, Any]) -> LoadedCheckpoint:
-    """Collective. Raises DamagedError on all ranks if bytes are wrong or missing, CheckpointError if unreadable.
+    """Collective. Reads the checkpoint. Raises DamagedError on all ranks if bytes are wrong or missing, and
+    CheckpointError if files cannot be read.
 
-    state: the objects to restore. Each rank reads only its part of tensors that are sharded in them.
+    state: the objects to restore. If a tensor of these objects is sharded, each rank reads only its part.
     """
     text = ranks.agree(conclude=lambda _: read_manifest(storage, info).encode().decode("ascii"))
     failure, own, flat = None, None, None
@@ -120,8 +123,8 @@ def read(storage: Storage, info: CheckpointInfo, ranks: RankGroup, state: Mappin
 
 
 def put_back(loaded: LoadedCheckpoint, state: Mapping[str, Any], world_size: int) -> list[str]:
-    """Puts the state into the objects of this rank. Returns the differences from the checkpoint, in words. Raises
-    StateError if the objects are not those that were saved."""
+    """Puts the state into the objects of this rank. Returns the differences from the checkpoint, as text. Raises
+    StateError if the objects do not match the saved objects."""
     shared = stateful.shared(state)
     own = {name: thing for name, thing in state.items() if name not in shared}
     stateful.compare_keys("state", shared, loaded.manifest.state)
@@ -145,14 +148,14 @@ def put_back(loaded: LoadedCheckpoint, state: Mapping[str, Any], world_size: int
                 as_built.add_groups(thing, given, changed.get(name, {}), shared)
             given = parameter_names.by_name(name, thing, given, changed.get(name, {}).get("names"), shared)
             stateful.load(name, thing, given)
-            if keeps and stateful.on_gpu(thing):  # it keeps step counts on the CPU, and of each the page that was read
+            if keeps and stateful.on_gpu(thing):  # its step counts on the CPU would each keep a page that was read
                 stateful.clone_on_cpu(thing)
                 keeps = False
             different += differences(name, thing, given, loaded.manifest.strides, loaded.tensors)
         loaded.release(name, everything=not keeps)
         different += module_buffers.load(
             name, thing, mine.get("buffers", {}).get(name, {})
-        )  # rank 0's buffers are loaded already
+        )  # rank 0's buffers have already been loaded
         different += as_built.put_back(name, thing, mine.get("changed", {}).get(name, {}))
     if mine:
         different += filter(None, [rng.difference(mine["rng"]), machine.difference(mine.get("machine", {}))])
@@ -176,7 +179,7 @@ def _into_module(
 
 
 def _read_parts(storage: Storage, manifest: Manifest, state: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
-    from clusterdp.checkpoint.load import resharding  # imported here: it takes two seconds, and DDP does not need it
+    from clusterdp.checkpoint.load import resharding  # imported late: takes two seconds, and DDP does not need it
 
     check_sizes(storage, ranges_of(manifest))  # first: a wrong manifest must not cause a large allocation
     shared, changed = stateful.shared(state), manifest.changed or {}
@@ -199,8 +202,8 @@ def _live(manifest: Manifest, state: Mapping[str, Any]) -> dict[str, torch.Tenso
 def differences(
     name: str, thing: Any, saved: Any, layout: Mapping[str, strides.Shape] | None, known: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yields a line for each kind of difference. saved: the state that the object was given. layout: saved strides by
-    tensor name, None if not recorded. known: the tensors of the checkpoint, by name."""
+    """Yields a line for each kind of difference. saved: the state that was loaded into the object. layout: saved
+    strides by tensor name; None if not recorded. known: the tensors of the checkpoint, by name."""
     if not isinstance(thing, (torch.nn.Module, torch.optim.Optimizer)):
         return
     found: dict[str, list[str]] = {}

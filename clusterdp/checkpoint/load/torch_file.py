@@ -13,7 +13,8 @@ from clusterdp.checkpoint.state.tree import from_bytes, memory_of, unflatten
 
 
 def write(file: BinaryIO, state: Any, payload: Payload, advance: Callable[[int], None]) -> None:
-    """`state` is a skeleton. All its tensors are in memory at once, as when the file is loaded."""
+    """Writes the file. `state`: a skeleton, whose tensors are all in memory at the same time, as when the file is
+    loaded."""
     wanted = {leaf.name for _, leaf in leaves(state) if isinstance(leaf, TensorReference)}
     tensors: dict[str, torch.Tensor] = {}
     for entry in payload.entries:

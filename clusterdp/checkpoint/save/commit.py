@@ -1,4 +1,4 @@
-"""Committer: creates the manifest and applies retention, on rank 0, once all ranks have written."""
+"""Committer: creates the manifest and applies retention, on rank 0, after all ranks have written their files."""
 
 from __future__ import annotations
 
@@ -30,33 +30,35 @@ class Committer:
     keep_every: int | None
     phase: Phase = field(default_factory=Phase)  # the phase that is saved and restored
     last_order: int = -1  # order of the commit that this attempt restored or committed last
-    bad: set[str] = field(default_factory=set)  # tokens proved damaged by this attempt
-    unsure: set[str] = field(default_factory=set)  # tokens that this attempt could not read
-    pinned: set[str] = field(default_factory=set)  # token of the restored commit, until a newer one is read back
+    bad: set[str] = field(default_factory=set)  # tokens of checkpoints that this attempt has found to be damaged
+    unsure: set[str] = field(default_factory=set)  # tokens of checkpoints that this attempt could not read
+    pinned: set[str] = field(default_factory=set)  # token of the restored commit, until a newer commit is read back
     _known: dict[str, CheckpointInfo] = field(default_factory=dict)
-    _order: int = 0  # highest order of a commit that may exist
+    _order: int = 0  # highest `order` of a commit that may exist
     _cleaned: bool = False
 
     def _commits(self) -> list[CheckpointInfo]:
         first = not self._known
         commits, unread = scan(self.storage, self._known)
-        self._order = max((self._order, *(info.order for info in commits)))  # never lower, even after a failed commit
+        self._order = max((self._order, *(info.order for info in commits)))  # never falls, even after a failed commit
         if unread and first:
-            # Unreadable commits may be newer than all readable ones, and become readable again. No count of commits
-            # exceeds this clock; a fixed jump could equal the jump of an attempt that could not read other commits.
+            # Unreadable commits may be newer than all readable commits, and become readable again. Therefore the order
+            # continues from a clock, which no count of commits exceeds. A fixed jump could equal the jump of another
+            # attempt.
             self._order = max(self._order, time.time_ns())
         self._known = {info.name: info for info in commits}
         return commits
 
     def newest_meta(self) -> Any:
-        """Returns the newest commit's meta in the form of the manifest; None if there is none, or it is damaged."""
+        """Returns the newest commit's meta in the form of the manifest; None if there is no commit, or if its manifest
+        is damaged."""
         commits, _ = scan(self.storage)
         with suppress(DamagedError):
             return read_manifest(self.storage, commits[-1]).meta if commits else None
         return None
 
     def commit(self, manifest: Manifest) -> CheckpointInfo:
-        """Creates the manifest, as the newest commit. After an error it is removed again."""
+        """Creates the manifest, as the newest commit. After an error, the manifest is removed again."""
         try:
             return self._commit(manifest)
         except OSError as error:
@@ -70,7 +72,7 @@ class Committer:
         data = manifest.encode()
         if not self.may_commit():
             raise ClaimLost(f"{info.name}: another attempt owns these checkpoints now. This one commits nothing.")
-        self._order = info.order  # the next commit is newer even if this one is then unreadable
+        self._order = info.order  # the next commit is newer, even if this commit cannot be read by then
         try:
             self.storage.publish(info.name, data)
             if self.pinned:
@@ -78,10 +80,10 @@ class Committer:
                 if read_manifest(self.storage, info).encode() != data:
                     raise DamagedError(f"{info.name}: it reads back as another manifest. Check the file system.")
         except BaseException:
-            # The manifest may exist, with only its durability in doubt. All ranks will raise that the save has failed.
+            # The manifest may exist, although perhaps not durable. All ranks will raise an error about the failed save.
             with suppress(OSError):
                 self.storage.remove(info.name)
-                self.storage.sync_folder(info.folder)  # after a power cut it must not come back without its files
+                self.storage.sync_folder(info.folder)  # after a power cut, no manifest may come back without files
             raise
         self.last_order = info.order
         return info
@@ -91,7 +93,7 @@ class Committer:
         with suppress(OSError):
             names = self.storage.list(info.folder)
             if manifest_name(info.token) in names:
-                return  # the manifest could not be removed: with its files it is a good checkpoint
+                return  # the manifest could not be removed, and together with its files it is a good checkpoint
             for name in names:
                 if token_of_file(name) == info.data:
                     with suppress(OSError):
@@ -99,7 +101,8 @@ class Committer:
             self.storage.remove_folder(info.folder)
 
     def tidy(self, newest: CheckpointInfo, *, proved: bool) -> None:
-        """Deletes checkpoints that retention does not keep. `proved`: all of the newest has been read back."""
+        """Deletes checkpoints that retention does not keep. `proved`: whether the whole newest checkpoint has been read
+        back."""
         if proved:
             self.pinned.clear()
         try:
@@ -113,7 +116,7 @@ class Committer:
         try:
             retention.prune(self.storage, commits, victims, self.may_commit)
             cleans = not self._cleaned and self.may_commit()
-        except OSError as error:  # the new commit is valid all the same
+        except OSError as error:  # a failed deletion does not affect the new commit
             _log.warning(
                 "%s: it is not known which attempt may delete: %s. Old checkpoints stay for now.",
                 self.storage.url,

@@ -1,8 +1,8 @@
 """Mirror: copies the commits of a local folder to a store, whenever the store can be reached.
 
-A store that is slow or unreachable for an hour does not stop the run: the run saves to the local folder, and can resume
-from it. Every rank must see the local folder, for example in the run folder. A thread on rank 0 copies the newest
-commit, and skips commits that it has no time for."""
+A store that is slow or unreachable for an hour does not stop the run, because the run saves to the local folder, and
+can resume from this folder. Every rank must see the local folder, for example in the run folder. A thread on rank 0
+copies the newest commit, and skips commits that it has no time for."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from clusterdp.checkpoint.format.verified_reads import check_sizes, data_of, ran
 from clusterdp.errors import CheckpointError, DamagedError
 from clusterdp.storage import Storage
 
-LONGEST_PAUSE_S = 60.0  # between two attempts to reach a store
+LONGEST_PAUSE_S = 60.0  # seconds between two attempts to reach a store
 _log = logging.getLogger("clusterdp.checkpoint")
 
 
 class Mirror:
-    """Works on rank 0. `near` is the local folder, `far` the store. A commit has the same bytes in both."""
+    """Copies commits on rank 0. `near` is the local folder, `far` the store. A commit has the same bytes in both."""
 
     def __init__(
         self, near: Storage, far: Storage, keep_last: int, keep_every: int | None, may_commit: Callable[[], bool]
@@ -30,12 +30,12 @@ class Mirror:
         self.near, self.far = near, far
         self._keep_last, self._keep_every, self._may_commit = keep_last, keep_every, may_commit
         self._changed = threading.Condition()
-        self._wanted = 0  # calls of notify()
-        self._done = 0  # calls of notify() whose commits are copied
+        self._wanted = 0  # number of calls of notify()
+        self._done = 0  # number of calls of notify() whose commits are copied
         self._thread: threading.Thread | None = None
 
     def notify(self) -> None:
-        """Starts a copy: `near` has, or may have, a newer commit."""
+        """Starts a copy, because `near` has a newer commit, or may have one."""
         with self._changed:
             self._wanted += 1
             self._changed.notify_all()
@@ -44,16 +44,17 @@ class Mirror:
                 self._thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Waits until the commits of all notify() calls are copied. Returns False if that takes longer."""
+        """Waits until the commits of all notify() calls are copied. Returns False if the copies take longer than
+        `seconds`."""
         with self._changed:
             return self._changed.wait_for(lambda: self._done >= self._wanted, seconds)
 
     def bring_back(self, phase: Phase, step: int | None) -> list[CheckpointInfo]:
         """Copies the store's newest commit of the phase, or the commit of `step`, to `near` before a restore, if `near`
-        lacks it. Returns all commits of the store; none if the store cannot be reached.
+        lacks it. Returns all commits of the store; an empty list if the store cannot be reached.
 
-        `near` is behind the store only if somebody has emptied it. Raises OSError if the store cannot be reached and
-        `near` is empty, because that is not the same as a run without checkpoints.
+        `near` lacks commits of the store only if somebody has emptied `near`. Raises OSError if the store cannot be
+        reached and `near` is empty, because the run may have checkpoints in the store.
         """
         near, _ = scan(self.near)
         try:
@@ -79,7 +80,7 @@ class Mirror:
             self.near.publish(info.name, self.far.read(info.name))
             return there
         if near:
-            self.notify()  # copies commits that an earlier attempt had no time for
+            self.notify()  # copies commits that an earlier attempt had no time to copy
         elif bad:
             raise CheckpointError(f"{self.far.url}: there are checkpoints, and none is good: {'; '.join(bad)}.")
         return there
@@ -96,7 +97,7 @@ class Mirror:
                 self._catch_up(newest)
             except (OSError, CheckpointError) as error:
                 if newest and newest != self._newest():
-                    continue  # retention has removed a commit meanwhile, because of a newer one
+                    continue  # meanwhile, retention has removed a commit because of a newer commit
                 if pause == 0.0:
                     _log.warning("%s: %s. Checkpoints stay in %s meanwhile.", self.far.url, error, self.near.url)
                 pause = min(LONGEST_PAUSE_S, max(1.0, 2 * pause))
@@ -141,7 +142,7 @@ class Mirror:
             if name in there:
                 if target.size(path) == record.size:
                     continue
-                target.remove(path)  # incomplete: an earlier copy was killed
+                target.remove(path)  # the file is incomplete, because an earlier copy was killed
             check_sizes(source, ranges := [*ranges_of_file(path, record, head=0)])
             target.write(path, (data_of(source, blocks) for blocks in ranges))
         target.sync_folder(info.folder)

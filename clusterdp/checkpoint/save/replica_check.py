@@ -1,15 +1,17 @@
-"""Checks that the ranks still have the same state. DDP keeps state equal, but does not report a failure to do so.
+"""Checks that the ranks still have the same state. DDP keeps state equal, but does not notice if ranks differ.
 
-Each rank writes only its slice of the state, and no save would use the other ranks' copies of that slice. Therefore
-each rank also takes checksums of the next rank's slice, tensor by tensor, from its own memory. Rank 0 compares them
-with checksums from the rank that wrote the slice, and commits only slices that are equal on two ranks. Before a run
-stops, all ranks compare all tensors, because the next attempt gives every rank the saved ones.
+Each rank writes only its slice of the state. Other ranks also have this slice, and a save would not notice a
+difference. Therefore each rank also computes checksums of the next rank's slice, tensor by tensor, from its own memory.
+Rank 0 compares these checksums with those of the rank that wrote the slice, and commits only slices that are equal on
+two ranks. Before a run stops, all ranks compare all tensors, because the next attempt gives every rank the saved
+tensors.
 
 Replicas that differ (a parameter that one rank has changed by itself, a bit that has flipped in a GPU's memory, an
 optimizer state that was loaded on one rank only) fail the save.
 
 With 1 GB on two ranks, checksums of the next rank's half take 45 ms of a core beside 65 ms for copying the own half.
-Checksums of everything take 85 ms. A GPU computes those of its own tensors, and one number of each is copied."""
+Checksums of all tensors take 85 ms. A GPU computes the checksums of its own tensors, and only one number per tensor is
+copied to the host."""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from clusterdp.checkpoint.state.tree import as_bytes, is_sharded, memory_of
 from clusterdp.errors import StateError
 from clusterdp.wording import some_of
 
-_PIECE = 32 << 20  # bytes that a GPU sums at once
+_PIECE = 32 << 20  # number of bytes that a GPU sums at a time
 _MIX = 0x1E3779B97F4A7C15  # odd
 
 
@@ -62,8 +64,8 @@ def of_slice(layout: FlatLayout, rank: int, world_size: int, data: memoryview, o
 
 
 class Sums:
-    """Checksums of pieces of bytes. A GPU computes those of its pieces behind all queued work, and the training
-    continues meanwhile. seconds: how long the checksums took, known after values()."""
+    """Checksums of pieces of bytes. A GPU computes the checksums of its pieces after all queued work, while the
+    training continues. seconds: the time that the checksums took, known after values()."""
 
     def __init__(self, pieces: Sequence[torch.Tensor]):
         began = time.perf_counter()
@@ -75,7 +77,7 @@ class Sums:
         ]
 
     def values(self) -> list[int]:
-        """Waits for the GPUs. Any thread may call it."""
+        """Returns the checksums, and waits for the GPUs. Any thread may call values()."""
         for coming in self._coming:
             for place, value in zip(coming.places, coming.values(), strict=True):
                 self._sums[place] = _unsigned(value)
@@ -98,7 +100,7 @@ class _Coming:
         self._ended.record(stream)
 
     def values(self) -> list[int]:
-        with torch.cuda.device(self._device):  # or a new thread opens a context on GPU 0
+        with torch.cuda.device(self._device):  # without this, a new thread would open a context on GPU 0
             self._ended.synchronize()
             self.seconds = self._began.elapsed_time(self._ended) / 1000
         return [int(value) for value in self._host.tolist()]
@@ -106,11 +108,11 @@ class _Coming:
 
 def gpu_sum(data: torch.Tensor) -> torch.Tensor:
     """Returns a checksum of bytes (uint8, one dimension) that a GPU can compute in any order: int64, no dimensions, on
-    the same device. Every device returns the same value.
+    the same device. The value is the same on every device.
 
     The checksum is the sum of all 64-bit words modulo 2**64, each mixed and then multiplied by its own odd number.
-    Without the mixing, two changes of a topmost bit would cancel each other, such as the signs of two float64. An even
-    factor would lose a topmost bit. The call allocates three times _PIECE.
+    Without the mixing, two changes of a topmost bit, such as the signs of two float64, would cancel each other. An even
+    factor would lose a topmost bit. gpu_sum() allocates three times _PIECE bytes.
     """
     total = torch.zeros((), dtype=torch.int64, device=data.device)
     for start in range(0, data.numel(), _PIECE):
@@ -137,14 +139,15 @@ def _unsigned(value: int) -> int:
 
 
 def compare(sums: Sequence[tuple[list[int] | None, list[int] | None]], layout: FlatLayout) -> None:
-    """Raises StateError with the names of tensors that differ. sums: by rank (its own slice, the next rank's slice)."""
+    """Raises StateError with the names of tensors that differ. sums: for each rank, the checksums of (its own slice,
+    the next rank's slice)."""
     size = len(sums)
     different: dict[str, list[int]] = {}
     for rank, (_, here) in enumerate(sums):
         beside = neighbour(rank, size)
         there = sums[beside][0]
         if here is None or there is None:
-            return  # no comparison at this save
+            return  # this save makes no comparison
         for entry, ours, theirs in zip(layout.overlapping(*layout.span(beside, size)), here, there, strict=True):
             if ours != theirs:
                 different.setdefault(entry.name, []).append(rank)
@@ -153,7 +156,8 @@ def compare(sums: Sequence[tuple[list[int] | None, list[int] | None]], layout: F
 
 
 def compare_all(part: StatePart, ranks: RankGroup) -> None:
-    """Collective. Compares all tensors of all ranks, except sharded ones. Raises the same errors as compare()."""
+    """Collective. Compares all tensors of all ranks, except sharded ones. Raises the same error as compare() if tensors
+    differ."""
     names = [name for name, tensor in part.tensors.items() if not is_sharded(tensor)]
     sums, failure = tried(lambda: Sums([as_bytes(part.tensors[name]) for name in names]).values())
     digest = hashlib.blake2b(array("Q", sums or []), digest_size=8).digest()
@@ -171,7 +175,7 @@ def _explain(names: Sequence[str], reports: Sequence[Sequence[int]]) -> None:
 
 
 def _error(different: dict[str, list[int]], beside: str) -> StateError:
-    """different: tensor -> the ranks whose copy differs."""
+    """different: a mapping from a tensor's name to the ranks whose copy differs."""
     names = sorted(different)
     ranks = sorted({rank for found in different.values() for rank in found})
     return StateError(

@@ -33,7 +33,7 @@ from clusterdp.errors import CheckpointError
 
 STAGES = 2
 T = TypeVar("T")
-NICE = 15  # a training thread on the same core gets 97 % of it; a higher value slows saves down on a busy node
+NICE = 15  # with this nice value, a training thread on the same core gets 97 % of it; a higher value slows down saves
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Commit:
 
     step: int
     token: str
-    bytes: int  # on disk, of all ranks
-    seconds: float  # since the call that began the save
+    bytes: int  # number of bytes on disk, of all ranks
+    seconds: float  # seconds since the call that began the save
 
 
 class Save:
-    """A save in progress. All public methods are collective; `here` is not."""
+    """A save in progress. All public methods are collective, but the property `here` is not."""
 
     def __init__(
         self,
@@ -63,15 +63,15 @@ class Save:
         on_commit: Callable[[Commit], None] | None,
         gives_way: bool,
     ):
-        """Copies the state. The live tensors may change after the return. gives_way: threads of the save have a lower
-        priority than training."""
+        """Copies the state. After the return, the live tensors may change. gives_way: whether threads of the save have
+        a lower priority than the training."""
         self.stage = 0
         self.step = taken.step
-        self.compare_s = 0.0  # time that a comparison of all tensors would take; 0 if this save compares none
+        self.compare_s = 0.0  # seconds that a comparison of all tensors would take; 0 if this save compares no tensors
         self._ranks, self._committer, self._writer, self._taken = ranks, committer, writer, taken
         self._started, self._read_back, self._on_commit = started, read_back, on_commit
         self._chunks: Chunks | None = None
-        compare = compare and ranks.size > 1 and not taken.shared.sharded  # shards have no replicas
+        compare = compare and ranks.size > 1 and not taken.shared.sharded  # sharded tensors have no replicas to compare
         work: Callable[[], _Report]
         try:
             staged = writer.stage(memory, taken.shared, taken.own)
@@ -80,12 +80,12 @@ class Save:
             work = partial(self._write, staged, beside)
         except FailedElsewhere:
             work = partial(_Report, {}, None, None)
-        except Exception as error:  # for example out of memory: reported to the other ranks as a disk error is
+        except Exception as error:  # any error, such as full memory, is reported to the other ranks
             work = partial(_fail, error)
         self._gives_way = gives_way
         self._writing = BackgroundTask(work, "write", gives_way=gives_way)
-        self._committing: BackgroundTask[Commit] | None = None  # on rank 0 only
-        self.cleaning: BackgroundTask[None] | None = None  # after a failure
+        self._committing: BackgroundTask[Commit] | None = None  # the commit, on rank 0 only
+        self.cleaning: BackgroundTask[None] | None = None  # the clean-up after a failure
 
     @property
     def here(self) -> int:
@@ -97,8 +97,8 @@ class Save:
     def advance(self) -> Commit | None:
         """Waits for the end of this stage, and begins the next one. Returns the Commit after the last stage.
 
-        If anything failed on any rank, all raise the same CheckpointError, there is no new checkpoint, the old ones are
-        as they were, and this save is over.
+        If anything failed on any rank, all ranks raise the same CheckpointError, there is no new checkpoint, the old
+        checkpoints are unchanged, and this save is over.
         """
         if self.stage == 0:
             self._hand_over()
@@ -108,7 +108,7 @@ class Save:
         return self._conclude()
 
     def _write(self, staged: Staged, beside: replica_check.Sums | None) -> _Report:
-        """Runs in this rank's thread."""
+        """Writes this rank's files, in a thread of this rank."""
         records = self._writer.write(staged, read_back=self._read_back)
         own, theirs = None, None
         if beside is not None:
@@ -133,7 +133,7 @@ class Save:
             raise
 
     def _begin_commit(self, reports: list[Any]) -> None:
-        """Runs on rank 0."""
+        """Begins the commit, on rank 0."""
         told = [_Report(*report) for report in reports]
         replica_check.compare([(report.own, report.beside) for report in told], self._taken.shared.layout)
         files = {name: FileRecord(size, tuple(sums)) for report in told for name, (size, sums) in report.files.items()}
@@ -146,7 +146,8 @@ class Save:
         self._committing = BackgroundTask(lambda: self._commit(manifest), "commit", gives_way=self._gives_way)
 
     def _commit(self, manifest: Manifest) -> Commit:
-        """Runs in rank 0's thread. If on_commit() or tidy() fails, all ranks raise that, and the checkpoint stays."""
+        """Commits the save, in a thread of rank 0. If on_commit() or tidy() fails, all ranks raise the error, and the
+        checkpoint stays."""
         try:
             info = self._committer.commit(manifest)
         except BaseException:
@@ -178,8 +179,9 @@ def _fail(error: Exception) -> NoReturn:
 class BackgroundTask(Generic[T]):
     """Work in a daemon thread, because a storage that hangs must not keep a finished process alive.
 
-    gives_way: the thread has the nice value NICE. On two cores, a training step during a save of 300 MB on one rank
-    takes 1.03 times as long as a step without a save. With a nice value of 10 it took 1.08 to 1.19 times as long.
+    gives_way: whether the thread has the nice value NICE. On two cores, a training step during a save of 300 MB on one
+    rank takes 1.03 times as long as a step without a save. With a nice value of 10, the step took 1.08 to 1.19 times as
+    long.
     """
 
     def __init__(self, work: Callable[[], T], name: str, *, gives_way: bool = False):
@@ -211,8 +213,8 @@ class BackgroundTask(Generic[T]):
 
 
 def _give_way() -> None:
-    """Lowers the priority of this thread and of threads that it starts. Only on Linux: on macOS, setpriority() would
-    change the whole process."""
+    """Lowers the priority of this thread and of threads that it starts. Does nothing on macOS, where setpriority()
+    would change the whole process."""
     if sys.platform == "linux":
         thread = threading.get_native_id()
         with suppress(OSError):

@@ -1,8 +1,8 @@
 """Saves sharded state (FSDP2) in clusterdp's own files.
 
 torch.distributed.checkpoint plans which rank writes which piece of each tensor, so that a piece on several ranks is
-written once. Pieces are staged in the same memory as slices of the flat buffer, and written in the same way: no pickle,
-a checksum for every block, in the background, and the manifest last.
+written once. Pieces are staged in the same memory as slices of the flat buffer, and written in the same way: in the
+background, without pickle, with a checksum for every block, and before the manifest.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ ALLOWED = {
     ("torch.distributed.checkpoint.storage", "WriteResult"),
     ("torch.serialization", "_get_layout"),
     ("torch", "Size"),
-    ("traceback", "FrameSummary"),  # part of a rank's error
+    ("traceback", "FrameSummary"),  # a class in the error that a rank sends
     ("traceback", "StackSummary"),
 }
 
 
 class ShardPieces(NamedTuple):
-    file: memoryview  # this rank's, valid until the next save
+    file: memoryview  # the content of this rank's file, valid until the next save
     chunks: Chunks | None  # the places of all ranks' pieces; on rank 0 only
 
 
@@ -66,8 +66,8 @@ class SharedPlan:
 def copy(
     tensors: Mapping[str, torch.Tensor], staging: Staging, note: Mapping[str, str], ranks: RankGroup
 ) -> ShardPieces:
-    """Collective. Copies this rank's pieces. The live tensors may change after the return. Copies from a GPU are only
-    queued by then."""
+    """Collective. Copies this rank's pieces. After the return, the live tensors may change, although copies from a GPU
+    are only queued."""
     memory = _Memory(staging, note, tensors)
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     kept = staging.plan
@@ -122,7 +122,7 @@ class _Memory(SamePlan, StorageWriter):
         pieces: dict[str, tuple[WriteItem, torch.Tensor]] = {}
         for item in plan.items:
             data = item.tensor_data
-            if data is not None and data.chunk.sizes.numel():  # the last ranks have no part of a small tensor
+            if data is not None and data.chunk.sizes.numel():  # of a small tensor, the last ranks have no part
                 tensor: Any = planner.resolve_data(item)
                 name = name_of(item.index.fqn, data.chunk.offsets, data.chunk.sizes, data.size)
                 pieces[name] = (item, tensor.detach())
@@ -155,7 +155,7 @@ class Plans(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in ALLOWED:
             return super().find_class(module, name)
-        found = getattr(sys.modules.get(module), name, None)  # without importing the module
+        found = getattr(sys.modules.get(module), name, None)  # this lookup does not import the module
         if isinstance(found, type) and issubclass(found, BaseException):
             return found
         if module == "torch" and isinstance(found, (torch.dtype, torch.layout, torch.memory_format)):
@@ -165,9 +165,9 @@ class Plans(pickle.Unpickler):
 
 @contextmanager
 def plans_only() -> Iterator[None]:
-    """Restricts torch's unpickler to plans while a sharded save is planned. During planning, torch's ranks send each
-    other pickles over sockets that other users may reach. Call it in the main thread, the only one that sends and
-    receives objects. torch has no public option for this."""
+    """While a sharded save is planned, restricts torch's unpickler to the classes of plans. During planning, torch's
+    ranks send each other pickles over sockets that other users may reach. Call plans_only() in the main thread, because
+    no other thread sends or receives objects. torch has no public option for this."""
     before = distributed_c10d._unpickler
     distributed_c10d._unpickler = Plans
     try:

@@ -20,13 +20,13 @@ from clusterdp.errors import StateError
 
 @dataclass
 class StatePart:
-    """A tree taken apart."""
+    """A tree that is taken apart into a skeleton and tensors."""
 
     skeleton: Any
     tensors: dict[str, torch.Tensor]  # the live tensors, not copies
     layout: FlatLayout  # the tensors' places in a flat buffer
-    strides: dict[str, tuple[int, ...]]  # of tensors that are not row-major; may differ between ranks: rank 0's count
-    changed: Any = None  # skeleton of the changes that are not in the tree (as_built.py)
+    strides: dict[str, tuple[int, ...]]  # strides of tensors that are not row-major; rank 0's are saved
+    changed: Any = None  # skeleton of the changes since the build, which are not in the tree (as_built.py)
 
     @property
     def sharded(self) -> bool:
@@ -36,7 +36,8 @@ class StatePart:
     def of(
         cls, trees: Mapping[str, Any], changed: Mapping[str, Any] | None = None, *, sharded: bool = False
     ) -> StatePart:
-        """Takes trees apart. sharded: the trees may hold DTensors, which count with their whole shape."""
+        """Takes trees apart. sharded: whether the trees may hold DTensors, which are recorded with their whole
+        shape."""
         flattener = Flattener(sharded=sharded)
         skeleton = {name: flattener.flatten(tree, name) for name, tree in trees.items()}
         beside = {
@@ -60,24 +61,26 @@ class StatePart:
 
 @dataclass
 class StateSnapshot:
-    shared: StatePart  # equal on all ranks: each writes a slice of it
-    own: StatePart  # this rank's alone
+    shared: StatePart  # state that is equal on all ranks; each rank writes a slice
+    own: StatePart  # state that only this rank has
     step: int
     meta: Any
 
     def digest(self) -> bytes:
-        """A digest of the outline."""
+        """A digest of outline(), which the ranks compare."""
         skeleton = json.dumps([self.shared.skeleton, self.shared.changed], sort_keys=True)
         return hashlib.blake2b(f"{self.step} {self.shared.layout.digest} {skeleton}".encode(), digest_size=8).digest()
 
     def outline(self) -> dict[str, Any]:
-        """Returns all but the tensors' values. The outline must be equal on all ranks, because each saves a slice."""
+        """Returns the shared state without the values of tensors. The outline must be equal on all ranks, because each
+        rank saves a slice."""
         index, changed = self.shared.layout.to_json(), self.shared.changed
         return {"step": self.step, "index": index, "state": self.shared.skeleton, "changed": changed}
 
 
 def take(state: Mapping[str, Any], ranks: RankGroup, step: int, meta: Mapping[str, Any] | None) -> StateSnapshot:
-    """Collective. Raises StateError on all ranks if one has state that cannot be saved, or differs from rank 0's."""
+    """Collective. Takes the snapshot. Raises StateError on all ranks if a rank has state that cannot be saved, or that
+    differs from rank 0's state."""
     snapshot, failure, digest = None, None, b""
     own_changed: dict[str, dict[str, Any]] = {}
     try:
@@ -86,7 +89,7 @@ def take(state: Mapping[str, Any], ranks: RankGroup, step: int, meta: Mapping[st
         digest = snapshot.digest()
     except Exception as error:
         failure = error
-    equal = ranks.are_equal(digest or secrets.token_bytes(8))  # a failed rank differs from all others
+    equal = ranks.are_equal(digest or secrets.token_bytes(8))  # random bytes make a failed rank differ
     if failure is not None or not equal:
         ranks.agree(failure)
         assert snapshot is not None
@@ -100,9 +103,10 @@ def take(state: Mapping[str, Any], ranks: RankGroup, step: int, meta: Mapping[st
 
 
 def _changed(state: Mapping[str, Any], ranks: RankGroup) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
-    """Collective, even if this rank fails. Returns (changes of all ranks since the build, changes of this rank alone).
+    """Returns (changes since the build that are equal on all ranks, changes of this rank only). Collective, even if
+    this rank fails.
 
-    A cache that grows with a rank's data has another size on each rank.
+    A buffer that grows with a rank's data, for example, has another size on each rank.
     """
 
     def find() -> dict[str, dict[str, Any]]:
@@ -200,8 +204,8 @@ def _difference(first: Any, here: Any, *path: Any) -> str | None:
 
 
 def _adopt_buffers(shared: StatePart, state: Mapping[str, Any], ranks: RankGroup) -> dict[str, dict[str, torch.Tensor]]:
-    """Replaces module buffers in `shared` by rank 0's: each rank has its own BatchNorm statistics, and slices of
-    several ranks would be a mixture.
+    """Replaces module buffers in `shared` by rank 0's. Each rank has its own BatchNorm statistics, and the slices of
+    several ranks would be a mixture of them.
 
     Collective. Returns this rank's buffers that differ from rank 0's: {module: {key: buffer}}.
     """
@@ -221,6 +225,6 @@ def _adopt_buffers(shared: StatePart, state: Mapping[str, Any], ranks: RankGroup
         if not torch.equal(packed[part], here[part]):
             module, key = places[name]
             different.setdefault(module, {})[key] = old
-        # A copy, aligned for its dtype: a piece of `packed` may not be aligned.
+        # A copy is aligned for its dtype, which a piece of `packed` may not be.
         shared.tensors[name] = packed[part].clone().view(old.dtype).reshape(old.shape)
     return different

@@ -1,4 +1,4 @@
-"""RankWriter: writes one rank's files of a checkpoint. Only sharded state needs collectives here."""
+"""RankWriter: writes one rank's files of a checkpoint. Only sharded state needs collectives in this module."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CHUNK = 16 * layout.BLOCK  # bytes in one write
-_PORTABLE = 1  # cudaHostRegisterPortable: pinned for all devices of the process
+_PORTABLE = 1  # flag cudaHostRegisterPortable: the memory is pinned for all devices of the process
 
 
 class Staging:
-    """Memory for one file, kept between saves: HEADER bytes, then a slice of the flat buffer."""
+    """Memory for one file, kept between saves. The file has HEADER bytes, and then a slice of the flat buffer."""
 
     def __init__(self) -> None:
         self._buffer = Buffer(0).tensor
@@ -47,7 +47,8 @@ class Staging:
     def fill(self, part: StatePart, start: int, stop: int, note: dict[str, str]) -> memoryview:
         """Returns the file with the bytes [start, stop) of the flat buffer, valid until the next call.
 
-        Copies from a GPU are only queued on return: the function that copied() returns waits for them.
+        On return, copies from a GPU are only queued. To wait for these copies, call copied(), and then the function
+        that it returns.
         """
         file = self.take(HEADER + stop - start, part.tensors.values())
         file[:HEADER] = torch.frombuffer(bytearray(layout.safetensors_header(stop - start, note)), dtype=torch.uint8)
@@ -57,17 +58,19 @@ class Staging:
         return memory_of(file)
 
     def take(self, size: int, tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-        """Returns `size` bytes for copies of these tensors. The bytes still hold an earlier save."""
+        """Returns `size` bytes for copies of these tensors. The content of these bytes is still that of an earlier
+        save."""
         before, self._devices = self._devices, {tensor.device for tensor in tensors if tensor.is_cuda}
         if self._buffer.numel() < size:
             for device in before:
-                torch.cuda.synchronize(device)  # copies of a save that failed may still be queued
+                torch.cuda.synchronize(device)  # copies of a failed save may still be queued
             self._grow(size, pinned=bool(self._devices))
         return self._buffer[:size]
 
     def copied(self) -> Callable[[], None]:
-        """Returns a function that waits until all copies from GPUs have arrived. Any thread may call it."""
-        # On the training's own streams: the next step's kernels queue behind the copies, and the CPU does not wait.
+        """Returns a function that waits until all copies from GPUs have arrived. Any thread may call this function."""
+        # The copies are on the training's own streams: the kernels of the next step run after the copies, and the CPU
+        # does not wait.
         # A copy runs on a stream of the GPU that it reads, so that each GPU needs an event.
         events = {device: torch.cuda.Event(blocking=True) for device in self._devices}  # type: ignore[no-untyped-call]
         for device, event in events.items():
@@ -75,7 +78,7 @@ class Staging:
 
         def wait() -> None:
             for device, event in events.items():
-                with torch.cuda.device(device):  # or a new thread opens a context on GPU 0, some 500 MB
+                with torch.cuda.device(device):  # else a new thread opens a context of 500 MB on GPU 0
                     event.synchronize()
 
         return wait
@@ -83,21 +86,21 @@ class Staging:
     def _grow(self, size: int, *, pinned: bool) -> None:
         """Allocates a larger buffer."""
         self._pinned = self._places = None
-        self._buffer = Buffer(0).tensor  # frees the old buffer first
+        self._buffer = Buffer(0).tensor  # the old buffer is freed first
         if pinned and size < HUGE:
             self._buffer = torch.empty(size, dtype=torch.uint8, pin_memory=True)
             return
         buffer = Buffer(size)
         self._buffer = buffer.tensor
         if pinned:
-            # Registered, because pin_memory=True would round the size up to a power of two.
+            # The buffer is registered with CUDA, because pin_memory=True would round the size up to a power of two.
             self._pinned = _registered(buffer)
 
 
 @dataclass(frozen=True)
 class StagingMemory:
-    """The memory of a rank's saves. Both parts stay pinned between saves: CUDA does not define the effect of unpinning
-    during a copy."""
+    """The memory of a rank's saves. `shared` and `own` stay pinned between saves, because CUDA does not define what
+    happens if memory is unpinned during a copy."""
 
     shared: Staging = field(default_factory=Staging)
     own: Staging = field(default_factory=Staging)
@@ -125,20 +128,22 @@ class _Places:
         body[filled - start :].zero_()
 
     def copy(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        # A single call for all tensors, as in optimizers: for small tensors a copy_() call takes longer than the copy.
-        if self._views:  # empty if the slice lies within a single tensor, or the state has no tensors
+        # One call copies all tensors, as in optimizers, because for small tensors a call of copy_() takes longer than
+        # the copy.
+        if self._views:  # there are no views if the slice lies within a single tensor, or if the state has no tensors
             torch._foreach_copy_(self._views, [tensors[name] for name in self._names], non_blocking=True)
         for name, part, place in self._pieces:
             place.copy_(as_bytes(tensors[name])[part], non_blocking=True)
 
 
 def _registered(buffer: Buffer) -> _Registered | None:
-    """Returns None, with a warning, if the system pins no memory (gVisor, some containers): copies are then slower."""
+    """Pins the buffer. If the system cannot pin memory (gVisor, some containers), prints a warning and returns None;
+    copies are then slower."""
     try:
         pinned = _Registered(buffer.tensor)
     except RuntimeError as error:
         with suppress(Exception):
-            torch.zeros(1, device="cuda")  # the next kernel would report this error as its own
+            torch.zeros(1, device="cuda")  # clears the error, which the next kernel would otherwise report
         _log.warning("a save copies from the GPU through memory that is not pinned: %s", str(error).split("\n")[0])
         return None
     buffer.hide_from_children()
@@ -160,17 +165,17 @@ class _Registered:
 
 @dataclass(frozen=True)
 class Staged:
-    """The bytes that this rank will write, in memory of their own: the live tensors may change."""
+    """The bytes that this rank will write. They are copies, so that the live tensors may change."""
 
     slice: memoryview
     local: memoryview | None
     rank_file: bytes
-    waits: Sequence[Callable[[], None]]  # for copies from GPUs
+    waits: Sequence[Callable[[], None]]  # functions that wait for copies from GPUs
     chunks: Chunks | None = None  # on rank 0, for sharded state: the places of all ranks' pieces
 
 
 class RankWriter:
-    """Creates the files of one save on one rank, and deletes them if the save fails."""
+    """Creates the files of one save on one rank, and deletes these files if the save fails."""
 
     def __init__(self, storage: Storage, folder: str, token: str, ranks: RankGroup):
         self.storage = storage
@@ -200,7 +205,7 @@ class RankWriter:
 
     def _stage_shared(self, staging: Staging, shared: StatePart) -> tuple[memoryview, Chunks | None]:
         if shared.sharded:
-            from clusterdp.checkpoint.save import sharded  # imported here: it takes 2 s
+            from clusterdp.checkpoint.save import sharded  # imported late, because the import takes 2 s
 
             return sharded.copy(shared.tensors, staging, self.note, self.ranks)
         start, stop = shared.layout.span(self.rank, self.world_size)
@@ -236,7 +241,7 @@ class RankWriter:
         )
 
     def _create(self, name: str, data: memoryview) -> FileRecord:
-        # Checksums cover the memory, not the file, and are computed while the bytes are written.
+        # Checksums are computed from the memory, not from the file, while the bytes are written.
         with ThreadPoolExecutor(1, thread_name_prefix="checksum") as pool:
             sums = pool.submit(checksums, data)
             try:
@@ -250,16 +255,16 @@ class RankWriter:
             try:
                 return self.storage.write(f"{self.folder}/{name}", _chunks(data))
             except FileNotFoundError:
-                # A save of this step has just failed, and the clean-up of one of its ranks has removed the empty
-                # folder. Each rank does that once.
+                # A save of this step has just failed, and the clean-up on one rank has removed the empty folder. Each
+                # rank removes the folder only once.
                 self.storage.make_folder(self.folder)
         return self.storage.write(f"{self.folder}/{name}", _chunks(data))
 
     def discard(self) -> None:
-        """Deletes the files of a save that failed. Call it only after all ranks have agreed on the failure: then no
-        manifest names the files."""
+        """Deletes the files of a save that failed. Call discard() only after all ranks have agreed on the failure,
+        because then no manifest names the files."""
         for name in self._names():
-            with suppress(OSError):  # the storage itself may have failed; a later attempt removes the rest
+            with suppress(OSError):  # the storage itself may have failed; a later attempt removes the remaining files
                 self.storage.remove(f"{self.folder}/{name}")
         with suppress(OSError):
             self.storage.remove_folder(self.folder)

@@ -25,13 +25,14 @@ from clusterdp.checkpoint.state.tree import Flattener, as_bytes, dtype_name, is_
 from clusterdp.errors import StateError
 
 _log = logging.getLogger("clusterdp.checkpoint")
-# [dtype, shape], for a buffer that is in no state_dict() also its checksum; None: no buffer, or one that is not saved.
+# [dtype, shape] of a buffer; if the buffer is in no state_dict(), also its checksum. None: no buffer, or a buffer that
+# is not saved.
 Description = list[Any] | None
 
 
 @dataclass
 class AsBuilt:
-    """One object as it was built: its state when a Checkpointer first got it."""
+    """One object as the program built it, recorded when a Checkpointer first got the object."""
 
     buffers: dict[str, Description]
     requires_grad: dict[str, bool]
@@ -57,7 +58,7 @@ def note(thing: Any) -> AsBuilt | None:
 
 
 def changes(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns the changes of each object that has changed (see above). Reads all buffers that are not persistent."""
+    """Returns the changes of each object since it was built. Reads all buffers that are not persistent."""
     found = {name: _changes(name, thing, state) for name, thing in state.items()}
     return {name: {what: of for what, of in some.items() if of} for name, some in found.items() if any(some.values())}
 
@@ -103,7 +104,8 @@ def _groups(name: str, optimizer: torch.optim.Optimizer, built: AsBuilt, state: 
 def add_groups(
     optimizer: torch.optim.Optimizer, saved: Any, changed: Mapping[str, Any], state: Mapping[str, Any]
 ) -> None:
-    """Adds the groups that were added during training, if they are missing here and all their parameters exist."""
+    """Adds the parameter groups that were added during training, if the optimizer lacks them and all their parameters
+    exist."""
     added, groups = changed.get("groups", []), saved["param_groups"]
     here, first = len(optimizer.param_groups), len(groups) - len(added)
     if here < first:
@@ -125,14 +127,15 @@ def _parameter(state: Mapping[str, Any], place: Any) -> torch.nn.Parameter | Non
 
 
 def resized(thing: Any, changed: Mapping[str, Any]) -> set[str]:
-    """Returns the keys of changed buffers that this program has built in the same way as the saved program."""
+    """Returns the keys of resized buffers that this program has built in the same way as the program that saved
+    them."""
     built = note(thing)
     came_from = changed.get("from", {})
     return {key for key, was in came_from.items() if built is not None and built.buffers.get(key, ...) == was}
 
 
 def put_back(name: str, module: Any, changed: Mapping[str, Any]) -> Iterator[str]:
-    """Puts back all changes but sizes. Yields a line for each change that is not put back."""
+    """Puts back all changes except sizes of buffers. Yields a line for each change that is not put back."""
     if not changed:
         return
     parameters = dict(module.named_parameters())
@@ -151,7 +154,7 @@ def put_back(name: str, module: Any, changed: Mapping[str, Any]) -> Iterator[str
 
 
 def replace(module: torch.nn.Module, key: str, saved: torch.Tensor) -> None:
-    """Replaces the buffer's values, shape and dtype."""
+    """Replaces the values, shape and dtype of a buffer."""
     owner, _, own = key.rpartition(".")
     part = module.get_submodule(owner)
     live = part._buffers[own]
@@ -177,7 +180,7 @@ def buffers_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor | No
 
 
 def _described(buffer: torch.Tensor | None, *, values: bool) -> Description:
-    """Describes a buffer; None if there is none, or if it cannot be saved."""
+    """Returns the description of a buffer; None if there is no buffer, or if it cannot be saved."""
     if buffer is None or torch.nn.parameter.is_lazy(buffer) or is_sharded(buffer):
         return None
     with suppress(StateError):

@@ -7,12 +7,12 @@ from contextlib import suppress
 
 import torch
 
-HUGE = 2 << 20  # bytes; smaller buffers gain nothing
+HUGE = 2 << 20  # bytes of a huge page; smaller buffers do not use huge pages
 
 
 class Buffer:
-    """`tensor` is its bytes (uint8, one dimension). New memory costs a page fault for every 4 KiB, which takes as long
-    as reading from the page cache. Huge pages cost one page fault for every 2 MiB."""
+    """`tensor`: the bytes of the buffer (uint8, one dimension). New memory costs a page fault for every 4 KiB, which
+    takes as long as reading from the page cache. Huge pages cost one page fault for every 2 MiB."""
 
     def __init__(self, size: int):
         self._memory: mmap.mmap | None = None
@@ -30,12 +30,12 @@ class Buffer:
             self._advise("MADV_DONTNEED", first, last - first)
 
     def hide_from_children(self) -> None:
-        """Leaves these pages out of forked processes, such as loader workers. Old kernels (before 5.12 or so) give the
-        parent new pages when it writes after a fork, and the GPU goes on writing into the old ones."""
+        """Leaves these pages out of forked processes, such as loader workers. With old kernels (before about 5.12), a
+        parent that writes after a fork gets new pages, while the GPU still writes into the old pages."""
         self._advise("MADV_DONTFORK", 0, self.tensor.numel())
 
     def _advise(self, advice: str, start: int, length: int) -> None:
-        number = getattr(mmap, advice, None)  # macOS has no huge pages to ask for
+        number = getattr(mmap, advice, None)  # macOS has no advice for huge pages
         if self._memory is not None and number is not None:
-            with suppress(OSError):  # the kernel has no huge pages
+            with suppress(OSError):  # the kernel may have no huge pages
                 self._memory.madvise(number, start, length)

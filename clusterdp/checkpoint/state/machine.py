@@ -1,6 +1,6 @@
-"""The machine and libraries on which a rank computes: kernels of another release or GPU may round otherwise.
+"""The machine and libraries on which a rank computes: kernels of another release or GPU may round differently.
 
-Not every difference shows in the bits, and equal ones are no promise: see EXACT.md.
+A difference of machines need not change a bit, and equal machines do not guarantee equal bits: see EXACT.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def describe() -> dict[str, str]:
 
 
 def difference(saved: Mapping[str, str]) -> str | None:
-    """Returns what changed since a save, in words. saved: describe() of then; empty in older checkpoints."""
+    """Returns, as text, what has changed since a save. saved: the result of describe() at the save; empty in older
+    checkpoints."""
     here = describe()
     changed = [f"{name} {there} -> {here[name]}" for name, there in saved.items() if here.get(name, there) != there]
     return f"it was computed elsewhere ({', '.join(changed)}), which may round otherwise" if changed else None

@@ -1,5 +1,5 @@
-"""The buffers of modules. DDP keeps parameters equal on all ranks, and training keeps them in place. Buffers may differ
-between ranks, grow, and move to other memory."""
+"""The buffers of modules. DDP keeps parameters equal on all ranks, and training changes them in place. Buffers may
+differ between ranks, grow, and move to other memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def keys(thing: Any) -> Iterator[str]:
 
 
 def load(name: str, module: Any, state: Mapping[str, torch.Tensor]) -> Iterator[str]:
-    """Loads buffers by their keys. Yields a line for each buffer that has no place here."""
+    """Loads buffers by their keys. Yields a line for each buffer that the module lacks."""
     if not state:
         return
     live = dict(module.named_buffers(remove_duplicate=False))
@@ -34,7 +34,7 @@ def load(name: str, module: Any, state: Mapping[str, torch.Tensor]) -> Iterator[
 
 
 def make_room(module: torch.nn.Module, state: Mapping[str, Any], resized: Collection[str]) -> None:
-    """Gives resized buffers their saved size. A tensor with a stride of 0 cannot be written to, and gets memory for all
+    """Gives resized buffers their saved size. A tensor with a stride of 0 cannot be written to; it gets memory for all
     its elements."""
     for key in resized:
         if key in state:
@@ -45,7 +45,8 @@ def make_room(module: torch.nn.Module, state: Mapping[str, Any], resized: Collec
 
 
 def restride(name: str, module: torch.nn.Module, saved: Mapping[str, strides.Shape], before: Mapping[str, Any]) -> None:
-    """Sets the saved strides. saved: strides by tensor name; before: the tensors of the checkpoint, by name."""
+    """Sets the saved strides of buffers. saved: strides by tensor name. before: the tensors of the checkpoint, by
+    name."""
     for key, live in chain(module.named_buffers(), module.named_parameters()):
         place = key_of(name, key)
         wanted = saved.get(place)

@@ -1,8 +1,8 @@
 """The names of the parameters in an optimizer's groups. An optimizer's state numbers its parameters, and the next
-attempt may number them differently: groups made from sets of names follow PYTHONHASHSEED.
+attempt may number them differently: the order in a set of names, for example, depends on PYTHONHASHSEED.
 
 An object with `param_groups` counts as an optimizer. A parameter's name is its module's name in the state and its own
-name: `model/head.weight`. A copy that an optimizer steps instead of a parameter has the attribute `master_of`, the
+name: `model/head.weight`. If an optimizer steps a copy instead of a parameter, the copy's attribute `master_of` is the
 parameter."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from clusterdp.errors import StateError
 from clusterdp.wording import counted, some_of
 
 _log = logging.getLogger("clusterdp.checkpoint")
-Names = list[list[str | None]]  # by group; None: a parameter of no module in the state
+Names = list[list[str | None]]  # parameter names by group; None: the parameter is in no module of the state
 IN_ORDER = "Make its groups in the order of model.named_parameters(): a set of names has another order in each process."
 
 
@@ -36,7 +36,7 @@ def parameters_in(thing: Any) -> list[list[torch.Tensor]] | None:
 
 
 def recorded(state: Mapping[str, Any]) -> dict[str, Names]:
-    """Returns the names for each optimizer in the state that holds a parameter with a name."""
+    """Returns the parameter names of each optimizer in the state, if it holds a parameter with a name."""
     grouped = {name: groups for name, thing in state.items() if (groups := parameters_in(thing)) is not None}
     if not grouped:
         return {}
@@ -52,7 +52,7 @@ def recorded(state: Mapping[str, Any]) -> dict[str, Names]:
 
 
 def check_held(state: Mapping[str, Any]) -> None:
-    """Raises StateError if the state has modules to train and no optimizer in it holds any of their parameters.
+    """Raises StateError if the state has modules to train and no optimizer in the state holds a parameter of them.
 
     Parameters with another dtype or in the same memory count as copies of the modules' parameters.
     """
@@ -78,10 +78,9 @@ def check_held(state: Mapping[str, Any]) -> None:
 
 
 def numbers(name: str, saved: Names | None, state: Mapping[str, Any]) -> list[int] | None:
-    """Returns for each parameter, in order, its number in the saved state; None if no number differs.
-
-    Raises StateError if a parameter is in another group than before. Names on one side only come from a changed
-    program, and match the names at the same places on the other side.
+    """Returns for each parameter, in order, its number in the saved state; None if all numbers are the same. Raises
+    StateError if a parameter is not in the same group as before. A name that exists only before or only now comes from
+    a changed program, and is matched with the name at the same place on the other side.
     """
     here = recorded({**state}).get(name) if saved else None
     if not here or not saved or here == saved:
@@ -103,7 +102,8 @@ def numbers(name: str, saved: Names | None, state: Mapping[str, Any]) -> list[in
 
 
 def by_name(name: str, thing: Any, given: Any, saved: Names | None, state: Mapping[str, Any]) -> Any:
-    """Returns the optimizer's saved state with this program's numbers. Raises StateError if that is impossible."""
+    """Returns the optimizer's saved state with this program's numbers. Raises StateError if the parameters cannot be
+    numbered."""
     order = numbers(name, saved, state)
     if order is None:
         return given
@@ -132,7 +132,7 @@ def _counts_plainly(thing: Any, given: Any, order: Sequence[int]) -> bool:
     if not isinstance(given, dict) or not {"state", "param_groups"} <= given.keys():
         return False
     counted = [*chain(*(group.get("params", ()) for group in given["param_groups"]))]
-    # LBFGS keeps one state for all parameters, laid out in their order.
+    # LBFGS keeps one state for all parameters, which depends on the order of the parameters.
     return (
         not isinstance(thing, torch.optim.LBFGS) and counted == [*range(len(order))] and {*given["state"]} <= {*order}
     )

@@ -1,4 +1,5 @@
-"""Plain dicts and tensors in a state. A restore fills them in place: every reference has the restored values.
+"""Plain dicts and tensors in a state. A restore fills dicts and tensors in place, so that every reference has the
+restored values.
 
 best = {"loss": math.inf, "epoch": 0}
 state = {"model": model, "best": best, "temperature": log_alpha}
@@ -52,7 +53,7 @@ def held(thing: Any) -> Any:
 
 
 def _fill(live: dict[Any, Any], saved: dict[Any, Any]) -> None:
-    """Fills `live` in place. Nested dicts and tensors stay the same objects."""
+    """Fills `live` in place with the saved values. Nested dicts and tensors stay the same objects."""
     for key in [key for key in live if key not in saved]:
         del live[key]
     for key, value in saved.items():

@@ -26,7 +26,7 @@ class RankGroup:
     are not touched."""
 
     def __init__(self, group: dist.ProcessGroup | None = None):
-        """Collective. If the process group has no gloo, a new group with gloo is made."""
+        """Collective. Makes a new group with gloo if the process group has no gloo."""
         self.rank, self.size, self.nodes = 0, 1, 1
         self._lost: str | None = None  # the error message of the first lost contact
         if not (dist.is_available() and dist.is_initialized()):
@@ -47,9 +47,9 @@ class RankGroup:
     ) -> Any:
         """Collective. Either all ranks return the same value, or all raise the same error.
 
-        Every rank passes its failure, or its report (JSON). Without a failure on any rank, rank 0 calls `conclude` with
-        all reports, and every rank returns the result. After a failure, also of `conclude`, every rank raises the same
-        error. The rank that failed raises it from the original.
+        Every rank passes its error, or its report (JSON values). If no rank has failed, rank 0 calls `conclude` with
+        all reports, and every rank returns the result. If a rank or `conclude` has failed, every rank raises the same
+        error. On the failed rank, the original error is the cause of this error.
         """
         reports = self._gather({"failure": _describe(failure), "report": report})
         result: dict[str, Any] = {}
@@ -66,7 +66,8 @@ class RankGroup:
         return result["conclusion"]
 
     def _failure_of(self, failures: list[dict[str, str] | None]) -> dict[str, str]:
-        """Returns the failure for all ranks: the kind of the lowest rank, and the messages of the first three ranks."""
+        """Returns the failure for all ranks: the kind of error of the lowest failed rank, and the messages of the first
+        three failed ranks."""
         failed = [(rank, failure) for rank, failure in enumerate(failures) if failure]
         if not failed:
             return {}
@@ -77,10 +78,11 @@ class RankGroup:
         return {"kind": failed[0][1]["kind"], "message": "; ".join(messages)}
 
     def are_equal(self, digest: bytes) -> bool:
-        """Returns whether all ranks have these 8 bytes. Costs one tiny all-reduce; agree() costs four collectives."""
+        """Returns whether all ranks have these 8 bytes. This costs one tiny all-reduce, while agree() costs four
+        collectives."""
         if self.size == 1:
             return True
-        number = int.from_bytes(digest, "little") >> 1  # MAX of the negated numbers finds the minimum
+        number = int.from_bytes(digest, "little") >> 1  # the maximum of the negated numbers is the negated minimum
         both = torch.tensor([number, -number])
         with self.contact():
             dist.all_reduce(both, dist.ReduceOp.MAX, group=self.group)
@@ -99,15 +101,15 @@ class RankGroup:
 
     @contextmanager
     def contact(self) -> Iterator[None]:
-        """Surrounds a collective. Raises LostContact if it fails, and then at once in every later call.
-
-        A rank that called the next collective once waited in it for ever, and the other ranks waited for that rank.
+        """Surrounds a collective. If the collective fails, raises LostContact, and raises it at once in every later
+        call, without a collective: in one case, a rank waited in the next collective for ever, and the other ranks
+        waited for this rank.
         """
         if self._lost is not None:
             raise LostContact(self._lost)
         try:
             yield
-        except RuntimeError as error:  # gloo's error when a peer dies or does not answer in time
+        except RuntimeError as error:  # gloo raises RuntimeError when a peer dies or does not answer in time
             self._lost = (
                 f"checkpoint: the ranks have lost contact: {error}. Another rank failed first, or waits elsewhere; see "
                 "the logs of all."
@@ -150,7 +152,8 @@ def tried(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 
 class ProgressExchange:
-    """The minimum of all ranks' numbers. One call starts the exchange, and the next call reads it: no rank waits."""
+    """The minimum of all ranks' numbers. One call starts the exchange, and the next call reads the result, so that no
+    rank waits."""
 
     def __init__(self, ranks: RankGroup):
         self._ranks = ranks
@@ -168,7 +171,8 @@ class ProgressExchange:
         return least
 
     def drain(self) -> int | None:
-        """Returns the result of the last exchange(), if there was one. Collective: call it on all ranks or on none."""
+        """Returns the result of the last exchange(), if there was one. Collective: call drain() on all ranks or on
+        none."""
         if self._work is None:
             return None
         with self._ranks.contact():

@@ -19,13 +19,14 @@ def capture() -> dict[str, Any]:
         here = torch.cuda.current_device()
         state["cuda"] = torch.cuda.get_rng_state()
         more = [index for index in range(here + 1, torch.cuda.device_count()) if _is_used(index)]
-        if more:  # a model that is split over several GPUs; a rank's first one is current
+        if more:  # the model is split over several GPUs, the first of which is current
             state["cuda_of"] = {index - here: torch.cuda.get_rng_state(index) for index in more}
     return state
 
 
 def _is_used(index: int) -> bool:
-    """Whether this process uses that GPU. Asking for its state would start a context there, and take memory."""
+    """Returns whether this process uses the GPU. Reading the random state of an unused GPU would start a context on the
+    GPU, and take memory."""
     return bool(torch._C._cuda_hasPrimaryContext(index))  # type: ignore[attr-defined]
 
 
@@ -45,7 +46,7 @@ def apply(state: dict[str, Any]) -> None:
 
 
 def difference(saved: dict[str, Any]) -> str | None:
-    """The random numbers among the saved ones that apply() cannot put back here, in words."""
+    """Returns, as text, why apply() cannot restore all saved generators on this machine; None if it can."""
     here = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     if ("cuda" in saved) != here:
         there, now = ("a GPU", "the CPU") if "cuda" in saved else ("the CPU", "a GPU")
@@ -57,13 +58,13 @@ def difference(saved: dict[str, Any]) -> str | None:
 
 
 def derive(token: str, rank: int) -> None:
-    """Seeds the generators of a rank that the checkpoint has no states for, in the same way at each restore."""
+    """Seeds the generators of a rank for which the checkpoint has no states, in the same way at each restore."""
     digest = hashlib.blake2b(f"{token}/{rank}".encode(), digest_size=8).digest()
     seed(int.from_bytes(digest, "little"))
 
 
 def seed(number: int) -> None:
     random.seed(number)
-    torch.manual_seed(number)  # on CUDA too
+    torch.manual_seed(number)  # manual_seed() also seeds CUDA
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(number % 2**32)

@@ -1,4 +1,5 @@
-"""SamePlan: methods of torch.distributed.checkpoint's StorageReader and StorageWriter that do nothing here."""
+"""SamePlan: the methods of torch.distributed.checkpoint's StorageReader and StorageWriter that need no work in
+clusterdp."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import Any
 
 
 class SamePlan:
-    """Each rank reads and writes exactly the planner's plan."""
+    """Leaves the planner's plan unchanged: each rank reads and writes exactly what the plan says."""
 
     def reset(self, checkpoint_id: Any = None) -> None:
         pass

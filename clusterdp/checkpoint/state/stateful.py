@@ -28,7 +28,8 @@ class Stateful(Protocol):
 
 
 def check(state: Mapping[Any, Any]) -> dict[str, Any]:
-    """Returns the objects without wrappers, and plain ones in a holder. Raises StateError if one cannot be saved."""
+    """Returns the objects without wrappers; a plain dict or tensor is put into a holder. Raises StateError if an object
+    cannot be saved."""
     state = {name: plain_holders.held(thing) for name, thing in state.items()}
     for name, thing in state.items():
         if not isinstance(name, str) or not name or isinstance(thing, type) or not isinstance(thing, Stateful):
@@ -46,7 +47,7 @@ def check(state: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _check_tensors(name: str, module: torch.nn.Module) -> None:
-    """Raises StateError on tensors of a subclass, such as quantised weights: a run would else end at its first save."""
+    """Raises StateError on tensors of a subclass, such as quantised weights, before a run fails at its first save."""
     for key, tensor in module.state_dict().items():
         if isinstance(tensor, torch.Tensor) and not (is_sharded(tensor) or torch.nn.parameter.is_lazy(tensor)):
             check_class(tensor, key_of(name, key))
@@ -87,15 +88,15 @@ def _tensors(thing: Any) -> Iterator[torch.Tensor]:
 
 def live_tensors(name: str, thing: Any) -> Mapping[str, torch.Tensor]:
     """Returns the tensors, by their names in a checkpoint, that may be overwritten before load_state_dict() is called
-    with them. torch's own load_state_dict() accepts that. An object with another load_state_dict() has no such tensors,
-    because it may read old values or use other names."""
+    with the same tensors. torch's own load_state_dict() accepts this. An object with another load_state_dict() has no
+    such tensors, because it may read old values or use other names."""
     if isinstance(thing, torch.nn.Module):
         plain = type(thing).load_state_dict is torch.nn.Module.load_state_dict and all(
             map(_loads_plainly, thing.modules())
         )
         hidden = {
             key for key, _, hidden in as_built.buffers_of(thing) if hidden
-        }  # load_state_dict() does not fill these
+        }  # load_state_dict() does not fill these tensors
         tensors = chain(
             thing.named_parameters(remove_duplicate=False),
             (item for item in thing.named_buffers(remove_duplicate=False) if item[0] not in hidden),
@@ -114,7 +115,7 @@ def on_gpu(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def clone_on_cpu(optimizer: torch.optim.Optimizer) -> None:
-    """Gives the optimizer memory of its own for what it keeps on the CPU."""
+    """Copies the optimizer's tensors on the CPU, so that they have their own memory."""
     for state in optimizer.state.values():
         state |= {key: _cpu_cloned(value) for key, value in state.items()}
 
@@ -134,8 +135,9 @@ def _loads_as_torch(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def gpus_of_state(name: str, thing: Any, saved: Iterable[str]) -> dict[str, torch.device]:
-    """The devices on which an optimizer of parameters on GPUs will keep the saved tensors of these names. Its step
-    counts stay on the CPU, unless it is capturable or fused; on the GPU, each step would wait for it."""
+    """Returns the devices on which an optimizer will keep the saved tensors of these names, if its parameters are on
+    GPUs. Step counts stay on the CPU, unless the optimizer is capturable or fused: on the GPU, each step would wait for
+    the GPU."""
     if not isinstance(thing, torch.optim.Optimizer) or not _loads_as_torch(thing) or not on_gpu(thing):
         return {}
     found: dict[str, torch.device] = {}
@@ -151,7 +153,7 @@ def gpus_of_state(name: str, thing: Any, saved: Iterable[str]) -> dict[str, torc
 
 
 def with_a_loading_of_its_own(module: torch.nn.Module) -> set[str]:
-    """Returns the paths of submodules that may keep the tensors that they load."""
+    """Returns the paths of submodules that may keep references to the tensors that they load."""
     return {path for path, part in module.named_modules() if not _loads_plainly(part)}
 
 
@@ -162,8 +164,8 @@ def _loads_plainly(part: torch.nn.Module) -> bool:
 
 @contextmanager
 def as_trained(state: Mapping[str, Any]) -> Iterator[None]:
-    """Surrounds the taking of a state. An object may have put values into another object for a while, such as averages
-    into a model. Such an object has a context manager `as_trained` that removes them for this time."""
+    """Take a state within this with block. An object may have put values into another object for a while, such as
+    averages into a model. The object's context manager `as_trained` removes these values within the block."""
     with ExitStack() as stack:
         for thing in state.values():
             if callable(of_its_own := getattr(thing, "as_trained", None)):
@@ -177,8 +179,9 @@ def modules_first(state: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def renew(state: Mapping[str, Any], restored: Collection[str]) -> None:
-    """Calls renew() of objects that were not restored: averages, for example, still hold copies of the old weights.
-    renew() is called twice because averages may be of other copies, which come later in the state."""
+    """Calls renew() of objects that were not restored, because averages, for example, still hold copies of the old
+    weights. renew() is called twice, because averages may be computed from other copies, which come later in the
+    state."""
     left = [thing for name, thing in state.items() if name not in restored]
     for thing in left * 2:
         if callable(again := getattr(thing, "renew", None)):
@@ -186,15 +189,16 @@ def renew(state: Mapping[str, Any], restored: Collection[str]) -> None:
 
 
 def compare(name: str, thing: Any, state: Any, resized: Collection[str] = ()) -> None:
-    """Raises StateError if a module's state does not fit. Other objects are checked only by load(). resized: keys of
-    buffers that get their size later."""
+    """Raises StateError if a module's saved state does not fit the module. Other objects are checked only by load().
+    resized: keys of buffers that get their saved size later."""
     if isinstance(thing, torch.nn.Module):
         with _explained(name, thing):
             _check_module(name, thing, {key: value for key, value in state.items() if key not in resized}, resized)
 
 
 def load(name: str, thing: Any, state: Any) -> None:
-    """Puts the state back. Raises StateError if it does not fit, with the keys that are missing or left over."""
+    """Loads the saved state into the object. Raises StateError if the state does not fit, with the keys that are
+    missing or left over."""
     compare(name, thing, state)
     with _explained(name, thing):
         before = [dict(group) for group in thing.param_groups] if isinstance(thing, torch.optim.Optimizer) else []
@@ -203,7 +207,7 @@ def load(name: str, thing: Any, state: Any) -> None:
             _restore_dtypes(thing, state)
             _restore_hyperparameters(thing, before)
         elif isinstance(thing, torch.amp.GradScaler) and bool(thing.state_dict()) != bool(state):
-            # A disabled scaler takes any state and drops it.
+            # A disabled scaler accepts any state, and ignores it.
             raise StateError(f"{name}: AMP is switched off here, and was on when this was saved. Set it as it was.")
 
 
@@ -227,18 +231,19 @@ def _check_module(name: str, module: torch.nn.Module, state: Mapping[str, Any], 
         f"{key} ({tuple(state[key].shape)} in the checkpoint, {tuple(live[key].shape)} here)"
         for key in live.keys() & state.keys()
         if isinstance(live[key], torch.Tensor) and isinstance(state[key], torch.Tensor)
-        # A lazy module has no shapes yet, and takes any.
+        # A lazy module has no shapes yet, and accepts any shape.
         if not torch.nn.parameter.is_lazy(live[key])
         and live[key].shape != state[key].shape
-        and key.rpartition(".")[2] != EXTRA_STATE  # its shape may change
+        and key.rpartition(".")[2] != EXTRA_STATE  # the shape of extra state may change
     ]
-    # A hook may rename keys of an older version of the module: torch's own strict loading checks those modules.
+    # A hook may rename keys of an older version of the module. Modules with such hooks are checked only by torch's own
+    # strict loading.
     hooked = any(part._load_state_dict_pre_hooks for part in module.modules())
     compare_keys(name, () if hooked else live, () if hooked else state, different)
 
 
 def compare_keys(name: str, here: Any, saved: Any, different: list[str] | None = None) -> None:
-    """Raises StateError, with the keys, if one is missing or left over."""
+    """Raises StateError, with the keys, if a key is missing or left over."""
     parts = []
     for what, keys in (
         ("not in the checkpoint", set(here) - set(saved)),
@@ -252,8 +257,8 @@ def compare_keys(name: str, here: Any, saved: Any, different: list[str] | None =
 
 
 def _restore_dtypes(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Restores the saved types. Optimizer.load_state_dict() casts to the parameter's dtype, in lists and dicts too:
-    fp32 moments of bf16 weights and integers would lose bits. A str becomes a generator."""
+    """Restores the saved types. Optimizer.load_state_dict() casts tensors to the parameter's dtype, also in lists and
+    dicts, so that fp32 moments of bf16 weights, and integers, would lose bits. It also turns a str into a generator."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     made: dict[int, torch.Tensor] = {}
@@ -263,8 +268,9 @@ def _restore_dtypes(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) 
 
 
 def _restore_hyperparameters(optimizer: torch.optim.Optimizer, before: list[dict[str, Any]]) -> None:
-    """Optimizer.load_state_dict() puts the saved tensors in place of the live ones, such as an lr on the GPU that a
-    compiled or captured step reads: that step would go on with the old one."""
+    """Copies saved hyperparameters into the live tensors. Optimizer.load_state_dict() replaces live tensors by the
+    saved ones, but a compiled or captured step reads the live tensor, such as an lr on the GPU, and would continue with
+    the old value."""
     for group, live in zip(optimizer.param_groups, before, strict=False):
         for key, value in group.items():
             if isinstance(value, torch.Tensor):
@@ -273,11 +279,12 @@ def _restore_hyperparameters(optimizer: torch.optim.Optimizer, before: list[dict
                     with torch.no_grad():
                         group[key] = was.copy_(value)
                 else:
-                    group[key] = value.clone()  # a view would keep the whole buffer alive
+                    group[key] = value.clone()  # a clone, because a view would keep the whole buffer alive
 
 
 def _as_saved(saved: Any, live: Any, made: dict[int, torch.Tensor]) -> Any:
-    """Returns `live` with the types of `saved`. made: id of a saved tensor -> its copy, so that tied ones stay tied."""
+    """Returns `live` with the types of `saved`. made: id of a saved tensor -> the tensor's copy, so that tied tensors
+    stay tied."""
     if isinstance(saved, torch.Tensor) and isinstance(live, torch.Tensor):
         if saved.dtype == live.dtype:
             return live

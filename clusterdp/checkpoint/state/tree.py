@@ -1,7 +1,7 @@
 """State as a tree: nested lists, tuples and dicts of JSON values and tensors, taken apart and put together again.
 
-A tree becomes a skeleton, which is plain JSON, and the tensors that the skeleton refers to by name. A value that JSON
-does not have becomes an object whose first key begins with `$`:
+A tree becomes a skeleton, which is plain JSON, and the tensors that the skeleton refers to by name. A value of a type
+that JSON lacks becomes an object whose first key begins with `$`:
 
     {"$tensor": name}    {"$array": name} (numpy)    {"$scalar": name} (numpy)    {"$float": "inf"}    {"$int": "0x..."}
     {"$tuple": [...]}    {"$size": [...]} (torch.Size)    {"$dict": [[key, value], ...]} (keys that are not plain words)
@@ -28,7 +28,7 @@ from clusterdp.errors import StateError
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_SIZES if hasattr(torch, name)}
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_DEPTH = 100  # levels: more than any state has, few enough for Python's stack; stops a tree that contains itself
+_DEPTH = 100  # most levels: few enough for recursion, and a tree that contains itself is refused
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _WHAT_IS_ALLOWED = (
     "State may hold tensors, numpy arrays, None, bool, int, float, str, and lists, tuples and dicts of these. "
@@ -44,16 +44,17 @@ def is_sharded(tensor: torch.Tensor) -> bool:
     """Returns whether each rank has its own part of the tensor (DTensor)."""
     if type(tensor) in _PLAIN_TENSORS:
         return False
-    module = sys.modules.get("torch.distributed.tensor")  # without this module there are no DTensors
+    module = sys.modules.get("torch.distributed.tensor")  # if not imported, there are no DTensors
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def key_of(*path: Any) -> str:
-    """Returns a tensor's name: its path, as in `optimizer/state/0/exp_avg`. `~1` stands for a slash in a key."""
+    """Returns a tensor's name: its path, as in `optimizer/state/0/exp_avg`. In the name, `~1` stands for a slash in a
+    key."""
     return "/".join([_escaped(str(part)) for part in path])
 
 
-@lru_cache(maxsize=4096)  # a state has few different words, and every save needs them for each tensor
+@lru_cache(maxsize=4096)  # cached because a state has few different keys, which every save needs for each tensor
 def _escaped(word: str) -> str:
     return word.replace("~", "~0").replace("/", "~1")
 
@@ -61,21 +62,22 @@ def _escaped(word: str) -> str:
 class Flattener:
     """Collects the tensors of one or more trees. Tensors in the same memory (tied weights) are kept once.
 
-    sharded: the trees may hold DTensors.
+    sharded: whether the trees may hold DTensors.
     """
 
     def __init__(self, *, sharded: bool = False) -> None:
         self._sharded = sharded
         self.tensors: dict[str, torch.Tensor] = {}
-        self.strides: dict[str, tuple[int, ...]] = {}  # of tensors that are not row-major
+        self.strides: dict[str, tuple[int, ...]] = {}  # strides of tensors that are not row-major
         self._names: dict[tuple[Any, ...], str] = {}
 
     def flatten(self, value: Any, *path: Any) -> Any:
-        """Returns the skeleton of `value`, which is at `path`. Raises StateError with the full key."""
+        """Returns the skeleton of `value`, which is at `path`. Raises StateError, with the full key, for a value that
+        cannot be saved."""
         return self._flatten(value, key_of(*path), _DEPTH)
 
-    # Every save calls this for every value of the state while the training waits. Therefore frequent cases come first,
-    # and keys are built on the way down.
+    # Every save calls this for every value of the state while the training waits. Therefore frequent types are checked
+    # first, and keys are built during the descent.
     def _flatten(self, value: Any, key: str, depth: int) -> Any:
         kind = type(value)
         if kind in _PLAIN_TENSORS:
@@ -115,7 +117,8 @@ class Flattener:
         if type(value) is Counter:
             return {"$counter": plain}
         if type(value) is OrderedDict:
-            # Versions of the modules' formats: load_state_dict() needs them to read the state of an older torch.
+            # `_metadata` has the versions of the modules' formats, which load_state_dict() needs to read the state of
+            # an older torch.
             versions = getattr(value, "_metadata", None)
             if versions is None:
                 return {"$ordered": plain}
@@ -123,7 +126,7 @@ class Flattener:
         return plain
 
     def _flatten_numpy(self, value: Any, key: str) -> Any:
-        numpy = sys.modules.get("numpy")  # without this module there are no arrays
+        numpy = sys.modules.get("numpy")  # if numpy is not imported, there are no arrays
         if numpy is None or not isinstance(value, (numpy.ndarray, numpy.generic)):
             raise _refused(value, key)
         if type(value) is not numpy.ndarray and not isinstance(value, numpy.generic):
@@ -131,7 +134,7 @@ class Flattener:
         if value.dtype.name not in DTYPES or not value.dtype.isnative:
             raise _refused(value, key, f"Its dtype {value.dtype} has no counterpart in torch: use another.")
         tag = "$array" if isinstance(value, numpy.ndarray) else "$scalar"
-        # A copy, because torch refuses arrays that are read-only or have negative strides.
+        # The array is copied, because torch refuses arrays that are read-only or have negative strides.
         return {tag: self._add(torch.from_numpy(numpy.array(value, order="C")), key)}
 
     def _add(self, tensor: torch.Tensor, key: str) -> str:
@@ -139,17 +142,18 @@ class Flattener:
         if type(tensor) not in _PLAIN_TENSORS and self._sharded and is_sharded(tensor):
             local = _local(tensor, key)
         _check(local, key)
-        if tensor.requires_grad:  # detach() takes as long as the rest, and state_dict() has usually called it
+        if tensor.requires_grad:  # only if needed: detach() is slow here, and state_dict() has usually called it
             tensor = tensor.detach()
         shape = tensor.shape
         place: tuple[Any, ...] = (local.data_ptr(), tensor.device, tensor.dtype, shape, tensor.stride())
         if local is not given and is_sharded(given):
-            # Not the address: an empty part has none, and all ranks must find the same tensors tied.
+            # The key is not the address, because an empty part has no address, and all ranks must find the same tensors
+            # tied.
             place = (local.untyped_storage()._cdata, local.storage_offset(), *place[2:])
         memory = (*place, local.is_conj(), local.is_neg())
         if memory in self._names and tensor.numel():
             return self._names[memory]
-        while key in self.tensors:  # {0: ..., "0": ...}
+        while key in self.tensors:  # keys such as 0 and "0" have the same name
             key += "~2"
         self.tensors[key] = tensor
         self._names[memory] = key
@@ -161,7 +165,8 @@ class Flattener:
 
 
 def unflatten(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Returns the tree of a skeleton, with the given tensors, not copies. Raises ValueError on a bad skeleton."""
+    """Returns the tree of a skeleton. The tree holds the given tensors, not copies. Raises ValueError on a bad
+    skeleton."""
     if isinstance(skeleton, list):
         return [unflatten(item, tensors) for item in skeleton]
     if not isinstance(skeleton, dict):
@@ -181,7 +186,8 @@ def unflatten(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 _BUILDERS: dict[str, Callable[[Any, Mapping[str, torch.Tensor]], Any]] = {
     "$tensor": lambda name, tensors: tensors[name],
-    # A copy: an array would keep the whole buffer alive as long as a loader keeps the array.
+    # The array is a copy, because an array over the buffer would keep the whole buffer alive as long as a loader keeps
+    # the array.
     "$array": lambda name, tensors: tensors[name].numpy().copy(),
     "$scalar": lambda name, tensors: tensors[name].numpy()[()],
     "$float": lambda text, tensors: float(text),
@@ -195,7 +201,7 @@ _BUILDERS: dict[str, Callable[[Any, Mapping[str, torch.Tensor]], Any]] = {
 
 
 def _key(key: Any, within: str) -> Any:
-    """Returns a dict's key as JSON. A key is a scalar, or a tuple of scalars."""
+    """Returns the key of a dict as JSON. The key must be a scalar, or a tuple of scalars."""
     scalars = key if type(key) is tuple else (key,)
     if not all(item is None or type(item) in (bool, int, float, str) for item in scalars):
         kind = type(key).__name__
@@ -211,7 +217,7 @@ def _local(tensor: Any, key: str) -> torch.Tensor:
 
 
 def check_class(tensor: torch.Tensor, key: str) -> None:
-    """Raises StateError if the tensor is of a subclass: its bytes alone would not bring it back."""
+    """Raises StateError if the tensor is of a subclass, because its bytes alone are not enough to restore it."""
     if type(tensor) not in _PLAIN_TENSORS:
         raise _refused(tensor, key, "Tensors that are sharded or not plain are not supported: gather it, or use DDP.")
 
@@ -234,21 +240,23 @@ def _refused(value: Any, key: str, what_to_do: str = "") -> StateError:
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the tensor's bytes in row-major order (uint8, one dimension): a view if the tensor is contiguous."""
     plain = tensor.resolve_conj().resolve_neg().contiguous()
-    # Not view(-1): a tensor of one element is contiguous with any stride, and view(dtype) refuses some strides.
+    # view(-1) is not enough: a tensor of one element is contiguous with any stride, and view(dtype) refuses some
+    # strides.
     return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
 
 
 def memory_of(data: torch.Tensor) -> memoryview:
     """Returns a writable view of a contiguous CPU tensor's bytes, without numpy. The view keeps the tensor alive."""
     if data.numel() == 0:
-        return memoryview(bytearray())  # the tensor's address is null, which some readers of a buffer refuse
+        return memoryview(bytearray())  # an empty tensor's address is null, which some readers of a buffer refuse
     array = (ctypes.c_char * (data.numel() * data.element_size())).from_address(data.data_ptr())
     array._owner = data  # type: ignore[attr-defined]
     return memoryview(array).cast("B")
 
 
 def copied(tensor: torch.Tensor, wanted: tuple[int, ...] | None) -> torch.Tensor:
-    """Returns a copy with the strides `wanted` (strides.py), or with its own. A stride of 0 repeats one element."""
+    """Returns a copy with the strides `wanted` (strides.py), or with the tensor's own strides. A stride of 0 repeats
+    one element."""
     tensor = tensor.detach()
     if wanted is None:
         return tensor.clone()

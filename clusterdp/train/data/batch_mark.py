@@ -1,7 +1,8 @@
-"""A mark of a batch: a checksum of a few values, which detects a change in a batch that is read again.
+"""The mark of a batch: a checksum of a few values, which shows on resume whether the batch that is read again is the
+same.
 
-A mark costs some 20 µs. Therefore it is taken only at a save, if torch can show that the batch has not been written to.
-A mark leaves out values that are expensive to read, such as those on a GPU.
+A mark costs some 20 µs. Therefore the mark is computed only at a save, if torch can show that the batch has not been
+written to. A mark leaves out values that are expensive to read, such as those on a GPU.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ class LastBatch:
 
     @property
     def mark(self) -> int | None:
-        """The mark; None if a tensor of the batch has been changed in place."""
+        """The mark of the batch; None if a tensor of the batch has been changed in place."""
         if self._versions is None:
             return self._mark
         return mark_of(self._batch) if _versions(self._batch) == self._versions else None
 
 
 def _versions(batch: Any) -> list[int] | None:
-    """Returns torch's counts of writes to the tensors; None for other parts of a batch, or tensors without a count."""
+    """Returns torch's count of writes to each tensor; None for a tensor without a count, and for other values."""
     parts = batch if type(batch) in (tuple, list) else batch.values() if type(batch) is dict else (batch,)
     try:
         return [part._version for part in parts]
@@ -72,7 +73,7 @@ def _parts(value: Any) -> Iterator[bytes | memoryview]:
 
 
 def _some_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns values from all parts of the tensor. From a non-contiguous tensor, returns one value per sample."""
+    """Returns values from all parts of the tensor. If the tensor is not contiguous, returns one value per sample."""
     if tensor.is_contiguous():
         return tensor.view(-1)[:: max(1, tensor.numel() // VALUES)][:VALUES]
     for size in reversed(tensor.shape[1:]):

@@ -23,7 +23,7 @@ from clusterdp.train.data.seeded import SeededDataset
 from clusterdp.train.data.tensor_loader import TensorLoader, in_columns, rows_of
 from clusterdp.train.ranks.rank import Rank
 
-OF_TRAINING = ("shuffle", "drop_last", "sampler", "batch_sampler", "seed_samples")  # choose samples and their order
+OF_TRAINING = ("shuffle", "drop_last", "sampler", "batch_sampler", "seed_samples")  # options that choose the samples
 
 
 def training_data(rank: Rank, data: Any, batch_size: int | None, options: Mapping[str, Any]) -> Iterable[Any]:
@@ -67,7 +67,7 @@ def evaluation_data(
                 return TensorLoader(dataset, rows, share, options["batch_size"], pin_memory=options["pin_memory"]), size
         collate_fn = options.get("collate_fn")
         if type(dataset) is not TensorDataset or collate_fn:
-            dataset = SeededDataset(dataset, rank.seed)  # leaves the training's random numbers unchanged
+            dataset = SeededDataset(dataset, rank.seed)  # keeps the training's random numbers unchanged
             if collate_fn:
                 options["collate_fn"] = dataset.collation(collate_fn)
         with one_line_errors():
@@ -83,7 +83,7 @@ def evaluation_data(
 
 
 def options_of_val(data: Any, training: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of the validation's loader: its own, and the training's options that apply."""
+    """Returns the options of the validation's loader: its own, and those options of the training that also apply."""
     return {**(_without(OF_TRAINING, training) if as_dataset(data) is not None else {}), **own}
 
 
@@ -118,7 +118,8 @@ def _refuse_options(options: Mapping[str, Any]) -> None:
 
 
 def is_same(data: Any, before: Any) -> bool:
-    """Returns whether both are the same data, even if made again. Other data sets are compared by type and length."""
+    """Returns whether both arguments are the same data, even if the user has created the object again. Data sets of
+    other types are compared by type and length."""
     data, before = (each if isinstance(each, Dataset) else getattr(each, "dataset", each) for each in (data, before))
     if data is before or type(data) is not type(before):
         return data is before

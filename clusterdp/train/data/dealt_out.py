@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader
 
 from clusterdp.train.data.prefetch import map_tensors
 
-PLAIN = ("RandomSampler", "SequentialSampler")  # torch's and torchdata's, which do not divide samples among ranks
+PLAIN = ("RandomSampler", "SequentialSampler")  # samplers of torch and torchdata that do not divide samples among ranks
 DEEP, LONG = 4, 64  # limits of an outline: levels of nested objects, and elements
-VALUES = 8  # different values; batches with fewer may be equal by chance, or synthetic
+VALUES = 8  # a batch with fewer different values may be synthetic, or equal to another batch by chance
 
 
 def is_whole(loader: Any) -> bool:
@@ -48,7 +48,7 @@ def outline(thing: Any, deep: int = DEEP) -> str:
 
 
 def of_data_set(loader: Any) -> str | None:
-    """Returns the outline of a data set that each rank reads as a whole; None if it is, or may be, divided."""
+    """Returns the outline of a data set that each rank reads as a whole; None if it may be divided among ranks."""
     if not is_whole(loader):
         return None
     try:
@@ -69,7 +69,7 @@ def of_batch(batch: Any) -> str | None:
 
     try:
         map_tensors(batch, look)
-    except (RuntimeError, TypeError):  # sparse and nested tensors have no such view
+    except (RuntimeError, TypeError):  # sparse and nested tensors cannot be viewed in this way
         return None
     return " ".join(digests) if values >= VALUES else None
 

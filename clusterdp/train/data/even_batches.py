@@ -5,7 +5,7 @@
         if mine:
             ...                             # count it
 
-A model in DDP does not need this: its bare module is evaluated, with any number of items.
+A model in DDP does not need even_batches(): its bare module, without DDP, can be evaluated on any number of items.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ END: Any = object()
 
 def even_batches(items: Iterable[Item], group: Group) -> Iterator[tuple[Item, bool]]:
     """Yields (item, True) for each item. A rank whose items have ended gets (its last item, False) until all ranks are
-    done. Collective. Raises TrainError on all ranks if one has no item at all."""
+    done. Collective. Raises TrainError on all ranks if a rank has no item at all."""
     last = END
     for item in _until_all_are_through(items, group):
         if group.agree(int(item is END and last is END))[0]:
@@ -37,8 +37,9 @@ def even_batches(items: Iterable[Item], group: Group) -> Iterator[tuple[Item, bo
 
 
 def same_number(items: Iterable[Item], group: Group, state: Mapping[str, Any]) -> Iterable[Item]:
-    """Returns the items. If a module of the state is sharded, this is collective, and raises TrainError on all ranks if
-    a rank has fewer items than another rank, which would wait in the middle of the model."""
+    """Returns the items unchanged, after a check if a module of the state is sharded. The check is collective.
+    TrainError is raised on all ranks if the ranks have different numbers of items, because a rank with more items would
+    wait in the middle of the model."""
     if any(isinstance(part, nn.Module) and is_sharded(part) for part in state.values()):
         return _checked(items, group)
     return items
@@ -57,7 +58,7 @@ def _checked(items: Iterable[Item], group: Group) -> Iterator[Item]:
 
 
 def _until_all_are_through(items: Iterable[Item], group: Group) -> Iterator[Item]:
-    """Yields the items, and END on a rank without further items while another rank has some."""
+    """Yields the items, and then END for as long as another rank still has items."""
     iterator = iter(items)
     while True:
         item = next(iterator, END)

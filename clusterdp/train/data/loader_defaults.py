@@ -24,11 +24,13 @@ DEATH_S = 1.0  # seconds from a worker's closed connection to its end
 def loader_defaults(device: torch.device, dataset: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options, with defaults for the missing ones.
 
-    num_workers: one less than Slurm's cpus-per-task, because the training needs one CPU itself. 0 outside a job; 0 for
-    tensors in memory, which are faster to index than to send; 0 for an iterable data set, which each worker would read
-    as a whole. The workers' seeds come from a generator of the loader's own. Memory is pinned for a GPU.
+    num_workers: one less than Slurm's cpus-per-task, because the training needs one CPU itself. The default is 0
+    outside a job; for tensors in memory, which are faster to index than to send; and for an iterable data set, which
+    each worker would read as a whole. The loader gets its own generator, from which the workers' seeds come. Memory is
+    pinned if the device is a GPU.
     """
-    # Its own generator: iter() would otherwise draw the workers' seeds from the stream that dropout uses.
+    # The loader gets its own generator, because iter() would otherwise draw the workers' seeds from the stream that
+    # dropout uses.
     found = {"generator": torch.Generator(), "pin_memory": device.type == "cuda", **options}
     if "num_workers" not in found:
         in_memory = type(dataset) is TensorDataset
@@ -60,8 +62,8 @@ def cpus_of_rank(local_world_size: int) -> int:
 
 
 def check_can_be_read_again(what: str, data: Any, epochs: int) -> None:
-    """Raises ConfigError for several epochs over data that can be read only once (a generator, a map, a zip, a file). A
-    user's class may be its own iterator and begin again each time."""
+    """Raises ConfigError for several epochs over data that can be read only once (a generator, a map, a zip, a file).
+    An object of a user's class passes the check: its iter() may return the object itself and begin again each time."""
     check_can_be_read(what, data)
     own = isinstance(getattr(type(data), "__iter__", None), FunctionType)
     if epochs > 1 and isinstance(data, Iterator) and not own:
@@ -84,20 +86,20 @@ def check_can_be_read(what: str, data: Any) -> None:
 
 
 def gives_batches(dataset: Any) -> bool:
-    """Returns whether a WebDataset pipeline makes batches itself, so that a DataLoader must not."""
+    """Returns whether a WebDataset pipeline makes batches itself; then a DataLoader must not make batches of them."""
     sizes = [_size_after(stage) for stage in getattr(dataset, "pipeline", None) or ()]
     return [size for size in sizes if size][-1:] == ["batches"]
 
 
 def _size_after(stage: Any) -> str | None:
-    if isinstance(stage, DataLoader):  # a WebLoader begins with one
+    if isinstance(stage, DataLoader):  # a WebLoader's pipeline begins with a DataLoader
         return "batches"
     return {"_batched": "batches", "_unbatched": "samples"}.get(getattr(getattr(stage, "f", None), "__name__", ""))
 
 
 def end_workers(loader: Any) -> None:
-    """Ends workers that would stay for another epoch. The garbage collector would stop the threads that communicate
-    with the workers before it asks them to end, and wait 10 s for each in vain (torch 2.13)."""
+    """Ends persistent workers of a loader. Without this call, the garbage collector would first stop the threads that
+    communicate with the workers, then ask the workers to end, and wait 10 s for each worker in vain (torch 2.13)."""
     ours = type(loader) is DataLoader or isinstance(loader, ResumableLoader)
     if ours and loader.persistent_workers and loader._iterator is not None:
         loader._iterator._shutdown_workers()
@@ -109,7 +111,7 @@ def in_a_line(error: BaseException) -> str:
     notes = list(getattr(error, "__notes__", ()))
     lines = [line for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
     if "in DataLoader worker process" in lines[0]:
-        # The message is the worker's whole traceback. The cause follows the last indented line.
+        # The message is the worker's whole traceback. The cause is in the line after the last indented line.
         last = max((number for number, line in enumerate(lines) if line.startswith(" ")), default=-1)
         return "; ".join(lines[last + 1 :] + notes)
     return "; ".join(lines[:1] + notes)
@@ -140,7 +142,8 @@ def _is_lost_batch(error: BaseException) -> bool:
 
 
 def _death_of_worker() -> RuntimeError | None:
-    """Returns torch's error about a dead worker. The kernel reports a death after it has closed the connections."""
+    """Returns torch's error about a dead worker, which comes late: the kernel reports a process's death after it has
+    closed the process's connections."""
     deadline = time.monotonic() + DEATH_S
     while time.monotonic() < deadline:
         try:

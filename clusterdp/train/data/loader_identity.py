@@ -20,7 +20,7 @@ BATCH = "batch size"
 
 
 def facts(loader: Any) -> Facts:
-    """Returns a description of a loader, as JSON values; None if unknown. `samples`: the number on this rank."""
+    """Returns a loader's description as JSON values; None if unknown. `samples`: the number of samples on this rank."""
     sampler, dataset = getattr(loader, "sampler", None), getattr(loader, "dataset", None)
     iterable = isinstance(dataset, IterableDataset)
     found = {
@@ -32,7 +32,7 @@ def facts(loader: Any) -> Facts:
         "drop_last": getattr(loader, "drop_last", None) is True,
         "sampler": None if iterable or sampler is None else type(sampler).__name__,
     }
-    if iterable:  # each worker has its own part of the stream
+    if iterable:  # in an iterable data set, each worker has its own part of the stream
         found["num_workers"] = _number(getattr(loader, "num_workers", 0))
     return found
 
@@ -45,7 +45,7 @@ def changes(was: Mapping[str, Any], now: Facts) -> list[str]:
 def same_place(was: Mapping[str, Any], now: Facts, loader: Any, batches: int) -> int | None:
     """Returns how many batches of this loader cover the first `batches` of the old one; None if unknown.
 
-    A map-style data set's order does not depend on the size of the batches.
+    The order of a map-style data set does not depend on the batch size.
     """
     size, others = now[BATCH], {name for name in now if now[name] != was.get(name)} - {BATCH}
     plain = isinstance(loader, DataLoader) and type(loader.batch_sampler) is BatchSampler
@@ -60,9 +60,11 @@ def same_place(was: Mapping[str, Any], now: Facts, loader: Any, batches: int) ->
 
 def why_not_exact(loader: Any, *, begun: bool, epoch: int, replayed: bool) -> str | None:
     """Returns why a run that resumes in this epoch gets other samples or other random numbers (drawn in the loader's
-    workers) than the uninterrupted run; None if it gets the same. Checkpoints hold no streams of workers.
+    workers) than the uninterrupted run; None if it gets the same. Checkpoints do not hold the random streams of
+    workers.
 
-    begun: the position is not at the epoch's start. replayed: the epoch is read again from its start.
+    begun: whether the position is after the epoch's start. replayed: whether the resume reads the epoch again from its
+    start.
     """
     dataset = getattr(loader, "dataset", None)
     if begun and not replayed and _has_shuffle_buffer(loader if dataset is None else dataset):
@@ -109,7 +111,7 @@ def _has_shuffle_buffer(dataset: Any) -> bool:
 
 def _generator_of(function: Any) -> str | None:
     """Returns the type of a random generator to which a function or a callable object refers; None if none is found."""
-    function = getattr(function, "collate_fn", function)  # inside our wrapper, which seeds the global streams
+    function = getattr(function, "collate_fn", function)  # unwraps a collate_fn that SeededDataset has wrapped
     seen = [*getattr(function, "__dict__", {}).values(), getattr(function, "__self__", None)]
     seen += [*getattr(seen[-1], "__dict__", {}).values(), *(getattr(function, "__defaults__", None) or ())]
     seen += [*(getattr(function, "args", None) or ()), *(getattr(function, "keywords", None) or {}).values()]

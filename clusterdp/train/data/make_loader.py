@@ -18,7 +18,7 @@ from clusterdp.train.data.shards import START, Place, Shards
 from clusterdp.train.data.tensor_loader import TensorLoader, in_columns, rows_of
 from clusterdp.train.ranks.rank import Rank
 
-OVER: Place = (-1, 0)  # a stream that has ended
+OVER: Place = (-1, 0)  # the place of a stream that has ended
 END: Any = object()
 
 
@@ -33,7 +33,7 @@ def make_loader(
     seed_samples: bool = True,
     **options: Any,
 ) -> DataLoader[Any]:
-    """Makes the loader of JobHandle.loader(); see there."""
+    """Makes the loader of JobHandle.loader(), which documents the options."""
     check_arguments("loader", options, LOADER)
     if options.get("batch_sampler") is not None:
         raise ConfigError(
@@ -59,7 +59,7 @@ def make_loader(
     if seed_samples and options["num_workers"]:  # seeded samples do not depend on a worker's age
         options.setdefault("persistent_workers", True)
     collate_fn = options.get("collate_fn")
-    if seed_samples and (type(dataset) is not TensorDataset or collate_fn):  # a TensorDataset draws nothing
+    if seed_samples and (type(dataset) is not TensorDataset or collate_fn):  # a TensorDataset draws no random numbers
         dataset = SeededDataset(dataset, rank.seed)
         ours.numbered = sampler is not None
         if collate_fn is not None:
@@ -112,10 +112,10 @@ class ShardLoader:
         self.epoch = 0
         self._share = {"rank": rank, "world_size": world_size, "seed": seed}
         self._options = options
-        self._places: list[Place] = []  # of each stream; empty at the start of an epoch
+        self._places: list[Place] = []  # the place of each stream; empty at the start of an epoch
         self._turn = 0  # the stream that is read next
-        self._done = 0  # batches of this epoch
-        dataset.dealt(rank, world_size, seed, 0)  # raises ConfigError if there are too few files
+        self._done = 0  # number of batches of this epoch that were handed out
+        dataset.dealt(rank, world_size, seed, 0)  # this call raises ConfigError if there are too few files
 
     def with_workers(self, workers: int) -> ShardLoader:
         """Returns another loader with this number of workers, at the start of an epoch."""
@@ -129,12 +129,12 @@ class ShardLoader:
 
     @property
     def done(self) -> int:
-        """Batches of this epoch that were handed out."""
+        """The number of batches of this epoch that were handed out."""
         return self._done
 
     @property
     def left(self) -> int:
-        """Batches of this epoch that were not handed out. TypeError if the shards have no length."""
+        """The number of batches of this epoch that are left. Raises TypeError if the shards have no length."""
         return len(self) - self._done
 
     def set_epoch(self, epoch: int) -> None:
@@ -149,7 +149,7 @@ class ShardLoader:
         self._places = [(file, done) for file, done in state["places"]]
 
     def __iter__(self) -> Iterator[Any]:
-        """Returns the batches. The workers have started when this method returns."""
+        """Returns an iterator over the batches. The workers have started when this method returns."""
         files = self.dataset.dealt(**self._share, epoch=self.epoch)
         if not self._places:
             self._places = [START] * max(1, min(self.num_workers, len(files)))
@@ -161,7 +161,7 @@ class ShardLoader:
         if place == OVER:
             return iter(())
         stream = _Stream(self.dataset, files, self._share["seed"], self.epoch, place)
-        # Its own generator: iter() would otherwise draw from the stream that dropout uses.
+        # The DataLoader gets its own generator, because iter() would otherwise draw from the stream that dropout uses.
         options = {**self._options, "generator": torch.Generator(), "num_workers": min(1, self.num_workers)}
         return iter(DataLoader(stream, self.batch_size, collate_fn=_Collation(self.collate_fn), **options))
 
@@ -190,7 +190,7 @@ class _Stream(IterableDataset[Any]):
 
 
 class _Collation:
-    """A class, because spawned workers unpickle it."""
+    """The collate_fn of a ShardLoader. This is a class, because spawned workers must be able to unpickle it."""
 
     def __init__(self, collate_fn: Callable[[Any], Any] | None):
         self.collate_fn = collate_fn or default_collate

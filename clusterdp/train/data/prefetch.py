@@ -1,4 +1,4 @@
-"""Prefetcher: batches on the device. The next batch is copied (and normalised) on its own stream during the step.
+"""Prefetcher: moves batches to the device. The next batch is copied (and normalised) on its own stream during the step.
 
     for images, labels in Prefetcher(batches, device, transform=normalise):     # around any iterator of batches
 
@@ -19,11 +19,11 @@ Transform = Callable[[Any], Any]
 
 
 class Prefetcher:
-    """Batches are tensors, or tuples, lists and mappings of them. Anything else in them is left unchanged.
+    """Batches are tensors, or tuples, lists and mappings of them. Other values in a batch are left unchanged.
 
     transform: a function of the batch on the device, such as bytes to floats. A transform must not draw random numbers.
-    ahead: fetch the next batch before the current one is yielded; then its copy costs the step nothing, even if the
-    step waits for the GPU. Copies are asynchronous from pinned memory only (DataLoader(pin_memory=True)).
+    ahead: whether the next batch is fetched before the current batch is yielded; then the copy costs the step nothing,
+    even if the step waits for the GPU. Copies are asynchronous from pinned memory only (DataLoader(pin_memory=True)).
     lap: Stopwatch.lap, to separate the wait for a batch ("data") from its copy and transform ("copy").
     """
 
@@ -76,7 +76,8 @@ class Prefetcher:
         if self.transform is not None:
             if self._stream is not None:
                 # Kernels that write a batch which is on the GPU already, or a tensor that the function reads, may still
-                # be queued on the step's stream. A copy from the host needs no such wait, and begins before.
+                # be queued on the step's stream. A copy from the host does not wait for these kernels, and begins
+                # before they end.
                 self._stream.wait_stream(made_on)
                 _used_on(self._stream, batch)
             moved = self.transform(moved)
@@ -90,7 +91,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def map_tensors(tree: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Returns new tuples, lists and mappings with each tensor in them changed. Anything else stays as it is."""
+    """Returns the batch with `change` applied to each tensor. Tuples, lists and mappings are new objects."""
     if isinstance(tree, torch.Tensor):
         return change(tree)
     if isinstance(tree, Mapping):
@@ -103,8 +104,8 @@ def map_tensors(tree: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 @cache
 def _side_stream(device: torch.device) -> Any:
-    """The stream of a device, once for the process: the caching allocator keeps free blocks by stream, so that a new
-    stream for each epoch would reserve some more batches' memory each time."""
+    """Returns the process's one stream for copies to a device. The caching allocator keeps free blocks by stream: a new
+    stream for each epoch would reserve the memory of some more batches each time."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 

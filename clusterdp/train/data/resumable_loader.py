@@ -13,8 +13,8 @@ from clusterdp.train.data.sampler import ResumableSampler
 
 
 class ResumableLoader(DataLoader[Any]):
-    """left: unfinished batches of the epoch, as this number of ranks divides the rest. done: all other batches of the
-    epoch."""
+    """left: number of unfinished batches of the epoch, if the present number of ranks divides the rest. done: number of
+    all other batches of the epoch."""
 
     @property
     def left(self) -> int:
@@ -27,7 +27,7 @@ class ResumableLoader(DataLoader[Any]):
 
 
 def our_sampler(loader: Any) -> ResumableSampler | None:
-    """Returns the ResumableSampler from which a loader takes its indices; None if there is none."""
+    """Returns the ResumableSampler from which a loader takes its indices; None if the loader has another sampler."""
     for holder in (loader, getattr(loader, "batch_sampler", None)):
         if isinstance(sampler := getattr(holder, "sampler", None), ResumableSampler):
             return sampler

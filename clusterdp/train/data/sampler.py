@@ -16,11 +16,10 @@ CHUNK = 65_536  # indices that become Python ints at a time: all of a billion at
 
 
 class ResumableSampler(Sampler[Any]):
-    """torch's DistributedSampler, index for index, that can also begin in the middle of an epoch.
-
-    The position is global: `consumed` samples of the epoch's order have been trained on by all ranks together.
-    Therefore a run may resume with another number of ranks, which divide the rest among themselves. The training loop
-    reports the finished samples (`advance`), not the DataLoader, whose workers are some batches ahead.
+    """Gives the same indices as torch's DistributedSampler, and can also begin in the middle of an epoch. The position
+    is global: all ranks together have trained on the first `consumed` samples of the epoch's order. Therefore a run may
+    resume with another number of ranks, which divide the rest among themselves. The training loop reports the finished
+    samples (`advance`), not the DataLoader, whose workers are some batches ahead.
 
     The cost of a resume does not grow with `consumed`: the order is drawn again, as at the start of any epoch
     (O(size)), and read from the position on.
@@ -36,7 +35,7 @@ class ResumableSampler(Sampler[Any]):
         seed: int = 0,
         drop_last: bool = False,
     ):
-        """drop_last: an uneven end is dropped; otherwise it is padded from the start of the order, as in torch."""
+        """drop_last: whether an uneven end is dropped; if not, samples from the order's start fill it, as in torch."""
         self.size = dataset if isinstance(dataset, int) else len(dataset)
         grouped = dist.is_available() and dist.is_initialized()
         self.rank = rank if rank is not None else dist.get_rank() if grouped else 0
@@ -55,8 +54,9 @@ class ResumableSampler(Sampler[Any]):
     def over(cls, sampler: Sampler[int], **options: Any) -> ResumableSampler:
         """Returns this rank's share of the order that another sampler draws, such as torch's WeightedRandomSampler.
 
-        This sampler must not divide samples among ranks. In each epoch, every rank iterates over all of it, with the
-        global streams and its own `generator` seeded by (seed, epoch): all ranks and all attempts get the same order.
+        This sampler must not divide samples among ranks. In each epoch, every rank iterates over the whole sampler,
+        with the global streams and the sampler's own `generator` seeded by (seed, epoch): all ranks and all attempts
+        get the same order.
         """
         if isinstance(sampler, DistributedSampler | ResumableSampler):
             raise ValueError(
@@ -71,7 +71,7 @@ class ResumableSampler(Sampler[Any]):
     def total(self) -> int:
         """Samples that all ranks together see in this epoch: `size`, padded or cut to a multiple of the ranks.
 
-        If this number of ranks resumed in the middle of the epoch, only the rest is padded or cut.
+        After a resume in the middle of the epoch, only the rest of the epoch is padded or cut.
         """
         left = max(0, self.size - self.consumed)
         over = left % self.world_size
@@ -85,7 +85,7 @@ class ResumableSampler(Sampler[Any]):
 
     @property
     def left(self) -> int:
-        """This rank's samples from the position to the end of the epoch."""
+        """The number of this rank's samples from the position to the end of the epoch."""
         return (self.total - self.consumed) // self.world_size
 
     def __iter__(self) -> Iterator[Any]:
@@ -98,7 +98,7 @@ class ResumableSampler(Sampler[Any]):
     def share(self) -> torch.Tensor:
         """Returns this rank's indices from the position to the end of the epoch, all at once."""
         order = self._order()
-        if self.total > self.size:  # padding, from the start
+        if self.total > self.size:  # samples from the start of the order are the padding
             order = torch.cat([order, order[torch.arange(self.size, self.total) % self.size]])
         return order[self.consumed + self.rank : self.total : self.world_size]
 
@@ -136,7 +136,7 @@ class ResumableSampler(Sampler[Any]):
         self.consumed = min(self.consumed + samples * self.world_size, self.total)
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the start of an epoch; for the same epoch, keeps the position."""
+        """Moves the position to the start of an epoch. If this epoch is already the current one, the position stays."""
         if epoch != self.epoch:
             self.epoch, self.consumed = epoch, 0
 

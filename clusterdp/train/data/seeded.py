@@ -12,24 +12,24 @@ from torch.utils.data import Dataset, Subset
 from clusterdp.train.data.streams import mixed_seed, scratch_streams, seed_streams
 
 Key = int | tuple[int, int]  # an index; or (place, index), for an order in which an index may occur more than once
-COLLATION = 1  # gives the collate_fn another stream than the batch's first sample
+COLLATION = 1  # gives the collate_fn a random stream that differs from the one of the batch's first sample
 
 
 class SeededDataset(Dataset[Any]):
     """A map-style data set whose sample i draws the same random numbers in epoch e, in any process.
 
     The numbers do not depend on the number of workers and ranks, nor on a resume: before each sample Python's, numpy's
-    and torch's global streams are seeded by (seed, epoch, index). In the training process they are restored afterwards,
-    so that dropout is not affected. A worker's streams have no other use. A transform's own generators are not seeded;
-    the transform should seed them from torch.initial_seed().
+    and torch's global streams are seeded by (seed, epoch, index). In the training process the global streams are
+    restored afterwards, so that dropout is not affected. In a worker nothing else uses the streams, which therefore are
+    not restored. A transform's own generators are not seeded; the transform should seed them from torch.initial_seed().
 
     A data set with its own __getitems__ makes a whole batch at once, and is seeded once per batch, by its first index.
-    The seeding costs 10 to 20 µs per sample, and as much per batch if there are no workers."""
+    The seeding costs 10 to 20 µs per sample, and the same again per batch if there are no workers."""
 
     def __init__(self, dataset: Dataset[Any], seed: int = 0):
         self.dataset = dataset
         self.seed = seed
-        # In shared memory, so that persistent workers see a new epoch.
+        # The epoch is in shared memory, so that persistent workers see a new epoch.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._at_once = _makes_batches(dataset)
         self._batch = 0  # the seed of the current batch
@@ -38,12 +38,12 @@ class SeededDataset(Dataset[Any]):
         return len(self.dataset)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
-        if name == "dataset":  # not set yet, while this object is unpickled
+        if name == "dataset":  # the attribute is not set yet while this object is unpickled
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch, also in a data set that has this method. Call it before the loader's iterator is made."""
+        """Sets the epoch, also in the wrapped data set if it has set_epoch(). Call this method before iter(loader)."""
         self._epoch.fill_(epoch)
         if callable(inner := getattr(self.dataset, "set_epoch", None)):
             inner(epoch)
@@ -64,7 +64,7 @@ class SeededDataset(Dataset[Any]):
             return samples
 
     def collation(self, collate_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Returns the collate_fn, seeded by the batch's first sample, for one that draws random numbers (MixUp)."""
+        """Returns a collate_fn that may draw random numbers (MixUp): the batch's first sample determines its seed."""
         return _SeededCollation(self, collate_fn)
 
     def _fetch(self, key: Key, epoch: int) -> Any:
@@ -85,7 +85,7 @@ class SeededDataset(Dataset[Any]):
 
 
 class _SeededCollation:
-    """A class, because spawned workers unpickle it, together with its data set."""
+    """The seeded collate_fn. This is a class, because spawned workers must unpickle it, together with its data set."""
 
     def __init__(self, dataset: SeededDataset, collate_fn: Callable[[Any], Any]):
         self.dataset = dataset
@@ -102,7 +102,7 @@ def _index(key: Key) -> int:
 
 
 def _makes_batches(dataset: Any) -> bool:
-    """Returns whether the data set fetches whole batches. A Subset always has the method, so its data set counts."""
+    """Returns whether the data set fetches whole batches. A Subset's data set decides for the Subset."""
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
     return callable(getattr(dataset, "__getitems__", None))

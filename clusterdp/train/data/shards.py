@@ -3,7 +3,7 @@
     data = Shards("data/train-*.tar", read_tar, decode)          # or any read(path) that yields samples
     loader = job.loader(data, batch_size=64)                     # or Trainer.fit(data)
 
-Each epoch distributes the files again. The saved position is exact to the sample. Ranks may have different
+In each epoch, the files are distributed again. The saved position counts single samples. Ranks may have different
 numbers of batches: an epoch ends on all ranks when the first rank has no batch left, or after `batches`.
 """
 
@@ -47,11 +47,13 @@ def read_tar(path: Any) -> Iterator[dict[str, Any]]:
 
 
 class Shards(IterableDataset[Any]):
-    """files: a pattern, or a list of arguments for read(). read(file): yields its samples, always in the same order.
-    decode(sample): returns the training sample. Its random augmentations depend only on seed, epoch and sample.
+    """files: a pattern, or a list of arguments for read(). read(file): yields the file's samples, always in the same
+    order. decode(sample): returns the training sample. Random augmentations in decode() depend only on seed, epoch and
+    sample.
 
     buffer: number of consecutive samples of a file that are shuffled together, like the files; 0: no shuffling.
-    batches: number per rank in an epoch, which then has a length. A rank that runs out of files reads them again.
+    batches: number of batches per rank in an epoch, which then has a length. A rank that has read all its files reads
+    them again.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class Shards(IterableDataset[Any]):
         self.batches = batches
 
     def dealt(self, rank: int, world_size: int, seed: int, epoch: int) -> list[int]:
-        """Returns the numbers of this rank's files. Raises ConfigError on all ranks if one would have none."""
+        """Returns the indices of this rank's files. Raises ConfigError on all ranks if a rank would have no file."""
         if len(self.files) < world_size:
             raise ConfigError(
                 f"shards: {len(self.files)} files cannot be divided among {world_size} ranks. Write more, smaller ones."
@@ -82,7 +84,7 @@ class Shards(IterableDataset[Any]):
         return order[rank::world_size]
 
     def walk(self, files: Sequence[int], seed: int, epoch: int, place: Place = START) -> Iterator[tuple[Place, Any]]:
-        """Yields the samples from `place` on, each with the place after it."""
+        """Yields the samples from `place` on, each with the place of the next sample."""
         turn, begin = place
         idle = 0  # files in a row without a sample; the first file may be finished already
         while turn < len(files) or (self.batches is not None and idle <= len(files)):
@@ -94,12 +96,13 @@ class Shards(IterableDataset[Any]):
             turn, begin = turn + 1, 0
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields all samples in order, without regard to ranks and workers."""
+        """Yields all samples of all files in order, not divided among ranks or workers."""
         for _, sample in self.walk(range(len(self.files)), 0, 0):
             yield sample
 
     def _file(self, number: int, seed: int, done: int) -> Iterator[tuple[int, Any]]:
-        """Yields samples, shuffled by blocks, so that a resume reads only earlier samples again, without decoding."""
+        """Yields the samples of a file, shuffled within blocks. Therefore a resume can skip the earlier samples of the
+        file: they are read, but not decoded."""
         size = self.buffer or 1
         samples = iter(self.read(self.files[number]))
         begin = done // size * size

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.data import get_worker_info
 
-APART = 1  # makes a loader's numbers differ from the training's
+APART = 1  # makes a loader's random numbers differ from the training's
 
 
 def mixed_seed(*numbers: int) -> int:
@@ -32,7 +32,8 @@ def mixed_seed(*numbers: int) -> int:
 def seed_streams(seed: int) -> None:
     """Seeds the streams from 64 bits, without torch.manual_seed(), which is slow and seeds CUDA, too.
 
-    torch and numpy use 32 bits of a seed and the same algorithm: the same bits would give both the same numbers.
+    torch and numpy use 32 bits of a seed and the same algorithm. If both got the same 32 bits, both would draw the same
+    numbers.
     """
     random.seed(seed)
     torch.default_generator.manual_seed(seed & 0xFFFFFFFF)
@@ -42,7 +43,7 @@ def seed_streams(seed: int) -> None:
 
 @contextmanager
 def streams_restored() -> Iterator[None]:
-    """Restores the streams at the end of the block. Does nothing in a worker, where they have no other use."""
+    """Restores the streams at the end of the with block; not in a worker, where nothing else uses the streams."""
     if get_worker_info() is not None:
         yield
         return
@@ -62,8 +63,9 @@ _scratch: list[Streams] = []  # streams that are not in use at the moment
 
 @contextmanager
 def scratch_streams() -> Iterator[None]:
-    """Replaces the global streams in a block that begins with seed_streams(). The exchange takes 9 µs, while
-    streams_restored() takes 80 µs. A worker keeps the global streams, which have no other use there."""
+    """Replaces the global streams within a with block, which begins with seed_streams(). Replacing and restoring takes
+    9 µs here, and 80 µs with streams_restored(). In a worker the global streams stay, because nothing else uses them.
+    """
     if get_worker_info() is not None:
         yield
         return
@@ -74,14 +76,15 @@ def scratch_streams() -> Iterator[None]:
 
 
 class OwnStreams:
-    """Separate streams for a loader's random numbers in the training process. Until begin(), `with` does nothing.
+    """Separate streams for a loader's random numbers in the training process. Before begin() is called, a with block
+    has no effect.
 
         streams.begin()                 # once the iterator exists
         with streams:
             batch = next(iterator)      # a shuffle buffer, a sampler that draws as it goes
 
-    A loader that does not keep its position is read again on resume. If the loader shared a stream with dropout, its
-    numbers would differ then: of 80 samples, 6 came twice and 6 not at all.
+    On resume, a loader that does not keep its position is read again from the start. If the loader shared a stream with
+    dropout, the loader would then draw other numbers: in a test with 80 samples, 6 came twice and 6 not at all.
     """
 
     def __init__(self) -> None:
@@ -109,7 +112,8 @@ class OwnStreams:
 
 
 class Streams:
-    """Streams that replace the global ones within a `with` block, and continue in the next block. Seed them first."""
+    """Streams that replace the global streams within a with block, and continue in the next one. Seed the streams in
+    the first block."""
 
     def __init__(self) -> None:
         self._global, self._these = StreamState(), StreamState()
@@ -126,11 +130,12 @@ class Streams:
 
 
 class StreamState:
-    """A state of the streams: take() copies the present state, put() sets it again.
+    """The state of the global streams: take() copies the present state, and put() restores this copy.
 
-    random.getstate() and numpy's get_state() make 625 integers each, which takes 80 µs for a change there and back.
-    StreamState takes 9 µs: it copies Python's words in memory, and gives numpy.random another bit generator. Numpy then
-    drops its spare normal number, the second of a pair. _NO_BITS replaces the generator while this number is accessed.
+    random.getstate() and numpy's get_state() create 625 integers each: saving and restoring with them takes 80 µs.
+    StreamState takes 9 µs: it copies the memory of Python's generator, and gives numpy.random another bit generator.
+    With a new bit generator, numpy drops its spare normal number (numpy draws normal numbers in pairs), which
+    StreamState therefore saves. _NO_BITS replaces the bit generator while the spare number is read or set.
     """
 
     def __init__(self) -> None:
@@ -138,9 +143,9 @@ class StreamState:
         self._python: Any = ctypes.create_string_buffer(self._twister[1]) if self._twister is not None else None
         self._gauss: float | None = None  # the spare number of random.gauss()
         self._torch: Any = None
-        self._numpy: Any = sys.modules.get("numpy")  # from the beginning, because torch loads it
+        self._numpy: Any = sys.modules.get("numpy")  # numpy is known from the beginning, because torch imports it
         self._switches = self._numpy is not None and _can_switch()
-        self._bits: Any = None  # or all that numpy's get_state() returns
+        self._bits: Any = None  # numpy's bit generator, or the whole result of numpy's get_state()
         self._spare: dict[str, Any] = {}
 
     def take(self) -> None:
@@ -171,7 +176,7 @@ class StreamState:
             self._numpy.random.set_state(self._bits)
 
     def part(self) -> None:
-        """Gives this state a bit generator of its own, not seeded. Called after take()."""
+        """Gives this state its own bit generator, not seeded. Call part() after take()."""
         if self._switches:
             self._bits = self._numpy.random.MT19937()
 
@@ -182,7 +187,7 @@ _SHARED: Any = random.random.__self__  # type: ignore[attr-defined]  # the gener
 @cache
 def _twister() -> tuple[int, int] | None:
     """Returns address and size in bytes of the generator's state, an int and 624 words in CPython's _random.Random;
-    None if memory has no such words."""
+    None if memory does not have this layout."""
     if sys.implementation.name != "cpython":
         return None
     *words, index = _SHARED.getstate()[1]
@@ -234,7 +239,7 @@ def _can_switch() -> bool:
         numpy.random.seed(1)
         numpy.random.standard_normal()
         spare = _spare_of(shared)
-        numpy.random.set_bit_generator(bits)  # drops the spare number
+        numpy.random.set_bit_generator(bits)  # this call drops the spare number
         _set_spare(shared, spare)
         return bool(numpy.random.standard_normal() == expected)
     except Exception:

@@ -21,8 +21,8 @@ from clusterdp.train.data.resumable_loader import ResumableLoader
 from clusterdp.train.data.sampler import ResumableSampler
 
 Indices = torch.Tensor | range
-Rows = Callable[[Indices], Any]  # returns the batch of these samples
-OWN = {"batch_size", "drop_last", "pin_memory", "num_workers"}  # with any other option a DataLoader makes the batches
+Rows = Callable[[Indices], Any]  # a function from the indices of samples to their batch
+OWN = {"batch_size", "drop_last", "pin_memory", "num_workers"}  # with any other option, a DataLoader makes the batches
 
 
 class TensorLoader(ResumableLoader):
@@ -50,7 +50,7 @@ class TensorLoader(ResumableLoader):
 
 
 class Columns(Dataset[Any]):
-    """Tensors in tuples and mappings, with one row per sample in each."""
+    """A data set of tensors in tuples and mappings. Each tensor has one row per sample."""
 
     def __init__(self, columns: Any):
         self.columns = columns
@@ -66,7 +66,7 @@ class Columns(Dataset[Any]):
 def in_columns(data: Any) -> Any:
     """Makes a data set from tuples and mappings of tensors or arrays: a sample is a row. Returns other data unchanged.
 
-    Raises ConfigError if one of them is longer than another.
+    Raises ConfigError if the tensors or arrays differ in length.
     """
     if not isinstance(data, tuple | Mapping) or not data or not _is_columns(data):
         return data
@@ -78,7 +78,7 @@ def in_columns(data: Any) -> Any:
 
 
 def rows_of(dataset: Any, options: Mapping[str, Any]) -> Rows | None:
-    """Returns a function that takes a whole batch by indices; None if data is not in tensors or options forbid it."""
+    """Returns a function that makes a batch from indices; None if options forbid it, or data is not in tensors."""
     if not options.keys() <= OWN or options.get("num_workers") or options.get("batch_size", 1) is None:
         return None
     return _rows_of(dataset)
@@ -93,14 +93,15 @@ def _rows_of(dataset: Any) -> Rows | None:
 
 
 def _taken(column: torch.Tensor, indices: Indices) -> torch.Tensor:
-    """Returns a contiguous copy, like a collated batch, because a model may change its input in place."""
+    """Returns the rows as a contiguous copy, like a collated batch, because a model may change its input in place."""
     if isinstance(indices, range):
         return column[indices.start : indices.stop : indices.step].clone(memory_format=torch.contiguous_format)
-    return column.index_select(0, indices.to(column.device))  # quicker than column[indices]
+    return column.index_select(0, indices.to(column.device))  # index_select() is quicker than column[indices]
 
 
 def _columns_of(dataset: Any) -> Callable[[], Any] | None:
-    """Returns a function that returns the columns, for a call per batch: a data set's tensors may be replaced."""
+    """Returns a function that returns the data set's columns. It is called for each batch, because the data set's
+    tensors may be replaced."""
     if type(dataset) is TensorDataset:
         return lambda: dataset.tensors
     if type(dataset) is Columns:
@@ -139,17 +140,17 @@ def _is_array(data: Any) -> bool:
 
 
 def _is_plain(column: torch.Tensor) -> bool:
-    """Returns whether the tensor is plain: no subclass, whose rows may be anything, nor sparse, nested or quantized."""
+    """Returns whether the tensor is neither a subclass, whose rows may be anything, nor sparse, nested or quantized."""
     strided = column.layout is torch.strided and not column.is_nested and not column.is_quantized
     return type(column) is torch.Tensor and strided and column.ndim > 0 and _can_be_taken(column)
 
 
 def _can_be_taken(column: torch.Tensor) -> bool:
-    """Returns whether this torch can index the dtype; older versions cannot index all."""
+    """Returns whether this version of torch can index tensors of the dtype; older versions cannot index every dtype."""
     one = torch.zeros(1, dtype=torch.int64, device=column.device)
     try:
         column.new_empty(1).index_select(0, one)
-    except RuntimeError:  # or its subclass NotImplementedError
+    except RuntimeError:  # torch raises RuntimeError or its subclass NotImplementedError
         return False
     return True
 

@@ -8,6 +8,7 @@
     note          a watcher's note about its silent rank
 
 All modules except page and hang_watch run in the watcher: one small process for each rank, without torch. The watcher
-notices a rank that is stopped or that holds the GIL in C for ever, unlike any thread of that rank. While the rank makes
-progress, the watcher only reads one page of memory, and uses neither the network nor the run folder.
+also notices a rank that is stopped, or that holds the GIL in C code for ever. A thread of the rank could not notice
+either. While the rank makes progress, the watcher only reads one page of memory, and uses neither the network nor the
+run folder.
 """

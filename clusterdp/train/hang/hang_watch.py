@@ -1,7 +1,8 @@
 """HangWatch: starts the watcher of this rank, and ends it. See watcher.
 
-The rank itself only writes its position to the page. When the watcher sends a signal, faulthandler writes the rank's
-stacks, in C, also while the main thread holds the GIL.
+The rank itself only writes its position to the page, the memory that it shares with the watcher. When the watcher sends
+a signal, faulthandler writes the rank's stacks. faulthandler runs in C, and works even while the main thread holds the
+GIL.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from clusterdp.train.hang import page
 from clusterdp.train.hang.watched_rank import WatchOrder
 from clusterdp.train.output.say import say
 
-# A signal without other users: NCCL takes USR1, Slurm's time limit USR2. On macOS SIGINFO is ignored by default.
+# The watcher uses a signal that has no other use: NCCL takes USR1, Slurm's time limit USR2. On macOS SIGINFO is ignored
+# by default.
 STACKS_SIGNAL = int(signal.SIGRTMAX) - 7 if hasattr(signal, "SIGRTMAX") else int(getattr(signal, "SIGINFO", 0))
 START = "import sys; sys.path.insert(0, sys.argv[1]); from clusterdp.train.hang.watcher import main; main(sys.argv[2:])"
 
@@ -36,8 +38,8 @@ class HangWatch:
 
     @classmethod
     def start(cls, run_dir: Path, attempt: str, restart: RestartConfig, timeout_s: float) -> HangWatch:
-        """Starts the watcher. Main thread only, before any call of page.current(). If the start fails, a warning is
-        printed and the training continues without a watcher."""
+        """Starts the watcher. Call start() in the main thread, before any call of page.current(). If the start fails, a
+        warning is printed and the training continues without a watcher."""
         try:
             return cls(_start(run_dir, attempt, restart, timeout_s))
         except OSError as error:
@@ -45,7 +47,7 @@ class HangWatch:
             return cls()
 
     def close(self) -> None:
-        """Ends the watcher, because the rank ends in order."""
+        """Ends the watcher, so that it reports no hang, because the rank ends in order."""
         watcher, self._watcher = self._watcher, None
         if watcher is None or watcher.stdin is None:
             return

@@ -29,16 +29,16 @@ class Note:
     pid: int
     step: int  # steps done
     phase: str  # one of PHASES, or `first step`
-    order: int  # index of the phase in PHASES
-    silent_s: float  # since the last sign of progress
-    limit_s: float  # silence that is allowed in this phase
-    round: int  # silent_s in whole multiples of hang_after_s
-    state: str = ""  # of the process, from /proc; so is wchan
+    order: int  # index of `phase` in PHASES
+    silent_s: float  # seconds since the last sign of progress
+    limit_s: float  # seconds of silence that are allowed in this phase
+    round: int  # silent_s divided by hang_after_s, rounded down
+    state: str = ""  # the state of the rank's process, from /proc; wchan is from /proc, too
     wchan: str = ""
     cpu_s: float | None = None  # CPU seconds since the last sign of progress, from /proc
-    stack: str = ""  # of all threads, as faulthandler writes it; empty if the rank did not answer
-    thread: int = 0  # the main thread
-    children: str = ""  # processes of the rank, such as a loader's workers: a line each, and stacks
+    stack: str = ""  # the stacks of all threads, as faulthandler writes them; empty if the rank did not answer
+    thread: int = 0  # the id of the main thread
+    children: str = ""  # child processes of the rank, such as a loader's workers: a line for each, and its stacks
 
     @property
     def place(self) -> str:
@@ -46,7 +46,7 @@ class Note:
 
     @property
     def waits(self) -> bool:
-        """Whether, by its Python stack, the rank is in a collective, or in a backward pass, which may wait in one."""
+        """Whether the rank's Python stack shows a collective, or a backward pass, which may wait in a collective."""
         return waits(of_thread(self.stack, self.thread), also_in_backward=True)
 
     @property
@@ -55,7 +55,7 @@ class Note:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether SIGSTOP or a debugger has stopped the rank."""
+        """Whether the rank is stopped, by SIGSTOP or a debugger."""
         return self.state in ("T", "t")
 
     @property
@@ -68,14 +68,14 @@ class Note:
 
     @property
     def where(self) -> str:
-        """The rank's position as text: `step 121, in backward`. Within a step, this names the unfinished step."""
+        """The rank's position as text: `step 121, in backward`. Within a step, the number is the unfinished step's."""
         words = {"data": "waiting for data", "step": "in the step", "agreement": "between two steps"}
         words |= {"program": "outside of the loop", "end": "at its end", "start": "at its start"}
         step = self.step + (self.order >= DATA)
         return f"step {step}, {words.get(self.phase, f'in {self.phase}')}"
 
     def write(self, path: Path) -> None:
-        """Writes the note. Raises OSError if that fails."""
+        """Writes the note. Raises OSError if the write fails."""
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(".new")
         temporary.write_text(json.dumps(asdict(self)))
@@ -83,7 +83,7 @@ class Note:
 
 
 def read_notes(folder: Path) -> list[Note]:
-    """Returns the notes of all ranks, in rank order. Other files are skipped."""
+    """Returns the notes of all ranks, in rank order. Files that are not notes are skipped."""
     return sorted(filter(None, map(_read, sorted(folder.glob("rank-*.json")))), key=lambda note: note.rank)
 
 
@@ -95,7 +95,7 @@ def _read(path: Path) -> Note | None:
 
 
 def leave_hung(attempt: Attempt) -> None:
-    """Writes the file `hung`, if it is missing, with the nodes of the last report. Without a report it has none."""
+    """Writes the file `hung`, if it is missing, with the nodes of the last report. Without a report, it is empty."""
     with suppress(OSError):  # on a full disk, the hang counts as a crash
         if not attempt.hung.exists():
             nodes = attempt.hang_nodes.read_text() if attempt.hang_nodes.exists() else "\n"
@@ -103,7 +103,7 @@ def leave_hung(attempt: Attempt) -> None:
 
 
 def of_thread(dump: str, ident: int) -> list[tuple[str, int, str]]:
-    """Returns (file, line, function) for each frame of the thread, innermost first; empty if the dump lacks it."""
+    """Returns (file, line, function) for each frame of the thread, innermost first; an empty list if there is none."""
     frames: list[tuple[str, int, str]] = []
     ours = False
     for line in dump.splitlines():
@@ -115,15 +115,16 @@ def of_thread(dump: str, ident: int) -> list[tuple[str, int, str]]:
 
 
 def waits(frames: list[tuple[str, int, str]], *, also_in_backward: bool) -> bool:
-    """Returns whether the frames wait for other ranks. Imports of torch's own modules do not count: torch imports some
-    of them late, which takes half a minute on a busy machine."""
+    """Returns whether the frames show a wait for other ranks. Imports of torch's own modules do not count: torch
+    imports some of them late, which takes half a minute on a busy machine."""
     places = (*WAITING, ENGINE) if also_in_backward else WAITING
     imports = any(function == "<module>" and "/torch/" in file for file, _, function in frames)
     return bool(frames) and not imports and any(part in frames[0][0] for part in places)
 
 
 def place(frames: list[tuple[str, int, str]]) -> str:
-    """Returns the innermost frame of the user's own code, else of all code: `train.py:31 in main`."""
+    """Returns the innermost frame of the user's own code, or the innermost of all frames if none is the user's:
+    `train.py:31 in main`."""
     own = [frame for frame in frames if not any(part in frame[0] for part in LIBRARIES)]
     for file, line, function in own or frames:
         return f"{file.rpartition('/')[2]}:{line} in {function}"

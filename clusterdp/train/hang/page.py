@@ -4,7 +4,8 @@
     page.current()[STEP] = 7   # 25 ns
     with page.during(SAVE): ...
 
-A changed number is a sign of progress. The page holds no times, because the watcher reads it often enough.
+A changed number is a sign of progress. The page holds no times, because the watcher reads the page often enough to know
+when a number has changed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 
-# Steps done; the phase; items of an evaluation that are done; steps done when this loop began.
+# The four numbers: steps done; the phase; items of an evaluation that are done; steps done when this loop began.
 STEP, PHASE, SIGNS, FIRST = range(4)
 BYTES = 4 * 8
 # The phases in the order in which a rank goes through them between two counts of a step.
@@ -48,7 +49,7 @@ AFTER = {
     "agreement": AGREEMENT,
     "checkpoint": DATA,
 }
-FIRST_STEP = "first step"  # the first step of a loop in an attempt opens the data, and may compile
+FIRST_STEP = "first step"  # the name of a loop's first step in an attempt, which opens the data and may compile
 LONG = (FIRST_STEP, "start", "restore", "save", "evaluation", "program")  # phases that may take long
 _current: MutableSequence[int] = [0, START, 0, -1]
 
@@ -58,7 +59,7 @@ def current() -> MutableSequence[int]:
 
 
 def shared() -> int:
-    """Makes the page readable by another process and returns its file descriptor. Raises OSError without memory."""
+    """Makes the page readable by another process, and returns its file descriptor. Raises OSError if memory is full."""
     global _current
     fd = _memory()
     os.ftruncate(fd, BYTES)
@@ -70,7 +71,7 @@ def shared() -> int:
 
 
 def _memory() -> int:
-    """Returns the descriptor of a file without a name."""
+    """Returns the descriptor of a new file in memory, which has no name."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("clusterdp-page")
     import tempfile
@@ -85,7 +86,7 @@ def enter(phase: int) -> None:
 
 @contextmanager
 def as_before() -> Iterator[None]:
-    """Restores the phase after the block."""
+    """Restores the present phase at the end of the with block."""
     before = _current[PHASE]
     try:
         yield
@@ -95,14 +96,14 @@ def as_before() -> Iterator[None]:
 
 @contextmanager
 def during(phase: int) -> Iterator[None]:
-    """Sets the phase for the block, and restores it afterwards."""
+    """Sets the phase for the with block, and restores the earlier phase afterwards."""
     with as_before():
         _current[PHASE] = phase
         yield
 
 
 def with_signs(items: Iterable[Item]) -> Iterator[Item]:
-    """Yields the items. Each item is a sign of progress."""
+    """Yields the items, and counts each of them in the page as a sign of progress."""
     page = _current
     for item in items:
         page[SIGNS] += 1

@@ -29,7 +29,7 @@ from clusterdp.wording import counted, duration, some_of, table
 if TYPE_CHECKING:
     from clusterdp.train.hang.watcher import Watcher
 
-MANY = 64  # ranks: with more of them, ranks at the same place share a line
+MANY = 64  # in a report with more ranks than this, ranks at the same place share a line
 
 
 class Silence:
@@ -40,7 +40,7 @@ class Silence:
         self.has_killed = False
         self._attempt = RunDir(Path(self.task.run_dir)).attempt(self.task.attempt)
         self._file = self._attempt.hang_note(self.task.rank)
-        self._round = 0  # silence at the last note, in multiples of hang_after_s
+        self._round = 0  # seconds of silence at the last note, divided by hang_after_s and rounded down
         self._next_note = 0.0  # seconds of silence before the next note
         self._noted = 0.0
         self._decide_at: float | None = None
@@ -54,10 +54,10 @@ class Silence:
 
     @property
     def patience_s(self) -> float:
-        """Seconds to wait for missing notes. A rank knows only its own step times: without restart.hang_after_s, one
-        rank's watcher may write its note later than another's."""
+        """Seconds to wait for missing notes. Without restart.hang_after_s, each watcher derives its limit from the step
+        times of its own rank; therefore one watcher may write its note later than another."""
         share = 2 if self.task.hang_after_s is None else 20
-        return max(3.0, self.watcher.hang_after_s / share)  # stacks may take 2 s
+        return max(3.0, self.watcher.hang_after_s / share)  # writing the stacks may take 2 s
 
     def look(self) -> None:
         now = self.watcher.now
@@ -111,7 +111,7 @@ class Silence:
         )
 
     def _decide(self) -> None:
-        """Decides whether this is a hang, on the first rank with a note, after waiting for the other notes."""
+        """Decides whether the silence is a hang. The first rank with a note decides, after waiting for other notes."""
         notes = read_notes(self._attempt.hang_notes)
         self._decide_at = None
         if not notes or notes[0].rank != self.task.rank:
@@ -130,10 +130,10 @@ class Silence:
             self._end("it is the attempt's end as hung")
 
     def _ends(self, behind: Behind, notes: list[Note]) -> bool:
-        """Returns whether the attempt ends now."""
+        """Returns whether the watcher ends the attempt now, because of the hang."""
         if self.task.on_hang is not None:
             return self.task.on_hang == "restart"
-        return self._reported is not None and not behind.may_end(notes)  # reported hang_after_s ago
+        return self._reported is not None and not behind.may_end(notes)  # the hang was reported hang_after_s ago
 
     def _report(self, behind: Behind, notes: list[Note], ends: bool) -> None:
         first, self._reported = self._reported != behind, behind
@@ -166,13 +166,13 @@ class Silence:
         return f"the attempt ends as hung if that lasts for {self.watcher.hang_after_s:.0f} s more (restart.on_hang)"
 
     def _node_of(self, rank: int) -> str:
-        """Returns the node of a rank without a note."""
+        """Returns the node of a rank that has left no note."""
         nodes = hostlist.expand(SlurmEnv.read().nodelist or "")
         place = rank // self.task.local_world_size
         return nodes[place] if place < len(nodes) else "an unknown node"
 
     def _end(self, why: str) -> None:
-        see = f"; see {self._attempt.hang}" if self._attempt.hang.exists() else ""  # there may be no report
+        see = f"; see {self._attempt.hang}" if self._attempt.hang.exists() else ""  # the report may be missing
         say(f"clusterdp: ending rank {self.task.rank}: {why}{see}")
         self.has_killed = True
         self.rank.kill()
@@ -203,7 +203,8 @@ def named(ranks: Sequence[int]) -> str:
 
 
 def full_text(said: str, notes: Sequence[Note], behind: Behind) -> str:
-    """Returns the report: the sentence, a line per rank, the stacks of the ranks behind, and the others' once each."""
+    """Returns the report: the sentence, a line per rank, the stacks of the ranks behind, and each different stack of
+    the others once."""
     silent = max(note.silent_s for note in notes)
     lines = [f"No sign of progress for {duration(silent)}: {said}.", ""]
     lines += [*_lines(notes), ""]
@@ -259,7 +260,7 @@ def _at(note: Note) -> str:
 
 @dataclass(frozen=True)
 class Behind:
-    """ranks: the ranks behind; empty if unknown. why: the reason, a word from find_behind()."""
+    """ranks: the ranks behind; empty if unknown. why: the reason, as a word that find_behind() chooses."""
 
     ranks: tuple[int, ...]
     why: str
@@ -282,7 +283,7 @@ class Behind:
     def is_hang(self, notes: Sequence[Note]) -> bool:
         """Returns whether the silence is longer than the phase of the ranks behind may take."""
         if self.why == "suspended" or all(note.order == END for note in notes):
-            return False  # at the end rank 0 may wait for room on the disk
+            return False  # at the end of a run, rank 0 may wait for room on the disk
         mine = self.among(notes)
         if self.nobody_works(notes):
             return True
@@ -326,6 +327,6 @@ def _behind_by_place(notes: Sequence[Note]) -> Behind:
     if len(places) < 2:
         return Behind((), "nothing")
     most, count = places.most_common(1)[0]
-    if 2 * count <= len(notes):  # no majority: the right place is unknown
+    if 2 * count <= len(notes):  # no place has a majority of the ranks, so the right place is unknown
         return Behind((), "places")
     return Behind(tuple(note.rank for note in notes if note.place != most), "places")

@@ -14,7 +14,7 @@ from clusterdp import procfs
 from clusterdp.train.hang.page import BYTES
 
 MOST_CHILDREN = 8  # child processes whose stacks are requested
-MACOS = sys.platform == "darwin"  # no /proc; a process without a handler ignores the stacks signal
+MACOS = sys.platform == "darwin"  # macOS has no /proc; there a process without a handler ignores the stacks signal
 ANSWER_S, CHILD_S = 1.0, 0.1  # seconds in which a rank, and a child process, must write its stacks
 
 
@@ -31,8 +31,8 @@ class WatchOrder(NamedTuple):
     thread: int
     page_fd: int
     stacks_fd: int
-    stacks_signal: int  # makes the rank write its stacks to stacks_fd; 0: no signal does
-    hang_after_s: float | None  # None: derived from the steps
+    stacks_signal: int  # the signal that makes the rank write its stacks to stacks_fd; 0: there is no such signal
+    hang_after_s: float | None  # None: the watcher derives the limit from the duration of the steps
     on_hang: str | None
     timeout_s: float
 
@@ -62,7 +62,7 @@ class WatchedRank:
         return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") if len(fields) > 13 else None
 
     def stacks(self) -> tuple[str, str]:
-        """Returns the stacks of the rank's threads, and of its child processes. Without an answer they are empty."""
+        """Returns the stacks of the rank's threads and of its child processes; empty if no process answers."""
         stack = self._stack(self.task.pid)
         told = []
         for pid in [each for each in procfs.children(self.task.pid) if each != os.getpid()][:MOST_CHILDREN]:

@@ -26,16 +26,16 @@ from clusterdp.train.hang.watched_rank import WatchedRank, WatchOrder
 if TYPE_CHECKING:
     from clusterdp.train.hang.silence import Silence
 
-LEAST_S = 300.0  # lower limit of hang_after_s, if it is derived from the steps
+LEAST_S = 300.0  # lower limit of hang_after_s, if hang_after_s is derived from the steps
 TIMES = 5  # hang_after_s, if derived, is this many times the longest step so far
 SHARE = 0.9  # part of a collective's time-out after which a phase that may take long is reported
 LONGEST_TICK_S = 1.0
-SUSPENDED_S = 10.0  # a busy machine may not run a process for some seconds
+SUSPENDED_S = 10.0  # a longer pause of this process is a suspension; a busy machine causes shorter pauses
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Watcher:
-    """Watches one rank: look() is called repeatedly. clock: returns seconds."""
+    """Watches one rank: look() is called repeatedly. clock: a function that returns the time in seconds."""
 
     def __init__(self, task: WatchOrder, rank: WatchedRank, clock: Callable[[], float] = time.monotonic):
         self.task, self.rank, self.clock = task, rank, clock
@@ -43,7 +43,7 @@ class Watcher:
         self.now = self._looked = self._last_sign = self._last_step = clock()
         self.seen = rank.numbers()
         self.cpu_s = rank.cpu_s()
-        self._is_step = False  # only a step, and no long phase, since the last count of steps
+        self._is_step = False  # since the last count of steps, the rank was only in a step, and in no long phase
         self._was_stopped = False
         self._silence: Silence | None = None
 
@@ -65,7 +65,7 @@ class Watcher:
         self.now = self.clock()
         slept_s = self.now - self._looked
         if slept_s > max(10 * self.tick_s, 2.0):
-            self._last_sign = self.now  # this process did not run, and probably neither did the rest of the job
+            self._last_sign = self.now  # this process was suspended, and probably the rest of the job, too
             if slept_s > SUSPENDED_S and self.task.rank == 0:
                 self._note_suspension(slept_s)
         numbers, stopped = self.rank.numbers(), self.rank.is_stopped()
@@ -80,7 +80,7 @@ class Watcher:
         self._looked = self.clock()
 
     def _note_suspension(self, seconds: float) -> None:
-        """Records a suspension for `clusterdp goodput`: Slurm does not count that time either."""
+        """Records a suspension, whose time `clusterdp goodput` leaves out: Slurm does not count this time either."""
         from pathlib import Path
 
         from clusterdp.rundir import Ledger, RunDir
@@ -126,7 +126,7 @@ class Watcher:
         return self._silence is not None and self._silence.has_killed
 
     def rank_has_died(self) -> None:
-        """Records a hang if the rank died in a long silence: NCCL ends a process whose collective has timed out."""
+        """Records a hang if the rank died after a long silence: NCCL ends a process whose collective has timed out."""
         if self._silence is not None and self.silent_s >= 0.95 * self.task.timeout_s:
             self._silence.leave_hung()
 

@@ -42,7 +42,7 @@ END: Any = object()
 class Epoch(Generic[Batch]):
     """A pass over the data, or the rest of a pass. Iterate over it once.
 
-    done: number of batches that are already done: `for i, batch in enumerate(epoch, epoch.done)`.
+    done: number of batches that are already done; use it as in `for i, batch in enumerate(epoch, epoch.done)`.
     """
 
     def __init__(self, index: int, batches: Callable[[], Iterator[Batch]], done: int = 0):
@@ -70,24 +70,24 @@ class Batches(Generic[Batch]):
         move: bool | Callable[[Any], Any] = False,
         lap: Callable[[str], None] = lambda name: None,
     ):
-        """lap: called with a name for the work since the last call; see Stopwatch."""
+        """lap: a function that is called with a name for the work since the last call; see Stopwatch."""
         self.rank = rank
         self.lap = lap
         self.move = move
         self.loader = loader
-        self.batch_size = batch_size_of(loader) or 1  # samples in a full batch; a shorter one ends the epoch
+        self.batch_size = batch_size_of(loader) or 1  # samples in a full batch; the epoch's last batch may be shorter
         self.sampler = our_sampler(loader)
         self.is_global = self.sampler is not None or counts_samples(getattr(loader, "dataset", None))
         self.position = Position(self.batch_size * rank.world_size if self.is_global else 0)
-        self.per_epoch: int | None = None  # batches; None if the loader has no length
+        self.per_epoch: int | None = None  # batches per epoch; None if the loader has no length
         self.left: int | None = None
-        self._compared = self.is_global or rank.world_size == 1  # a check for equal batches is not needed
+        self._compared = self.is_global or rank.world_size == 1  # whether the ranks' batches need no check for equality
         self._surplus = False  # this rank has more batches than another
         self._ready: Iterator[Batch] | None = None  # the iterator for the next epoch
         self._epoch_rng = EpochRng(loader)
         self._streams = OwnStreams()
-        self._draws = False  # a resume reads the loader again, and it may draw other random numbers then
-        self.differs: str | None = None  # a message, if it has drawn other random numbers
+        self._draws = False  # whether a resume reads the loader again, which may then draw other random numbers
+        self.differs: str | None = None  # a message, if the loader has drawn other random numbers
         self._place: LoaderState | None = None
         self.state: dict[str, Any] = {"loop": self.position}
         if self.sampler is not None:
@@ -98,15 +98,15 @@ class Batches(Generic[Batch]):
             self.state["loader"] = self._place = LoaderState(loader, self.position, rank.world_size)
 
     def with_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns all state to save."""
+        """Returns all state to save: the user's and the loop's."""
         taken = [name for name in self.state if name in state and state[name] is not self.state[name]]
         if taken:
             raise StateError(f"state.{taken[0]}: the loop keeps its own state under this name. Give yours another.")
         return {**state, **self.state}
 
     def measure(self) -> None:
-        """Sets per_epoch to the least number of batches of all ranks, because a rank with more would wait for the
-        others. Collective, before anything is restored."""
+        """Sets per_epoch to the least number of batches of all ranks, because a rank with more batches would wait for
+        the others. measure() is collective, and is called before anything is restored."""
         length = length_of(self.loader)
         own = -1 if length is None else length
         least = self.rank.group.agree(own, least=True)[0]
@@ -119,7 +119,7 @@ class Batches(Generic[Batch]):
             self._compare(of_data_set(self.loader))
 
     def _compare(self, here: str | None) -> None:
-        """Prints a warning if `here` is the same on all ranks. Collective, until that has happened."""
+        """Prints a warning if `here` is the same on all ranks. Collective, until the warning is printed."""
         each = self.rank.group.gather(here)
         if each[0] is None or any(other != each[0] for other in each):
             return
@@ -131,7 +131,8 @@ class Batches(Generic[Batch]):
         )
 
     def say_share(self, what: str = "") -> None:
-        """Prints this rank's share, after measure(); nothing for a loader without length. what: the phase."""
+        """Prints this rank's share of the batches, after measure(); nothing if the loader has no length. what: the
+        phase."""
         if self.per_epoch is None:
             return
         size = batch_size_of(self.loader)
@@ -145,8 +146,8 @@ class Batches(Generic[Batch]):
         say(f"clusterdp: {what}rank {self.rank.number} has {steps} in an epoch{shared}")
 
     def resumed(self, same_ranks: bool) -> str | None:
-        """Logs changes since the checkpoint, of the number of ranks (not `same_ranks`) or of the loader. Returns why
-        the next batches differ from an uninterrupted run's; None if no reason is known."""
+        """Logs what has changed since the checkpoint: the number of ranks (if not `same_ranks`), or the loader. Returns
+        why the next batches differ from those of an uninterrupted run; None if no reason is known."""
         place = self.position
         if place.last is not None and self.rank.is_first:
             say(
@@ -189,8 +190,8 @@ class Batches(Generic[Batch]):
         self._say(f"it has changed since the checkpoint: {changed}. The run goes on with it.")
 
     def go_on_from(self, position: Position) -> None:
-        """Takes over another loop's position, in memory. An epoch that was left in its middle begins again, also with
-        the same loader."""
+        """Takes over another loop's position, in memory. If the other loop was left in the middle of an epoch, this
+        epoch begins again, also with the same loader."""
         self.position.go_on_from(position)
         if self.sampler is not None and not position.ended:
             self.sampler.consumed = 0
@@ -201,7 +202,8 @@ class Batches(Generic[Batch]):
             return None
         if self.position.ended:
             return 0
-        # From the sampler: with another number of ranks, the run counted batches of another size before the resume.
+        # The sampler's count comes first: before a resume with another number of ranks, the run counted batches of
+        # another size.
         left = batches_left(self.loader)
         return max(0, self.per_epoch - self.position.batch) if left is None else left
 
@@ -211,9 +213,10 @@ class Batches(Generic[Batch]):
         return self.position.batch if rest is None or self.per_epoch is None else self.per_epoch - rest
 
     def open(self) -> Iterator[Batch]:
-        """Returns the rest of the epoch. On return, the loader's iterator exists and is at the position.
+        """Returns an iterator over the rest of the epoch. On return, the loader's iterator exists and is at the
+        position.
 
-        The caller then restores the random state, because all of this draws random numbers.
+        The caller then restores the random state, because open() draws random numbers.
         """
         self.left = self.rest()
         if self.position.ended:
@@ -224,7 +227,8 @@ class Batches(Generic[Batch]):
     def _moved(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         if self.move is False or (self.rank.device.type == "cpu" and self.move is True):
             return batches
-        # Only if the position counts finished batches, and if fetching draws from no random stream that is saved.
+        # A batch is fetched ahead only if the position counts finished batches, and if fetching draws from no saved
+        # random stream.
         seeded = isinstance(getattr(self.loader, "dataset", None), SeededDataset | TensorDataset)
         seeded = seeded or isinstance(self.loader, TensorLoader)
         counted = self.sampler is not None and not self._surplus
@@ -256,21 +260,23 @@ class Batches(Generic[Batch]):
             return
         iterator = self._iterator()
         if self.is_global:
-            self._drop(iterator)  # Mosaic resumes this epoch at its end, and must end it before another
+            self._drop(iterator)  # Mosaic resumes at the end of this epoch, and must end the epoch before the next one
         elif getattr(self.loader, "persistent_workers", False):
             self._ready = iterator
         else:
-            # From the state of an ended epoch, torchdata makes two iterators; the first one has no batches. Each draws
-            # random numbers, but in the uninterrupted run only one iterator did. Therefore both are made here.
+            # From the state of an ended epoch, torchdata makes two iterators; the first one has no batches. Each
+            # iterator draws random numbers, but in the uninterrupted run there was only one. Therefore both are made
+            # here.
             self._place.load_state_dict(self._place.state_dict())
 
     @property
     def can_be_left(self) -> bool:
-        """Whether an epoch that the program leaves may count as ended: not if the loader keeps its own position."""
+        """Whether an epoch that the program leaves may count as ended; False if the loader keeps its own position."""
         return self._place is None
 
     def pass_all(self) -> None:
-        """Restores, at the end of all epochs, the generator and the loader, which the next loop may share."""
+        """At the end of all epochs, restores the states of the generator and the loader, because the next loop may use
+        both."""
         if self.position.batch:
             return
         self._epoch_rng.forward()
@@ -298,7 +304,7 @@ class Batches(Generic[Batch]):
     def _batches(self, iterator: Iterator[Batch]) -> Iterator[Batch]:
         unmeasured = self.per_epoch is None and self.rank.world_size > 1
         empty = self.position.batch == 0
-        if not self._compared and self.left != 0:  # equal on all ranks
+        if not self._compared and self.left != 0:  # this condition is equal on all ranks
             with self._streams:
                 first = [*islice(iterator, 1)]
             self._compare(of_batch(first))
@@ -308,7 +314,8 @@ class Batches(Generic[Batch]):
             with self._streams:
                 batch = next(iterator, END)
             here = batch is not END
-            # Without lengths, any rank may end first, and a rank with more batches would wait: they agree each time.
+            # Without lengths, any rank may end first, and a rank with more batches would wait. Therefore the ranks
+            # agree before each batch.
             if unmeasured:
                 here = bool(self.rank.group.agree(int(here), least=True)[0])
             if not here:
@@ -317,26 +324,27 @@ class Batches(Generic[Batch]):
             if self._draws:
                 self._epoch_rng.last = LastBatch(batch)
             yield batch
-        if empty:  # equal on all ranks
+        if empty:  # this condition is equal on all ranks
             raise ConfigError(
                 f"loader: epoch {self.position.epoch + 1} has no batch. Give it data; an iterator that has been read "
                 "is through, so pass what can be read again."
             )
         if self._place is not None:
-            self._drop(iterator)  # so that the loader's state, too, is at the end
+            self._drop(iterator)  # the rest is read, so that the loader's state is at the end, too
         self.position.ended = True
 
     def _iterator(self) -> Iterator[Batch]:
         generator = getattr(self.loader, "generator", None)
         if self.sampler is not None and isinstance(generator, torch.Generator):
-            # Only the workers' seeds come from the generator. Every attempt must get the same seeds in this epoch.
+            # Only the workers' seeds come from the generator, and every attempt must get the same seeds in this epoch.
             generator.manual_seed(self.rank.seed + self.rank.number + 1_000_003 * self.position.epoch)
         ready, self._ready = self._ready, None
         with self.rank.stop.shielded():
             return iter(self.loader) if ready is None else ready
 
     def tell_epoch(self) -> None:
-        """Calls set_epoch(), before the epoch is handed out: its length and position are right from here on."""
+        """Calls set_epoch() of the loader's parts, before the epoch is handed out, so that the epoch's length and
+        position are right."""
         loader = self.loader
         for part in (loader, *(getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset"))):
             if callable(set_epoch := getattr(part, "set_epoch", None)):
@@ -344,7 +352,7 @@ class Batches(Generic[Batch]):
 
     def note_where_left(self, done: int, early: bool) -> None:
         """Reports an epoch that began in its middle and that the program left at another batch than the epoch before.
-        early: left by a break."""
+        early: whether a break has left the epoch."""
         place = self.position
         left = place.batch if (early or not place.ended) and self.left != 0 else None
         before = place.left
@@ -362,7 +370,7 @@ class Batches(Generic[Batch]):
         began, read, dropped = time.monotonic(), 0, list[Batch]()
         with self._streams:
             for batch in islice(iterator, batches):
-                read, dropped = read + 1, [batch]  # keeps the last one
+                read, dropped = read + 1, [batch]  # `dropped` keeps only the last batch
         if read < batches:
             raise StateError(
                 f"loader: it has changed since the checkpoint: epoch {self.position.epoch} ended after {read} batches, "

@@ -1,8 +1,8 @@
 """GraphWatch: notices `losses.append(loss)` and `total += loss`, which keep every step's activations in memory.
 
-loop.log() and meters detach their values. But the user's own code may keep the tensor as well. Then memory grows with
-each step until it is full, hours later. Therefore GraphWatch attaches an object to the graph for a few steps, and
-checks some steps later whether those objects still exist."""
+loop.log() and meters detach their values. But the user's own code may keep the tensor as well. Then the used memory
+grows with each step until all memory is full, hours later. Therefore GraphWatch attaches an object to the graph for a
+few steps, and checks some steps later whether those objects still exist."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import torch
 
 from clusterdp.train.output.say import say
 
-ROUND = 8  # steps that are marked in a row
-ALIVE = 6  # if this many of them still exist, graphs are kept by mistake
+ROUND = 8  # number of consecutive steps that GraphWatch marks
+ALIVE = 6  # if this many of the ROUND marks still exist, graphs are kept by mistake
 PAUSE = 1000  # steps between two rounds
-CUDA_GRAPHS = "torch._inductor.cudagraph_trees"  # loaded with the first compiled model
+CUDA_GRAPHS = "torch._inductor.cudagraph_trees"  # torch loads this module with the first compiled model
 
 
 class _Mark:
@@ -25,7 +25,7 @@ class _Mark:
 
 
 def detached(value: Any) -> Any:
-    """A logged value without its graph. A copy if it may be memory of a CUDA graph, which the next step overwrites."""
+    """Returns a logged value without its graph; a copy, if the next step of a CUDA graph may overwrite the value."""
     if not isinstance(value, torch.Tensor):
         return value
     if value.requires_grad:
@@ -39,11 +39,11 @@ class GraphWatch:
     def __init__(self) -> None:
         self.kept: str | None = None
         self._marks: list[weakref.ref[_Mark]] = []
-        self._name: str | None = None  # the first value with a graph: one is enough
+        self._name: str | None = None  # the name of the first value with a graph; the others are not watched
         self._wait = 0
 
     def look(self, name: str, value: Any) -> None:
-        """Checks a value that a step measures. Costs nothing between two rounds."""
+        """Checks a value that a step measures. Between two rounds, the check costs nothing."""
         if self._name is not None and name != self._name:
             return
         if self._wait:
@@ -53,7 +53,7 @@ class GraphWatch:
             return
         self._name = name
         mark = _Mark()
-        # The node itself keeps the mark, as long as a backward pass can still go through the node.
+        # The graph's node keeps the mark for as long as a backward pass can still go through the node.
         value.grad_fn.metadata["clusterdp"] = mark  # type: ignore[index]  # torch's stub declares a method
         self._marks.append(weakref.ref(mark))
         if len(self._marks) >= ROUND:

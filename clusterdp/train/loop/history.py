@@ -18,7 +18,8 @@ def row_line(row: EpochRow) -> str:
 
 
 class History:
-    """A row per epoch: {"epoch": 1, "step": 180, "loss": 0.7, "val_loss": 0.6}. Equal on all ranks, and saved.
+    """A row per epoch: {"epoch": 1, "step": 180, "loss": 0.7, "val_loss": 0.6}. The rows are equal on all ranks, and
+    are saved.
 
     print(history), history["loss"], history[-1], history.plot("history.png"), pandas.DataFrame(history.rows)
     """
@@ -36,7 +37,7 @@ class History:
         return iter(self.rows)
 
     def __getitem__(self, which: str | int) -> Any:
-        """Returns a column, with None for epochs without this number; or a row."""
+        """Returns a column for a name, with None for epochs that lack this number; returns a row for an index."""
         return [row.get(which) for row in self.rows] if isinstance(which, str) else self.rows[which]
 
     @property
@@ -44,7 +45,7 @@ class History:
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
     def best(self, monitor: str, mode: str = "min") -> EpochRow | None:
-        """Returns the first epoch with the least (mode="max": the largest) value; None if no epoch has one."""
+        """Returns the first epoch with the least (mode="max": the largest) value; None if no epoch has a value."""
         if mode not in ("min", "max"):
             raise ConfigError(f"mode: {mode!r} is neither min nor max. Use one of them.")
         rows = [row for row in self.rows if row.get(monitor) == row.get(monitor) and row.get(monitor) is not None]
@@ -59,10 +60,10 @@ class History:
 
     def plot(self, file: str | Path) -> Path:
         """Plots each measurement with its validation value into a file such as history.png. With a measurement's name
-        as `file`, plots only this one: "loss" is drawn into loss.png. A plot of several measurements leaves out those
-        that are constant over all epochs."""
+        as `file`, plots only this one: "loss" is drawn into loss.png. A plot of several measurements leaves out
+        measurements that are constant over all epochs."""
         try:
-            from matplotlib.figure import Figure  # no window, no global state
+            from matplotlib.figure import Figure  # Figure opens no window, and changes no global state
             from matplotlib.ticker import MaxNLocator
         except ImportError:
             raise ConfigError("history: matplotlib is not installed. pip install 'clusterdp[plots]'.") from None
@@ -78,7 +79,7 @@ class History:
             axes = figure.add_subplot(len(told), 1, place + 1)
             for column in columns:
                 axes.plot(self["epoch"], self[column], marker="." if len(self) < 30 else None, label=column)
-            axes.set_xlim(min(self["epoch"]) - 0.5, max(self["epoch"]) + 0.5)  # for a single epoch, too
+            axes.set_xlim(min(self["epoch"]) - 0.5, max(self["epoch"]) + 0.5)  # also shows a single epoch
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
             axes.set_xlabel("epoch")
             axes.legend()

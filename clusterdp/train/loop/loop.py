@@ -5,8 +5,8 @@
         ...                       # forward, backward, step
         loop.log(loss=loss)
 
-Before the first batch, Loop restores everything. Between batches it reads the shared flags and saves when a save is
-due. At an agreed stop it saves and raises Stopped. The training step itself is the user's.
+Before the first batch, Loop restores everything. Between batches, Loop reads the shared flags and saves when a save is
+due. At an agreed stop, Loop saves and raises Stopped. The training step itself is the user's code.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Item = TypeVar("Item")
 
 
 class Loop(Generic[Batch]):
-    """Flat (`for batch in loop`) or by epochs:
+    """A Loop yields batches (`for batch in loop`) or epochs:
 
         for epoch in loop.epochs():
             for batch in epoch:
@@ -57,7 +57,7 @@ class Loop(Generic[Batch]):
     random numbers. Change state after the evaluation, not before. All ranks make the same calls. `step` counts the
     finished batches. The run's steps continue from `first`, the steps of earlier loops (see Phases).
 
-    With accumulate=k, every k batches are a window, and the rest at the end of an epoch is a shorter one:
+    With accumulate=k, every k batches are a window; the last window of an epoch may be shorter:
 
         for x, y in loop:
             with gradient_sync(model, loop.window_ends):
@@ -67,7 +67,7 @@ class Loop(Generic[Batch]):
                 optimizer.zero_grad()
 
     Checkpoints hold no gradients: the run stops and saves between two windows, never within one. The loop also detects
-    windows without accumulate=, and delays a stop or a save to their end: see OpenWindow.
+    windows if accumulate= is not set, and delays a stop or a save to the end of the window: see OpenWindow.
     """
 
     def __init__(
@@ -96,27 +96,27 @@ class Loop(Generic[Batch]):
         check_never_skips(state)
         check_held(state)
         self.accumulate = accumulate
-        self.window = accumulate  # batches in the current window
+        self.window = accumulate  # number of batches in the current window
         self._models = DdpModels(state)
         hooks = {f"comm_hook.{name}": getattr(part, "comm_hook_state", None) for name, part in state.items()}
         hooks = {name: hook for name, hook in hooks.items() if hook is not None}
         self.state = self.batches.with_state({**state, **hooks})
         checkpointer, every = phases.checkpointer(self.state), (every_steps, every_s)
         self.saves = SaveSchedule(phases.rank, phases.record, phases.saving, checkpointer, self._meta, *every)
-        self._open = False  # the user's code is working on a batch
-        self._in_window = 0  # finished batches of the window
-        self._enough = False  # this rank has called end()
+        self._open = False  # whether the user's code is working on a batch
+        self._in_window = 0  # number of finished batches of the window
+        self._enough = False  # whether this rank has called end()
         self._rng_pending = False
-        self._left = False  # the program has left the epoch before its end
+        self._left = False  # whether the program has left the epoch early
         self._rng_of_end: dict[str, Any] = {}  # random state at the end of the epoch
         self._logged: dict[str, Any] = {}
         self._graphs = GraphWatch()
         self._open_window = OpenWindow(state if accumulate == 1 else {})
         self._stopping: str | None = None  # the reason to stop at the end of the window
-        self._due = False  # a periodic save is due at the end of the window
-        self.total_steps: int | None = None  # of the whole loop; known once it has begun
+        self._due = False  # whether a periodic save is due at the end of the window
+        self.total_steps: int | None = None  # number of steps of the whole loop; None before the loop has begun
         self.restored: Restored | None = None  # the restored checkpoint, and whether the resume is exact (loader, too)
-        phases.name(name, continues)  # last: a loop that is refused for another reason takes no name
+        phases.name(name, continues)  # comes last, so that a loop that is refused before does not take the name
 
     def __str__(self) -> str:
         return f"phase {self.name!r}" if self.name else "the training"
@@ -127,7 +127,7 @@ class Loop(Generic[Batch]):
 
     @property
     def first(self) -> int:
-        """Steps of the run before this loop."""
+        """The number of steps of the run before this loop."""
         return self.saves.first
 
     @property
@@ -136,13 +136,13 @@ class Loop(Generic[Batch]):
 
     @property
     def window_ends(self) -> bool:
-        """Whether the current batch is the last of its window: the optimizer steps on it."""
+        """Whether the current batch is the last of its window, after which the optimizer steps."""
         return self._in_window + 1 == self.window
 
     @property
     def samples(self) -> Callable[[], list[int]] | None:
-        """A function that returns the indices of the current batch; None if they are unknown. A call takes as long as
-        the start of an epoch. For NanGuard.watch(loss, loop.samples)."""
+        """A function that returns the indices of the current batch; None if they are unknown. Pass this function to
+        NanGuard.watch(loss, loop.samples). A call takes as long as the start of an epoch."""
         sampler = self.batches.sampler
         return partial(sampler.samples, sampler.consumed, self.batches.batch_size) if sampler is not None else None
 
@@ -189,16 +189,16 @@ class Loop(Generic[Batch]):
         self._finish()
 
     def log(self, **values: Any) -> None:
-        """Logs numbers of this step. Rank 0 keeps its own. Tensors stay on their device, without their graphs."""
+        """Logs numbers of this step. Only rank 0's numbers are kept. Tensors stay on their device, without graphs."""
         if self._rank.is_first:
             for name, value in values.items():
                 self._graphs.look(name, value)
                 self._logged[name] = detached(value)
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yields items other than training batches, on all ranks, and reads the shared flags meanwhile. Ranks may have
-        different numbers of items, unless the model is sharded: see even_batches(). A call in the middle of an epoch
-        counts the current step as done."""
+        """Yields items that are not training batches, on all ranks, and reads the shared flags between them. Ranks may
+        have different numbers of items, unless the model is sharded: see even_batches(). A call in the middle of an
+        epoch counts the current step as done."""
         check_can_be_read("loop.watch", items)
         if self._left and not self.position.ended and self.batches.can_be_left:
             self._between_windows("watch")
@@ -208,7 +208,7 @@ class Loop(Generic[Batch]):
         yield from self._phases.watch(same_number(iterator, self._rank.group, self.state))
 
     def watched(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Does the work of watch(), for any evaluation while this loop is running."""
+        """Does the work of watch(), for every evaluation while this loop is running."""
         self._between_windows("watch")
         for item, agreed in self._rank.flags.iterate(items):
             if agreed is None:
@@ -222,9 +222,9 @@ class Loop(Generic[Batch]):
                         self.saves.in_background(self.step)
 
     def save(self) -> None:
-        """Saves now, and waits until the checkpoint is durable. The current step counts as done. Periodic saves and the
-        save at a stop need no call. Raises StateError before the first batch, because nothing has been restored yet,
-        and once another loop has begun."""
+        """Saves now, and waits until the checkpoint is durable. The current step counts as done. The loop makes the
+        periodic saves and the save at a stop without this call. Raises StateError before the first batch, when nothing
+        has been restored yet, and after another loop has begun."""
         if self._phases.loop is not self:
             raise StateError(f"loop.save(): {self} is not at work. Save between its first batch and the next loop.")
         self._between_windows("save")
@@ -234,14 +234,15 @@ class Loop(Generic[Batch]):
             self.saves.now(self.step)
 
     def end(self) -> None:
-        """Ends the training early. Any rank, or several, may call end() at any time. A job of one rank stops after the
-        current step. The ranks of a larger job stop at the same step, within two exchanges of flags, or at the end of
-        the epoch. Code after the epoch still runs. For a fixed number of steps, use train.max_steps in the config."""
+        """Ends the training early. One rank or several ranks may call end() at any time. A job of one rank stops after
+        the current step. The ranks of a larger job stop at the same step, within two exchanges of flags, or at the end
+        of the epoch. Code after the epoch still runs. For a fixed number of steps, use train.max_steps in the config.
+        """
         self._enough = True
         self._rank.flags.set("enough")
 
     def _meta(self) -> dict[str, Any]:
-        """Returns a checkpoint's values about itself."""
+        """Returns the metadata of a checkpoint that is saved now."""
         return {"epoch": self.epoch, "total": self.total_steps}
 
     def _restore(self) -> None:
@@ -253,7 +254,7 @@ class Loop(Generic[Batch]):
             return
         restored = self.saves.checkpointer.restore(phases.resume_step, retire_later=True)
         if restored is None:
-            if self.continues is not None:  # that loop was interrupted before its first save
+            if self.continues is not None:  # the loop in `continues` was interrupted before its first save
                 self.batches.go_on_from(self.continues.position)
             elif phases.begun == 1:
                 self._start_from(self.saves.checkpointer)
@@ -271,7 +272,7 @@ class Loop(Generic[Batch]):
         self._record.event("restored", step=restored.step, checkpoint=restored.token, **told)
 
     def _say_complete(self) -> None:
-        """Prints that nothing is left to do."""
+        """Prints that the training is complete, and no step is left to do."""
         if self._rng_pending:
             self.batches.pass_all()
         if self._rank.is_first:
@@ -325,7 +326,7 @@ class Loop(Generic[Batch]):
                 self._left, self._rng_of_end = True, rng.capture()
             raise
         finally:
-            time.turn("evaluation")  # or other work between epochs
+            time.turn("evaluation")  # the work between two epochs may also be other than an evaluation
             page.enter(PROGRAM)
         self._rng_of_end = rng.capture()
         if self._in_window:
@@ -335,7 +336,7 @@ class Loop(Generic[Batch]):
             )
 
     def _restore_rng(self) -> None:
-        """Restores the random state. Called last, because iter(loader) draws from torch's global stream."""
+        """Restores the random state, as the last part, because iter(loader) draws from torch's global stream."""
         if self._rng_pending and self.saves.checkpointer is not None:
             self.saves.checkpointer.restore_rng()
         self._rng_pending = False
@@ -346,7 +347,7 @@ class Loop(Generic[Batch]):
             return
         self._open = False
         record, watch, position = self._record, self._phases.stopwatch, self.position
-        watch.lap("step")  # the rest of the step, which has no lap of its own
+        watch.lap("step")  # counts the rest of the step, which has no lap of its own
         self.batches.advance()
         self._open_window.close_step()
         record.step = watch.page[STEP] = self.first + position.step
@@ -389,17 +390,17 @@ class Loop(Generic[Batch]):
 
     @property
     def _at_limit(self) -> bool:
-        """Whether max_steps is reached. Equal on all ranks, without communication."""
+        """Whether max_steps is reached. The value is equal on all ranks, without communication."""
         most = self._phases.max_steps
         return most is not None and self.first + self.step >= most
 
     def _no_more_steps(self) -> None:
-        """Ends the loop after this step, on all ranks. Code after the epoch still runs."""
+        """Ends the loop after this step, on all ranks. The user's code after the epoch still runs."""
         self.position.last, self.total_steps = self.epoch + 1, self.step
 
     @contextmanager
     def _as_repeated(self) -> Iterator[None]:
-        """Makes saves in this block use the epoch end's random state: a resume repeats the code after the epoch."""
+        """Makes saves in the block use the epoch end's random state, because a resume repeats code after the epoch."""
         if not (self.position.ended and self._rng_of_end):
             yield
             return

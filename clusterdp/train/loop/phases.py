@@ -1,12 +1,13 @@
-"""Phases: the loops of one job, one after the other, each with a position and a state of its own.
+"""Phases: the loops of one job, which run one after the other. Each loop has its own position and state.
 
     warm = job.loop(loader, {"g": g, "g_opt": g_opt}, epochs=2, name="warm-up")
     for batch in warm: ...
     loop = job.loop(loader, {"g": g, "d": d, ...}, epochs=20)       # one of the phases may have no name
 
-Each attempt runs the program from its top. The loop of a completed phase restores the end of that phase, random numbers
-included, and yields nothing. The program repeats its code between two loops, with the same result. The steps of
-checkpoints, metrics and `job.step` continue through all phases. `loop.step` counts the phase's own steps."""
+Each attempt runs the program from the top. The loop of a completed phase restores the state at the end of the phase,
+including the random streams, and yields no batch. The program's code between two loops runs again, with the same
+result. The steps of checkpoints, metrics and `job.step` continue through all phases. `loop.step` counts the phase's own
+steps."""
 
 from __future__ import annotations
 
@@ -36,8 +37,9 @@ class Phases:
 
     loop: the running loop, or the last one; None before the first loop has begun.
     resume_step: the step of the run to go back to; None once a phase has gone back.
-    max_steps: the run's number of steps. The loop that reaches it ends there, and later loops end at once.
-    steps: each loop calls `end_profile(loader, mean batch, full batch)` after this many steps; None: never.
+    max_steps: the run's number of steps. The loop that reaches max_steps ends, and later loops end at once.
+    steps: number of steps after which each loop calls `end_profile(loader, mean batch, full batch)`; None: a loop never
+    calls it.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class Phases:
         self.steps, self.end_profile = steps, end_profile
         self.resume_step, self.max_steps = resume_step, max_steps
         self.loop: Loop[Any] | None = None
-        self.begun = 0  # loops that have begun
+        self.begun = 0  # number of loops that have begun
         self._make_checkpointer = make_checkpointer
         self._names: set[str] = set()
         self._checkpointer: Checkpointer | None = None
@@ -69,8 +71,7 @@ class Phases:
         return self._checkpointer
 
     def name(self, name: str, continues: Loop[Any] | None) -> None:
-        """Registers a new loop. Raises EntryError if the loop would use another loop's checkpoints. A new attempt would
-        fail again."""
+        """Registers a new loop. Raises EntryError, which ends the run, if two loops would use the same checkpoints."""
         if name and not is_phase(name):
             raise ConfigError(f"name: {name!r} cannot name a phase. Use at most 64 letters, digits, and any of - _ .")
         if continues is None and name in self._names and (name or self.saving.url is not None):
@@ -78,7 +79,8 @@ class Phases:
         self._names.add(name)
 
     def begin(self, loop: Loop[Any]) -> None:
-        """Begins a loop, before anything is restored. Collective. Stops if a stop was requested since the last loop."""
+        """Begins a loop, before anything is restored. Collective. Stops the job if a stop was requested since the last
+        loop."""
         last = self.loop
         if last is not None and self.saving.url is not None:
             _check_order(last, loop)
@@ -101,7 +103,7 @@ class Phases:
             raise Stopped(reason, record.step)
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yields the items. After each item, the running loop reads the flags, and saves or stops."""
+        """Yields the items. After each item, the running loop reads the shared flags, and saves or stops if needed."""
         with page.during(EVALUATION):
             yield from self._watched(page.with_signs(items))
 

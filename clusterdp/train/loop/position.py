@@ -1,6 +1,6 @@
 """Position: the progress of the training, counted in batches that the loop has finished, not in fetched batches.
 
-Also the state of loaders that have no ResumableSampler.
+This module also has the state of loaders without a ResumableSampler.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ SAVED = "step epoch batch ended epochs last continued global_batch left"  # attr
 
 
 class Position:
-    """The number of finished steps, epochs and batches. Part of the state. A sampler counts samples itself.
+    """The number of finished steps, epochs and batches, as part of the saved state. Samples are counted by the sampler
+    instead.
 
     If a training was ended early and more epochs are requested later, the training continues."""
 
@@ -27,12 +28,12 @@ class Position:
         self.step = 0  # finished batches of all epochs
         self.epoch = 0  # finished epochs
         self.batch = 0  # finished batches of this epoch
-        self.ended = False  # the epoch has no more batches; code after it, such as an evaluation, may not be done yet
+        self.ended = False  # whether the epoch has no more batches; the code after the epoch may not be done yet
         self.epochs = 0  # requested
-        self.last: int | None = None  # epochs after which the training was ended early; None if it was not
+        self.last: int | None = None  # number of epochs after which the training was ended early; else None
         self.continued = 0  # the value of `last` from which a training has continued
-        self.left: int | None = None  # batches after which the program left the previous epoch; None if it did not
-        self.global_batch = global_batch  # samples that all ranks together take in a step; 0 if unknown
+        self.left: int | None = None  # batches after which the program left the previous epoch early; else None
+        self.global_batch = global_batch  # number of samples that all ranks together take in a step; 0 if unknown
         self.saved_global_batch = global_batch  # the global_batch of the restored checkpoint
 
     def advance(self) -> None:
@@ -41,7 +42,7 @@ class Position:
 
     @property
     def finished(self) -> bool:
-        """No epoch is left."""
+        """Whether no epoch is left."""
         return self.epoch >= (self.epochs if self.last is None else min(self.epochs, self.last))
 
     def next_epoch(self) -> None:
@@ -50,7 +51,8 @@ class Position:
         self.ended = False
 
     def go_on_from(self, other: Position) -> None:
-        """Takes over another loop's position, in memory. An epoch that was left in its middle begins again."""
+        """Takes over another loop's position, in memory. If that loop was left within an epoch, the epoch begins
+        again."""
         self.load_state_dict({**other.state_dict(), "batch": 0})
 
     def state_dict(self) -> dict[str, int | None]:
@@ -67,8 +69,8 @@ class Position:
 
 
 class EpochRng:
-    """The random state from before the loader's iterator was made. A foreign sampler draws its order from this state,
-    or from the loader's generator, which has then moved on by the end of the epoch."""
+    """The random state at an epoch's start, before the loader's iterator was made. A sampler of another library draws
+    its order from this state or from the loader's generator, whose state changes within the epoch."""
 
     per_rank = True
 
@@ -76,10 +78,10 @@ class EpochRng:
         generator = getattr(loader, "generator", None)
         self.generator = generator if isinstance(generator, torch.Generator) else None
         self.facts = facts(loader)
-        self.saved_facts: Mapping[str, Any] = {}  # the facts in the restored checkpoint
-        self.apart = True  # the loader draws from streams of its own; False if an older version has begun the epoch
-        self.last: LastBatch | None = None  # the program's latest batch of the epoch
-        self.saved_mark: int | None = None  # the mark in the restored checkpoint
+        self.saved_facts: Mapping[str, Any] = {}  # the loader's facts in the restored checkpoint
+        self.apart = True  # whether the loader draws from its own streams; False if an older version began the epoch
+        self.last: LastBatch | None = None  # the batch of the epoch that the program is using
+        self.saved_mark: int | None = None  # the batch's mark in the restored checkpoint
         self._before: dict[str, Any] = {}
         self._restored: dict[str, Any] = {}
 
@@ -88,14 +90,14 @@ class EpochRng:
         self._before = {"streams": rng.capture(), "generator": self._generator_state()}
 
     def rewind(self) -> None:
-        """Restores the random state of note(), so that the next iterator repeats the earlier one. The caller restores
-        the present streams afterwards."""
+        """Restores the random state that note() has recorded, so that the next iterator repeats the earlier iterator.
+        The caller restores the present streams afterwards."""
         if self._before:
             rng.apply(self._before["streams"])
             self._set_generator(self._before["generator"])
 
     def forward(self) -> None:
-        """Moves the generator to where the iterator of this epoch ended."""
+        """Sets the generator to its state after the iterator of this epoch."""
         if self._restored:
             self._set_generator(self._restored["generator"])
 
@@ -136,7 +138,7 @@ class LoaderState:
         if _is_stateful(self.loader):
             return self.loader.state_dict()
         data = self.loader.dataset
-        done = min(self.position.batch * self.loader.batch_size, len(data))  # of this rank; the last batch is shorter
+        done = min(self.position.batch * self.loader.batch_size, len(data))  # the last batch may be shorter
         return data.state_dict(num_samples=done * self.world_size, from_beginning=True)
 
     def load_state_dict(self, state: Any) -> None:

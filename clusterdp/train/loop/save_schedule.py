@@ -17,22 +17,23 @@ from clusterdp.train.output.say import say
 from clusterdp.train.ranks.rank import Rank
 from clusterdp.train.ranks.shared_flags import Agreed
 
-LAST_UPLOAD_S = 600.0  # seconds that the end of a loop waits for the store
+LAST_UPLOAD_S = 600.0  # seconds for which the end of a loop waits for the store
 LAST_CHANCE_S = 600.0  # seconds for which a save is tried again before the attempt ends without it
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 15.0
 Moment = tuple[int, int]  # steps, and finished epochs: code at an epoch's end changes the state, too
 
 
 class SaveSchedule:
-    """The saves of one loop. Without a place for checkpoints, the methods do nothing. All methods are collective.
+    """The saves of one loop. If the run has no place for checkpoints, the methods do nothing. All methods are
+    collective.
 
     Every n steps, or every n seconds by rank 0's clock, the state is copied and written while the training continues.
     The save is committed when the shared flags show that all ranks have written. A save that becomes due while another
     is being written is skipped. now() waits for the disk: before a stop, and at the end.
 
     A periodic save that fails is tried again at the next period. After more failures in a row than
-    checkpoint.max_failures the training waits until one succeeds, for up to LAST_CHANCE_S. now() also tries for that
-    long, because its state is lost if the attempt ends without the save.
+    checkpoint.max_failures, the training waits until a save succeeds, for up to LAST_CHANCE_S. now() also tries for
+    LAST_CHANCE_S, because the state is lost if the attempt ends without the save.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class SaveSchedule:
         self.every_s = every_s
         self._saved: Moment | None = None  # the moment whose state is in a checkpoint
         self._taken: Moment | None = None  # the moment whose state is being written
-        self.first = 0  # steps of the run before this loop
+        self.first = 0  # number of steps of the run before this loop
         self._rank, self._record, self._saving, self._meta = rank, record, saving, meta
         self._lead_said = False
         self._tolerate = Tolerance(rank, record, "a checkpoint")
@@ -66,10 +67,10 @@ class SaveSchedule:
         return step, self._meta()["epoch"]
 
     def ask_if_due(self) -> None:
-        """Asks for a save if one is due by rank 0's clock. The shared flags carry this to the other ranks."""
+        """Asks for a save if a save is due by rank 0's clock. The shared flags carry the request to the other ranks."""
         if self.every_s and self._rank.is_first and time.monotonic() >= self._next:
             self._rank.flags.set("save")
-            self._next = math.inf  # until the save is done
+            self._next = math.inf  # no other save is requested until this save is done
 
     def note_progress(self, agreed: Agreed) -> None:
         """Commits the save in flight once all ranks have written it."""
@@ -80,19 +81,20 @@ class SaveSchedule:
 
     @property
     def _is_overdue(self) -> bool:
-        """Whether too many saves have failed. Equal on all ranks, because a save fails on all ranks together."""
+        """Whether too many saves have failed: equal on all ranks, because a save fails on all ranks together."""
         return self._tolerate.failures > self._saving.max_failures
 
     def is_due(self, step: int, agreed: Agreed | None, window: int = 1) -> bool:
-        """Returns whether a save is due, from values that are equal on all ranks, never from this rank's own.
+        """Returns whether a save is due. The decision uses only values that are equal on all ranks, never this rank's
+        own values.
 
-        step: the step just done. window: steps since the last chance to save; 0 if none.
+        step: number of the finished step. window: number of steps since the last chance to save, or 0.
         """
         by_count = bool(self.every_steps and step % self.every_steps < window)
         return by_count or self._is_overdue or (agreed is not None and agreed["save"])
 
     def in_background(self, step: int) -> None:
-        """Makes a periodic save: the training waits for the copy, and not for the disk."""
+        """Makes a periodic save: the training waits until the state is copied in memory, and not for the disk."""
         if self.every_s:
             self._next = time.monotonic() + self.every_s
         moment = self._moment(step)
@@ -112,7 +114,7 @@ class SaveSchedule:
         self._discount(time.monotonic() - began)
 
     def now(self, step: int) -> None:
-        """Saves, and waits until the save is durable. Raises CheckpointError if this fails for LAST_CHANCE_S."""
+        """Saves, and waits until the save is durable. Raises CheckpointError if it still fails after LAST_CHANCE_S."""
         if self.every_s:
             self._next = time.monotonic() + self.every_s
         if self.checkpointer is None:
@@ -131,8 +133,8 @@ class SaveSchedule:
         self._record.time.took("saves", seconds)
 
     def _retry(self, step: int) -> None:
-        """Tries to save until it succeeds. The ranks fail together, and agree on whether there is time for another
-        try."""
+        """Tries to save until a save succeeds. A save fails on all ranks together, and the ranks agree on whether there
+        is time for another try."""
         deadline, pause_s = time.monotonic() + LAST_CHANCE_S, FIRST_PAUSE_S
         with self._tolerate(math.inf):
             self._save(step, compare_all=True)
@@ -154,7 +156,7 @@ class SaveSchedule:
 
     def upload(self) -> None:
         """Copies the checkpoints that keep_local has kept in the run folder to the store, if the store can be reached.
-        Called at the end of a loop."""
+        upload() is called at the end of a loop."""
         if self.checkpointer is None:
             return
         with page.during(SAVE):
@@ -176,10 +178,11 @@ class SaveSchedule:
             self._saved = self._taken
             self._tolerate.failures = 0
             assert self.checkpointer is not None
-            self._rank.flags.saves.append(commit.seconds + self.checkpointer.compare_s)  # as at a stop
+            self._rank.flags.saves.append(commit.seconds + self.checkpointer.compare_s)  # seconds of a save at a stop
 
     def _say_lead(self) -> None:
-        """Prints the lead, once, after the first background save, when steps and saves have been measured."""
+        """Prints, once, how long before the end of the job's time the run will stop. Called after the first background
+        save, when steps and saves have been measured."""
         stop, flags = self._rank.stop, self._rank.flags
         if self._rank.is_first and stop.end_time is not None and not self._lead_said and flags.saves:
             self._lead_said = True
@@ -195,14 +198,14 @@ class Tolerance:
 
     def __init__(self, rank: Rank, record: AttemptRecord, what: str):
         self._rank, self._record, self._what = rank, record, what
-        self.failures = 0  # in a row
+        self.failures = 0  # number of failed saves in a row
 
     @contextmanager
     def __call__(self, at_most: float) -> Iterator[None]:
         try:
             yield
         except (ClaimLost, LostContact, StateError):
-            raise  # another try would not help
+            raise  # after this error, another try would not help
         except CheckpointError as error:
             self.failures += 1
             self._record.event("save-failed", step=self._record.step, error=str(error), failures=self.failures)

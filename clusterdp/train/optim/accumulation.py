@@ -7,7 +7,8 @@
             optimizer.step()
             optimizer.zero_grad()
 
-All batches of a window have the same weight. In job.loop(accumulate=4) the loop has `window` and `window_ends`.
+All batches of a window have the same weight. With job.loop(accumulate=4), use loop.window and loop.window_ends instead
+of windows().
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ AS_IT_IS = nullcontext()
 
 
 class Window(NamedTuple):
-    """size: number of batches in the window. ends: this batch is the last one."""
+    """size: number of batches in the window. ends: whether the present batch is the last one of the window."""
 
     size: int
     ends: bool
 
 
 def windows(loader: Collection[Batch], size: int) -> Iterator[tuple[Batch, Window]]:
-    """Yields each batch, and its place in its window. The last window of the loader may be shorter.
+    """Yields each batch, and the Window to which the batch belongs. The last window of the loader may be shorter.
 
     In an epoch that a ResumableSampler resumes, the windows divide the rest of the epoch.
     """
@@ -48,7 +49,8 @@ def windows(loader: Collection[Batch], size: int) -> Iterator[tuple[Batch, Windo
 
 
 def gradient_sync(model: nn.Module, on: bool) -> AbstractContextManager[Any]:
-    """Decides whether backward passes in the block add up gradients over the ranks. Run the forward pass in it, too.
+    """Decides whether backward passes in the with block add up gradients over the ranks. Run the forward pass in the
+    block, too.
 
     Uses DDP's no_sync() or FSDP2's set_requires_gradient_sync(), and does nothing for other models.
     """
@@ -57,7 +59,7 @@ def gradient_sync(model: nn.Module, on: bool) -> AbstractContextManager[Any]:
 
 @contextmanager
 def _no_sync(model: nn.Module) -> Iterator[None]:
-    if (shards := getattr(model, "set_requires_gradient_sync", None)) is not None:  # FSDP2, whose import takes a second
+    if (shards := getattr(model, "set_requires_gradient_sync", None)) is not None:  # importing FSDP2 takes a second
         shards(False)
         try:
             yield
@@ -65,7 +67,7 @@ def _no_sync(model: nn.Module) -> Iterator[None]:
             shards(True)
     else:
         with ExitStack() as stack:
-            # Each part of a split model may be in a DDP of its own.
+            # Each part of a model that is split over devices may be in a DDP of its own.
             for part in (model,) if isinstance(model, DistributedDataParallel) else model.modules():
                 if isinstance(part, DistributedDataParallel):
                     stack.enter_context(part.no_sync())

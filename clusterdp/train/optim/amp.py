@@ -14,11 +14,11 @@
     O3     fp16                           fp16                     not scaled
     bf16   fp32                           bf16 where it is safe    not scaled: bf16 has the range of fp32
 
-O2 and O3 take two more lines: `amp.cast(model)` before DDP and the optimizer are made from the model, and for O2
+O3 needs one more line, and O2 two: `amp.cast(model)` before DDP and the optimizer are made from the model, and for O2
 `amp.adopt(optimizer)` before anything is restored. At other levels both lines do nothing.
 
-Amp's state (the scale, how long it has been stable, the master weights) belongs in the checkpoint: a run that resumes
-with the initial scale overflows and skips steps that the uninterrupted run took.
+Amp's state (the loss scale, the number of steps since it changed, the master weights) belongs in the checkpoint: a run
+that resumes with the initial scale overflows and skips steps that the uninterrupted run took.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ OTHER_NAMES = {"fp32": "O0", "fp16": "O1"}
 
 
 class _Scaler(torch.amp.GradScaler):
-    """A GradScaler that also unscales fp16 gradients, as O3 has them; torch's own refuses."""
+    """A GradScaler that also unscales fp16 gradients, which O3 has; torch's own GradScaler refuses fp16 gradients."""
 
     def _unscale_grads_(self, optimizer: Any, inv_scale: Any, found_inf: Any, allow_fp16: bool) -> Any:
         self.found = super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
@@ -66,10 +66,10 @@ class _Scaler(torch.amp.GradScaler):
 
 
 class Amp:
-    """level: O0, O1, O2, O3, bf16; or fp32 (O0), fp16 (O1).
+    """level: O0, O1, O2, O3 or bf16; fp32 is another name for O0, and fp16 for O1.
 
     loss_scale: "dynamic" (begins at init_scale; halved by an overflow, doubled after growth_interval steps without one)
-    or a fixed number; default: the level's. A scale of 1 means no scaling.
+    or a fixed number; default: the level's value. A scale of 1 means no scaling.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Amp:
                     f"amp: keep_batchnorm_fp32 has no effect at {level}: its weights are fp32. Leave it out."
                 )
             self._means = self._means._replace(keep_batchnorm_fp32=keep_batchnorm_fp32)
-        self.dtype = self._means.autocast  # autocast's dtype; None if autocast is off
+        self.dtype = self._means.autocast  # the dtype that autocast uses; None if autocast is off
         self.device_type = torch.device(device).type
         scale = self._means.loss_scale if loss_scale is None else loss_scale
         self.static = None if scale == "dynamic" else _number(scale)
@@ -129,7 +129,8 @@ class Amp:
         return torch.autocast(self.device_type, dtype=self.dtype, enabled=self.dtype is not None)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Scales the loss and runs the backward pass. Call it outside autocast, which has chosen the types."""
+        """Scales the loss and runs the backward pass. Call backward() outside autocast(): the backward pass uses the
+        types of the forward pass."""
         scaled = loss if self.static == 1.0 else self.scaler.scale(loss)
         scaled.backward()  # type: ignore[no-untyped-call]
 
@@ -142,11 +143,12 @@ class Amp:
         parameters: Iterable[torch.Tensor] | None = None,
         nan_guard: NanGuard | None = None,
     ) -> torch.Tensor | None:
-        """Unscales, clips (if asked), steps, adapts the scale. Returns the norm before clipping, if it was computed.
+        """Unscales the gradients, clips them (if asked), steps the optimizer, and adapts the loss scale. Returns the
+        gradients' norm before clipping, if the norm was computed.
 
-        An overflow skips the step and halves the scale; under DDP on every rank, because all see the same sums.
-        nan_guard: checks the gradients, and decides about a loss that is not finite. parameters: the parameters to
-        clip; default: the optimizer's.
+        An overflow skips the step and halves the scale; under DDP this happens on every rank, because all ranks have
+        the same gradients. nan_guard: the NanGuard that checks the gradients, and decides what follows from a loss that
+        is not finite. parameters: the parameters to clip; default: the optimizer's parameters.
         """
         if clip_norm is not None and clip_value is not None:
             raise ConfigError(f"clip_norm: {clip_norm} and clip_value: {clip_value} are both given. Keep one.")
@@ -185,17 +187,18 @@ class Amp:
         return [self.full(parameter) for parameter in parameters]
 
     def full(self, parameter: torch.Tensor) -> torch.Tensor:
-        """Returns the tensor that the optimizer steps on: the fp32 master, if there is one."""
+        """Returns the tensor that the optimizer steps on: the fp32 master copy of the parameter, or the parameter
+        itself if it has none."""
         return self.masters.of(parameter) if self.masters is not None else parameter
 
     @property
     def is_scaled(self) -> bool:
-        """Whether the loss is scaled: then an overflow skips a step."""
+        """Whether the loss is scaled; if so, an overflow skips a step."""
         return bool(self.scaler.is_enabled())
 
     @property
     def scale(self) -> float:
-        """The loss scale. Reading it waits for the GPU."""
+        """The loss scale. Reading this property waits for the GPU."""
         return float(self.scaler.get_scale())
 
     @property
@@ -208,7 +211,8 @@ class Amp:
         return state if self.masters is None else {**state, "masters": self.masters.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Loads Amp's or Apex's state. A state that was saved without scaling has no scale: the present one stays."""
+        """Loads Amp's or Apex's state. A state that was saved without loss scaling has no loss scale; then the present
+        loss scale stays."""
         scaling = {name: value for name, value in state.items() if name != "masters"}
         if "loss_scaler0" in scaling and self.scaler.is_enabled():
             of_apex = scaling["loss_scaler0"]
@@ -225,8 +229,8 @@ class Amp:
             )
 
     def check_kept_in(self, state: Mapping[str, Any]) -> None:
-        """Raises ConfigError if a run could not resume from a checkpoint of `state`: it would begin with another loss
-        scale, and with master weights made from the initial weights."""
+        """Raises ConfigError if a checkpoint of `state` would lack this Amp's state: a resumed run would begin with
+        another loss scale, and with master weights made from the initial weights."""
         if self.masters is None and not self.scaler.is_enabled():
             return
         enough = (Amp,) if self.masters is not None else (Amp, torch.amp.GradScaler)
@@ -252,8 +256,8 @@ def _number(scale: str | float) -> float:
 def halve(model: nn.Module, *, keep_batchnorm_fp32: bool = True) -> nn.Module:
     """Casts weights and buffers to fp16, in place. The model casts its inputs to fp16 and its outputs to fp32.
 
-    BatchNorm may stay in fp32, because its sums need fp32. BatchNorm still takes and returns fp16 activations. A
-    model that was cast before, in whole or in part, is left unchanged.
+    BatchNorm may stay in fp32, because its sums need fp32. BatchNorm still takes and returns fp16 activations. A model
+    that was already cast, in whole or in part, is left unchanged.
     """
     if any(_halve_inputs in module._forward_pre_hooks.values() for module in model.modules()):
         return model
@@ -280,7 +284,8 @@ def _widen_outputs(model: nn.Module, args: Any, output: Any) -> Any:
 
 
 def _map(tree: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Changes the floating tensors in nested tuples, lists and dicts, and leaves anything else unchanged."""
+    """Applies `change` to the floating-point tensors in nested tuples, lists and dicts. Other values are left
+    unchanged."""
     if isinstance(tree, torch.Tensor):
         return change(tree) if tree.is_floating_point() else tree
     if type(tree) in (tuple, list):
@@ -291,7 +296,8 @@ def _map(tree: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 
 class MasterWeights:
-    """fp32 copies that replace an optimizer's fp16 parameters in its groups. Other parameters (BatchNorm's) stay."""
+    """fp32 copies that replace an optimizer's fp16 parameters in its groups. Parameters of other types (BatchNorm's)
+    stay."""
 
     def __init__(self, optimizer: torch.optim.Optimizer):
         self._halves: list[torch.Tensor] = []
@@ -303,7 +309,7 @@ class MasterWeights:
 
         def zero_both(set_to_none: bool = True) -> None:
             zero_grad(set_to_none)
-            for half in self._halves:  # the optimizer no longer has these parameters
+            for half in self._halves:  # the optimizer's zero_grad() no longer clears these gradients
                 half.grad = None
 
         optimizer.zero_grad = zero_both  # type: ignore[method-assign]
@@ -328,8 +334,8 @@ class MasterWeights:
         return any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"])
 
     def take_gradients(self) -> None:
-        """Copies the gradients to fp32, once all are there: DDP has added them up in fp16, and they may have
-        overflowed."""
+        """Copies the gradients to fp32, after the whole backward pass: DDP has added them up in fp16, and the sums may
+        have overflowed."""
         for half, whole in zip(self._halves, self._wholes, strict=True):
             whole.grad = None if half.grad is None else half.grad.float()
 
@@ -341,7 +347,8 @@ class MasterWeights:
         return [master.detach() for master in self._wholes]
 
     def load_state_dict(self, state: Sequence[torch.Tensor] | None) -> None:
-        """Loads the copies. state=None, of a run without them: copies the weights, which must be restored already."""
+        """Loads the fp32 copies. If state is None (saved by a run without fp32 copies), copies the weights, which must
+        be restored already."""
         saved = self._halves if state is None else state
         if [tensor.shape for tensor in saved] != [master.shape for master in self._wholes]:
             raise StateError(
@@ -352,5 +359,5 @@ class MasterWeights:
                 master.copy_(tensor)
 
     def renew(self) -> None:
-        """Copies the weights again, after the model has got other weights."""
+        """Copies the weights to fp32 again, after the model has got other weights."""
         self.load_state_dict(None)

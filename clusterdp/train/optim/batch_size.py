@@ -17,7 +17,7 @@ RULES = ("linear", "sqrt", "none")
 
 @dataclass(frozen=True)
 class BatchSize:
-    """per_rank: samples of one backward pass on one rank."""
+    """per_rank: number of samples in one backward pass on one rank."""
 
     per_rank: int
     world_size: int = 1
@@ -43,12 +43,13 @@ class BatchSize:
 
     @property
     def total(self) -> int:
-        """Samples per step: the effective, or global, batch size."""
+        """The number of samples per step: the effective, or global, batch size."""
         return self.per_rank * self.world_size * self.accumulate
 
     def scaled_lr(self, lr: float, reference: int = 256, rule: str = "linear") -> float:
-        """Scales `lr`, which is right for a batch of `reference`. linear: k times the batch, k times the rate (SGD,
-        with warm-up); sqrt: sqrt(k) times the rate (Adam and similar optimizers)."""
+        """Returns the learning rate for this batch size, if `lr` is right for `reference` samples. For k times the
+        batch, rule `linear` gives k times the rate (for SGD, with warm-up), and `sqrt` gives sqrt(k) times the rate
+        (for Adam and similar optimizers)."""
         if rule not in RULES:
             raise ConfigError(f"scaled_lr: {rule!r} is none of {', '.join(RULES)}. Use one of them.")
         factor = self.total / reference

@@ -9,8 +9,9 @@
     with ema.applied():                  # the model has the averages in this block
         evaluate(model)                  # a save of the state meanwhile saves the model's own weights
 
-torch's AveragedModel keeps a copy of the module. Ema keeps tensors: in fp32 for any type of weights (0.999 x an fp16
-weight is the same weight again), of O2's masters, and of FSDP2's shards, which cannot be copied as a module.
+torch's AveragedModel keeps a copy of the module. Ema keeps single tensors instead, which are fp32 for any type of
+weights (0.999 x an fp16 weight rounds to the same weight again). Ema can average O2's master weights, and FSDP2's
+shards, which cannot be copied as a module.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
 
 
 class Ema:
-    """Averages all trained parameters. Buffers, such as BatchNorm's, are always the model's own."""
+    """Averages all trained parameters. Buffers, such as BatchNorm's, are not averaged."""
 
     def __init__(self, model: nn.Module, decay: float = 0.999, *, amp: Amp | None = None):
-        """amp: its masters are averaged. Pass it after amp.adopt(optimizer)."""
+        """amp: an Amp whose master weights are averaged. Make the Ema after amp.adopt(optimizer)."""
         if not 0 <= decay <= 1:
             raise ConfigError(f"ema: decay: {decay} is not between 0 and 1. Use e.g. 0.999.")
         self._model = unwrap(model)
@@ -45,12 +46,12 @@ class Ema:
         self._sources = [amp.full(p) if amp is not None else p for p in self._parameters]
         self._averages = [source.detach().float().clone() for source in self._sources]
         self._names = [*named]
-        self._kept: dict[int, torch.Tensor] = {}  # by id: the model's own weights, while it has the averages
+        self._kept: dict[int, torch.Tensor] = {}  # id of a parameter -> its own weight, while it has the average
         self._average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def update(self) -> None:
-        """Updates the averages. Call it after each step of the optimizer."""
+        """Updates the averages. Call update() after each step of the optimizer."""
         self._average(self._averages, [source.detach().float() for source in self._sources], None)
 
     @contextmanager
@@ -67,14 +68,15 @@ class Ema:
     @torch.no_grad()
     def _put(self, weights: Iterable[torch.Tensor]) -> None:
         """Writes these weights into the model."""
-        reshard(self._model)  # FSDP2 would still use the weights that it has gathered before
+        reshard(self._model)  # without this call, FSDP2 would still use the weights that it has gathered before
         for parameter, weight in zip(self._parameters, weights, strict=True):
             parameter.copy_(weight)
 
     @contextmanager
     def as_trained(self) -> Iterator[None]:
-        """Makes a Checkpointer that saves the averages save the model's own weights, also within applied(): a run that
-        resumed from the averages would be another run. A Checkpointer without Ema saves the present weights.
+        """Within the with block, a model that has the averages because of applied() is saved with its own weights: a
+        run that resumed from the averages would be another run. A Checkpointer whose state lacks this Ema saves the
+        present weights.
         """
         modules = self._model.modules() if self._kept else ()
         hooks = [module.register_state_dict_post_hook(partial(_give, self._kept)) for module in modules]
@@ -100,7 +102,8 @@ class Ema:
 
 
 def _give(kept: Mapping[int, torch.Tensor], module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
-    """Puts the model's own weights into a state_dict. Each module has this hook, for saves of any part."""
+    """The hook that puts the model's own weights into a state_dict. Each module has this hook, because a part of the
+    model may be saved."""
     for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
         if id(parameter) in kept and prefix + name in state:
             state[prefix + name] = kept[id(parameter)]

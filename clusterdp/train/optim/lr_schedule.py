@@ -1,4 +1,4 @@
-"""A learning rate with linear warm-up and cosine decay: the schedule that is nearly always right.
+"""A learning-rate schedule with linear warm-up and cosine decay, which fits nearly every training:
 
 scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, warmup_cosine(100, 1000))
 """
@@ -12,7 +12,8 @@ from clusterdp.errors import ConfigError
 
 
 def warmup_cosine(warmup: int, total: int, floor: float = 0.0) -> Callable[[int], float]:
-    """Returns the learning rate's factor by optimizer step: up to 1 in `warmup` steps, down to `floor` at `total`."""
+    """Returns a function from the optimizer's step to the learning rate's factor, which rises to 1 in `warmup` steps,
+    and falls to `floor` at step `total`."""
     if not 0 <= warmup <= total or total < 1:
         raise ConfigError(f"warmup_cosine: {warmup} steps of warm-up in {total} in all. Use 0 to {total}.")
 

@@ -6,9 +6,9 @@
     amp.backward(loss)
     amp.step(optimizer, nan_guard=nan_guard)
 
-A loss that is not finite gives gradients that are not finite, and gradients are added up over the ranks. Therefore each
-rank finds such values in its own gradients, at the same step, and messages are sent only then. The host reads one
-number per step, which on a GPU waits for the backward pass."""
+A loss that is not finite gives gradients that are not finite, and gradients are added up over the ranks. Therefore
+every rank finds the values in its own gradients at the same step, and the ranks exchange messages only after such a
+step. The host reads one number per step; on a GPU, the read waits for the backward pass."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from clusterdp.train.ranks.group import Group
 
 POLICIES = ("stop", "skip")
-MOST_IN_A_ROW = 10  # skipped steps; one more ends the training as failed
+MOST_IN_A_ROW = 10  # most skipped steps in a row; one more ends the training as failed
 Indices = Iterable[int] | Callable[[], Iterable[int]] | None
 
 
@@ -36,7 +36,7 @@ class NanGuard:
     """All methods are called on all ranks. `skipped`: number of steps that this attempt has skipped."""
 
     def __init__(self, model: nn.Module, group: Group, on_nan: str = "stop", *, step: Callable[[], int] | None = None):
-        """step: returns the number of the current step; default: the number of checked steps."""
+        """step: a function that returns the number of the current step; default: the number of checked steps."""
         if on_nan not in POLICIES:
             raise ConfigError(f"train.on_nan: {on_nan!r} is neither stop nor skip. Write one of them.")
         if on_nan == "skip" and getattr(model, "comm_hook_state", None) is not None:
@@ -47,23 +47,24 @@ class NanGuard:
         self._looked_at = 0
         self._step = step or (lambda: self._looked_at)
         self._in_a_row = 0
-        self._losses: list[tuple[torch.Tensor, Indices]] = []  # of the current step
+        self._losses: list[tuple[torch.Tensor, Indices]] = []  # the losses of the current step
         # A batch with a NaN changes BatchNorm's statistics before its loss is known.
         self._buffers = [b for b in model.buffers() if b.is_floating_point()] if on_nan == "skip" else []
         self._before = [buffer.clone() for buffer in self._buffers]
-        # A restored model has other buffers.
+        # A restored model has new buffer objects.
         unwrap(model).register_load_state_dict_post_hook(lambda module, keys: self._remember())
 
     def watch(self, loss: torch.Tensor, batch: Indices = None) -> torch.Tensor:
         """Returns the loss, changed so that a loss that is not finite has gradients that are not finite. batch: the
-        indices of its samples, for the error."""
+        indices of the batch's samples, for the error message."""
         seen = loss.detach()
         self._losses.append((seen, batch))
-        return loss * (1 + (seen - seen))  # times 1 or NaN: an added NaN would leave gradients finite
+        return loss * (1 + (seen - seen))  # multiplies by 1 or NaN, because an added NaN would leave gradients finite
 
     def allows(self, norm: torch.Tensor, *, scaled: bool = False) -> bool:
-        """Returns whether to take the step. Raises TrainError instead of returning False if the policy is stop. norm:
-        of all gradients, after the all-reduce. scaled: by a GradScaler, which handles its overflows itself."""
+        """Returns whether the optimizer may step. If the policy is stop, raises TrainError instead of returning False.
+        norm: the norm of all gradients, after the all-reduce. scaled: whether a GradScaler scales the gradients, which
+        handles overflows itself."""
         losses, self._losses = self._losses, []
         self._looked_at += 1
         whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
@@ -74,7 +75,7 @@ class NanGuard:
         told = self.group.gather([_told(loss, batch) for loss, batch in losses if not bool(loss.isfinite())])
         found = [f"rank {rank}: {text}" for rank, texts in enumerate(told) for text in texts]
         if scaled and not found:
-            return True  # the scaler sees it, too
+            return True  # the GradScaler also finds the gradient that is not finite, and skips the step
         what = "; ".join(found[:4]) or "the losses of all ranks are finite, but a gradient is not"
         if self.on_nan == "stop":
             raise TrainError(

@@ -7,12 +7,13 @@
             optimizer.zero_grad()
 
 Checkpoints hold no gradients. A hook reports when an optimizer has stepped. If no optimizer has stepped and there are
-gradients, the loop delays a save or a stop to the end of the window. Then a resume is exact.
+gradients, the loop delays a save or a stop to the end of the window. Because of this delay, a resume is exact.
 
 Each of several optimizers has its own window. In a GAN, one network's losses leave gradients in the other network's
 parameters. No step uses these gradients, which are cleared before the next backward pass. Therefore an optimizer that
-does not step at each batch counts only after a step on a gradient that was there at the end of the previous batch.
-Before its first step, an optimizer counts for LONGEST batches at most.
+does not step at each batch counts as accumulating gradients only after it has stepped on a gradient that already
+existed at the end of the previous batch. Before its first step, an optimizer counts as accumulating for LONGEST batches
+at most.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from clusterdp.train.ranks.group import Group
     from clusterdp.train.ranks.rank import Rank
 
-LONGEST = 32  # most batches to wait before the first window has ended, because a stop must come
-SHORTEST = 8  # afterwards, the limit is never less: a step that is skipped because of a NaN loss ends no window
+LONGEST = 32  # most batches by which a stop is delayed before the first window has ended
+SHORTEST = 8  # the later limit is at least this, because a step that is skipped for a NaN loss does not end a window
 
 
 _open: weakref.WeakSet[OpenWindow] = weakref.WeakSet()
@@ -41,7 +42,7 @@ _open: weakref.WeakSet[OpenWindow] = weakref.WeakSet()
 @cache
 def _listen() -> None:
     """Registers a hook for all optimizers, because an optimizer in the state may wrap the one that steps. The hook is
-    never removed: a hook that garbage collection removed with its window, within a step, made that step fail."""
+    never removed: when garbage collection removed a hook in the middle of a step, the step failed."""
     register_optimizer_step_post_hook(_note_step)
 
 
@@ -51,17 +52,17 @@ def _note_step(optimizer: Any, *_: Any) -> None:
 
 
 class OpenWindow:
-    """The windows of the optimizers in `state`. `wait`: this rank has gradients that wait for a step."""
+    """The windows of the optimizers in `state`. `wait`: whether this rank has gradients that wait for a step."""
 
     def __init__(self, state: Mapping[str, Any]):
         parts = list(state.values())
         self._windows = [_Window(part) for part in parts if isinstance(part, torch.optim.Optimizer)]
         self._modules = [part for part in parts if isinstance(part, torch.nn.Module)]
         self._steppers: weakref.WeakKeyDictionary[Any, list[_Window]] = weakref.WeakKeyDictionary()
-        self._batches = 0  # since the last window ended
-        self._longest = 0  # batches of the longest window so far
-        self._put_off = 0  # batches by which a save or stop is delayed so far
-        self.wait = False  # on this rank, after the last batch
+        self._batches = 0  # number of batches since the last window ended
+        self._longest = 0  # number of batches in the longest window so far
+        self._put_off = 0  # number of batches by which a save or stop is delayed so far
+        self.wait = False  # whether this rank has gradients that wait for a step, after the last batch
         self._warned = False
         if self._windows:
             _listen()
@@ -76,15 +77,15 @@ class OpenWindow:
             self.wait = not window.stepped and any(parameter.grad is not None for parameter in self._parameters())
             window.stepped = False
         else:
-            self.wait = sum(window.close_step() for window in self._windows) > 0  # sum() closes the step of all windows
+            self.wait = sum(window.close_step() for window in self._windows) > 0  # any() would skip some windows
         self._batches += 1
         if not self.wait:
             self._longest = max(self._longest, self._batches)
             self._batches = 0
 
     def put_off(self, group: Group) -> bool:
-        """Returns whether all ranks wait for another batch before a save or stop. Collective. The ranks wait for about
-        as many batches as the longest window had."""
+        """Returns whether all ranks wait for another batch before a save or stop. Collective. The number of delayed
+        batches has a limit, about the longest window."""
         if not self._windows:
             return False
         wait, longest = group.agree(int(self.wait), self._longest)
@@ -109,14 +110,14 @@ class OpenWindow:
         if optimizer not in self._steppers:
             its = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
             own = [window for window in self._windows if any(id(parameter) in its for parameter in window.parameters())]
-            self._steppers[optimizer] = own or self._windows  # unknown parameters: copies of some optimizer's
+            self._steppers[optimizer] = own or self._windows  # unknown parameters are copies of known ones
         for window in self._steppers[optimizer]:
             window.note_step()
 
     def _parameters(self) -> Iterator[torch.nn.Parameter]:
         for window in self._windows:
             yield from window.parameters()
-        for module in self._modules:  # with mixed precision, the optimizer steps on copies
+        for module in self._modules:  # with mixed precision, the optimizer steps on copies of these parameters
             yield from module.parameters()
 
 
@@ -125,10 +126,10 @@ class _Window:
 
     def __init__(self, optimizer: torch.optim.Optimizer):
         self._optimizer = optimizer
-        self.stepped = False  # in the current batch
-        self._accumulates: bool | None = None  # None: not known yet
-        self._left: tuple[torch.nn.Parameter, Any] | None = None  # and its gradient at the end of the last batch
-        self._batches = 0  # without a step; counts only before the first step
+        self.stepped = False  # whether the optimizer has stepped in the current batch
+        self._accumulates: bool | None = None  # whether gradients are accumulated; None: not known yet
+        self._left: tuple[torch.nn.Parameter, Any] | None = None  # a parameter, and its gradient after the last batch
+        self._batches = 0  # number of batches without a step; used only before the first step
 
     def note_step(self) -> None:
         if self._left is not None and not self.stepped:
@@ -152,4 +153,4 @@ class _Window:
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
-                yield getattr(parameter, "master_of", parameter)  # for an fp32 copy, the parameter with the gradient
+                yield getattr(parameter, "master_of", parameter)  # an fp32 copy's original has the gradient

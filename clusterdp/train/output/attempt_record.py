@@ -17,12 +17,12 @@ from clusterdp.train.output.metric_log import MetricLog
 if TYPE_CHECKING:
     from clusterdp.checkpoint import Commit
 
-SHORTEST_S = 2.0  # between two reports; later a twentieth of the elapsed time: 120 lines in an hour, 190 in a day
+SHORTEST_S = 2.0  # seconds between two reports at first; later a twentieth of the elapsed time: 190 reports in a day
 
 
 class AttemptRecord:
-    """The records of an attempt, written by rank 0 of a run that has a folder. Elsewhere all methods do nothing. On a
-    full disk, records are lost and the training continues.
+    """The records of an attempt, written by rank 0 of a run that has a folder. On other ranks, and without a run
+    folder, all methods do nothing. On a full disk, records are lost and the training continues.
 
     folder: the attempt's folder, on all ranks; None without a run folder. step: the run's step, over all loops.
     time: the seconds spent on each kind of work. phase: the name of the running loop; empty if it has no name.
@@ -39,7 +39,7 @@ class AttemptRecord:
         if run is None or not writes:
             return
         path = run.attempt(attempt).path
-        retry_while_full(lambda: path.mkdir(parents=True, exist_ok=True), path)  # unless the batch script has
+        retry_while_full(lambda: path.mkdir(parents=True, exist_ok=True), path)  # the batch script may have made it
         self._ledger = Ledger(run, attempt, "rank0")
         self.metrics = MetricLog(run.metrics / f"{attempt}.jsonl", metrics.every_s)
         if metrics.to:
@@ -79,7 +79,7 @@ class AttemptRecord:
         """Records that all ranks have stopped here, and writes the remaining times and metrics."""
         self.time.tell()
         self.event("stopped", step=self.step, reason=reason)
-        self.metrics.flush()  # last: a server that does not answer may take the rest of the time
+        self.metrics.flush()  # metrics come last, because a server that does not answer may take the rest of the time
 
     def write_times(self, report: dict[str, Any]) -> None:
         """Writes a Stopwatch report to the attempt's folder."""
@@ -95,12 +95,12 @@ class TimeSpent:
     """Seconds spent on each kind of work, which add up to the time since the object was created. Work before the end of
     the first step, such as a compilation, counts as start-up.
 
-    Without job.loop() no steps are counted here, and no times are reported.
+    A program without job.loop() counts no steps, and no times are reported.
     """
 
     def __init__(self, report: Callable[..., None]):
         self.seconds = dict.fromkeys(("startup", "restore", "steps", "saves", "evaluation"), 0.0)
-        self._report = report  # called as report(startup_s=.., restore_s=.., ...)
+        self._report = report  # a function that is called as report(startup_s=.., restore_s=.., ...)
         self._stepped = False
         self._kind = "startup"
         self._began = self._at = monotonic()
@@ -123,7 +123,7 @@ class TimeSpent:
             self.turn(before)
 
     def took(self, kind: str, seconds: float) -> None:
-        """Counts the last `seconds` as `kind`, for any current kind."""
+        """Counts the last `seconds` as `kind`, whatever the current kind is."""
         self.seconds[kind] += seconds
         self._at += seconds
 

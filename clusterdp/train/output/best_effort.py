@@ -1,4 +1,4 @@
-"""Writes to a disk that may be full, for all files except checkpoints.
+"""Writes all files except checkpoints to a disk that may be full.
 
     with best_effort_file:              # a record that cannot be written is lost; a warning is printed once
         append_line(path, record)
@@ -32,7 +32,7 @@ class BestEffortFile:
 
     def __init__(self, path: Path | str, errors: Container[int | None] | None = None):
         self.path, self.errors = path, errors
-        self.lost = 0  # records in a row
+        self.lost = 0  # number of records in a row that were not written
 
     def __enter__(self) -> None: ...
 
@@ -54,7 +54,7 @@ class BestEffortFile:
 
 def retry_while_full(write: Callable[[], T], path: Path, seconds: float = LONGEST_WAIT_S) -> T:
     """Calls `write` and returns its result. While the disk is full, repeats the call for up to `seconds` and prints a
-    warning once. Raises the OSError after that time, or at once if the disk is not full."""
+    warning once. Raises the OSError when this time is over, or at once if the error is not a full disk."""
     deadline, pause = time.monotonic() + seconds, FIRST_PAUSE_S
     said = False
     while True:

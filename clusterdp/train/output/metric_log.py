@@ -15,16 +15,17 @@ from clusterdp.train.output.best_effort import FULL, BestEffortFile
 from clusterdp.train.output.say import say
 
 Value = Any  # a number, a tensor of one element, or a string
-Sink = Callable[[dict[str, Any]], None]  # called with each written record: numbers and strings
+Sink = Callable[[dict[str, Any]], None]  # a function that is called with each written record of numbers and strings
 
-SHORTEST_S, LONGEST_S = 0.1, 5.0  # between two records of steps: the longer a run lasts, the fewer it needs
+SHORTEST_S, LONGEST_S = 0.1, 5.0  # seconds between two records of steps, which become fewer as a run lasts longer
 
 
 class MetricLog:
-    """Writes metrics on rank 0. Other ranks, and runs without a folder, pass None as path and every method is a no-op.
+    """Writes metrics on rank 0. Other ranks, and runs without a folder, pass None as path; then every method does
+    nothing.
 
-    Records of steps are thinned by time, and the newest is kept. A CUDA tensor is copied to the host asynchronously. It
-    is read when a later record is due, long after the copy has arrived. While the disk is full, records are lost and
+    Records of steps are thinned by time, and the newest is kept. A CUDA tensor is copied to the host asynchronously.
+    The copy is read when a later record is due, long after it has arrived. While the disk is full, records are lost and
     the training continues.
     """
 
@@ -33,11 +34,11 @@ class MetricLog:
         self.every_s = every_s
         self.sinks = list(sinks)
         self._best_effort = BestEffortFile(path) if path is not None else None
-        self._full: dict[int, BestEffortFile] = {}  # by the sink's id
+        self._full: dict[int, BestEffortFile] = {}  # id of a sink -> the errors of its full disk
         self._began = time.time()
         self._due = 0.0
         self._waiting: list[tuple[dict[str, Value], list[Any]]] = []  # (record, a CUDA event of each GPU)
-        self._newest: tuple[float, dict[str, Value], dict[str, Value]] | None = None  # time, fields, values
+        self._newest: tuple[float, dict[str, Value], dict[str, Value]] | None = None  # (time, fields, values)
 
     def step(self, fields: dict[str, Value], values: dict[str, Value]) -> None:
         """Records a step: fields such as step and epoch, and the user's logged values, without autograd graphs."""
@@ -75,13 +76,14 @@ class MetricLog:
             if callable(close := getattr(sink, "close", None)):
                 try:
                     close()
-                except Exception as error:  # the training is over
+                except Exception as error:  # a sink's error must not fail a training that is complete
                     say(f"clusterdp: metrics: {type(sink).__name__} was not closed: {_line(error)}", error=True)
         self.sinks.clear()
 
     def _hand(self, sink: Sink, record: dict[str, Any]) -> None:
         """Passes a record to a sink. If the sink fails, the training continues, and the file still has the record. A
-        sink on a full disk gets records again. A failed server gets no more, because each try may take minutes."""
+        sink on a full disk gets records again. A server that has failed gets no more records, because each try may take
+        minutes."""
         try:
             with self._full.setdefault(id(sink), BestEffortFile(type(sink).__name__, FULL)):
                 sink(record)
@@ -100,7 +102,7 @@ class MetricLog:
                 raise ConfigError(f"log: {name} has the shape {tuple(value.shape)}. Log a number, such as its mean().")
         copies = {name: _to_host(value) for name, value in record.items()}
         devices = {value.device for value in record.values() if isinstance(value, torch.Tensor) and value.is_cuda}
-        events = [torch.cuda.current_stream(device).record_event() for device in devices]  # a copy runs on its source's
+        events = [torch.cuda.current_stream(device).record_event() for device in devices]  # streams that copy
         self._waiting.append((copies, events))
 
     def _write(self, *, wait: bool) -> None:
@@ -128,7 +130,7 @@ def _to_host(value: Value) -> Value:
     if not isinstance(value, torch.Tensor):
         return value
     if not value.is_cuda:
-        return value.detach().clone()  # the caller may add to it in place in the next step
+        return value.detach().clone()  # the caller may change the tensor in place in the next step
     return torch.empty(value.shape, dtype=value.dtype, pin_memory=True).copy_(value.detach(), non_blocking=True)
 
 
@@ -136,5 +138,5 @@ def _plain(value: Value) -> Value:
     if isinstance(value, torch.Tensor):
         value = value.item()
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return str(value)  # JSON has no NaN; a reader should still see that there was one
+        return str(value)  # JSON has no NaN, but a reader should see that the value was NaN
     return value

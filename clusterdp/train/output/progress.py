@@ -11,19 +11,19 @@ from typing import Any, TextIO
 from clusterdp.train.output.say import say
 from clusterdp.wording import duration
 
-SHORTEST_S, LONGEST_S = 10.0, 300.0  # between two lines of a log: the longer a run lasts, the fewer it needs
+SHORTEST_S, LONGEST_S = 10.0, 300.0  # seconds between two lines of a log, which become fewer as a run lasts longer
 WINDOW_S = 10.0  # seconds that the means on a terminal cover
 PLACE = frozenset({"time", "step", "total", "epoch", "phase"})  # fields of a record that are not measurements
 _RATE = re.compile(r"(?i)(^|[^a-z])(lr|learning_rate)([^a-z]|$)")  # a learning rate is set, not measured
 
 
 class Progress:
-    """Shows records of steps, with means of their measurements: since the previous line in a log, and over the last
-    10 s on a terminal. A learning rate is shown without averaging. The means cover only the records that MetricLog has
-    kept when it thinned them by time, and cost a step nothing.
+    """Shows records of steps, with means of their measurements. The means cover the records since the previous line in
+    a log, or the last 10 s on a terminal. A learning rate is shown without averaging. The means use only the records
+    that MetricLog keeps (not one for each step), and cost a step nothing.
 
     samples: samples per step, over all ranks; None if unknown. out: standard error by default. If out is not a
-    terminal, the lines go to the log.
+    terminal, Progress prints lines as in a log.
     """
 
     def __init__(self, epochs: int, samples: float | None = None, out: TextIO | None = None):
@@ -33,7 +33,7 @@ class Progress:
         self._due = 0.0
         self._first: tuple[float, int] | None = None
         self._shown = 0
-        self._measured: deque[tuple[float, dict[str, float]]] = deque()  # (time, values), for the next line
+        self._measured: deque[tuple[float, dict[str, float]]] = deque()  # (time, values) of records for the next line
         self._phase: Any = None
 
     def __call__(self, record: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ class Progress:
             say("clusterdp: " + "  ".join(words))
 
     def _add(self, record: Mapping[str, Any]) -> None:
-        if record.get("phase") != self._phase:  # the same name may mean another loss in another phase
+        if record.get("phase") != self._phase:  # in another phase, the same name may mean another loss
             self._phase = record.get("phase")
             self._measured.clear()
         values = {name: _number(value) for name, value in record.items() if name not in PLACE}
@@ -95,7 +95,8 @@ class Progress:
 
 
 def _number(value: Any) -> float | None:
-    """Returns None if the value is not a number. A non-finite number is a string in a record, because JSON has none."""
+    """Returns the value as a number; None if it is not a number. NaN and infinity are strings in a record, because JSON
+    lacks both."""
     if value in ("nan", "inf", "-inf"):
         return float(value)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 
-_lost = 0  # lines lost since the last one that was written
+_lost = 0  # number of lines lost since the last line that was written
 
 
 def say(text: str, *, error: bool = False) -> None:
-    """Prints to standard output, or to standard error. Never raises: the log may be on a full disk."""
+    """Prints to standard output, or to standard error. say() never raises an error, also if the log is on a full
+    disk."""
     global _lost
     stream = sys.stderr if error else sys.stdout
     try:

@@ -1,7 +1,8 @@
-"""Sinks: send the records of metrics/ to TensorBoard, Weights & Biases and MLflow too. All attempts are one run there:
+"""Sinks: also send the records of metrics/ to TensorBoard, Weights & Biases and MLflow, where all attempts are one run:
 TensorBoard writes to a folder in the run folder, and the run folder keeps the ids for W&B and MLflow.
 
-A sink is any function of a record, such as {"time": 1.7e9, "step": 40, "loss": 0.3}. Append yours to job.metrics.sinks.
+A sink is any function of a record, such as {"time": 1.7e9, "step": 40, "loss": 0.3}. Append your own sink to
+job.metrics.sinks.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class TensorBoard:
     def __init__(self, run: RunDir, options: Mapping[str, Any]):
         self._make = _library("torch.utils.tensorboard", "tensorboard").SummaryWriter
         self._folder = run.path / "tensorboard"
-        self._options = {"flush_secs": 10, **options}  # seconds of records that a killed rank may lose
+        self._options = {"flush_secs": 10, **options}  # flush_secs: seconds of records that a killed rank may lose
         self._writer: Any = None
 
     def __call__(self, record: Mapping[str, Any]) -> None:
@@ -56,7 +57,7 @@ class TensorBoard:
             for name, value in _numbers(record).items():
                 self._writer.add_scalar(name, value, step, walltime=record["time"])
         except OSError:
-            self._writer = None  # a full disk has ended its thread: the next record opens another file
+            self._writer = None  # a full disk has ended the writer's thread, so that the next record opens another file
             raise
 
     def close(self) -> None:
@@ -65,7 +66,8 @@ class TensorBoard:
 
 
 class WandB:
-    """options: for wandb.init(), such as project. The charts' x-axis is `step`: W&B's own counter never goes back."""
+    """options: arguments for wandb.init(), such as project. The charts' x-axis is `step`, because W&B's own counter
+    cannot go back when steps are trained again."""
 
     def __init__(self, run: RunDir, options: Mapping[str, Any]):
         wandb = _library("wandb", "wandb")
@@ -109,7 +111,7 @@ class MLflow:
 
 
 def _mlflow_client(mlflow: Any, uri: str | None, run: RunDir) -> Any:
-    """Opens a client. mlflow-skinny, which the extra installs, supports only servers and folders."""
+    """Returns an MLflow client. mlflow-skinny, which clusterdp's extra installs, supports only servers and folders."""
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or str(run.path / "mlruns")
     if "://" not in uri or uri.startswith("file:"):
         # MLflow 3.7 and later refuse folders, whose format is frozen, unless this variable is set.
@@ -125,7 +127,7 @@ def _mlflow_client(mlflow: Any, uri: str | None, run: RunDir) -> Any:
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the measurements that are numbers, including nan, which is a string in JSON."""
+    """Returns the record's measurements that are numbers, including NaN, which is a string in JSON."""
     found = {}
     for name, value in record.items():
         if name in PLACE or isinstance(value, bool):
@@ -143,7 +145,7 @@ def _library(module: str, extra: str) -> Any:
 
 
 def _kept(file: Path, value: str) -> str:
-    """Returns the text of a file in the run folder. A missing file is first written with this value."""
+    """Returns the text of a file in the run folder. If the file is missing, it is first written with `value`."""
     if not file.exists():
         write_durably(file, value + "\n")
     return read_plain(file).decode().strip()

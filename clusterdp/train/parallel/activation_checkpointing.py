@@ -20,7 +20,8 @@ from clusterdp.errors import ConfigError
 
 
 def recompute(model: nn.Module, *units: str) -> nn.Module:
-    """Changes, in place, each module whose class has one of these names. Parameters keep their names."""
+    """Adds gradient checkpointing, in place, to each module whose class has one of these names. Parameters keep their
+    names."""
     found = set()
     for module in model.modules():
         if (name := type(module).__name__) in units:

@@ -31,10 +31,11 @@ def wrap(
     comm_hook: str | None = None,
     powersgd: Mapping[str, Any] | None = None,
 ) -> DistributedDataParallel:
-    """Wraps a model. Collective. options: DistributedDataParallel's. A model on several devices stays on them."""
+    """Wraps a model. Collective. options: arguments of DistributedDataParallel. A model on several devices stays on
+    these devices."""
     check_options("train.ddp", options, DistributedDataParallel)
     wrapped = DistributedDataParallel(model, device_ids=_device_ids(model), **options)
-    settle_buckets(wrapped)  # before the hook: PowerSGD would remember these gradients
+    settle_buckets(wrapped)  # called before add_hook(), because PowerSGD would remember these gradients
     if comm_hook is not None:
         add_hook(wrapped, comm_hook, powersgd or {})
     return wrapped
@@ -47,7 +48,8 @@ def _device_ids(model: nn.Module) -> list[torch.device] | None:
 
 
 def add_hook(model: DistributedDataParallel, name: str, powersgd: Mapping[str, Any] | None = None) -> None:
-    """Compresses the gradients between the ranks: to half the bytes, or to low rank (PowerSGDState's own options)."""
+    """Compresses the gradients that the ranks exchange: to half the bytes, or to low rank (with PowerSGDState's
+    options)."""
     if name == "powersgd":
         from clusterdp.train.parallel.powersgd import add_powersgd
 
@@ -63,7 +65,7 @@ def add_hook(model: DistributedDataParallel, name: str, powersgd: Mapping[str, A
 
 
 def check_never_skips(state: Mapping[str, Any]) -> None:
-    """Raises ConfigError if a loop's state has PowerSGD and a loss scale. It also finds a loss scale that the
+    """Raises ConfigError if a loop's state has PowerSGD and a loss scale. The check also finds a loss scale that the
     program sets without the config."""
     if any(getattr(part, "comm_hook_state", None) is not None for part in state.values()):
         for name, part in state.items():
@@ -73,7 +75,8 @@ def check_never_skips(state: Mapping[str, Any]) -> None:
 
 
 def cannot_skip(what: str) -> ConfigError:
-    """Returns the error. PowerSGD adds a step's compression error to the next: once not finite, it remains so."""
+    """Returns the error about PowerSGD with a loss scale. PowerSGD adds a step's compression error to the next
+    gradient: an error that is not finite stays so for ever."""
     return ConfigError(
         f"train.comm_hook: powersgd cannot skip a step, which {what} needs. Use level bf16 or O0 without "
         "loss_scale and on_nan: stop, or comm_hook: bf16."
@@ -106,16 +109,17 @@ class DdpModels:
             self.check_exchanged(group)
 
     def check_exchanged(self, group: Group) -> None:
-        """Checks, before a save, the models that have not been called. Collective if there are any."""
+        """Checks, before a save, the models whose forward() has not been called. Collective if there are such
+        models."""
         if self._unused:
             check_exchanged(self._unused, group)
 
 
 def check_finished(model: DistributedDataParallel) -> None:
-    """Raises the error of DDP's next forward pass right after a backward pass. Until that forward pass, other ranks
-    that did use the parameters would wait for this rank in an all-reduce. Costs a microsecond."""
+    """Raises the error of DDP's next forward pass right after a backward pass. Without this check, other ranks that did
+    use the parameters would wait for this rank in an all-reduce. The check costs a microsecond."""
     try:
-        model.reducer._rebuild_buckets()  # only checks that all gradients came, because the buckets are settled
+        model.reducer._rebuild_buckets()  # the buckets are settled: this call only checks that all gradients came
     except RuntimeError as error:
         if (told := explained(error, model)) is None:
             raise
@@ -128,8 +132,8 @@ def is_unused(model: DistributedDataParallel) -> bool:
 
 
 def check_exchanged(models: list[DistributedDataParallel], group: Group) -> None:
-    """Raises TrainError on all ranks if a model has been trained without its own forward(), in which DDP prepares to
-    add up the gradients. Collective. Models that have been called are removed from the list."""
+    """Raises TrainError on all ranks if a model has been trained without a call of DDP's forward(), which prepares the
+    sum of the gradients. Collective. Models that have been called are removed from the list."""
     for model in [*models]:
         if not group.agree(int(is_unused(model)), least=True)[0]:
             models.remove(model)
@@ -139,7 +143,7 @@ def check_exchanged(models: list[DistributedDataParallel], group: Group) -> None
             hashed.update(parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
         number = int.from_bytes(hashed.digest(), "big")
         most, least = group.agree(number, -number)
-        if most != -least:  # if equal, it was not trained, or gradients were added up by hand
+        if most != -least:  # equal parameters: not trained, or gradients added up by the user
             raise TrainError(
                 "model: its parts were called, and never the model itself, so DistributedDataParallel has exchanged no "
                 "gradient, and the ranks differ. Give it a forward() that calls the parts; or wrap each part: "
@@ -164,12 +168,12 @@ def explained(error: RuntimeError, model: DistributedDataParallel) -> TrainError
 class _TouchAll(torch.nn.Module):
     """A stand-in for the model whose backward pass reaches its parameters from the last to the first, with zeros.
 
-    DDP itself assumes this order, in which gradients become ready in a real backward pass.
+    DDP itself assumes that gradients become ready in this order in a real backward pass.
     """
 
     def __init__(self, parameters: list[torch.nn.Parameter]):
         super().__init__()
-        self.all = parameters  # a plain list: they stay parameters of the model
+        self.all = parameters  # in a plain list, the parameters stay parameters of the model only
 
     def forward(self) -> torch.Tensor:
         total = self.all[0].new_zeros((), dtype=torch.float32)
@@ -180,7 +184,7 @@ class _TouchAll(torch.nn.Module):
 
 def reduced(model: DistributedDataParallel) -> dict[str, torch.nn.Parameter]:
     """Returns the parameters whose gradients DDP adds up, in the order of DDP's parameter numbers."""
-    ignored = model.parameters_to_ignore  # in torch, a parameter of the model itself is called `.name`
+    ignored = model.parameters_to_ignore  # torch calls the model's own parameters `.name`
     return {
         name: parameter
         for name, parameter in model.module.named_parameters()
@@ -189,13 +193,13 @@ def reduced(model: DistributedDataParallel) -> dict[str, torch.nn.Parameter]:
 
 
 def settle_buckets(model: torch.nn.Module) -> None:
-    """Makes DDP regroup its buckets now, by two throw-away backward passes. Called once on all ranks, before step one.
+    """Makes DDP regroup its buckets now, by two throw-away backward passes. Call it once on all ranks, before step one.
 
     DDP regroups once, before its second forward pass, by the order in which gradients became ready in the first one.
     Gloo's and NCCL's sums follow the buckets, so the first step after a resume would add up in another order than the
     same step of the uninterrupted run: over 4 ranks the last bits differ. With settled buckets, every step uses the
     same layout, in fresh and in resumed runs. Parameters, buffers and random state are untouched. Gradients are None
-    afterwards. A second call does nothing.
+    afterwards. A second call for the same model does nothing.
     """
     if not isinstance(model, DistributedDataParallel) or model.find_unused_parameters or model in _settled:
         return  # with find_unused_parameters, DDP never regroups
@@ -213,8 +217,8 @@ def settle_buckets(model: torch.nn.Module) -> None:
     try:
         model.module = stand_in
         for _ in range(2):
-            model.require_forward_param_sync = False  # DDP would look for the model's buffers in the stand-in
-            model().backward()  # DDP's forward sets it again
+            model.require_forward_param_sync = False  # else DDP would look for the model's buffers in the stand-in
+            model().backward()  # DDP's forward() sets require_forward_param_sync again
     finally:
         model.module = real
     for parameter in parameters:

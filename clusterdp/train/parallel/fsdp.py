@@ -19,10 +19,10 @@ from clusterdp.wording import some_of
 if TYPE_CHECKING:
     from clusterdp.train.ranks.group import Group
 
-DTYPES = ("param_dtype", "reduce_dtype", "output_dtype")  # arguments of MixedPrecisionPolicy
+DTYPES = ("param_dtype", "reduce_dtype", "output_dtype")  # dtype arguments of torch's MixedPrecisionPolicy
 OPTIONS = ("reshard_after_forward", *DTYPES, "cast_forward_inputs", "cpu_offload", "units", "shard_size")
-STEPS_COMPARED = 2  # the first steps of each attempt
-LAST_UNIT = ""  # stands for the end of the model
+STEPS_COMPARED = 2  # number of an attempt's first steps in which Lockstep compares the ranks
+LAST_UNIT = ""  # this name stands for the end of the model
 
 
 def shard(
@@ -30,10 +30,10 @@ def shard(
 ) -> nn.Module:
     """Shards a model in place, with rank 0's weights. Collective. Create the optimizer from the new parameters.
 
-    Each unit moves to the device, gets rank 0's weights and is sharded before the next one: the whole model need not
-    fit there. Modules on the meta device are initialised by their reset_parameters().
+    One unit after the other is moved to the device, gets rank 0's weights and is sharded. Therefore the whole model
+    need not fit on the device. Modules on the meta device are initialised by their reset_parameters().
 
-    look: checks in the first steps that all ranks run the same parts of the model; see Lockstep.
+    look: whether to check in the first steps that all ranks run the same parts of the model; see Lockstep.
 
     options: fully_shard's reshard_after_forward, MixedPrecisionPolicy's dtypes by name (`param_dtype: bfloat16`), and
         cpu_offload   true: parameters are kept in host memory
@@ -63,9 +63,9 @@ def shard(
 
 
 def _materialise(unit: nn.Module, device: torch.device) -> None:
-    """Moves the parameters and buffers that are not sharded yet. ConfigError if one on the meta device belongs to a
-    module that cannot initialise it."""
-    made: dict[int, Any] = {}  # by the old tensor's identity: tied ones stay tied
+    """Moves the parameters and buffers that are not sharded yet to the device. Raises ConfigError for a tensor on the
+    meta device whose module cannot initialise it."""
+    made: dict[int, Any] = {}  # id of the old tensor -> the new tensor, so that tied parameters stay tied
     for name, module in unit.named_modules():
         meta = False
         for tensors in (module._parameters, module._buffers):
@@ -124,13 +124,14 @@ def _dtype(option: str, name: str) -> torch.dtype:
 
 
 class Lockstep:
-    """Compares the ranks' first forward passes with gradients. Collective. TrainError on all ranks if they differ."""
+    """Compares the ranks' first forward passes with gradients. Collective. Raises TrainError on all ranks if the passes
+    differ."""
 
     def __init__(self, model: nn.Module, group: Group):
         self._group = group
         self._left = STEPS_COMPARED
         self._looking = False
-        self._names: dict[int, str] = {}  # of the parameters that are whole now, by id()
+        self._names: dict[int, str] = {}  # id() -> name, for the parameters that are whole now
         self._handles = [model.register_forward_pre_hook(self._begin, prepend=True)]
         units = {name: module for name, module in model.named_modules() if _is_unit(module)}
         for name, unit in units.items():
@@ -196,7 +197,7 @@ def _unlike(everyone: list[set[str]]) -> str:
 
 
 def _leaves(outputs: Any) -> Iterator[int]:
-    """Yields the id() of each parameter that gets a gradient from these outputs."""
+    """Yields the id() of each parameter that gets a gradient in the backward pass from these outputs."""
     waiting: list[Any] = [tensor.grad_fn for tensor in _tensors(outputs)]
     seen: set[Any] = {None}
     while waiting:
@@ -218,5 +219,5 @@ def _tensors(tree: Any) -> Iterator[torch.Tensor]:
     elif isinstance(tree, list | tuple):
         for part in tree:
             yield from _tensors(part)
-    elif hasattr(tree, "__dict__"):  # a dataclass of outputs
+    elif hasattr(tree, "__dict__"):  # the outputs are attributes, as in a dataclass
         yield from _tensors(vars(tree))

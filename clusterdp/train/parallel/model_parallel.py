@@ -3,7 +3,7 @@
     model = ModelParallel(front, back, devices=job.devices)     # resources.gpus_per_task: 2
     model = job.wrap(model)                             # DDP adds up the gradients of each part, on its device
 
-While one part computes, the others wait: this saves memory, not time.
+While one part computes, the others wait: ModelParallel saves memory, not time.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from clusterdp.errors import ConfigError
 
 
 class ModelParallel(nn.Sequential):
-    """Parts one after the other, each on its own device. The output of a part is moved to the next part's device.
+    """Runs the parts of a model one after the other, each on its own device. The output of a part is moved to the next
+    part's device.
 
-    devices: one for each part; if there are fewer, neighbours share one. The result is on the last part's device, and
-    the labels must be there, too.
+    devices: a device for each part; if there are fewer devices, neighbouring parts share one. The result is on the last
+    part's device, and the labels must be on that device, too.
     """
 
     def __init__(self, *parts: nn.Module, devices: Sequence[torch.device | str]):
@@ -58,7 +59,7 @@ def _ends(sizes: Sequence[int], parts: int) -> list[int]:
         best = [
             min(
                 ((max(best[j][0], sum(sizes[j:i])), [*best[j][1], i]) for j in range(part - 1, i)),
-                default=(0, []),  # fewer layers than parts
+                default=(0, []),  # there are fewer layers than parts
             )
             for i in range(len(sizes) + 1)
         ]

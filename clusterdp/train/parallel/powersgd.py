@@ -20,7 +20,8 @@ _TENSORS = ("error_dict", "p_memory_dict", "q_memory_dict")
 
 
 def add_powersgd(model: DistributedDataParallel, options: Mapping[str, Any]) -> PowerSGD:
-    """Adds the hook. options: PowerSGDState's own, such as matrix_approximation_rank and start_powerSGD_iter."""
+    """Adds the hook to a DDP model. options: arguments of PowerSGDState, such as matrix_approximation_rank and
+    start_powerSGD_iter."""
     check_options("train.powersgd", options, powerSGD_hook.PowerSGDState)
     # torch's own default of 0 turns a gradient without full rank, such as the gradient of dead units, into NaN.
     device = next(model.parameters()).device
@@ -32,16 +33,17 @@ def add_powersgd(model: DistributedDataParallel, options: Mapping[str, Any]) -> 
 
 
 def _one_by_one(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are text
-    """Runs the hook and waits for it. A bucket takes three all-reduces, each sent when the last is done. Without the
-    wait, gloo's threads would send several buckets' all-reduces in another order on each rank: with two buckets, the
-    ranks hang. NCCL's streams keep the buckets apart."""
+    """Runs torch's hook on a bucket, and waits for the result. A bucket takes three all-reduces; each of them starts
+    when the previous one is done. Without the wait, gloo's threads would send several buckets' all-reduces in another
+    order on each rank: with two buckets, the ranks hang. NCCL's streams keep the buckets apart."""
     future = powerSGD_hook.powerSGD_hook(state, bucket)
     future.wait()
     return future
 
 
 class PowerSGD:
-    """The hook's state. Each rank has its own, because the errors come from its own gradients."""
+    """The hook's state. Each rank has its own state, because the compression errors come from the rank's own
+    gradients."""
 
     per_rank = True
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def check_same_model(model: nn.Module, group: Group) -> None:
     """Raises TrainError on all ranks, with names, if the names, shapes or types of parameters or buffers differ.
 
-    Collective. The values may differ: rank 0's are taken.
+    Collective. The values may differ: all ranks begin with rank 0's values.
     """
     here = _description(model)
     number = int.from_bytes(hashlib.blake2b(json.dumps(here).encode(), digest_size=7).digest(), "big")
@@ -31,8 +31,8 @@ def check_same_model(model: nn.Module, group: Group) -> None:
 
 
 def broadcast_weights(model: nn.Module) -> None:
-    """Gives all ranks rank 0's weights, but for sharded ones. Collective. DDP does this itself. FSDP2 does not, and the
-    ranks' seeds differ."""
+    """Gives all ranks rank 0's weights, except sharded weights. Collective. DDP copies weights itself; FSDP2 does not,
+    and the ranks' seeds differ."""
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
             if not is_sharded(tensor):
@@ -40,7 +40,7 @@ def broadcast_weights(model: nn.Module) -> None:
 
 
 def _description(model: nn.Module) -> dict[str, str]:
-    # Insertion order counts: DDP pairs parameters by their order, not by their names.
+    # The dict's order is compared, too: DDP pairs parameters by their order, not by their names.
     found = {name: f"{_text(p)}{'' if p.requires_grad else ' frozen'}" for name, p in model.named_parameters()}
     return found | {name: _text(buffer) for name, buffer in model.named_buffers()}
 

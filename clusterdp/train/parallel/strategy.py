@@ -32,7 +32,7 @@ SHARDED = ("fsdp", "hsdp")
 
 
 class Precision(Protocol):
-    """The part of Amp that is used here."""
+    """The part of Amp that wrap() uses."""
 
     @property
     def is_scaled(self) -> bool: ...
@@ -53,7 +53,8 @@ def wrap(
     recomputation, strategy and torch.compile as set in `train`, applied in the order that works. Collective. A model
     that strategy shards may be on the CPU or on the meta device, and need not fit on one device.
 
-    options: DistributedDataParallel's; train.ddp overrides them. share: False leaves out DDP, for a single rank.
+    options: arguments of DistributedDataParallel; train.ddp overrides them. share: False leaves out DDP, for a single
+    rank.
     """
     if train.comm_hook == "powersgd" and (train.on_nan == "skip" or amp.is_scaled):
         raise ddp.cannot_skip("train.on_nan: skip" if train.on_nan == "skip" else "the loss scale of train.amp")
@@ -68,7 +69,7 @@ def wrap(
     if train.compile:
         if train.strategy == "ddp" and share and options.get("bucket_cap_mb", 25) < 1:
             raise ConfigError("train.ddp.bucket_cap_mb: torch.compile needs 1 or more in DDP. Leave it out.")
-        # In place, and inside DDP: torch.compile then divides the graph at DDP's buckets.
+        # The model is compiled in place, inside DDP: torch.compile then divides the graph at DDP's buckets.
         model.compile(**(train.compile if isinstance(train.compile, Mapping) else {}))
     return wrapped
 
@@ -79,13 +80,14 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def reshard(model: nn.Module) -> None:
-    """Frees gathered weights. Call it before weights change: FSDP2 may reuse the last forward pass's weights."""
+    """Frees the weights that FSDP2 has gathered. Call reshard() before weights change, because FSDP2 may reuse the
+    weights of the last forward pass."""
     for module in _sharded_modules(model):
         module.reshard()
 
 
 def _sharded_modules(model: nn.Module) -> Iterator[Any]:
-    fsdp = sys.modules.get("torch.distributed.fsdp")  # importing it takes a second
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # importing torch.distributed.fsdp takes a second
     if fsdp is not None:
         yield from (module for module in model.modules() if isinstance(module, fsdp.FSDPModule))
 
@@ -98,7 +100,7 @@ def is_distributed(model: nn.Module) -> bool:
 def follow(optimizer: torch.optim.Optimizer, before: Mapping[str, nn.Parameter], model: nn.Module) -> None:
     """Gives the model's present parameters to an optimizer that was made before the model was sharded.
 
-    before: the earlier parameters, by name.
+    before: the parameters before sharding, by name.
     """
     now = dict(model.named_parameters())
     new = {id(parameter): now[name] for name, parameter in before.items() if now[name] is not parameter}
@@ -111,7 +113,8 @@ def follow(optimizer: torch.optim.Optimizer, before: Mapping[str, nn.Parameter],
 def distribute(
     model: nn.Module, group: Group, train: TrainConfig, options: Mapping[str, Any], *, share: bool = True
 ) -> nn.Module:
-    """Applies the strategy. Collective. Raises TrainError on all ranks if their models differ."""
+    """Distributes the model by train.strategy. Collective. Raises TrainError on all ranks if the ranks' models
+    differ."""
     strategy = train.strategy
     if strategy not in STRATEGIES:
         raise ConfigError(f"train.strategy: {strategy!r} is none of {', '.join(STRATEGIES)}. Write one of them.")
@@ -131,5 +134,5 @@ def distribute(
         )
     from clusterdp.train.parallel.fsdp import shard  # DTensor takes a second to load
 
-    # A compiled model would be compiled once more when Lockstep's hooks are gone.
+    # No Lockstep for a compiled model, which would be compiled once more when Lockstep's hooks are removed.
     return shard(model, group, train.fsdp, hybrid=strategy == "hsdp", look=not train.compile)

@@ -1,9 +1,10 @@
-"""SyncBatchNorm: BatchNorm statistics over the batches of all ranks, if one rank's batch is too small for good ones.
+"""SyncBatchNorm: BatchNorm statistics over the batches of all ranks, for a batch per rank that is too small for good
+statistics.
 
     model = sync_batchnorm(model)        # before DDP
 
-On GPUs this is torch's own, which runs only there. On CPUs, GlooBatchNorm computes the same sums over gloo, which is
-slow and meant only for trying a job out.
+On GPUs, torch's SyncBatchNorm is used, which runs only on GPUs. On CPUs, GlooBatchNorm computes the same sums over
+gloo, which is slow and meant only for trying a job out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def sync_batchnorm(model: nn.Module) -> nn.Module:
-    """Returns the model with each BatchNorm replaced. The model may be a BatchNorm itself."""
+    """Returns the model with each BatchNorm replaced by one over all ranks. The model may be a BatchNorm itself."""
     if any(parameter.device.type != "cpu" for parameter in model.parameters()):
         synced: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         return synced
@@ -29,7 +30,7 @@ def sync_batchnorm(model: nn.Module) -> nn.Module:
 
 
 class GlooBatchNorm(_BatchNorm):
-    """The function of nn.SyncBatchNorm, in plain steps, with the replaced BatchNorm's parameters, buffers and
+    """Does the same as nn.SyncBatchNorm, in plain steps, and has the replaced BatchNorm's parameters, buffers and
     names."""
 
     def __init__(self, norm: _BatchNorm):
@@ -37,7 +38,7 @@ class GlooBatchNorm(_BatchNorm):
         self._parameters, self._buffers, self.training = norm._parameters, norm._buffers, norm.training
 
     def _check_input_dim(self, input: torch.Tensor) -> None:  # noqa: A002  # torch's name
-        """Accepts any number of dimensions."""
+        """Accepts an input with any number of dimensions."""
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
         if not self.training or not dist.is_initialized():
@@ -58,7 +59,7 @@ class GlooBatchNorm(_BatchNorm):
 
     @torch.no_grad()
     def _note(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
-        """Updates the running statistics, for evaluation."""
+        """Updates the running statistics, which are used in evaluation."""
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
         weight = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
@@ -73,7 +74,7 @@ def _total(x: torch.Tensor) -> torch.Tensor:
 
 
 class _Total(torch.autograd.Function):
-    """The sum over all ranks. The backward pass sums the gradients over all ranks, too."""
+    """Sums a tensor over all ranks. The backward pass sums the gradients over all ranks, too."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:

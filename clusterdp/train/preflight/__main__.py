@@ -15,7 +15,7 @@ from clusterdp.train.preflight import meeting, own_checks
 from clusterdp.train.preflight.meeting import MeetingPlace
 from clusterdp.train.preflight.own_checks import NodeFinding, tell
 
-TOTAL_S = 420.0  # more than all waits of a meeting together; a hang of a device or a disk ends here
+TOTAL_S = 420.0  # seconds after which a hang of a device or a disk ends; longer than all waits of a meeting together
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
@@ -58,4 +58,4 @@ def _give_up(node: str) -> None:
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
-    os._exit(code)  # a process group that failed may hang at the end of the interpreter
+    os._exit(code)  # os._exit(), because a failed process group may hang at the end of the interpreter

@@ -1,6 +1,6 @@
 """The joint checks of the nodes: which nodes come, whether the clocks agree, and whether an all-reduce works.
 
-Rank 0 serves the store. It runs on the first node, where the batch script runs and MASTER_ADDR is.
+Rank 0 serves the store. Rank 0 runs on the first node, where the batch script runs and to which MASTER_ADDR points.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 
 from clusterdp.train.preflight.own_checks import NodeFinding, tell
 
-CONNECT_S = 20.0  # TCP repeats a lost SYN after 1, 3, 7 and 15 s
-ARRIVAL_S = 120.0  # torch loads from a cold NFS in a minute on one node, and at once on another
-ALL_REDUCE_S = 60.0  # for 4 MB, which take milliseconds, and NCCL's start, which takes some seconds
-LEAVE_S = 10.0  # seconds in which a node must leave
+CONNECT_S = 20.0  # seconds for a connection; TCP repeats a lost SYN after 1, 3, 7 and 15 s
+ARRIVAL_S = 120.0  # seconds; torch may load from a cold NFS in a minute on one node, and at once on another
+ALL_REDUCE_S = 60.0  # seconds for NCCL's start, which takes some seconds, and for 4 MB, which take milliseconds
+LEAVE_S = 10.0  # seconds within which a node must leave the meeting
 SLOW_CLOCK_S = 1.0  # beyond this difference, times in logs of several nodes mislead
-DEAD_CLOCK_S = 60.0  # beyond this difference, no NTP runs there; leases and certificates fail, too
+DEAD_CLOCK_S = 60.0  # beyond this difference, NTP does not run on a node, and leases and certificates fail, too
 SLOW_MB_PER_S = 50.0  # less than half of 1 Gb/s Ethernet, the slowest network that is used for training
 NUMBERS = 1 << 20  # float32
-ON_GPU = 16  # times as many: 4 MB take less than the start of NCCL's kernels on a fast network
+ON_GPU = 16  # a GPU sends this many times 4 MB: on a fast network, 4 MB take less time than the start of NCCL's kernels
 TRIES = 3
 
 
@@ -43,14 +43,15 @@ def reach(place: MeetingPlace) -> Iterator[NodeFinding]:
     try:
         socket.create_connection((place.address, place.port), CONNECT_S).close()
     except ConnectionRefusedError:
-        pass  # that host answers; rank 0 does not listen yet
+        pass  # the host answers, but rank 0 does not listen yet
     except OSError as error:
         reason = error.strerror or str(error)
         yield NodeFinding(f"cannot reach MASTER_ADDR {place.address}:{place.port}: {reason}")
 
 
 def clock(told: float, now: float) -> Iterator[NodeFinding]:
-    """Compares the clocks. told: the time on the first node, which arrived here within milliseconds."""
+    """Compares this node's clock with the first node's. told: the time on the first node, received within
+    milliseconds."""
     off = now - told
     if abs(off) > SLOW_CLOCK_S:
         direction = "ahead of" if off > 0 else "behind"
@@ -58,8 +59,8 @@ def clock(told: float, now: float) -> Iterator[NodeFinding]:
 
 
 def meet(place: MeetingPlace, failed: bool) -> Iterator[NodeFinding]:
-    """Meets the other nodes. failed: this node has failed already, and comes only so that no node waits for
-    it. No all-reduce follows."""
+    """Meets the other nodes. failed: whether this node has already failed a check; it takes part only so that no node
+    waits for it, and no all-reduce follows."""
     try:
         store = _open_store(place)
     except RuntimeError as error:
@@ -93,7 +94,7 @@ def _open_store(place: MeetingPlace) -> Any:
         timedelta(seconds=ARRIVAL_S),
         wait_for_workers=False,
     )
-    store.set_timeout(timedelta(seconds=2 * ARRIVAL_S))  # rank 0 may come late, and then waits for others
+    store.set_timeout(timedelta(seconds=2 * ARRIVAL_S))  # rank 0 may come late, and then waits for other ranks
     return store
 
 
@@ -106,7 +107,7 @@ def _receive(store: Any, place: MeetingPlace) -> Iterator[NodeFinding]:
     ranks = [rank for rank in range(len(place.nodes)) if rank not in missing]
     words = {rank: store.get(f"arrived/{rank}").decode().split() for rank in ranks}
     blind = [rank for rank, (_, gpus) in words.items() if gpus == "0"]
-    blind = blind if len(blind) < len(ranks) else []  # no node has one: a training on CPUs
+    blind = blind if len(blind) < len(ranks) else []  # if no node has a GPU, the training runs on CPUs
     for rank in blind:
         yield NodeFinding("torch sees no GPU there, but on other nodes it does", node=place.nodes[rank])
     well = not missing and not blind and all(word == "ok" for word, _ in words.values())
@@ -122,7 +123,7 @@ def _gpus() -> int:
 
 
 def _await(store: Any, ranks: Sequence[int], word: str, seconds: float) -> list[int]:
-    """Waits until these ranks have set this word. Returns the ranks that have not."""
+    """Waits until these ranks have written `word` to the store. Returns the ranks that have not written it."""
     deadline = time.monotonic() + seconds
     missing = []
     for rank in ranks:
@@ -149,11 +150,11 @@ def _all_reduce(store: Any, place: MeetingPlace) -> Iterator[NodeFinding]:
             world_size=len(place.nodes),
             timeout=timedelta(seconds=ALL_REDUCE_S),
         )
-        dist.all_reduce(torch.ones(1, device=device))  # makes the connections
+        dist.all_reduce(torch.ones(1, device=device))  # the first all-reduce makes the connections
         numbers = torch.full((NUMBERS * (ON_GPU if on_gpu else 1),), float(place.rank + 1), device=device)
         dist.all_reduce(numbers)
         right = bool((numbers == sum(range(len(place.nodes) + 1))).all().item())
-        rate = max(_rate(torch.ones_like(numbers)) for _ in range(TRIES))  # the first all-reduce loaded the kernels
+        rate = max(_rate(torch.ones_like(numbers)) for _ in range(TRIES))  # the first all-reduce loaded NCCL's kernels
     except RuntimeError as error:
         store.set("broken", "")
         yield NodeFinding(f"the all-reduce failed: {str(error).splitlines()[0]}", fatal=False)
@@ -172,12 +173,12 @@ def _rate(numbers: Any) -> float:
 
     began = time.monotonic()
     dist.all_reduce(numbers)
-    numbers[0].item()  # waits for the GPU
+    numbers[0].item()  # item() waits for the GPU
     return float(numbers.nbytes / 1e6 / (time.monotonic() - began))
 
 
 def _leave(store: Any, place: MeetingPlace) -> Iterator[NodeFinding]:
-    """Leaves the meeting. Rank 0, which serves the store, leaves last, and reports the nodes that are stuck."""
+    """Leaves the meeting. Rank 0, which serves the store, leaves last, and reports the nodes that do not leave."""
     if place.rank != 0:
         store.set(f"left/{place.rank}", "")
         return

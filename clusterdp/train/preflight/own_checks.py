@@ -11,12 +11,12 @@ from pathlib import Path
 from clusterdp.slurm.env import SlurmEnv
 
 MB = 1 << 20
-LEAST_HOST_MB = 256  # less than one process with torch needs
-LEAST_DEVICE_SHARE = 0.5  # a job begins with empty GPUs: if half of one is in use, a process was left behind
-LEAST_DISK_MB = 64  # for logs and metrics of an attempt; only the training knows whether a checkpoint fits
-SLOW_WRITE_S = 1.0  # for 4 KiB with fsync; a busy NFS takes 0.1 s
-DEAD_WRITE_S = 30.0  # a file system in failover takes this long: each save would stall
-SIZE = 256  # of the matrices: done in a millisecond, and all sums of small integers are exact in float32 and TF32
+LEAST_HOST_MB = 256  # MB of free host memory; a process with torch needs more than this
+LEAST_DEVICE_SHARE = 0.5  # share of free GPU memory; a job begins with empty GPUs: with less, an old process still runs
+LEAST_DISK_MB = 64  # MB for an attempt's logs and metrics; only the training knows whether a checkpoint fits
+SLOW_WRITE_S = 1.0  # seconds to write 4 KiB with fsync; a busy NFS takes 0.1 s
+DEAD_WRITE_S = 30.0  # seconds for the same write, as during the failover of a file system: each save would stall
+SIZE = 256  # matrix size: a product takes a millisecond, and sums of small integers are exact in float32 and TF32
 
 
 def free_host_memory(meminfo: Path = Path("/proc/meminfo")) -> Iterator[NodeFinding]:
@@ -30,7 +30,7 @@ def free_host_memory(meminfo: Path = Path("/proc/meminfo")) -> Iterator[NodeFind
 
 
 def run_folder(folder: Path, node: str) -> Iterator[NodeFinding]:
-    """Checks the free space, and writes a small file to the disk and removes it again."""
+    """Checks the run folder's free space, and writes a small file to the disk and removes it again."""
     probe = folder / f"preflight-{node}-{os.getpid()}"
     began = time.monotonic()
     try:
@@ -64,9 +64,9 @@ def devices() -> Iterator[NodeFinding]:
         except RuntimeError as error:
             yield NodeFinding(f"GPU {name[5:]} does not compute: {str(error).splitlines()[0]}")
     wanted = os.environ.get("SLURM_GPUS_ON_NODE", "")
-    if "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", ""):  # CUDA shows one slice to a process
+    if "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", ""):  # CUDA shows only one MIG slice to a process
         wanted = "1"
-    if wanted.isdigit() and count < int(wanted):  # 0 on the fake is a rehearsal without GPUs
+    if wanted.isdigit() and count < int(wanted):  # a rehearsal on the fake cluster may have no GPU
         yield NodeFinding(f"torch sees {count} of {wanted} GPUs", fatal=count > 0 or SlurmEnv.read().gives_gpus)
 
 
@@ -88,7 +88,8 @@ def _device(device: object, name: str) -> Iterator[NodeFinding]:
 
 @dataclass(frozen=True)
 class NodeFinding:
-    """fatal: the ranks must not start on this node. node: set for another node; `-` means no particular node."""
+    """fatal: whether the ranks must not start on this node. node: the name of another node that has the fault; `-`
+    means no particular node."""
 
     text: str
     fatal: bool = True
@@ -100,5 +101,6 @@ class NodeFinding:
 
 
 def tell(line: str) -> None:
-    """Prints a line in one write. print() writes the newline separately, and srun would insert another node's line."""
+    """Prints a line in one write, because print() writes the newline separately: srun could insert another node's line
+    before the newline."""
     os.write(1, f"{line}\n".encode())

@@ -15,7 +15,7 @@ How it ends             outcome                        exit
     our other errors    none                           the error's own code
     any other exception none                           1
 
-Torch is imported late, so that a wrong entry is found without the import.
+Torch is imported late, so that a wrong entry is found without the import of torch.
 """
 
 from __future__ import annotations
@@ -64,29 +64,30 @@ BUGS = (AttributeError, ModuleNotFoundError, NameError, SyntaxError, TypeError)
 # The messages of gloo and NCCL if another rank has not joined a collective. (torch's store reports `wait timeout`.)
 COLLECTIVE_TIMEOUT = re.compile(r"Timed out waiting \d+ms for|ollective operation timeout")
 # The errors that torch raises on a rank whose peer is gone. A killed rank leaves no note, and the surviving ranks must
-# not be blamed for that: once the healthy node was avoided, and the bad node was kept.
+# not be blamed for its end: in one case the healthy node was avoided, and the bad node was kept.
 LOST_CONNECTION = re.compile(
     r"gloo/transport|[Cc]onnection (?:closed|reset|refused|was likely closed)|Broken pipe|Socket (?:closed|Timeout)|"
     r"remote process exited or there was a network error|ncclRemoteError|NCCL communicator was aborted|"
     r"TCPStore.*failed|recvValue failed"
 )
 WAIT_FOR_OUTCOME_S = 10.0
-WAIT_FOR_RANK_0_S = 3.0  # in the middle of a run, where rank 0 may have no error
+WAIT_FOR_RANK_0_S = 3.0  # seconds to wait in the middle of a run, where rank 0 may have no error
 
 
 @dataclass(frozen=True)
 class Outcome:
     """The end of an attempt. If it is `overtaken`, another attempt owns the run folder and decides about the run."""
 
-    outcome: str  # done, requeue, stop or overtaken
-    reason: str  # finished, term, time, user, cancelled, entry or claim
+    outcome: str  # one of done, requeue, stop and overtaken
+    reason: str  # one of finished, term, time, user, cancelled, entry and claim
     step: int = 0
     result: Any = None  # the return value of the user's function
     exit_code: int = 0
 
 
 def run_folder(run_dir: Path, stop: StopSignal) -> Outcome:
-    """Runs the attempt, named by the environment, of a run folder. Does not return from a crash."""
+    """Runs an attempt of a run folder; environment variables name the attempt. After a crash, run_folder() does not
+    return."""
     try:
         with _without_garbage_collection():
             settings = WorkerSettings.read(run_dir)
@@ -102,8 +103,8 @@ def run_folder(run_dir: Path, stop: StopSignal) -> Outcome:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Turns the garbage collector off during imports, and exempts the imported objects for good. Searching them takes a
-    tenth of torch's import, and as long again at each later collection."""
+    """Turns the garbage collector off during imports, and exempts the imported objects for good. Searching these
+    objects takes a tenth of the time of torch's import, and the same time again at each later collection."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -126,15 +127,15 @@ def _refuse(run_dir: Path, peers: PeerWatch | None = None) -> Outcome:
     if slurm.rank == 0:
         try:
             write_outcome(outcome, ending)
-        except RunError as error:  # the mistake itself is printed already, and the exit code shows it
+        except RunError as error:  # the mistake itself is already printed, and the exit code shows it
             say(f"clusterdp: {error}", error=True)
         return ending
     # srun kills the other ranks when one ends with an error: rank 0 may be slower, and needs time to write.
     deadline = time.monotonic() + (WAIT_FOR_RANK_0_S if peers else WAIT_FOR_OUTCOME_S)
     while not outcome.exists() and time.monotonic() < deadline:
-        if peers and peers.first_failure():  # another rank has waited long enough, and exits
+        if peers and peers.first_failure():  # another rank has waited long enough, and is exiting
             break
-        time.sleep(0.05 + slurm.world_size / 5000)  # thousands of ranks look at one file
+        time.sleep(0.05 + slurm.world_size / 5000)  # longer with more ranks, because all check the same file
     return ending
 
 
@@ -150,7 +151,8 @@ def refuse(error: ClusterdpError, run_dir: Path | None, peers: PeerWatch | None 
 
 
 def run_function(function: Callable[..., Any], settings: WorkerSettings, stop: StopSignal) -> Outcome:
-    """Runs the user's function. Collective from the rendezvous to the end. Does not return from a crash."""
+    """Runs the user's function. Collective from the rendezvous to the end. After a crash, run_function() does not
+    return."""
     watch = start_hang_watch(settings)
     group, peers, attempt = start_group(settings, stop)
     if settings.entry:
@@ -188,8 +190,8 @@ def start_hang_watch(settings: WorkerSettings) -> HangWatch:
 
 
 def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, PeerWatch, str]:
-    """Meets the other ranks, sets the seeds and agrees on the attempt's name. Collective. If the ranks do not find each
-    other, reports that and ends the process."""
+    """Meets the other ranks, sets the seeds and agrees on the attempt's name. Collective. If the rendezvous fails,
+    reports the error and ends the process."""
     from clusterdp.train.job import new_attempt_name
     from clusterdp.train.ranks.group import Group, seed_everything  # loads torch
     from clusterdp.train.ranks.peers import PeerWatch, leave_now
@@ -201,7 +203,7 @@ def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, Peer
             stop.file = RunDir(settings.run_dir).stop
         if settings.end_time is not None:
             stop.set_end_time(settings.end_time, settings.margin_s)
-        if slurm.attempt is not None:  # in a job array, this name has the element, and the job's id has not
+        if slurm.attempt is not None:  # in a job array, this name contains the array index, which the job's id lacks
             stop.ask_end = partial(_ask_end, slurm.attempt.rpartition(".")[0])
     attempt = settings.attempt or new_attempt_name()
     run = RunDir(settings.run_dir) if settings.run_dir else None
@@ -219,7 +221,7 @@ def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, Peer
 
 
 def _ask_end(job: str) -> float | None:
-    from clusterdp.slurm.commands import end_time  # takes 8 ms, only near the end of the job's time
+    from clusterdp.slurm.commands import end_time  # takes 8 ms; needed only near the end of the job's time
 
     return end_time(job)
 
@@ -242,7 +244,7 @@ def _run_in_group(
     job, claim = None, None
     if any(group.agree(first and run is not None and run.cancelled.exists())):
         ending = Outcome("stop", "cancelled")
-    elif reason := agree_on_stop(group, stop):  # asked while torch was loading, before any work
+    elif reason := agree_on_stop(group, stop):  # a stop was requested while torch was loading, before any work
         ending = ending_of(Stopped(reason, 0))
     else:
         claim = Claim.take(run.claims, attempt, os.urandom(4).hex()) if run and first else None
@@ -259,7 +261,7 @@ def _run_in_group(
         job.event("finished", step=job.step)
     if run is not None and first:
         write_outcome(run.attempt(attempt).outcome, ending, min(LONGEST_WAIT_S, group.timeout.total_seconds() / 2))
-    group.agree(0)  # all stay until it is written: srun may end the other tasks when one has ended
+    group.agree(0)  # all ranks stay until the outcome is written: srun may end the other tasks when one ends
     return ending
 
 
@@ -269,10 +271,11 @@ def ending_of(stopped: Stopped) -> Outcome:
 
 
 def _is_lost(claim: Claim | None) -> bool:
-    """Returns whether the claim is lost. Needed for a run that saves nothing, or was overtaken after its last save."""
+    """Returns whether the claim is lost: a run that saves nothing, or was overtaken after its last save, notices it
+    only here."""
     try:
         return claim is not None and not claim.is_newest()
-    except OSError as error:  # a full disk: the batch script still asks Slurm for the run's owner
+    except OSError as error:  # on a full disk, the batch script still asks Slurm which job owns the run
         say(f"clusterdp: {claim and claim.folder}: cannot be read: {error.strerror}.", error=True)
         return False
 
@@ -308,12 +311,13 @@ def _call(function: Callable[..., Any], job: JobHandle) -> Outcome:
 
 
 def explained(error: RuntimeError, job: JobHandle) -> ClusterdpError | None:
-    """Returns one line, with the names of the user's parameters, for an error that torch reports in many lines."""
+    """Returns a one-line error, with the names of the user's parameters, for an error that torch reports in many
+    lines."""
     from torch.nn.parallel import DistributedDataParallel
 
     from clusterdp.train.parallel import ddp
 
-    if "InvalidCxxCompiler" in str(error):  # its module is private and loads slowly
+    if "InvalidCxxCompiler" in str(error):  # torch's module with InvalidCxxCompiler is private and loads slowly
         return ConfigError("train.compile: there is no C++ compiler here. Load one in launch.setup, or leave it out.")
     found = (ddp.explained(error, model) for model in job.wrapped if isinstance(model, DistributedDataParallel))
     return next(filter(None, found), None)
@@ -331,8 +335,8 @@ def _agree_on_ending(group: Group, ending: Outcome) -> None:
 
 
 def write_outcome(path: Path, ending: Outcome, seconds: float = WAIT_FOR_OUTCOME_S) -> None:
-    """Writes the outcome file; on a full disk, when there is room again. Raises RunError if that takes longer than
-    `seconds`."""
+    """Writes the outcome file; on a full disk, when there is room again. Raises RunError if the disk stays full for
+    longer than `seconds`."""
 
     def write() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -349,13 +353,13 @@ def write_outcome(path: Path, ending: Outcome, seconds: float = WAIT_FOR_OUTCOME
 
 
 def _has_saved(run_dir: Path) -> bool:
-    """Returns whether a checkpoint was saved. If so, the config is right, and this node may be at fault."""
+    """Returns whether a checkpoint was saved. If one was saved, the config is right, and this node may be at fault."""
     return any(attempt.saved.exists() for attempt in RunDir(run_dir).attempts())
 
 
 def follows(error: BaseException) -> bool:
     """Returns whether the error is, or comes from, a lost connection between ranks, which follows from the end of
-    another rank. (A connection of the program's own raises an OSError.)"""
+    another rank. (If one of the program's own connections is lost, Python raises an OSError.)"""
     chain: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in chain:
@@ -365,8 +369,9 @@ def follows(error: BaseException) -> bool:
 
 
 def note_error(said: str, peers: PeerWatch, run_dir: Path | None) -> None:
-    """Writes node, step, message and rank for the batch script, which compares the first three with other attempts'.
-    Only the first rank to fail writes them. If that rank was killed, or on a full disk, no rank writes them."""
+    """Writes node, step, message and rank for the batch script, which compares node, step and message with those of
+    other attempts. Only the first rank to fail writes the note. If that rank was killed, or if the disk is full, there
+    is no note."""
     if run_dir is not None:
         _write_note(said, peers.rank, peers.step(), run_dir)
 
@@ -410,15 +415,15 @@ def report_failure(error: BaseException, peers: PeerWatch, run_dir: Path | None)
     from clusterdp.train.data.loader_defaults import dead_worker, in_a_line
 
     if threading.current_thread() is threading.main_thread():
-        # Torch's handler would raise an error about an ended worker in here. Once this happened during the check of the
-        # store, and was reported as "rank 0 is gone".
+        # Torch's signal handler could raise an error about an ended worker within this function. In one case the error
+        # came during the check of the store, and was reported as "rank 0 is gone".
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if worker := dead_worker(error):
         error = ClusterdpError(worker)
-    first_failure = peers.first_failure()  # if there is one, ours is most likely a broken connection
+    first_failure = peers.first_failure()  # after another rank's failure, ours is most likely a broken connection
     said = in_a_line(error)[:300]
     if isinstance(error, ClusterdpError):
-        refuse(error, run_dir, peers)  # before peers.tell(): the others then end within two seconds
+        refuse(error, run_dir, peers)  # comes before peers.tell(), after which the other ranks end within two seconds
     else:
         say("".join(traceback.format_exception(error)).rstrip("\n"), error=True)
         if isinstance(error, BUGS) and not first_failure and run_dir is not None and not _has_saved(run_dir):
@@ -428,7 +433,7 @@ def report_failure(error: BaseException, peers: PeerWatch, run_dir: Path | None)
         _tell_of_timeout(peers, run_dir)
     elif not first_failure and not follows(error):
         note_error(said, peers, run_dir)
-    if first_failure and first_failure.partition(": ")[2] != said:  # if equal, all ranks found it together
+    if first_failure and first_failure.partition(": ")[2] != said:  # not if all ranks found the same error
         say(f"clusterdp: this follows from another rank's failure: {first_failure}", error=True)
     if isinstance(error, ClusterdpError):
         return error.exit_code

@@ -1,4 +1,4 @@
-"""find_batch_size: runs the entry repeatedly, with twice the batch each time, and reports which size to take."""
+"""find_batch_size: runs the entry repeatedly, with twice the batch size each time, and reports the best size."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ PARAMETER = "batch_size"
 
 
 def find_batch_size(function: Callable[..., Any], job: JobHandle, **params: Any) -> None:
-    """Trains from the beginning with each size, until a larger size has no use. Collective.
+    """Trains from the beginning with each size, until a larger size brings no gain. Collective.
 
     A rank that runs out of memory ends the search by ending the attempt, because the others may be waiting for it in
-    the middle of a step. The failing rank writes table and outcome, and the others end as after any failed rank.
+    the middle of a step. The rank that runs out of memory writes the table and the outcome, and the others end as after
+    any failure of a rank.
     """
     size = _first_size(function, params)
     table = BatchSizeTable(job.world_size, on_gpu=job.device.type == "cuda")
@@ -55,7 +56,8 @@ def find_batch_size(function: Callable[..., Any], job: JobHandle, **params: Any)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether memory is full. Libraries that allocate beside torch's allocator raise other errors than torch."""
+    """Returns whether the error means that memory is full. Libraries with their own allocator raise other errors than
+    torch."""
     return OUT_OF_MEMORY.search(f"{type(error).__name__}: {error}") is not None
 
 

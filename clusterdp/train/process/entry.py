@@ -19,7 +19,8 @@ NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
 
 
 def load(entry: str) -> Function:
-    """Loads `package.module:function`. Raises a one-line EntryError for any error of its import."""
+    """Loads the function from `package.module:function`. Raises a one-line EntryError for any error in the import of
+    the function's module."""
     module_name, _, name = entry.partition(":")
     if not module_name or not name:
         raise EntryError(f"entry: {entry!r} is not of the form package.module:function. Write it so.")
@@ -39,7 +40,7 @@ def load(entry: str) -> Function:
 def check_params(function: Function, params: Mapping[str, Any]) -> None:
     """Raises EntryError, with the key, if function(job, **params) cannot be called, or contradicts its annotations.
 
-    The submit does the same check, but its module may be different or missing.
+    The submit does the same check, but the module on the login node may be different or missing.
     """
     try:
         signature = inspect.signature(function)
@@ -78,7 +79,7 @@ def _check_call(what: str, signature: inspect.Signature, params: Mapping[str, An
 
 
 def _annotation(parameter: inspect.Parameter) -> str | None:
-    """Returns the annotation as text; with `from __future__ import annotations` it is text already."""
+    """Returns the annotation as text. With `from __future__ import annotations`, the annotation already is text."""
     said = parameter.annotation
     if said is inspect.Parameter.empty:
         return None

@@ -39,8 +39,8 @@ from clusterdp.train.settings import WorkerSettings
 
 @functools.cache
 def own_job() -> JobHandle:
-    """Returns the job of this process. Collective. The job ends with the process: an error on one rank ends all ranks,
-    each with one line."""
+    """Returns the job of this process. Collective. The job ends with the process. An error on one rank ends all ranks,
+    and each rank prints one line."""
     stop = StopSignal().install()
     try:
         settings = WorkerSettings.own({})
@@ -56,9 +56,9 @@ def own_job() -> JobHandle:
             if rank == 0:
                 kept = "; run it again to go on" if settings.run_dir else ""
                 say(f"clusterdp: stopped at step {error.step} ({error.reason}){kept}.", error=True)
-                if error.reason == "user" and settings.run_dir:  # the batch script of a `command:` would requeue it
+                if error.reason == "user" and settings.run_dir:  # else a batch script would requeue the run
                     write_outcome(RunDir(settings.run_dir).attempt(attempt).outcome, ending_of(error))
-            sys.exit(STOPPED_EXIT)  # Python obeys it in an excepthook, too
+            sys.exit(STOPPED_EXIT)  # sys.exit() also works in an excepthook
         if job and isinstance(error, RuntimeError):
             error = explained(error, job) or error
         if job and isinstance(error, ClaimLost) and settings.run_dir is not None and rank == 0:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-GAIN = 1.05  # a doubled batch that is not at least this much faster is not a gain
-IN_A_ROW = 2  # doublings without a gain end the search: a single one may be noise
+GAIN = 1.05  # factor on the speed; a doubled batch with a smaller factor is not a gain
+IN_A_ROW = 2  # number of doublings without a gain that end the search, because a single one may be noise
 NEARLY = 0.95  # the smallest batch with this part of the best speed is the best choice
-MOST_ON_CPU = 4096  # per rank: to run out of host memory would harm the machine
+MOST_ON_CPU = 4096  # samples per rank at most: a job that runs out of host memory would harm the machine
 
 
 @dataclass(frozen=True)
@@ -15,8 +15,8 @@ class BatchSizeRow:
     """A batch size that was tried, in samples per rank."""
 
     size: int  # requested
-    batch: float  # average over the steps
-    full: int  # of every batch except an epoch's last
+    batch: float  # average batch size over the steps
+    full: int  # size of every batch except an epoch's last
     step_s: float
     memory_gb: float | None = None
 
@@ -26,7 +26,7 @@ class BatchSizeTable:
         self.world_size = world_size
         self.on_gpu = on_gpu
         self.rows: list[BatchSizeRow] = []
-        self.ended = ""  # why no more sizes are tried
+        self.ended = ""  # the reason why no more sizes are tried
         self._too_large: tuple[int, int] | None = None
 
     def speed(self, row: BatchSizeRow) -> float:
@@ -44,7 +44,7 @@ class BatchSizeTable:
         self._too_large = (size, rank)
 
     def go_on(self, size: int) -> bool:
-        """Returns whether to try this size, too."""
+        """Returns whether to try this batch size, too."""
         if self.ended or self._too_large:
             return False
         if not self.on_gpu and size > MOST_ON_CPU:
@@ -57,7 +57,7 @@ class BatchSizeTable:
         return not self.ended
 
     def best(self) -> BatchSizeRow | None:
-        """Returns the smallest batch that is nearly as fast as the fastest."""
+        """Returns the row of the smallest batch that is nearly as fast as the fastest."""
         enough = NEARLY * max(map(self.speed, self.rows), default=0.0)
         return next((row for row in self.rows if self.speed(row) >= enough), None)
 

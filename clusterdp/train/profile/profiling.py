@@ -22,10 +22,11 @@ from clusterdp.train.ranks.rank import Rank
 
 
 class Profiled(BaseException):
-    """All ranks have done the requested steps. Like Stopped, this is not an Exception, so that user code lets it pass.
+    """Raised when all ranks have done the requested steps. Like Stopped, this is not an Exception, so that user code
+    lets it pass.
 
-    report: from Stopwatch.report(), or None. batch: samples of one rank per step, on average. full: samples of a batch
-    that is not an epoch's last.
+    report: the result of Stopwatch.report(), or None. batch: average number of samples of one rank per step. full:
+    number of samples in a batch that is not an epoch's last.
     """
 
     def __init__(self, report: dict[str, Any] | None, batch: float, full: int):
@@ -36,7 +37,7 @@ class Profiled(BaseException):
 def end(
     rank: Rank, record: AttemptRecord, stopwatch: Stopwatch, find: str | None, loader: Any, batch: float, full: int
 ) -> NoReturn:
-    """Raises Profiled, after the last step. Collective. find: profile.find in the config."""
+    """Raises Profiled, after the last step. Collective. find: the value of profile.find in the config."""
     report = report_times(stopwatch, rank, record, loader)
     record.metrics.flush()
     if find == "workers":
@@ -49,7 +50,8 @@ def end(
 
 
 def step_seconds(report: dict[str, Any], without: str = "") -> float:
-    """Returns the seconds of a step on the slowest rank. without: a part to leave out."""
+    """Returns the seconds of a step on the slowest rank. without: the name of a part of the step that is not
+    counted."""
     return float(max(sum(ms for name, ms in rank["ms"].items() if name != without) for rank in report["ranks"])) / 1000
 
 

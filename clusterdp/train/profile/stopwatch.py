@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from clusterdp.train.ranks.group import Group
     from clusterdp.train.ranks.rank import Rank
 
-WORTH_A_LINE_S = 60.0  # seconds of training; after less, the report is only in the file
-WARM_UP = 5  # first steps, which allocate, compile, and wait for the loader's first batches
+WORTH_A_LINE_S = 60.0  # seconds of training; after a shorter training, the report is only in the file
+WARM_UP = 5  # first steps, which are not counted because they allocate, compile, and wait for the loader
 ORDER = ("data", "copy", "forward", "backward", "optimizer", "metrics", "step", "agreement", "checkpoint")
 NOTHING = "Nothing stands out: the time goes into the training itself."
-NOTABLE = 0.15  # share of a rank's time
-WAITS = {"backward", "agreement", "checkpoint"}  # laps in which a rank also waits for the others
+NOTABLE = 0.15  # share of a rank's time from which a finding is reported
+WAITS = {"backward", "agreement", "checkpoint"}  # laps in which a rank also waits for other ranks
 RankTimes = Mapping[str, Any]  # {"ms": {"data": 1.5, ...}, "workers": 2, "cpus": 8}
 
 
@@ -47,7 +47,7 @@ class Stopwatch:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.steps = 0
-        self.page = page.current()  # shows the phase to the rank's watcher
+        self.page = page.current()  # the page shows the phase to the rank's watcher
         self._after = dict(AFTER)
         self._at = time.perf_counter()
 
@@ -82,12 +82,11 @@ class Stopwatch:
             self.seconds.clear()
 
     def report(self, group: Group, **facts: Any) -> dict[str, Any] | None:
-        """Returns all ranks' times, in ms per step, and findings as text; None after too few steps. Collective.
-
-        facts: this rank's workers, cpus and node, for the diagnosis.
+        """Returns all ranks' times, in ms per step, and findings as text; None if too few steps were measured.
+        Collective. facts: this rank's workers, cpus and node, for the diagnosis.
         """
         steps = self.steps - WARM_UP
-        if waited_s := _wait_for_gpu():  # queued steps count as done, and would look faster than they are
+        if waited_s := _wait_for_gpu():  # without the wait, queued steps would count as done, and look too fast
             self.seconds["step"] = self.seconds.get("step", 0.0) + waited_s
             self._at += waited_s
         mine = {"ms": {name: 1e3 * s / steps for name, s in self.seconds.items()} if steps > 0 else {}, **facts}
@@ -99,7 +98,7 @@ class Stopwatch:
 
 
 def _wait_for_gpu() -> float:
-    """Waits for all queued work of this rank's GPU. Returns the seconds."""
+    """Waits for all queued work of this rank's GPU. Returns the seconds of waiting."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return 0.0
     began = time.perf_counter()
@@ -110,8 +109,8 @@ def _wait_for_gpu() -> float:
 def report_times(
     stopwatch: Stopwatch, rank: Rank, record: AttemptRecord, loader: Any, *, aloud: bool = True
 ) -> dict[str, Any] | None:
-    """Writes the report to the run folder and, if `aloud`, prints the diagnosis. Collective, at the end of a loop and
-    now and then."""
+    """Writes the report to the run folder and, if `aloud`, prints the diagnosis. Collective; called at the end of a
+    loop, and sometimes before."""
     workers = getattr(loader, "num_workers", None)
     cpus, node = cpus_of_rank(rank.local_world_size), SlurmEnv.read().node_name
     report = stopwatch.report(rank.group, workers=workers, cpus=cpus, node=node)
@@ -137,7 +136,7 @@ def table(ranks: Sequence[RankTimes]) -> list[str]:
 
 
 def diagnose(ranks: Sequence[RankTimes]) -> list[str]:
-    """Returns findings, the worst first. Never empty: the line NOTHING is a finding, too."""
+    """Returns findings, the worst first. If nothing is found, the list has the line NOTHING."""
     found = [*_data(ranks), *_copy(ranks), *_saves(ranks), *_uneven(ranks)]
     if not found:
         return [NOTHING]
@@ -160,7 +159,8 @@ def _data(ranks: Sequence[RankTimes]) -> list[tuple[float, str]]:
 
 
 def _copy(ranks: Sequence[RankTimes]) -> list[tuple[float, str]]:
-    """Finds a slow copy. Copies run in the training process: workers help only if the work is moved to them."""
+    """Returns a finding if a rank spends much time on copying batches to the device. Copies run in the training
+    process: more workers help only if work is moved to the workers."""
     number, share = _worst(ranks, "copy")
     if share < NOTABLE:
         return []
@@ -183,8 +183,8 @@ def _saves(ranks: Sequence[RankTimes]) -> list[tuple[float, str]]:
 def stragglers(ranks: Sequence[RankTimes]) -> list[dict[str, Any]]:
     """Returns ranks whose own work takes longer than the median's by a notable share of a step, the slowest first.
 
-    Own work is a rank's work without waits for others. Without a lap "forward", a loop's step is one lap that includes
-    the wait: then only data and copy are compared. On a GPU, own work is the host's work.
+    Own work is a rank's work without waits for others. Without a lap "forward", a step is one lap that includes waits;
+    then only the laps data and copy are compared. On a GPU, own work is only the host's work.
     """
     own = [_own_ms(rank["ms"]) for rank in ranks]
     median = sorted(range(len(ranks)), key=own.__getitem__)[(len(ranks) - 1) // 2]
@@ -210,8 +210,8 @@ def _own_ms(times: Mapping[str, float]) -> float:
 
 
 def _uneven(ranks: Sequence[RankTimes]) -> list[tuple[float, str]]:
-    """Finds a slow rank. In a backward pass, fast ranks wait for slow ranks: the slowest rank spends the least time
-    there."""
+    """Returns a finding if other ranks wait for a slow rank. In a backward pass, fast ranks wait for slow ranks;
+    therefore the slowest rank spends the least time in it."""
     for slow in stragglers(ranks)[:1]:
         who = f"rank {slow['rank']}" + (f" on {slow['node']}" if slow["node"] else "")
         longer = f"{slow['more_ms']:.1f} ms a step longer than the median, most of it in {slow['most_in']}"

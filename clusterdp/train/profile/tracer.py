@@ -5,7 +5,7 @@
         ...
         tracer.step()                       # after each step; the tracer ends, and writes, by itself
 
-In a job, the config's `profile.trace` does this. A traced step takes longer; other steps cost nothing.
+In a job, the config's `profile.trace` starts a Tracer. A traced step takes longer; other steps cost nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from clusterdp.train.output.best_effort import BestEffortFile
 from clusterdp.train.output.say import say
 from clusterdp.train.profile.stopwatch import Stopwatch
 
-WARM_UP = 1  # steps that the profiler needs before the first one that it records
+WARM_UP = 1  # number of steps that the profiler needs before the first recorded step
 
 
 class Tracer:
@@ -44,7 +44,7 @@ class Tracer:
             self._begin()
 
     def close(self) -> None:
-        """Ends the profiler, and writes the steps traced so far."""
+        """Ends the profiler, and writes the steps that were traced so far."""
         running, self._profile = self._profile, None
         if running is None:
             return
@@ -66,7 +66,8 @@ class Tracer:
 
 
 class TracingStopwatch(Stopwatch):
-    """The stopwatch of a job that traces steps. Other jobs have a plain Stopwatch, and no cost."""
+    """The stopwatch of a job that traces steps. Other jobs have a plain Stopwatch, so that tracing costs them
+    nothing."""
 
     def __init__(self, tracer: Tracer):
         super().__init__()

@@ -2,8 +2,8 @@
 
     print(find_workers(loader))               # any DataLoader or job.loader(): a table, and advice
 
-All ranks call it together, because the ranks of a node share its cores and disks. No training runs meanwhile. The
-loader and the random streams are left unchanged.
+All ranks call find_workers() together, because the ranks of a node share cores and disks. No training runs during the
+measurement. The loader and the random streams are left unchanged.
 """
 
 from __future__ import annotations
@@ -31,23 +31,25 @@ if TYPE_CHECKING:
     from clusterdp.train.ranks.group import Group
 
 END: Any = object()
-SECONDS = 2.0  # seconds of reading, for each number of workers
-LEAST = 3  # batches, however long they take
-NEARLY = 0.9  # of the best speed: the smallest number of workers that reaches this is the better choice
-SPARE = 1.1  # times the speed of the training
-SPARE_ALONE = 10.0  # the same without workers, because the training then waits for each batch to be read
+SECONDS = 2.0  # seconds of reading for each number of workers
+LEAST = 3  # least number of batches to read, however long they take
+NEARLY = 0.9  # part of the best speed; the smallest number of workers that reaches it is the best choice
+SPARE = 1.1  # factor on the speed of the training, which the loader's speed must reach
+SPARE_ALONE = 10.0  # the factor if there are no workers, because the training then waits while each batch is read
 
 
 @dataclass(frozen=True)
 class WorkerSpeeds:
-    """speeds: number of workers -> samples/s of the slowest rank. needed: samples/s that the training takes."""
+    """speeds: number of workers -> samples per second of the slowest rank. needed: samples per second that the training
+    takes."""
 
     speeds: dict[int, float]
     cpus: int
     needed: float | None = None
 
     def best(self) -> int:
-        """Returns the fewest workers that are enough; if unknown, the fewest that are nearly as fast as the fastest."""
+        """Returns the least number of workers that is fast enough for the training. If the training's speed is unknown,
+        returns the least number that is nearly as fast as the fastest."""
         nearly = NEARLY * max(self.speeds.values())
         enough = list(filter(self._is_enough, self.speeds))
         return (enough or [workers for workers, speed in self.speeds.items() if speed >= nearly])[0]
@@ -73,7 +75,8 @@ class WorkerSpeeds:
 def find_workers(
     loader: Any, group: Group | None = None, *, most: int | None = None, needed: float | None = None
 ) -> WorkerSpeeds:
-    """Measures a loader. Collective over `group` (None: this rank alone). most: workers to try; default: a rank's cpus.
+    """Measures a loader. Collective over `group` (None: only this rank measures). most: largest number of workers to
+    try; default: the number of a rank's CPUs.
 
     needed: samples per second that the training of one rank takes.
     """
@@ -89,14 +92,15 @@ def find_workers(
     with streams_restored(), _put_back(getattr(getattr(loader, "sampler", None), "generator", None)):
         for workers in counts:
             mine = samples_per_s(_with_workers(loader, workers))
-            # The slowest rank's speed, in thousandths. All ranks finish this count before any begins the next.
+            # The slowest rank's speed, in thousandths. This exchange also makes all ranks finish this number of workers
+            # before a rank begins the next one.
             speeds[workers] = group.agree(int(1000 * mine), least=True)[0] / 1000 if group is not None else mine
     return WorkerSpeeds(speeds, cpus, needed)
 
 
 @contextmanager
 def _put_back(generator: torch.Generator | None) -> Iterator[None]:
-    """Restores a sampler's own generator after the block."""
+    """Restores a sampler's own generator after the with block."""
     before = generator.get_state() if generator is not None else None
     yield
     if generator is not None and before is not None:
@@ -104,7 +108,8 @@ def _put_back(generator: torch.Generator | None) -> Iterator[None]:
 
 
 def samples_per_s(loader: Any) -> float:
-    """Returns the speed, measured after the batches that workers had fetched ahead. Short epochs follow each other."""
+    """Returns the loader's speed, measured after the batches that workers had fetched ahead. If an epoch is too short
+    for the measurement, more epochs follow."""
     batches = _endless(loader)
     for _ in range(2 * loader.num_workers + 1):
         next(batches)
@@ -153,5 +158,5 @@ def _with_workers(loader: Any, workers: int) -> Any:
         own = {name: options[name] for name in ("sampler", "batch_size", "drop_last", "pin_memory")}
         return TensorLoader(loader.dataset, loader.rows, **own)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cpus: the table shows it
+        warnings.filterwarnings("ignore", "This DataLoader will create")  # about more workers than CPUs
         return DataLoader(loader.dataset, **options)

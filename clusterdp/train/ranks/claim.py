@@ -1,4 +1,4 @@
-"""Claim: decides which attempt owns the run folder: the one with the highest number in `claims/`.
+"""Claim: decides which attempt owns the run folder: the attempt with the highest number in `claims/`.
 
 Two attempts of a run can be alive at once: after a job submitted by hand, a `resume` beside a pending requeue, or a
 node that was cut off and came back. The newer attempt owns the folder. The older attempt notices the newer
@@ -22,7 +22,8 @@ class Claim:
 
     @classmethod
     def take(cls, folder: Path, attempt: str, token: str) -> Claim:
-        """Writes a claim, on rank 0 only. Exclusive creation gives two simultaneous attempts different numbers.
+        """Writes a claim, on rank 0 only. The file is created exclusively, so that two simultaneous attempts get
+        different numbers.
         Raises RunError if the claim cannot be written; on a full disk, after ten minutes."""
         try:
             number = retry_while_full(lambda: _create(folder, f"{attempt} {token}\n"), folder)
@@ -32,10 +33,12 @@ class Claim:
         return cls(folder, number, token)
 
     def is_newest(self) -> bool:
-        """Returns False once another attempt has claimed the folder. Raises OSError if that cannot be checked, for
-        example on a full disk. The caller must then not commit or delete anything, and tries again later."""
-        # An NFS client may answer a listing from its cache for a minute. A change of our own makes the client compare
-        # its cache with the server's folder, and so see the other attempts' claims.
+        """Returns False once another attempt has claimed the folder. Raises OSError if the claims cannot be read, for
+        example on a full disk. After this error, the caller must not commit or delete anything, and tries again
+        later."""
+        # An NFS client may answer a listing from its cache for a minute. A change that this process makes in the folder
+        # forces the client to compare its cache with the server's folder. After this, the client sees the claims of
+        # other attempts.
         probe = self.folder / f".look-{self.token}"
         probe.touch()
         probe.unlink()
@@ -51,7 +54,7 @@ def _create(folder: Path, text: str) -> int:
             break
         except FileExistsError:
             number += 1
-    with os.fdopen(fd, "w") as file:  # without room for the text, an empty file stays: the next try has another number
+    with os.fdopen(fd, "w") as file:  # on a full disk an empty file stays, and the next try takes the next number
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

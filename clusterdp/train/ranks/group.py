@@ -24,7 +24,8 @@ from clusterdp.train.ranks.rendezvous import GpuMissing, PortTaken, Rendezvous
 
 # Process groups of closed Groups. If DDP's Reducer is the last owner of a process group, it waits for gloo's threads to
 # end while it holds the GIL, and one of these threads may wait for the GIL to free its last work. A model that outlived
-# close() hung the rank in one of 15 runs (torch 2.13). This list stays an owner; sockets and threads end with us.
+# close() hung the rank in one of 15 runs (torch 2.13). This list keeps process groups alive; their sockets and threads
+# end with the process.
 _outlived: list[dist.ProcessGroup] = []
 
 BY_DEVICE = "cpu:gloo,cuda:nccl"
@@ -36,18 +37,19 @@ class Group:
     """The process group of a job and this rank's device."""
 
     rendezvous: Rendezvous
-    devices: list[torch.device]  # of this rank alone, unless ranks share a GPU
+    devices: list[torch.device]  # this rank's devices, not used by other ranks unless ranks share a GPU
     backend: str
     store: Store
-    control: dist.ProcessGroup  # gloo, for flags and agreements, never for gradients
+    control: dist.ProcessGroup  # a gloo group for flags and agreements, never for gradients
     timeout: timedelta
 
     @classmethod
     def start(cls, place: Rendezvous, *, backend: str | None = None, timeout_s: float = 1800.0) -> Group:
         """Starts the group. Collective. Raises RendezvousError (PortTaken on rank 0) if the ranks cannot meet, or if
-        torch sees none of the GPUs that Slurm gave this rank; ConfigError if this holds for any rank.
+        torch sees none of the GPUs that Slurm gave this rank; ConfigError if torch is built for CPUs.
 
-        backend: torch's, also by device; default: `cpu:gloo,cuda:nccl` if each rank has its own GPU, else gloo."""
+        backend: the name of torch's backend, or one backend for each device type; default: `cpu:gloo,cuda:nccl` if each
+        rank has its own GPU, else gloo."""
         slurm, timeout = SlurmEnv.read(), timedelta(seconds=timeout_s)
         os.environ.update(place.environ())
         _name_interface(place)
@@ -83,7 +85,7 @@ class Group:
         return self.control if self.rendezvous.world_size > 1 else None
 
     def agree(self, *values: int, least: bool = False) -> list[int]:
-        """Returns each value's maximum (or minimum) over all ranks. Blocks: use it where all ranks meet anyway."""
+        """Returns each value's maximum (or minimum) over all ranks. agree() blocks until all ranks call it."""
         vector = torch.tensor(values, dtype=torch.int64)
         dist.all_reduce(vector, op=dist.ReduceOp.MIN if least else dist.ReduceOp.MAX, group=self.control)
         return [int(value) for value in vector.tolist()]
@@ -100,7 +102,8 @@ class Group:
         return [json.loads(bytes(slot.tolist())) for slot in slots]
 
     def close(self) -> None:
-        """Closes the group after all ranks have agreed to end. A failed rank must not call close(): it could hang."""
+        """Closes the group after all ranks have agreed to end. A failed rank must not call close(), which could
+        hang."""
         if dist.is_initialized():
             assert dist.group.WORLD is not None
             _outlived.extend((dist.group.WORLD, self.control))
@@ -108,7 +111,8 @@ class Group:
 
 
 def seed_everything(seed: int, rank: int, *, deterministic: bool = False) -> None:
-    """Seeds this rank's own random streams (dropout must differ). DDP gives all ranks rank 0's initial weights."""
+    """Seeds this rank's random streams with a seed of the rank's own, because dropout must differ between ranks. All
+    ranks still begin with the same weights: DDP copies rank 0's."""
     rng.seed(seed + rank)
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without this, cuBLAS refuses to be deterministic
@@ -118,13 +122,14 @@ def seed_everything(seed: int, rank: int, *, deterministic: bool = False) -> Non
 
 def own_devices(place: Rendezvous, per_task: int | None = None) -> list[torch.device]:
     """Returns this rank's devices: the GPUs that its task alone sees, its share of the node's, a single GPU that ranks
-    share if there are more ranks, or the CPU. per_task: the number of GPUs that Slurm gave each rank, if it did."""
+    share if there are more ranks than GPUs, or the CPU. per_task: the number of GPUs that Slurm gave each rank, or
+    None."""
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not seen:
         return [torch.device("cpu")]
     each = per_task or seen // place.local_world_size
     first = place.local_rank * each
-    if per_task is not None and seen <= per_task:  # Slurm hides those of other tasks
+    if per_task is not None and seen <= per_task:  # Slurm hides the GPUs of other tasks
         first, each = 0, seen
     elif each == 0 or first + each > seen:
         first, each = place.local_rank % seen, 1
@@ -132,7 +137,8 @@ def own_devices(place: Rendezvous, per_task: int | None = None) -> list[torch.de
 
 
 def _choose_mig_slice(local_rank: int) -> None:
-    """Shows this rank one of its node's MIG slices. CUDA uses one slice in a process: all ranks would get the first."""
+    """Makes one of the node's MIG slices visible to this rank. CUDA uses only one slice in a process: without this
+    choice, all ranks would use the first slice."""
     slices = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     if len(slices) > 1 and all(name.startswith("MIG-") for name in slices):
         os.environ["CUDA_VISIBLE_DEVICES"] = slices[local_rank % len(slices)]
@@ -144,7 +150,8 @@ def _backend_of(pair: str) -> str:
 
 
 def _refuse_cpu(place: Rendezvous) -> NoReturn:
-    """Raises. A rank on its CPU would hold up all others, and a whole job on CPUs would be slow without a word."""
+    """Raises the error for a rank that sees none of its GPUs. A rank on its CPU would slow down all ranks, and a whole
+    job on CPUs would be slow without any message."""
     gpus = f"rank {place.rank}: Slurm gave it GPUs (SLURM_STEP_GPUS={os.environ.get('SLURM_STEP_GPUS')})"
     if torch.version.cuda is None and torch.version.hip is None:
         raise ConfigError(
@@ -158,9 +165,9 @@ def _refuse_cpu(place: Rendezvous) -> NoReturn:
 
 
 def _open_store(place: Rendezvous, timeout: timedelta) -> Store:
-    """Opens torch's own env:// store, which rank 0 or torchrun's agent serves."""
+    """Connects to torch's own env:// store, which rank 0 or torchrun's agent serves."""
     if place.world_size == 1:
-        alone: Store = HashStore()  # needs no port, so PortTaken cannot occur
+        alone: Store = HashStore()  # a HashStore needs no port, so that PortTaken cannot occur
         return alone
     try:
         store: Store = next(rendezvous("env://", place.rank, place.world_size, timeout=timeout))[0]
@@ -176,7 +183,7 @@ def _open_store(place: Rendezvous, timeout: timedelta) -> Store:
             f"rank {place.rank} of {place.world_size}: no rendezvous at {where} within {timeout.total_seconds():.0f} s "
             f"({said}). See the logs of the other ranks, and whether {place.master_addr} can be reached from here."
         ) from None
-    # torchrun's store outlives a restart of the workers in place. The prefix hides the values of earlier workers.
+    # torchrun's store stays when torchrun restarts its workers. The prefix hides the values of earlier workers.
     mine: Store = PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
     return mine
 
@@ -185,8 +192,8 @@ def _agree_on_backend(store: Store, place: Rendezvous, device: torch.device) -> 
     """Returns nccl for GPU tensors if each rank has its own GPU, else gloo: NCCL refuses two ranks on one GPU. Rank 0
     decides for all. CPU tensors (offloaded parameters, buffers) travel over gloo in any case.
 
-    A rank without a GPU knows the answer and does not wait. Anybody who can reach the store can also write to it.
-    Therefore any answer other than these two words is refused and not printed.
+    A rank without a GPU knows that the answer is gloo, and does not wait. Anybody who can reach the store can also
+    write to the store. Therefore any answer other than nccl and gloo is refused and not printed.
     """
     if place.world_size == 1:
         return BY_DEVICE if device.type == "cuda" else "gloo"
@@ -206,8 +213,8 @@ def _agree_on_backend(store: Store, place: Rendezvous, device: torch.device) -> 
 
 
 def _card(device: torch.device) -> str:
-    """Returns the names of a GPU, which two ranks must not share: its UUID, and its host with its place on the bus. MIG
-    slices of a GPU have UUIDs of their own, and NCCL takes them for one GPU."""
+    """Returns the names of a GPU, which two ranks must not share: its UUID, and its host with its place on the bus. The
+    MIG slices of a GPU have different UUIDs, but NCCL treats the slices as one GPU."""
     about = torch.cuda.get_device_properties(device)
     bus = [getattr(about, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     place = about.uuid if None in bus else f"{socket.gethostname()}/{':'.join(map(str, bus))}"
@@ -215,7 +222,8 @@ def _card(device: torch.device) -> str:
 
 
 def _why_not_nccl(cards: Sequence[str]) -> str:
-    """Returns the reason, or nothing if NCCL can be used. cards: _card() of each rank's GPU, or `none`."""
+    """Returns the reason why NCCL cannot be used; an empty text if it can. cards: _card() of each rank's GPU, or
+    `none`."""
     if "none" in cards:
         return f"rank {cards.index('none')} sees no GPU"
     owners: dict[str, int] = {}
@@ -237,7 +245,7 @@ def _name_interface(place: Rendezvous) -> None:
     try:
         own = socket.gethostbyname(socket.gethostname())
     except OSError:
-        own = "127.0.0.1"  # gloo falls back to the loopback, too
+        own = "127.0.0.1"  # gloo falls back to the loopback address, too
     if own.startswith("127.") and (name := _interface_towards(place.master_addr, place.master_port)):
         os.environ["GLOO_SOCKET_IFNAME"] = name
 
@@ -247,14 +255,14 @@ def _interface_towards(host: str, port: int) -> str | None:
         import fcntl
 
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, port))  # UDP: sends nothing, only asks the routing table
+            probe.connect((host, port))  # with UDP, connect() sends nothing, and only asks the routing table
             address = probe.getsockname()[0]
             for _, name in socket.if_nameindex():
                 request = struct.pack("256s", name[:15].encode())
                 try:
                     answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
                 except OSError:
-                    continue  # an interface without an IPv4 address
+                    continue  # this interface has no IPv4 address
                 if socket.inet_ntoa(answer[20:24]) == address:
                     return name
     except (OSError, ImportError):

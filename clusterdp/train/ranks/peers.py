@@ -1,9 +1,9 @@
 """PeerWatch: when one rank fails, ends the other ranks at once and prints which rank failed.
 
-Gloo notices the closed connections of a dead rank at the next collective. NCCL does not notice them on every transport:
-the other ranks would wait in a kernel until NCCL's timeout. A rank that loads data for minutes notices nothing.
-Therefore a failing rank writes a note to the store before it exits, and a thread on each rank checks the store every
-second. The thread uses no collective.
+Gloo notices the closed connections of a dead rank at the next collective. NCCL does not notice closed connections on
+every transport: the other ranks would wait in a kernel until NCCL's timeout. A rank that loads data for minutes notices
+nothing. Therefore a failing rank writes a note to the store before it exits, and a thread on each rank checks the store
+every second. The thread uses no collective.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from clusterdp.train.output.say import say
 from clusterdp.train.ranks.store_notes import StoreNotes
 
 FAILED = "failed"
-LEAVING = "leaving"  # the note is named leaving/<rank>
+LEAVING = "leaving"  # the name of a rank's note is leaving/<rank>
 EVERY_S = 1.0  # seconds between two checks of the store
 LAST_WAIT_S = 3.0  # seconds that rank 0 waits for the other ranks: two checks of the store, and a margin
 
@@ -32,7 +32,7 @@ class PeerWatch:
         self.rank = rank
         self.world_size = world_size
         self.alone = world_size == 1
-        self.step: Callable[[], int | None] = lambda: None  # returns this rank's step, once there is a job
+        self.step: Callable[[], int | None] = lambda: None  # returns this rank's step; None before there is a job
         self._ended = threading.Event()
         self._leaving = False
         self._thread = threading.Thread(target=self._watch, name="clusterdp-peers", daemon=True)
@@ -43,7 +43,8 @@ class PeerWatch:
         return self
 
     def stop(self) -> None:
-        """Ends the thread. Called before the store closes: a daemon thread inside torch crashes at interpreter exit."""
+        """Ends the thread. stop() is called before the store closes, because a daemon thread that runs torch's code
+        crashes at interpreter exit."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -70,16 +71,17 @@ class PeerWatch:
             first_failure = self.first_failure()
             if first_failure is None:
                 continue
-            if self._ended.wait(EVERY_S):  # the main thread may be reporting it itself
+            if self._ended.wait(EVERY_S):  # the main thread may be reporting the failure itself
                 return
             say(f"clusterdp: ending rank {self.rank}, because another failed: {first_failure}", error=True)
             self.leave(1)  # the main thread may be blocked in C for ever
 
     def leave(self, code: int) -> NoReturn:
-        """Ends this process by leave_now(). Rank 0 holds the store with the note and exits last: a rank that finds no
-        store can only report that rank 0 is gone. Rank 0 waits at most 3 s, because a rank may have died silently."""
+        """Ends this process by leave_now(). Rank 0 serves the store with the note, and exits last: a rank that cannot
+        reach the store can only report that rank 0 is gone. Rank 0 waits at most 3 s, because a rank may have died
+        silently."""
         with suppress(RuntimeError):
-            if not self.alone and not self._leaving:  # once: this thread and the main one may both come here
+            if not self.alone and not self._leaving:  # once: the main thread may call leave(), too
                 self._leaving = True
                 self.notes.leave(f"{LEAVING}/{self.rank}", self.rank)
             deadline = time.monotonic() + LAST_WAIT_S
@@ -92,8 +94,7 @@ class PeerWatch:
 
 def leave_now(code: int) -> NoReturn:
     """Kills the DataLoader workers and ends this process without teardown, which could wait for ranks that are gone.
-
-    The kernel closes the sockets, and gloo on the other ranks notices the closed connections.
+    The kernel then closes the process's sockets, and gloo on the other ranks notices the closed connections.
     """
     for child in multiprocessing.active_children():
         child.kill()

@@ -32,7 +32,8 @@ class Rank:
         return self.number == 0
 
     def why_stopped(self, reason: str) -> str:
-        """Returns the cause of an agreed stop, for people to read. Collective: any rank may have got the request."""
+        """Returns the cause of an agreed stop as text for people. Collective, because any rank may have received the
+        request."""
         if reason != "user":
             return self.stop.name_of(reason)
         return str(next(filter(None, self.group.gather(self.stop.why)), "a request"))

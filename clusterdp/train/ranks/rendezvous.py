@@ -16,10 +16,10 @@ from clusterdp.errors import RendezvousError
 from clusterdp.slurm import hostlist
 from clusterdp.slurm.env import SlurmEnv
 
-PORT_TAKEN_EXIT = 98  # the batch script then starts the step once more, with the next port
-LOWEST_PORT = 10_000  # the ports below belong to registered services that clusters really run
+PORT_TAKEN_EXIT = 98  # exit code after which the batch script starts the step once more, with the next port
+LOWEST_PORT = 10_000  # the ports below 10,000 belong to registered services that clusters use
 EPHEMERAL_FILE = "/proc/sys/net/ipv4/ip_local_port_range"
-EPHEMERAL_DEFAULT = (32_768, 60_999)  # Linux; macOS has 49152 to 65535, whose lower end lies inside
+EPHEMERAL_DEFAULT = (32_768, 60_999)  # Linux's range; the range of macOS, 49152 to 65535, overlaps it
 
 
 class PortTaken(RendezvousError):
@@ -78,22 +78,22 @@ def derive_address(slurm: SlurmEnv) -> str:
     address = _resolve(host)
     if address and not address.startswith("127."):
         return host
-    if slurm.launch_address:  # must be the same on every rank, but a name may resolve differently on each node
+    if slurm.launch_address:  # all ranks need the same address, but a name may resolve differently on each node
         return slurm.launch_address
     found = f"resolves to {address} here" if address else "does not resolve here"
     raise RendezvousError(f"MASTER_ADDR: {host} {found}. Export MASTER_ADDR with an address that all nodes can reach.")
 
 
 def derive_port(slurm: SlurmEnv, ephemeral: tuple[int, int] | None = None) -> int:
-    """Returns a port for this job and restart only, outside the range from which the kernel assigns ports.
+    """Returns a port that depends on the job and the restart, outside the range from which the kernel assigns ports.
 
     Consecutive jobs, which are the most likely to share a node, get consecutive ports. A restart gets a distant port,
-    because the old server may linger.
+    because the server of the start before may still hold its port.
     """
     low, high = ephemeral or ephemeral_range()
     below, above = range(LOWEST_PORT, low), range(high + 1, 65_536)
     ports = max(below, above, key=len)
-    if len(ports) < 256:  # some sites give nearly all ports to the kernel: then any port will do
+    if len(ports) < 256:  # if a site gives nearly all ports to the kernel, any port may be used
         ports = range(LOWEST_PORT, 65_536)
     job = int(slurm.job_id) if slurm.job_id and slurm.job_id.isdigit() else os.getuid()
     return ports[(job + 7919 * slurm.restart_count) % len(ports)]

@@ -3,13 +3,13 @@
 The flags are a small vector that is reduced by MAX over a gloo group of its own. The main thread starts an exchange
 and reads the result when the next exchange is due, without waiting in between. SharedFlags uses no collective in a
 signal handler or in a second thread, and no GPU sync. At most one exchange is in flight. Every rank starts the same
-number of exchanges, because only agreed flags decide whether another one follows.
+number of exchanges, because only agreed flags decide whether another exchange follows.
 
 An exchange starts every `k` steps. k follows from the agreed (slowest) step time, so that k steps take about 200 ms.
-All ranks know of a stop within two exchanges. Starting an exchange costs the main thread 50 to 150 µs. With the work
-of gloo's threads, an exchange costs a millisecond if two ranks keep two cores busy. Gloo's all-reduce is a ring: over
-thousands of ranks an exchange may take a second (calculated, not measured). If a rank had to wait for an exchange, k
-grows until k steps take longer than the exchange, but never longer than 2 s.
+All ranks know of a stop after two exchanges at most. Starting an exchange costs the main thread 50 to 150 µs. With the
+work of gloo's threads, an exchange costs a millisecond if two ranks keep two cores busy. Gloo's all-reduce is a ring:
+over thousands of ranks an exchange may take a second (calculated, not measured). If a rank had to wait for an exchange,
+k grows until k steps take longer than the exchange, but never longer than 2 s.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from clusterdp.train.ranks.stop import StopSignal
 
 Item = TypeVar("Item")
 
-STOPS = ("user", "term", "time")  # reasons to stop; the first that is set counts
-# save: a save is due by the clock; enough: the training shall end; busy: this rank still has items
+STOPS = ("user", "term", "time")  # reasons to stop; the first of them whose flag is set is used
+# Flag `save`: a save is due by the clock. `enough`: the training shall end. `busy`: this rank still has items.
 FLAGS = (*STOPS, "save", "enough", "busy")
-ONE_SHOT = ("save",)  # cleared when sent
-PERIOD_S, LONGEST_S = 0.2, 2.0  # seconds for k steps: usual, and the limit for slow exchanges (a stop must come soon)
-DECAY = 0.9  # factor on the exchange time after an exchange without a wait; with 0, every second one would have a wait
+ONE_SHOT = ("save",)  # flags that are cleared when they are sent
+PERIOD_S, LONGEST_S = 0.2, 2.0  # seconds that k steps take: usually, and at most if exchanges are slow
+DECAY = 0.9  # factor on the estimated exchange time after an exchange without a wait, so that it falls slowly
 LATELY = 64  # number of latest exchanges, and of latest saves, from which the time of the next ones is estimated
 MARGIN = 1.25  # factor on the time that a stop is expected to take
 LEAVING_S = 5.0  # seconds for the outcome, the end of all processes, and the requeue
@@ -45,10 +45,10 @@ MOST_STEPS = 32  # limit of k: if steps suddenly become slow, a stop must still 
 class Agreed:
     """The flags that all ranks know."""
 
-    flags: dict[str, bool]  # true if any rank had set the flag
+    flags: dict[str, bool]  # name of a flag -> whether any rank has set it
     progress: int  # the least SharedFlags.progress() of all ranks
     step_s: float  # seconds per step of the slowest rank, on average since the previous exchange
-    way_s: float  # seconds that an exchange takes, if longer than k steps
+    way_s: float  # estimated seconds of an exchange; near 0 if no rank has had to wait lately
 
     def __getitem__(self, flag: str) -> bool:
         return self.flags[flag]
@@ -59,7 +59,8 @@ class Agreed:
 
 
 def agree_on_stop(group: Group, stop: StopSignal) -> str | None:
-    """Returns why all ranks stop now, or None. Collective, outside of any loop that exchanges flags."""
+    """Returns the reason why all ranks stop now, or None. Collective; for use outside of a loop, which exchanges
+    flags."""
     asked = stop.reason()
     agreed = group.agree(*(asked == reason for reason in STOPS))
     return next((reason for reason, yes in zip(STOPS, agreed, strict=True) if yes), None)
@@ -73,22 +74,22 @@ def p95(values: Collection[float]) -> float:
 class SharedFlags:
     """Exchanges flags between the ranks. The main thread calls all methods, and all ranks make the same calls.
 
-    group: a gloo group without any other use meanwhile; None for a single process, which agrees with itself.
-    stop: asked before each exchange.
+    group: a gloo group that nothing else uses meanwhile; None for a single process. stop: the StopSignal whose reason
+    is read before each exchange.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, stop: StopSignal | None = None):
         self.group = group
         self.stop = stop or StopSignal()
-        self.progress: Callable[[], int] = lambda: 0  # progress of this rank's saves; called before each exchange
-        # The latest durations, in seconds, for the lead before the end of the job's time.
+        self.progress: Callable[[], int] = lambda: 0  # the progress of this rank's saves, read at each exchange
+        # The latest durations of exchanges and saves, in seconds, from which the time of the stop is computed.
         self.steps: deque[float] = deque(maxlen=LATELY)
         self.saves: deque[float] = deque(maxlen=LATELY)
         self.every = 1  # k
         self.sent = 0
         self._flags = dict.fromkeys(FLAGS, False) | {"busy": True}
         self._numbers = array("q", bytes(8 * (len(self._flags) + 3)))
-        self._vector = torch.frombuffer(self._numbers, dtype=torch.int64)  # the memory of _numbers, slower to write to
+        self._vector = torch.frombuffer(self._numbers, dtype=torch.int64)  # uses the memory of _numbers
         self._work: Any = None
         self._sent_at = self._way_s = 0.0
         self._ticks = 0
@@ -101,10 +102,10 @@ class SharedFlags:
         self._flags[flag] = value
 
     def tick(self) -> Agreed | None:
-        """Returns the result of the last exchange if the next one is due, else None. Called once a step. Starts the
-        next exchange unless the result was a stop.
+        """Returns the result of the last exchange if the next one is due, else None. Call tick() once per step. It
+        starts the next exchange, unless the result was a stop.
 
-        With gradient accumulation, call tick() once per optimizer step: in between, no checkpoint holds the gradients.
+        With gradient accumulation, call tick() once per optimizer step, because a checkpoint does not hold gradients.
         """
         self._ticks += 1
         if self._ticks < self.every:
@@ -112,7 +113,8 @@ class SharedFlags:
         return self._turn()
 
     def iterate(self, items: Iterable[Item]) -> Iterator[tuple[Item | None, Agreed | None]]:
-        """Yields each item, then the result of its tick. Ranks may have different numbers of items (evaluation).
+        """Yields each item, and after it the result of tick(). Ranks may have different numbers of items, as in an
+        evaluation.
 
         A rank without further items continues to exchange flags, and yields (None, agreed) for each exchange, until no
         rank has items. The caller leaves when `agreed.stop` is set. All ranks leave at the same exchange.
@@ -132,16 +134,18 @@ class SharedFlags:
                     return
 
     def discount(self, seconds: float) -> None:
-        """Subtracts time since the last exchange that was not spent on steps but, for example, on a save."""
+        """Subtracts seconds from the time since the last exchange that were not spent on steps but, for example, on a
+        save."""
         self._since += seconds
 
     @property
     def agreement_s(self) -> float:
-        """Seconds from the moment when one rank has a reason to stop until all ranks stop: two exchanges."""
+        """Seconds from the moment when one rank has a reason to stop until all ranks stop, which takes two
+        exchanges."""
         return 2 * (self.every + 1) * p95(self.steps)
 
     def drain(self) -> Agreed | None:
-        """Waits for the exchange in flight, if any. Called where all ranks end a phase."""
+        """Waits for the exchange in flight, if there is one. drain() is called when all ranks end a phase."""
         self._ticks = 0
         return self._collect()
 
@@ -149,9 +153,9 @@ class SharedFlags:
         elapsed = time.monotonic() - self._since
         agreed = self._collect()
         self._since = time.monotonic()
-        measured = self._ticks and self.sent  # the time before the first exchange belongs to set-up
+        measured = self._ticks and self.sent  # the time before the first exchange is set-up, not steps
         step_us = max(1, round(elapsed / self._ticks * 1e6)) if measured else 0
-        if agreed is not None and agreed.step_s > 0:  # 0 means not measured
+        if agreed is not None and agreed.step_s > 0:  # a step_s of 0 means that no step was measured
             period_s = min(max(PERIOD_S, 2 * agreed.way_s), LONGEST_S)
             self.every = max(1, min(MOST_STEPS, round(period_s / agreed.step_s)))
             self.steps.append(agreed.step_s)
@@ -169,7 +173,7 @@ class SharedFlags:
             self._flags[flag] = False
         self.sent += 1
         self._sent_at = time.monotonic()
-        # The group's own method: dist.all_reduce() spends another 50 µs on logging and checks.
+        # This is the group's own method, because dist.all_reduce() spends another 50 µs on logging and checks.
         self._work = self.group.allreduce([self._vector], self._options) if self.group is not None else ()
 
     def _collect(self) -> Agreed | None:
@@ -178,7 +182,8 @@ class SharedFlags:
         if self._work:
             waiting = not self._work.is_completed()
             self._work.wait()
-            # The last rank to send waits for no other rank: the least of all ranks' waits is the time of an exchange.
+            # The rank that sends last does not wait for other ranks. Therefore the least wait of all ranks is the time
+            # of the exchange itself.
             self._way_s = time.monotonic() - self._sent_at if waiting else DECAY * self._way_s
         self._work = None
         *flags, progress, step_us, way_us = self._numbers

@@ -1,7 +1,7 @@
 """StopSignal: the stop requests that reached this process. Its signal handlers only set a number.
 
 This module imports no torch, so that a process can handle signals before it imports torch. The import of torch takes
-seconds, or a minute on a busy NFS, and a preemption in that window must not look like a crash.
+seconds, or a minute on a busy NFS, and a preemption during the import must not look like a crash.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-STOPPED_EXIT = 75  # exit code of a bare run that was stopped (EX_TEMPFAIL): run it again to continue
-REASONS = {signal.SIGTERM: "term", signal.SIGUSR2: "time"}  # NCCL takes USR1 for itself
-SAME_S = 5.0  # end times this close are the same, because Slurm counts the time left in whole seconds
+STOPPED_EXIT = 75  # exit code (EX_TEMPFAIL) of a stopped program without our worker: run the program again to continue
+REASONS = {signal.SIGTERM: "term", signal.SIGUSR2: "time"}  # not USR1, which NCCL uses
+SAME_S = 5.0  # seconds; end times that differ by less are the same, because Slurm counts whole seconds
 LOOK_EVERY_S = 2.0  # seconds between two checks for the file of `clusterdp stop`: it may be on a shared file system
 
 
@@ -34,14 +34,17 @@ class Stopped(BaseException):
 
 
 class StopSignal:
-    """The stop requests that reached this rank. StopSignal only reports: no rank may stop alone (see SharedFlags).
+    """The stop requests that reached this rank. StopSignal only reports requests, because no rank may stop alone (see
+    SharedFlags).
 
     why: the reason of a request to end the run, as passed to request(); None without a request.
-    file: written by `clusterdp stop`. Only rank 0 has this path, so that a thousand ranks do not check it.
+    file: the path of the file that `clusterdp stop` writes. Only rank 0 has this path, so that not all ranks check the
+    file.
     end_time: end of the job's time, in seconds since the epoch. margin_s: the least time before end_time to stop.
     needed_s: measured seconds for the steps until the agreement, the save and the end of all processes, and a margin.
-    ask_end: returns the current end_time, or None if unknown. Called when the time is up, because an
-    administrator may have raised the limit. Only rank 0 has ask_end and end_time: one rank asks Slurm, and all obey.
+    ask_end: a function that returns the current end_time, or None if unknown. It is called when the time is up, because
+    an administrator may have raised the limit. Only rank 0 has ask_end and end_time: rank 0 asks Slurm, and all ranks
+    follow.
     """
 
     def __init__(self, end_time: float | None = None, margin_s: float = 60.0):
@@ -58,7 +61,8 @@ class StopSignal:
             self.set_end_time(end_time, margin_s)
 
     def set_end_time(self, end_time: float, margin_s: float) -> None:
-        # With a margin longer than the whole time, no attempt could make a step: a quarter of the time is the limit.
+        # The margin is a quarter of the time at most: with a margin longer than the whole time, no attempt could make a
+        # step.
         self.end_time = end_time
         self.margin_s = min(margin_s, max(0.0, end_time - time.time()) / 4)
 
@@ -72,21 +76,21 @@ class StopSignal:
         self.why = self.why or why
 
     def install(self) -> StopSignal:
-        """Installs the signal handlers. Main thread only, as Python requires."""
+        """Installs the signal handlers. Call install() in the main thread, as Python requires."""
         for number in REASONS:
             self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def restore(self) -> None:
-        """Puts back the handlers from before install() (submitit has its own)."""
+        """Restores the signal handlers from before install(), for example submitit's handlers."""
         for number, handler in self._previous.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous.clear()
 
     @staticmethod
     def ignore() -> None:
-        """Ignores stop signals from here on, when no work is left. Python restores the default actions while it exits,
-        and a signal would then turn a finished process into a failed one."""
+        """Ignores stop signals from now on, because no work is left. While Python exits, it restores the signals'
+        default actions; a stop signal would then turn a finished process into a failed process."""
         for number in REASONS:
             signal.signal(number, signal.SIG_IGN)
 
@@ -97,10 +101,11 @@ class StopSignal:
         self.restore()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._seen[number] = 1  # and nothing else: no lock, no I/O, no collective
+        self._seen[number] = 1  # the handler does nothing else: no lock, no I/O, no collective
 
     def name_of(self, reason: str) -> str:
-        """Returns the cause of `term` or `time`, for people to read: SIGTERM, SIGUSR2, or the end of the job's time.
+        """Returns the cause of reason `term` or `time` as text for people: SIGTERM, SIGUSR2, or the end of the job's
+        time.
 
         `term` always comes from a signal, on any rank. `time` comes from a signal only if this rank has seen one.
         """
@@ -128,17 +133,18 @@ class StopSignal:
             if end is not None and end - self.end_time > SAME_S:
                 self.end_time = end
                 return self._time_is_up()
-            self.ask_end = None  # the answer is final: the ranks are about to stop
+            self.ask_end = None  # ask_end() is not called again, because the ranks are about to stop
         return True
 
     @staticmethod
     @contextmanager
     def shielded() -> Iterator[None]:
-        """Shields processes started in the block from the stop signals: fork and exec inherit the signal mask.
+        """Shields processes that are started in the with block from the stop signals, because a child inherits the
+        signal mask.
 
-        Slurm sends a preemption's TERM to the children of the tasks too. A DataLoader worker would die of TERM, and its
-        rank would die with it, before it could save. This process loses no signal: a signal that arrives meanwhile is
-        delivered at the end of the block at the latest.
+        Slurm sends a preemption's TERM to the children of the tasks too. A DataLoader worker would die of TERM, and the
+        worker's rank would fail with it, before the rank could save. This process loses no signal: a signal that
+        arrives meanwhile is delivered at the end of the block at the latest.
         """
         _kill_shielded_at_exit()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, REASONS)
@@ -152,13 +158,14 @@ class StopSignal:
 def _kill_shielded_at_exit() -> None:
     """Kills the shielded children that are left at exit, just before multiprocessing would send them TERM and wait.
 
-    Such children are workers of an iterator that was not closed. Because they block TERM, that wait would not end.
+    Such children are workers of an iterator that was not closed. Because these workers block TERM, multiprocessing
+    would wait for ever.
     """
     import multiprocessing
     from multiprocessing.util import Finalize
 
     def kill() -> None:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would report it as an error of the worker
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would report the kill as an error of the worker
         for child in multiprocessing.active_children():
             child.kill()
 

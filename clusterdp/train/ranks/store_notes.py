@@ -2,7 +2,7 @@
 
 A note is one line of text with a digest (HMAC-SHA256) that binds its name, the attempt and the rank that wrote it. The
 key of the digest is a file in the attempt's folder that only the job's owner can read. A note without a valid
-digest is ignored. Without a run folder there is no key, and notes are neither written nor read.
+digest is ignored. If there is no run folder, there is no key, and notes are neither written nor read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from clusterdp.plainfile import open_plain
 
 KEY_BYTES = 32
-MOST = 400  # characters in a note
+MOST = 400  # most characters in a note
 
 
 class StoreNotes:
@@ -33,7 +33,7 @@ class StoreNotes:
         line = plain(f"{rank} {text}")
         note = f"{self._digest(name, line)} {line}"
         if self._read(name, self.store.compare_set(_key(name), "", note)) is None:
-            self.store.set(_key(name), note)  # somebody else had written an invalid note
+            self.store.set(_key(name), note)  # replaces an invalid note of somebody else
 
     def find(self, name: str) -> tuple[int, str] | None:
         """Returns the writer's rank and the text of a valid note, or None. Raises RuntimeError if the store is gone."""
@@ -63,7 +63,7 @@ def make_key(path: Path) -> None:
 
 
 def read_key(path: Path) -> bytes | None:
-    """Returns the key; None if there is no complete one."""
+    """Returns the key; None if there is no complete key."""
     try:
         with os.fdopen(open_plain(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
             key = file.read(KEY_BYTES)

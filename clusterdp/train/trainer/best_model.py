@@ -1,7 +1,7 @@
 """BestModel: the model of the best epoch, saved beside the run's checkpoints, for keep_best and load_best().
 
-Each phase keeps only the newest. The model is saved with its row of the history, which identifies it: a run that has
-gone back to an older step, and then trains differently, has other rows, even at the same step.
+Each phase keeps only the newest best model. The model is saved with its row of the history, which identifies it: a run
+that has gone back to an older step, and then trains differently, has other rows, even at the same step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 class BestModel:
     """The best model, kept in memory if the run has no place for checkpoints. All methods are collective. A failed save
-    is reported and never ends the run, which loses no step by it."""
+    is reported and never ends the run, because the run's own checkpoints are complete."""
 
     def __init__(self, trainer: Trainer, model: torch.nn.Module):
         self._trainer, self._model = trainer, model
@@ -41,7 +41,8 @@ class BestModel:
             self._save(self._checkpointer())
 
     def save_if_better(self, monitor: str, mode: str) -> None:
-        """Saves if the newest epoch is better than the kept epoch. The save of an even better epoch may have failed."""
+        """Saves the model if the newest epoch is better than the epoch of the saved model. (An even better epoch may
+        not be saved, because its save failed.)"""
         with self._tolerate(math.inf):
             checkpointer = self._checkpointer()
             if not self._looked:
@@ -51,8 +52,8 @@ class BestModel:
                 self._save(checkpointer)
 
     def load(self) -> int | None:
-        """Loads the best model, and returns its step. Returns None, and leaves the model unchanged, if there is none
-        from this run's past."""
+        """Loads the best model, and returns its step. Returns None, and leaves the model unchanged, if this run's past
+        has no saved model."""
         checkpointer = self._checkpointer()
         kept = checkpointer.peek()
         if kept is None:
@@ -76,7 +77,8 @@ class BestModel:
         self._tolerate.failures = 0
 
     def _row(self, kept: Any) -> EpochRow | None:
-        """Returns the row of the history that was the last when `kept` was saved; None if it is no longer there."""
+        """Returns the row of the history that was the last when `kept` was saved; None if this row is no longer in the
+        history."""
         rows = self._history.rows
         if kept is None or not 1 <= kept["epoch"] <= len(rows):
             return None
@@ -92,8 +94,8 @@ class BestModel:
 
 
 class InMemory:
-    """The part of Checkpointer that BestModel uses, in this process's memory. The copy is on the host, which has more
-    memory than the device."""
+    """A Checkpointer, as far as BestModel uses it, that keeps the model in this process's memory. The copy is in host
+    memory, which is larger than the device's."""
 
     def __init__(self, model: torch.nn.Module):
         self._model = unwrap(model)

@@ -6,7 +6,8 @@
 
     Trainer(..., on_epoch=[tell, early_stopping("val_loss", patience=3), keep_best("val_accuracy", mode="max")])
 
-Callbacks read the past from trainer.history, which survives preemptions. Trainer(state=) saves other state.
+Callbacks read the past from trainer.history, which survives preemptions. Pass other state of a callback in
+Trainer(state=), so that it is saved, too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ OnEpoch = Callable[["Trainer", "EpochRow"], Any]
 
 
 def functions(where: str, given: Any) -> list[Callable[..., Any]]:
-    """Returns the functions. Raises ConfigError for objects that cannot be called, as another library's callback."""
+    """Returns the callbacks as a list. Raises ConfigError for objects that cannot be called, such as another library's
+    callbacks."""
     calls = [given] if callable(given) else list(given)
     for call in calls:
         if isinstance(call, type) or not callable(call):
@@ -39,7 +41,7 @@ def early_stopping(monitor: str = "val_loss", *, patience: int = 3, mode: str = 
     sign = 1 if mode == "min" else -1
 
     def watch(trainer: Trainer, row: EpochRow) -> None:
-        trainer.history.best(monitor, mode)  # raises ConfigError for a wrong name or mode
+        trainer.history.best(monitor, mode)  # this call raises ConfigError for a wrong name or mode
         gone_on = trainer.loop.position.continued if trainer.loop is not None else 0
         best, since = float("inf"), 0
         for epoch, value in enumerate(trainer.history[monitor], 1):
@@ -52,18 +54,18 @@ def early_stopping(monitor: str = "val_loss", *, patience: int = 3, mode: str = 
 
 
 def keep_best(monitor: str = "val_loss", *, mode: str = "min") -> OnEpoch:
-    """Saves the model beside the checkpoints when `monitor` is better than in the kept epoch. trainer.load_best() loads
-    it. A failed save is reported, and the training continues."""
+    """Saves the model beside the checkpoints when `monitor` is better than at the last such save. trainer.load_best()
+    loads the saved model. A failed save is reported, and the training continues."""
 
     def keep(trainer: Trainer, row: EpochRow) -> None:
-        trainer.history.best(monitor, mode)  # raises ConfigError for a wrong name or mode
+        trainer.history.best(monitor, mode)  # this call raises ConfigError for a wrong name or mode
         trainer.best_model.save_if_better(monitor, mode)
 
     return keep
 
 
 def plateau(scheduler: Any, monitor: str = "val_loss") -> OnEpoch:
-    """Steps torch's ReduceLROnPlateau with another value than the loss, which Trainer(scheduler=) uses. Save the
+    """Steps torch's ReduceLROnPlateau with the value `monitor`. Trainer(scheduler=) always uses the loss. Save the
     scheduler with Trainer(state={"plateau": scheduler})."""
 
     def step(trainer: Trainer, row: EpochRow) -> None:

@@ -8,8 +8,8 @@
     print(meters.reduce())                        # {"loss": 0.31, "norm": 4.2}: over all ranks, on each rank
 
 Values stay on their device and are added up there in double precision, by one small kernel each. Ranks may have seen
-different numbers of batches, or none. With weights, the mean equals one process's mean over all samples. Meters are
-saved as state (`per_rank`), so an epoch's numbers are the same after a preemption.
+different numbers of batches, or none. With weights, the mean over all ranks equals the mean that one process would
+compute over all samples. Meters are saved as state (`per_rank`), so an epoch's numbers are the same after a preemption.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from clusterdp.train.ranks.group import Group
 
 Value = torch.Tensor | float
-ROUNDING = 1e-4  # allowed difference of compute() between ranks with the same samples: GPUs add up in any order
+ROUNDING = 1e-4  # allowed relative difference of compute() between ranks, because GPUs add up in any order
 
 
 class Total:
     """A running sum or extreme of numbers on the host and on one device."""
 
     def __init__(self, kind: str) -> None:
-        self.kind = kind  # sum | max | min
+        self.kind = kind  # one of sum, max and min
         self.host = {"sum": 0.0, "max": -math.inf, "min": math.inf}[kind]
         self.on_device: torch.Tensor | None = None
 
@@ -56,18 +56,19 @@ class Total:
             best(there, value if value.ndim == 0 else getattr(value, self.kind)(), out=there)
 
     def _begin_on(self, device: torch.device) -> torch.Tensor:
-        wide = torch.float32 if device.type == "mps" else torch.float64  # Metal has no float64
+        wide = torch.float32 if device.type == "mps" else torch.float64  # Metal, the GPUs of macOS, has no float64
         self.on_device = torch.full((), 0.0 if self.kind == "sum" else self.host, dtype=wide, device=device)
         return self.on_device
 
     def item(self) -> float:
-        """Returns the value. Waits for the device."""
+        """Returns the value as a number. item() waits for the device."""
         there = [] if self.on_device is None else [self.on_device.item()]
         return self.host + sum(there) if self.kind == "sum" else _extreme(self.kind, [self.host, *there])
 
 
 class Mean:
-    """A weighted mean: of batch means by their sizes, or of the elements of tensors that have more than one."""
+    """A weighted mean of batch means, with the batch sizes as weights. If a tensor has several elements, the mean is
+    over the elements."""
 
     kind = "mean"
 
@@ -78,7 +79,7 @@ class Mean:
         if isinstance(value, torch.Tensor) and value.ndim:
             self.total.add(value)
             self.weight.add(value.numel())
-        elif isinstance(weight, torch.Tensor):  # known only on the device: tokens without padding
+        elif isinstance(weight, torch.Tensor):  # a weight on the device, such as a count of tokens
             self.total.add(value * weight)
             self.weight.add(weight)
         else:
@@ -89,7 +90,7 @@ class Mean:
 class Meters:
     """Meters by name. All methods except reduce() are local to the rank.
 
-    group: None for one rank. The names need not be the same on all ranks, but a name has one kind.
+    group: None for one rank. The names may differ between ranks, but a name must have the same kind on all ranks.
     """
 
     per_rank = True  # each rank saves its own sums
@@ -98,11 +99,11 @@ class Meters:
         self.group = group
         self._meters: dict[str, Mean | Total] = {}
         self._objects: dict[str, Any] = {}
-        self._told: set[str] = set()  # metrics that _tell_partial() has reported
+        self._told: set[str] = set()  # names of metrics that _tell_partial() has reported
         self._graphs = GraphWatch()
 
     def mean(self, weight: Value = 1.0, /, **values: Value) -> None:
-        """Adds means over `weight` samples (or tokens) each."""
+        """Adds values, each of which is a mean over `weight` samples (or tokens)."""
         for name, value in values.items():
             self._get(name, "mean").add(value, weight)  # type: ignore[arg-type]
             self._graphs.look(name, value)
@@ -117,18 +118,17 @@ class Meters:
         self._add("min", values)
 
     def attach(self, name: str, metric: Any) -> None:
-        """Attaches an object with update(), compute() and reset(), such as torchmetrics'. reduce() calls the last two.
-
-        The caller calls update(). The object must reduce over ranks itself, as torchmetrics' do, or reduce() refuses
-        its numbers. To continue in the middle of an epoch, it needs state_dict() and load_state_dict(); without them, a
-        warning is printed."""
+        """Attaches an object with update(), compute() and reset(), such as torchmetrics'. The caller calls update();
+        reduce() calls compute() and reset(). compute() must reduce over ranks itself, as in torchmetrics; if the ranks'
+        results differ, reduce() raises an error. To continue in the middle of an epoch, the object needs state_dict()
+        and load_state_dict(); if they are missing, a warning is printed."""
         for part in _parts(metric):
             if callable(getattr(part, "persistent", None)):
-                part.persistent(True)  # torchmetrics: saves its sums only if asked
+                part.persistent(True)  # torchmetrics saves a metric's sums only after this call
         self._objects[name] = metric
 
     def reduce(self) -> dict[str, float]:
-        """Returns the numbers over all ranks, on all ranks, and resets the meters. Collective. Waits for the device."""
+        """Returns the numbers over all ranks, on all ranks, and resets the meters. Collective. Waits for the GPU."""
         own = {name: _numbers(meter) for name, meter in self._meters.items()}
         computed: dict[str, float] = {}
         for name, metric in self._objects.items():
@@ -158,7 +158,7 @@ class Meters:
             if name in state["objects"]:
                 metric.load_state_dict(state["objects"][name])
                 for part in _parts(metric):
-                    if hasattr(part, "device"):  # torchmetrics: the loaded sums are on the host
+                    if hasattr(part, "device"):  # the loaded sums of a torchmetrics metric are on the host
                         part.to(part.device)
         self._tell_partial(self._objects.keys() - state["objects"])
 
@@ -166,7 +166,8 @@ class Meters:
         return [(name, metric) for name, metric in self._objects.items() if hasattr(metric, "load_state_dict")]
 
     def _tell_partial(self, names: Iterable[str]) -> None:
-        """Reports metrics without saved state, once and early: a number of half an epoch looks like any other."""
+        """Warns, once, about metrics without saved state, because the result of a part of an epoch looks like any other
+        number."""
         if self.group is not None and self.group.rendezvous.rank != 0:
             return
         for name in sorted(set(names) - self._told):
@@ -198,7 +199,8 @@ def _numbers(meter: Mean | Total) -> list[Any]:
 
 
 def _together(name: str, kind: str, everyone: list[dict[str, list[Any]]]) -> float:
-    """Returns the value over all ranks that have it, added up in rank order: every rank gets the same bits."""
+    """Returns the value over all ranks that have this meter. The values are added up in rank order, so that every rank
+    gets the same bits."""
     rows = [rank[name] for rank in everyone if name in rank]
     if any(row[0] != kind for row in rows):
         raise ConfigError(f"meters: {name!r} is a {kind} on one rank and none on another. Use two names.")
@@ -209,14 +211,15 @@ def _together(name: str, kind: str, everyone: list[dict[str, list[Any]]]) -> flo
 
 
 def _extreme(kind: str, values: list[float]) -> float:
-    """Returns the maximum or minimum. NaN wins over both, so that it is not lost."""
+    """Returns the maximum or minimum. If a value is NaN, the result is NaN, so that the NaN is not lost."""
     if any(math.isnan(value) for value in values):
         return math.nan
     return max(values) if kind == "max" else min(values)
 
 
 def _computed(name: str, value: Any) -> dict[str, float]:
-    """Returns one number, or several: a collection's numbers by their own names, or one per class."""
+    """Returns the numbers of compute() by name: one number, the named numbers of a collection, or one number per
+    class."""
     if isinstance(value, Mapping):
         return {f"{name}_{key}": float(part) for key, part in value.items()}
     if isinstance(value, torch.Tensor) and value.numel() > 1:
@@ -225,12 +228,12 @@ def _computed(name: str, value: Any) -> dict[str, float]:
 
 
 def _parts(metric: Any) -> Iterable[Any]:
-    """Returns a metric and its inner metrics if it is a module, as torchmetrics' are."""
+    """Returns a metric, and its inner metrics if the metric is a module, as in torchmetrics."""
     return metric.modules() if isinstance(metric, torch.nn.Module) else ()
 
 
 def _agreed(ranks: list[dict[str, float]]) -> dict[str, float]:
-    """Returns rank 0's numbers on all ranks, because all must agree on whether an epoch is the best."""
+    """Returns rank 0's numbers on all ranks, because all ranks must agree on whether an epoch is the best."""
     for rank, other in enumerate(ranks):
         for name in {**ranks[0], **other}:
             ours, theirs = ranks[0].get(name), other.get(name)
@@ -245,5 +248,5 @@ def _agreed(ranks: list[dict[str, float]]) -> dict[str, float]:
 
 def _same(one: float | None, other: float | None) -> bool:
     if one is None or other is None:
-        return False  # only one rank has seen this class
+        return False  # the numbers are not comparable: only one rank has seen this class
     return math.isclose(one, other, rel_tol=ROUNDING, abs_tol=ROUNDING**1.5) or (one != one and other != other)

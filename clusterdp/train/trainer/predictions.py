@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from clusterdp.train.ranks.group import Group
 
 
-Flat = tuple[Any, list[torch.Tensor]]  # the form of an output, as JSON values, and its tensors
+Flat = tuple[Any, list[torch.Tensor]]  # the structure of an output, as JSON values, and its tensors
 
 
 def on_host(output: Any) -> Flat:
@@ -26,7 +26,8 @@ def on_host(output: Any) -> Flat:
 def collect(group: Group, flat: list[Flat], size: int | None) -> Any:
     """Joins the ranks' outputs. Collective. A rank may have no samples.
 
-    flat: this rank's outputs. size: number of samples, of which rank r of W has r, r + W, ...; None: one rank's.
+    flat: this rank's outputs. size: number of all samples, if rank r of W has the samples r, r + W, ...; None: the
+    outputs of a single rank.
     """
     leaves = [_joined([leaves[n] for _, leaves in flat]) for n in range(len(flat[0][1]))] if flat else []
     if size is None:
@@ -40,7 +41,7 @@ def collect(group: Group, flat: list[Flat], size: int | None) -> Any:
     forms = [each for each in group.gather(form) if each is not None]
     if not forms:
         return None
-    skeleton, kinds = forms[0]  # a rank without samples has not seen the model's outputs
+    skeleton, kinds = forms[0]  # a rank without samples takes another rank's structure
     if any(each != forms[0] for each in forms):
         raise ConfigError(f"predict: the ranks' outputs differ in shape or type: {forms}. Make them alike.")
     if not leaves:
@@ -54,7 +55,7 @@ def _in_order(group: Group, rows: torch.Tensor, size: int) -> torch.Tensor:
         return rows
     longest = rows.new_zeros(len(range(0, size, ranks)), *rows.shape[1:])
     longest[: len(rows)] = rows
-    padded = longest.reshape(-1).view(torch.uint8)  # as bytes, because gloo does not know every type
+    padded = longest.reshape(-1).view(torch.uint8)  # sent as bytes, because gloo does not support every dtype
     slots = [torch.empty_like(padded) for _ in range(ranks)]
     dist.all_gather(slots, padded, group=group.control)
     whole = rows.new_empty(size, *rows.shape[1:])

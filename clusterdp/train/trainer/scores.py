@@ -18,11 +18,12 @@ Metrics = Mapping[str, Any] | Sequence[Callable[..., Any]] | Callable[..., Any]
 
 
 class Scores:
-    """metrics: as in Trainer. Objects are copied: training and evaluation must not add up in the same object."""
+    """metrics: the metrics as passed to Trainer. Objects are copied, because training and evaluation must not add up in
+    the same object."""
 
     def __init__(self, metrics: Metrics, group: Group):
         self.meters = Meters(group)
-        self.added = False  # in the current step
+        self.added = False  # whether values were added in the current step
         listed: Any = metrics if isinstance(metrics, Mapping | list | tuple) else [metrics]
         if not isinstance(listed, Mapping) and any(getattr(metric, "__name__", "") == "<lambda>" for metric in listed):
             raise ConfigError('metrics: a lambda has no name. Give it one: metrics={"accuracy": lambda ...}.')
@@ -58,9 +59,8 @@ class Scores:
     def add(
         self, batch: Any, loss: torch.Tensor, outputs: Any = None, targets: Any = None, *, only_finite: bool = False
     ) -> None:
-        """Adds one batch. Does not wait for the device, and holds no graph, for any return value of a metric.
-
-        only_finite: a batch whose loss is not finite is not counted. With metric objects, this waits for the device.
+        """Adds one batch. add() does not wait for the device, and keeps no autograd graph. only_finite: whether to skip
+        a batch whose loss is not finite; with metric objects, add() then waits for the device.
         """
         self.added = True
         size = size_of(batch)

@@ -11,7 +11,8 @@ from clusterdp.wording import table
 
 
 def summary(model: nn.Module, inputs: tuple[Any, ...] | None, device: torch.device) -> str:
-    """Returns a table of the innermost modules. inputs: a batch, to show the shape of each module's output."""
+    """Returns a table of the innermost modules. inputs: a batch, from which the shape of each module's output is
+    computed."""
     shapes = _shapes(model, inputs, device) if inputs is not None else {}
     rows = [("layer", "type", *(("gives",) if shapes else ()), "parameters")]
     for name, module in model.named_modules():
@@ -41,7 +42,7 @@ def _shapes(model: nn.Module, inputs: tuple[Any, ...], device: torch.device) -> 
     hooks = [module.register_forward_hook(note(name)) for name, module in model.named_modules()]
     training = model.training
     try:
-        model.eval()  # a batch of one is enough, and no statistics change
+        model.eval()  # in eval mode, a batch of one sample is enough, and no statistics change
         with torch.no_grad():
             model(*to_device(inputs, device))
     finally:

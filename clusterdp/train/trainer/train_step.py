@@ -1,4 +1,4 @@
-"""The two functions with which Trainer handles a batch. Each can be replaced by your own.
+"""The two functions with which Trainer handles a batch. You can replace each of them by your own function.
 
 def forward(trainer, batch):                       # Trainer(..., forward=forward)
     outputs = trainer.model(batch["image"])
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 def forward(trainer: Trainer, batch: Any) -> Any:
-    """Runs the model on (x, y) or (x1, x2, y): the last part is the target. Used for training and for evaluation."""
+    """Runs the model on (x, y) or (x1, x2, y): the last part is the target. The Trainer uses forward() for training and
+    for evaluation."""
     if not isinstance(batch, (list, tuple)) or len(batch) < 2 or trainer.loss is None:
         what = f"a {type(batch).__name__}" + (f" of {len(batch)}" if isinstance(batch, list | tuple) else "")
         raise ConfigError(
@@ -85,7 +86,8 @@ def step(trainer: Trainer, batch: Any) -> Mapping[str, Any]:
 
 
 def outputs(trainer: Trainer, batch: Any) -> Any:
-    """Returns the outputs for predictions. A user's forward() knows which part of the batch goes into the model."""
+    """Returns the model's outputs for a prediction. If the user has passed a forward(), it is used, because it knows
+    which part of the batch goes into the model."""
     if trainer.forward is forward:
         return trainer.model(*inputs_of(batch))
     try:
@@ -112,7 +114,7 @@ def parts_of(given: Any) -> tuple[torch.Tensor, Any, Any]:
 
 
 def inputs_of(batch: Any) -> tuple[Any, ...]:
-    """Returns the inputs for predictions, which are equal for (x, y) and (x,)."""
+    """Returns the model's inputs for a prediction: x, both for a batch (x, y) and for (x,)."""
     if not isinstance(batch, list | tuple):
         return (batch,)
     return tuple(batch[:-1]) if len(batch) > 1 else tuple(batch)

@@ -4,8 +4,8 @@
     history = trainer.fit(train, val, epochs=8, batch_size=32)
     print(trainer.evaluate(test), trainer.predict(test).argmax(1))
 
-Trainer runs on job.loop, and stops, saves and resumes like it: a preempted run ends in the same state as an
-uninterrupted run, including the history. Without `job`, Trainer uses its own process's job: plain `python train.py`.
+Trainer runs on job.loop(), and stops, saves and resumes in the same way: a preempted run ends in the same state as an
+uninterrupted run, including the history. If no `job` is passed, as in plain `python train.py`, Trainer uses own_job().
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ OnStep = Callable[["Trainer", Mapping[str, Any]], Any]
 class Trainer:
     """All methods are called on all ranks.
 
-    model: left unchanged if it is in DDP or FSDP2 already; else wrapped as set in the config's `train`.
+    model: the model, which is wrapped as set in the config's `train`, unless it already is in DDP or FSDP2.
     metrics: name -> function(outputs, targets) -> number or one number per sample; or an object with update(outputs,
-    targets), compute() and reset(), such as torchmetrics'. A list of them, or a single one, is also accepted.
+    targets), compute() and reset(), such as torchmetrics'. A list of metrics, or a single one, is also accepted.
     loss(outputs, targets) is a mean over the batch.
     amp: a level of Amp, or an Amp. accumulate: batches per step of the optimizer. clip_norm, clip_value: limits for the
-    gradients. The defaults of these four are in the config's `train`.
-    scheduler: stepped with the optimizer, or after each epoch (scheduler_every="epoch"). ReduceLROnPlateau is stepped
-    after each epoch, with val_loss, or without validation with the loss.
+    gradients. The defaults of amp, accumulate, clip_norm and clip_value are in the config's `train`.
+    scheduler: a scheduler that is stepped with the optimizer, or after each epoch (scheduler_every="epoch").
+    ReduceLROnPlateau is stepped after each epoch, with val_loss if there is a validation, and with loss otherwise.
     forward: function(trainer, batch) -> (loss, outputs, targets). step: function(trainer, batch) -> {name: value}, a
     whole training step. The history has the means of these values, unless the step adds to trainer.scores itself. To
     write your own, copy the defaults in train_step.
-    on_step(trainer, values) and on_epoch(trainer, row): called after each step and each epoch. A stop waits until the
-    functions after an epoch are done, and their evaluations, too. state: more state to save, by name.
-    wrap: options of job.wrap(), which are DistributedDataParallel's.
+    on_step(trainer, values): called after each step. on_epoch(trainer, row): called after each epoch. A stop waits
+    until the functions after an epoch are done, including their evaluations. state: more state to save, by name.
+    wrap: options of job.wrap(), which are arguments of DistributedDataParallel.
     name: a name for this phase, if the program trains more than once (see Phases). Each Trainer has its own position,
     history and best model.
     """
@@ -107,12 +107,12 @@ class Trainer:
         self.name = name
         self.amp = job.amp if amp is None else amp if isinstance(amp, Amp) else Amp(amp, job.device)
         usual = step is train_step.step and forward is train_step.forward
-        if usual and optimizer is not None and self.amp.masters is None:  # with masters, the optimizer has only these
+        if usual and optimizer is not None and self.amp.masters is None:  # else the optimizer has only the masters
             check_trains(model, loss, optimizer)
         self._wrapped = self._wrap(model, optimizer, wrap or {})
         self._sharded = is_sharded(self._wrapped)
         self.net = unwrap(self._wrapped)
-        self.model = self._wrapped  # for forward(); the bare module during an evaluation
+        self.model = self._wrapped  # the model that forward() calls; during an evaluation, the bare module
         self.loss, self.optimizer, self.scheduler = loss, optimizer, scheduler
         if scheduler_every not in ("step", "epoch"):
             raise ConfigError(f"scheduler_every: {scheduler_every!r} is neither step nor epoch. Use one of them.")
@@ -128,9 +128,9 @@ class Trainer:
         self.forward, self.step = forward, step
         self.on_step, self.on_epoch = functions("on_step", on_step), functions("on_epoch", on_epoch)
         self.history = History()
-        self.scores = Scores(metrics, job.group)  # of the current epoch
+        self.scores = Scores(metrics, job.group)  # the scores of the current epoch
         self.loop: Loop[Any] | None = None
-        self._calling = False  # the callbacks after an epoch are running
+        self._calling = False  # whether the callbacks after an epoch are running
         self._metrics = metrics
         self._data: Any = None  # the training data of fit()
         self.best_model = BestModel(self, self._wrapped)
@@ -160,12 +160,12 @@ class Trainer:
         continues with the same data, to more epochs. Other data needs another Trainer, with a name.
 
         train, val: a data set, or tensors (x, y), divided among the ranks in batches of batch_size each; or a loader or
-        other iterable of this rank's batches. batch_size=None: a sample of the data set is a batch already, as in a
-        batched WebDataset. loader: options of job.loader(), such as num_workers. transform: a function of a batch, on
-        the device.
-        val_options: options of val's loader that differ from the training's. Options that choose samples (sampler,
-        drop_last, ...) apply only to the training. A collate_fn applies to both, because padding must. For one that
-        mixes samples, as MixUp does, pass val_options={"collate_fn": None}.
+        other iterable of this rank's batches. batch_size=None: each sample of the data set already is a batch, as in a
+        batched WebDataset. loader: options of job.loader(), such as num_workers. transform: a function that changes a
+        batch on the device. val_options: options of the validation's loader that differ from the training's. Options
+        that choose samples (sampler, drop_last, ...) apply only to the training. A collate_fn applies to training and
+        validation, because both need padding. For a collate_fn that mixes samples, as MixUp does, pass
+        val_options={"collate_fn": None}.
         """
         self._check_loader_words("fit", loader, Trainer.fit)
         self._check_loader_words("val_options", val_options or {})
@@ -181,7 +181,7 @@ class Trainer:
         if val is not None:
             check_can_be_read_again("val", val, epochs)
             options = options_of_val(val, loader, val_options or {})
-            # Raises an error in the options now, not in an hour.
+            # An error in the validation's options is raised here, and not after the first epoch.
             evaluation_data(self.job.this_rank, val, batch_size, options, "val")
         phase: dict[str, Any] = {"name": self.name, "continues": self.loop}
         self.loop = loop = self.job.loop(
@@ -224,9 +224,9 @@ class Trainer:
     ) -> Any:
         """Returns the model's outputs, one row per sample, in the order of the data, on all ranks, in host memory.
 
-        data: a data set, or a tensor; x is the input of a sample (x, y). With one rank, any iterable of batches.
-        forward: function(trainer, batch) -> outputs, for example for data without targets. Default: the outputs of the
-        Trainer's forward if you have passed one, else the model's.
+        data: a data set, or a tensor. From a sample (x, y), only x is used. With one rank, any iterable of batches.
+        forward: function(trainer, batch) -> outputs, for example for data without targets. The default is the outputs
+        of the Trainer's forward, if you have passed a forward, and the model's outputs otherwise.
         """
         from clusterdp.train.trainer.predictions import collect, on_host
 
@@ -261,13 +261,13 @@ class Trainer:
             self.loop.end()
 
     def save_best(self) -> None:
-        """Saves the present model for load_best(). Collective. Waits until the save is durable."""
+        """Saves the present model for load_best(), and waits until the save is durable. Collective."""
         self.best_model.save()
 
     def load_best(self) -> int | None:
         """Loads the weights that keep_best or save_best() saved last, and returns their step. Returns None, and leaves
-        the model unchanged, if there are none, or if the run has gone back behind them (`clusterdp resume --from`).
-        Without a place for checkpoints, these weights are only in this process's memory."""
+        the model unchanged, if there are none, or if the run has gone back to an earlier step (`clusterdp resume
+        --from`). If the run has no place for checkpoints, these weights are only in this process's memory."""
         step = self.best_model.load()
         if step is not None:
             self.amp.renew()
@@ -279,10 +279,10 @@ class Trainer:
     def _wrap(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, options: Mapping[str, Any]
     ) -> torch.nn.Module:
-        """Wraps the model as set in the config's `train`. A single rank needs no DDP, and gets none."""
+        """Wraps the model as set in the config's `train`. A single rank gets no DDP."""
         job, several = self.job, self.job.world_size > 1
         if is_distributed(model):
-            return model  # the user has wrapped it
+            return model  # the user has already wrapped the model
         if model is not unwrap(model):
             if several:
                 raise ConfigError(
@@ -312,7 +312,8 @@ class Trainer:
                 call(self, values)
 
     def _close_epoch(self, val: Mapping[str, float]) -> None:
-        """Closes an epoch after its evaluation. If an attempt is stopped in the evaluation, the next one repeats it."""
+        """Closes an epoch after its evaluation. If an attempt is stopped in the evaluation, the next attempt repeats
+        the evaluation."""
         assert self.loop is not None
         row: EpochRow = {"epoch": self.loop.epoch + 1, "step": self.loop.step, **self.scores.meters.reduce()}
         row |= {f"val_{name}": value for name, value in val.items()}
@@ -371,11 +372,13 @@ class Trainer:
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """Uses the bare module: ranks may have different numbers of batches, and DDP would wait for all ranks."""
+        """Uses the bare module in the with block: ranks may have different numbers of batches, and DDP would wait for
+        all ranks."""
         if self.job.world_size > 1 and (self._sharded or getattr(self._wrapped, "broadcast_buffers", False)):
-            # All ranks evaluate the buffers that a checkpoint keeps. DDP does this before a step, FSDP2 does not.
+            # All ranks evaluate the buffers that a checkpoint keeps. DDP copies buffers to all ranks before a step,
+            # FSDP2 does not.
             for buffer in self.net.buffers():
-                if not hasattr(buffer, "full_tensor"):  # a DTensor has it
+                if not hasattr(buffer, "full_tensor"):  # a DTensor has the attribute full_tensor
                     dist.broadcast(buffer, 0)
         was = self.net.training
         self._mode(training=False)
@@ -388,7 +391,8 @@ class Trainer:
         self._wrapped.train(training)
 
     def _watched(self, batches: Iterable[Any], transform: Any) -> Iterator[Any]:
-        """Yields batches, and whether they are this rank's. FSDP2 needs all ranks in each batch: others are fillers.
+        """Yields each batch, and whether it is this rank's own. FSDP2 needs all ranks in each batch: a rank without
+        batches gets repeated ones.
 
         A stop is possible, except in callbacks: see _call_back(). No batch is fetched ahead, because the ranks may have
         different numbers of batches.
