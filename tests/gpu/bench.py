@@ -1,4 +1,4 @@
-"""Figures on a GPU: the stall of an asynchronous save, a restore beside torch.load(), the comparison of replicas.
+"""Figures on a GPU: saves, restores beside torch.load(), the comparison of replicas, and what a step costs more.
 
 python -m tests.gpu.bench [--mb 8000]: one JSON line for each figure.
 """
@@ -10,19 +10,28 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from clusterdp.checkpoint import Checkpointer
 from clusterdp.checkpoint.save.replica_check import Sums
 from clusterdp.checkpoint.state.tree import as_bytes
+from clusterdp.config.tree import CheckpointConfig
+from clusterdp.slurm.env import SlurmEnv
+from clusterdp.train import Group, JobHandle, Prefetcher, Rendezvous, StopSignal
+from clusterdp.train.settings import WorkerSettings
 from tests.gpu.conftest import ON
 
 DEVICE = torch.device(ON)
 ROUNDS = 5
+STEPS = 300
+MB = 1 << 20
+WIDE = 4096 if DEVICE.type == "cuda" else 256
 
 
 def wait() -> None:
@@ -77,13 +86,62 @@ def figures(mb: int, folder: Path) -> Iterator[tuple[str, float]]:
     yield "torch.load and copy, GB/s", size / 1e9 / best(load)
 
 
+def figures_of_steps(folder: Path) -> Iterator[tuple[str, float]]:
+    """Figures of a training on this GPU, beside a bare loop of the same steps."""
+    group = Group.start(Rendezvous.find(SlurmEnv("single"), {}))
+    settings = WorkerSettings(run_dir=folder, checkpoint=CheckpointConfig(url=str(folder / "checkpoints")))
+    (folder / "attempts" / "1.0").mkdir(parents=True)
+    with StopSignal() as stop:
+        job = JobHandle(settings, group, stop, "1.0")
+        small = Training(32)
+        batch = torch.randn(16, 32)
+        here = [batch.to(DEVICE)] * STEPS
+        bare = best(lambda: small.run(here))
+        yield "bare step, us", 1e6 * bare / STEPS
+        count = iter(range(100))
+        loop = best(lambda: small.run(job.loop(here, {}, name=f"a{next(count)}")))
+        yield "step of job.loop, over the bare step, us", 1e6 * (loop - bare) / STEPS
+        wide = Training(WIDE)
+        host = torch.randn(16 * MB // (4 * WIDE), WIDE)
+        host = host.pin_memory() if DEVICE.type == "cuda" else host
+        there = host.to(DEVICE)
+        wide.run([there] * 2)
+        bare = best(lambda: wide.run([there] * 20))
+        ahead = best(lambda: wide.run(Prefetcher([host] * 20, DEVICE)))
+        yield "steps with batches of 16 MB copied ahead, x batches on the device", ahead / bare
+        checkpointer = Checkpointer(folder / "beside", {"model": wide.model}, keep_last=1)
+        checkpointer.save(0)
+
+        def beside() -> None:
+            checkpointer.async_save(next(count))
+            wide.run([there] * 20)
+
+        with_save = best(beside)
+        checkpointer.wait()
+        yield "20 steps beside the begin of a save, x the same without", with_save / bare
+    group.close()
+
+
+class Training:
+    def __init__(self, width: int) -> None:
+        layers = (nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+        self.model = nn.Sequential(*layers).to(DEVICE)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-6)
+
+    def run(self, batches: Iterable[Any]) -> None:
+        for batch in batches:
+            self.model(batch).square().mean().backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     options.add_argument("--mb", type=int, default=8000 if DEVICE.type == "cuda" else 128)
     chosen = options.parse_args()
     card = torch.cuda.get_device_name() if DEVICE.type == "cuda" else "CPU"
     with tempfile.TemporaryDirectory(prefix="clusterdp-bench-") as folder:
-        for name, value in figures(chosen.mb, Path(folder)):
+        for name, value in chain(figures_of_steps(Path(folder) / "steps"), figures(chosen.mb, Path(folder))):
             print(json.dumps({"figure": name, "value": round(value, 3), "mb": chosen.mb, "on": card}), flush=True)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -30,6 +31,7 @@ class Check(NamedTuple):
     words: tuple[str, ...]  # Python's
     limit_s: int
     alone: bool = False
+    before: tuple[str, ...] = ()  # words before Python
 
 
 def by_pytest(name: str, limit_s: int, *words: str) -> Check:
@@ -48,10 +50,20 @@ CHECKS = [
     by_pytest("bits after a resume", 150, "tests/gpu/test_steps.py", "-k", "resumed_training"),
     by_pytest("compiled models", 180, "tests/gpu/test_steps.py", "-k", "compiled"),
     by_pytest("groups and offloading", 150, "tests/gpu/test_groups.py"),
+    by_pytest("units of FSDP", 120, "tests/gpu/test_jobs.py", "-k", "fsdp"),
+    by_pytest("hang", 120, "tests/gpu/test_jobs.py", "-k", "waiting"),
+    by_pytest("two NCCL ranks on this GPU", 120, "tests/gpu/test_jobs.py", "-k", "nccl"),
     Check("two ranks on this GPU, preempted", (*FAKE, "resources.gpus_per_node=2", "local.preempt_at=0.5"), 120),
     Check("two tasks with a GPU each", (*FAKE, "resources.gpus_per_task=1", "resources.gpus_per_node=null"), 120),
-    Check("figures", ("-m", "tests.gpu.bench"), 120, alone=True),
+    by_pytest("full memory", 90, "tests/gpu/test_jobs.py", "-k", "full")._replace(alone=True),
+    by_pytest("time of a step", 60, "tests/gpu/test_jobs.py", "-k", "stopwatch")._replace(alone=True),
+    Check("figures", ("-m", "tests.gpu.bench"), 150, alone=True),
 ]
+SANITIZER = ("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "1", "--target-processes", "all")
+# Last, if time is left: every access of memory in a save is checked, at a tenth of the speed.
+MEMCHECK = by_pytest("accesses of memory", 90, "tests/gpu/test_copies.py", "-k", "holds_the_values and 1000")._replace(
+    alone=True, before=SANITIZER
+)
 
 
 def run(check: Check, ends: float) -> dict[str, object]:
@@ -60,7 +72,7 @@ def run(check: Check, ends: float) -> dict[str, object]:
     limit = min(check.limit_s, ends - began)
     if limit < 5:
         return {"check": check.name, "passed": None, "why": f"left out after {WHOLE_S} s"}
-    words = [sys.executable, *check.words]
+    words = [*check.before, sys.executable, *check.words]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=limit, stdin=subprocess.DEVNULL)
         said = (done.stdout + done.stderr).strip()
@@ -75,7 +87,7 @@ def day() -> Iterator[dict[str, object]]:
     ends = time.monotonic() + WHOLE_S
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         yield from pool.map(lambda check: run(check, ends), [check for check in CHECKS if not check.alone])
-    for check in CHECKS:
+    for check in [*CHECKS, *([MEMCHECK] if shutil.which(SANITIZER[0]) else [])]:
         if check.alone:
             yield run(check, ends)
 
