@@ -19,6 +19,9 @@ LOST_CONNECTION = re.compile(
     r"DistBackendError|DistNetworkError|Connection (?:closed|reset|refused)|Broken pipe"
     r"|another (?:rank.s failure|failed): rank"
 )
+# The messages of gloo and NCCL if another rank has not joined a collective. NCCL's watchdog then ends the process
+# without an exception. (torch's store reports `wait timeout`.)
+COLLECTIVE_TIMEOUT = re.compile(r"Timed out waiting \d+ms for|ollective operation timeout")
 ERROR = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*(?:Error|Exception)(?::|$)|(?:[Ff]atal|[Ee]rror): ")
 BY_SLURM = re.compile(r"^slurmstepd[-:]|error: \*\*\* (?:JOB|STEP) \d")  # Slurm's lines about ending other ranks
 # srun's lines about tasks that ended with an error: node, tasks, kind of end. srun itself ends the other tasks, with
@@ -73,9 +76,18 @@ def fault_of(ends: Sequence[str], said: str, hung: bool, took_s: float, started:
             if DISK_FULL.match(last.group()):
                 return Fault("disk", "found the disk full")
             return Fault("memory", "ran out of memory")
+    if _have_timed_out(ends):
+        return Fault("hung", "hung")
     if took_s < BRIEF_S and not started:
         return Fault("start", "crashed at its start")
     return Fault("crash", "crashed")
+
+
+def _have_timed_out(ends: Sequence[str]) -> bool:
+    """Returns whether a collective has timed out, and no rank has another error, because of which others waited."""
+    errors = [own_error(end) for end in ends]
+    others = [error for error in errors if error and not COLLECTIVE_TIMEOUT.search(error)]
+    return not others and any(COLLECTIVE_TIMEOUT.search(end) for end in ends)
 
 
 def failure_of(note: Sequence[str], said: str, logs: Dict[int, str], by_agents: bool = False) -> Failure:

@@ -175,6 +175,24 @@ def test_crash_is_classified_as_start_only_within_a_minute_and_without_progress(
     assert fault_of(["MemoryError"], "", True, 5, False).cause == "hung"
 
 
+WATCHDOG = "[rank0]:[E1206 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL("
+GLOO = "RuntimeError: [gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete"
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ([WATCHDOG, ""], "hung"),
+        ([GLOO, "RuntimeError: Connection reset by peer"], "hung"),
+        ([WATCHDOG, "ValueError: the mistake of a rank"], "crash"),
+        ([WATCHDOG, "MemoryError"], "memory"),
+        (["", ""], "crash"),
+    ],
+)
+def test_collective_timeout_without_another_error_counts_as_hung(ends: list[str], expected: str) -> None:
+    assert fault_of(ends, "", False, 61, True).cause == expected
+
+
 GONE = "RuntimeError: Connection reset by peer"
 
 

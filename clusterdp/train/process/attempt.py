@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from clusterdp import __version__
+from clusterdp.batch.evidence import COLLECTIVE_TIMEOUT
 from clusterdp.errors import ClusterdpError, ConfigError, EntryError, RunError
 from clusterdp.rundir import RunDir, write_durably
 from clusterdp.slurm.env import SlurmEnv
@@ -61,8 +62,6 @@ ENTRY_EXIT = 2
 # Errors that would occur again on another node: a run without a checkpoint would fail at the same line, after another
 # wait in the queue. ImportError does not belong here: a node may lack a library that the others have.
 BUGS = (AttributeError, ModuleNotFoundError, NameError, SyntaxError, TypeError)
-# The messages of gloo and NCCL if another rank has not joined a collective. (torch's store reports `wait timeout`.)
-COLLECTIVE_TIMEOUT = re.compile(r"Timed out waiting \d+ms for|ollective operation timeout")
 # The errors that torch raises on a rank whose peer is gone. A killed rank leaves no note, and the surviving ranks must
 # not be blamed for its end: in one case the healthy node was avoided, and the bad node was kept.
 LOST_CONNECTION = re.compile(
