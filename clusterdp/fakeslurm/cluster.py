@@ -32,8 +32,8 @@ STOP_WITHIN_S = 15
 class FakeCluster:
     """A cluster of pretend nodes on this machine, which runs the same sbatch scripts as a real Slurm.
 
-    As a context manager, the cluster exists as long as the block, and ends with the process, even if the process is
-    killed. After a call of `up()`, or from the command line, the cluster exists until `down()`.
+    As a context manager, the cluster exists as long as the `with` block, and ends with the process, even if the process
+    is killed. After a call of `up()`, or from the command line, the cluster exists until `down()`.
 
         with FakeCluster(nodes=2, quick=True) as cluster:
             job = cluster.submit("job.sbatch")
@@ -41,16 +41,19 @@ class FakeCluster:
             cluster.preempt(job)
             cluster.wait(job, "COMPLETED")
 
-    `quick`: the controller checks every second and starts a requeued job after 1 s. Otherwise it is as slow as Slurm.
+    `quick`: the controller checks every second and starts a requeued job after 1 s. By default, the controller is as
+    slow as Slurm's.
 
     `slurm_version`: the release that the cluster imitates (see core/release.py); default 24.11.
 
-    `time_scale`: divides time limits, grace times and the controller's delays (SlurmConf.scaled).
+    `time_scale`: the number by which time limits, grace times and the controller's delays are divided
+    (SlurmConf.scaled).
 
-    `node_local`: each node has a /tmp, /var/tmp, /dev/shm and TMPDIR of its own, which it loses when it fails.
-    `shared`: folders below these that all nodes share, such as the folder of the jobs.
+    With `node_local`, each node has its own /tmp, /var/tmp, /dev/shm and TMPDIR, which are emptied when the node fails.
+    `shared`: folders below /tmp, ... that all nodes share nevertheless, such as the folder of the jobs.
 
-    `shape`: your own nodes, partitions and settings. The arguments from `nodes` to `time_scale` then have no effect.
+    `shape`: your own nodes, partitions and settings. With a `shape`, the arguments from `nodes` to `time_scale` have no
+    effect.
     """
 
     def __init__(
@@ -93,13 +96,14 @@ class FakeCluster:
 
     @staticmethod
     def owns(conf: Path) -> bool:
-        """Whether this slurm.conf belongs to a fake cluster."""
+        """Whether this slurm.conf was written by a fake cluster."""
         paths = Paths(conf.parent)
         return conf == paths.conf and os.path.exists(paths.shape)
 
     @classmethod
     def attach(cls, folder: Path | None = None) -> FakeCluster:
-        """Returns a cluster that is already up. Raises FakeSlurmError if none is up."""
+        """Returns the cluster that is already up in this folder. Raises FakeSlurmError if no cluster is up in the
+        folder."""
         folder = Path(folder or cls.default_folder()).absolute()
         paths = Paths(folder)
         if not _is_up(paths):
@@ -115,7 +119,8 @@ class FakeCluster:
     # -- life --
 
     def up(self, *, owned: bool = False) -> FakeCluster:
-        """Starts the cluster. Returns when it accepts jobs. `owned`: it ends with this process, even by kill -9."""
+        """Starts the cluster. Returns when the cluster accepts jobs. An `owned` cluster ends with this process, even by
+        kill -9."""
         paths = self._paths
         up_already = f"{self.folder}: a fake cluster is up there. Use it, or `clusterdp fake down` first."
         if _is_up(paths) and paths.answers():
@@ -123,7 +128,7 @@ class FakeCluster:
         try:
             paths.make()
             lock = paths.lock_daemon()
-            if lock is None:  # another process has just started it
+            if lock is None:  # another process has just started a cluster here
                 raise FakeSlurmError(up_already)
             try:
                 self._write_files(owned)
@@ -141,7 +146,7 @@ class FakeCluster:
         return self
 
     def _write_files(self, owned: bool) -> None:
-        """Removes the files of an earlier cluster in the folder and writes the files of this one."""
+        """Removes the files of an earlier cluster in the folder, and writes the files of the new cluster."""
         paths = self._paths
         shutil.rmtree(paths.spool)
         paths.make()
@@ -166,7 +171,8 @@ class FakeCluster:
             raise FakeSlurmError(f"{self.folder}: the fake cluster did not start: {last}. See {self._paths.log}.")
 
     def down(self) -> None:
-        """Takes the cluster down, if it is up, and kills all processes that it started. Returns after their end."""
+        """Takes the cluster down, if it is up, and kills all processes that it started. Returns when these processes
+        have ended."""
         paths = self._paths
         pid = _read_pid(paths.pid)
         paths.up.unlink(missing_ok=True)
@@ -178,7 +184,7 @@ class FakeCluster:
         deadline = time.monotonic() + STOP_WITHIN_S
         while pid and processes.alive(pid) and time.monotonic() < deadline:
             time.sleep(0.02)
-        # A killed daemon could not clean up.
+        # A daemon that was killed has left its jobs' processes.
         processes.send(processes.marked(f"{MARK}={paths.conf}"), 9)
         if self._lifeline:
             self._lifeline.close()
@@ -199,17 +205,17 @@ class FakeCluster:
 
     @property
     def bin(self) -> Path:
-        """The folder of the cluster's sbatch, srun, ...; put it first on PATH."""
+        """The folder with the cluster's sbatch, srun, ..., which belongs first on PATH."""
         return self._paths.bin
 
     @property
     def unknown_names(self) -> list[str]:
-        """Nodes whose names do not resolve in jobs (see hosts_file.py). Add them to the machine's /etc/hosts."""
+        """Nodes whose names do not resolve in jobs (see hosts_file.py). Add these names to the machine's /etc/hosts."""
         return [] if self._paths.hosts.exists() else hosts_file.unknown(node.name for node in self._shape.nodes)
 
     @property
     def env(self) -> dict[str, str]:
-        """This process's environment, with the cluster's commands first on PATH. Use it for your own subprocesses."""
+        """This process's environment, with the cluster's commands first on PATH, for subprocesses that you start."""
         return self.environ()
 
     def environ(self) -> dict[str, str]:
@@ -217,12 +223,13 @@ class FakeCluster:
         return {**os.environ, "PATH": f"{self.bin}{os.pathsep}{path}", "SLURM_CONF": str(self._paths.conf)}
 
     def exports(self) -> str:
-        """Returns lines for `eval` in a shell, which `clusterdp fake env` prints."""
+        """Returns the lines that `clusterdp fake env` prints for `eval` in a shell."""
         path, conf = shlex.quote(str(self.bin)), shlex.quote(str(self._paths.conf))
         return f'export PATH={path}:"$PATH"\nexport SLURM_CONF={conf}'
 
     def run(self, *words: str | os.PathLike[str], cwd: str | os.PathLike[str] | None = None) -> str:
-        """Runs a command with the cluster's commands on PATH. Returns its output. Raises FakeSlurmError if it fails."""
+        """Runs a command with the cluster's commands on PATH, and returns its output. Raises FakeSlurmError if the
+        command fails."""
         quiet = subprocess.DEVNULL
         try:
             done = subprocess.run(words, env=self.env, cwd=cwd, stdin=quiet, capture_output=True, text=True)
@@ -233,17 +240,17 @@ class FakeCluster:
         return done.stdout
 
     def submit(self, *words: str | os.PathLike[str], cwd: str | os.PathLike[str] | None = None) -> str:
-        """Runs `sbatch` with these options, script and arguments. Returns the job's id."""
+        """Runs `sbatch` with these words: options, script and arguments. Returns the job's id."""
         return self.run("sbatch", "--parsable", *words, cwd=cwd).strip()
 
     def status(self) -> str:
-        """Returns a table of nodes and jobs, for people."""
+        """Returns the output of sinfo and squeue, for people."""
         return f"{self.folder}\n\n{self.run('sinfo')}\n{self.run('squeue')}"
 
     def wait(self, job: str | int, *states: JobState | str, timeout_s: float = 60) -> JobState:
-        """Waits until the job (all elements of an array) is in one of these states; by default, until it is over.
-        Returns the state. Raises FakeSlurmError if the job can no longer reach one, or after `timeout_s`. States have
-        squeue's names: RUNNING or R.
+        """Waits until the job (all elements of an array) is in one of these states. Without states, waits until the job
+        is over. Returns the job's state. Raises FakeSlurmError if the job can no longer reach any of these states, or
+        after `timeout_s`. States have the names that squeue prints, such as RUNNING or R.
         """
         try:
             known = [state if isinstance(state, JobState) else JobState.parse(state) for state in states]
@@ -253,13 +260,14 @@ class FakeCluster:
         return JobState(self._line.ask("wait", str(job), *words, timeout_s=timeout_s).strip())
 
     def advance(self, seconds: float) -> None:
-        """Moves the cluster's clock forward by this many of its seconds (under a time scale, shorter than real ones).
-        Limits, warnings, grace times and delays pass. The processes of jobs get no real time.
+        """Moves the cluster's clock forward by `seconds` of the cluster (under a time scale, a cluster's second is
+        shorter). Time limits, warnings, grace times and delays that lie in these seconds take effect. The processes of
+        jobs get no time to run meanwhile.
         """
         self._line.ask("advance", str(seconds))
 
     def history(self) -> list[dict[str, Any]]:
-        """Returns all events, oldest first: changes of jobs, and faults caused on purpose (history.jsonl)."""
+        """Returns all events of history.jsonl, oldest first: state changes of jobs, and faults caused on purpose."""
         from clusterdp.fakeslurm.slurmdbd.history import read
 
         return list(read(self._paths.history))
@@ -267,19 +275,21 @@ class FakeCluster:
     # -- break --
 
     def preempt(self, job: str | int, grace_s: float | None = None) -> None:
-        """Preempts a running job, like a job of a higher partition. Default of `grace_s`: the partition's GraceTime."""
+        """Preempts a running job, as a job of a higher partition does. `grace_s`: by default, the partition's
+        GraceTime."""
         self._line.ask("preempt", str(job), *([] if grace_s is None else [str(grace_s)]))
 
     def fail(self, node: str) -> None:
-        """Makes a node fail as if its power failed: its processes die immediately, and Slurm notices it later."""
+        """Fails a node like a loss of power: its processes die at once, and the controller notices later."""
         self._line.ask("fail", node)
 
     def kill_slurmd(self, node: str) -> None:
-        """Kills a node's slurmd, unnoticed by Slurm. Running tasks continue. srun cannot launch tasks on the node."""
+        """Kills a node's slurmd, which the controller does not notice. Running tasks continue. srun cannot launch tasks
+        on the node."""
         self._line.ask("kill-slurmd", node)
 
     def drain(self, node: str) -> None:
-        """Drains a node: its running jobs continue, no more jobs start on it."""
+        """Drains a node: jobs on the node continue to run, and no more jobs start there."""
         self._line.ask("drain", node)
 
     def resume(self, node: str) -> None:
@@ -287,28 +297,29 @@ class FakeCluster:
         self._line.ask("resume", node)
 
     def kill_rank(self, job: str | int, rank: int) -> None:
-        """Sends SIGKILL to one task of the job's newest step, like an out-of-memory killer."""
+        """Sends SIGKILL to one task of the job's newest step, as the kernel's out-of-memory killer does."""
         self._line.ask("kill-rank", str(job), str(rank))
 
     def slow(self, by_s: float, for_s: float = 0) -> None:
-        """Delays each answer of the controller by `by_s`, for `for_s` (0: without end), in real seconds. Commands give
-        up after 10 s and fail, but the controller still does their work. `slow(0)` ends the delay.
+        """Delays each answer of the controller by `by_s`, for `for_s` (0: without end), in real seconds. Commands that
+        wait 10 s for an answer fail, but the controller still does the commands' work. `slow(0)` ends the delay.
         """
         self._line.ask("slow", str(by_s), str(for_s))
 
     def unreachable(self, for_s: float) -> None:
-        """Makes the controller unreachable for `for_s`. Commands try for 9 s, then fail. `unreachable(0)` ends it."""
+        """Makes the controller unreachable for `for_s` seconds. Commands try for 9 s, then fail. `unreachable(0)` ends
+        the fault."""
         self._line.ask("unreachable", str(for_s))
 
     def flaky(self, rate: float, seed: int = 0) -> None:
-        """Makes this fraction of all sbatch calls fail, the same calls for the same seed. `flaky(0)` ends it."""
+        """Makes this fraction of all sbatch calls fail, the same calls for the same seed. `flaky(0)` ends the fault."""
         if not 0 <= rate <= 1:
             raise FakeSlurmError(f"flaky: {rate:g} is not a share of the calls. Write 0 (none) to 1 (all).")
         self._line.ask("flaky", str(rate), str(seed))
 
 
 def _is_up(paths: Paths) -> bool:
-    """Whether the cluster is meant to be up. Raises FakeSlurmError for another user's folder."""
+    """Whether the cluster was started and not taken down. Raises FakeSlurmError for another user's folder."""
     try:
         if not paths.up.exists():
             return False
@@ -345,14 +356,15 @@ class ControlConnection:
         return self._paths.folder
 
     def hold(self) -> socket.socket:
-        """Returns a connection that keeps the cluster up. The cluster goes down when the connection closes."""
+        """Returns a connection that keeps the cluster up. When the connection closes, the cluster goes down."""
         line = self.connect()
         line.sendall(_request("lifeline"))
         line.recv(64)
         return line
 
     def ask(self, *words: str, timeout_s: float | None = None) -> str:
-        """Sends a request and returns the answer. Raises FakeSlurmError with the daemon's text if it refuses."""
+        """Sends a request to the daemon and returns the answer. If the daemon refuses, raises FakeSlurmError with its
+        message."""
         with self.connect() as line:
             line.settimeout(timeout_s)
             line.sendall(_request(*words))
@@ -362,7 +374,7 @@ class ControlConnection:
                     data = line.recv(1 << 16)
                 except TimeoutError:
                     raise FakeSlurmError(f"{' '.join(words)}: not within {timeout_s:g} s.") from None
-                except ConnectionError:  # the daemon was killed
+                except ConnectionError:  # a daemon that is killed may reset the connection
                     data = b""
                 if not data:
                     raise FakeSlurmError(

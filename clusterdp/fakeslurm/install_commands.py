@@ -8,7 +8,7 @@ from clusterdp.fakeslurm.commands import NAMES
 from clusterdp.fakeslurm.core.paths import Paths
 
 CLIENT = Path(__file__).resolve().parent / "client"
-# Slurm's other commands. Without these files, the commands of a real Slurm would run if one is installed.
+# Slurm's other commands, which print an error. Without these files, the commands of an installed Slurm would run.
 REFUSED = "sattach scrontab sdiag sgather sreport strigger sview".split()
 REFUSAL = """\
 #!/bin/sh
@@ -25,7 +25,7 @@ exit 1
 
 
 def install(paths: Paths) -> None:
-    """Writes the commands into bin/. The commands run Python without site, and start within milliseconds."""
+    """Writes the commands into bin/. Commands run Python without site, because they must start within milliseconds."""
     python = paths.interpreter()
     own = {file.stem for file in CLIENT.glob("*.py")}
     for name in set(NAMES) - {"control"}:

@@ -9,7 +9,7 @@
       - {name: low, tier: 1, preempt_mode: REQUEUE, grace_s: 120}
     settings: {kill_wait_s: 30}
 
-All values may be text, as from a YAML reader that guesses no types. YAML would change the type of 2:00:00 and OFF.
+All values may be text, because a YAML reader that guesses types would change 2:00:00 and OFF.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ LEAST = {"look_s": 0.05, "tick_s": 0.05, "max_array": 1, "first_job_id": 1}
 
 
 class ShapeEntry:
-    """A mapping in the declaration. The reader takes its keys one by one. A key that remains is an error."""
+    """A mapping in the declaration of a shape. `shape_from` takes the mapping's keys one by one. A key that remains is
+    an error."""
 
     def __init__(self, data: Any, path: str = "", what: str = "the shape"):
         if not isinstance(data, Mapping):
@@ -91,13 +92,14 @@ class ShapeEntry:
         return [ShapeEntry(each, f"{self._key(key)}[{i}]") for i, each in enumerate(value)]
 
     def done(self) -> None:
-        """Raises FakeSlurmError for a key that was not taken."""
+        """Raises FakeSlurmError if the mapping has a key that was not taken."""
         for key in self._rest:
             raise FakeSlurmError(f"{self._key(str(key))}: unknown. There are {', '.join(self._known)}.")
 
 
 def shape_from(data: Mapping[str, Any], *, quick: bool = False, time_scale: float = 1.0) -> Shape:
-    """Returns the shape of a declaration. Raises FakeSlurmError with the key, the value and a correct form."""
+    """Returns the shape of a declaration. For an invalid value, raises FakeSlurmError with the key, the value and a
+    correct form."""
     top = ShapeEntry(data)
     name = top.text("name", "fake")
     nodes = [node for entry in top.entries("nodes") for node in _nodes(entry)]
@@ -117,7 +119,7 @@ def shape_from(data: Mapping[str, Any], *, quick: bool = False, time_scale: floa
 
 
 def _nodes(entry: ShapeEntry) -> list[NodeShape]:
-    """Returns the nodes of one entry, which may declare many equal nodes."""
+    """Returns the nodes that one entry of `nodes` declares, such as many equal nodes."""
     hosts, like = entry.hosts("name"), NodeShape("")
     if not hosts:
         raise entry.refuse("name", "", "names no node. Write a name, or several such as n[1-4].")
@@ -138,7 +140,7 @@ def _partition(entry: ShapeEntry, known: list[str]) -> PartitionShape:
     if strange:
         raise entry.refuse("nodes", strange[0], "is not among the nodes above. Declare it there, or leave it out.")
     mode = str(entry.take("preempt_mode", "OFF")).upper()
-    if mode == "FALSE":  # YAML turns OFF into false
+    if mode == "FALSE":  # YAML readers turn OFF into false
         mode = "OFF"
     if mode not in PREEMPT_MODES:
         raise entry.refuse("preempt_mode", mode, f"is not one of {', '.join(PREEMPT_MODES)}. Write one of these.")
@@ -162,7 +164,7 @@ def _partition(entry: ShapeEntry, known: list[str]) -> PartitionShape:
 
 def _settings(entry: ShapeEntry, quick: bool) -> SlurmConf:
     values: dict[str, Any] = asdict(SlurmConf()) | (QUICK if quick else {})
-    del values["minute_s"]  # set by --time-scale
+    del values["minute_s"]  # --time-scale sets this key
     for name, value in values.items():
         if isinstance(value, (bool, str, tuple)):
             continue  # see below

@@ -13,7 +13,7 @@ from clusterdp.fakeslurm.slurmstepd.forkserver import ForkServer
 
 
 def start(folder: str) -> int:
-    """Starts the daemon of a cluster in the background. Returns an exit status when it answers or has failed."""
+    """Starts the daemon of a cluster in the background. Returns 0 when the daemon answers, or 1 when it has failed."""
     paths = Paths(Path(folder))
     ready, written = os.pipe()
     if os.fork():
@@ -25,16 +25,16 @@ def start(folder: str) -> int:
         os._exit(0)
     try:
         _detach(paths, written)
-        if paths.lock_daemon() is None:  # another daemon was faster
+        if paths.lock_daemon() is None:  # another daemon has the lock and already answers
             os.write(written, b"ready")
             os._exit(0)
-        if not paths.up.exists():  # the cluster went down since the start
+        if not paths.up.exists():  # the cluster was taken down meanwhile
             os._exit(1)
         paths.pid.write_text(str(os.getpid()))
         mounts.show({paths.hosts: hosts_file.HOSTS, paths.profile: login_shells.PROFILE})
         forkserver = ForkServer(folder)
         processes.allow_descriptors()
-        # asyncio is large: the fork server must not contain it. asyncio works without ssl, which is slow to load.
+        # asyncio is imported after the fork, so that the fork server stays small. Without ssl, asyncio loads faster.
         sys.modules["ssl"] = None  # type: ignore[assignment]
         import asyncio
 
@@ -52,7 +52,7 @@ def start(folder: str) -> int:
 
 
 def _detach(paths: Paths, kept: int) -> None:
-    """Leaves the terminal, closes inherited descriptors, and opens a log."""
+    """Detaches the daemon from its caller's folder, umask, stdin and descriptors. stdout and stderr go to the log."""
     os.chdir("/")
     os.umask(0o077)
     log = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

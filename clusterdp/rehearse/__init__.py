@@ -1,4 +1,5 @@
-"""Rehearsing a job: short runs on a fake cluster, undisturbed and under each drill, which must all end the same.
+"""Rehearsing a job: short runs on a fake cluster, undisturbed and under each drill, which must all end in the same
+state.
 
 rehearsal    the undisturbed runs, then the drills
 shortening   the config changes that make a rehearsal short and private

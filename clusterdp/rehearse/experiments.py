@@ -1,5 +1,6 @@
-"""Experiments on a run that ended in a different state: new runs start from the files that it resumed from, first
-unchanged, then with other values in a part of the checkpoint. A part is not read if such a run ends in the same state.
+"""Experiments on a run that ended in a different state: new runs start from the files from which this run resumed,
+first unchanged, then with other values in a part of the checkpoint. If a run with other values ends in the same state,
+the program does not read this part.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from clusterdp.rehearse.state.stored import Bytes, Stored, read_range
 from clusterdp.rundir import RunDir
 from clusterdp.wording import some_of
 
-START = "-start"  # after a run's name: the folder of the files that the run starts from
-MOST = 5  # altered parts at most: each costs a run
-LONGEST_S = 60.0  # longest undisturbed run of a job for which these additional runs are made
+START = "-start"  # suffix of a run's name: the folder of the files from which the run starts
+MOST = 5  # maximum number of altered parts, because each part costs a run
+LONGEST_S = 60.0  # longest undisturbed run of a job for which experiments are made
 MakeRun = Callable[[str, list[str]], RunResult]
 FLOATS = ("float16", "float32", "float64")
 INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
@@ -49,25 +50,28 @@ class Experiments:
 
     config: Config
     reference: Reference
-    is_read: dict[str, bool] = field(default_factory=dict)  # by part; a result holds for every drill
-    alike: set[Path] = field(default_factory=set)  # runs of drills that ended as a plain start from the same files did
+    is_read: dict[str, bool] = field(default_factory=dict)  # by part, whether it is read; valid for all drills
+    alike: set[Path] = field(default_factory=set)  # drills' runs that ended like a plain start from the same files
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def are_possible(self) -> bool:
-        """Whether the program has its own checkpoints, is deterministic, and runs at most LONGEST_S."""
+        """Whether experiments are possible: the checkpoints are the program's own, the runs deterministic and short
+        enough."""
         facts = self.reference.facts
         return not facts.ours and self.reference.spread is None and facts.took_s <= LONGEST_S
 
     def shown(self, run: RunDir, after: AfterFault, make_run: MakeRun) -> Shown:
-        """Returns words on the parts of the checkpoint that are not read, or else on a plain start, or NOTHING.
-        make_run: makes a run with this name and these additional overrides of the config."""
+        """Returns which parts of the checkpoint are not read, or that a plain start ends in the same state, or NOTHING.
+
+        `make_run`: a function that makes a run with this name and these additional overrides of the config.
+        """
         parts = _parts(after)
         with self._lock:
             if any(name not in self.is_read for name in parts):
                 self._try(run, after, parts, make_run)
         unread = [name for name in parts if self.is_read.get(name) is False]
-        if not unread or not any(self.is_read.values()):  # if no part is read, the run resumed from something else
+        if not unread or not any(self.is_read.values()):  # if no part is read, the run resumed from other files
             alike = "a plain start from the same files ended in the same state: the resume makes the difference"
             return Shown(note=f"{alike}, not the fault") if run.path in self.alike else NOTHING
         named = some_of([_words(name, after) for name in unread], 3)
@@ -78,8 +82,11 @@ class Experiments:
         )
 
     def _try(self, run: RunDir, after: AfterFault, parts: Mapping[str, Sequence[str]], make_run: MakeRun) -> None:
-        """Makes the experiment, and records its results unless a plain start from the same files ends differently from
-        the drill's run. If no differing part is read, parts that are equal are altered too: is the file read at all?"""
+        """Makes the experiments on a drill's run, and records which parts are read.
+
+        Records nothing if a plain start from the same files ends in another state than the drill's run. If no part with
+        a difference is read, equal parts are altered too, to find out whether the file is read at all.
+        """
         files = files_at(read_versions(run.path), after.began)
         expected = self._end(run)
         if expected is None or not _are_whole(files.values()):
@@ -98,7 +105,7 @@ class Experiments:
                 self.is_read[name] = ended is None or bool(compare(expected, ended))
 
     def _ended(self, start: _StartedFrom, make_run: MakeRun) -> EndState | None:
-        """Makes a run from these files, and returns its end state, or None if it has none."""
+        """Makes a run that starts from these files, and returns its end state, or None if it has no end state."""
         lines = [*lines_of(self.config.launch.setup, "launch.setup"), start.copies_to]
         result = make_run(start.name, [f"launch.setup={json.dumps(lines)}"])
         return self._end(RunDir(Path(result.folder))) if result.state == "done" else None
@@ -110,7 +117,7 @@ class Experiments:
 
 
 class _StartedFrom:
-    """A folder with the files that a run starts from, beside the run of the drill. files: versions by file name."""
+    """A folder with the files that a run starts from, beside the run of the drill. `files`: versions by file name."""
 
     def __init__(self, run: RunDir, word: str, files: Mapping[str, Version]):
         self.name = f"{run.path.name}-{re.sub(r'[^A-Za-z0-9_-]', '-', word)}"
@@ -123,7 +130,7 @@ class _StartedFrom:
 
     @property
     def copies_to(self) -> str:
-        """The line of launch.setup that copies the files into the working folder."""
+        """The line of launch.setup that copies these files into the working folder of the run."""
         return f"cp -a {shlex.quote(str(self._folder))}/. {shlex.quote(str(RunDir(self._run).code))}/"
 
     def alter(self, keys: Collection[str]) -> bool:
@@ -137,16 +144,18 @@ class _StartedFrom:
 
 
 def _are_whole(versions: Collection[Version]) -> bool:
-    """Whether each version was copied, and none is an absolute link, which leads out of the run."""
+    """Whether each version has a copy, and no version is an absolute link, which leads out of the run."""
     return bool(versions) and all(
         each.copy and not (os.path.islink(each.copy) and os.path.isabs(os.readlink(each.copy))) for each in versions
     )
 
 
 def _parts(after: AfterFault, differing: bool = True) -> Mapping[str, Sequence[str]]:
-    """Returns keys of tensors in the checkpoint resumed from, by their first word, the model's last. differing: those
-    that differ in the first checkpoint with a difference, or else the others. A program computes its scores again, and
-    they are left out."""
+    """Returns the keys of the tensors from which the run resumed, by part (the key's first word), with the model last.
+
+    `differing`: whether to return keys that differ in the first checkpoint with a difference, or equal keys. Scores are
+    left out, because a program computes its scores again.
+    """
     others = {each.key for each in after.first.differences} if after.first else set()
     found: dict[str, list[str]] = {}
     leaves = {key: leaf for save in after.resumed for key, leaf in save.state.values.items() if leaf.kind == "tensor"}
@@ -158,7 +167,8 @@ def _parts(after: AfterFault, differing: bool = True) -> Mapping[str, Sequence[s
 
 
 def _words(name: str, after: AfterFault) -> str:
-    """Returns words for a part, e.g. `opt_d (the optimizer of dis.weight, dis.bias)`, or its keys if few differ."""
+    """Returns words for a part, such as `opt_d (the optimizer of dis.weight, dis.bias)`, or its keys if only some
+    differ."""
     state = after.resumed[0].state.values
     optimizer = optimizers_of(state).get(f"{name}.")
     if optimizer:
@@ -169,8 +179,8 @@ def _words(name: str, after: AfterFault) -> str:
 
 
 def alter(path: Path, keys: Collection[str]) -> int:
-    """Alters these tensors in a file of torch or safetensors, and returns how many it altered. Tensors of types that
-    numpy lacks stay as they are. Raises CheckpointError if the file cannot be read."""
+    """Alters these tensors in a file of torch or safetensors, and returns how many tensors were altered. Tensors of
+    types that numpy lacks stay as they are. Raises CheckpointError if the file cannot be read."""
     places: list[tuple[int, int]] = []
 
     def read(file: Path, start: int, size: int) -> Bytes:
@@ -192,8 +202,10 @@ def alter(path: Path, keys: Collection[str]) -> int:
 
 
 def _write(path: Path, stored: Stored, places: list[tuple[int, int]]) -> bool:
-    """Writes other values if the tensor is one piece of its storage, and returns whether it did. The read fills
-    places."""
+    """Writes other values into a tensor that is one piece of its file.
+
+    Returns False for any other tensor. Reading the tensor fills `places`.
+    """
     data = stored.read()
     if len(places) != 1 or places[0][1] != data.nbytes:
         return False
@@ -204,7 +216,8 @@ def _write(path: Path, stored: Stored, places: list[tuple[int, int]]) -> bool:
 
 
 def _others(data: Bytes, dtype: str) -> NDArray[Any]:
-    """Returns other values, positive where `data` is, because the optimizer takes the root of a second moment."""
+    """Returns values other than `data`: positive for positive ones, because an optimizer takes the root of a second
+    moment."""
     values: NDArray[Any] = data.view(dtype)
     others: NDArray[Any] = values * 1.25 + 0.125 if dtype in FLOATS else values ^ np.array(1, dtype)
     return others.astype(dtype)

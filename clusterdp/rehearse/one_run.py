@@ -1,7 +1,7 @@
 """A run of a rehearsal, in a process of its own: `python -m clusterdp.rehearse.one_run`, with a RunSpec on stdin.
 
-Each line on stdout is a JSON object: the progress of the run, and last its RunResult. The fake cluster ends with this
-process, however the process ends.
+Each line on stdout is a JSON object with the progress of the run. The last line has the RunResult. The fake cluster
+ends with this process, however the process ends.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from clusterdp.rundir import RunDir
 PACE = Pace(poll_s=0.2, ask_s=1, late_s=0.2, settle_s=2, close_s=5)
 CUT_SHORT = "cut-short"
 TOO_LONG, STUCK = "too-long", "stuck"
-MOST_STUCK = 4  # attempts in a row that end before a first step: a job may restart without limit
+MOST_STUCK = 4  # maximum number of attempts in a row without a first step, because a job may restart without limit
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves the cluster's context, which ends the job
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the exit closes the cluster, which ends the job
     told = sys.stdout
     spec = RunSpec.from_json(json.loads(sys.stdin.read()))
 
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
-    """Submits the job to a fake cluster, does the drill, and follows the run to its end."""
+    """Submits the job to its cluster, does the drill, and follows the run to its end."""
     folder, submit_dir = RunDir(Path(spec.folder)), Path(spec.submit_dir)
     overrides = [*spec.overrides, f"run_dir={json.dumps(str(folder.path))}"]
     config = config_module.from_resolved(spec.values, overrides)
@@ -76,7 +76,7 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
         dice = random.Random(f"{spec.seed}.{spec.name}")
         watches = config.restart.hang_after_s is not None
         live = LiveRun(folder, counter=spec.facts.counter, here=cluster.ranks_are_here)
-        # An undisturbed run watches all files, because its events show which files are checkpoints.
+        # An undisturbed run watches all files, because only its events show which files are checkpoints.
         watch = FileWatch(live, partial(is_state, folder, spec.facts.saves) if spec.drill else lambda path: True)
         versions = FileVersions(live, folder_of_versions(folder.path))
         if cluster.file_events:
@@ -88,7 +88,7 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
             if result.inapplicable or result.missed:
                 return replace(result, folder=spec.folder, took_s=time.monotonic() - began)
         ended = _to_the_end(spec, scene, began)
-        files = watch.uses()  # inside the context, in which the nodes still have their own /tmp
+        files = watch.uses()  # called inside the `with` block, while the nodes still have their own /tmp
     versions.close()
     hits = tuple(scene.hits)
     events = cluster.file_events.events if cluster.file_events else []
@@ -107,7 +107,7 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
 
 def _cluster(spec: RunSpec, config: Config, ranks_per_node: int) -> DrillCluster:
     if spec.cluster == "local":
-        above = str(Path(spec.folder).parent)  # contains the run whose snapshot is used again, too
+        above = str(Path(spec.folder).parent)  # contains all runs, also the run whose snapshot is used again
         shared = shared_folders(spec.values, above, spec.submit_dir)
         shape = shape_for(config, ranks_per_node, spare=1, grace_s=spec.grace_s)
         return LocalCluster(shape=shape, shared=shared, fills_disk=spec.drill == "disk-full")
@@ -121,7 +121,7 @@ def _disturb(scene: Scene, name: str) -> RunResult:
         return RunResult("", inapplicable=str(why))
     except Missed as why:
         return RunResult("", missed=str(why), hits=tuple(scene.hits))
-    except (FakeSlurmError, SlurmError) as why:  # the job has just ended
+    except (FakeSlurmError, SlurmError) as why:  # the job has just ended, so the cluster refused the fault
         return RunResult("", missed=str(why), hits=tuple(scene.hits))
     scene.doing = "the run goes on"
     return RunResult("")
@@ -139,7 +139,7 @@ def _to_the_end(spec: RunSpec, scene: Scene, began: float) -> RunResult:
             first_step_at = now
         if spec.steps_for_s is not None and first_step_at is not None and now - first_step_at > spec.steps_for_s:
             total = update.history.total
-            if step and total and total - step > step / 4:  # the rest would take long
+            if step and total and total - step > step / 4:  # the remaining steps would take long
                 return RunResult(CUT_SHORT, took_s=now - began)
         if spec.facts.steps and not spec.facts.ours and _is_stuck(scene, update):
             why = f"after the fault, {MOST_STUCK} attempts in a row ended before a first step"
@@ -153,7 +153,7 @@ def _to_the_end(spec: RunSpec, scene: Scene, began: float) -> RunResult:
 
 
 def _is_stuck(scene: Scene, update: RunUpdate) -> bool:
-    """Whether a program that prints its steps is stuck."""
+    """Whether a program that prints its steps is stuck: several attempts in a row made no step."""
     ended = [each.name for each in update.history.attempts if each.ended is not None]
     hits = [ended.index(hit.attempt) for hit in scene.hits if hit.attempt in ended]
     last = ended[max(hits) + 1 :][-MOST_STUCK:] if hits else []

@@ -1,4 +1,4 @@
-"""Rehearsal: runs a shortened job undisturbed, once more, and then under each drill, with a Verdict for each drill.
+"""Rehearsal: runs a shortened job twice undisturbed, and then under each drill, and makes a Verdict on each drill.
 
 undisturbed   shows how many steps there are, how long they take, and which end state the job leaves
 again         shows whether two such runs end in the same bits, or how far they are apart
@@ -54,15 +54,15 @@ from clusterdp.rehearse.state import best_models, candidates, check_patterns, co
 from clusterdp.rundir import RunDir
 from clusterdp.wording import counted, some_of
 
-STEPS_S = 15.0  # seconds of steps after which the first run of a long job is cut short
-LIMIT_S = 600.0  # seconds for the first run, because its command may not be short
-TRIES = 3  # tries of a drill whose fault did not happen
-NOISE_RUNS = 5  # undisturbed runs at most, if the program is not deterministic
+STEPS_S = 15.0  # seconds from the first step after which the first run of a long job is cut short
+LIMIT_S = 600.0  # maximum seconds of the first run, because its command may take long
+TRIES = 3  # maximum number of tries of a drill whose fault did not happen
+NOISE_RUNS = 5  # maximum number of undisturbed runs, if the program is not deterministic
 UNDISTURBED, AGAIN = "undisturbed", "undisturbed-again"
 
 
 class Screen(Protocol):
-    """The display of a rehearsal. Its methods are called from several threads."""
+    """The display of a rehearsal. The methods are called from several threads."""
 
     def begins(self, name: str, about: str) -> None: ...
     def is_at(self, name: str, step: int | None, doing: str) -> None: ...
@@ -71,10 +71,10 @@ class Screen(Protocol):
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """An undisturbed run."""
+    """The outcome of an undisturbed run."""
 
     name: str
-    said: str  # the result, in words
+    said: str  # the result of the run, in words
     took_s: float
     folder: str
     attempts: tuple[AttemptRow, ...]
@@ -85,7 +85,7 @@ class Rehearsal:
     """A rehearsal of one job."""
 
     config: Config
-    folder: Path  # the folder of all its runs
+    folder: Path  # the folder with all runs of the rehearsal
     submit_dir: Path
     drills: Sequence[Drill]
     screen: Screen
@@ -98,22 +98,22 @@ class Rehearsal:
     verdicts: list[Verdict] = field(default_factory=list)
     reference: Reference | None = None
     runs: list[Undisturbed] = field(default_factory=list)  # the two undisturbed runs
-    compared: bool = False  # whether their end states were compared
+    compared: bool = False  # whether the end states of the two undisturbed runs were compared
     processes: RunProcesses = field(default_factory=RunProcesses)
     overrides: list[str] = field(default_factory=list)  # overrides of the config in all runs
-    runs_s: list[float] = field(default_factory=list)  # how long each run took, with those whose fault did not happen
+    runs_s: list[float] = field(default_factory=list)  # seconds of each run, also if its fault did not happen
     _code_of: str = ""
     _noise: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> list[Verdict]:
-        """Makes all runs. Raises RunError or ConfigError if the job fails undisturbed, or leaves nothing to compare."""
+        """Makes all runs. Raises RunError or ConfigError if the undisturbed job fails or leaves no end state."""
         try:
             reference = self.reference = self._undisturbed()
             if self._again(reference):
                 self._under_each_drill(reference)
         finally:
             for copies in [*self.folder.glob(f"*{VERSIONS}"), *self.folder.glob(f"*{START}")]:
-                shutil.rmtree(copies, ignore_errors=True)  # a run may still write there after Ctrl-C
+                shutil.rmtree(copies, ignore_errors=True)  # after Ctrl-C, a run may still write to this folder
         return self.verdicts
 
     def _under_each_drill(self, reference: Reference) -> None:
@@ -166,8 +166,11 @@ class Rehearsal:
         return Reference(run.path, facts, state, patterns, began=began, text=self._text(run))
 
     def _again(self, reference: Reference) -> bool:
-        """Compares a second undisturbed run with the first, and notes how far they are apart. Returns False if the
-        second run resumed from the first one's files: every drill would do so, too, and would show nothing."""
+        """Compares a second undisturbed run with the first run, and notes the differences of their end states.
+
+        Returns False if the second run resumed from the first run's files, because the run of every drill would resume
+        from them, too, and would show nothing.
+        """
         self.screen.begins(AGAIN, "is it deterministic at all?")
         result = self._run(AGAIN, AGAIN, self.overrides)
         run = RunDir(Path(result.folder))
@@ -220,7 +223,7 @@ class Rehearsal:
         )
 
     def _patterns(self, run: RunDir, facts: Facts, began: float) -> tuple[str, ...]:
-        """Returns patterns for the files of the end state, or none if the end state is one of our checkpoints."""
+        """Returns patterns for the files of the end state, or no pattern if the end state is one of our checkpoints."""
         if self.config.rehearse.compare:
             return tuple(self.config.rehearse.compare)
         if facts.ours:
@@ -234,17 +237,19 @@ class Rehearsal:
         raise _not_one(run, found)
 
     def _must_not_be_ambiguous(self, run: RunDir, facts: Facts, began: float) -> None:
-        """Raises ConfigError if the first steps have left several files that may be the end state. If there is no file
-        yet, the program may save at its end."""
+        """Raises ConfigError if the first steps have left several files that may be the end state.
+
+        No file is no error, because the program may save at its end.
+        """
         is_ours = facts.ours or bool(list_checkpoints(run.checkpoints))
         found = [] if self.config.rehearse.compare or is_ours else candidates(run.code, began)
-        # Other files count only if there is no checkpoint, and a checkpoint may still come.
+        # Only checkpoints count, because a program with other files may still write a checkpoint.
         if len(found) > 1 and all(is_checkpoint(path.name) for path in found):
             raise _not_one(run, found)
 
     @property
     def changes(self) -> list[shortening.Change]:
-        """The config changes that all runs have."""
+        """The config changes that all runs of the rehearsal have."""
         return shortening.changes(values_of(self.config), self.overrides)
 
     # -- drills --
@@ -262,7 +267,7 @@ class Rehearsal:
         experiment = partial(self._experiment, drill, result)
         judged = partial(judge, drill, result, Path(result.folder), reference, self.config, experiment)
         verdict = judged()
-        if verdict.differing and reference.spread is not None:  # two runs alone give no bound for a third
+        if verdict.differing and reference.spread is not None:  # two undisturbed runs alone give no bound
             self._measure_noise(drill.name, reference)
             verdict = judged()
         verdict = replace(verdict, tries=turn)
@@ -276,7 +281,7 @@ class Rehearsal:
         return Experiments(self.config, self.reference)
 
     def _experiment(self, drill: Drill, result: RunResult, after: AfterFault | None) -> Shown:
-        """Returns the result of an experiment on a run whose different end state nothing else explains."""
+        """Returns the result of experiments on a run, if nothing else explains why it ended in another state."""
         if after is None or not self._experiments.are_possible or is_explained(after):
             return NOTHING
         self.screen.is_at(drill.name, None, "starts from the same files, to find out what of them is read")
@@ -284,7 +289,7 @@ class Rehearsal:
         return self._experiments.shown(RunDir(Path(result.folder)), after, make_run)
 
     def _measure_noise(self, shown: str, reference: Reference) -> None:
-        """Makes more undisturbed runs, once for all drills, while other drills go on."""
+        """Makes more undisturbed runs to measure their spread, once for all drills, while other drills go on."""
         with self._noise:
             for number in range(reference.runs + 1, NOISE_RUNS + 1):
                 self.screen.is_at(shown, None, f"undisturbed run {number} of {NOISE_RUNS}, for the spread")
@@ -329,8 +334,10 @@ class Rehearsal:
 
 @dataclass
 class _EarlyLook:
-    """A check that is made once during the first run, STEPS_S seconds after its first step. An error of the check ends
-    the run."""
+    """A check that is made once during the first run, STEPS_S seconds after its first step.
+
+    An error that the check raises ends the run.
+    """
 
     look: Callable[[], None]
     first_step: float | None = None
@@ -355,15 +362,17 @@ def _not_one(run: RunDir, found: Sequence[Path]) -> ConfigError:
 
 
 def values_of(config: Config) -> dict[str, Any]:
-    """Returns the config's values for config.from_resolved()."""
+    """Returns the config as the dict that config.from_resolved() reads."""
     values = dataclasses.asdict(config)
     del values["defaults"]
     return values
 
 
 def _printed(run: RunDir, facts: Facts) -> list[int]:
-    """Returns the steps printed by rank 0 of the first attempt. Empty for a program with our loop, whose state is in
-    its own folder."""
+    """Returns the steps that rank 0 printed in the first attempt.
+
+    Returns [] for a program with our loop, whose runs cannot resume from each other's files.
+    """
     attempts = [] if facts.ours else run.attempts()
     return read_steps(attempts[0].rank_log(0), facts.counter) if attempts else []
 

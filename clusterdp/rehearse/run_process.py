@@ -16,12 +16,12 @@ from pathlib import Path
 from clusterdp.errors import RunError
 from clusterdp.rehearse.run_spec import RunResult, RunSpec
 
-END_S = 30.0  # time for a run to stop its cluster, or to cancel its job
+END_S = 30.0  # seconds that a run has to stop its cluster, or to cancel its job
 Tell = Callable[[int | None, str], None]
 
 
 class RunProcesses:
-    """The run processes that are alive, from all threads. end() ends them all, with their fake clusters."""
+    """The run processes of all threads that are alive. end() ends all these processes, with their fake clusters."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,7 +29,8 @@ class RunProcesses:
         self._ended = False
 
     def run(self, spec: RunSpec, tell: Tell) -> RunResult:
-        """Makes a run, and returns when it is over. Raises RunError if that is not possible, or if end() was called."""
+        """Makes a run, and returns when the run is over. Raises RunError if the run could not be made, or if end() was
+        called."""
         command = [sys.executable, "-m", "clusterdp.rehearse.one_run"]
         log = Path(f"{spec.folder}.log")
         with log.open("w") as said:
@@ -40,7 +41,7 @@ class RunProcesses:
                 stdout=subprocess.PIPE,
                 stderr=said,
                 text=True,
-                start_new_session=True,  # Ctrl-C reaches only the rehearsal, which ends its runs in order
+                start_new_session=True,  # Ctrl-C reaches only the rehearsal itself, which then ends its runs in order
             )
         with self._lock:
             self._live.add(process)
@@ -84,7 +85,8 @@ class RunProcesses:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Ends the process by SIGTERM. The process then ends its job, which would outlive the process on a real cluster."""
+    """Ends the process by SIGTERM. After SIGTERM, the process ends its job, which on a real cluster would otherwise go
+    on."""
     process.terminate()
     try:
         process.wait(END_S)

@@ -9,12 +9,12 @@ from typing import Any
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_use import FileUse, uses_from_json
 
-AFTER_KILL_S = 1.0  # the kernel closes the files of a killed rank a little later
+AFTER_KILL_S = 1.0  # seconds after a kill within which the kernel closes the files of the rank
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """The order for one run of a rehearsal, for the process that makes it."""
+    """The order for one run of a rehearsal, which the process of the run gets."""
 
     name: str
     values: dict[str, Any]  # the resolved config
@@ -26,9 +26,9 @@ class RunSpec:
     code_of: str = ""  # the folder of a run whose snapshot is used again
     seed: int = 0
     grace_s: float = 20.0
-    steps_for_s: float | None = None  # the run is cut short after it has made steps for this time
-    limit_s: float = 600.0  # the run is ended as `too-long` after this time
-    thorough: bool = False  # a kill at every event of a save, not only at a few
+    steps_for_s: float | None = None  # seconds from the first step after which the run is cut short; None: never
+    limit_s: float = 600.0  # seconds after which the run is ended as `too-long`
+    thorough: bool = False  # whether ranks are killed at every event of a save, not only at a few
     facts: Facts = field(default_factory=Facts)
 
     @classmethod
@@ -38,20 +38,20 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class Hit:
-    """The fault of a drill in one attempt."""
+    """A fault that a drill made in one attempt."""
 
     attempt: str
     evidence: str  # the proof that the fault happened, in words
     step: int | None
     at: float
-    causes: tuple[str, ...] = ()  # the attempt's end must be recorded with one of these; empty if the attempt goes on
-    handlers: dict[str, str] = field(default_factory=dict)  # by rank, the effect of the warning signal on the program
-    shells: dict[str, str] = field(default_factory=dict)  # by rank, a shell that the signal kills above its program
+    causes: tuple[str, ...] = ()  # causes of which the attempt's end must have one; empty if the attempt goes on
+    handlers: dict[str, str] = field(default_factory=dict)  # by rank: the effect of the warning signal on the program
+    shells: dict[str, str] = field(default_factory=dict)  # by rank: a shell above the program that the signal kills
     grace_s: float | None = None
     signal: str = "SIGTERM"  # the warning signal
-    file: str = ""  # a file that was half written at that moment, or is damaged
-    since: float | None = None  # the start of the save that the fault interrupted; None if there was no save
-    moment: str = ""  # the moment of that save, in words
+    file: str = ""  # a file that was half written when the fault came, or is damaged
+    since: float | None = None  # when the save that the fault interrupted began; None if no save was interrupted
+    moment: str = ""  # the moment of the interrupted save, in words
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class RunResult:
     hits: tuple[Hit, ...] = ()
     missed: str = ""  # why the fault did not happen
     inapplicable: str = ""  # why the fault cannot happen
-    unmade: str = ""  # the part of the drill that was not made, and why
+    unmade: str = ""  # the part of the drill that could not be made, and why
     facts: Facts = field(default_factory=Facts)
-    files: dict[str, FileUse] = field(default_factory=dict)  # as in Facts
+    files: dict[str, FileUse] = field(default_factory=dict)  # use of the checkpoints, by path as in Facts.files
     first_steps: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -81,8 +81,11 @@ class RunResult:
 
 
 def committed(files: Mapping[str, FileUse], hits: Iterable[Hit], pointed: Collection[float]) -> dict[str, FileUse]:
-    """Returns the files without the writes of each save that a fault interrupted. pointed: the times at which the
-    program put a pointer to its newest save in place. Writes after the last pointer before a fault do not count."""
+    """Returns the use of the files without the writes of saves that a fault interrupted.
+
+    `pointed`: the times at which the program wrote a pointer to its newest checkpoint. If there are pointers, writes
+    between the last pointer and the fault do not count.
+    """
     windows = [(hit.since, hit.at + AFTER_KILL_S) for hit in hits if hit.since is not None]
     if pointed:
         windows += [(max((at for at in pointed if at <= hit.at), default=0.0), hit.at + AFTER_KILL_S) for hit in hits]
@@ -90,8 +93,9 @@ def committed(files: Mapping[str, FileUse], hits: Iterable[Hit], pointed: Collec
 
 
 class Missed(Exception):
-    """The fault has not happened: the run was over first, or the moment for the fault did not come."""
+    """Raised if the fault has not happened: the run was over first, or the moment for the fault did not come."""
 
 
 class NotPossibleHere(Exception):
-    """The fault cannot happen to this job, or cannot be made on this machine. Its text is the reason."""
+    """Raised if the fault cannot happen to this job, or cannot be made on this machine. The exception's text is the
+    reason."""

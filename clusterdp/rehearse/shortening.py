@@ -1,5 +1,6 @@
-"""The config changes that make a rehearsal short and private: the job saves often, keeps everything in its folder, and
-sends no notices."""
+"""The config changes that make a rehearsal short and private: the job saves often, writes only to its folder, and sends
+no notices.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from clusterdp.errors import ConfigError
 from clusterdp.launch.render.script_spec import words_of
 from clusterdp.rehearse.observe.facts import Facts
 
-SAVES = 6  # checkpoints of an undisturbed run: a drill needs some, and a save costs time
-LEAST_S = 2.0  # seconds between saves of the first run, whose number of steps is not known yet
-TIME = "10"  # minutes, if the config has no time limit, because a real partition has one
+SAVES = 6  # number of checkpoints of an undisturbed run: a drill needs some, and a save costs time
+LEAST_S = 2.0  # seconds between saves of the first run, because its number of steps is not known yet
+TIME = "10"  # time limit in minutes for a config without one, because a real partition may have a limit
 
 
 def for_all(config: Config, cluster: str = "local") -> list[str]:
-    """Returns the overrides for every run. Raises ConfigError if the config needs what this cluster does not have."""
+    """Returns the overrides for every run. Raises ConfigError if the cluster lacks what the config needs."""
     container = config.launch.container
     if cluster == "local" and container.image and container.runtime == "pyxis":
         raise ConfigError(
@@ -48,12 +49,12 @@ def for_all(config: Config, cluster: str = "local") -> list[str]:
 
 
 def for_first(config: Config) -> list[str]:
-    """Returns more overrides for the first run, whose number of steps is not known yet."""
+    """Returns further overrides for the first run, because its number of steps is not known yet."""
     return [f"checkpoint.every_s={LEAST_S}"] if config.checkpoint.every_steps is None else []
 
 
 def for_steps(config: Config, facts: Facts, cut_short: bool) -> list[str]:
-    """Returns more overrides for the runs after the first."""
+    """Returns further overrides for the runs after the first run."""
     if facts.steps is None:
         return []
     every = max(1, facts.steps // SAVES)
@@ -73,7 +74,8 @@ class Change:
 
 
 def changes(values: Mapping[str, Any], overrides: Sequence[str]) -> list[Change]:
-    """Returns the changed values. values: the config. overrides: from the functions above. A key's last one counts."""
+    """Returns the values that the overrides change. `values`: the config. If several overrides have the same key, the
+    last override is valid."""
     found = []
     for key, text in dict(word.split("=", 1) for word in overrides).items():
         before: Any = values

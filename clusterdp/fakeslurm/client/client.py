@@ -6,11 +6,11 @@ Runs as `python -S -E client.py`: no site-packages, and only modules that are bu
 import _signal as signal  # type: ignore[import-not-found]  # `signal` proper imports enum: 5 ms
 import os
 import sys
-from _socket import AF_UNIX, SOCK_STREAM, socket  # `socket` proper costs 5 ms
+from _socket import AF_UNIX, SOCK_STREAM, socket  # importing `socket` costs 5 ms, `_socket` less
 from time import sleep, time_ns
 
 PACKAGE = __file__.rpartition("/client/")[0]
-TYPE_CHECKING = False  # `typing` proper costs 7 ms
+TYPE_CHECKING = False  # importing `typing` would cost 7 ms
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.core import wire
 else:
@@ -20,9 +20,9 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-ATTEMPTS = 50  # attempts in a row without any answer
+ATTEMPTS = 50  # failed attempts in a row, after which the command gives up
 heard = False  # whether this attempt got an answer
-TOKEN = f"{os.getpid()}.{time_ns()}"  # the daemon recognizes a repeated request by it
+TOKEN = f"{os.getpid()}.{time_ns()}"  # id of the request, by which the daemon recognizes a repeated request
 FILES: "dict[str, bytes]" = {}
 UNREACHABLE = "{}: error: the fake cluster in {} is down. Start it again with `clusterdp fake up`.\n"
 
@@ -32,7 +32,7 @@ class Unanswered(Exception):
 
 
 def connect(command: str, folder: str, address: str) -> socket:
-    """Returns a connection to the daemon. Restarts the daemon if it was killed, and raises Unanswered then."""
+    """Returns a connection to the daemon. If the daemon was killed, restarts it and raises Unanswered."""
     line = socket(AF_UNIX, SOCK_STREAM)
     try:
         line.connect(address)
@@ -65,7 +65,8 @@ def request(line: socket, command: str, words: "list[str]") -> None:
 
 
 def read_file(path: str) -> bytes:
-    """Returns the frame that answers `r`. Reads each file once, because stdin cannot be read twice."""
+    """Returns the frame with a file's bytes, which answers the daemon's request `r`. Reads each file once, because
+    stdin cannot be read twice."""
     if path not in FILES:
         FILES[path] = _read_file(path)
     return FILES[path]
@@ -89,7 +90,7 @@ def write(number: int, data: bytes) -> None:
         while data:
             data = data[os.write(number, data) :]
     except OSError:
-        pass  # the reader has closed the pipe: Slurm's commands continue, too
+        pass  # the reader has closed the pipe: Slurm's commands ignore a closed pipe, too
 
 
 class Printer:
@@ -99,7 +100,7 @@ class Printer:
         self._printed, self._seen = {"o": 0, "e": 0}, {"o": 0, "e": 0}
 
     def again(self) -> None:
-        """Begins a new attempt."""
+        """Begins a new attempt, in which the daemon sends all output again."""
         self._seen = {"o": 0, "e": 0}
 
     def print(self, kind: str, payload: bytes) -> None:
@@ -120,7 +121,7 @@ def receive(line: socket) -> bytes:
 
 
 def hear(numbers: "Iterable[int]") -> int:
-    """Catches these signals. Returns a file descriptor that gives one byte per signal: its number."""
+    """Catches these signals. Returns a file descriptor from which each caught signal is read as a byte: its number."""
     wakeup, written = os.pipe()
     os.set_blocking(written, False)
     signal.set_wakeup_fd(written)
@@ -130,7 +131,8 @@ def hear(numbers: "Iterable[int]") -> int:
 
 
 def persist(command: str, attempt: "Callable[[], None]") -> None:
-    """Asks again if the daemon is killed before it answers. `attempt` ends the process when it has the answer."""
+    """Calls `attempt` again if the daemon is killed before its answer is complete. `attempt` ends the process when it
+    has the whole answer."""
     global heard
     failed = 0
     while failed < ATTEMPTS:
@@ -138,14 +140,14 @@ def persist(command: str, attempt: "Callable[[], None]") -> None:
         try:
             attempt()
         except (Unanswered, ConnectionError):
-            failed = 0 if heard else failed + 1  # a long srun may see many daemons end
+            failed = 0 if heard else failed + 1  # a long srun may lose many daemons, one after the other
             sleep(0.1)
     write(2, f"{command}: error: the fake cluster went away.\n".encode())
     sys.exit(1)
 
 
 def run(command: str) -> None:
-    """Runs a command that only asks and prints."""
+    """Runs a command that only sends its command line and prints the answer, unlike srun and salloc."""
     folder, address, *words = sys.argv[1:]
     printer = Printer()
 
@@ -162,6 +164,6 @@ def run(command: str) -> None:
                 elif kind == "r":
                     line.sendall(read_file(payload.decode("utf-8", "surrogateescape")))
                 elif kind == "x":
-                    os._exit(int(payload))  # fast, because there is nothing to clean up
+                    os._exit(int(payload))  # faster than sys.exit, because there is nothing to clean up
 
     persist(command, attempt)

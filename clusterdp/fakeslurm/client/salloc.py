@@ -25,8 +25,8 @@ class Program:
         self._status: int | None = None
 
     def start(self, order: "list[str]") -> None:
-        """Starts the program. `order`: the number of words, the words, and variables. Does nothing if a second daemon
-        asks again, because the program already runs.
+        """Starts the program. `order`: the number of the command's words, these words, and its variables as NAME=VALUE.
+        If a restarted daemon sends the order again, does nothing, because the program already runs.
         """
         if self._pid:
             return

@@ -1,4 +1,7 @@
-"""scontrol, which shows and changes jobs, nodes and partitions. Without a command, it reads commands from stdin."""
+"""scontrol, which shows and changes jobs, nodes and partitions.
+
+Without a command, scontrol reads commands from stdin.
+"""
 
 import os
 import sys
@@ -9,7 +12,7 @@ MODES = {"all": "-a", "details": "-d", "hide": "--hide", "oneliner": "-o", "quie
 
 
 def split(line: str) -> "list[str]":
-    """Splits at blanks outside quotes. Removes the quotes."""
+    """Splits a line into words at blanks outside quotes, and removes the quotes."""
     words, quote, word = [], "", ""
     for letter in line.strip() + " ":
         if letter == quote:
@@ -25,7 +28,7 @@ def split(line: str) -> "list[str]":
 
 
 def interactive(options: "list[str]") -> int:
-    """Reads and runs commands. Returns the exit status: 1 if any of them failed."""
+    """Reads commands from stdin and runs them. Returns the exit status: 1 if any command failed."""
     own, code, echo = sys.argv[:3], 0, not os.isatty(0)
     while True:
         write(1, b"scontrol: ")

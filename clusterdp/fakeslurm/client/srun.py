@@ -33,14 +33,14 @@ def attempt(folder: str, address: str, words: "list[str]", wakeup: int) -> None:
                 line.sendall(wire.frame("s", str(number).encode()))
         if 0 in ready:
             line.sendall(wire.frame("i", read_stdin()))
-            reading.remove(0)  # until the tasks ask for more
+            reading.remove(0)  # stdin is not read again until the tasks ask for more
         if line.fileno() in ready:
             try:
                 data = client.receive(line)
             except client.Unanswered:
                 if not started:
                     raise
-                client.write(2, b"srun: error: the fake cluster went away.\n")  # the step's slurmstepd was killed
+                client.write(2, b"srun: error: the fake cluster went away.\n")  # the slurmstepd was killed
                 os._exit(1)
             for kind, payload in frames.feed(data):
                 if kind in "oe":

@@ -1,4 +1,4 @@
-"""The commands in the daemon. Each is a coroutine that gets a connection and returns an exit status.
+"""The commands in the daemon. Each command is a coroutine that gets a connection and returns an exit status.
 
 sbatch               submits a batch script
 srun                 starts a step, in its own job if it is called outside of jobs
@@ -47,7 +47,8 @@ NAMES = "sbatch srun salloc squeue scancel scontrol sacct sacctmgr sstat sbcast 
 
 
 def find(name: str) -> Command | None:
-    """Returns the command of this name, or None. Loads its module on first use, because starting needs no command."""
+    """Returns the command of this name, or None. Loads the command's module on first use, because the daemon starts
+    faster without the commands."""
     if name not in NAMES:
         return None
     run: Command = import_module(f".{name}", __name__).run

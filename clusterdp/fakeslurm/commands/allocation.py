@@ -31,11 +31,11 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class AllocationTexts:
-    """The messages in which salloc and srun differ."""
+    """The messages for which salloc and srun have different texts."""
 
     command: str
     refused: str  # prefix of the reason of a refusal
-    pending: tuple[str, ...]  # for a job that must wait; {} is its id
+    pending: tuple[str, ...]  # messages for a job that must wait; {} is the job's id
     interrupted: tuple[str, ...]
     cancelled: tuple[str, ...]
 
@@ -47,7 +47,7 @@ class AllocationTexts:
 
 
 def command_line(parser: GetoptParser, words: list[str]) -> tuple[list[Pairs], list[str]]:
-    """Returns the options of each component of a job (separated by colons), and the words after the options."""
+    """Returns the options of each component of a job (colons separate components), and the words after the options."""
     lines: list[Pairs] = []
     while True:
         line, rest = parser.parse(words, permute=False)
@@ -60,7 +60,8 @@ def command_line(parser: GetoptParser, words: list[str]) -> tuple[list[Pairs], l
 def components_of(
     command: str, release: Release, lines: list[Pairs], directives: list[Pairs], variables: Pairs
 ) -> list[ParsedOptions]:
-    """Returns the options of each component. Precedence: lines in the script < variables < the command line."""
+    """Returns the options of each component of a job. The command line wins over variables, and variables win over
+    #SBATCH lines in the script."""
     components, before = list[ParsedOptions](), ParsedOptions(command, release)
     for number in range(max(len(lines), len(directives))):
         options = before.after()
@@ -119,7 +120,7 @@ async def allocate(
 
 
 def test_only(client: Connection, daemon: Daemon, desc: JobDesc, command: str) -> int:
-    """Prints when and where the job would run on an empty cluster. This also uses up a job id."""
+    """Prints when and where the job would run on an empty cluster. --test-only also uses up a job id."""
     number = daemon.model.new_id()
     try:
         submit_checks.check(daemon.model, desc, daemon.controller.clock())
@@ -165,7 +166,8 @@ async def _wait_for_nodes(
 
 
 async def change_or_signal(client: Connection, daemon: Daemon) -> int | None:
-    """Waits until any job changes (None) or the command receives a signal. Raises ConnectionLost if it is killed."""
+    """Waits until any job changes, and returns None, or until the command receives a signal. Raises ConnectionLost if
+    the command is killed."""
     waits = [asyncio.ensure_future(daemon.change()), asyncio.ensure_future(client.signal())]
     try:
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

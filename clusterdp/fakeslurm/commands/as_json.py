@@ -30,9 +30,9 @@ class JsonWriter:
         self.controller = controller
 
     def write(self, kind: str, what: list[Json], accounting: bool = False) -> str:
-        """Returns the complete answer, without a newline at the end."""
+        """Returns the complete JSON document, without a newline at the end."""
         text = json.dumps(self.whole(kind, what, accounting), indent=2)
-        return text.replace("/", "\\/")  # as json-c writes it
+        return text.replace("/", "\\/")  # json-c, which Slurm uses, escapes slashes
 
     def write_yaml(self, kind: str, what: list[Json], accounting: bool = False) -> str:
         body = "\n".join(_yaml(self.whole(kind, what, accounting), ""))
@@ -50,7 +50,7 @@ class JsonWriter:
         return {"plugin": plugin, "Slurm": {"version": version, "release": text}}
 
     def number(self, value: float | None) -> Any:
-        """Returns a number that may be missing or unlimited."""
+        """Returns the JSON of a number that may be missing or unlimited."""
         return None if value is None else int(value)
 
     def moment(self, value: float | None) -> Any:
@@ -189,7 +189,7 @@ class JsonWriter:
 
 
 def _yaml(value: Any, indent: str) -> list[str]:
-    """Returns the lines. Each value has its type in front."""
+    """Returns a value as lines of YAML, in which each value has its type in front."""
     lines = []
     pairs = value.items() if isinstance(value, dict) else ((None, each) for each in value)
     for key, each in pairs:

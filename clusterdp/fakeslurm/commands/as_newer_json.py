@@ -1,5 +1,5 @@
-"""--json and --yaml of squeue, sinfo and scontrol from 23.11 on, as recorded from 24.11. States are lists. Numbers that
-may be missing are objects.
+"""--json and --yaml of squeue, sinfo and scontrol from 23.11 on, as recorded from 24.11. A state is a list of words. A
+number that may be missing is an object with the keys `set`, `infinite` and `number`.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class NewerJsonWriter(JsonWriter):
         return defaults.as_26_05("job", found, submit_line=desc.submit_line, step_id=step_id, **more)
 
     def _resources(self, job: JobRecord) -> Json | None:
-        """Returns the resources that the job has, or had."""
+        """Returns the resources that a job has, or had when it ended; None for a job that never ran."""
         shares = job.held_shares
         if not shares:
             return None
@@ -169,7 +169,7 @@ class NewerJsonWriter(JsonWriter):
         return defaults.as_26_05("partition", found, flags=["DEFAULT"] * part.default, preempt_mode=[mode])
 
     def sinfo_row(self, row: SinfoRow) -> Json:
-        """Returns the row of a partition's nodes that have the same state."""
+        """Returns the JSON of a row of sinfo: a partition's nodes that have the same state."""
         nodes, free = row.nodes, row.free_memory
         node_sums = dict(zip(("allocated", "idle", "other", "total"), row.node_sums(), strict=True))
         sums = dict(zip(("allocated", "idle", "other", "total"), row.sums(), strict=True))

@@ -1,4 +1,4 @@
-"""Tables as squeue and sinfo print them: `-o '%.8i %t'`, `-O Name:10,State`."""
+"""Tables in the format that the options of squeue and sinfo describe: `-o '%.8i %t'`, `-O Name:10,State`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-LONG_WIDTH = 20  # default width of a field of -O
+LONG_WIDTH = 20  # default width of a column of -O
 
 
 @dataclass(frozen=True)
 class PrintField(Generic[T]):
     title: str
     value: Callable[[T], str]
-    kept: str = ""  # a mark at the end that is kept if the text must be cut
+    kept: str = ""  # a mark at the end of the value that stays when the value is cut to the column's width
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A field, or plain text if there is no such field."""
+    """One column of a format: the field with this key, or plain text if no field has the key."""
 
     key: str
     width: int = 0
@@ -29,7 +29,7 @@ class Cell:
 
     @property
     def form(self) -> str:
-        """The format of the % operator that does the same as `fit`, but faster: 10,000 jobs have 100,000 cells."""
+        """The column's format for the % operator, which is faster than `fit`: 10,000 jobs have 100,000 cells."""
         size = f"{'' if self.right else '-'}{self.width}.{self.width}" if self.width else ""
         return f"%{size}s" + self.after.replace("%", "%%")
 
@@ -52,7 +52,8 @@ def parse_short(text: str) -> tuple[str, list[Cell]]:
 
 
 def parse_long(text: str) -> list[Cell]:
-    """Parses `-O Name,State:10,Nodes:.5,User:|`. After a colon: a dot (right-aligned), a width, the text after it."""
+    """Parses `-O Name,State:10,Nodes:.5,User:|`. After a colon come a dot (right-aligned), a width, and the text that
+    follows the column."""
     cells = []
     for part in text.split(","):
         name, colon, rest = part.partition(":")
@@ -71,7 +72,7 @@ def render(
     header: bool,
     complain: Callable[[str], str],
 ) -> list[str]:
-    """Returns the lines. `complain` reports an unknown key and returns the text that replaces it."""
+    """Returns the table's lines. `complain` reports an unknown key and returns the text that replaces the key."""
     parts: list[tuple[Cell, PrintField[T] | None, str]] = []
     for cell in cells:
         field = fields.get(cell.key)
@@ -91,5 +92,5 @@ def render(
 
 
 def _whole(cell: Cell, field: PrintField[T] | None, text: str) -> Callable[[T], str]:
-    """Returns the formatter of a cell that the % operator cannot format."""
+    """Returns the function that formats a cell which the % operator cannot format."""
     return lambda row: cell.fit(field.value(row), field.kept) if field else text

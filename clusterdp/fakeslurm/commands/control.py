@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.controller import Controller
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
-FOREVER = 1e9  # seconds; JSON has no infinity
+FOREVER = 1e9  # seconds that stand for "without end", because JSON has no infinity
 
 
 async def run(client: Connection, daemon: Daemon) -> int:
@@ -36,7 +36,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
         await client.exit(0)
         daemon.stop()
         await asyncio.sleep(0)
-    elif verb == "lifeline":  # the cluster's owner keeps it open: when it closes, the owner has died
+    elif verb == "lifeline":  # the cluster's owner keeps this connection open: when it closes, the owner has died
         client.print("held")
         await client.flush()
         await client.hung_up()
@@ -47,7 +47,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
 
 
 async def _wait(client: Connection, daemon: Daemon, job: str, states: list[str]) -> int:
-    """Waits until the job (all elements of an array) is in one of these states. Prints the state."""
+    """Waits until the job (all elements of an array) is in one of these states, and prints the job's state."""
     while True:
         name = parse(job)
         jobs = find(daemon.model, name) if name else []
@@ -61,7 +61,7 @@ async def _wait(client: Connection, daemon: Daemon, job: str, states: list[str])
         await daemon.change()
 
 
-# -- faults that FakeCluster causes; arguments are text --
+# -- faults that FakeCluster causes; all arguments are text --
 
 
 def _preempt(controller: Controller, job: str, grace_s: str | None = None) -> None:
@@ -90,7 +90,7 @@ def _drain(controller: Controller, node: str) -> None:
 
 
 def _kill_rank(controller: Controller, job: str, rank: str) -> None:
-    """Kills the task with this rank in the newest step of the job that has the rank."""
+    """Kills the task with this rank in the job's newest step that has so many tasks."""
     name = parse(job)
     for each in find(controller.model, name) if name else []:
         for step in reversed(each.steps):
@@ -121,7 +121,7 @@ def _flaky(controller: Controller, rate: str, seed: str) -> None:
     controller.records.faults()
 
 
-# functions, with the names of their arguments in the history
+# by the name of the fault: its function, and the names of the function's arguments in the history
 BREAKING: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "preempt": (_preempt, ("job", "grace_s")),
     "fail": (_node(nodes.fail_node), ("node",)),

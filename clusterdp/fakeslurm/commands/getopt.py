@@ -16,12 +16,13 @@ class Option:
     name: str
     short: str = ""
     takes: str = REQUIRED
-    means: str = ""  # the name under which the commands handle it, if different
+    means: str = ""  # the name under which the commands look up the option, if different
 
 
 def table(text: str) -> list[Option]:
-    """Returns the options from words like `nodes,N=`, `hold,H`, `exclusive?`, `users:user,u=`: name, the name under
-    which the commands handle it, short letter, and = or ? if it takes a value.
+    """Returns the options from words like `nodes,N=`, `hold,H`, `exclusive?`, `users:user,u=`: name, after a colon the
+    name under which the commands look up the option, after a comma the short letter, and at the end = for a required or
+    ? for an optional value.
     """
     options = []
     for word in text.split():
@@ -33,7 +34,7 @@ def table(text: str) -> list[Option]:
 
 
 class GetoptParser:
-    """Parses command lines. `parse` returns (name, value) pairs in order, and the other words."""
+    """Parses command lines. `parse` returns (name, value) pairs in order, and the words that are not options."""
 
     def __init__(self, command: str, options: Iterable[Option], exit_code: int = 1):
         self._command, self._exit_code = command, exit_code
@@ -42,8 +43,8 @@ class GetoptParser:
         self._short = {option.short: option for option in options if option.short}
 
     def parse(self, words: Sequence[str], *, permute: bool) -> tuple[list[tuple[str, str]], list[str]]:
-        """Parses the words. With `permute`, options may follow other words (squeue, scancel). Otherwise the first other
-        word ends the options (sbatch).
+        """Parses the words of a command line. With `permute`, options may follow other words (squeue, scancel). Without
+        `permute`, the first word that is not an option ends the options (sbatch).
         """
         found: list[tuple[str, str]] = []
         rest: list[str] = []

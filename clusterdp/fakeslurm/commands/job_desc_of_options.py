@@ -1,4 +1,4 @@
-"""Makes a JobDesc from the options. parsed_options.py parses each single option."""
+"""Makes a JobDesc from a command's options. parsed_options.py parses the value of each option."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Warn = Callable[[str], None]
 
 
 def job_desc(options: ParsedOptions, folder: str, partition: str, warn: Warn, now: float, release: Release) -> JobDesc:
-    """Returns the JobDesc. `now` is the cluster's time. Raises Refusal for values that cannot be parsed, and
-    ControllerError for values that slurmctld refuses.
+    """Returns the JobDesc for a command's options. `now` is the time on the cluster's clock. Raises Refusal for values
+    that cannot be parsed, and ControllerError for values that slurmctld refuses.
     """
     desc = JobDesc(name=options.get("job-name") or "", partition=partition, folder=folder)
     _size(options, desc, folder, warn, release)
@@ -58,7 +58,7 @@ def _size(options: ParsedOptions, desc: JobDesc, folder: str, warn: Warn, releas
     of_tasks = int(options.tres_per_task().get("cpu", 0)) or None
     desc.cpus_per_task, desc.min_cpus = options.number("cpus-per-task") or of_tasks, options.number("mincpus")
     desc.nodelist, desc.exclude = nodelist, options.hosts("exclude")
-    # 0 is the same as no request.
+    # --mem=0 has the same effect as no --mem.
     desc.mem_per_node, desc.mem_per_cpu = options.megabytes("mem") or None, options.megabytes("mem-per-cpu") or None
     desc.minutes, desc.overcommit = options.minutes(), "overcommit" in options
 

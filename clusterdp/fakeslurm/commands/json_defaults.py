@@ -1,4 +1,4 @@
-"""JSON values of 23.11 and later for things that jobs and nodes of the fake never have, as recorded from 24.11."""
+"""JSON of 23.11 and later for fields that jobs and nodes of the fake never fill, as recorded from 24.11."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ Json = dict[str, Any]
 
 
 def number(value: float | None, infinite: bool = False) -> Json:
-    """Returns a number that may be missing or unlimited."""
+    """Returns the JSON object of a number that may be missing or unlimited."""
     return {"set": value is not None and not infinite, "infinite": infinite, "number": value or 0}
 
 
 def fields(
     *, texts: str = "", unset: str = "", zeros: str = "", plain: str = "", false: str = "", lists: str = ""
 ) -> Json:
-    """Returns fields with these names. `texts`: empty; `unset`, `zeros`: numbers as objects; `plain`: the number 0."""
+    """Returns a JSON object with these names as keys. The values of `texts` are empty strings, of `unset` and `zeros`
+    objects with a number, of `plain` the number 0."""
     values = ((texts, ""), (unset, number(None)), (zeros, number(0)), (plain, 0), (false, False), (lists, list[Any]()))
     return {name: deepcopy(value) for names, value in values for name in names.split()}
 
@@ -97,7 +98,7 @@ STEP: Json = fields(texts="pid") | {
     "CPU": {"requested_frequency": fields(unset="min max"), "governor": "Unknown"},
     "statistics": {"CPU": {"actual_frequency": 0}, "energy": {"consumed": number(0)}},
 }
-# The keys that 26.05 has added; GONE_IN_26_05 has the removed keys.
+# The keys that release 26.05 has added. GONE_IN_26_05 lists the removed keys.
 ADDED_IN_26_05: dict[str, Json] = {
     "job": fields(
         texts="container_type licenses_allocated stderr_expanded",
@@ -117,7 +118,7 @@ PATHS = "stdin stdout stderr stdin_expanded stdout_expanded stderr_expanded"
 
 
 def as_26_05(kind: str, what: Json, **more: Any) -> Json:
-    """Returns `what` with the keys of 26.05."""
+    """Returns the JSON object `what` with the keys that release 26.05 has."""
     gone = GONE_IN_26_05.get(kind, ())
     return {name: value for name, value in what.items() if name not in gone} | deepcopy(ADDED_IN_26_05[kind]) | more
 

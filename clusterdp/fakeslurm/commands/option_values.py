@@ -1,6 +1,7 @@
-"""The valid values of options, and the errors of sbatch, srun and salloc for other values.
+"""The valid values of options, and the errors of sbatch, srun and salloc for invalid values.
 
-The module has only options whose values the cluster does not use. parsed_options.py parses and refuses other values.
+The module has only options whose values the cluster does not use. parsed_options.py parses the values that the cluster
+uses.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from clusterdp.fakeslurm.core import times
 from clusterdp.fakeslurm.core.error_texts import Refusal
 
 BAD = 255  # exit status for values that the command itself cannot parse
-Check = Callable[[str], str | None]  # from a value to a complaint
+Check = Callable[[str], str | None]  # takes a value and returns the error text, or None for a valid value
 
 MAIL = frozenset(
     """
@@ -27,7 +28,8 @@ PROFILES = frozenset("all none energy task filesystem lustre network".split())
 
 
 def check(command: str, name: str, value: str, complaints: Mapping[str, str]) -> None:
-    """Checks the value of an option. Raises Refusal. `complaints`: error texts that only this release has."""
+    """Raises Refusal for an invalid value of an option. `complaints`: error texts, by option, that only this release
+    has."""
     if name in NUMBERS and not re.fullmatch(r"0*[1-9]\d*" if name not in MAY_BE_0 else r"\d+", value):
         raise Refusal(f'{command}: error: Invalid numeric value "{value}" for --{name}.', 1)
     if name in CHECKS:
@@ -106,7 +108,7 @@ BINDING = r"(verbose,)?(none|closest|(single|per_task):0*[1-9]\d*|(map|mask)_gpu
 CHECKS: dict[str, Check] = {
     "accel-bind": _matches("[gmnv]+", "Invalid --accel-bind specification"),
     "acctg-freq": _matches(r"((task|energy|network|filesystem)=\d+,?)+|\d+", "Invalid --acctg-freq specification: {}"),
-    "bbf": lambda value: "Invalid --bbf specification",  # there are no burst buffers
+    "bbf": lambda value: "Invalid --bbf specification",  # the fake has no burst buffers
     "cpu-freq": _cpu_freq,
     "delay-boot": _invalid("delay-boot", r"\d+(:\d+)*"),
     "distribution": _invalid(
@@ -136,5 +138,5 @@ CHECKS: dict[str, Check] = {
     "wait-all-nodes": _wait_all_nodes,
     "extra-node-info": _extra_node_info,
 }
-# Exit codes other than 255.
+# The exit codes of options whose errors do not exit with 255.
 CODES = dict.fromkeys(("bbf", "extra-node-info", "hint", "propagate", "switches"), 1)

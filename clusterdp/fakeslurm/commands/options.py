@@ -1,4 +1,4 @@
-"""The options of sbatch, srun and salloc: their names, the variables that set them, the ones without effect here."""
+"""The options of sbatch, srun and salloc: their names, the variables that set them, the options without effect."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SRUN = SHARED + table("""
     unbuffered,u wait,W= whole x11?
 """)
 
-# Not options of salloc, because its command runs on the machine and in the environment of the caller.
+# sbatch and srun have these options. salloc has none of them, because its command runs where salloc was called.
 OF_SCRIPTS = ("error", "export", "input", "open-mode", "output", "propagate")
 SALLOC = [option for option in SHARED if option.name not in OF_SCRIPTS] + table("""
     bell cluster-constraint= get-user-env? kill-command,K? immediate,I? no-bell no-shell wait-all-nodes= x11?
@@ -48,7 +48,7 @@ def options_of(command: str, release: Release) -> list[Option]:
 
 
 def ever(command: str) -> list[Option]:
-    """Returns the options of all releases together."""
+    """Returns the options that any release has."""
     added: str = getattr(Release, f"{command}_options_added").ever()
     return BASE[command] + table(f"{Release.job_options_added.ever()} {added}")
 

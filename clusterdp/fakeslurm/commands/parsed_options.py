@@ -19,7 +19,7 @@ MEMORY = frozenset({"mem", "mem-per-cpu", "mem-per-gpu"})
 
 @dataclass
 class ParsedOptions:
-    """Options with their values. The last value of a repeated option is valid."""
+    """The options of one command with their values. A repeated option has its last value."""
 
     command: str
     release: Release
@@ -32,7 +32,7 @@ class ParsedOptions:
         return self.values.get(name)
 
     def add(self, pairs: list[tuple[str, str]]) -> None:
-        """Adds options. Later options win over earlier ones."""
+        """Adds (name, value) pairs. The value of a later pair replaces an earlier value of the same option."""
         for name, value in pairs:
             if name in UNSUPPORTED:
                 raise self.bad(f"--{name} is not supported by this fake cluster")
@@ -120,7 +120,8 @@ class ParsedOptions:
         return number, int(match[3] or 60), "B" in (match[1] or "").upper()
 
     def exclusive(self) -> bool:
-        """Whether the job has whole nodes. `user` and `mcs` have no effect, because there are no other users."""
+        """Whether --exclusive gives the job whole nodes. The values `user` and `mcs` have no effect, because there are
+        no other users."""
         value = self.values.get("exclusive")
         if value not in (None, "", "user", "mcs"):
             raise self.invalid("exclusive")
@@ -144,7 +145,7 @@ class ParsedOptions:
         return gpus
 
     def tres_per_task(self) -> dict[str, str]:
-        """Returns the parts of --tres-per-task=cpu=3,gres/gpu:1."""
+        """Returns the parts of --tres-per-task=cpu=3,gres/gpu:1 by name, like cpu."""
         parts = [re.split("[=:]", part) for part in (self.values.get("tres-per-task") or "").split(",")]
         return {part[0]: part[-1] for part in parts if len(part) > 1}
 
@@ -155,7 +156,7 @@ class ParsedOptions:
         return self.values.get("gpu-bind") or of_tres or (f"single:{per_gpu}" if per_gpu else None)
 
     def _gpu_count(self, name: str, gpus: Gpus) -> int | None:
-        """Returns the number, and stores the type in `gpus`."""
+        """Returns the number in a value like a100:2, and stores the type (a100) in `gpus`."""
         text = self.values.get(name)
         if text is None:
             return None
@@ -167,7 +168,7 @@ class ParsedOptions:
 
 
 def _kind_and_count(text: str) -> tuple[str, int] | None:
-    """Returns kind and count of `2`, `a100:2` or `a100`."""
+    """Returns the type of GPU and the number in a value like `2`, `a100:2` or `a100`."""
     kind, _, count = text.rpartition(":")
     if not count.isdigit():
         return None if kind else (text, 1)
@@ -175,7 +176,7 @@ def _kind_and_count(text: str) -> tuple[str, int] | None:
 
 
 def _count(text: str) -> int:
-    """Returns the number in 2 or 2k, or -1 for no text."""
+    """Returns the number in a text like 2 or 2k, or -1 for an empty text."""
     if not text:
         return -1
     scale = {"k": 1024, "m": 1024**2}.get(text[-1].lower(), 1)
@@ -183,7 +184,7 @@ def _count(text: str) -> int:
 
 
 def signal_number(text: str) -> int | None:
-    """Returns the number of a signal: USR1, SIGUSR1, usr1 or 10."""
+    """Returns the number of a signal, which may be written as USR1, SIGUSR1, usr1 or 10."""
     if text.isdigit():
         return int(text) or None
     name = text.upper().removeprefix("SIG")

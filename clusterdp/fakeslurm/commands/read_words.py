@@ -1,5 +1,7 @@
-"""Splits a command line into options and other words. --help, --usage and --version end the command. Also has options
-that several commands share: --clusters (there is one cluster) and --iterate."""
+"""Splits a command line into options and other words. --help, --usage and --version end the command.
+
+The module also has options that several commands share: --clusters (there is one cluster) and --iterate.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 def read_words(
     client: Connection, daemon: Daemon, parser: GetoptParser, usage: str
 ) -> tuple[list[tuple[str, str]], list[str]]:
-    """Returns options, which may follow other words, and other words. Raises getopt's Refusal for unknown options."""
+    """Returns the options and the words that are not options, in any order. Raises getopt's Refusal for unknown
+    options."""
     pairs, rest = parser.parse(client.words, permute=True)
     given = {name for name, _ in pairs}
     if given & {"help", "usage"}:
@@ -32,7 +35,7 @@ def read_words(
 
 
 def cluster_named(command: str, name: str | None, daemon: Daemon, entry: str = "SLURM_CLUSTERS") -> str | None:
-    """Returns the cluster's name if --clusters is given, else None. Raises Refusal for another cluster."""
+    """Returns the cluster's name if --clusters is given, or None. Raises Refusal for the name of another cluster."""
     if name and name not in ("all", daemon.shape.name):
         fatal = ""
         if entry == "SLURM_CLUSTERS" and daemon.shape.settings.release.clusters_are_fatal:

@@ -117,14 +117,14 @@ def _rows(options: dict[str, str], names: list[SelectedStep], daemon: Daemon) ->
 def _filtered(
     options: dict[str, str], rows: list[AccountingJob], now: float, named: bool, daemon: Daemon
 ) -> list[AccountingJob]:
-    """named: --jobs is given; there is then no default start time."""
+    """With `named` (--jobs is given), there is no default start time."""
     if "duplicates" not in options:
         last = {(row.job, row.array_id, row.index): row for row in rows if row.state != "RESIZING"}
         rows = [row for row in rows if row.state == "RESIZING" or last[row.job, row.array_id, row.index] is row]
     rows = _within(options, rows, now, named)
     if "state" in options:
         states = [_state(word) for word in options["state"].split(",")]
-        # Held jobs are not found by their state, because they are not eligible yet.
+        # --state does not find held jobs, because held jobs are not eligible yet.
         rows = [row for row in rows if row.state in states and (row.state != "PENDING" or row.eligible is not None)]
     checks: list[tuple[str, Callable[[AccountingJob], str]]] = [
         ("name", lambda row: row.name),
@@ -136,7 +136,7 @@ def _filtered(
         if option in options:
             rows = [row for row in rows if of(row) in options[option].split(",")]
     if options.get("wckeys") or "associations" in options:
-        rows = []  # no job has one
+        rows = []  # no job of the fake has a WCKey or a reservation
     least, most = _limit(options.get("timelimit-min")), _limit(options.get("timelimit-max"))
     if least:
         rows = [row for row in rows if row.minutes and least <= row.minutes <= (most or least)]
@@ -163,7 +163,7 @@ def _limit(text: str | None) -> int | None:
 
 
 def in_unit(text: str, unit: str) -> str:
-    """Converts sizes: 3588K in M is 3.50M. Also converts sizes in cpu=1,mem=2G."""
+    """Converts sizes to the unit of --units: 3588K in M is 3.50M. Also converts sizes in a list like cpu=1,mem=2G."""
 
     def converted(match: re.Match[str]) -> str:
         number = float(match[1]) * 1024 ** (UNITS.index(match[2]) - UNITS.index(unit))
@@ -272,7 +272,7 @@ def _fields_of(client: Connection, options: dict[str, str], all_fields: list[str
 
 
 def aligned(rows: list[tuple[str, ...]], sizes: list[int]) -> Iterator[str]:
-    """Yields the lines. Formats all cells of a row together, and uses `fit` only if one of them is too long."""
+    """Yields the table's lines. Formats all cells of a row together, and calls `fit` only if a cell is too long."""
     form, length = "".join(f"%{size}s " for size in sizes), sum(map(abs, sizes)) + len(sizes)
     for row in rows:
         line = form % row
@@ -282,7 +282,8 @@ def aligned(rows: list[tuple[str, ...]], sizes: list[int]) -> Iterator[str]:
 
 
 def fit(text: str, size: int, title: bool = False) -> str:
-    """Returns a cell, left-aligned if the size is negative. Text that is too long ends with +."""
+    """Returns the text padded to the width |size|: left-aligned if `size` is negative, else right-aligned. A text that
+    is too long is cut and ends with +."""
     width = abs(size)
     if len(text) > width:
         text = text[:width] if title else text[: width - 1] + "+"

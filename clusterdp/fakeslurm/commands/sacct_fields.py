@@ -87,22 +87,22 @@ class SacctLine:
 
     @property
     def usages(self) -> list[Usage]:
-        """The usage of a step, or of all steps of a job."""
+        """Returns the Usage of a step, or the Usage of each step of a job."""
         steps = (self.step,) if self.step else self.row.steps
         return [step.usage for step in steps if step.usage]
 
     def measured(self, text: Callable[[Usage], str]) -> str:
-        """Returns a text for a step that has ended, "" for other lines."""
+        """Returns the value of a field for steps that have ended, and "" for other lines."""
         return text(self.step.usage) if self.step and self.step.usage else ""
 
     @property
     def waited(self) -> float:
-        """The seconds from the time when a job was eligible to its start."""
+        """Returns the seconds from the time when the job became eligible until it started."""
         start = self.now if self.start is None else self.start
         return 0 if self.row.eligible is None else max(start - self.row.eligible, 0)
 
     def of_job(self, text: str) -> str:
-        """Returns the text for a job, "" for a step."""
+        """Returns the value of a field that only lines of jobs have, and "" for a step."""
         return "" if self.step else text
 
 
@@ -187,7 +187,7 @@ FIELDS: dict[str, SacctField] = {
     "UserCPU": SacctField(lambda line: cpu_clock(sum(used.user_s for used in line.usages))),
     "WorkDir": SacctField(lambda line: line.of_job(line.row.folder), 20),
 }
-# Fields that are empty in the fake, as on a site that does not measure them.
+# Fields that are empty in the fake, as on a site that does not measure these values.
 UNMEASURED = tuple(
     """
     AdminComment AssocID AveCPUFreq AveDiskRead AveDiskWrite AvePages AveVMSize BlockID Constraints
@@ -212,7 +212,7 @@ def names_in(release: Release) -> list[str]:
 
 
 def _place(name: str) -> str:
-    """Returns the sort key of a field: its name, except for one field (source: fields[] in sacct.c)."""
+    """Returns the sort key of a field: its name, except for one field that sacct sorts by an older name."""
     return name.replace("ReqReservation", "ReservationReq").lower()
 
 

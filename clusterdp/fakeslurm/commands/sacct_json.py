@@ -14,7 +14,7 @@ from clusterdp.slurm.hostlist import compress
 
 
 class SacctJson(Protocol):
-    """The interface of both writers for sacct."""
+    """The methods that both writers of sacct's JSON have."""
 
     def accounted(self, row: AccountingJob) -> Json: ...
     def write(self, kind: str, what: list[Json], accounting: bool = False) -> str: ...
@@ -52,7 +52,7 @@ class SacctJsonWriter(JsonWriter):
                 "start": int(row.start or 0),
                 "submission": int(row.submit),
                 "suspended": 0,
-                "system": _seconds(0),  # only steps have CPU times
+                "system": _seconds(0),  # 0, because only steps have CPU times
                 "limit": self.limit(row.minutes),
                 "total": _seconds(0),
                 "user": _seconds(0),

@@ -31,7 +31,7 @@ Input line must include "Account", "Association", "Cluster", "Configuration",
 "Event", "Federation", "Problem", "QOS", "Resource", "Reservation",
 "RunAwayJobs", "Stats", "Transaction", "TRES", "User", or "WCKey\""""
 TITLES = {"DefaultQOS": "Def QOS", "DefaultAccount": "Def Acct"}
-# More fields that --format accepts. Names may be abbreviated.
+# Fields of users that --format also accepts, even abbreviated.
 OF_USERS = (
     "Cluster Account Partition Share Priority MaxJobs MaxNodes MaxCPUs MaxSubmit MaxWall MaxCPUMins QOS DefaultQOS"
 )
@@ -63,7 +63,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
 
 
 def _meant(row: dict[str, str], given: dict[str, str], names: set[str]) -> bool:
-    """Whether a row matches `where user=NAME`, or a single name."""
+    """Whether a row matches the condition `user=NAME` after `where`, or has a value that is one of `names`."""
     values = {value.lower() for value in row.values()}
     return (not names or bool(names & values)) and all(
         row.get(key, value) in value.split(",") for key, value in given.items()

@@ -75,8 +75,8 @@ def _variables(daemon: Daemon, job: JobRecord, environ: dict[str, str]) -> dict[
 
 
 async def _while_it_runs(client: Connection, daemon: Daemon, options: ParsedOptions, job: JobRecord) -> int:
-    """Waits for the command. Returns its exit status, or 0 if a signal killed it. The command continues if the
-    allocation ends first.
+    """Waits for the end of the command. Returns the command's exit status, or 0 if a signal killed the command. The
+    command continues if the allocation ends first.
     """
     ended, revoked = asyncio.ensure_future(client.program_ended()), False
     try:

@@ -1,4 +1,4 @@
-"""sbatch: reads a script and its #SBATCH lines, and submits it. With --wait, waits for the job's end."""
+"""sbatch: reads a script and its #SBATCH lines, and submits the job. With --wait, also waits for the end of the job."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DOS = """sbatch: error: Batch script contains DOS line breaks (\\r\\n)
 sbatch: error: instead of expected UNIX line breaks (\\n)."""
 WRAPPED = "#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{}\n"
 Pairs = list[tuple[str, str]]
-# qsub's short options that Slurm accepts, with sbatch's names for them.
+# Short options of qsub in #PBS lines that Slurm accepts, with the names of the same options of sbatch.
 PBS = dict(
     word.split("=")
     for word in """
@@ -96,7 +96,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
 
 
 def _answer(job: JobRecord, options: ParsedOptions, cluster: str | None) -> str:
-    """Returns the output of sbatch. Adds the cluster's name if --clusters is given."""
+    """Returns the line that sbatch prints, with the cluster's name if --clusters is given."""
     if "parsable" in options:
         return f"{job.id};{cluster}" if cluster else str(job.id)
     return f"Submitted batch job {job.id}" + (f" on cluster {cluster}" if cluster else "")
@@ -121,7 +121,8 @@ def _desc(client: Connection, daemon: Daemon, options: ParsedOptions, name: str,
 
 
 async def _export_file(client: Connection, options: ParsedOptions) -> dict[str, str] | None:
-    """Reads the file of --export-file: NAME=VALUE, separated by NUL. These variables replace the submitter's."""
+    """Returns the variables in the file of --export-file: NAME=VALUE, separated by NUL. They replace the submitter's
+    variables."""
     name = options.get("export-file")
     if name is None:
         return None
@@ -158,8 +159,8 @@ async def _script(client: Connection, wrap: str | None, rest: list[str]) -> byte
 
 
 def _found(client: Connection, given: dict[str, str], name: str) -> str:
-    """Returns the path of the script: in the folder of --chdir on the command line, else on PATH. Returns `name` if
-    there is no such file.
+    """Returns the path of the script `name`: in the folder of --chdir on the command line, else on PATH. Returns `name`
+    itself if no such file exists.
     """
     here = os.path.join(client.cwd, given.get("chdir") or "")
     for folder in [here, *(client.environ.get("PATH", "").split(":") if "/" not in name else ())]:
@@ -192,7 +193,7 @@ def _partition(options: ParsedOptions, daemon: Daemon) -> str:
 
 
 def _array(text: str | None, most: int) -> Array | None:
-    """Parses --array, like 0-3%2 or 1,4-8:2. Raises ControllerError."""
+    """Parses the value of --array, like 0-3%2 or 1,4-8:2."""
     if not text:
         return None
     body, _, throttle = text.partition("%")
@@ -214,7 +215,8 @@ def _array(text: str | None, most: int) -> Array | None:
 
 
 async def _wait(daemon: Daemon, job: JobRecord) -> int:
-    """Waits for the job. Returns its exit status (for an array, the highest), or 1 if a signal ended it."""
+    """Waits for the end of the job. Returns the job's exit status (for an array, the highest), or 1 if a signal ended
+    the job."""
     number = job.id
     while True:
         jobs = daemon.model.elements(number) if job.array else [job]
@@ -225,7 +227,7 @@ async def _wait(daemon: Daemon, job: JobRecord) -> int:
 
 
 def read(parser: GetoptParser, script: bytes, ignore_pbs: bool, release: Release) -> list[Pairs]:
-    """Returns the options of each component. Stops at the first line that is neither empty nor a comment."""
+    """Returns the options in a script's #SBATCH lines by component. Reading stops at the first line with a command."""
     found: list[Pairs] = [[]]
     for number, line in enumerate(script.decode("utf-8", "surrogateescape").split("\n"), 1):
         if line.startswith("#PBS") and not ignore_pbs:
@@ -265,7 +267,7 @@ def _pbs(text: str) -> Pairs:
 
 
 def _pbs_resources(text: str) -> Pairs:
-    """Parses -l walltime=1:00:00,nodes=2:ppn=4,mem=1gb."""
+    """Parses the resources of qsub's option -l, like walltime=1:00:00,nodes=2:ppn=4,mem=1gb."""
     found = Pairs()
     for part in text.split(","):
         name, _, value = part.partition("=")
@@ -285,8 +287,9 @@ def _pbs_resources(text: str) -> Pairs:
 
 
 def directive_words(text: str, keeps_space: bool = False) -> list[str]:
-    """Splits a line into words. Quotes group letters. # begins a comment, even within a word. A backslash escapes the
-    next letter, but a blank only within quotes. With `keeps_space`, it also escapes a space outside quotes.
+    """Splits an #SBATCH line into words. Blanks within quotes do not split. # begins a comment, even within a word. A
+    backslash keeps the next letter unchanged, but a blank only within quotes. With `keeps_space`, a backslash also
+    keeps a space outside quotes.
     """
     words: list[str] = []
     word, inside, quote, escaped = "", False, "", False

@@ -92,7 +92,7 @@ def _targets(daemon: Daemon, nodes: list[str], target: str) -> list[str]:
 
 
 def _copy(source: str, target: str, force: bool, preserve: bool) -> None:
-    """Copies the file to a temporary name, then renames it: a program that runs from the target can continue."""
+    """Copies the file to a temporary name, then renames the copy: programs that run from the old file can continue."""
     if not force and os.path.lexists(target):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     if os.path.isdir(target):

@@ -67,7 +67,7 @@ def _is_user(text: str) -> bool:
 
 
 def _signal(options: dict[str, str]) -> int | None:
-    """Returns the number of --signal, or None without --signal (scancel then ends the job)."""
+    """Returns the number of the signal that --signal names, or None without --signal (scancel then ends the job)."""
     if "signal" not in options:
         return None
     number = signal_number(options["signal"])
@@ -100,7 +100,8 @@ def _one(client: Connection, daemon: Daemon, options: dict[str, str], name: Sele
 def _refusal(
     client: Connection, options: dict[str, str], name: SelectedStep, number: int | None, jobs: list[JobRecord]
 ) -> int:
-    """Prints why a job or step cannot be ended, and returns the exit code. Returns 0 if it can be ended."""
+    """Prints why a job or step cannot be ended or signalled, and returns the exit code. Returns 0 if nothing prevents
+    the end or signal."""
     live = [job for job in jobs if not job.over]
     shown = f"{name.job}" + ("" if name.step is None else f".{name.step}")
     if "verbose" in options:
@@ -124,8 +125,8 @@ def _refusal(
 
 
 def _drop_element(daemon: Daemon, job: JobRecord, index: int) -> None:
-    """Cancels a waiting element. The element disappears without a record, unless it is the last one. The first
-    cancelled element of a held array enters the array into accounting.
+    """Cancels a waiting element of an array. The element disappears without a record, unless it is the array's last
+    element. When the first element of a held array is cancelled, the array is entered into accounting.
     """
     array = job.array
     assert array

@@ -93,7 +93,7 @@ async def _change(client: Connection, daemon: Daemon, verb: str, words: list[str
 
 
 def _job(client: Connection, daemon: Daemon, words: list[str], verb: str, least: int) -> JobRecord | None:
-    """Returns the job that the first word names. If the word is not an id, prints an error and returns None."""
+    """Returns the job that the first word names. If this word is not a job's id, prints an error and returns None."""
     if len(words) < least:
         raise Refusal(f"too few arguments for keyword:{verb}")
     name = parse(words[0])
@@ -259,7 +259,7 @@ def _jobs(daemon: Daemon, argument: str, details: bool) -> list[str]:
 
 
 def _each(client: Connection, daemon: Daemon, words: list[str], verb: str) -> int:
-    """Runs requeue, requeuehold, hold, uhold, release, ... for a list of jobs."""
+    """Runs the command `verb` (requeue, requeuehold, hold, uhold, release, ...) for each job of a list."""
     state, release = "", daemon.shape.settings.release
     if words and words[0].lower().startswith("state="):
         state = words.pop(0).partition("=")[2].lower()
@@ -277,7 +277,7 @@ def _each(client: Connection, daemon: Daemon, words: list[str], verb: str) -> in
         try:
             if not name or not (jobs or by_name):
                 raise ControllerError(error_texts.INVALID_JOB_ID)
-            if verb.startswith("requeue"):  # requeuing the leader requeues the whole heterogeneous job
+            if verb.startswith("requeue"):  # the leader's requeue requeues all components of a heterogeneous job
                 jobs = [job for job in jobs if not job.het or not job.het.offset] or jobs
             for job in jobs:
                 for one in parts(daemon, job, name):
@@ -293,7 +293,7 @@ def _each(client: Connection, daemon: Daemon, words: list[str], verb: str) -> in
 
 
 def _named(daemon: Daemon, text: str, verb: str) -> tuple[SelectedStep | None, list[JobRecord], bool]:
-    """Returns the jobs of an id, or of JobName=, which only hold, uhold and release accept."""
+    """Returns the jobs that an id or JobName=NAME selects. Only hold, uhold and release accept JobName=."""
     if text.lower().startswith(("jobname=", "name=")) and verb in ("hold", "uhold", "release"):
         wanted = text.partition("=")[2]
         return SelectedStep(0), [job for job in daemon.model.live_jobs() if job.desc.name == wanted], True

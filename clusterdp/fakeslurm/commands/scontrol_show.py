@@ -109,7 +109,7 @@ def _size(job: JobRecord, row: SqueueJob, details: bool) -> list[str]:
 
 
 def _most_nodes(job: JobRecord, nodes: int, release: Release) -> str:
-    """Returns the suffix -N of a waiting job's number of nodes: the maximum that it may get."""
+    """Returns the suffix -N after a waiting job's number of nodes: the maximum number of nodes that the job may get."""
     desc = job.desc
     if not job.waits or not release.most_nodes_shown:
         return ""
@@ -126,7 +126,7 @@ def _time_min(desc: JobDesc) -> str:
 
 
 def _shares(job: JobRecord) -> list[str]:
-    """Returns the job's shares. Nodes with equal shares are in one line."""
+    """Returns the lines about the job's CPUs and GPUs on each node. Nodes with equal CPUs and GPUs share a line."""
     groups: dict[str, list[str]] = {}
     for share in job.held_shares:
         gres = f"gpu:{len(share.gpus)}(IDX:{ranges(share.gpus)})" if share.gpus and job.shares else ""
@@ -166,7 +166,7 @@ def _place(row: SqueueJob) -> list[str]:
 
 
 def tres_of_tasks(job: JobRecord, release: Release) -> dict[str, str]:
-    """Returns TresPerTask and TresBind, with the names of their variables as keys."""
+    """Returns the values of TresPerTask and TresBind, by the names of the variables that have the same values."""
     if release.tres_per_task:
         return tres_per_task(job, release.gpu_in_bind)
     option = job.desc.gpus_per_task_option
@@ -177,7 +177,7 @@ def steps(daemon: Daemon, argument: str) -> list[str]:
     name = parse(argument) if argument else None
     finds_batch = daemon.shape.settings.release.finds_batch_step
     if name and name.step and not name.step.isdigit() and not (finds_batch and name.step == BATCH):
-        name = replace(name, step="0")  # Slurm reads this number from other words
+        name = replace(name, step="0")  # Slurm reads the number 0 from any other step id
     found = []
     for each in daemon.model.jobs.values():
         if (name is None and argument) or (name and not name.finds(each)):
@@ -213,7 +213,7 @@ def _step(daemon: Daemon, job: JobRecord, step: Step) -> str:
 
 
 def _waiting_step(daemon: Daemon, job: JobRecord, request: StepRequest) -> str:
-    """Returns a step that waits for CPUs. The step has no number; Slurm writes TDB or TBD instead."""
+    """Returns the lines for a step that waits for CPUs. The step has no number: Slurm writes TDB or TBD instead."""
     waiting = daemon.shape.settings.release.waiting_step
     cpus = (request.tasks or 0) * request.cpus_per_task
     lines = [
@@ -305,7 +305,7 @@ def config(daemon: Daemon) -> str:
         "MaxArraySize": str(settings.max_array),
         "MinJobAge": f"{settings.min_job_age_s:g} sec",
         "SLURM_CONF": str(daemon.paths.conf),
-        "AuthInfo": f"cred_expire={max(1, round(settings.requeue_delay_s))}",  # requeued jobs wait this long
+        "AuthInfo": f"cred_expire={max(1, round(settings.requeue_delay_s))}",  # delay of requeued jobs
         "SLURM_VERSION": settings.slurm_version,
         "SlurmUser": f"{user.name}({user.uid})",
         "SlurmdPidFile": str(daemon.paths.pid),

@@ -28,7 +28,7 @@ READ = {"DOWN", "DRAIN", "FAIL", "RESUME", "UNDRAIN", "IDLE", "FUTURE", "POWER_D
 
 def update(client: Connection, daemon: Daemon, words: list[str]) -> int:
     words = list(words)
-    for place, word in enumerate(words[:-1]):  # `job 12` is the same as job=12
+    for place, word in enumerate(words[:-1]):  # two words `job 12` are the same as job=12
         if word.lower() in ("job", "jobid", "jobname", "name") and "=" not in words[place + 1]:
             words[place : place + 2] = [f"{word}={words[place + 1]}"]
             break
@@ -117,7 +117,7 @@ def unsupported(word: str) -> Refusal:
 def update_jobs(client: Connection, daemon: Daemon, fields: list[tuple[str, str, str]]) -> int:
     ids = ",".join(value for name, value, _ in fields if name in ("jobid", "job"))
     changes = [field for field in fields if field[0] not in ("jobid", "job")]
-    if not ids and changes[0][0] in ("jobname", "name"):  # all jobs with that name
+    if not ids and changes[0][0] in ("jobname", "name"):  # `JobName=` without an id selects all jobs with the name
         name = changes.pop(0)[1]
         ids = ",".join(str(job.id) for job in daemon.model.live_jobs() if job.desc.name == name)
         if not ids:
@@ -145,12 +145,12 @@ def update_jobs(client: Connection, daemon: Daemon, fields: list[tuple[str, str,
 
 
 def parts(daemon: Daemon, job: JobRecord, name: SelectedStep) -> list[JobRecord]:
-    """Returns [job]. For a waiting array with indexes, splits off these elements and returns them."""
+    """Returns [job]. If the id has indexes of a waiting array, returns these elements, each as a job of its own."""
     if name.indexes is None or not job.array or job.array.split:
         return [job]
     found = [daemon.controller.split(job, index) for index in name.indexes if index in job.array.indexes]
     tick_s = daemon.controller.settings.tick_s
-    for one in found:  # the scheduler will set the reason
+    for one in found:  # the scheduler sets the reason at its next run
         one.reason, one.considered_from = "None", daemon.controller.clock() + tick_s
     daemon.controller.runner.later(tick_s, daemon.controller.wake)
     return found
@@ -162,7 +162,7 @@ def _change(daemon: Daemon, job: JobRecord, changes: list[tuple[str, str, str]])
     for name, value, word in changes:
         if name == "partition" and value == job.desc.partition:
             continue
-        if name in ONLY_WHILE_IT_WAITS and job.state not in WAITING:  # a requeued job also waits while it completes
+        if name in ONLY_WHILE_IT_WAITS and job.state not in WAITING:  # WAITING includes requeued jobs that complete
             fixed = daemon.shape.settings.release.memory_is_fixed if name == "minmemorynode" else None
             raise ControllerError(fixed or error_texts.NOT_PENDING)
         try:

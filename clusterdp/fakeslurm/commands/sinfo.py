@@ -24,27 +24,28 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 
-OF_PARTITION = "agIlLMpPrRhsB"  # letters of -o; a field of -O is treated as its letter
+OF_PARTITION = "agIlLMpPrRhsB"  # letters of -o that show the partition; a field of -O is treated as its letter
 OF_NODE = "bfEGHnotTuU"
-EXACT = "cdeOmwXYZz"  # fields that distinguish nodes only with --exact
+EXACT = "cdeOmwXYZz"  # letters of -o that distinguish nodes only with --exact
 SHOW_PARTITION = frozenset("PR")
-UNLETTERED = ("allocmem", "gresused")  # fields of -O that distinguish nodes and have no letter
+UNLETTERED = ("allocmem", "gresused")  # fields of -O that distinguish nodes and have no letter of -o
 SHOW_STATE = frozenset("tT")
 
 
 @dataclass(frozen=True)
 class SinfoGrouping:
     """The grouping of nodes into rows of sinfo: nodes with equal values in all shown fields share a row
-    (_match_part_data() and _match_node_data() in sinfo.c). Rows span partitions if the format does not show them.
+    (_match_part_data() and _match_node_data() in sinfo.c). A row has nodes of several partitions if the format does not
+    show partitions.
     """
 
     shown: frozenset[str]
-    per_node: bool = False  # -N: each node of each partition
+    per_node: bool = False  # -N: a row for each node of each partition
     exact: bool = False  # --exact
 
     def rows(self, groups: Iterable[SinfoRow]) -> list[SinfoRow]:
-        """Returns the rows. `groups` has one row per partition. A partition without nodes keeps its empty row if the
-        format shows partitions.
+        """Returns the rows that sinfo prints. `groups`: one row for each partition, with all its nodes. A partition
+        without nodes has an empty row if the format shows partitions.
         """
         found: dict[tuple[str, ...], SinfoRow] = {}
         for group in groups:
@@ -64,7 +65,7 @@ class SinfoGrouping:
         return (*found, *(NAMES[name].value(row) for name in UNLETTERED if name in self.shown))
 
     def _place(self, row: SinfoRow) -> tuple[int, int]:
-        """Returns the sort key of a row: by node with -N, else by partition, then by state if it is shown."""
+        """Returns the sort key of a row: by node with -N, else by partition, then by state if the state is shown."""
         if self.per_node:
             return list(row.model.nodes).index(row.nodes[0].name), 0
         rank = ORDER.index(row.state.rstrip("*")) if row.nodes and self.shown & SHOW_STATE else 0
@@ -72,12 +73,12 @@ class SinfoGrouping:
 
 
 def letters_of(keys: Iterable[str]) -> frozenset[str]:
-    """Returns the letters of the fields of -o or -O."""
+    """Returns the letter of each key. A name of -O that has no letter stays a name."""
     return frozenset(SAME.get(key, key) for key in keys)
 
 
 def matches(model: Model, node: Node, states: list[str]) -> bool:
-    """Whether the node has one of these states of --states."""
+    """Whether the node has one of the states that --states names."""
     names = {word(model, node).rstrip("*"), state_words(model, node).split("+")[0].lower()}
     if node.drain:
         names.add("drain")
@@ -156,7 +157,7 @@ def _show(options: dict[str, str], client: Connection, daemon: Daemon) -> int:
 
 
 def _json(writer: JsonWriter, options: dict[str, str], client: Connection, daemon: Daemon) -> list[Json]:
-    """Returns the nodes as JSON; in newer releases, groups of nodes."""
+    """Returns the JSON of each node; in newer releases, of each group of nodes."""
     if isinstance(writer, NewerJsonWriter):
         rows = SinfoGrouping(letters_of("PT"), exact="exact" in options).rows(_nodes(options, client, daemon))
         return [writer.sinfo_row(row) for row in rows]
@@ -169,7 +170,7 @@ def _letters(release: Release) -> dict[str, PrintField[SinfoRow]]:
 
 
 def _format(options: dict[str, str], client: Connection, rows: list[SinfoRow], release: Release) -> str:
-    """Returns the format. Replaces %# by the width of the longest content."""
+    """Returns the format of -o or the default format, in which %# is replaced by the width of the longest value."""
     if options.get("format"):
         return options["format"]
     if "list-reasons" in options:

@@ -16,13 +16,14 @@ SHORT = {"allocated": "alloc", "mixed": "mix", "drained": "drain", "draining": "
 
 
 def allocated(model: Model, name: str) -> int:
-    """Returns the number of CPUs in use. CPUs of a suspended job count as idle."""
+    """Returns the number of CPUs in use on the node. CPUs of a suspended job count as idle."""
     holding = [job for job in model.holding() if job.state is not JobState.SUSPENDED]
     return sum(share.cpus for job in holding for share in job.occupied if share.node == name)
 
 
 def word(model: Model, node: Node) -> str:
-    """Returns the node's state: idle, mixed, allocated, draining, drained, down. Ends with * if it does not respond."""
+    """Returns the node's state: idle, mixed, allocated, draining, drained, down. The word ends with * if the node does
+    not respond."""
     cpus = allocated(model, node.name)
     star = "" if node.responding else "*"
     if node.drain:
@@ -40,7 +41,7 @@ def planned(model: Model, node: Node) -> bool:
 
 
 def state_words(model: Model, node: Node) -> str:
-    """Returns the state in the form of scontrol show node: MIXED+DRAIN, DOWN+NOT_RESPONDING."""
+    """Returns the node's state in the form of scontrol show node: MIXED+DRAIN, DOWN+NOT_RESPONDING."""
     cpus = allocated(model, node.name)
     base = "ALLOCATED" if cpus >= node.cpus else "MIXED" if cpus else "IDLE"
     if node.down and (node.responding or not cpus):
@@ -52,7 +53,7 @@ def state_words(model: Model, node: Node) -> str:
 
 @dataclass(frozen=True)
 class SinfoRow:
-    """A row of sinfo: nodes of a partition with the same values."""
+    """A row of sinfo: nodes of a partition that have the same values in all shown columns."""
 
     model: Model
     partition: Partition
@@ -71,7 +72,7 @@ class SinfoRow:
         return SHORT.get(plain, plain) + star
 
     def sums(self) -> tuple[int, int, int, int]:
-        """Returns the numbers of CPUs: allocated, idle, other, total."""
+        """Returns how many of the row's CPUs are allocated, idle, other, and their total."""
         used = idle = other = 0
         for node in self.nodes:
             cpus = allocated(self.model, node.name)
@@ -88,13 +89,13 @@ class SinfoRow:
         return used, len(self.nodes) - used - other, other, len(self.nodes)
 
     def same(self, of: str) -> str:
-        """Returns a value of the nodes: the smallest one with + if the nodes have different values."""
+        """Returns the value that all nodes have, or the smallest value with + if the nodes have different values."""
         values = [getattr(node, of) for node in self.nodes]
         return f"{min(values)}+" if len(set(values)) > 1 else str(values[0]) if values else "0"
 
     @property
     def load(self) -> str:
-        """The machine's load over five minutes, because all nodes are on this machine."""
+        """The load of this machine over five minutes, which is shown for each node."""
         return f"{os.getloadavg()[1]:.2f}"
 
     @property
@@ -186,7 +187,7 @@ LETTERS: dict[str, PrintField[SinfoRow]] = {
     "z": _f("S:C:T", lambda r: f"{r.same('cpus')}:1:1"),
     "Z": _f("THREADS", lambda r: "1"),
 }
-# Long names of fields that also have a letter.
+# Long names (for -O) of fields that also have a letter (for -o).
 SAME = dict(
     word.split("=")
     for word in """
@@ -197,6 +198,6 @@ SAME = dict(
     """.split()
 )
 NAMES: dict[str, PrintField[SinfoRow]] = {name: LETTERS[letter] for name, letter in SAME.items()} | {
-    "allocmem": PrintField("ALLOCMEM", lambda r: "0"),  # memory is not limited, as in Slurm by default
+    "allocmem": PrintField("ALLOCMEM", lambda r: "0"),  # 0, because memory is not limited, as in Slurm by default
     "gresused": PrintField("GRES_USED", lambda r: r.gres_used),
 }

@@ -91,13 +91,13 @@ def _show(options: dict[str, str], client: Connection, daemon: Daemon, rest: lis
 
 
 def _everything(release: Release) -> str:
-    """Returns the format `-o %all`, with all letters."""
+    """Returns the format that `-o %all` stands for: all letters."""
     letters = sorted(LETTERS, key=lambda letter: (letter.isupper(), letter))
     return "|".join(f"%{letter}" for letter in letters if letter != "s" or "selectjobinfo" in names_in(release))
 
 
 def _answer_alone(options: dict[str, str], client: Connection, daemon: Daemon) -> None:
-    """Prints answers that need no job (--help, --version, ...), and ends the command then."""
+    """Prints answers that need no job (--help, --version, ...). After such an answer, raises CommandDone."""
     settings = daemon.shape.settings
     if "helpstate" in options:
         client.print(settings.release.job_states.replace(",", "\n"))
@@ -113,7 +113,7 @@ def _answer_alone(options: dict[str, str], client: Connection, daemon: Daemon) -
 
 
 def _check(options: dict[str, str], release: Release) -> None:
-    """Raises Refusal for invalid options."""
+    """Raises Refusal for options that contradict each other, are not supported, or have invalid values."""
     if "iterate" in options and not re.fullmatch(r"[1-9]\d*", options["iterate"]):
         raise Refusal(f"squeue: error: --iterate={options['iterate']}\n")
     for name in ("licenses", "reservation"):
@@ -140,7 +140,7 @@ def _as_data(options: dict[str, str], jobs: list[JobRecord], daemon: Daemon) -> 
     else:
         shown = [writer.job(job) for job in jobs]
     write = writer.write if "json" in options else writer.write_yaml
-    return write("jobs", shown, accounting=only_state)  # without times, like accounting's JSON
+    return write("jobs", shown, accounting=only_state)  # --only-job-state has the header of sacct's JSON
 
 
 def _without_throttle(job: JobRecord) -> JobRecord:
@@ -153,14 +153,14 @@ def _state_only(job: JobRecord, writer: JsonWriter) -> Json:
 
 
 def _chosen(options: dict[str, str], client: Connection, daemon: Daemon, rest: list[str]) -> list[JobRecord]:
-    """Returns the requested jobs."""
+    """Returns the jobs that the command's options select."""
     variables = client.environ
     known = daemon.model.jobs
     listed = options.get("job") or (rest[0] if "job" in options and rest else options.get("job"))
     must_be = "only-job-state" not in options
     jobs = _listed(listed, daemon, must_be) if listed else [] if listed == "" else None
     states = _states(options.get("state") or variables.get("SQUEUE_STATES"), daemon.shape.settings.release)
-    if jobs is None:  # the cost must not grow with the history
+    if jobs is None:  # without --jobs, jobs that are over are left out early: the cost must not grow with the history
         jobs = list(known.values()) if states is not None else sorted(known.live.values(), key=lambda job: job.id)
     if states is None:
         jobs = [job for job in jobs if not job.over]
@@ -219,7 +219,7 @@ def _on_nodes(jobs: list[JobRecord], text: str, daemon: Daemon) -> list[JobRecor
 
 
 def _element(job: JobRecord, names: list[SelectedStep]) -> list[JobRecord]:
-    """Returns [job] if a name selects it, or the selected elements of a waiting array."""
+    """Returns [job] if a name selects the job. For a waiting array, returns the selected elements."""
     for name in names:
         if not (name if name.offset is None else replace(name, offset=None)).finds(job):
             continue
@@ -230,7 +230,7 @@ def _element(job: JobRecord, names: list[SelectedStep]) -> list[JobRecord]:
 
 
 def _states(text: str | None, release: Release) -> list[JobState] | None:
-    """Parses --states. None: all jobs that are not over; []: all jobs."""
+    """Parses --states. Returns None for all jobs that are not over, and [] for all jobs."""
     if not text:
         return None
     if text.lower() == "all":
@@ -255,7 +255,7 @@ def _ordered(options: dict[str, str], client: Connection, jobs: list[JobRecord],
     keys = (options.get("sort") or client.environ.get("SQUEUE_SORT") or SORT).split(",")
     jobs.sort(key=lambda job: (_first_of_array(job), _last_index(job)))
     if "sort" not in options and "SQUEUE_SORT" not in client.environ:
-        # Of equal jobs the younger one comes first, but elements that never ran keep their order.
+        # Of two jobs with equal keys the younger job comes first, but array elements that never ran keep their order.
         jobs.sort(key=lambda job: (-_first_id(job), -_last_index(job) if job.past or job.shares else job.id))
     for key in reversed(keys):
         jobs.sort(key=_sort_key(key[-1], daemon), reverse=key.startswith("-"))

@@ -71,15 +71,14 @@ class SqueueJob:
         job = self.job
         if job.held_shares:
             return len(job.held_shares)
-        # The minimum, for a job that has no nodes yet.
+        # The minimum number of nodes, for a job that has no nodes yet.
         most = max(node.cpus for node in self.controller.model.nodes.values())
         of_a_node = job.desc.tasks_per_node or max(1, most // (job.desc.cpus_per_task or 1))
         return max(job.desc.min_nodes, -(-(job.desc.tasks or 1) // of_a_node))
 
     @property
     def tres(self) -> str:
-        """The TRES of a job, or before it has nodes, the TRES that it asks for (with memory, which is left out
-        later)."""
+        """The TRES that a job has. Before the job has nodes, the TRES that it asks for, which include memory."""
         job = self.job
         if job.held_shares:
             return f"cpu={self.cpus},node={len(job.held_shares)},billing={self.cpus}"
@@ -129,7 +128,8 @@ class SqueueJob:
         return self.error_path(self.controller.settings.release.stderr_in_squeue)
 
     def error_path(self, unasked: str | None) -> str:
-        """Returns the path of --error. Without --error: `unasked`, or the path of the output if that is None."""
+        """Returns the path of --error. Without --error: Without --error, returns `unasked`, or if `unasked` is None,
+        the path of stdout."""
         desc = self.job.desc
         if unasked is not None and desc.error is None:
             return unasked
@@ -156,7 +156,8 @@ class SqueueJob:
 
     @property
     def name(self) -> str:
-        """The id. Slurm shows at most 31 letters for a waiting array, unless SLURM_BITSTR_LEN is set."""
+        """The id. Returns the job's id as squeue shows it: at most 31 letters for a waiting array, unless
+        SLURM_BITSTR_LEN is set."""
         array = self.job.array
         if not array or array.split or array.emptied:
             return self.job.name_of_id
@@ -165,9 +166,9 @@ class SqueueJob:
 
 
 def tres_per_node(job: JobRecord, gpu_prefix: str) -> str:
-    """Returns TresPerNode in the form of scontrol."""
+    """Returns the value of TresPerNode that scontrol shows."""
     gres, option = job.desc.gpus.gres, job.desc.gpus_per_node_option
-    if gres is not None:  # empty: removed by an update
+    if gres is not None:  # empty text: an update has removed --gres
         return ",".join(gpu_prefix.removesuffix("gpu:") + part for part in gres.split(","))
     return f"{gpu_prefix}{option}" if option else ""
 
@@ -241,7 +242,7 @@ def het_ids(job: JobRecord) -> str:
 
 
 def min_cpus(job: JobRecord) -> int:
-    """Returns the minimum number of CPUs per node."""
+    """Returns the minimum number of CPUs on each node of the job."""
     return (job.desc.tasks_per_node or 1) * (job.desc.cpus_per_task or 1)
 
 
@@ -252,7 +253,7 @@ def over_subscribe(job: JobRecord, release: Release) -> str:
     return shared if job.desc.shown.get("oversubscribe") == "yes" else plain
 
 
-# Long names of fields that also have a letter.
+# Long names (for -O) of fields that also have a letter (for -o).
 SAME = dict(
     word.split("=")
     for word in """
@@ -311,7 +312,7 @@ NAMES: dict[str, PrintField[SqueueJob]] = {name: LETTERS[letter] for name, lette
 
 
 def names_in(release: Release) -> dict[str, PrintField[SqueueJob]]:
-    """Returns the fields of -O in a release."""
+    """Returns the names of squeue's fields (for -O) in a release."""
     later = set(Release.squeue_fields_added.ever().split()) - set(release.squeue_fields_added.split())
     missing = later | set(release.squeue_fields_gone.split())
     return {name: field for name, field in NAMES.items() if name not in missing}

@@ -1,5 +1,5 @@
-"""srun: starts a step in the job from which it is called, or else in a new job, and passes its connection to the
-slurmstepd.
+"""srun: starts a step in the job from which srun is called, or else in a new job. The connection to srun goes to the
+step's slurmstepd.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ TEXTS = AllocationTexts(
     cancelled=("srun: error: Unable to allocate resources: Job {} has been revoked",),
 )
 
-# MPI types that a Slurm without their libraries refuses.
+# MPI types for --mpi that are refused, as by a Slurm without the libraries of these types.
 UNAVAILABLE_MPI = ("pmix", "pmix_v1", "pmix_v2", "pmix_v3", "pmix_v4", "pmix_v5", "cray_shasta")
 
-LAUNCH_FAILED = 233  # srun's exit status
+LAUNCH_FAILED = 233  # exit status of srun if a task cannot be launched
 
 
 @dataclass
 class Component:
-    """A program and its options: `srun ONE : OTHER` has two components."""
+    """A component of the command line: a program and its options. `srun ONE : OTHER` has two components."""
 
     options: ParsedOptions
     given: dict[str, str]  # options on the command line
     program: list[str]
-    group: int  # offset in the heterogeneous job, else 0
-    programs: list[tuple[str, ...]] = field(default_factory=list)  # --multi-prog: the words of each task
+    group: int  # offset of the component in the heterogeneous job, else 0
+    programs: list[tuple[str, ...]] = field(default_factory=list)  # for --multi-prog: the words of each task's program
     job: JobRecord = None  # type: ignore[assignment]  # job, request and step are set later
     request: StepRequest = None  # type: ignore[assignment]
     step: Step = None  # type: ignore[assignment]
@@ -107,7 +107,7 @@ async def _run(client: Connection, daemon: Daemon) -> int:
         try:
             job = _job(daemon, number)
         except Refusal:
-            for component in components:  # srun checks its options before the job
+            for component in components:  # srun checks the options of its steps before it makes a job
                 request = request_of(component, client.pid, release)
                 for warning in settle(request, [1], release):
                     client.error(warning)
@@ -136,12 +136,13 @@ def _check_options(client: Connection, options: ParsedOptions) -> None:
         raise Refusal(
             "srun: error: --distribution=arbitrary (SLURM_HOSTFILE) is not supported by this fake cluster", BAD
         )
-    if "parsable" in options:  # --async is refused
+    if "parsable" in options:  # --async is never given, because it is refused
         raise Refusal("srun: error: --parsable requires --async.")
 
 
 def _components(client: Connection, daemon: Daemon) -> list[Component]:
-    """Returns the components of the command line. A component with several --het-group is returned once for each."""
+    """Returns the components of the command line. A component with several groups in --het-group is returned once for
+    each group."""
     parser, found = GetoptParser("srun", options_of("srun", daemon.shape.settings.release), BAD), list[Component]()
     parts = _split(parser, client.words)
     before = ParsedOptions("srun", daemon.shape.settings.release)
@@ -205,7 +206,8 @@ def _groups(text: str | None, number: int) -> list[int]:
 
 
 def _from_environ(variables: dict[str, str], group: int | None) -> list[tuple[str, str]]:
-    """Returns the options that variables set. A variable of the component wins over a variable of the job."""
+    """Returns the options that environment variables set. A variable with the suffix of the component wins over a
+    variable without suffix."""
     found = [(option, variables[name]) for name, option in SRUN_ENVIRON.items() if name in variables]
     if group is not None:
         names = {f"{name}_HET_GROUP_{group}": option for name, option in SRUN_ENVIRON.items()}
@@ -252,14 +254,14 @@ async def _begin(client: Connection, daemon: Daemon, components: list[Component]
         _check_slurmds(daemon, components)
         plan = plan_of(client, daemon, components)
         await client.flush()
-    except Exception:  # the step is refused, or srun was killed
+    except Exception:  # any refusal, also the loss of srun's connection, ends the step
         job_end.srun_gave_up(daemon.controller, first.job, first.step, own_job)
         raise
     daemon.stepds.spawn(first.job, first.step, plan, client.hand_over())
 
 
 async def _create(client: Connection, daemon: Daemon, components: list[Component]) -> None:
-    """Creates the step in its job. Waits for CPUs that other steps of the job use."""
+    """Creates the step in its job. Before that, waits for CPUs that other steps of the job use."""
     release = daemon.shape.settings.release
     for component in components:
         failed = _failed(component)
@@ -289,7 +291,7 @@ async def _create(client: Connection, daemon: Daemon, components: list[Component
         if component is not first:
             component.step.runs_in = first.job.id
         component.job.steps.append(component.step)
-    for component in reversed(components):  # the component with the slurmstepd last, when the others exist
+    for component in reversed(components):  # the first component last, because it has the slurmstepd
         daemon.controller.changed(component.job)
     leader = daemon.model.components(first.job)[0]
     if leader not in [component.job for component in components]:
@@ -297,7 +299,8 @@ async def _create(client: Connection, daemon: Daemon, components: list[Component
 
 
 def _check_slurmds(daemon: Daemon, components: list[Component]) -> None:
-    """Raises Refusal if a task cannot be launched. A real srun tries to connect for 10 s before this error."""
+    """Raises Refusal if the slurmd of a node of the step was killed. A real srun tries to connect for 10 s before this
+    error."""
     lost = "Communication connection failure"
     for step in (component.step for component in components):
         if dead := next((node for node in step.nodes if daemon.model.nodes[node].slurmd_killed), None):
@@ -311,7 +314,7 @@ def _failed(component: Component) -> str:
 
 
 async def _when_free(client: Connection, daemon: Daemon, components: list[Component]) -> bool:
-    """Lays out the step on all components. Returns whether it had to wait."""
+    """Lays out the step on all components when enough CPUs are free. Returns whether the step had to wait for CPUs."""
     waited, first = False, components[0]
     while True:
         if any(each.job.completing or not each.job.shares for each in components):

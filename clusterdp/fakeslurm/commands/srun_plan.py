@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
-PORT = 40000  # for variables that name a port; no process listens on it
+PORT = 40000  # port in variables that name a port; no process listens on the port
 
 
 def request_of(component: Component, pid: int, release: Release) -> StepRequest:
@@ -103,7 +103,7 @@ def _tasks(component: Component, release: Release) -> list[TaskPlan]:
 
 
 def _shifted(task: TaskPlan, component_index: int, ranks: int, nodes: int) -> TaskPlan:
-    """Returns a task of a later component with its rank and node index shifted by the components before."""
+    """Returns the task's plan with its rank and node index counted over all components, not within its own."""
     if not component_index:
         return task
     here = task.environ
@@ -132,7 +132,7 @@ def _component_plan(
     about_step = job_environ.of_step(job, component.step, steps, client.umask, PORT, daemon.shape, group)
     variables |= {name: value for name, value in about_step.items() if name not in hidden}
     if "SLURM_JOB_SLUID" in about_job:
-        variables["SLURM_JOB_SLUID"] = sluid(job)  # the id of this component, not of the first one
+        variables["SLURM_JOB_SLUID"] = sluid(job)  # the SLUID of this component, not of the first component
     if job.het:
         shares = [share for each in components for share in each.job.shares]
         variables |= job_environ.of_nodes(shares) | {"SLURM_JOB_NAME": job.desc.name}
@@ -158,7 +158,7 @@ def _component_plan(
 
 
 def _of_options(component: Component, release: Release, inherited: str) -> dict[str, str]:
-    """Returns the variables with srun's own options, for its tasks."""
+    """Returns the variables that a step's tasks get because of srun's options."""
     options, request, found = component.options, component.request, {}
     if _labels(options):
         found["SLURM_LABELIO"] = "1"
@@ -190,7 +190,7 @@ def _tres_per_task(component: Component, inherited: str) -> dict[str, str]:
 
 
 def _tres(text: str) -> dict[str, str]:
-    """Returns the parts of cpu=3,gres/gpu=1."""
+    """Returns the parts of a text like cpu=3,gres/gpu=1 by name."""
     return dict(part.split("=", 1) for part in text.split(",") if "=" in part)
 
 
@@ -199,7 +199,7 @@ def _labels(options: ParsedOptions) -> bool:
 
 
 def _follows(stdout: StreamTarget) -> StreamTarget | None:
-    """Returns the target of stderr without --error: srun if stdout goes to srun, else None (the target of stdout)."""
+    """Returns the target of stderr without --error: srun if stdout goes to srun, else None (same as stdout)."""
     return StreamTarget("srun") if stdout.kind == "srun" else None
 
 

@@ -1,4 +1,4 @@
-"""sshare: prints fair shares. The only user shares with no other user, but clients look for the account."""
+"""sshare: prints fair shares. The cluster has only one user, but programs read the user's account from sshare."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
 
 
 def _steps(client: Connection, daemon: Daemon, options: dict[str, str]) -> list[tuple[JobRecord, Step]]:
-    """Returns the selected steps: the first live step of each job (not the batch script), a named step, or all."""
+    """Returns the selected steps: each job's first live step (except the batch script), a named step, or all steps."""
     found = []
     for text in split_list(options["jobs"]):
         name = parse(text)

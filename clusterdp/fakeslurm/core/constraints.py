@@ -13,7 +13,8 @@ def words(text: str) -> list[str]:
 
 
 def alternatives(text: str | None) -> list[Alternative]:
-    """Parses a constraint. `a&b|c`: one alternative with two groups. `[a|b]`: two, as all nodes need the same group."""
+    """Parses a constraint. `a&b|c` is one alternative with two groups. `[a|b]` is two alternatives, because all nodes
+    must have the same feature."""
     if not text:
         return [[[]]]
     inside = re.fullmatch(r"\[(.*)\]", text)
@@ -28,7 +29,7 @@ def has(features: Iterable[str], wanted: Alternative) -> bool:
 
 
 def known(text: str, of_nodes: Iterable[Iterable[str]]) -> bool:
-    """Whether each word is a feature of some node."""
+    """Whether each word of the constraint is a feature of some node."""
     everything = {feature for features in of_nodes for feature in features}
     return everything.issuperset(words(text))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Refusal(Exception):
-    """Ends a command, which prints `text` unchanged, with a newline."""
+    """Ends a command, which prints `text` and a newline on stderr."""
 
     def __init__(self, text: str, exit_code: int = 1):
         super().__init__(text)
@@ -12,7 +12,7 @@ class Refusal(Exception):
 
 
 class CommandDone(Exception):
-    """Ends a command that has printed everything, with this exit status."""
+    """Ends a command that has already printed everything. `exit_code`: the command's exit status."""
 
     def __init__(self, exit_code: int = 0):
         super().__init__(exit_code)
@@ -22,7 +22,7 @@ class CommandDone(Exception):
 class ControllerError(Exception):
     """An error that slurmctld answers, with the text of slurm_strerror. Commands print `said` before the text.
 
-    `numbered`: slurmctld found the error after it gave the job an id. No other job gets that id.
+    `numbered`: whether slurmctld found the error after it gave the job an id. No other job gets this id.
     """
 
     def __init__(self, text: str, said: str = "", numbered: bool = False):
@@ -30,7 +30,7 @@ class ControllerError(Exception):
         self.said, self.numbered = said, numbered
 
     def refusal(self, command: str, failed: str) -> Refusal:
-        """Returns the refusal of the command that gets this error. `failed` begins the printed line."""
+        """Returns the Refusal of a command that gets this error. `failed`: the beginning of the printed line."""
         said = f"{command}: error: {self.said}\n" if self.said else ""
         return Refusal(f"{said}{failed}{self}")
 

@@ -13,9 +13,9 @@ class Faults:
     slow_s: float = 0
     slow_until: float = 0
     away_until: float = 0
-    flaky: float = 0  # fraction of submissions that fail, 0 to 1
+    flaky: float = 0  # fraction of submissions that fail, from 0 to 1
     seed: int = 0
-    drawn: int = 0  # number of submissions decided until now
+    drawn: int = 0  # number of submissions for which `draw` was called
 
     @property
     def late_s(self) -> float:
@@ -27,7 +27,7 @@ class Faults:
 
     def draw(self) -> bool:
         """Whether the next submission fails. The same seed makes the same submissions fail."""
-        import random  # rarely needed, and it takes a while to load
+        import random  # imported here because `random` is rarely needed and takes a while to load
 
         self.drawn += 1
         return self.flaky > 0 and random.Random(f"{self.seed}.{self.drawn}").random() < self.flaky

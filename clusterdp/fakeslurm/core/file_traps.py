@@ -1,9 +1,10 @@
 """File traps: each system call that changes files waits until a supervisor lets it continue or makes it fail.
 
-File traps use seccomp(2) with SECCOMP_RET_USER_NOTIF and SECCOMP_USER_NOTIF_FLAG_CONTINUE (Linux 5.5 or later). A task
+File traps need seccomp(2) with SECCOMP_RET_USER_NOTIF and SECCOMP_USER_NOTIF_FLAG_CONTINUE (Linux 5.5 or later). A task
 installs the filter before it executes its program, and sends the descriptor of the kernel's notifications to the socket
-SlurmConf.file_traps, on which rehearse/observe/file_events.py listens. The supervisor first sends NAMES (trap calls
-that change names or open files) or NAMES_AND_BYTES (also calls that write bytes). Child processes inherit the filter.
+SlurmConf.file_traps, on which rehearse/observe/file_events.py listens. The supervisor first sends NAMES, which traps
+calls that change names or open files, or NAMES_AND_BYTES, which also traps calls that write bytes. Child processes
+inherit the filter.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 from dataclasses import dataclass
 
 SECCOMP_SET_MODE_FILTER, NEW_LISTENER = 1, 1 << 3
-WAIT_KILLABLE_RECV = 1 << 5  # since Linux 5.19: a signal with a handler does not interrupt a call that waits
+WAIT_KILLABLE_RECV = 1 << 5  # since Linux 5.19: a trapped call waits on even if its process handles a signal
 RET_ALLOW, RET_USER_NOTIF = 0x7FFF_0000, 0x7FC0_0000
 PR_SET_NO_NEW_PRIVS = 38
 RECEIVE, SEND, IS_VALID = 0xC050_2100, 0xC018_2101, 0x4008_2102  # ioctl(2), linux/seccomp.h
@@ -28,20 +29,20 @@ LOAD, EQUALS, HAS_BITS, RETURN = 0x20, 0x15, 0x45, 0x06
 AT_NR, AT_ARCH, AT_ARGS = 0, 4, 16  # in seccomp_data
 
 WRITE, RENAME, LINK, SYMLINK, DELETE = "write", "rename", "link", "symlink", "delete"
-BYTES = "bytes"  # bytes written to a file that is already open
+BYTES = "bytes"  # a call that writes bytes to a file that is already open
 NAMES, NAMES_AND_BYTES = b"n", b"b"
 TRAPPED_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 @dataclass(frozen=True)
 class Call:
-    """A system call that changes files. All numbers are numbers of its arguments."""
+    """A system call that changes files. All numbers are positions of the call's arguments."""
 
     kind: str
-    # for each file name: the argument with the folder's descriptor (None: the working directory), and with the name
+    # for each file name: position of the descriptor of its folder (None: the working directory), and of the name itself
     names: tuple[tuple[int | None, int], ...] = ()
-    flags: int | None = None  # the argument with the flags of open(2)
-    file: int = 0  # the argument with the descriptor of the file that gets the bytes
+    flags: int | None = None  # position of the argument with the flags of open(2)
+    file: int = 0  # position of the argument with the descriptor of the file that gets the bytes
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ def _calls(openat: int, renameat: tuple[int, int], linkat: int, symlinkat: int, 
 
 
 def _writes(*numbers: int, copy_file_range: int) -> dict[int, Call]:
-    """numbers: the system calls write, pwrite64, writev, pwritev, pwritev2, sendfile and fallocate."""
+    """Returns the system calls that write bytes. `numbers`: write, pwrite64, writev, pwritev, pwritev2, sendfile,
+    fallocate."""
     return dict.fromkeys(numbers, Call(BYTES)) | {copy_file_range: Call(BYTES, file=2)}
 
 
@@ -98,19 +100,20 @@ MACHINES = {
 
 
 def machine() -> Machine | None:
-    """Returns this machine's entry of MACHINES; None if its kernel or processor is not listed there."""
+    """Returns this machine's entry of MACHINES, or None if it has another system than Linux or another processor."""
     return MACHINES.get(platform.machine()) if sys.platform == "linux" else None
 
 
 def bpf(machine: Machine, mode: bytes) -> bytes:
-    """Returns the filter, as an array of sock_filter. The filter traps `openat` and `open` only if they may write."""
+    """Returns the filter, as an array of sock_filter. The filter traps `openat` and `open` only with flags that allow
+    writing."""
     code: list[tuple[int, int, int, int]] = []
     calls = machine.trapped(mode)
     size = 3 + sum(1 if call.flags is None else 3 for call in calls.values())
     allow, trap = size, size + 1
 
     def add(op: int, value: int, true: int = 0, false: int = 0) -> None:
-        """true, false: the numbers of the instructions to jump to. 0: the next instruction."""
+        """Appends an instruction. `true`, `false`: positions of the instructions to jump to; 0: the next one."""
         here = len(code) + 1
         code.append((op, true - here if true else 0, false - here if false else 0, value))
 
@@ -130,20 +133,21 @@ def bpf(machine: Machine, mode: bytes) -> bytes:
 
 
 def install(socket_path: str, rank: int, node: str) -> None:
-    """Traps the calls of this process and its child processes. OSError if impossible, or if no supervisor listens."""
+    """Traps the calls of this process and its child processes. Raises OSError if traps are impossible, or no supervisor
+    listens."""
     with socket.socket(socket.AF_UNIX) as supervisor:
         supervisor.connect(socket_path)
         listener = _install(supervisor.recv(1))
         try:
             socket.send_fds(supervisor, [f"{os.getpid()} {rank} {node}".encode()], [listener])
-            supervisor.recv(1)  # the supervisor listens now
+            supervisor.recv(1)  # the supervisor answers when it listens to the descriptor
         finally:
             os.close(listener)
 
 
 def _install(mode: bytes) -> int:
     """Installs the filter and returns the descriptor of its notifications."""
-    import ctypes  # deferred: not every Python has it
+    import ctypes  # imported here because some builds of Python lack ctypes
 
     here = machine()
     if here is None:
@@ -167,7 +171,7 @@ def _install(mode: bytes) -> int:
 
 
 def possible() -> bool:
-    """Whether file traps work on this machine. A child process tries them."""
+    """Whether file traps work on this machine. A child process tries to install them."""
     if machine() is None:
         return False
     trial = os.fork()

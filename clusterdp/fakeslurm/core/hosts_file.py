@@ -1,8 +1,8 @@
 """An /etc/hosts in which the names of nodes resolve, for scripts that take MASTER_ADDR from `scontrol show
 hostnames`.
 
-The daemon and every job see another /etc/hosts, in which all nodes are 127.0.0.1 (mounts.py). If that is not possible
-on a machine, write the names into the machine's /etc/hosts. The cluster then makes no file.
+The daemon and every job see another /etc/hosts, in which all nodes are 127.0.0.1 (mounts.py). Where mounts are
+impossible, the user can write the nodes' names into the machine's /etc/hosts, and the cluster makes no other file.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ def unknown(names: Iterable[str]) -> list[str]:
 
 
 def write(names: Iterable[str], hosts: Path) -> None:
-    """Writes `hosts`, which the cluster sees as /etc/hosts. Writes no file if the machine's own has all the names."""
+    """Writes `hosts`, which jobs see as /etc/hosts. Writes no file if the machine's /etc/hosts already has all the
+    names."""
     hosts.unlink(missing_ok=True)
     missing = unknown(names)
     if missing and HOSTS.exists():
-        # The machine's name (127.0.1.1 on Debian) is included because torchrun starts its store only where the
-        # rendezvous has an address of the machine. localhost is first, which keeps it the name of 127.0.0.1.
+        # The machine's own name (127.0.1.1 on Debian) becomes 127.0.0.1, too: torchrun starts its store only where the
+        # rendezvous address is the machine's. localhost is the first name, which a reverse lookup of 127.0.0.1 returns.
         machine = os.uname().nodename
         lines = "".join(f"{ADDRESS}\t{name}\n" for name in ("localhost", machine, *missing))
         own = "".join(_without(machine, line) for line in HOSTS.read_text(errors="surrogateescape").splitlines(True))
         hosts.write_text(f"# the fake cluster's\n{lines}# the machine's\n{own}", errors="surrogateescape")
-        hosts.chmod(0o644)  # like the machine's file: a job may have processes of another user
+        hosts.chmod(0o644)  # readable for all, because a job may have processes of another user
 
 
 def _without(name: str, line: str) -> str:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Gpus:
-    """The GPUs that a job asks for: one number for each kind of option that was used."""
+    """The GPUs that a job asks for: one number for each option that asks for GPUs."""
 
     per_job: int | None = None  # --gpus
     per_node: int | None = None  # --gpus-per-node, --gres=gpu:N
     per_task: int | None = None  # --gpus-per-task
     per_socket: int | None = None
-    gres: str | None = None  # --gres, as it was written
-    kind: str = ""  # a100 in `a100:2`; empty: any kind
+    gres: str | None = None  # --gres, as the user wrote it
+    kind: str = ""  # type of the GPUs, like a100 in `a100:2`; empty: any type
 
     def __bool__(self) -> bool:
         return bool(self.per_job or self.per_node or self.per_task or self.per_socket)
@@ -22,7 +22,7 @@ class Gpus:
 
 @dataclass(slots=True)
 class JobDesc:
-    """The request of a job."""
+    """All that a job asks for at its submission."""
 
     name: str
     partition: str
@@ -42,7 +42,7 @@ class JobDesc:
     mem_per_node: int | None = None  # MB
     mem_per_cpu: int | None = None
     mem_per_gpu: int | None = None
-    minutes: int | None = None  # None: not asked for; 0: no limit
+    minutes: int | None = None  # the time limit; None: not asked for; 0: no limit
     exclusive: bool = False
     overcommit: bool = False
     nodelist: list[str] = field(default_factory=list)
@@ -81,8 +81,8 @@ class JobDesc:
     host: str = ""
     alloc_pid: int = 0
     batch: bool = True
-    is_allocation: bool = False  # salloc: the job does not end with its last step
-    token: str = ""  # id of the request: a repeated request does not make a second job
+    is_allocation: bool = False  # a job of salloc, which does not end with its last step
+    token: str = ""  # id of the request, because a repeated request must not make a second job
     shown: dict[str, str] = field(default_factory=dict)  # options that scontrol shows, but that have no effect here
 
     @property

@@ -18,7 +18,7 @@ IN_OTHERS_JOBS_ONLY = (  # not in the environment of an srun outside of jobs
     "SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0",
     "SLURM_NODE_ALIASES",
 )
-# Not in the environment of salloc's command, because that command does not run on a node.
+# Variables that salloc's command does not get, because it does not run on a node.
 ON_NODES_ONLY = (
     "ENVIRONMENT",
     "SLURM_JOB_GID",
@@ -32,7 +32,7 @@ ON_NODES_ONLY = (
     "SLURM_TOPOLOGY_ADDR_PATTERN",
     "SLURM_WORKING_CLUSTER",
 )
-YEAR_S = 365 * 24 * 3600  # run time of a job without a time limit, for SLURM_JOB_END_TIME
+YEAR_S = 365 * 24 * 3600  # run time from which SLURM_JOB_END_TIME is computed for a job without a time limit
 BATCH_STEP_ID = "-5"  # SLURM_BATCH_SCRIPT as a signed number
 EXTERNAL = "--external-launcher"
 HYDRA = {
@@ -60,7 +60,8 @@ def of_submitter(environ: Mapping[str, str], export: str | None, release: Releas
 
 
 def of_srun(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
-    """Returns the variables that `srun --export=...` passes on to the tasks. Without ALL, PATH is not one of them."""
+    """Returns the variables that `srun --export=...` passes on to the tasks. PATH is passed on only if the list has ALL
+    or PATH."""
     found = dict(environ)
     words = split_words(export or "ALL")
     if "NONE" in (upper := [word.upper() for word in words]):  # srun ignores the words after NONE
@@ -69,7 +70,7 @@ def of_srun(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
         found = {name: value for name, value in environ.items() if name.startswith(("SLURM", "SPANK_"))}
         found |= {word: environ[word] for word in words if word in environ}
     found |= dict(word.split("=", 1) for word in words if "=" in word)
-    # Values of sbatch --export=NAME=VALUE win over those given to srun.
+    # Values of sbatch --export=NAME=VALUE win over values in srun's environment.
     outer = split_words(environ.get("SLURM_EXPORT_ENV", "ALL"))
     if export is None or any(word.upper() == "ALL" for word in words):
         found |= dict(word.split("=", 1) for word in outer if "=" in word)
@@ -77,7 +78,7 @@ def of_srun(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
 
 
 def split_words(text: str) -> list[str]:
-    """Splits at commas outside quotes. Keeps the quotes."""
+    """Splits a text at commas outside quotes, and keeps the quotes."""
     words, quote = [""], ""
     for letter in text:
         if letter == "," and not quote:
@@ -90,7 +91,7 @@ def split_words(text: str) -> list[str]:
 
 
 OF_GPUS = ("SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND")
-ASKED_GPUS = (*OF_GPUS, "SLURM_TRES_PER_TASK", "SLURM_TRES_BIND")  # a step in a job gets them only from its environment
+ASKED_GPUS = (*OF_GPUS, "SLURM_TRES_PER_TASK", "SLURM_TRES_BIND")  # in a job, from srun's environment only
 
 
 def hidden_from_own(release: Release) -> set[str]:
@@ -99,7 +100,7 @@ def hidden_from_own(release: Release) -> set[str]:
 
 
 def of_launchers(environ: Mapping[str, str], release: Release) -> dict[str, str]:
-    """Returns the variables for mpirun and similar launchers. The caller adds them to the submitter's variables."""
+    """Returns the variables for mpirun and similar launchers, which the caller adds to the submitter's variables."""
     if not release.tells_launchers:
         return {}
     found = {"OMPI_MCA_plm_slurm_args": EXTERNAL, "PRTE_MCA_plm_slurm_args": EXTERNAL}
@@ -109,13 +110,13 @@ def of_launchers(environ: Mapping[str, str], release: Release) -> dict[str, str]
     return {name: value for name, value in found.items() if name not in environ}
 
 
-# Only processes of jobs have this variable. The cluster finds them by it when it goes down. SLURM_CONF cannot replace
-# it, because `fake env` sets SLURM_CONF in the user's shell: the cluster would kill the user's editor, too.
-MARK = "FAKESLURM_JOB_OF"  # as in slurm/env.py
+# Only processes of jobs have this variable, by which the cluster finds these processes when it goes down. SLURM_CONF
+# is unsuitable, because `fake env` sets SLURM_CONF in the user's shell: the cluster would kill the user's editor.
+MARK = "FAKESLURM_JOB_OF"  # slurm/env.py has the same name
 
 
 def of_job(job: JobRecord, user: User, shape: Shape, conf: str) -> dict[str, str]:
-    """Returns the variables of every process of a job."""
+    """Returns the variables that every process of a job gets."""
     desc, nodes, settings = job.desc, compress(job.nodes), shape.settings
     found = {
         "ENVIRONMENT": "BATCH",
@@ -178,7 +179,7 @@ def of_job(job: JobRecord, user: User, shape: Shape, conf: str) -> dict[str, str
 
 
 def _of_release(job: JobRecord, shape: Shape) -> dict[str, str]:
-    """Returns the variables of every process of a job that only some releases of Slurm have."""
+    """Returns the variables for every process of a job that exist only in some releases of Slurm."""
     release, found = shape.settings.release, dict[str, str]()
     if release.has_old_variables:
         found["SLURM_NODE_ALIASES"] = "(null)"
@@ -198,7 +199,7 @@ def _of_release(job: JobRecord, shape: Shape) -> dict[str, str]:
 
 
 def tres_per_task(job: JobRecord, gpu: str) -> dict[str, str]:
-    """Returns the variables with the request of each task."""
+    """Returns the variables with the CPUs and GPUs that the job asked for each task."""
     asked = {"cpu": job.desc.cpus_per_task, "gres/gpu": job.desc.gpus.per_task}
     words = [f"{name}={count}" for name, count in asked.items() if count]
     found = {"SLURM_TRES_PER_TASK": ",".join(words)} if words else {}
@@ -218,7 +219,8 @@ OF_COMPONENTS = (
 
 
 def of_het(model: Model, job: JobRecord, user: User, shape: Shape) -> dict[str, str]:
-    """Returns the variables of a heterogeneous job. PACK is Slurm's older word for HET."""
+    """Returns the variables of a heterogeneous job. Each variable exists twice, because _PACK_GROUP_ is Slurm's older
+    name for _HET_GROUP_."""
     if not job.het:
         return {}
     found = {"SLURM_HET_SIZE": str(job.het.size), "SLURM_PACK_SIZE": str(job.het.size)}
@@ -233,7 +235,8 @@ def of_het(model: Model, job: JobRecord, user: User, shape: Shape) -> dict[str, 
 
 
 def tasks_per_node(job: JobRecord) -> str:
-    """Returns the tasks on each node: as many as the job asked for, else as many as its CPUs allow."""
+    """Returns the number of tasks on each node, like 2,1(x3). A job that asked for no number has as many tasks as its
+    CPUs allow."""
     room = [max(share.cpus // (job.desc.cpus_per_task or 1), 1) for share in job.shares]
     return counts(deal(job.desc.tasks if job.desc.tasks is not None else sum(room), room))
 
@@ -261,7 +264,7 @@ def job_gpus(share: Share) -> dict[str, str]:
 
 
 def gpu_variables(gpus: list[int], on_node: int | None = None) -> dict[str, str]:
-    """Returns the variables of a task's GPUs. `on_node`: the number of GPUs that the step has on the node."""
+    """Returns the variables that name a task's GPUs. `on_node`: the number of GPUs that the step has on the node."""
     if not gpus:
         return {}
     real = real_gpus()
@@ -272,8 +275,11 @@ def gpu_variables(gpus: list[int], on_node: int | None = None) -> dict[str, str]
 
 @cache
 def real_gpus() -> list[str]:
-    """Returns this machine's GPUs, as CUDA_VISIBLE_DEVICES names them. If there are any, tasks see these in turn: on a
-    machine with one GPU, a task that saw only GPU 1 would run on the CPU and round differently from other tasks."""
+    """Returns this machine's GPUs, as CUDA_VISIBLE_DEVICES names them.
+
+    If the machine has GPUs, the cluster's GPUs are dealt to them in turn: on a machine with one GPU, a task that saw
+    only GPU 1 would run on the CPU and round differently from other tasks.
+    """
     found = [name.removeprefix("nvidia") for name in os.listdir("/dev") if name.startswith("nvidia")]
     numbers = sorted((name for name in found if name.isdigit()), key=int)
     named = os.environ.get("CUDA_VISIBLE_DEVICES") if numbers else None
@@ -295,7 +301,7 @@ def of_nodes(shares: list[Share]) -> dict[str, str]:
 def of_step(
     job: JobRecord, step: Step, steps: list[Step], umask: int, port: int, shape: Shape, group: str
 ) -> dict[str, str]:
-    """Returns the variables of a step's tasks on this component. `steps`: the step's records in all components."""
+    """Returns the variables of a step's tasks on this component. `steps`: the records of the step in all components."""
     per_node = counts([count for each in steps for count in each.tasks_per_node])
     nodes = compress([node for each in steps for node in each.nodes])
     tasks = str(sum(each.tasks for each in steps))
@@ -336,8 +342,8 @@ def of_task(
     bind: str | None,
     release: Release,
 ) -> dict[str, str]:
-    """Returns the variables of one task. `gpus`: the step's GPUs on the node that the task may see. `bind`: the
-    --gpu-bind that selected them.
+    """Returns the variables of one task. `gpus`: those of the step's GPUs on the node that the task may see. `bind`:
+    the value of --gpu-bind that selected these GPUs.
     """
     node = step.nodes[node_index]
     on_node = step.gpus.get(node, [])
@@ -364,10 +370,10 @@ def _list(numbers: list[int]) -> str:
 
 
 def deal(tasks: int, room: Sequence[int], cyclic: bool = False) -> list[int]:
-    """Returns the number of tasks on each node. Each round deals one task to each node that has room. `room` is in
-    tasks.
+    """Returns the number of tasks on each node. Each round deals one task to each node that has room. `room`: the
+    number of tasks for which each node has CPUs.
 
-    Ranks are assigned elsewhere. Tasks without room are dealt to all nodes in turn; in cyclic order, each node gets
+    `deal` assigns no ranks. Tasks without room are dealt to all nodes in turn; in cyclic order, each node gets
     at most its room and an equal part of the tasks without room.
     """
     counts = [0] * len(room)

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 from clusterdp.fakeslurm.core.model import JobRecord, Model
 
-MOST_INDEXES = 65_536  # limit for one id: more than an array may have, but little memory
+MOST_INDEXES = 65_536  # maximum number of indexes in one id: more than an array may have, but little memory
 
 
 @dataclass(frozen=True)
 class SelectedStep:
     job: int
-    indexes: tuple[int, ...] | None = None  # indexes of array elements
+    indexes: tuple[int, ...] | None = None  # indexes of the selected array elements; None: all
     step: str | None = None
-    offset: int | None = None  # offset of a component
+    offset: int | None = None  # offset of the selected component; None: all components
 
     def finds(self, job: JobRecord) -> bool:
         """Whether the id names this job, a part of the job, or an array or heterogeneous job that contains it."""
@@ -50,16 +50,16 @@ def _indexes(text: str) -> tuple[int, ...] | None:
 
 
 def find(model: Model, name: SelectedStep) -> list[JobRecord]:
-    """Returns the jobs that the id names. The id of an array names all its records."""
+    """Returns the jobs that the id names. The id of an array selects all records of the array."""
     return [job for job in model.jobs.named(name.job) if name.finds(job)]
 
 
 def split_list(text: str) -> list[str]:
-    """Splits at commas outside brackets. Removes blanks."""
+    """Splits a text at commas outside brackets, and removes blanks."""
     return [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]
 
 
 def single_element(job: JobRecord, index: int) -> JobRecord:
-    """Returns a copy of a waiting array's record that is shown as this one element."""
+    """Returns a copy of a waiting array's record, which is shown as the element with this index."""
     assert job.array
     return replace(job, array=replace(job.array, indexes=[index], split=True))

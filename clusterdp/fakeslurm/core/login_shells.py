@@ -2,8 +2,8 @@
 /etc/profile.
 
 The /etc/profile of Debian and SUSE overwrites PATH. On a real cluster the commands are in /usr/bin, or /etc/profile
-adds their folder. The /etc/profile that the daemon and every job see (mounts.py) adds it, too. Where mounts are
-impossible, BASH_ENV makes login shells of bash read a file that adds it.
+adds their folder. The /etc/profile that the daemon and every job see (mounts.py) adds the folder of the commands, too.
+Where mounts are impossible, BASH_ENV makes login shells of bash read a file that adds the folder.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ PROFILE = Path("/etc/profile")
 
 
 def write(paths: Paths) -> None:
-    """Writes the files. Call it after hosts_file.write: users other than root get a profile only if that wrote a file,
-    because the cluster then needs a namespace anyway.
+    """Writes the /etc/profile and the files for BASH_ENV. Call `write` after hosts_file.write: users other than root
+    get an /etc/profile only if hosts_file.write wrote a file, because only then the cluster needs a namespace anyway.
     """
     folder = shlex.quote(str(paths.bin))
     line = f'case "$PATH:" in {folder}:*) ;; *) export PATH={folder}:"$PATH" ;; esac'
@@ -29,12 +29,12 @@ def write(paths: Paths) -> None:
     if PROFILE.exists() and (paths.hosts.exists() or os.geteuid() == 0):
         machines = PROFILE.read_text(errors="surrogateescape")
         paths.profile.write_text(f"{machines}\n# the fake cluster's\n{line}\n", errors="surrogateescape")
-        paths.profile.chmod(0o644)  # like the machine's file
+        paths.profile.chmod(0o644)  # readable for all, like the machine's file
 
 
 def without_path(paths: Paths) -> dict[str, str]:
-    """Returns the variables for a batch script whose environment has no PATH. Without them, bash uses a default PATH,
-    does not export it, and finds the machine's srun, if there is one.
+    """Returns the variables for a batch script whose environment has no PATH. Without these variables, bash uses a
+    default PATH, does not export it, and finds the machine's srun, if any.
     """
     return {"BASH_ENV": str(paths.no_path)}
 

@@ -1,4 +1,7 @@
-"""The cluster as data: nodes, partitions, jobs, steps. No clock, no processes, no files."""
+"""The cluster as data: nodes, partitions, jobs, steps.
+
+The module reads no clock, starts no processes and writes no files.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +34,15 @@ class Node:
     responding: bool = True
     reason: str = ""
     reason_time: float = 0
-    returns_at: float | None = None  # when a healthy node that was set DOWN comes back by itself
-    fails_at: float | None = None  # when the controller notices that the node failed
-    slurmd_killed: bool = False  # no task can start on the node; the controller does not know that
+    returns_at: float | None = None  # time when the controller brings back a healthy node that was set DOWN
+    fails_at: float | None = None  # time when the controller notices that the node failed
+    slurmd_killed: bool = False  # whether no task can start on the node, unnoticed by the controller
     boot_time: float = 0
     busy_time: float = 0
     gpu_type: str = ""
 
     def gres_of(self, gpus: int) -> str:
-        """Returns `gpu:a100:2` for this number of the node's GPUs, or "" for a node without GPUs."""
+        """Returns this number of GPUs as `gpu:a100:2`, or "" for a node without GPUs."""
         return gres(self.gpu_type, gpus) if self.gpus else ""
 
     @property
@@ -59,7 +62,7 @@ class Partition:
     up: bool = True
 
 
-@dataclass(slots=True)  # there are thousands of shares: with a dict each, they would take most of the daemon's memory
+@dataclass(slots=True)  # slots, because thousands of shares with a dict each would take most of the daemon's memory
 class Share:
     """The part of one node that a job has."""
 
@@ -72,26 +75,26 @@ class Share:
 
 @dataclass(slots=True)
 class Step:
-    id: str  # a number, or BATCH
+    id: str  # the step's number, or BATCH
     name: str
     nodes: list[str]
     tasks_per_node: list[int]
-    cpus: dict[str, int]  # number of CPUs by node
+    cpus: dict[str, int]  # number of CPUs, by node
     gpus: dict[str, list[int]]
     state: JobState = JobState.RUNNING
-    status: int = 0  # the worst wait status of its tasks
+    status: int = 0  # the worst wait status of the step's tasks
     start: float = 0
     end: float | None = None
-    lingers: bool = False  # the batch script has ended, but processes that it started have not
+    lingers: bool = False  # whether the batch script has ended, but processes that it started still run
     cancelled_by: int | None = None  # a uid
     overlap: bool = False
     minutes: int | None = None
     timed_out: bool = False
-    restart: int = 0  # the job's attempt to which the step belongs
+    restart: int = 0  # number of the job's attempt to which the step belongs
     stepd_pid: int = 0
     stepd_start_time: str = ""
-    begun: bool = False  # its slurmstepd has reported
-    pids: list[int] = field(default_factory=list)  # pids of its tasks
+    begun: bool = False  # whether the step's slurmstepd has reported
+    pids: list[int] = field(default_factory=list)  # pids of the step's tasks
     cyclic: bool = True
     runs_in: int = 0  # id of the component whose slurmstepd runs the step; 0: this component
     host_pid: int = 0  # pid of srun
@@ -99,7 +102,7 @@ class Step:
     tres_per_node: str = ""
     tres_per_task: str = ""
     tres_bind: str = ""
-    usage: Usage | None = None  # set when the step has ended
+    usage: Usage | None = None  # CPU time and memory of the tasks, set when the step has ended
 
     @property
     def tasks(self) -> int:
@@ -117,17 +120,17 @@ class Step:
 @dataclass(slots=True)
 class Array:
     id: int
-    indexes: list[int]  # indexes that still wait; for an element that started, its own index
+    indexes: list[int]  # indexes of the elements that still wait; for an element that started, its own index
     count: int
     low: int
     high: int
     step: int
     throttle: int = 0
     text: str = ""  # as submitted
-    split: bool = False  # the record is for one element
-    accounted_as: str = ""  # its name in accounting, kept from the first entry on
+    split: bool = False  # whether the record is for one element
+    accounted_as: str = ""  # the id that accounting shows, kept from the first entry on
     accounted_at: float = 0  # time of the first entry in accounting
-    emptied: bool = False  # all its elements were cancelled one by one
+    emptied: bool = False  # whether all elements were cancelled one by one
 
 
 @dataclass(slots=True)
@@ -140,7 +143,7 @@ class Het:
 
 
 def sluid(job: JobRecord) -> str:
-    """Returns the id of a job that is unique over all clusters: s and thirteen digits of base 32."""
+    """Returns the job's SLUID, an id that is unique over all clusters: s and thirteen digits of base 32."""
     number, text = int(job.submit_time * 1000) << 22 | job.id << 10, ""
     for _ in range(13):
         number, digit = divmod(number, 32)
@@ -150,7 +153,7 @@ def sluid(job: JobRecord) -> str:
 
 @dataclass(slots=True)
 class JobRecord:
-    """A job, or one element of an array, or the elements of an array that still wait."""
+    """A job, one element of an array, or all elements of an array that still wait."""
 
     id: int
     desc: JobDesc
@@ -161,39 +164,39 @@ class JobRecord:
     completing: bool = False
     reason: str = "None"
     restarts: int = 0
-    held: str | None = None  # if the job is held: the reason that is shown
+    held: str | None = None  # the reason that is shown for a held job; None: the job is not held
     begin: float = 0
     eligible_time: float | None = None
     start: float | None = None
     end: float | None = None
     shares: list[Share] = field(default_factory=list)
-    past: list[Share] = field(default_factory=list)  # the shares that the job had when it ended, for later queries
-    lost: list[Share] = field(default_factory=list)  # shares of nodes that failed: not free before the job ends
+    past: list[Share] = field(default_factory=list)  # the shares that the job had when it ended, shown after its end
+    lost: list[Share] = field(default_factory=list)  # shares of failed nodes, which stay occupied until the job ends
     status: int = 0
-    derived: int = 0  # the highest status of its steps, over all attempts
+    derived: int = 0  # the highest status of the job's steps, over all attempts
     derived_at_end: int | None = None  # the value of `derived` that accounting has
     steps: list[Step] = field(default_factory=list)
     next_step: int = 0
     preempt_time: float | None = None
-    preempt_end: float | None = None  # end of the grace time; the next check after it ends the job
-    in_grace: bool = False  # a grace time began; kept over requeues if Release.remembers_grace
+    preempt_end: float | None = None  # end of the grace time; the next check of limits ends the job
+    in_grace: bool = False  # whether a grace time began; kept over requeues if Release.remembers_grace
     batch_flag: int = 1  # Slurm adds 1 for each requeue at the end of a grace time
     warned: bool = False
     minutes: int | None = None  # the time limit in force; None: no limit
     cancelled_by: int | None = None
-    outcome: JobState | None = None  # its state after all its processes have ended
-    requeue_hold: str | None = None  # the requeued job is held with this reason
-    next_word: str = ""  # the state in accounting of the attempt that is being requeued
+    outcome: JobState | None = None  # the state that the job gets when all its processes have ended
+    requeue_hold: str | None = None  # the reason with which the job is held after its requeue
+    next_word: str = ""  # the state that accounting shows for the attempt that is being requeued
     dependency_met: bool = False
-    accounted: bool = True  # accounting has the job
+    accounted: bool = True  # whether accounting has the job
     last_sched: float = 0
     considered_from: float = 0  # the scheduler ignores the job before this time
     suspended_at: float = 0
-    suspended_s: float = 0  # in total; does not count for the time limit
+    suspended_s: float = 0  # total seconds of suspension, which do not count for the time limit
     resizes: int = 0  # number of nodes lost while the job continued (--no-kill)
     resized_at: float = 0
     het: Het | None = None
-    planned_start: float | None = None  # for a job that waits for nodes, if known
+    planned_start: float | None = None  # expected start of a job that waits for nodes, if known
     planned_nodes: list[str] = field(default_factory=list)
 
     @property
@@ -202,11 +205,11 @@ class JobRecord:
 
     @property
     def held_shares(self) -> list[Share]:
-        return self.shares or self.past  # the shares that the job has, or had when it ended
+        return self.shares or self.past  # the shares that the job has, or after its end the shares that it had
 
     @property
     def occupied(self) -> list[Share]:
-        return [*self.shares, *self.lost]  # the shares that other jobs cannot get
+        return [*self.shares, *self.lost]  # all shares that other jobs cannot get
 
     @property
     def cpus(self) -> int:
@@ -245,7 +248,7 @@ class JobRecord:
         return f"{self.array.id}_[{index_text(self.array.indexes, self.array.throttle)}]"
 
     def element(self, index: int, number: int) -> JobRecord:
-        """Returns one element of a waiting array as its own job, which shares no mutable object with the array."""
+        """Returns one element of a waiting array as a job of its own, which shares no mutable object with the array."""
         assert self.array
         desc = replace(self.desc, gpus=replace(self.desc.gpus))
         for entry in fields(desc):
@@ -260,7 +263,7 @@ class JobRecord:
 
     @property
     def has_script(self) -> bool:
-        """Whether the job runs a batch script. In a heterogeneous job only the first component runs it."""
+        """Whether the job runs a batch script. In a heterogeneous job, only the first component runs the script."""
         return self.desc.batch and not (self.het and self.het.offset)
 
     @property
@@ -275,13 +278,13 @@ class JobRecord:
 
 
 class JobTable(dict[int, JobRecord]):
-    """All known jobs by id. Call `note` after each change of a job: it updates the indexes."""
+    """All known jobs by id. Call `note` after each change of a job, to update the table's indexes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.live: dict[int, JobRecord] = {}  # all jobs that are not over, and perhaps some that are
-        self._groups: dict[int, dict[int, JobRecord]] = {}  # records by the id of their array or heterogeneous job
-        self._ends: list[tuple[float, int]] = []  # a heap: end and id of the jobs that are over
+        self.live: dict[int, JobRecord] = {}  # all jobs that are not over, and some whose end was not noted yet
+        self._groups: dict[int, dict[int, JobRecord]] = {}  # records by id, by array or heterogeneous job
+        self._ends: list[tuple[float, int]] = []  # a heap: (end, id) of each job that is over
 
     def __setitem__(self, number: int, job: JobRecord) -> None:
         super().__setitem__(number, job)
@@ -307,7 +310,8 @@ class JobTable(dict[int, JobRecord]):
             heapq.heappush(self._ends, (job.end or 0, job.id))
 
     def members(self, number: int) -> list[JobRecord]:
-        """Returns the records of this array or the components of this heterogeneous job, or [] for any other number."""
+        """Returns the records of the array, or the components of the heterogeneous job, with this id. Returns [] for
+        any other number."""
         return list(self._groups.get(number, {}).values())
 
     def named(self, number: int) -> list[JobRecord]:
@@ -318,7 +322,7 @@ class JobTable(dict[int, JobRecord]):
         return [found[each] for each in sorted(found)]
 
     def over_before(self, moment: float) -> Iterator[JobRecord]:
-        """Yields each job that ended before `moment`, once. The caller deletes the job."""
+        """Yields each job that ended before `moment`, once. The caller must delete the job."""
         while self._ends and self._ends[0][0] < moment:
             end, number = heapq.heappop(self._ends)
             job = self.get(number)
@@ -386,7 +390,8 @@ class Model:
         return (job for job in self.jobs.live.values() if not job.over)
 
     def components(self, job: JobRecord) -> list[JobRecord]:
-        """Returns all components of a heterogeneous job, in order. Returns [job] for any other job."""
+        """Returns all components of a heterogeneous job, in the order of their ids. Returns [job] for a job without
+        components."""
         if not job.het:
             return [job]
         return sorted(self.jobs.members(job.het.leader), key=lambda other: other.id)

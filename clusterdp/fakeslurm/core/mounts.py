@@ -1,7 +1,7 @@
-"""Mounts files over the machine's for the cluster and its jobs, such as an /etc/hosts of their own.
+"""Mounts files of the cluster over files of the machine, such as /etc/hosts, visible only to the cluster and its jobs.
 
-Mounts need Linux and a mount namespace. Root can make one. Other users need a user namespace, too
-(user_namespaces(7)), in which files of other users belong to `nobody`. This can make ssh and sudo fail.
+Mounts need Linux and a mount namespace. Root can make a mount namespace. Other users need a user namespace, too
+(user_namespaces(7)), in which files of other users belong to `nobody`. In a user namespace, ssh and sudo may fail.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x8_0000  # linux/mount.h
 
 
 def show(files: Mapping[Path, Path]) -> None:
-    """Mounts our files over the machine's, for this process and all processes that it starts from now on. The process
-    must have one thread. Skips files that do not exist. Deletes our files if mounts are impossible here.
+    """Mounts the cluster's files (keys) over the machine's files (values), for this process and all processes that it
+    starts from now on. The process must have one thread. Files of the cluster that do not exist are skipped. If mounts
+    are impossible, the cluster's files are deleted.
     """
     files = {ours: machines for ours, machines in files.items() if ours.exists()}
     if not files:
         return
-    trial = os.fork()  # a child tries first, because this process cannot leave a half-made namespace
+    trial = os.fork()  # a child process tries first, because a failure leaves a process in a half-made namespace
     if trial == 0:
         try:
             _show(files)
@@ -43,18 +44,18 @@ def _show(files: Mapping[Path, Path]) -> None:
 
 
 def enter_namespace() -> None:
-    """Gives this process, which must have one thread, a mount namespace of its own. OSError if that is impossible. A
-    user other than root gets a user namespace, too, unless this process is already in one in which it may mount.
+    """Gives this process, which must have one thread, a mount namespace of its own. Raises OSError if a namespace is
+    impossible. A user other than root gets a user namespace, too, unless this process is already allowed to mount.
     """
     user, group = os.geteuid(), os.getegid()
     try:
         _call("unshare", CLONE_NEWNS)
     except PermissionError:
         _call("unshare", CLONE_NEWNS | CLONE_NEWUSER)
-        Path("/proc/self/setgroups").write_text("deny")  # else the kernel takes no gid_map
+        Path("/proc/self/setgroups").write_text("deny")  # without this, the kernel refuses to write gid_map
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    # Later mounts of the machine appear here. Mounts made here do not appear on the machine.
+    # Later mounts of the machine appear in this namespace. Mounts made in this namespace do not appear on the machine.
     _call("mount", b"none", b"/", None, MS_REC | MS_SLAVE, None)
 
 
@@ -67,7 +68,7 @@ def _call(name: str, *arguments: int | bytes | None) -> None:
     """Calls a function of the C library. Raises OSError if the function fails."""
     if sys.platform != "linux":
         raise OSError("no namespaces")
-    import ctypes  # deferred: not every Python has it
+    import ctypes  # imported here because some builds of Python lack ctypes
 
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

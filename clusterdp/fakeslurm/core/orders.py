@@ -9,16 +9,16 @@ from typing import get_args
 
 @dataclass(frozen=True)
 class Terminate:
-    """Send these signals to all processes of the step, print why, and kill the remaining processes later."""
+    """Send these signals to all processes of the step, print `why`, and kill processes that run longer."""
 
     signals: tuple[int, ...]
-    kill_after: float | None  # in seconds; None: the signals already kill
-    why: str | None = ""  # None: slurmstepd prints nothing
-    abort: bool = False  # srun prints that the step is aborted
+    kill_after: float | None  # in seconds; None: no later KILL, because the signals already kill
+    why: str | None = ""  # the reason that slurmstepd prints; None: it prints nothing
+    abort: bool = False  # whether srun prints that the step is aborted
     killer: int | None = None  # uid of the user who cancelled the step
     timed_out: bool = False
-    srun_code: int = 0  # exit code of srun, if not the exit code of the tasks
-    details: str = ""  # slurmstepd prints them before `why`
+    srun_code: int = 0  # exit code of srun; 0: the exit code of the tasks
+    details: str = ""  # lines that slurmstepd prints before `why`
 
 
 @dataclass(frozen=True)
@@ -44,21 +44,21 @@ class SignalScript:
 
 @dataclass(frozen=True)
 class FailNode:
-    """Kill the tasks on a node. slurmstepd reports their end only after slurmctld has noticed that the node failed."""
+    """Kill the tasks on a node. slurmstepd reports their end only when slurmctld has noticed that the node failed."""
 
     node: str
 
 
 @dataclass(frozen=True)
 class KillRank:
-    """Kill one task."""
+    """Kill the task with this rank."""
 
     rank: int
 
 
 @dataclass(frozen=True)
 class OutliveSrun:
-    """Continue when srun ends, because srun dies with the batch host."""
+    """Continue when srun ends, because the batch host has failed, and the srun there dies."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class Say:
 
 @dataclass(frozen=True)
 class Received:
-    """Not an order, but the answer to a report. slurmstepd may end after it."""
+    """Not an order, but the answer to a report. slurmstepd may end after this answer."""
 
-    linger_s: float = 0  # time in which the background processes of a batch script must end
+    linger_s: float = 0  # seconds in which background processes of a batch script must end
 
 
 Order = Terminate | Warn | Signal | SignalScript | FailNode | KillRank | OutliveSrun | Say | Received
@@ -80,7 +80,7 @@ TYPES = {kind.__name__: kind for kind in get_args(Order)}
 
 
 def encode(order: Order, ack: str = "") -> bytes:
-    """Encodes an order. `ack` is the name by which slurmstepd acknowledges it ("": no acknowledgement)."""
+    """Encodes an order. `ack`: the name with which slurmstepd acknowledges the order ("": no acknowledgement)."""
     return json.dumps({"order": type(order).__name__, "ack": ack, **vars(order)}).encode()
 
 

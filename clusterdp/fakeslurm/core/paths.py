@@ -14,9 +14,9 @@ from clusterdp.fakeslurm.errors import FakeSlurmError
 
 HISTORY = "history.jsonl"
 DAEMON_PROGRAM = str(Path(__file__).resolve().parents[1] / "daemon_main.py")  # the program that starts a daemon
-PATIENCE_S = 60  # wait for a daemon that starts or ends: a long history takes time on a busy machine
+PATIENCE_S = 60  # maximum wait for a daemon that starts or ends: reading a long history takes time on a busy machine
 SHORT = 60  # maximum bytes of the runtime folder's path
-LONGEST = 100  # maximum bytes of a unix socket's path: macOS allows 103, Linux 107
+LONGEST = 100  # maximum bytes of a unix socket's path, because macOS allows 103 and Linux 107
 
 
 class Paths:
@@ -36,13 +36,13 @@ class Paths:
         self.log = folder / "daemon.log"
         self.history = folder / HISTORY
         self.pid = folder / "daemon.pid"
-        self.up = folder / "up"  # exists as long as the cluster is meant to be up
+        self.up = folder / "up"  # this file exists from the cluster's start until `down`
         self.conf = folder / "slurm.conf"
         self._near = folder / "socket"
         self.socket = self._choose_socket()
 
     def _choose_socket(self) -> Path:
-        """Returns the socket's path: in the folder if that is short enough, else the target of a link in the folder."""
+        """Returns the socket's path: in the cluster's folder if that is short enough, else behind a link there."""
         if len(os.fsencode(self._near)) <= LONGEST:
             return self._near
         try:
@@ -64,7 +64,8 @@ class Paths:
             self._near.symlink_to(self.socket)
 
     def check_own(self) -> None:
-        """Raises FakeSlurmError unless only this user has access to the folder, because its files are executed."""
+        """Raises FakeSlurmError unless only this user has access to the folder, because the folder's files are
+        executed."""
         check_private(self.folder)
 
     def interpreter(self) -> str:
@@ -90,7 +91,7 @@ class Paths:
         return listener
 
     def answers(self) -> bool:
-        """Whether a daemon listens."""
+        """Whether a daemon listens on the cluster's socket."""
         line = socket.socket(socket.AF_UNIX)
         try:
             line.connect(str(self.socket))
@@ -101,10 +102,11 @@ class Paths:
             line.close()
 
     def lock_daemon(self) -> int | None:
-        """Takes the lock that only one daemon can have. Returns its descriptor, which must stay open. Returns None if
-        another daemon answers.
+        """Takes the lock that only one daemon can have. Returns the lock's descriptor, which must stay open. Returns
+        None if another daemon answers.
 
-        Waits for a daemon that starts or ends. Raises FakeSlurmError if the other daemon does neither.
+        Waits while another daemon starts or ends. Raises FakeSlurmError if the other daemon still has the lock after
+        PATIENCE_S and does not answer.
         """
         lock = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + PATIENCE_S
@@ -130,7 +132,7 @@ def private_place() -> Path:
 
 
 def _short_place() -> Path:
-    """Returns a folder in the user's private runtime folder, if the system makes one, else in /tmp."""
+    """Returns a folder in XDG_RUNTIME_DIR if that folder is short and private to the user, else in /tmp."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime and len(os.fsencode(runtime)) <= SHORT and _is_private(Path(runtime)):
         return Path(runtime) / "clusterdp"
@@ -138,7 +140,7 @@ def _short_place() -> Path:
 
 
 def _digest(folder: Path) -> str:
-    import hashlib  # rarely needed, and it takes a while to load
+    import hashlib  # imported here because hashlib is rarely needed and takes a while to load
 
     return hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
 
@@ -152,7 +154,8 @@ def check_private(folder: Path) -> None:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether only this user has access to the folder. False for a link, because its owner can change its target."""
+    """Whether only this user has access to the folder. False for a link, because the link's owner can change its
+    target."""
     try:
         about = folder.lstat()
     except OSError:

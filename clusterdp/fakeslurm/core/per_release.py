@@ -13,7 +13,8 @@ class HasVersion(Protocol):
 
 
 class PerRelease(Generic[T]):
-    """A rule that changed. `values`: the rule's value from each of these releases on. The first must be 22.05."""
+    """A rule that changed between releases. `values`: the rule's value from each release on; the first release must be
+    22.05."""
 
     def __init__(self, values: dict[str, T]):
         self._values = list(values.items())
@@ -29,7 +30,8 @@ class PerRelease(Generic[T]):
 
 
 class Added(PerRelease[str]):
-    """Words that releases added. The value for a release is all words added until then."""
+    """Words, such as names of fields, that releases added. The value for a release is all words of this and earlier
+    releases."""
 
     @overload
     def __get__(self, release: None, owner: Any) -> Added: ...
@@ -41,5 +43,5 @@ class Added(PerRelease[str]):
         return " ".join(words for since, words in self._values if since <= release.version)
 
     def ever(self) -> str:
-        """Returns the words of all releases."""
+        """Returns the words that any release has."""
         return " ".join(words for _, words in self._values)

@@ -1,6 +1,6 @@
 """Processes of this machine: finds descendants and marked processes, watches and signals them.
 
-Linux has subreapers, parent-death signals and /proc. On other systems, process groups and `ps` replace them.
+Linux has subreapers, parent-death signals and /proc. On macOS, process groups and `ps` replace these features of Linux.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ def adopt_orphans() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Makes the kernel kill this process when its parent dies, even by kill -9. Call it between fork and exec."""
+    """Makes the kernel kill this process when its parent dies, even by kill -9. Call `die_with_parent` between fork and
+    exec."""
     if _libc:
         _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # the parent died before the call
+    if os.getppid() != parent:  # the parent died before prctl took effect
         os._exit(1)
 
 
 def allow_descriptors() -> None:
-    """Raises the limit of descriptors, if the system allows it, for a process with hundreds of connections."""
+    """Raises the limit of open descriptors, if the system allows it, because the daemon has hundreds of connections."""
     most = MANY if _hard == resource.RLIM_INFINITY else min(MANY, _hard)
     if _soft != resource.RLIM_INFINITY and _soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, _hard))
 
 
 def limit_descriptors() -> None:
-    """Restores the limit of descriptors, for programs of users."""
+    """Restores the limit of open descriptors that `allow_descriptors` raised, before a user's program is executed."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (_soft, _hard))
 
 
@@ -56,8 +57,8 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int, but: Callable[[int], bool] = lambda pid: False) -> list[int]:
-    """Returns all processes below `pid`, parents before children. Leaves out processes for which `but` is true, and
-    their descendants.
+    """Returns all processes below `pid`, parents before children. Processes for which `but` is true, and their
+    descendants, are left out.
     """
     return procfs.descendants(pid, but) if _lists_children() else _descendants_by_table(pid, but)
 
@@ -84,7 +85,7 @@ def _parents() -> dict[int, int]:
 
 
 def sizes(pids: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """Returns (resident, virtual) bytes of each process that is alive."""
+    """Returns the (resident, virtual) memory in bytes of each of these processes that is alive."""
     wanted = list(pids)
     if not LINUX:
         listing = subprocess.run(["ps", "-A", "-o", "pid=,rss=,vsz="], capture_output=True, text=True).stdout
@@ -113,7 +114,7 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs. False for a zombie and for a process that does not exist."""
+    """Whether the process is alive. Returns False for a zombie, and for a process that does not exist."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -125,10 +126,10 @@ def alive(pid: int) -> bool:
 
 
 def start_time(pid: int) -> str:
-    """Returns the start time of a process, or "" if there is none. A later process with the same pid has another one.
+    """Returns the start time of a process, or "" if no process has the pid. A later process with this pid has another
+    time.
 
-    Raises OSError if no descriptor is left, because a cluster once went down when its owner only seemed to have
-    ended.
+    Raises OSError if no descriptor is left, because a "" for a living owner once took a cluster down.
     """
     try:
         with open(f"/proc/{pid}/stat") as file:
@@ -178,7 +179,7 @@ def marked(assignment: str) -> list[int]:
 
 
 def wakeup() -> int:
-    """Returns the reading end of a pipe, which becomes readable when a child ends or another signal comes."""
+    """Returns the reading end of a pipe, which becomes readable when a child process ends or another signal arrives."""
     wakeup, written = os.pipe()
     for end in (wakeup, written):
         os.set_blocking(end, False)
@@ -188,7 +189,7 @@ def wakeup() -> int:
 
 
 def ended(wakeup: int) -> Iterator[tuple[int, int, resource.struct_rusage]]:
-    """Yields each ended child or adopted orphan, with its wait status and its resource usage."""
+    """Yields the pid, wait status and resource usage of each child process or adopted orphan that has ended."""
     try:
         os.read(wakeup, 512)
     except BlockingIOError:

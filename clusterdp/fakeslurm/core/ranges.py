@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def ranges(numbers: list[int]) -> str:
-    """Writes sorted numbers as 0-3,7."""
+    """Writes sorted numbers as ranges: 0-3,7."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][1] + 1:
@@ -15,7 +15,7 @@ def ranges(numbers: list[int]) -> str:
 
 
 def counts(numbers: list[int]) -> str:
-    """Writes one number per node as 2,1(x3). (x3): three neighbours with the same number."""
+    """Writes one number per node as 2,1(x3), where (x3) stands for three neighbours with the same number."""
     found: list[list[int]] = []
     for number in numbers:
         if found and found[-1][0] == number:
@@ -26,8 +26,8 @@ def counts(numbers: list[int]) -> str:
 
 
 def index_text(indexes: list[int], throttle: int = 0, length: int = 64) -> str:
-    """Writes the waiting elements of an array as 1,4-6%2 or 1-99:2. Slurm cuts the text at SLURM_BITSTR_LEN
-    characters. `length` 0: no cut.
+    """Writes the waiting elements of an array as 1,4-6%2 or 1-99:2. Slurm cuts the text at SLURM_BITSTR_LEN characters.
+    `length`: the maximum length; 0: not cut.
     """
     text = f"{indexes[0]}-{indexes[-1]}:{indexes[1] - indexes[0]}" if _by_steps(indexes) else ranges(indexes)
     if length and len(text) > length - 3 and not _by_steps(indexes):

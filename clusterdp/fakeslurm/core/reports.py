@@ -11,40 +11,40 @@ from clusterdp.fakeslurm.core.task_usage import Usage
 
 @dataclass(frozen=True)
 class Sender:
-    """The slurmstepd that sends a report. Each report begins with it."""
+    """The slurmstepd that sends a report. The JSON of each report begins with its sender."""
 
     job: int
     step: str
-    restart: int  # the attempt of the job
+    restart: int  # number of the job's attempt
     pid: int
 
 
 @dataclass(frozen=True)
 class Started:
-    """The tasks were started."""
+    """Report that the tasks were started."""
 
     pids: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Reconnected:
-    """slurmctld was killed; slurmstepd has connected to the next one."""
+    """slurmctld was killed, and slurmstepd has connected to the next slurmctld."""
 
     pids: tuple[int, ...]  # pids of the tasks that still run
 
 
 @dataclass(frozen=True)
 class Ended:
-    """All tasks have ended. Keys are job ids, because a step has a record in each component of a heterogeneous job."""
+    """All tasks have ended. The keys of the dicts are job ids, because a step has a record in each component."""
 
     status: int  # the worst wait status of the tasks
     statuses: dict[int, int] = field(default_factory=dict)
     usages: dict[int, Usage | None] = field(default_factory=dict)
     killer: int | None = None  # uid of the user who ended the step by force
     timed_out: bool = False
-    lost_srun: bool = False  # srun was killed
-    interrupted: bool = False  # srun was interrupted twice
-    lingers: bool = False  # processes that a batch script started still run
+    lost_srun: bool = False  # whether srun was killed
+    interrupted: bool = False  # whether srun was interrupted twice (Ctrl-C)
+    lingers: bool = False  # whether processes that a batch script started still run
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ScriptGone:
 
 @dataclass(frozen=True)
 class Acknowledged:
-    """An order was carried out."""
+    """slurmstepd has carried out an order."""
 
     ack: str
 
@@ -68,7 +68,7 @@ def encode(sender: Sender, report: Report) -> bytes:
 
 
 def decode(payload: bytes) -> tuple[Sender, Report]:
-    """Returns the sender and its report. Raises ValueError for an unknown report."""
+    """Returns the sender of a report, and the report. Raises ValueError for an unknown report."""
     values = json.loads(payload)
     sender, name = Sender(**values.pop("sender")), values.pop("report")
     if name not in TYPES:

@@ -1,4 +1,7 @@
-"""The shape of a cluster: nodes, partitions, slurm.conf. The default is the cluster of tests/slurm_facts/records."""
+"""The shape of a cluster: nodes, partitions, slurm.conf.
+
+The default settings are those of the cluster in tests/slurm_facts/records.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Any
 from clusterdp.fakeslurm.core.release import Release, version_of
 from clusterdp.slurm.hostlist import compress
 
-VERSION = version_of("24.11")  # the release that most clusters have
+VERSION = version_of("24.11")  # the release that most clusters run
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class NodeShape:
     gpus: int = 2
     memory_mb: int = 16000
     features: tuple[str, ...] = ()
-    gpu_type: str = ""  # a100 in `Gres=gpu:a100:2`; the same for all GPUs of a node
+    gpu_type: str = ""  # type of all GPUs of the node, like a100 in `Gres=gpu:a100:2`
 
 
 @dataclass(frozen=True)
@@ -31,34 +34,35 @@ class PartitionShape:
     default: bool = False
     max_minutes: int | None = None
     tier: int = 10
-    preempt: str = "OFF"  # OFF, REQUEUE or CANCEL
-    grace_s: float = 0  # in the cluster's seconds, like GraceTime: shorter under a time scale
-    nodes: tuple[str, ...] = ()  # empty: all nodes
+    preempt: str = "OFF"  # PreemptMode: OFF, REQUEUE or CANCEL
+    grace_s: float = 0  # GraceTime in the cluster's seconds, which are shorter than real seconds under a time scale
+    nodes: tuple[str, ...] = ()  # nodes of the partition; empty: all nodes
 
 
 @dataclass(frozen=True)
 class SlurmConf:
-    """The settings of a controller, as in slurm.conf. Seconds are real seconds: a time scale is already applied."""
+    """The settings of a controller, as in slurm.conf. All seconds are real seconds, to which a time scale is already
+    applied."""
 
     kill_wait_s: float = 5
     look_s: float = 30  # interval between checks of time limits and grace times
-    requeue_delay_s: float = 120  # until a requeued job may start
+    requeue_delay_s: float = 120  # time between the requeue of a job and its earliest start
     accounting_lag_s: float = 1  # delay until sacct shows a change
     minute_s: float = 60  # length of a minute of a time limit; shorter under --time-scale
-    kill_notice_s: float = 1.5  # until the controller notices the end of a job that had to be killed
+    kill_notice_s: float = 1.5  # time until the controller notices the end of a job that had to be killed
     tick_s: float = 1  # interval between runs of the scheduler without an event
     min_job_age_s: float = 3600
-    node_return_s: float = 15  # until a healthy node that was set DOWN comes back (ReturnToService=2)
-    node_timeout_s: float = 30  # until the controller notices a failed node
+    node_return_s: float = 15  # time until a healthy node that was set DOWN comes back (ReturnToService=2)
+    node_timeout_s: float = 30  # time until the controller notices a failed node
     message_timeout_s: float = 10  # time that commands wait for a controller that does not answer
     max_array: int = 1001
     first_job_id: int = 10000
-    reservations: tuple[str, ...] = ()  # names that --reservation accepts; reservations hold no nodes
-    licenses: tuple[str, ...] = ()  # names that --licenses accepts; licenses never run out
-    enforce_memory: bool = False  # end jobs that use more than they asked for: see memory_limit.py
-    node_local: bool = False  # each node has a /tmp, /var/tmp and /dev/shm of its own: see node_folders.py
-    shared: tuple[str, ...] = ()  # folders below these that all nodes share
-    file_traps: str = ""  # the socket to which tasks send the notifications of their file traps: see file_traps.py
+    reservations: tuple[str, ...] = ()  # reservations that --reservation accepts; they hold no nodes
+    licenses: tuple[str, ...] = ()  # licenses that --licenses accepts; they never run out
+    enforce_memory: bool = False  # whether jobs that use more memory than they asked for are ended: see memory_limit.py
+    node_local: bool = False  # whether each node has its own /tmp, /var/tmp and /dev/shm: see node_folders.py
+    shared: tuple[str, ...] = ()  # folders below the node-local folders that all nodes share
+    file_traps: str = ""  # the socket to which tasks send their file traps' descriptor: see file_traps.py
     slurm_version: str = VERSION  # the release that the cluster imitates: see release.py
 
     @property
@@ -70,9 +74,9 @@ class SlurmConf:
         return seconds * self.minute_s / 60
 
     def scaled(self, time_scale: float) -> SlurmConf:
-        """Returns the settings under a time scale. Divided by it: time limits, times before the limit (warnings), grace
-        times, intervals of checks and delays of the controller. Unchanged: KillWait, MinJobAge and the time that
-        clients wait for an answer.
+        """Returns the settings under a time scale. `time_scale` divides time limits, times before the limit (warnings),
+        grace times, intervals of checks and delays of the controller. KillWait, MinJobAge and the time that clients
+        wait for an answer stay unchanged.
         """
         if time_scale == 1:
             return self
@@ -87,7 +91,7 @@ class SlurmConf:
         )
 
 
-# A controller that reacts within a second.
+# Settings of a controller that reacts within a second.
 QUICK: dict[str, float] = {
     "look_s": 1,
     "requeue_delay_s": 1,
@@ -119,9 +123,9 @@ class Shape:
         """Returns a shape of equal nodes n1.., with partitions main (default), low (preemptible, 10 s of grace) and
         short (1 minute).
 
-        `quick`: the controller reacts within a second. Limits, grace time and KillWait stay the same.
-        `time_scale`: see SlurmConf.scaled. The grace time of `low` is always 10 real seconds (its GraceTime is longer),
-        because a program needs them to save. A shape of your own sets its own grace time.
+        With `quick`, the controller reacts within a second, but time limits, grace times and KillWait stay unchanged.
+        `time_scale`: see SlurmConf.scaled. The partition `low` always has a grace time of 10 real seconds (with a
+        longer GraceTime), because a program needs this time to save.
         """
         settings = replace(SlurmConf(), **QUICK) if quick else SlurmConf()  # type: ignore[arg-type]
         return cls(
@@ -148,7 +152,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class User:
-    """The user who runs the cluster: its only user, with all permissions."""
+    """The user who runs the cluster: the cluster's only user, with all permissions."""
 
     name: str
     uid: int
@@ -162,7 +166,7 @@ class User:
         uid, gid = os.getuid(), os.getgid()
         try:
             name = getpass.getuser()
-        except (KeyError, OSError):  # a container whose uid has no name
+        except (KeyError, OSError):  # in a container, the uid may have no name
             name = str(uid)
         try:
             group = grp.getgrgid(gid).gr_name
@@ -172,7 +176,7 @@ class User:
 
 
 def gres(gpu_type: str, gpus: int) -> str:
-    """Returns `gpu:a100:2`, or `gpu:2` without a type."""
+    """Returns this number of GPUs as `gpu:a100:2`, or as `gpu:2` without a type."""
     return ":".join(filter(None, ("gpu", gpu_type, str(gpus))))
 
 
@@ -181,7 +185,7 @@ def host_name() -> str:
 
 
 def conf_text(shape: Shape, folder: Path) -> str:
-    """Returns a slurm.conf for people and programs. The fake itself does not read it."""
+    """Returns the text of a slurm.conf for people and programs. The fake itself does not read this file."""
     lines = ["# Written by a fake cluster; changing it has no effect.", f"ClusterName={shape.name}"]
     lines += [f"SlurmctldHost={host_name()}(127.0.0.1)", f"StateSaveLocation={folder}/state", "GresTypes=gpu"]
     lines += [f"KillWait={shape.settings.kill_wait_s:g}", "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE"]

@@ -12,19 +12,19 @@ from clusterdp.fakeslurm.core.release import VERSIONS, Release
 class TaskPlan:
     rank: int
     node: str
-    node_index: int  # within the component
-    environ: dict[str, str]  # in addition to the component's
-    argv: tuple[str, ...] = ()  # if it differs from the component's
+    node_index: int  # index of the node within the component
+    environ: dict[str, str]  # variables in addition to the component's variables
+    argv: tuple[str, ...] = ()  # the task's command, if it differs from the component's command
     component: int = 0
     number: int = 0  # the task's rank within the component
 
 
 @dataclass(frozen=True)
 class StreamTarget:
-    """The target of a stream of the tasks."""
+    """The target of stdin, stdout or stderr of a step's tasks."""
 
-    # srun: the connection to srun. file: one file for all tasks, or one each if the pattern has the task.
-    # null: no target. one: srun for task `rank`, no target for the others.
+    # srun: the connection to srun. file: one file for all tasks, or a file for each task if the pattern has %t.
+    # null: no target. one: srun for the task `rank`, and no target for other tasks.
     kind: str = "srun"
     pattern: str = ""
     append: bool = False
@@ -41,7 +41,7 @@ class ComponentPlan:
     folder: str  # working directory of the tasks
     stdin: StreamTarget
     stdout: StreamTarget
-    stderr: StreamTarget | None  # None: the same as stdout
+    stderr: StreamTarget | None  # None: the same target as stdout
     patterns: dict[str, object] = field(default_factory=dict)  # values of the letters in file names, like %j
 
 
@@ -59,7 +59,7 @@ class StepPlan:
     unbuffered: bool = False
     quit_on_interrupt: bool = False
     kill_on_bad_exit: bool = False
-    memory_mb: dict[str, int] = field(default_factory=dict)  # limit by node, if there is one
+    memory_mb: dict[str, int] = field(default_factory=dict)  # memory limit in MB, by node; empty: no limit
     wait_s: float = 0
     kill_wait_s: float = 5
     slurm_version: str = VERSIONS["22.05"]
@@ -85,10 +85,12 @@ class StepPlan:
         return self.components[task.component]
 
     def records(self, statuses: dict[int, int], forced: bool = False) -> dict[int, int]:
-        """Returns the status of the step's record for each component: the worst status of its nodes. Keys are job ids.
+        """Returns the step's status in each component, by the component's job id: the worst status of the component's
+        nodes.
 
-        The status of a node is the status of the first task that a signal killed, else of its worst task, or of its
-        last task if last_task_counts. In a step that was ended by force, it is the status of the worst task.
+        A node has the status of its first task that a signal killed. If no signal killed a task, the node has the
+        status of its worst task, or with Release.last_task_counts of its last task. In a step that was ended by force,
+        each node has the status of its worst task.
         """
         of_nodes: dict[tuple[int, str], int] = {}
         for task in self.tasks:
@@ -108,7 +110,7 @@ class StepPlan:
 
 
 def plan_from(data: dict[str, Any]) -> StepPlan:
-    """Returns the plan with these fields, read from JSON."""
+    """Returns the plan that was written as JSON."""
     tasks = tuple(TaskPlan(**{**task, "argv": tuple(task["argv"])}) for task in data["tasks"])
     components = tuple(_component_from(component) for component in data["components"])
     lists = {name: tuple(data[name]) for name in ("nodes", "shared")}

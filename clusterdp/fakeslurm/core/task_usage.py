@@ -13,11 +13,11 @@ KB = 1024 if sys.platform == "darwin" else 1  # ru_maxrss is in bytes on macOS, 
 
 
 class TaskUsage(NamedTuple):
-    """The usage of a process and of all descendants that it has waited for."""
+    """The CPU time and memory of a process and of all descendants that the process has waited for."""
 
     user_s: float
     system_s: float
-    rss_kb: int  # resident memory of the largest process
+    rss_kb: int  # resident memory of the largest of these processes
 
     @classmethod
     def of(cls, used: resource.struct_rusage) -> TaskUsage:
@@ -29,7 +29,8 @@ class TaskUsage(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """The usage of a step. A tuple is small: the journal and accounting have one for each step that ever ran."""
+    """The usage of a step. Usage is a small tuple, because the journal and accounting have one for each step that ever
+    ran."""
 
     user_s: float
     system_s: float
@@ -48,7 +49,7 @@ class Usage(NamedTuple):
 
     @classmethod
     def over(cls, tasks: Sequence[tuple[TaskPlan, TaskUsage]]) -> Usage | None:
-        """Returns the usage of these tasks, or None if there are no tasks."""
+        """Returns the usage of a step with these tasks, or None if there are no tasks."""
         if not tasks:
             return None
         largest, most = max(tasks, key=lambda pair: pair[1].rss_kb)

@@ -14,7 +14,8 @@ class BadTime(ValueError):
 
 
 def minutes(text: str) -> int:
-    """Parses a limit: `5`, `1:30`, `1:00:00`, `1-0`, `1-2:03:04`, `UNLIMITED`. Rounds up to minutes. 0: no limit."""
+    """Parses a time limit: `5`, `1:30`, `1:00:00`, `1-0`, `1-2:03:04`, `UNLIMITED`. Returns minutes, rounded up; 0: no
+    limit."""
     if text.lower() in NO_LIMIT_WORDS:
         return UNLIMITED
     return -(-seconds(text) // 60)
@@ -34,7 +35,8 @@ def seconds(text: str) -> int:
 
 
 def moment(text: str, now: float) -> float:
-    """Parses a point in time: `now`, `now+5minutes`, `2026-11-21T10:00[:00]`, `10:00`, `2026-11-21`. Raises BadTime."""
+    """Parses a point in time, such as `now`, `now+5minutes`, `2026-11-21T10:00[:00]`, `10:00`, `2026-11-21`. Raises
+    BadTime."""
     match = re.fullmatch(r"now(?:([+-])(\d+)(\w*))?", text.lower())
     if match:
         units = {"": 1, "seconds": 1, "second": 1, "minutes": 60, "minute": 60, "hours": 3600, "hour": 3600}
@@ -67,13 +69,13 @@ def stamp(when: float | None, unknown: str = "Unknown", form: str = "%Y-%m-%dT%H
 
 
 def clock(elapsed: float) -> str:
-    """Writes [D-]HH:MM:SS, like sacct and scontrol."""
+    """Writes seconds as [D-]HH:MM:SS, like sacct and scontrol."""
     days, hours, mins, secs = _split(elapsed)
     return (f"{days}-" if days else "") + f"{hours:02}:{mins:02}:{secs:02}"
 
 
 def cpu_clock(used_s: float) -> str:
-    """Writes CPU time like sacct: [D-]HH:MM:SS, or MM:SS.mmm below an hour."""
+    """Writes seconds of CPU time like sacct: [D-]HH:MM:SS, or MM:SS.mmm below an hour."""
     days, hours, mins, secs = _split(used_s)
     if days or hours:
         return clock(used_s)
@@ -81,7 +83,7 @@ def cpu_clock(used_s: float) -> str:
 
 
 def short_clock(elapsed: float) -> str:
-    """Writes [D-][HH:]M:SS, like squeue."""
+    """Writes seconds as [D-][HH:]M:SS, like squeue."""
     days, hours, mins, secs = _split(elapsed)
     if days:
         return f"{days}-{hours:02}:{mins:02}:{secs:02}"

@@ -1,7 +1,7 @@
 """The messages of commands, slurmctld and slurmstepds over the cluster's unix socket.
 
-A message is a frame: one letter for its kind, four bytes of length (big endian), that many bytes.
-Commands import this file and little else, because they must start within milliseconds.
+A message is a frame: one letter for its kind, four bytes with the length of the payload (big endian), the payload.
+Commands import wire.py and few other modules, because commands must start within milliseconds.
 
     from a command                                to a command
     C  words of the command line                  o e   text for stdout, stderr
@@ -14,8 +14,8 @@ Commands import this file and little else, because they must start within millis
     s  a signal that the command received         a     salloc: run your program now
     w  salloc: the wait status of its program     k     salloc: signal your program
 
-slurmctld and slurmstepds exchange J frames with one JSON object each (orders.py, reports.py). Lists are joined by NUL,
-because a word, variable or path cannot contain NUL.
+slurmctld and slurmstepds exchange J frames with one JSON object each (orders.py, reports.py). The items of a list are
+joined by NUL, because a word, variable or path cannot contain NUL.
 """
 
 HEADER = 5
@@ -30,7 +30,7 @@ def frame(kind: str, payload: bytes = b"") -> bytes:
 
 
 class Frames:
-    """Collects bytes and returns each frame when it is complete."""
+    """Collects received bytes and returns each frame when it is complete."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()

@@ -1,4 +1,4 @@
-"""The controller's process, which has the jobs and nodes and decides about them.
+"""The controller's process, which has all jobs and nodes and decides which job runs where.
 
 daemon          the process: its event loop, sockets and periodic work
 connection      the daemon's end of a connection to a command or a slurmstepd

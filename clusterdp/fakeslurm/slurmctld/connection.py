@@ -21,13 +21,13 @@ class Connection:
         self.socket, self._loop = sock, loop
         self._frames, self._queue = wire.Frames(), deque[tuple[str, bytes]]()
         self._out = bytearray()
-        self._kind, self._text = "o", list[str]()  # text of one kind goes into one frame, however long it is
+        self._kind, self._text = "o", list[str]()  # successive texts of one kind go into one frame, however long
         self._handed_over = False
         self.command = ""
         self.words: list[str] = []
         self.environ: dict[str, str] = {}
         self.cwd, self.umask, self.pid, self.token = "/", 0o022, 0, ""
-        self.terminal = False  # whether its stdin is a terminal
+        self.terminal = False  # whether the command's stdin is a terminal
 
     async def _frame(self) -> tuple[str, bytes]:
         while not self._queue:
@@ -38,7 +38,7 @@ class Connection:
         return self._queue.popleft()
 
     async def open(self) -> bytes | None:
-        """Reads the request of a command and returns None, or returns the first report of a slurmstepd."""
+        """Reads a command's request and returns None. For a slurmstepd, returns its first report."""
         while True:
             kind, payload = await self._frame()
             if kind == "J":
@@ -68,14 +68,14 @@ class Connection:
             pass
 
     def print(self, text: str) -> None:
-        """Writes a line (or lines) to the command's stdout."""
+        """Writes a text and a newline to the command's stdout."""
         self.write(text + "\n")
 
     def write(self, text: str) -> None:
         self._add_text("o", text)
 
     def error(self, text: str) -> None:
-        """Writes a line to the command's stderr."""
+        """Writes a text and a newline to the command's stderr."""
         self._add_text("e", text + "\n")
 
     def _add_text(self, kind: str, text: str) -> None:
@@ -90,7 +90,7 @@ class Connection:
             self._out += wire.frame(self._kind, text.encode("utf-8", "surrogateescape"))
 
     def discard_output(self) -> None:
-        """Deletes the output that has not been sent yet."""
+        """Deletes the command's output that has not been sent yet."""
         self._out.clear()
         self._text.clear()
 
@@ -101,7 +101,7 @@ class Connection:
             await self._loop.sock_sendall(self.socket, data)
 
     async def read_file(self, path: str) -> bytes | int:
-        """Returns the bytes of a file that the command reads (path "": its stdin), or an errno."""
+        """Returns the bytes of a file that the command reads, or an errno. With path "", the command reads stdin."""
         self.request("r", path)
         await self.flush()
         while True:
@@ -118,7 +118,7 @@ class Connection:
         await self.flush()
 
     async def hung_up(self) -> None:
-        """Waits until the command has ended, for example because it was killed."""
+        """Waits until the command has ended, for example because the command was killed."""
         try:
             while True:
                 await self._frame()
@@ -133,7 +133,7 @@ class Connection:
                 return int(payload)
 
     def request(self, kind: str, text: str) -> None:
-        """Sends a request to the command. wire.py lists the kinds."""
+        """Sends a frame to the command, which may ask for a file, stdin or a wait status. wire.py lists the kinds."""
         self._frame_text()
         self._out += wire.frame(kind, text.encode("utf-8", "surrogateescape"))
 
@@ -145,7 +145,7 @@ class Connection:
                 return int(payload)
 
     def hand_over(self) -> socket.socket:
-        """Returns the socket for a slurmstepd. This connection no longer writes to it."""
+        """Returns this connection's socket, which a slurmstepd gets. This object no longer writes to the socket."""
         self._handed_over = True
         return self.socket
 

@@ -1,5 +1,7 @@
-"""The controller, which decides about jobs. Controller has the model, the records and the clock. Runner has the
-processes."""
+"""The controller, which decides which job starts, waits or ends.
+
+Controller has the model, the records and the clock. Runner has the processes.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ TOLERATED_S = 1.0
 
 
 class Runner(Protocol):
-    """The part of the daemon that the controller uses: starts processes and sends orders to them."""
+    """The part of the daemon that the controller uses to start slurmstepds and send orders to them."""
 
     def start_batch(self, job: JobRecord, step: Step) -> None: ...
 
@@ -61,29 +63,30 @@ class Controller:
     # -- changes --
 
     def changed(self, job: JobRecord, word: str | None = None) -> None:
-        """Records a change of a job. Call it after each change."""
+        """Records a change of a job. Call `changed` after each change of the job's fields."""
         self.records.job(job, word)
         self.runner.job_changed()
 
     def forget(self, job: JobRecord) -> None:
-        """Deletes a job that ended long ago. Accounting still has the job."""
+        """Deletes a job that ended long ago. Accounting keeps the job."""
         self.records.forget(job)
         del self.model.jobs[job.id]
         self._tokens.pop(job.desc.token, None)
 
     def wake(self) -> None:
-        """Makes the scheduler run, after an event that may let a job start."""
+        """Makes the scheduler run at the next `settle`, because of an event that may let a job start."""
         self._schedule_wanted = True
 
     def set_clock(self) -> None:
-        """Takes the machine's time if its clock was changed. Call it only when no job runs or waits."""
+        """If the machine's clock was changed, sets the cluster's clock to it. Call `set_clock` only when no job runs or
+        waits."""
         if self.clock.wrong:
             self.clock.set()
             self.records.clock()
 
     def settle(self) -> None:
-        """Schedules if needed, writes all changes to disk, and starts the steps that waited for that. Called before
-        each answer.
+        """Schedules jobs if needed, writes all changes to disk, and starts steps whose start is now on disk. The daemon
+        calls `settle` before each answer to a command.
         """
         while self._schedule_wanted and self.records.flush() and self.spool.room:
             self._schedule_wanted = False
@@ -91,7 +94,7 @@ class Controller:
         if self.records.flush():
             begun, self._to_start = self._to_start, []
             for job, step in begun:
-                if job.completing:  # cancelled while the disk was full or descriptors were short
+                if job.completing:  # the job was cancelled while the disk was full or descriptors were short
                     job_end.step_never_started(self, job, step)
                 else:
                     self._start_batch(job, step)
@@ -100,14 +103,14 @@ class Controller:
     def _start_batch(self, job: JobRecord, step: Step) -> None:
         try:
             self.runner.start_batch(job, step)
-        except OSError as error:  # the next attempt may succeed
+        except OSError as error:  # the step stays in the queue, because a later attempt may succeed
             self.start_batch_when_recorded(job, step)
             if not self._complained:
                 print(f"job {job.id} cannot start: {error.strerror}. It is tried again.", file=sys.stderr, flush=True)
             self._complained = True
 
     def start_batch_when_recorded(self, job: JobRecord, step: Step) -> None:
-        """Starts the batch script of a job when the start is on disk."""
+        """Starts the batch script of a job as soon as the job's start is on disk."""
         self._to_start.append((job, step))
 
     def conf_path(self) -> Path:
@@ -121,7 +124,7 @@ class Controller:
     def submit_together(
         self, descs: list[JobDesc], array: Array | None, script: bytes, environ: dict[str, str]
     ) -> JobRecord:
-        """Submits a job, or all components of a heterogeneous job. Returns the first. Raises ControllerError."""
+        """Submits a job, or all components of a heterogeneous job. Returns the first job. Raises ControllerError."""
         first = descs[0]
         if first.token and first.token in self._tokens:
             return self.model.jobs[self._tokens[first.token]]
@@ -165,7 +168,7 @@ class Controller:
         job = JobRecord(number, desc, priority, now, array=array, begin=desc.begin or 0)
         if array:
             array.id = number
-            # Elements get ids when they start, a moment later. Jobs submitted in a row thus have consecutive ids.
+            # Elements get ids when they start, a moment later. Jobs submitted in a row therefore have consecutive ids.
             job.considered_from = now + self.settings.tick_s
             self.runner.later(self.settings.tick_s, self.wake)
         if desc.hold:
@@ -183,14 +186,14 @@ class Controller:
         return job
 
     def _account_late(self, job: JobRecord) -> None:
-        """Enters a held job, or a waiting array, into accounting. Called some seconds after the submission."""
-        # The job may have been refused since the submission, because the disk was full.
+        """Enters a held job, or a waiting array, into accounting, some seconds after its submission."""
+        # A job that was refused after its submission, because the disk was full, is not in the table.
         if not job.accounted and not job.over and job.id in self.model.jobs:
             job.accounted = True
             self.changed(job)
 
     def limit(self, desc: JobDesc) -> int | None:
-        """Returns the time limit of a job in minutes, or None."""
+        """Returns the time limit of a job in minutes, or None if the job has no limit."""
         if desc.minutes is None:
             return self.model.partitions[desc.partition].max_minutes
         return desc.minutes or None
@@ -214,7 +217,7 @@ class Controller:
         now = self.clock()
         for job in list(self.model.jobs.live.values()):
             if job.array and job.waits and "aftercorr" in (job.desc.dependency or "") and job.considered_from <= now:
-                for index in list(job.array.indexes):  # each element has its own dependency
+                for index in list(job.array.indexes):  # each element of an array has its own dependency
                     self.split(job, index)
         for decision in scheduler.schedule(self.model, now):
             job = self.model.jobs[decision.job]
@@ -244,7 +247,7 @@ class Controller:
             self.changed(job)
 
     def split(self, job: JobRecord, index: int) -> JobRecord:
-        """Makes one element of a waiting array a job. The last element keeps the array's id."""
+        """Makes one element of a waiting array a job of its own. The last element keeps the array's job id."""
         array = job.array
         assert array
         assert index in array.indexes
@@ -262,7 +265,7 @@ class Controller:
         return element
 
     def _start(self, job: JobRecord, shares: list[Share], index: int | None, now: float) -> None:
-        """Gives the job its nodes. Its batch script starts when this change is on disk."""
+        """Gives the job its nodes. The job's batch script starts when this change is on disk."""
         if index is not None:
             job = self.split(job, index)
         job.state, job.reason, job.shares = JobState.RUNNING, "None", shares
@@ -322,14 +325,14 @@ class Controller:
     # -- signals --
 
     def signal(self, job: JobRecord, number: int, *, script: bool = False, full: bool = False) -> None:
-        """Sends a signal, like `scancel --signal`, to the tasks, to the batch shell, or to all processes."""
+        """Sends a signal to a job, like `scancel --signal`: to its tasks, its batch shell, or all its processes."""
         for step in job.steps:
             if not step.live or step.runs_in:
                 continue
             if step.id == BATCH and script:
                 self.runner.order(job, step, SignalScript(number))
             elif full and step.id != BATCH and job.desc.batch:
-                pass  # the script's srun gets the signal, and passes it on or kills its step
+                pass  # the srun in the script gets the signal, and passes it on or kills its step
             elif full or (step.id != BATCH and not script):
                 self.runner.order(job, step, Signal(number))
 
@@ -350,14 +353,15 @@ class Clock:
 
     @property
     def wrong(self) -> bool:
-        """Whether the machine's clock was set, or the monotonic clock stopped (a laptop slept or restarted)."""
+        """Whether the cluster's clock is wrong, because the machine's clock was set, or the machine has slept."""
         return abs(_epoch() - self._model.epoch) > TOLERATED_S
 
     def set(self) -> None:
-        """Takes the machine's time. Call it only when no job waits or runs, because a job would notice the jump."""
+        """Sets the cluster's clock to the machine's time. Call `set` only when no job waits or runs, because the jump
+        would change a job's times."""
         self._model.epoch = _epoch()
 
 
 def _epoch() -> float:
-    """Returns the machine's time at zero of its monotonic clock."""
+    """Returns the machine's time at which its monotonic clock was zero."""
     return time.time() - time.monotonic()

@@ -1,4 +1,4 @@
-"""The daemon: the process that owns the cluster's clock, its socket and the connections to its slurmstepds."""
+"""The daemon: the process that owns a cluster's clock, its socket and the connections to all slurmstepds."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.connection import Connection
 
 
-RETRY_S = 0.1  # wait before the next try if no descriptor is left
-MOST_SILENT = 1024  # connections without a request; one more closes the oldest, because they could block commands
-# The numbers are the exit statuses of scancel, which derive from the error's number.
+RETRY_S = 0.1  # wait before the next accept if no descriptor is left
+MOST_SILENT = 1024  # maximum number of connections without a request; a further connection closes the oldest
+# Errors of unanswered commands: text, and exit status of scancel (which derives from the error's number).
 TIMED_OUT = ("Socket timed out on send/recv operation", 140)
 NO_CONTACT = ("Unable to contact slurm controller (connect failure)", 8)
 LOADS = {"job": "jobs", "jobs": "jobs", "step": "jobs", "node": "node", "nodes": "node", "config": "ctl_conf"}
 
 
 class Daemon:
-    """The daemon. Its event loop handles all events of the cluster, one at a time."""
+    """The daemon of a cluster. The daemon's event loop handles all events of the cluster, one at a time."""
 
     def __init__(self, paths: Paths, forkserver: ForkServer):
         self.paths = paths
@@ -62,18 +62,18 @@ class Daemon:
         self.controller.runner = self
         steps = [step for job in self.model.live_jobs() for step in job.steps if step.live and step.stepd_pid]
         if not any(processes.start_time(step.stepd_pid) == step.stepd_start_time for step in steps):
-            self.controller.set_clock()  # needed after a restart of the machine
+            self.controller.set_clock()  # after a restart of the machine, the cluster's clock is wrong
         self.controller.records.clock()
-        self.waiting_steps: dict[int, list[StepRequest]] = {}  # steps that wait for CPUs and have no number yet, by job
-        self._changed: asyncio.Event | None = None  # exists if a coroutine waits for a change
+        self.waiting_steps: dict[int, list[StepRequest]] = {}  # by job: steps that wait for CPUs and have no number yet
+        self._changed: asyncio.Event | None = None  # exists while a coroutine waits for a change of a job
         self.stepds = Stepds(self, forkserver)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._silent: dict[asyncio.Task[None], None] = {}  # connections that have not sent a request, oldest first
+        self._silent: dict[asyncio.Task[None], None] = {}  # connections that have not sent their request, oldest first
         self._listener: socket.socket
         self._over = asyncio.Event()
 
     async def run(self, ready: int) -> None:
-        """Runs until the cluster is taken down. Writes to the descriptor `ready` when commands can connect."""
+        """Runs until the cluster is taken down. When commands can connect, writes to the descriptor `ready`."""
         self.loop = asyncio.get_running_loop()
         processes.adopt_orphans()
         self.loop.add_signal_handler(signal.SIGCHLD, self.stepds.reap)
@@ -118,7 +118,7 @@ class Daemon:
             try:
                 action()
                 self.controller.settle()
-            except Exception:  # a bug must not stop the clock
+            except Exception:  # a bug in an action must not stop the following actions
                 traceback.print_exc(file=sys.stderr)
 
     def _tick(self) -> None:
@@ -131,7 +131,7 @@ class Daemon:
         self.controller.records.tidy()
 
     def _watch_owner(self) -> None:
-        """Takes the cluster down when the process that made it has ended."""
+        """Takes the cluster down if the process that owns the cluster has ended."""
         if self.owner and processes.start_time(self.owner[0]) != self.owner[1]:
             self._over.set()
 
@@ -141,7 +141,7 @@ class Daemon:
         while True:
             try:
                 connection, _ = await self.loop.sock_accept(self._listener)
-            except OSError:  # no descriptor is left; ended commands will free some
+            except OSError:  # no descriptor is left; commands that end will free some
                 await asyncio.sleep(RETRY_S)
                 continue
             connection.setblocking(False)
@@ -152,10 +152,10 @@ class Daemon:
             task = self.background(self._serve(connection))
             self._silent[task] = None
             task.add_done_callback(lambda task: self._silent.pop(task, None))
-            await asyncio.sleep(0)  # sock_accept does not suspend while others wait: let accepted ones be served
+            await asyncio.sleep(0)  # lets accepted connections be served while others wait
 
     async def _serve(self, connection: socket.socket) -> None:
-        """Serves one command, or one slurmstepd that connects to a new daemon."""
+        """Serves one connection: of a command, or of a slurmstepd whose previous daemon was killed."""
         client = Connection(connection, self.loop)
         try:
             opening = await client.open()
@@ -176,7 +176,7 @@ class Daemon:
                 code = refusal.exit_code
             except ConnectionLost:
                 raise
-            except Exception:  # shown to the user, because it is a bug of the fake
+            except Exception:  # a bug of the fake is shown to the user
                 traceback.print_exc(file=sys.stderr)
                 client.error(
                     f"{client.command}: error: the fake cluster stumbled over this: {traceback.format_exc(limit=-1)}"
@@ -235,17 +235,17 @@ class Daemon:
 LOADS |= {"partition": "partitions", "partitions": "partitions"}
 LOCAL = ("hostname", "hostlist")  # `scontrol show hostnames` needs no controller
 ASKS_TWICE = r"(-j|--jobs?\b|--signal|-s\b|show (job|step)s? \S)"  # commands that ask twice wait twice as long
-ELSEWHERE = ("sacct", "sacctmgr", "control")  # commands that ask slurmdbd, or no part of Slurm
+ELSEWHERE = ("sacct", "sacctmgr", "control")  # commands that ask slurmdbd, or the fake itself, not slurmctld
 LOOK_AGAIN_S = 0.1
 
 Command = Callable[["Connection", "Daemon"], Awaitable[int]]
 
 
 async def answer(command: Command, client: Connection, daemon: Daemon) -> int:
-    """Runs a command under the faults of the controller: in time, late, too late, or not at all.
+    """Runs a command under the faults of the controller: the answer comes in time, late, too late, or not at all.
 
     Messages, delays and exit statuses were recorded from Slurm 22.05 with its slurmctld stopped (SIGSTOP: no answer)
-    and killed (no listener). Running steps and jobs continue meanwhile.
+    and killed (no listener). Running steps and jobs continue during a fault.
     """
     faults, patience_s = daemon.model.faults, daemon.shape.settings.message_timeout_s
     words = " ".join(client.words)
@@ -268,14 +268,14 @@ async def answer(command: Command, client: Connection, daemon: Daemon) -> int:
 
 
 async def _until_back(faults: Faults, at_most_s: float) -> None:
-    """Waits until the controller is back. Commands try to connect every second."""
+    """Waits until the controller is reachable again, at most `at_most_s` seconds."""
     end = time.monotonic() + at_most_s
     while faults.away and time.monotonic() < end:
         await asyncio.sleep(LOOK_AGAIN_S)
 
 
 async def _in_vain(command: Command, client: Connection, daemon: Daemon, patience_s: float) -> None:
-    """Runs a command without an answer: a job is submitted although sbatch reports a failure."""
+    """Runs a command whose answer comes too late: a job is submitted although sbatch reports a failure."""
     end = time.monotonic() + patience_s
     if client.command in ("sbatch", "scancel", "scontrol"):
         try:
@@ -288,7 +288,7 @@ async def _in_vain(command: Command, client: Connection, daemon: Daemon, patienc
 
 
 def complaint(client: Connection, text: str, number: int) -> Refusal:
-    """Returns the error of a command that got no answer."""
+    """Returns the error that a command prints if it got no answer."""
     words, job = client.words, client.environ.get("SLURM_JOB_ID") or client.environ.get("SLURM_JOBID")
     if client.command == "sbatch":
         return Refusal(f"sbatch: error: Batch job submission failed: {text}")

@@ -14,9 +14,9 @@ KINDS = ("after", "afterany", "afterok", "afternotok", "aftercorr", "afterburstb
 
 @dataclass(frozen=True)
 class Dependency:
-    kind: str  # one of KINDS, or singleton
+    kind: str  # a word of KINDS, or singleton
     job: int = 0
-    index: int | None = None  # index of an array element
+    index: int | None = None  # index of an array element; None: the whole job
     minutes: int = 0  # after:JOB+MINUTES
 
     def __str__(self) -> str:
@@ -28,15 +28,16 @@ class Dependency:
 
 @dataclass(frozen=True)
 class DependencyState:
-    """The state of a job's dependencies."""
+    """Whether a job's dependencies are fulfilled."""
 
-    done: bool  # the job may start
-    impossible: bool  # the job can never start
-    text: str  # the unfulfilled dependencies, as squeue's %E shows them
+    done: bool  # whether all dependencies are fulfilled
+    impossible: bool  # whether the dependencies can never be fulfilled
+    text: str  # the unfulfilled dependencies, as squeue -o %E shows them
 
 
 def parse(text: str) -> tuple[list[Dependency], bool]:
-    """Returns the dependencies, and whether one of them is enough (`?` between them). Raises ControllerError."""
+    """Returns the dependencies, and whether one fulfilled dependency is enough (`?` between them). Raises
+    ControllerError."""
     if "," in text and "?" in text:
         raise ControllerError(DEPENDENCY, numbered=True)
     terms: list[Dependency] = []
@@ -45,7 +46,7 @@ def parse(text: str) -> tuple[list[Dependency], bool]:
         if kind == "singleton" and not jobs:
             terms.append(Dependency("singleton"))
             continue
-        # Some clients write afterok:1,2.
+        # Slurm also accepts afterok:1,2 for afterok:1:2.
         if kind.isdigit() and not jobs and terms and terms[-1].kind != "singleton":
             kind, jobs = terms[-1].kind, kind
         if kind not in KINDS or not jobs:
@@ -110,7 +111,7 @@ def _verdict(model: Model, job: JobRecord, term: Dependency, now: float) -> str:
         begun = all(t.over or (t.start is not None and not t.waits and now >= t.start + minutes) for t in targets)
         forgotten = term.index is None and any(map(_is_counted_as_waiting, targets))
         return "fulfilled" if begun and not forgotten else "unfulfilled"
-    # Only the end of the last attempt counts; a requeue does not.
+    # A dependency waits for the end of the last attempt, because a job that is requeued is not over.
     if not all(target.over for target in targets):
         return "unfulfilled"
     good = all(target.state is JobState.COMPLETED for target in targets)
@@ -131,10 +132,10 @@ def _has_elder(model: Model, job: JobRecord) -> bool:
 
 
 def _is_counted_as_waiting(job: JobRecord) -> bool:
-    """Whether Slurm counts array elements as waiting although they are over. Slurm does so if the waiting array was
-    cancelled, not if its elements were cancelled one by one (source: test_job_array_pending in job_mgr.c).
+    """Whether Slurm counts array elements as waiting although they are over. Slurm counts them if the waiting array was
+    cancelled as a whole, not element by element (source: test_job_array_pending in job_mgr.c).
     """
     array = job.array
     if not array or array.split or array.emptied or not job.over:
         return False
-    return len(array.indexes) > 1 or array.count == 1  # the last of several elements is its own job
+    return len(array.indexes) > 1 or array.count == 1  # the last waiting element of several has a record of its own

@@ -16,11 +16,11 @@ from clusterdp.slurm.state import JobState
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.controller import Controller
 
-BOOKING = 0.3  # times the accounting lag: delay until accounting has confirmed an array to the controller
+BOOKING = 0.3  # fraction of the accounting lag after which accounting has confirmed a new array to the controller
 
 
 def step_ended(controller: Controller, job: JobRecord, step: Step, report: Ended) -> None:
-    """Handles the report of a slurmstepd that its step has ended."""
+    """Handles the report of a slurmstepd that the step has ended."""
     if not step.live:
         return
     now = controller.clock()
@@ -30,7 +30,7 @@ def step_ended(controller: Controller, job: JobRecord, step: Step, report: Ended
     step.timed_out = step.timed_out or report.timed_out
     if report.killer is not None:
         step.cancelled_by = report.killer
-    headless = step.id == BATCH and step.nodes[0] not in job.nodes  # its node was lost, the job continues (--no-kill)
+    headless = step.id == BATCH and step.nodes[0] not in job.nodes  # a --no-kill job lost its first node
     step.state = JobState.CANCELLED if headless else _state_of_step(step)
     step.status = 0 if headless else step.status
     if step.id != BATCH and (not report.lost_srun or controller.settings.release.derived_counts_all):
@@ -50,7 +50,8 @@ def step_ended(controller: Controller, job: JobRecord, step: Step, report: Ended
 
 
 def end_mirrors(controller: Controller, job: JobRecord, step: Step, report: Ended) -> None:
-    """Ends the records of the step in other components: a step over several components has a record in each."""
+    """Ends the step's records in other components, because a step over several components has a record in each
+    component."""
     for other in controller.model.components(job):
         mirror = other.step(step.id)
         if mirror and mirror.runs_in == job.id and mirror.live:
@@ -58,7 +59,7 @@ def end_mirrors(controller: Controller, job: JobRecord, step: Step, report: Ende
 
 
 def step_never_started(controller: Controller, job: JobRecord, step: Step) -> None:
-    """Handles a recorded step that never started, because the daemon or the fork server was killed in between."""
+    """Handles a step that was recorded but never started, because the daemon or the fork server was killed."""
     if step.id == BATCH and not job.completing:
         controller.start_batch_when_recorded(job, step)
         return
@@ -90,7 +91,7 @@ def _finish_if_empty(controller: Controller, job: JobRecord) -> None:
     if not job.completing or not job.empty:
         return
     if controller.clock() - (job.end or 0) >= controller.settings.kill_wait_s - 0.2:
-        # slurmd checks killed processes at growing intervals.
+        # slurmd notices the end of killed processes late, because it looks at growing intervals.
         controller.runner.later(controller.settings.kill_notice_s, lambda: _finish_late(controller, job))
     else:
         finish(controller, job)
@@ -144,15 +145,15 @@ def terminate_job(
     kill: bool = False,
     details: str = "",
 ) -> None:
-    """Ends all processes of the job. `finish` follows after their end."""
+    """Ends all processes of the job. `finish` is called when all processes have ended."""
     job.completing, job.outcome, job.reason = True, outcome, reason
     job.state = outcome
     job.end = controller.clock()
     job.derived_at_end = None if controller.settings.release.derived_counts_all else job.derived
     controller.changed(job)
     live = [step for step in job.steps if step.live and not _ends_elsewhere(controller, step, job)]
-    # Steps get the order before the batch shell, because the shell's srun would otherwise order to kill them. Processes
-    # that ignore TERM are killed in reverse order, because the script must not continue after the death of its srun.
+    # Steps get the order before the batch shell, because otherwise the shell's srun would kill them. Processes that
+    # ignore TERM are killed in the reverse order, because the script must not continue after the death of its srun.
     for step in sorted(live, key=lambda step: step.id == BATCH):
         kill_after = controller.settings.kill_wait_s - (0.1 if step.id == BATCH else 0)
         said = abort and step.id != BATCH
@@ -166,7 +167,7 @@ def terminate_job(
 
 
 def _ends_elsewhere(controller: Controller, step: Step, job: JobRecord) -> bool:
-    """Whether the step's slurmstepd belongs to another component that also ends and therefore sends the order."""
+    """Whether the step's slurmstepd belongs to another component that also ends: that component sends the order."""
     home = controller.model.jobs.get(step.runs_in)
     return bool(home and (home.completing or not home.running)) and home is not job
 
@@ -211,12 +212,12 @@ def cancel(controller: Controller, job: JobRecord, uid: int | None = None) -> No
     if job.waits:
         job.accounted = True
         if job.array and controller.clock() - job.array.accounted_at < BOOKING * controller.settings.accounting_lag_s:
-            job.array.accounted_as = ""  # accounting does not have the array yet
+            job.array.accounted_as = ""  # accounting does not have a row for the array yet
         job.state, job.end = JobState.CANCELLED, controller.clock()
         job.start = job.end
         controller.changed(job)
         controller.wake()
-    elif job.completing:  # the job was being requeued
+    elif job.completing:  # the job was completing because of a requeue
         job.state = job.outcome = JobState.CANCELLED
         controller.changed(job)
     else:
@@ -224,7 +225,7 @@ def cancel(controller: Controller, job: JobRecord, uid: int | None = None) -> No
 
 
 def cancel_step(controller: Controller, job: JobRecord, step: Step, by_name: bool = False) -> None:
-    """Ends a step. `by_name`: by --signal=KILL; accounting then does not get the user's uid."""
+    """Ends a step. With `by_name` (scancel --signal=KILL), accounting does not get the user's uid."""
     if step.live:
         killer = None if by_name else controller.user.uid
         order = Terminate((signal.SIGKILL,), kill_after=None, abort=True, killer=killer)
@@ -236,7 +237,7 @@ def time_out(controller: Controller, job: JobRecord) -> None:
 
 
 def miss_deadline(controller: Controller, job: JobRecord) -> None:
-    """Ends a running or waiting job whose --deadline has passed."""
+    """Ends a running or waiting job because its --deadline has passed."""
     if job.running:
         terminate_job(controller, job, JobState.DEADLINE, "DeadLine", "DUE TO DEADLINE")
     elif job.waits:

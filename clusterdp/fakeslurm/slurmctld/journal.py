@@ -1,6 +1,7 @@
 """The model on disk, as a file of JSON lines. Every change is appended, so that a killed daemon loses nothing.
 
-The last line about a job, node, partition or row is valid. An incomplete last line (killed while writing) is ignored.
+The last line about a job, node, partition or row is valid. An incomplete last line, left by a killed daemon, is
+ignored.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from clusterdp.fakeslurm.slurmdbd.history import AppendFile, HistoryFile
 from clusterdp.slurm.state import JobState
 
 GROWN = 32 << 20  # bytes
-WORTH = 4  # the file is rewritten if it has more than this many times the needed lines
-# Classes that are written without the fields that have their default
+WORTH = 4  # the journal is rewritten if it has more than WORTH times the needed lines
+# Classes whose fields are not written if they have their default value.
 SPARSE = (JobRecord, JobDesc, Gpus, Array, Het, Share, Step, AccountingJob, AccountingStep, Faults)
 WHOLE = (Node, Partition)
 
@@ -40,13 +41,13 @@ class Journal:
         self._file.write(json.dumps([kind, key, value], default=_plain))
 
     def flush(self) -> bool:
-        """Writes all waiting lines. False: the disk is full."""
+        """Writes all waiting lines to the file. Returns False if the disk is full."""
         return self._file.flush()
 
     @property
     def grown(self) -> bool:
-        """Whether to rewrite the file without outdated lines."""
-        return self._file.size - self._at_first > GROWN  # the valid lines alone may be larger than GROWN
+        """Whether the file has grown so much that it should be rewritten without outdated lines."""
+        return self._file.size - self._at_first > GROWN  # growth, because the valid lines alone may exceed GROWN
 
     def close(self) -> None:
         self._file.close()
@@ -64,7 +65,7 @@ class Journal:
 
 def restore(path: Path, model: Model, accounting: Accounting) -> None:
     """Reads the journal into the model and accounting. Rewrites the journal if most of it is outdated."""
-    gc.disable()  # the collector would scan a long history again and again, which has no garbage
+    gc.disable()  # a long history has no garbage, but the collector would scan it again and again
     lines = _restore(path, model, accounting)
     gc.freeze()
     gc.enable()
@@ -136,7 +137,7 @@ _FIELDS |= {kind: tuple((field.name, MISSING) for field in fields(kind)) for kin
 def _plain(value: object) -> object:
     if isinstance(value, Enum):
         return value.value
-    if type(value) in _FIELDS:  # asdict copies all levels: half of the cost of an array job
+    if type(value) in _FIELDS:  # not asdict, which copies all levels and takes half of the time of an array job
         return {name: content for name, default in _FIELDS[type(value)] if (content := getattr(value, name)) != default}
     raise TypeError(f"{type(value).__name__} cannot be written to the journal")
 
@@ -187,12 +188,12 @@ def _step_row_from(data: dict[str, Any]) -> AccountingStep:
 
 
 def _shared(data: dict[str, Any]) -> dict[str, Any]:
-    """Returns the mapping with interned strings: one copy in memory for all jobs."""
+    """Returns the mapping with interned strings, because equal strings of all rows then share one copy in memory."""
     return {name: intern(value) if type(value) is str else value for name, value in data.items()}
 
 
 class Records:
-    """Writes changes to the journal. If a job changes several times in one turn, only the result is written."""
+    """Writes changes to the journal. If a job changes several times before `flush`, only its last state is written."""
 
     def __init__(
         self, model: Model, accounting: Accounting, journal: Journal, folder: Path, clock: Callable[[], float]
@@ -202,8 +203,8 @@ class Records:
         self._changed: dict[int, JobRecord] = {}
 
     def job(self, job: JobRecord, word: str | None = None) -> None:
-        """Records a change of a job. `word`: the state that accounting gets, even if the job changes again in the same
-        turn.
+        """Records a change of a job. `word`: the state that accounting gets, even if the job changes again before
+        `flush`.
         """
         self._model.jobs.note(job)
         self.history.job(job)
@@ -222,13 +223,13 @@ class Records:
                 self._journal.write("row", *entry)
 
     def _lag_s(self, job: JobRecord) -> float:
-        """Returns the seconds until accounting has the change."""
+        """Returns the delay in seconds after which sacct shows the change of a job."""
         settings = self._model.settings
         at_once = settings.release.accounts_held_jobs and job.waits and job.held
         return 0 if at_once else settings.accounting_lag_s
 
     def number(self) -> int:
-        """Returns a new job id."""
+        """Returns a new job id, and writes it to the journal."""
         number = self._model.new_id()
         self._journal.write("next_id", 0, number)
         return number
@@ -253,7 +254,8 @@ class Records:
         self.history.forget(job.id)
 
     def flush(self) -> bool:
-        """Writes all changes to disk. Call it before each answer. False: the disk is full, and no step may start."""
+        """Writes all changes to disk. Call `flush` before each answer. Returns False if the disk is full: no step may
+        start then."""
         changed, self._changed = self._changed, {}
         for job in changed.values():
             self._write(job)
@@ -261,7 +263,7 @@ class Records:
         return self._journal.flush()
 
     def tidy(self) -> None:
-        """Rewrites the journal when it has grown."""
+        """Rewrites the journal without outdated lines when it has grown."""
         if self._journal.grown and self.flush():
             self._journal.close()
             compact(self._journal.path, self._model, self.accounting)

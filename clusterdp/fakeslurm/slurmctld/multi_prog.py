@@ -6,11 +6,11 @@ import re
 
 
 class BadFile(Exception):
-    """srun's error about the file, without the prefix `srun: `."""
+    """The error that srun prints about the file of --multi-prog, without the prefix `srun: `."""
 
 
 def read(text: str, name: str, tasks: int) -> list[tuple[str, ...]]:
-    """Returns the words of each task, by rank. Raises BadFile. `name` is the file's name for messages."""
+    """Returns the words of each task's command, by rank. Raises BadFile. `name`: the file's name in error messages."""
     found: dict[int, tuple[str, ...]] = {}
     for number, line in enumerate(text.split("\n"), 1):
         spec, _, rest = re.sub(r"\s", " ", line.strip()).partition(" ")
@@ -21,7 +21,7 @@ def read(text: str, name: str, tasks: int) -> list[tuple[str, ...]]:
             for offset, rank in enumerate(ranks):
                 if rank in found:
                     raise BadFile(f"Duplicate record for task {rank}")
-                # For * the offset is the rank itself.
+                # In a line for `*`, %o is the rank itself.
                 found[rank] = tuple(words(rest, rank, rank if spec == "*" else offset))
         except BadFile as mistake:
             raise BadFile(f"{mistake}\nLine {number} of configuration file {name} invalid") from None
@@ -45,8 +45,8 @@ def _ranks(spec: str, tasks: int) -> list[int]:
 
 
 def words(text: str, rank: int, offset: int) -> list[str]:
-    """Splits a line into words. Single quotes group letters, a backslash keeps the next letter unchanged, and %t and %o
-    are replaced only outside quotes.
+    """Splits a line into words. Blanks in single quotes do not split, a backslash keeps the next letter unchanged, and
+    %t and %o are replaced only outside quotes.
     """
     found: list[str] = []
     word, inside, letters = "", False, iter(text)

@@ -1,5 +1,5 @@
-"""Selects the nodes of a job, and the CPUs and GPUs on each, like Slurm's select/cons_tres for nodes of equal weight
-with one thread per core (`choose_nodes` and `_eval_nodes` in job_test.c).
+"""Selects the nodes of a job, and the CPUs and GPUs on each node, like Slurm's select/cons_tres for nodes of equal
+weight with one thread per core (`choose_nodes` and `_eval_nodes` in job_test.c).
 """
 
 from __future__ import annotations
@@ -65,16 +65,17 @@ UNLIMITED = 1 << 30
 @dataclass(frozen=True)
 class SelectedNode:
     free: FreeNode
-    cpus: int  # the maximum for the job
+    cpus: int  # the maximum number of CPUs that the job gets on the node
 
 
 def choose(desc: JobDesc, candidates: Sequence[FreeNode], release: Release) -> list[SelectedNode] | None:
-    """Returns the nodes for a job, or None if there are too few. `candidates` and result: in the cluster's order."""
+    """Returns the nodes for a job, or None if too few are free. `candidates` and the result have the cluster's order of
+    nodes."""
     even = release.spread_job_is_even and "spread-job" in desc.shown
     rooms = {free.index: room(desc, free, release) for free in candidates}
     roomy = [free for free in candidates if rooms[free.index] > 0]
     required = set(desc.nodelist)
-    if desc.max_nodes is not None and len(required) > desc.max_nodes:  # a longer list requires no node
+    if desc.max_nodes is not None and len(required) > desc.max_nodes:  # a long --nodelist requires no node
         roomy, required = [free for free in roomy if free.node.name in required], set()
     least = max(desc.min_nodes, len(required), -(-tasks_of(desc) // (desc.tasks_per_node or UNLIMITED)))
     while len(roomy) >= least and sum(rooms[free.index] for free in roomy) >= all_cpus(desc):
@@ -88,8 +89,8 @@ def choose(desc: JobDesc, candidates: Sequence[FreeNode], release: Release) -> l
 def _without_smallest(
     desc: JobDesc, roomy: Sequence[FreeNode], rooms: dict[int, int], required: set[str], least: int
 ) -> list[FreeNode]:
-    """Returns the nodes for another try, without the nodes with the least room, which may have made the last try fail.
-    [] ends the tries.
+    """Returns the nodes for the next try, without the nodes with the fewest free CPUs and GPUs. Returns [] if no try is
+    left.
     """
     size = {free.index: rooms[free.index] + (len(free.gpus) if desc.gpus else 0) for free in roomy}
     small = min((size[free.index] for free in roomy if free.node.name not in required), default=0)
@@ -103,7 +104,7 @@ def _without_smallest(
 
 
 def room(desc: JobDesc, free: FreeNode, release: Release) -> int:
-    """Returns the number of CPUs that the job could use on this node; 0 if it cannot use the node."""
+    """Returns the number of CPUs that the job could use on this node, or 0 if the job cannot use the node."""
     cpus = len(free.cpu_ids)
     if cpus < max(least_cpus(desc), _least_tasks(desc) * (desc.cpus_per_task or 1)) or (
         desc.exclusive and not free.whole
@@ -122,7 +123,7 @@ def room(desc: JobDesc, free: FreeNode, release: Release) -> int:
 
 
 def most_tasks(desc: JobDesc, free: FreeNode, release: Release) -> int | None:
-    """Returns the maximum number of tasks of a job with GPUs on this node, or None if it is not known in advance."""
+    """Returns the maximum number of tasks on this node for a job with GPUs, or None if the node has no such maximum."""
     if not desc.gpus:
         return None
     most: int | None = None
@@ -146,13 +147,13 @@ def most_tasks(desc: JobDesc, free: FreeNode, release: Release) -> int | None:
 
 
 def _even(desc: JobDesc) -> bool:
-    """Whether one of --gpus and --ntasks is a multiple of the other."""
+    """Whether the number of --gpus is a multiple of the number of --ntasks, or the other way round."""
     gpus, tasks = desc.gpus.per_job, desc.tasks
     return bool(gpus and tasks and not (gpus % tasks and tasks % gpus))
 
 
 def least_cpus(desc: JobDesc) -> int:
-    """Returns the number of CPUs that each node must have."""
+    """Returns the minimum number of CPUs that each node of the job must have."""
     each = desc.cpus_per_task or 1
     tasks = desc.tasks_per_node if desc.tasks_per_node and (desc.tasks or 0) > 1 and not desc.overcommit else 1
     return max(desc.min_cpus or 0, tasks * each, (desc.cpus_per_gpu or 0) * (desc.gpus.per_node or 0))
@@ -172,7 +173,7 @@ def tasks_of(desc: JobDesc) -> int:
 
 
 def _least_tasks(desc: JobDesc) -> int:
-    """Returns the number of tasks that each node must take."""
+    """Returns the minimum number of tasks for which each node must have CPUs."""
     if desc.overcommit:
         return 1
     return desc.tasks_per_node or (desc.tasks or 1 if desc.max_nodes == 1 else 1)
@@ -180,14 +181,14 @@ def _least_tasks(desc: JobDesc) -> int:
 
 @dataclass
 class _Selection:
-    """One attempt to select nodes: the nodes taken, and the demand that is left."""
+    """One try to select nodes: the nodes selected until now, and the CPUs, GPUs and nodes that are still needed."""
 
     desc: JobDesc
     roomy: Sequence[FreeNode]
     rooms: dict[int, int]
     required: set[str]
     least: int  # number of nodes that are still needed
-    even: bool = False  # each node gets the same number of CPUs
+    even: bool = False  # whether each node gets the same number of CPUs
     taken: list[SelectedNode] = field(default_factory=list)
     most: int = UNLIMITED  # number of nodes that may still be added
     wanted_cpus: int = 0
@@ -222,7 +223,7 @@ class _Selection:
     def _take(self, free: FreeNode) -> None:
         cpus = self.rooms[free.index]
         others = max(self.least - 1, 0)
-        for_this = self.wanted_cpus - others  # each other node needs one CPU
+        for_this = self.wanted_cpus - others  # each node that still follows needs at least one CPU
         if self.even:
             for_this = -(-self.wanted_cpus // (others + 1))
         if cpus > for_this and not self.desc.exclusive:
@@ -241,8 +242,8 @@ class _Selection:
         return [free for free in neighbours if free.node.name not in self.required]
 
     def _worth(self, neighbours: list[FreeNode]) -> tuple[bool, bool, int]:
-        """Returns the rank of a set of neighbours: best with a required node, else the smallest that suffices, else the
-        largest.
+        """Returns the sort key of a set of neighbours. Best is a set with a required node, then the smallest set with
+        enough CPUs and GPUs, then the largest set.
         """
         free = self._others(neighbours)
         cpus = sum(self.rooms[one.index] for one in free)
@@ -253,13 +254,13 @@ class _Selection:
     def _take_from(self, neighbours: list[FreeNode]) -> None:
         first = next((i for i, free in enumerate(neighbours) if free.node.name in self.required), None)
         order: Iterable[FreeNode] = neighbours
-        if first is not None:  # upwards from the first required node, then downwards
+        if first is not None:  # the order is upwards from the first required node, then downwards
             order = chain(neighbours[first:], reversed(neighbours[:first]))
         else:
             alone = [free for free in neighbours if self.wanted_nodes <= 1 and self._does_alone(free)]
             if alone:
                 order = [min(alone, key=lambda free: self.rooms[free.index])]
-            elif self.desc.gpus.per_job:  # nodes with the most GPUs first
+            elif self.desc.gpus.per_job:  # nodes with the most GPUs come first
                 order = sorted(neighbours, key=lambda free: -len(free.gpus))
         for free in order:
             if self.most <= 0 or self.enough:
@@ -273,7 +274,7 @@ class _Selection:
 
 
 def _neighbours(roomy: Sequence[FreeNode]) -> list[list[FreeNode]]:
-    """Returns the sets of nodes with consecutive indexes."""
+    """Returns the free nodes as sets of neighbours: nodes with consecutive indexes."""
     found: list[list[FreeNode]] = []
     for free in roomy:
         if found and found[-1][-1].index == free.index - 1:
@@ -287,7 +288,7 @@ def place(desc: JobDesc, candidates: Sequence[FreeNode], release: Release) -> li
     """Returns the job's shares on as few nodes as possible (for --nodes=MIN-MAX: as many as allowed), or None if the
     job does not fit.
 
-    `candidates`: the nodes that the job may use, in the cluster's order. Features are not checked yet.
+    `candidates`: the nodes that the job may use, in the cluster's order. `place` checks the features of these nodes.
     """
     for wanted in constraints.alternatives(desc.features):
         taken = choose(desc, [free for free in candidates if constraints.has(free.node.features, wanted)], release)
@@ -303,7 +304,7 @@ def _share_out(desc: JobDesc, taken: list[SelectedNode], release: Release) -> li
         free = each.free
         gpus = max(desc.gpus.per_node or 0, (desc.gpus.per_task or 0) * tasks)
         if desc.gpus.per_job and not desc.gpus.per_task and not desc.gpus.per_node:
-            gpus = min(gpus_left - (len(taken) - place), len(free.gpus))  # one for each other node
+            gpus = min(gpus_left - (len(taken) - place), len(free.gpus))  # at least one GPU is left for each later node
             gpus_left -= gpus
         if desc.exclusive:
             gpus, cpus = len(free.gpus), free.node.cpus
@@ -317,10 +318,10 @@ def _share_out(desc: JobDesc, taken: list[SelectedNode], release: Release) -> li
 
 
 def _dealt(desc: JobDesc, taken: list[SelectedNode], release: Release) -> list[tuple[int, int]]:
-    """Returns tasks and CPUs of each node: each round deals one task to each node with room (Slurm's dist_tasks.c).
+    """Returns (tasks, CPUs) of each node: each round deals one task to each node with free CPUs (Slurm's dist_tasks.c).
 
-    If no node has enough CPUs for another task, the remaining tasks are dealt anyway. A node may get more CPUs than its
-    tasks can use.
+    If no node has enough CPUs for another task, the remaining tasks are dealt to all nodes in turn. A node may get more
+    CPUs than its tasks can use.
     """
     each = desc.cpus_per_task or 1
     size = len(taken)

@@ -1,4 +1,4 @@
-"""Nodes that are drained, set down, fail, and come back."""
+"""Changes of a node's state: the node is drained, is set DOWN, fails, or comes back."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def node_lost(controller: Controller, name: str) -> None:
 
 
 def fail_node(controller: Controller, name: str) -> None:
-    """Kills the processes of a node and deletes its files. The controller notices later that it does not respond."""
+    """Kills the processes of a node and deletes its files. The controller notices later that the node is silent."""
     node = controller.model.nodes[name]
     node.fails_at = controller.clock() + controller.settings.node_timeout_s
     controller.records.node(name)
@@ -58,14 +58,15 @@ def fail_node(controller: Controller, name: str) -> None:
             if not step.live or step.runs_in:
                 continue
             if job.batch_host == name and step.id != BATCH:
-                controller.runner.order(job, step, OutliveSrun())  # its srun dies with the batch host
+                controller.runner.order(job, step, OutliveSrun())  # the step's srun dies with the batch host
             if name in step.nodes:
                 controller.runner.order(job, step, FailNode(name))
     node_folders.wipe(Paths(controller.folder), name)
 
 
 def kill_slurmd(controller: Controller, name: str) -> None:
-    """Makes srun fail to launch tasks on a node that the controller considers healthy. Running tasks continue."""
+    """Makes srun fail to launch tasks on a node that the controller considers healthy. Running tasks on the node
+    continue."""
     controller.model.nodes[name].slurmd_killed = True
     controller.records.node(name)
 

@@ -27,7 +27,7 @@ def requeue(
     why: str = "DUE TO JOB REQUEUE",
     hold: str | None = None,
 ) -> None:
-    """Requeues a job, like `scontrol requeue`. Raises ControllerError if that is not allowed."""
+    """Requeues a job, like `scontrol requeue`. Raises ControllerError if the job may not be requeued."""
     if job.state in WAITING:
         raise ControllerError(error_texts.PENDING)
     if job.het and job.het.offset:
@@ -72,12 +72,12 @@ def _restart(controller: Controller, job: JobRecord, word: str, why: str, hold: 
 
 
 def _keeps_word(controller: Controller, job: JobRecord) -> bool:
-    """Whether accounting shows the ending attempt with the same state as without the requeue."""
+    """Whether accounting keeps the state of the ending attempt, instead of showing it as REQUEUED."""
     return job.state.final and not controller.settings.release.requeue_renames_attempt
 
 
 def _requeue_finished(controller: Controller, job: JobRecord) -> None:
-    """Makes a job that is over wait again. Its last attempt stays in accounting."""
+    """Makes a job that is over wait again. Accounting keeps the job's last attempt."""
     controller.records.flush()
     now = controller.clock()
     job.steps, job.next_step, job.past = [], 0, []
@@ -93,7 +93,7 @@ def _requeue_finished(controller: Controller, job: JobRecord) -> None:
 
 
 def suspend(controller: Controller, job: JobRecord) -> None:
-    """Stops the processes of a job, which keeps its nodes. Raises ControllerError."""
+    """Stops the processes of a job, which keeps its nodes. Raises ControllerError for a waiting job."""
     if job.waits:
         raise ControllerError(error_texts.PENDING)
     if job.state is JobState.SUSPENDED:
@@ -103,7 +103,7 @@ def suspend(controller: Controller, job: JobRecord) -> None:
 
 
 def resume(controller: Controller, job: JobRecord) -> None:
-    """Continues the processes of a suspended job. Raises ControllerError."""
+    """Continues the processes of a suspended job. Raises ControllerError if the job is not suspended."""
     if job.state is not JobState.SUSPENDED or job.completing:
         raise ControllerError("Job is not suspended")
     job.state = JobState.RUNNING
@@ -119,7 +119,8 @@ def _signal_all(controller: Controller, job: JobRecord, number: int) -> None:
 
 
 def preempt(controller: Controller, job: JobRecord, grace_s: float | None = None) -> None:
-    """Preempts a running job. With a grace time its tasks get TERM first, without a grace time it ends at once."""
+    """Preempts a running job. With a grace time, the job's tasks first get TERM. Without a grace time, the job ends at
+    once."""
     if not job.running or job.preempt_time is not None:
         return
     grace = controller.model.partitions[job.desc.partition].grace_s if grace_s is None else grace_s
@@ -143,7 +144,8 @@ def end_of_grace(controller: Controller, job: JobRecord) -> None:
 
 
 def ended_in_grace(controller: Controller, job: JobRecord) -> None:
-    """Requeues a job that ended by itself in its grace time. If a requeue is not allowed, the job is PREEMPTED."""
+    """Requeues a job that ended by itself in its grace time. If the job may not be requeued, its state becomes
+    PREEMPTED."""
     job.in_grace, job.status = False, 0
     if not (job.desc.requeue and job.desc.batch and _is_requeued(controller, job)):
         _end_all(controller, job, JobState.PREEMPTED, "None", "")
@@ -161,7 +163,7 @@ def _is_requeued(controller: Controller, job: JobRecord) -> bool:
 
 
 def lose_node(controller: Controller, job: JobRecord, node: str) -> None:
-    """Handles the loss of a node that the job has."""
+    """Handles the loss of one of the job's nodes: the job is requeued, fails, or continues (--no-kill)."""
     if job.completing or not job.shares:
         return
     if job.desc.no_kill and len(job.shares) > 1:
@@ -179,7 +181,7 @@ def lose_node(controller: Controller, job: JobRecord, node: str) -> None:
 
 
 def _end_all(controller: Controller, job: JobRecord, outcome: JobState, reason: str, why: str) -> None:
-    """Ends all components, because a heterogeneous job ends with any of them."""
+    """Ends all components of a heterogeneous job, because the end of one component ends the whole job."""
     for component in controller.model.components(job):
         if component.running:
             job_end.terminate_job(controller, component, outcome, reason, why)
@@ -187,13 +189,13 @@ def _end_all(controller: Controller, job: JobRecord, outcome: JobState, reason: 
 
 def _shrink(controller: Controller, job: JobRecord, node: str) -> None:
     """Takes a lost node from a job with --no-kill. The job continues without the node and without the steps on it. If
-    its batch script was on the node, all its steps end, and the job continues without a script.
+    the job's batch script ran on the node, all steps end, and the job continues without a script.
     """
     batch = job.step(BATCH)
     headless = batch is not None and batch.live and node in batch.nodes
     if batch and headless:
         batch.state = JobState.CANCELLED
-    job.end = controller.clock()  # the end of the job's current row in accounting
+    job.end = controller.clock()  # end of the row that accounting has for the job with its present nodes
     controller.changed(job, "RESIZING")
     job.end = None
     code = controller.settings.release.srun_code_of_node_fail or 0

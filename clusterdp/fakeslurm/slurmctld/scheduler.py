@@ -1,5 +1,5 @@
-"""The scheduler: schedule(model, now) returns which jobs start where, which are preempted, and why the others wait, and
-changes nothing.
+"""The scheduler: schedule(model, now) decides which jobs start where, which jobs are preempted, and why other jobs
+wait. `schedule` does not change the model.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class PreemptJob:
 class KeepPending:
     job: int
     reason: str
-    start: float | None = None  # its start if all other jobs run up to their time limits
-    nodes: tuple[str, ...] = ()  # the nodes on which it starts then
+    start: float | None = None  # the job's start if all other jobs run up to their time limits
+    nodes: tuple[str, ...] = ()  # the nodes on which the job starts at this time
 
 
 @dataclass(frozen=True)
 class CancelInvalid:
-    """The job's dependency can never be met, and the job asked to be cancelled in that case."""
+    """The job's dependency can never be fulfilled, and the job has --kill-on-invalid-dep, so it is cancelled."""
 
     job: int
 
@@ -54,11 +54,11 @@ class _Cycle:
     model: Model
     now: float
     free: dict[str, FreeNode]
-    # by node: time until which other jobs may use it, and the tier of the job that reserved it
+    # by node: the time until which other jobs may use the node, and the partition tier of the job that reserved it
     reserved: dict[str, tuple[float, int]] = field(default_factory=dict)
     blocked: set[str] = field(default_factory=set)  # partitions in which a job already waits for nodes
     decisions: list[Decision] = field(default_factory=list)
-    started: dict[int, int] = field(default_factory=dict)  # number of elements started in this cycle, by array
+    started: dict[int, int] = field(default_factory=dict)  # by array: number of elements started in this cycle
     victims: set[int] = field(default_factory=set)
 
     def place(self, desc: JobDesc, candidates: list[FreeNode]) -> list[Share] | None:
@@ -66,7 +66,7 @@ class _Cycle:
 
 
 def schedule(model: Model, now: float) -> list[Decision]:
-    """Returns the decisions in the order in which the controller must carry them out."""
+    """Returns decisions about all waiting jobs, in the order in which the controller must carry them out."""
     cycle = _Cycle(model, now, free_nodes(model))
     for job in waiting(model):
         _consider(cycle, job)
@@ -135,11 +135,11 @@ def _consider_together(cycle: _Cycle, components: list[JobRecord]) -> None:
     for start in found:
         for share in start.shares:
             cycle.free[share.node] = cycle.free[share.node].less(share)
-    cycle.decisions += reversed(found)  # first component last, because its batch script needs the others' nodes
+    cycle.decisions += reversed(found)  # the first component last, because its script needs the other nodes
 
 
 def _obstacle(cycle: _Cycle, job: JobRecord) -> str:
-    """Returns the reason why the job cannot start even if all nodes are free, or "" if it can."""
+    """Returns the reason why the job cannot start even if all nodes are free, or "" if the job could start."""
     if job.held:
         return job.held
     prospect = dependency_state(cycle.model, job, cycle.now)
@@ -168,13 +168,13 @@ def _obstacle(cycle: _Cycle, job: JobRecord) -> str:
 def _throttled(cycle: _Cycle, job: JobRecord) -> bool:
     if not job.array or not job.array.throttle:
         return False
-    # An element that is completing still has its nodes, but the next element may start.
+    # A completing element still has its nodes, but does not count, because the next element may start.
     running = sum(1 for other in cycle.model.elements(job.array.id) if other.shares and not other.completing)
     return running + cycle.started.get(job.array.id, 0) >= job.array.throttle
 
 
 def _allowed(cycle: _Cycle, job: JobRecord, partition: Partition) -> list[FreeNode]:
-    """Returns the nodes on which the job may start now: usable, in its partition, not reserved for an earlier job."""
+    """Returns the nodes on which the job may start now: usable nodes of its partition that no earlier job reserved."""
     end = cycle.now + _limit_s(cycle.model, job)
     allowed = []
     for name in partition.nodes:
@@ -192,7 +192,7 @@ def _limit_s(model: Model, job: JobRecord) -> float:
 
 
 def _wait_for_nodes(cycle: _Cycle, job: JobRecord, partition: Partition) -> None:
-    """Decides why the job waits, reserves nodes from the time when they are free, and preempts jobs if allowed."""
+    """Decides why the job waits, reserves the nodes that will be free first, and preempts other jobs if allowed."""
     usable = [name for name in partition.nodes if cycle.model.nodes[name].usable and name not in job.desc.exclude]
     unusable = [name for name in partition.nodes if not cycle.model.nodes[name].usable]
     missing = [name for name in job.desc.nodelist if name in unusable]
@@ -228,9 +228,9 @@ def _preemptable(cycle: _Cycle, partition: Partition, victim: JobRecord) -> bool
 
 
 def _victims(cycle: _Cycle, job: JobRecord, partition: Partition) -> list[JobRecord]:
-    """Returns the running jobs to preempt for this job, or [] if that does not help or nodes will soon be free."""
+    """Returns the running jobs to preempt for this job, or [] if preemption does not help or is not needed."""
     candidates = [j for j in cycle.model.holding() if _preemptable(cycle, partition, j) and j.id not in cycle.victims]
-    # Jobs that are already being preempted come first: if they are enough, no other job is preempted.
+    # Jobs that are already being preempted come first: if they free enough nodes, no other job is preempted.
     candidates.sort(key=lambda j: (j.preempt_time is None, cycle.model.partitions[j.desc.partition].tier, j.priority))
     leaving = [j for j in cycle.model.holding() if j.completing]
     free = {name: cycle.free[name] for name in partition.nodes}
@@ -250,7 +250,7 @@ def _victims(cycle: _Cycle, job: JobRecord, partition: Partition) -> list[JobRec
 def _spare(
     cycle: _Cycle, job: JobRecord, partition: Partition, leaving: list[JobRecord], taken: list[JobRecord]
 ) -> list[JobRecord]:
-    """Returns the victims without jobs that need not be preempted after all."""
+    """Returns `taken`, the jobs to preempt, without jobs whose nodes are not needed."""
     for victim in list(taken):
         rest = [other for other in taken if other is not victim]
         free = {name: cycle.free[name] for name in partition.nodes}
@@ -276,7 +276,8 @@ def _would_fit(cycle: _Cycle, job: JobRecord, partition: Partition, free: dict[s
 def _reserve(
     cycle: _Cycle, job: JobRecord, partition: Partition, victims: list[JobRecord]
 ) -> tuple[float | None, tuple[str, ...]]:
-    """Reserves the nodes that become free first when running jobs end. Returns the time and the nodes."""
+    """Reserves the nodes that become free first when running jobs end. Returns the time when the nodes are free, and
+    the nodes."""
     free = {name: cycle.free[name] for name in partition.nodes}
     ends = sorted(
         ((_end(cycle, other, victims), other.id, other) for other in cycle.model.holding()), key=lambda e: e[:2]

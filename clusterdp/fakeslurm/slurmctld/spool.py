@@ -1,4 +1,4 @@
-"""The files of a job: its script, and the environment of its submission."""
+"""The files of a job: its script, and the environment in which the job was submitted."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Spool:
         return disk.f_bavail * disk.f_frsize >= ROOM
 
     def write(self, job: JobRecord, script: bytes, environ: dict[str, str]) -> None:
-        """Writes the files of a job. Raises OSError, and then leaves no file."""
+        """Writes the files of a job. If the disk is full, raises OSError and leaves no file."""
         folder = self.of(job)
         try:
-            if not self.room:  # keeps room for the job in the journal
+            if not self.room:  # the journal needs room for the job, too
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             folder.mkdir(parents=True, exist_ok=True)
             names = "\0".join(f"{name}={value}" for name, value in environ.items())
@@ -41,7 +41,7 @@ class Spool:
             raise
 
     def share(self, job: JobRecord, element: JobRecord) -> None:
-        """Links the files of an array into the folder of one of its elements."""
+        """Links the script and environment of an array into the folder of one of its elements."""
         mine, its = os.fspath(self.of(job)), os.fspath(self.of(element))
         os.makedirs(its, exist_ok=True)
         for name in FILES:

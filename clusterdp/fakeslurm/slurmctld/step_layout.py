@@ -1,4 +1,7 @@
-"""Selects a step's nodes from its job's nodes, and the number of tasks on each. Has the errors that srun prints."""
+"""Selects a step's nodes from the job's nodes, and the number of tasks on each node.
+
+Also has the errors that srun prints.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,12 @@ GRES_MISMATCH = "Invalid Trackable RESource (TRES) specification"
 
 
 class StepBusy(Exception):
-    """The job has the resources for the step, but other steps are using them."""
+    """Raised if a step must wait, because other steps are using the job's resources."""
 
 
 class StepRefused(Exception):
-    """A refused step. srun prints `first`, then `srun: error: Unable to create step for job N: ` and `why`."""
+    """Raised if slurmctld refuses a step. srun prints `first`, then `srun: error: Unable to create step for job N: `
+    and `why`."""
 
     def __init__(self, why: str, first: str = ""):
         super().__init__(why)
@@ -27,11 +31,11 @@ class StepRefused(Exception):
 
 
 class StepLost(StepRefused):
-    """The step is refused after it got a number, which is then used up."""
+    """Raised if a step is refused after it got a number. The next step then gets the next number."""
 
 
 class StepMistake(Exception):
-    """An error that srun itself finds. Its text is the complete line."""
+    """An error that srun itself finds. The exception's text is the complete line that srun prints."""
 
 
 @dataclass
@@ -41,12 +45,12 @@ class StepRequest:
     tasks: int | None = None
     tasks_per_node: int | None = None
     cpus_per_task: int = 1
-    by_cpus: bool = False  # cpus_per_task is known: without a number of tasks, run as many as fit
+    by_cpus: bool = False  # whether the number of tasks, if not given, follows from cpus_per_task: as many as fit
     nodelist: list[str] = field(default_factory=list)
     exclude: list[str] = field(default_factory=list)
     relative: int | None = None
     exact: bool = False
-    inherited: frozenset[str] = frozenset()  # options set by the job, not on the command line
+    inherited: frozenset[str] = frozenset()  # options that the job set, not srun's command line
     overlap: bool = False
     overcommit: bool = False
     distribution: str | None = None
@@ -59,18 +63,18 @@ class StepRequest:
     no_gres: bool = False
     minutes: int | None = None
     pid: int = 0
-    gpu_options: dict[str, str] = field(default_factory=dict)  # for scontrol show step
+    gpu_options: dict[str, str] = field(default_factory=dict)  # values that scontrol show step prints
 
     @property
     def asks_gpus(self) -> bool:
-        """Whether the step asks for GPUs. Such a step gets some even if the job did not ask (with --exclusive, the job
-        has all GPUs of its nodes).
+        """Whether the step asks for GPUs. A step that asks gets GPUs even if the job asked for none, because with
+        --exclusive, the job has all GPUs of its nodes.
         """
         return bool(self.gpus_per_node or self.gpus_per_task or self.gpus)
 
 
 def settle(request: StepRequest, cpus: Sequence[int], release: Release) -> list[str]:
-    """Sets defaults from the job's CPUs on each node. Returns warnings."""
+    """Sets the step's numbers of tasks and nodes, if not given, from the job's CPUs on each node. Returns warnings."""
     warnings = []
     nodes, asked = request.nodes or len(cpus), request.tasks
     if release.tasks_follow_nodes and request.tasks_per_node and request.inherited == {"ntasks"}:
@@ -98,12 +102,12 @@ def settle(request: StepRequest, cpus: Sequence[int], release: Release) -> list[
 
 
 def _contradict(per_node: int, tasks: int, nodes: int, release: Release) -> bool:
-    """Whether srun ignores --ntasks-per-node."""
+    """Whether srun ignores --ntasks-per-node, because it contradicts the numbers of tasks and nodes."""
     return tasks > nodes * per_node if release.tasks_follow_nodes else per_node != tasks // nodes
 
 
 def check(request: StepRequest, job: JobRecord, release: Release) -> None:
-    """Checks a request. Raises StepRefused or StepMistake if the job can never fulfil it."""
+    """Raises StepRefused or StepMistake if the job can never fulfil the request for a step."""
     assert request.nodes
     assert request.tasks
     held = [share.node for share in job.shares]
@@ -140,7 +144,7 @@ def _check_gpus(request: StepRequest, job: JobRecord, candidates: list[Share], r
         text = f"Step requested gres_per_task=gpu:{asked} is more than the job's gres_per_task=gpu:{of_job}"
         raise StepRefused(error_texts.INVALID_GRES, text if release.limits_gpus_per_task else "")
     if (request.gpus or 0) > sum(held):
-        # srun prints nothing about GPUs that only the step's nodes lack.
+        # srun prints no reason if the job has enough GPUs, but not on the step's nodes.
         all_held = sum(len(share.gpus) for share in job.shares)
         told = (of_job or job.desc.gpus.per_job) and (request.gpus or 0) > all_held
         text = f"Step requested gres=gpu:{request.gpus} is more than the job's gres=gpu:{all_held}" if told else ""
@@ -165,7 +169,7 @@ def _candidates(request: StepRequest, job: JobRecord) -> list[Share]:
 
 
 def layout(request: StepRequest, job: JobRecord, step_id: str, now: float, release: Release) -> Step:
-    """Returns the step with its nodes and tasks. Raises StepBusy if the step must wait."""
+    """Returns the step with its nodes and tasks. Raises StepBusy if the step must wait for other steps."""
     assert request.nodes
     assert request.tasks
     candidates, used = _candidates(request, job), _used(job)
@@ -201,7 +205,8 @@ def layout(request: StepRequest, job: JobRecord, step_id: str, now: float, relea
 
 
 def _chosen(request: StepRequest, job: JobRecord, candidates: Sequence[Share], free: Mapping[str, int]) -> list[Share]:
-    """Returns the step's nodes, in the job's order. free: CPUs by node. Raises StepBusy if too few nodes have room."""
+    """Returns the step's nodes, in the job's order. `free`: free CPUs by node. Raises StepBusy if too few nodes are
+    free."""
     order = {share.node: i for i, share in enumerate(job.shares)}
     needed = {share.node: request.cpus_per_task if request.exact else share.cpus for share in candidates}
     ready = [share for share in candidates if free[share.node] >= needed[share.node]]
@@ -217,7 +222,7 @@ def _chosen(request: StepRequest, job: JobRecord, candidates: Sequence[Share], f
 def _cpus(
     request: StepRequest, chosen: Sequence[Share], counts: Sequence[int], gpus: Mapping[str, Sequence[int]]
 ) -> dict[str, int]:
-    """Returns the step's CPUs by node: all CPUs of the job, or with --exact the CPUs of its tasks or GPUs."""
+    """Returns the step's number of CPUs by node: all CPUs of the job, or with --exact what its tasks or GPUs need."""
     if not request.exact:
         return {share.node: share.cpus for share in chosen}
     for_gpus = {node: len(numbers) * request.cpus_per_gpu for node, numbers in gpus.items()}
@@ -242,7 +247,7 @@ def _say_tres(step: Step, request: StepRequest, job: JobRecord, release: Release
 
 
 def _used(job: JobRecord) -> dict[str, int]:
-    """Returns the CPUs that steps are using, by node, without the batch script's CPUs."""
+    """Returns the number of CPUs that live steps use, by node. The batch script's CPUs do not count."""
     used: dict[str, int] = {}
     for step in job.steps:
         if step.live and step.id != BATCH and not step.overlap:
@@ -252,16 +257,19 @@ def _used(job: JobRecord) -> dict[str, int]:
 
 
 def _free_gpus(request: StepRequest, job: JobRecord) -> dict[str, list[int]]:
-    """Returns the GPUs that no other step has, by node. Steps with --overlap do not count for others, nor others for
-    them."""
+    """Returns the GPUs that no other step uses, by node.
+
+    A step with --overlap and other steps do not exclude each other.
+    """
     steps = [step for step in job.steps if step.live and step.id != BATCH and not step.overlap and not request.overlap]
     used = {(node, gpu) for step in steps for node, gpus in step.gpus.items() for gpu in gpus}
     return {share.node: [gpu for gpu in share.gpus if (share.node, gpu) not in used] for share in job.shares}
 
 
 def _gpus_wanted(request: StepRequest, job: JobRecord, share: Share, tasks: int) -> int:
-    """Returns the number of GPUs that the step gets on a node for this many tasks: all GPUs of the job, unless the step
-    asks for GPUs or the job has GPUs per task."""
+    """Returns the number of GPUs that the step gets on a node with this number of tasks: all GPUs of the job, unless
+    the step asks for GPUs or the job asked for GPUs per task.
+    """
     if request.no_gres or not (job.desc.gpus or request.asks_gpus):
         return 0
     if request.gpus_per_node is not None:
@@ -280,7 +288,7 @@ def _gpus(
     for others, share, count in zip(reversed(range(len(chosen))), chosen, counts, strict=True):
         wanted = _gpus_wanted(request, job, share, count)
         if left is not None:
-            wanted = min(wanted, max(left - others, min(left, 1)))  # one for each other node
+            wanted = min(wanted, max(left - others, min(left, 1)))  # at least one GPU is left for each later node
             left -= wanted
         if len(free[share.node]) < wanted:
             raise StepBusy

@@ -1,4 +1,4 @@
-"""Makes the plan of a job's batch script or of a step, for its slurmstepd."""
+"""Makes the plan that the slurmstepd of a job's batch script or step gets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDEST = 10  # maximum width of a number in a file name
 
 
 def letters(job: JobRecord, step: str, user: str, release: Release | None = None) -> dict[str, object]:
-    """Returns the values of the letters in names of output files, like %j."""
+    """Returns the values of the letters that names of output files may have, like %j."""
     batch = step == "batch"
     index = job.array.indexes[0] if job.array and job.array.split else NOT_AN_ARRAY_INDEX
     if index == NOT_AN_ARRAY_INDEX and release and not batch:
@@ -51,7 +51,7 @@ def batch_plan(controller: Controller, job: JobRecord, paths: Paths) -> StepPlan
     variables |= job_environ.of_job(job, controller.user, controller.shape, str(controller.conf_path()))
     variables |= job_environ.of_het(controller.model, job, controller.user, controller.shape)
     variables |= job_environ.of_batch(job, controller.settings.release)
-    if job.het:  # these variables exist only with the suffix _HET_GROUP_0
+    if job.het:  # a heterogeneous job has these variables only with the suffix _HET_GROUP_0
         variables = {name: value for name, value in variables.items() if name not in job_environ.OF_GROUPS_ONLY}
     append = desc.open_mode == "append"
     task = TaskPlan(0, job.nodes[0], 0, {})
@@ -85,7 +85,8 @@ def batch_plan(controller: Controller, job: JobRecord, paths: Paths) -> StepPlan
 
 
 def memory_limits(controller: Controller, job: JobRecord) -> dict[str, int]:
-    """Returns the memory limit in MB by node, or {} unless the job asked for memory and the cluster enforces it."""
+    """Returns the memory limit in MB by node. Returns {} if the job asked for no memory, or the cluster enforces no
+    limit."""
     desc = job.desc
     if not controller.settings.enforce_memory or not (desc.mem_per_node or desc.mem_per_cpu):
         return {}
@@ -93,7 +94,7 @@ def memory_limits(controller: Controller, job: JobRecord) -> dict[str, int]:
 
 
 def step_tasks(step: Step, gpu_bind: str | None, cyclic_ranks: bool, release: Release) -> list[TaskPlan]:
-    """Returns the plans of the tasks. Ranks are in blocks by node, or cyclic over the nodes."""
+    """Returns the plan of each task of a step. Ranks are dealt to the nodes in blocks, or one by one (cyclic)."""
     ranks: list[list[int]] = [[] for _ in step.nodes]
     if cyclic_ranks:
         rank, left = 0, list(step.tasks_per_node)
@@ -120,7 +121,8 @@ def step_tasks(step: Step, gpu_bind: str | None, cyclic_ranks: bool, release: Re
 
 
 def bound(bind: str, local: int, gpus: list[int], release: Release) -> list[int]:
-    """Returns the GPUs that a task sees with this --gpu-bind, chosen by number or by position in `gpus`."""
+    """Returns the GPUs that a task sees with this value of --gpu-bind, which chooses by number or by position in
+    `gpus`."""
     kind, _, value = bind.removeprefix("verbose,").partition(":")
     if kind == "closest" or not gpus:
         return gpus
@@ -137,8 +139,8 @@ def bound(bind: str, local: int, gpus: list[int], release: Release) -> list[int]
 
 
 def shown_path(job: JobRecord, pattern: str | None, user: str, release: Release) -> str:
-    """Returns StdOut as scontrol shows it. scontrol replaces fewer letters than slurmd. Older releases do not replace
-    widths and %%.
+    """Returns StdOut as scontrol shows it. scontrol replaces fewer letters than slurmd. Older releases of Slurm do not
+    replace letters with a width (%8j), and %%.
     """
     values = letters(job, "batch", user, release)
 

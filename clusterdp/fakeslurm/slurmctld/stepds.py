@@ -1,5 +1,5 @@
-"""The slurmstepds of all running steps. Stepds starts them, receives their reports, sends orders to them, and notices
-when one has died.
+"""The slurmstepds of all running steps. Stepds starts slurmstepds, receives their reports, sends orders to them, and
+notices when a slurmstepd has died.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from clusterdp.fakeslurm.slurmstepd.forkserver import GO, ForkServer, end_orphan
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
-ORDER_DELAY_S = 0.1  # a script may requeue itself: its command must return before the signal comes
+ORDER_DELAY_S = 0.1  # a script may requeue its own job: its scontrol must return before the signal comes
 LAST_REPORTS_S = 0.2  # wait for the last reports after the end of a slurmstepd
 LOST_AFTER_S = 3.0  # a slurmstepd that does not connect to a new daemon within this time is lost
-BACK_S = 0.05  # interval between checks for a connection
-FULL_DISK_S = 0.5  # interval between tries
-LEFTOVERS_S = 1.0  # time in which background processes of a script must end by themselves
+BACK_S = 0.05  # interval between checks whether a slurmstepd has connected
+FULL_DISK_S = 0.5  # interval between tries to write the journal
+LEFTOVERS_S = 1.0  # seconds in which background processes of a script must end by themselves
 
 Key = tuple[int, str]  # the ids of a job and a step
 QueuedOrder = tuple[JobRecord, Step, orders.Order]
@@ -38,24 +38,24 @@ class Stepds:
     def __init__(self, daemon: Daemon, forkserver: ForkServer):
         self._daemon, self._forkserver = daemon, forkserver
         self._connections: dict[Key, socket.socket] = {}
-        self._missing: set[Key] = set()  # slurmstepds of the previous daemon, not connected yet
-        self._starting: dict[Key, asyncio.Event] = {}  # requested from the fork server
-        self._forked: list[Key] = []  # forked, but GO not sent yet
+        self._missing: set[Key] = set()  # slurmstepds that the previous daemon started, and that have not connected yet
+        self._starting: dict[Key, asyncio.Event] = {}  # slurmstepds that the fork server was asked for
+        self._forked: list[Key] = []  # slurmstepds that were forked, but have not got GO yet
         self._acks: dict[str, asyncio.Event] = {}
         self._closed = False
-        self._orders: dict[int, deque[QueuedOrder]] = {}  # by job; the first order is being sent
+        self._orders: dict[int, deque[QueuedOrder]] = {}  # queued orders by job; the first order is being sent
 
     def open(self) -> None:
         self._daemon.loop.add_reader(self._forkserver.line, self._take_forked)
 
     def close(self) -> None:
-        """Stops starting slurmstepds."""
+        """Stops the start of new slurmstepds."""
         self._closed = True
         self._daemon.loop.remove_reader(self._forkserver.line)
 
     def spawn(self, job: JobRecord, step: Step, plan: StepPlan, srun: socket.socket | None = None) -> None:
-        """Asks the fork server for the slurmstepd of a step. `srun`: the connection to srun, which the slurmstepd takes
-        over.
+        """Asks the fork server for the slurmstepd of a step. `srun`: the connection from srun, which the slurmstepd
+        takes over.
         """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -65,9 +65,9 @@ class Stepds:
         try:
             self._forkserver.fork_stepd(plan, theirs, srun)
         except OSError:
-            pass  # the fork server is dead; _take_forked will notice
+            pass  # the fork server is dead, which _take_forked notices
         theirs.close()
-        self._daemon.loop.call_soon(self._take_forked)  # some answers may have been read during the request
+        self._daemon.loop.call_soon(self._take_forked)  # answers may have been read during the request
         self._daemon.background(self.serve(Connection(ours, self._daemon.loop), None, key))
 
     def _take_forked(self) -> None:
@@ -85,13 +85,13 @@ class Stepds:
         self._let_run()
 
     def _let_run(self) -> None:
-        """Lets new slurmstepds begin when their pids are in the journal, where the next daemon would find them."""
+        """Sends GO to new slurmstepds when their pids are in the journal, where the next daemon would find them."""
         if not self._daemon.controller.records.flush():
             self._daemon.loop.call_later(FULL_DISK_S, self._let_run)
             return
         ready, self._forked = self._forked, []
         for key in ready:
-            self._starting.pop(key).set()  # from now on, the slurmstepd can get orders
+            self._starting.pop(key).set()  # from now on, orders can be sent to the slurmstepd
             try:
                 if key in self._connections:
                     self._connections[key].send(GO)
@@ -99,7 +99,7 @@ class Stepds:
                 pass  # the slurmstepd was killed
 
     def _replace_forkserver(self) -> None:
-        """Replaces a killed fork server. Running steps continue. Steps that have not begun are given up."""
+        """Replaces a killed fork server. Running steps continue. Steps that have not begun count as never started."""
         self._daemon.loop.remove_reader(self._forkserver.line)
         self._forkserver.line.close()
         self._forkserver = ForkServer(str(self._daemon.paths.folder))
@@ -121,7 +121,7 @@ class Stepds:
             while True:
                 sender, report = reports.decode(opening or await connection.report())
                 opening = None
-                if self._find(sender)[1]:  # another sender with the same job id must not get this step's orders
+                if self._find(sender)[1]:  # a sender without a step here must not get this step's orders
                     key = (sender.job, sender.step)
                     self._connected(key, connection.socket)
                 self._receive(connection, sender, report)
@@ -137,7 +137,8 @@ class Stepds:
         self._missing.discard(key)
 
     def _find(self, sender: reports.Sender) -> tuple[JobRecord | None, Step | None]:
-        """Returns the job and step of a sender. No step: the sender has another attempt or an earlier cluster."""
+        """Returns the job and step of a sender. The step is None if the sender belongs to another attempt or an earlier
+        cluster."""
         job = self._daemon.model.jobs.get(sender.job)
         step = job.step(sender.step) if job else None
         if step and (step.restart, step.stepd_pid) != (sender.restart, sender.pid):
@@ -163,7 +164,7 @@ class Stepds:
             self._daemon.controller.settle()
             if job.completing and isinstance(report, reports.Reconnected):
                 self._terminate_again(job, step)
-        else:  # slurmctld has no such attempt, or it is over
+        else:  # slurmctld has no such attempt, or the attempt is over
             connection.send_order(orders.Terminate((signal.SIGKILL,), kill_after=None))
 
     def _step_ended(
@@ -174,7 +175,7 @@ class Stepds:
         step: Step | None,
         report: reports.Ended,
     ) -> None:
-        patient = job is not None and job.completing  # all steps got the order to end, and have time for it
+        patient = job is not None and job.completing  # all steps got the order to end, and have kill_wait_s to obey
         if job and step:
             job_end.step_ended(self._daemon.controller, job, step, report)
             patient = patient or any(other.live for other in job.steps)
@@ -183,22 +184,22 @@ class Stepds:
         self._daemon.background(self._received(connection, sender.job, linger_s))
 
     def _terminate_again(self, job: JobRecord, step: Step) -> None:
-        """Repeats the order to end, which may have been lost with the old daemon."""
+        """Sends the order to end again, because the first order may have been lost with the previous daemon."""
         waiting = [order for _, of, order in self._orders.get(job.id, ()) if of is step]
         if not any(isinstance(order, orders.Terminate) for order in waiting):
             self.order(job, step, orders.Terminate((signal.SIGTERM,), self._daemon.shape.settings.kill_wait_s))
 
     async def _received(self, connection: Connection, job_id: int, linger_s: float) -> None:
         """Lets a slurmstepd and its srun end when all steps of the job have got their orders. If srun ended earlier,
-        the script would continue until its own signal comes.
+        the script would continue until the script's own signal comes.
         """
         while job_id in self._orders:
             await asyncio.sleep(0.02)
         connection.send_order(orders.Received(linger_s))
 
     def order(self, job: JobRecord, step: Step, order: orders.Order) -> None:
-        """Queues an order. The steps of a job get their orders one by one, each after the acknowledgement of the order
-        before.
+        """Queues an order. The orders to a job's steps are sent one by one, each after the previous order was
+        acknowledged.
         """
         queue = self._orders.get(job.id)
         if queue is None:
@@ -226,7 +227,8 @@ class Stepds:
             self._acks.pop(name, None)
 
     async def _connection(self, key: Key) -> socket.socket | None:
-        """Returns the connection to a slurmstepd. Waits until it is forked and has connected to this daemon."""
+        """Returns the connection to a slurmstepd. Waits until the slurmstepd is forked and has connected to this
+        daemon."""
         starting = self._starting.get(key)
         if starting:
             await starting.wait()
@@ -240,7 +242,7 @@ class Stepds:
         return self._connections.get(key)
 
     def reap(self) -> None:
-        """Reaps children: the fork server, and processes that the daemon adopted when a fork server was killed."""
+        """Reaps child processes: the fork server, and processes that the daemon adopted from a killed fork server."""
         reaped = False
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
@@ -251,8 +253,8 @@ class Stepds:
             end_orphans({self._forkserver.pid}, str(self._daemon.paths.folder))
 
     def _disconnected(self, job_id: int, step_id: str) -> None:
-        """Handles a lost connection. A slurmstepd that has not reported the end of its step was killed, and its tasks
-        are dead.
+        """Handles a lost connection to a slurmstepd. A slurmstepd that has not reported the end of its step was killed,
+        and its tasks are dead.
         """
         job = self._daemon.model.jobs.get(job_id)
         step = job.step(step_id) if job else None
@@ -267,7 +269,7 @@ class Stepds:
         self._daemon.controller.settle()
 
     def recover(self) -> None:
-        """Finds steps whose slurmstepd died while no daemon ran, or never got GO."""
+        """Finds steps whose slurmstepd died while no daemon ran, and steps whose slurmstepd never got GO."""
         for job in list(self._daemon.model.live_jobs()):
             for step in list(job.steps):
                 if step.runs_in or not (step.live or step.lingers):
@@ -280,7 +282,7 @@ class Stepds:
         self._daemon.controller.settle()
 
     def end_missing(self) -> None:
-        """Gives up slurmstepds that have not connected to this daemon."""
+        """Kills slurmstepds that have not connected to this daemon, and handles their steps as lost."""
         folder = str(self._daemon.paths.folder)
         missing, self._missing = self._missing, set()
         for job_id, step_id in sorted(missing):
@@ -289,7 +291,7 @@ class Stepds:
             if not job or not step or not (step.live or step.lingers):
                 continue
             if _stepd_lives(step):
-                # This daemon may be a descendant: a task's command may have started it.
+                # This daemon may be a descendant of the slurmstepd, because a task's command may have started it.
                 below = processes.descendants(step.stepd_pid, lambda pid: is_daemon(pid, folder))
                 processes.send([*below, step.stepd_pid], signal.SIGKILL)
                 self._lost(job, step)
@@ -298,8 +300,11 @@ class Stepds:
         self._daemon.controller.settle()
 
     def _dead(self, job: JobRecord, step: Step) -> None:
-        """Handles a dead slurmstepd. One without a report did not get GO, because the daemon was killed after it had
-        written the pid to the journal."""
+        """Handles a dead slurmstepd.
+
+        A slurmstepd that sent no report did not get GO, because the daemon was killed after writing its pid to the
+        journal.
+        """
         if step.begun:
             self._lost(job, step)
         else:

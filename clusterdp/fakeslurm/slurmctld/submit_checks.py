@@ -1,4 +1,7 @@
-"""The refusals of slurmctld at submission. A job that can never run is accepted and waits (EnforcePartLimits=NO)."""
+"""The checks for which slurmctld refuses a job at its submission.
+
+A job that asks for more than its partition has is accepted and waits (EnforcePartLimits=NO).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ INVALID_LIMIT = "Requested time limit is invalid (missing or exceeds some limit)
 
 
 def check(model: Model, desc: JobDesc, now: float) -> None:
-    """Checks a job. Raises ControllerError if slurmctld refuses it."""
+    """Raises ControllerError if slurmctld refuses the job."""
     if not {*desc.nodelist, *desc.exclude} <= set(model.nodes) or set(desc.nodelist) & set(desc.exclude):
         raise ControllerError(error_texts.INVALID_NODE)
     _check_features(model, desc)
@@ -35,12 +38,12 @@ def check(model: Model, desc: JobDesc, now: float) -> None:
         terms, _ = dependencies.parse(desc.dependency)
         if model.settings.release.refuses_unknown_dependency:
             dependencies.check_known(model, terms)
-    if not desc.hold:  # Slurm does not look for nodes before a held job is released
+    if not desc.hold:  # Slurm looks for nodes of a held job only after its release
         _check_configuration(model, desc)
 
 
 def _check_features(model: Model, desc: JobDesc) -> None:
-    """Checks --constraint. Slurm refuses counts (a*2&b*1) even if there are such nodes."""
+    """Raises ControllerError for invalid features. Slurm refuses counts (a*2&b*1) even if there are such nodes."""
     if not desc.features:
         return
     release = model.settings.release
@@ -94,7 +97,8 @@ def _has_gpus(desc: JobDesc, nodes: list[Node]) -> bool:
 
 
 def _has_layout(desc: JobDesc, nodes: list[Node]) -> bool:
-    """Whether a node has the requested sockets, cores per socket and threads per core. Here each CPU is a socket."""
+    """Whether a node has the requested sockets, cores per socket and threads per core. On nodes of the fake, each CPU
+    is a socket."""
     asked = [*desc.shown.get("extra-node-info", "").split(":"), "", ""][:3]
     for i, name in enumerate(("sockets-per-node", "cores-per-socket", "threads-per-core")):
         asked[i] = desc.shown.get(name) or asked[i]

@@ -1,4 +1,4 @@
-"""The timers of the controller: time limits, warning signals, ends of grace times, nodes; and `advance`."""
+"""The timers of the controller: time limits, warning signals, ends of grace times, returns and failures of nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clusterdp.fakeslurm.slurmctld.controller import Controller
 
 
 def check_limits(controller: Controller) -> None:
-    """Checks limits and grace times. slurmctld does this every 30 s: warnings come up to 30 s early, ends up to 30 s
+    """Checks time limits and grace times. slurmctld checks every 30 s: warnings come up to 30 s early, ends up to 30 s
     late.
     """
     now = controller.clock()
@@ -47,7 +47,7 @@ def _warn(controller: Controller, job: JobRecord, left: float) -> None:
 
 
 def _check_steps(controller: Controller, job: JobRecord, now: float) -> None:
-    """Checks the limits of steps (srun --time)."""
+    """Checks the time limits of steps (srun --time)."""
     for step in job.steps:
         if not step.live or step.runs_in or not step.minutes or step.timed_out or step.id == BATCH:
             continue
@@ -82,16 +82,16 @@ def check_nodes(controller: Controller) -> None:
 
 
 def forget(controller: Controller) -> None:
-    """Deletes jobs that ended longer than MinJobAge ago. Only sacct still shows them."""
+    """Deletes jobs that ended more than MinJobAge ago. Only sacct still shows these jobs."""
     oldest = controller.clock() - controller.settings.min_job_age_s
     for job in controller.model.jobs.over_before(oldest):
         controller.forget(job)
 
 
 def advance(controller: Controller, seconds: float) -> None:
-    """Moves the cluster's clock forward. Limits, warnings, ends of grace times, begin times, delays and failed nodes on
-    the way happen at their moments. Processes get no real time: to see how a job reacts to a warning, advance to the
-    warning, wait for the reaction, then advance again. KillWait passes in real seconds.
+    """Moves the cluster's clock forward. Time limits, warnings, ends of grace times, begin times, delays and node
+    failures take effect in their order. Processes of jobs get no time to run: to see how a job reacts to a warning,
+    advance to the warning, wait for the reaction, then advance again. KillWait still passes in real seconds.
     """
     goal = controller.clock() + controller.settings.lasting(seconds)
     while due := min(_moments(controller), default=None):
@@ -112,7 +112,7 @@ def _advance_to(controller: Controller, moment: float) -> None:
 
 
 def _moments(controller: Controller) -> Iterator[float]:
-    """Yields all future moments at which an event is due."""
+    """Yields the future moments at which a timer is due."""
     now = controller.clock()
     for job in controller.model.live_jobs():
         yield from (moment for moment in _of(controller, job) if moment > now)

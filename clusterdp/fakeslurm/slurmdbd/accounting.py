@@ -1,4 +1,4 @@
-"""The rows of sacct: one for each attempt of a job, with its steps. Rows are some seconds behind the controller."""
+"""The rows of sacct: one row for each attempt of a job, with its steps. Changes reach a row some seconds later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clusterdp.fakeslurm.core.model import BATCH, WAITING, JobRecord, Model, Ste
 from clusterdp.fakeslurm.core.task_usage import Usage
 from clusterdp.slurm.state import JobState
 
-# A job that was ended from outside has the exit code 0:0, even if its processes returned another one.
+# States with the exit code 0:0, even if processes of the job returned another exit code.
 BLAMELESS = frozenset("CANCELLED TIMEOUT NODE_FAIL PREEMPTED REQUEUED PENDING RUNNING RESIZING".split())
 
 
@@ -33,10 +33,10 @@ class AccountingStep:
 
 @dataclass(frozen=True, slots=True)
 class AccountingJob:
-    """A row: one attempt of a job."""
+    """The row that accounting has for one attempt of a job."""
 
     job: int
-    created: int  # its position among the rows
+    created: int  # the row's position among all rows
     id_text: str
     array_id: int | None
     index: int | None
@@ -66,7 +66,7 @@ class AccountingJob:
     restarts: int
     cancelled_by: int | None
     steps: tuple[AccountingStep, ...] = ()
-    het_id: int | None = None  # for a component: id of the whole job
+    het_id: int | None = None  # for a component: id of the whole heterogeneous job
     het_offset: int = 0
 
 
@@ -77,12 +77,13 @@ class Accounting:
     _numbers: dict[str, int] = field(default_factory=dict)
     # attempts by the id of their job, array or heterogeneous job
     _attempts: dict[int, dict[str, None]] = field(default_factory=dict)
-    _first: dict[int, int] = field(default_factory=dict)  # by array: its position among the rows
+    _first: dict[int, int] = field(default_factory=dict)  # by array: position of the array's first row
 
     def note(
         self, model: Model, job: JobRecord, due: float, word: str | None = None
     ) -> tuple[str, AccountingJob] | None:
-        """Enters the job as it is now, visible from `due` on. `word`: the state, if not the job's state."""
+        """Enters the job's present state, which sacct shows from the time `due` on. `word`: another state than the
+        job's."""
         if not job.accounted and word is None:
             return None
         if word is None and job.completing and job.state in WAITING:
@@ -94,7 +95,7 @@ class Accounting:
         return key, row
 
     def note_part(self, model: Model, job: JobRecord, due: float) -> tuple[str, AccountingJob] | None:
-        """Enters the present states of steps into the row of a job's previous part, which ended when it lost a node."""
+        """Enters the states of steps into the job's previous row, which ended when the job lost a node."""
         if not job.resizes or model.settings.release.steps_resize:
             return None
         key = f"{job.id}.{job.submit_time}.{job.resizes - 1}"
@@ -114,7 +115,7 @@ class Accounting:
         self._enter(key, row)
 
     def _expect(self, due: float, key: str, row: AccountingJob) -> None:
-        """Queues a row. Rows are sorted by time; rows of one attempt keep the order of its changes."""
+        """Queues a row, sorted by the time when it becomes visible. Rows of one attempt keep their order."""
         if self._coming and due < self._coming[-1][0]:
             due = max([due, *(time for time, other, _ in self._coming if other == key)])
             insort(self._coming, (due, key, row), key=lambda each: each[0])
@@ -135,7 +136,8 @@ class Accounting:
             self._first[row.array_id] = min(row.created, self._first.get(row.array_id, row.created))
 
     def listed(self, now: float, numbers: Iterable[int] | None = None) -> list[AccountingJob]:
-        """Returns attempts in sacct's order: all, or those of the jobs, arrays and heterogeneous jobs `numbers`."""
+        """Returns the rows in sacct's order: all rows, or the rows of jobs, arrays and heterogeneous jobs with these
+        ids."""
         self.settle(now)
         rows: Iterable[AccountingJob] = self.rows.values()
         if numbers is not None:
@@ -220,7 +222,7 @@ def job_cpus(job: JobRecord) -> int:
 
 
 def asked_memory(job: JobRecord, node_memory: int) -> int:
-    """Returns the requested memory in MB."""
+    """Returns the memory that the job asked for, in MB."""
     desc = job.desc
     if desc.mem_per_cpu is not None:
         return desc.mem_per_cpu * desc.asked_cpus
@@ -230,7 +232,7 @@ def asked_memory(job: JobRecord, node_memory: int) -> int:
 
 
 def size(megabytes: int) -> str:
-    """Writes 62.50G or 16000M. Multiples of 512 MB from 1 GB on are in G or T."""
+    """Writes a size like 62.50G or 16000M. Multiples of 512 MB from 1 GB on are written in G or T."""
     if megabytes % 512 or megabytes < 1024:
         return f"{megabytes}M"
     number, unit = (megabytes / 1024, "G") if megabytes < 1024**2 else (megabytes / 1024**2, "T")

@@ -18,12 +18,12 @@ from clusterdp.slurm.hostlist import compress
 
 
 class HistoryFile:
-    """Appends events to the file. The daemon has one HistoryFile."""
+    """Appends events to history.jsonl. The daemon has one HistoryFile."""
 
     def __init__(self, path: Path, model: Model, clock: Any):
         self._file = AppendFile(path)
         self._clock = clock
-        # the states that the previous daemon wrote
+        # by job: the last written state, also by the previous daemon
         self._written_states = {job.id: _state(job) for job in model.jobs.values()}
 
     def write(self, event: str, **about: object) -> None:
@@ -31,7 +31,7 @@ class HistoryFile:
         self._file.write(json.dumps(line))
 
     def job(self, job: JobRecord) -> None:
-        """Writes the state of a job if it has changed."""
+        """Writes the state of a job if the state has changed."""
         state = _state(job)
         if self._written_states.get(job.id) == state:
             return
@@ -56,7 +56,7 @@ def _state(job: JobRecord) -> tuple[str, int]:
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields all events, without an incomplete last line."""
+    """Yields all events of the file, without an incomplete last line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -75,15 +75,17 @@ class AppendFile:
         self.size = os.fstat(self._file).st_size
         self._waiting = bytearray()
         self._complained = False
-        if self.size and os.pread(self._file, 1, self.size - 1) != b"\n":  # incomplete: its writer was killed
+        if self.size and os.pread(self._file, 1, self.size - 1) != b"\n":  # a last line whose writer was killed
             self._waiting += b"\n"
 
     def write(self, line: str) -> None:
-        """Adds a line, which `flush` writes to the page cache. A kill -9 does not lose it, a power failure may."""
+        """Adds a line, which `flush` writes to the page cache. A written line survives kill -9, but not always a power
+        failure."""
         self._waiting += line.encode("utf-8", "surrogateescape") + b"\n"
 
     def flush(self) -> bool:
-        """Writes all waiting lines. Returns False if some could not be written. The next flush writes the rest."""
+        """Writes all waiting lines to the file. Returns False if the disk is full. The next `flush` writes the
+        remaining lines."""
         try:
             while self._waiting:
                 written = os.write(self._file, self._waiting)
@@ -101,7 +103,7 @@ class AppendFile:
             try:
                 print(text, file=sys.stderr, flush=True)
             except OSError:
-                pass  # the log is on the same disk
+                pass  # stderr is a log on the same full disk
 
     def close(self) -> None:
         self.flush()

@@ -15,7 +15,7 @@ from clusterdp.fakeslurm.core.step_plan import StepPlan
 from clusterdp.fakeslurm.slurmstepd.event_loop import EventLoop
 from clusterdp.fakeslurm.slurmstepd.output_files import CHUNK
 
-PATIENCE_S = 2.0  # wait for a daemon before starting one
+PATIENCE_S = 2.0  # seconds to wait for a daemon before this slurmstepd starts one
 
 
 class ControllerConnection:
@@ -24,11 +24,11 @@ class ControllerConnection:
         self._connection: socket.socket | None = connection
         self._frames = wire.Frames()
         self._lost_at = 0.0
-        self._starter = 0  # pid of the process that starts a daemon, or waits while another process starts it
+        self._starter = 0  # pid of a child process that starts a daemon, or waits while another process starts it
         self._answer: orders.Received | None = None
         self.obey: Callable[[orders.Order], None]
         self.on_cluster_down: Callable[[], None]
-        self.greeting: Callable[[], reports.Report]  # the first report to a new daemon
+        self.greeting: Callable[[], reports.Report]  # the first report that a new daemon gets
         self._listen()
 
     def _listen(self) -> None:
@@ -48,7 +48,8 @@ class ControllerConnection:
             self._lost()
 
     def report(self, report: reports.Report, turn: Callable[[], None]) -> orders.Received:
-        """Sends a report that must not be lost, again to each new daemon. Returns the daemon's answer."""
+        """Sends a report that must not be lost. If the daemon is killed, sends the report again to the next daemon.
+        Returns the daemon's answer."""
         self._answer, told = None, self._connection
         self.tell(report)
         while self._answer is None:
@@ -79,7 +80,7 @@ class ControllerConnection:
                 self.tell(reports.Acknowledged(ack))
 
     def _lost(self) -> None:
-        """Looks for the next daemon, because this one was killed. The tasks continue."""
+        """Starts to look for the next daemon, because the daemon was killed. The tasks of the step continue to run."""
         if self._connection:
             self._loop.unwatch(self._connection.fileno())
             self._connection.close()
@@ -108,12 +109,13 @@ class ControllerConnection:
 
 
 def is_daemon(pid: int, folder: str) -> bool:
-    """Whether this process is a daemon of that cluster, or a slurmstepd, which has the daemon's command line."""
+    """Whether this process is a daemon of the cluster in `folder`, or a slurmstepd, which has the daemon's command
+    line."""
     return procfs.command(pid)[-3:-1] == [os.fsencode(DAEMON_PROGRAM), os.fsencode(folder)]
 
 
 def start_daemon_process(folder: str) -> int:
-    """Starts the daemon of that cluster again. If two are started, the second one ends by itself."""
+    """Starts the daemon of the cluster in `folder` again. If two daemons are started, the second one exits."""
     pid = os.fork()
     if pid == 0:
         words = [sys.executable, "-S", "-E", "-s", DAEMON_PROGRAM, folder]

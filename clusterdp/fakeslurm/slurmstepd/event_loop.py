@@ -15,8 +15,8 @@ class EventLoop:
         self._timers: list[tuple[float, Action]] = []
 
     def watch(self, descriptor: int, action: Action, *, write: bool = False) -> None:
-        """Calls `action` when the descriptor is readable (with `write`, also when it is writable). Replaces an earlier
-        action.
+        """Calls `action` when the descriptor is readable (with `write`, also when it is writable). The action replaces
+        an earlier action for the descriptor.
         """
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if write else 0)
         self._register(descriptor, events, action)
@@ -33,7 +33,7 @@ class EventLoop:
             self._select.modify(descriptor, events, action)
 
     def unwatch(self, descriptor: int) -> None:
-        """Stops watching. Does nothing if the descriptor is not watched."""
+        """Stops watching the descriptor. Does nothing if the descriptor is not watched."""
         if descriptor in self._select.get_map():
             self._select.unregister(descriptor)
 
@@ -41,13 +41,13 @@ class EventLoop:
         self._timers.append((time.monotonic() + seconds, action))
 
     def turn(self, at_most_s: float | None = None) -> None:
-        """Waits for the next event and runs all actions that are due."""
+        """Waits for the next event, and calls the actions of all ready descriptors and due timers."""
         now = time.monotonic()
         waits = [when - now for when, _ in self._timers]
         if at_most_s is not None:
             waits.append(at_most_s)
         for key, _ in self._select.select(max(min(waits), 0) if waits else None):
-            if self._select.get_map().get(key.fd) is not None:  # an earlier action may have unwatched it
+            if self._select.get_map().get(key.fd) is not None:  # an earlier action may have unwatched this descriptor
                 key.data()
         now = time.monotonic()
         due = [action for when, action in self._timers if when <= now]

@@ -1,10 +1,11 @@
 """The fork server: a small process that forks a slurmstepd for each step.
 
-The cost of a fork grows with the size of the forking process, and the daemon grows with its history. Therefore the
-daemon forks the fork server before it loads anything.
+The cost of a fork grows with the size of the forking process, and the daemon grows with the number of jobs. Therefore
+the daemon forks the fork server before it loads its modules and jobs.
 
-The daemon asks for a slurmstepd by sending its plan and its connections. A new slurmstepd waits until the daemon has
-written its pid to the journal. If the daemon is killed before that, the step has not begun, and no step runs twice.
+To get a slurmstepd, the daemon sends the step's plan and connections. A new slurmstepd waits until the daemon has
+written the slurmstepd's pid to the journal. If the daemon is killed before this write, the step has not begun, and no
+step runs twice.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ class ForkServer:
         self._dead = False
 
     def fork_stepd(self, plan: StepPlan, daemon: socket.socket, srun: socket.socket | None) -> None:
-        """Asks for the slurmstepd of a step. Raises OSError if the fork server is dead."""
+        """Asks the fork server for the slurmstepd of a step. Raises OSError if the fork server is dead."""
         ends = [daemon.fileno()] + ([srun.fileno()] if srun else [])
         message = memoryview(wire.frame("J", json.dumps(plan, default=vars).encode()))
         handed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", ends))]
         while message:
-            self._listen()  # unread answers would keep the server from reading plans
+            self._listen()  # the fork server would read no plans while its answers are not read
             try:
                 sent = self.line.sendmsg([message], handed)
                 message, handed = message[sent:], []
@@ -92,7 +93,7 @@ class _ForkServerProcess:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         gc.collect()
-        gc.disable()  # there is no garbage; a collection would copy every page into each child
+        gc.disable()  # a child would copy each page that a collection touches, and there is no garbage
         processes.adopt_orphans()
         self._wakeup = processes.wakeup()
         self._frames = wire.Frames()
@@ -111,7 +112,7 @@ class _ForkServerProcess:
                 self._read_requests()
 
     def _reap(self) -> None:
-        """Ends orphans after each ended child, which may have left some."""
+        """Reaps ended child processes, and kills the orphans that they have left."""
         ended = {pid for pid, _, _ in processes.ended(self._wakeup)}
         self._mine -= ended
         if ended:
@@ -130,7 +131,7 @@ class _ForkServerProcess:
                 numbers = array("i")
                 numbers.frombytes(content[: len(content) - len(content) % numbers.itemsize])
                 for number in numbers:
-                    os.set_inheritable(number, False)  # a program with it would keep a dead slurmstepd connected
+                    os.set_inheritable(number, False)  # else programs keep a dead slurmstepd connected
                 self._handed += numbers
         for _, payload in self._frames.feed(data):
             self._fork_stepd(plan_from(json.loads(payload)))
@@ -157,7 +158,7 @@ class _ForkServerProcess:
             os._exit(0)  # the daemon is dead; steps continue without the fork server
 
     def _run_stepd(self, plan: StepPlan, daemon: socket.socket, srun: socket.socket | None = None) -> None:
-        """Runs in the child: closes the fork server's descriptors, waits for GO, and runs the step."""
+        """Runs in the new child process: closes the fork server's descriptors, waits for GO, and runs the step."""
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -168,8 +169,8 @@ class _ForkServerProcess:
 
 
 def end_orphans(mine: Collection[int], folder: str) -> None:
-    """Kills processes of a dead slurmstepd, which this process has adopted. Spares a daemon that such a process
-    started, and slurmstepds that are not yet known.
+    """Kills adopted child processes: the processes of a dead slurmstepd. Spares `mine`, and daemons and slurmstepds of
+    the cluster in `folder`.
     """
     for child in processes.children(os.getpid()):
         if child not in mine and not is_daemon(child, folder):

@@ -15,7 +15,7 @@ NOT_EXECUTED = 2  # the exit code of a task whose program could not be started
 
 
 def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) -> int:
-    """Starts the task in its own session. Returns its pid."""
+    """Starts the task in its own session. Returns the task's pid."""
     component = plan.component_of(task)
     argv = task.argv or component.argv
     if plan.node_local or plan.file_traps:
@@ -44,14 +44,14 @@ def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) 
         if plan.file_traps:
             file_traps.install(plan.file_traps, task.rank, task.node)
         _exec(argv, environ, name(plan))
-    except BaseException as error:  # this copy of slurmstepd must end here
+    except BaseException as error:  # the forked copy of slurmstepd must never continue below
         os.write(2, f"{name(plan)} error: {error}\n".encode())
     finally:
         os._exit(NOT_EXECUTED)
 
 
 def _check_tmpdir(environ: dict[str, str], me: str) -> None:
-    """Makes sure that TMPDIR names a folder. Slurm does this only for the first task of a node."""
+    """Makes sure that TMPDIR names a folder. Slurm checks TMPDIR only for the first task of a node."""
     folder = environ.setdefault("TMPDIR", "/tmp")
     trouble = ""
     try:
@@ -70,12 +70,12 @@ def _check_tmpdir(environ: dict[str, str], me: str) -> None:
 
 
 def _exec(argv: tuple[str, ...], environ: dict[str, str], me: str) -> None:
-    """Executes the program. Its argv[0] is the path where it was found, like /usr/bin/bash for `bash`."""
+    """Executes the program. The program's argv[0] is the path where it was found, like /usr/bin/bash for `bash`."""
     program = argv[0]
     if program.startswith("."):
         program = os.path.join(os.getcwd(), program)
     elif not program.startswith("/"):
-        program = _search(program, environ.get("PATH", "")) or program  # else a file in the working directory
+        program = _search(program, environ.get("PATH", "")) or program  # else, in the working directory
     try:
         os.execve(program, (program, *argv[1:]), environ)
     except OSError as error:
@@ -106,5 +106,5 @@ def _default_signals() -> None:
         try:
             signal.signal(number, signal.SIG_DFL)
         except (OSError, ValueError):
-            pass  # KILL, STOP, and signals that libc reserves
+            pass  # KILL, STOP and signals that libc reserves have no handler
     signal.pthread_sigmask(signal.SIG_SETMASK, [])

@@ -1,8 +1,8 @@
-"""Keeps a step within the memory of its job. Real Slurm uses cgroups. Here slurmstepd checks its tasks from time to
-time.
+"""Keeps a step within the memory of its job. Real Slurm uses cgroups. In the fake, slurmstepd checks the memory of its
+tasks from time to time.
 
 The limit is off unless SlurmConf.enforce_memory is set, because the recorded Slurm does not limit memory. The behaviour
-follows Slurm's documentation and is not recorded."""
+at the limit follows Slurm's documentation and is not recorded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clusterdp.fakeslurm.core import processes
 from clusterdp.fakeslurm.core.step_plan import StepPlan, TaskPlan
 
 LOOK_S = 0.2
-OUT_OF_MEMORY = 125  # the "signal" that ends such a task; Slurm shows 0:125
+OUT_OF_MEMORY = 125  # the "signal" that ends a task over the memory limit; Slurm shows 0:125
 
 
 class MemoryLimit:

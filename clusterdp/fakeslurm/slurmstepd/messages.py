@@ -19,7 +19,7 @@ class StepMessages:
         self._said_aborted = self._said_cancelled = self._said_forced = self._said_oom = False
 
     def say(self, text: str) -> None:
-        """Prints a line on srun's stderr. For a batch script, slurmstepd's lines go into the job's output."""
+        """Prints a line on srun's stderr. For a batch script, prints slurmstepd's lines into the job's output file."""
         if not self._plan.batch:
             self._srun.print(text)
         elif not text.startswith("srun:"):
@@ -30,7 +30,8 @@ class StepMessages:
                 pass
 
     def cancelled(self, why: str | None, number: int, details: str = "") -> None:
-        """Prints once that the step or job is cancelled, with the reason or this signal. None: prints nothing."""
+        """Prints once that the step or job is cancelled, with the reason `why` or the signal. If `why` is None, prints
+        nothing."""
         if self._said_cancelled or why is None:
             return
         self._said_cancelled = True
@@ -59,7 +60,7 @@ class StepMessages:
             self.say(f"srun: Job step aborted: Waiting up to {seconds} seconds for job step to finish.")
 
     def ended(self, ended: list[tuple[TaskPlan, int]]) -> None:
-        """Prints the tasks that failed. Tasks of one node that ended in the same way share a line."""
+        """Prints which of the ended tasks failed. Tasks of one node that failed in the same way share a line."""
         groups: dict[tuple[int, int, str, int], list[int]] = {}
         for task, status in ended:
             if status:
@@ -83,7 +84,8 @@ class StepMessages:
             self.say(f"srun: Force Terminated StepId={self._plan.full_name}")
 
     def conditions(self, statuses: dict[int, int]) -> None:
-        """Prints the state of each task. `statuses`: the wait statuses of ended tasks, by rank."""
+        """Prints the state of each task: running, exited, or exited abnormally. `statuses`: the wait statuses of ended
+        tasks, by rank."""
         kinds: dict[str, list[int]] = {}
         for task in self._plan.tasks:
             condition = "running"
@@ -95,7 +97,7 @@ class StepMessages:
 
 
 def name(plan: StepPlan) -> str:
-    """Returns the prefix of slurmstepd's lines."""
+    """Returns the prefix of the lines that slurmstepd prints."""
     if not plan.release.stepd_says_time:
         return "slurmstepd:"
     now = time.time()

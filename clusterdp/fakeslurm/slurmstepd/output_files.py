@@ -10,17 +10,17 @@ from clusterdp.fakeslurm.core.step_plan import StepPlan, StreamTarget, TaskPlan
 
 CHUNK = 1 << 18  # bytes per read
 LONGEST_LINE = 1 << 16  # bytes; longer lines are sent in pieces
-# Compiled at import, once: each slurmstepd is a fresh copy of a process that has not used them yet.
+# Compiled at import, because each slurmstepd is a fresh copy of the fork server, with nothing compiled later.
 FIELD = re.compile(r"%(\d*)([a-zA-Z%])")
 LETTER = re.compile(r"(?<!%)%\d*([a-zA-Z])")
 
 
 class OpenFailed(Exception):
-    """The output file of this task cannot be opened."""
+    """The stdin, stdout or stderr file of a task cannot be opened."""
 
 
 class OutputFiles:
-    """The output files of a step. Each file is opened once."""
+    """The output files of a step. Each file is opened only once, even if several tasks write to it."""
 
     def __init__(self, plan: StepPlan):
         self._plan = plan
@@ -28,7 +28,8 @@ class OutputFiles:
         self._closed = False
 
     def descriptor(self, target: StreamTarget, task: TaskPlan) -> int:
-        """Returns the descriptor of this task's file, which the caller must not close. Raises OpenFailed."""
+        """Returns the descriptor of this task's output file. The caller must not close the descriptor. Raises
+        OpenFailed."""
         if target.kind == "null" or (target.kind == "one" and target.rank != task.rank):
             return self._cached(os.devnull, os.O_RDWR)
         path = self._path(target, task)
@@ -76,24 +77,24 @@ class OutputFiles:
 
 
 def goes_straight(target: StreamTarget) -> bool:
-    """Whether the task itself writes to the file. slurmstepd then does not pass on the output."""
+    """Whether the task itself writes to its output file, without slurmstepd in between."""
     return target.kind == "null" or (target.kind == "file" and bool(separates(target.pattern)))
 
 
 class LineBuffer:
-    """Collects a task's output into complete lines, with the rank in front if --label asks for it."""
+    """Collects a task's output into complete lines, with the rank in front if --label is given."""
 
     def __init__(self, label: bytes, unbuffered: bool):
         self._label, self._unbuffered = label, unbuffered
         self._rest = b""
 
     def take(self, data: bytes) -> bytes:
-        """Adds data. Returns the bytes that can be written now."""
+        """Adds a task's output. Returns the bytes that can be written now: complete lines, or unbuffered all bytes."""
         if self._unbuffered and not self._label:
             return data
         data = self._rest + data
         end = data.rfind(b"\n") + 1
-        if len(data) - end > LONGEST_LINE:  # a line without an end
+        if len(data) - end > LONGEST_LINE:  # a long line without an end is passed on in pieces
             end = len(data)
         self._rest = data[end:]
         return self._labelled(data[:end])
@@ -114,7 +115,8 @@ def label(rank: int, tasks: int) -> bytes:
 
 
 def expand(pattern: str, values: Mapping[str, object]) -> str:
-    """Replaces %letters in a file name by `values`. Keeps unknown letters. Pads numbers with zeros to a given width.
+    """Replaces %letters in a file name by `values`. Unknown letters stay. Numbers are padded with zeros to the width,
+    as in %4t.
 
     If the name has a backslash, Slurm removes the backslashes and replaces no letter.
     """
@@ -134,7 +136,7 @@ def expand(pattern: str, values: Mapping[str, object]) -> str:
 
 
 def separates(pattern: str) -> str:
-    """Returns "task" or "node" if each task or node gets its own file, else ""."""
+    """Returns "task" or "node" if the file name differs for each task or node, else ""."""
     letters = set(LETTER.findall(pattern.replace("%%", "")))
     if "\\" in pattern:
         return ""

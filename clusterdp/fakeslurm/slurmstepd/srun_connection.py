@@ -1,4 +1,6 @@
-"""The connection of a slurmstepd to the srun that started its step: sends lines to print, gets signals and stdin."""
+"""The connection of a slurmstepd to the srun that started its step: sends output to srun, gets signals and stdin from
+srun.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,18 @@ from clusterdp.fakeslurm.core import wire
 from clusterdp.fakeslurm.slurmstepd.event_loop import EventLoop
 from clusterdp.fakeslurm.slurmstepd.output_files import CHUNK
 
-AT_ONCE = 64  # pieces in one call; systems accept a few hundred at most
-FULL = 1 << 20  # bytes that wait for srun; with more, slurmstepd stops reading from tasks
+AT_ONCE = 64  # maximum number of pieces in one system call; systems accept a few hundred
+FULL = 1 << 20  # if more bytes wait for srun, slurmstepd stops reading from the tasks
 
 
 class SrunConnection:
-    """The connection. Does nothing if there is no srun (a batch script has none) or srun has died."""
+    """The connection to srun. All methods do nothing for a batch script, which has no srun, or if srun has died."""
 
     def __init__(self, loop: EventLoop, connection: socket.socket | None):
         self._loop, self._connection = loop, connection
         self._frames = wire.Frames()
-        self._out: deque[memoryview] = deque()  # not joined, because output may be gigabytes
-        self._waiting = 0  # bytes in _out
+        self._out: deque[memoryview] = deque()  # pieces that wait for srun; not joined, because they may be gigabytes
+        self._waiting = 0  # number of bytes in _out
         self.on_signal: Callable[[int], None]
         self.on_stdin: Callable[[bytes], None]
         self.on_gone: Callable[[], None]
@@ -78,7 +80,7 @@ class SrunConnection:
         assert self._connection
         try:
             data = self._connection.recv(CHUNK)
-        except BlockingIOError:  # the descriptor was only writable
+        except BlockingIOError:  # no bytes to read: the descriptor was only writable
             self.flush()
             return
         except OSError:

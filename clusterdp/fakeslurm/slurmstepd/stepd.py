@@ -27,7 +27,7 @@ CONT, TERM, KILL = signal.SIGCONT, signal.SIGTERM, signal.SIGKILL
 
 
 class Stepd:
-    """Runs a step until its end (`run`), with one thread."""
+    """The slurmstepd of one step. `run` runs the step until its end, with one thread."""
 
     def __init__(self, plan: StepPlan, daemon: socket.socket, srun: socket.socket | None):
         self.plan = plan
@@ -47,8 +47,8 @@ class Stepd:
         self._statuses: dict[int, int] = {}  # wait statuses, by rank
         self._used: dict[int, TaskUsage] = {}  # by rank
         self._sessions: set[int] = set()
-        self._dead_nodes: set[str] = set()  # failed nodes that slurmctld has not noticed yet
-        self._lost: set[int] = set()  # ranks of tasks that died with these nodes
+        self._dead_nodes: set[str] = set()  # failed nodes whose failure slurmctld has not noticed yet
+        self._lost: set[int] = set()  # ranks of tasks that died with a failed node
         self._srun_code = 0  # exit code of srun; 0: the exit code of its tasks
         self._killer: int | None = None  # uid of the user who ended the step by force
         self._timed_out = self._outlives_srun = self._quits = False
@@ -65,7 +65,7 @@ class Stepd:
         self._launch()
         if self._memory.needed:
             self._loop.after(LOOK_S, self._watch_memory)
-        # srun waits as long as a background process of a task keeps the output open.
+        # The step lasts as long as a background process of a task keeps the output open.
         while self._tasks or self._lost or self._outputs.open:
             self._turn()
         self._finish()
@@ -101,7 +101,7 @@ class Stepd:
     def _reap(self, wakeup: int) -> None:
         ended: list[tuple[TaskPlan, int]] = []
         for pid, status, used in processes.ended(wakeup):
-            task = self._tasks.pop(pid, None)  # None: an orphan that this process adopted
+            task = self._tasks.pop(pid, None)  # None: not a task, but an orphan that this process adopted
             if task:
                 self._used[task.rank] = TaskUsage.of(used)
             if task and task.node in self._dead_nodes and not self._terminating:
@@ -139,10 +139,10 @@ class Stepd:
     # -- signals --
 
     def _below(self) -> list[int]:
-        """Returns all processes of the step, with all descendants."""
-        # A daemon that was restarted from this step is below this process as an orphan, and so are the slurmstepds of
-        # such a daemon that was killed. None of these is part of this step. A task that was forked but has not executed
-        # its program yet looks like one of them.
+        """Returns all processes of the step: the tasks and all their descendants."""
+        # A daemon that a task of this step started again is an orphan below this process, and so are the slurmstepds of
+        # such a daemon that was killed. None of these processes belongs to the step. A task that is forked but has not
+        # executed its program yet has the same command line as a slurmstepd.
         mine = set(self._tasks)
         return processes.descendants(os.getpid(), lambda pid: pid not in mine and is_daemon(pid, self.plan.cluster))
 
@@ -153,7 +153,7 @@ class Stepd:
                 processes.send_group(session, number)
 
     def _terminate(self, why: str | None, signals: Sequence[int], kill_after: float | None, details: str = "") -> None:
-        """Signals all processes, prints why, and kills the remaining processes later."""
+        """Sends the signals to all processes of the step, prints why, and kills processes that run longer."""
         self._terminating = True
         self._fail_lost_tasks()
         self._report.cancelled(why, TERM if TERM in signals else KILL, details)
@@ -168,23 +168,23 @@ class Stepd:
         self._terminating = True
         self._fail_lost_tasks()
         self._signal_all(KILL)
-        self._loop.after(2, self._outputs.abandon)  # an escaped process may still keep the output open
+        self._loop.after(2, self._outputs.abandon)  # an escaped process may keep the output open
 
     def _fail_lost_tasks(self) -> None:
-        """Marks tasks of failed nodes as killed, because slurmctld has noticed the failure."""
+        """Gives the tasks of failed nodes the status of a KILL, because slurmctld has noticed the failure."""
         for rank in self._lost:
             self._statuses[rank] = int(KILL)
         self._lost.clear()
 
     def _force(self) -> None:
-        """Ends the step like srun does, with KILL and without delay."""
+        """Ends the step as srun ends it: with KILL, and without delay."""
         self._report.aborted()
         self._killer = os.getuid()
         self._report.cancelled("", KILL)
         self._kill()
 
     def _waited_long_enough(self) -> None:
-        """Kills the other tasks without a warning (`srun --wait`)."""
+        """Kills the tasks that still run `wait_s` after the first task ended (`srun --wait`)."""
         if self._tasks and not self._terminating:
             self._report.say(f"srun: First task exited {self.plan.wait_s:g}s ago")
             self._report.conditions(self._statuses)
@@ -202,7 +202,7 @@ class Stepd:
             if number == signal.SIGQUIT:
                 self._report.say("srun: Quit")
             self._report.say("srun: forcing job termination")
-            if self._terminating:  # the job ends anyway; the tasks keep their time
+            if self._terminating:  # the job ends anyway, and the tasks keep their time to end
                 self._report.aborted()
             else:
                 self._force()
@@ -222,7 +222,7 @@ class Stepd:
         self._report.conditions(self._statuses)
 
     def _srun_gone(self) -> None:
-        """Ends the step because srun was killed."""
+        """Ends the step because its srun was killed."""
         if self._tasks and not self._terminating and not self._outlives_srun:
             self._lost_srun = True
             self._killer = os.getuid()
@@ -277,8 +277,8 @@ class Stepd:
     # -- the end --
 
     def _finish(self) -> None:
-        """Kills the remaining processes of the tasks, reports the end to srun and the daemon, and waits until the
-        daemon has received the report.
+        """Kills the remaining processes of the tasks, and reports the end of the step to the daemon and then to srun.
+        Waits until the daemon has answered.
         """
         statuses = [self._statuses.get(task.rank, 0) for task in self.plan.tasks]
         if not self.plan.batch:
@@ -308,7 +308,7 @@ class Stepd:
             self._turn(1)
 
     def _used_by_part(self) -> dict[int, Usage | None]:
-        """Returns the usage of the tasks, by the job id of their component."""
+        """Returns the usage of each component's tasks, by the component's job id."""
         ended = [task for task in self.plan.tasks if task.rank in self._used]
         return {
             component.job: Usage.over([(task, self._used[task.rank]) for task in ended if task.component == index])
@@ -316,8 +316,8 @@ class Stepd:
         }
 
     def _wait_for_leftovers(self, seconds: float) -> None:
-        """Waits for background processes of a batch script, so that an srun whose step is ending can finish. Then kills
-        the rest.
+        """Waits for background processes of a batch script, so that an srun whose step is ending can finish. After
+        `seconds`, kills the background processes.
         """
         deadline = time.monotonic() + seconds
         while self._below():

@@ -11,26 +11,27 @@ from clusterdp.fakeslurm.slurmstepd.event_loop import EventLoop
 from clusterdp.fakeslurm.slurmstepd.output_files import CHUNK, LineBuffer, OutputFiles, goes_straight, label
 from clusterdp.fakeslurm.slurmstepd.srun_connection import SrunConnection
 
-_SET_SIZE: int | None = getattr(fcntl, "F_SETPIPE_SZ", None)  # Linux has it
+_SET_SIZE: int | None = getattr(fcntl, "F_SETPIPE_SZ", None)  # a command of fcntl that only Linux has
 
 
 class TaskOutput:
-    """stdout and stderr of the tasks of a step."""
+    """Passes on stdout and stderr of a step's tasks."""
 
     def __init__(self, loop: EventLoop, plan: StepPlan, srun: SrunConnection):
         self._loop, self._plan, self._srun = loop, plan, srun
         self.files = OutputFiles(plan)
-        # by reading end: its lines, the stream, the file
+        # by the reading end of a pipe: its LineBuffer, stream, and file
         self._pipes: dict[int, tuple[LineBuffer, str, int | None]] = {}
         self._held = False
 
     @property
     def open(self) -> bool:
-        """Whether any process can still write."""
+        """Whether any process can still write to a pipe."""
         return bool(self._pipes)
 
     def give(self, task: TaskPlan) -> tuple[int, int, list[int]]:
-        """Returns stdout and stderr for a new task, and the descriptors to close after its start. Raises OpenFailed."""
+        """Returns the descriptors for a new task's stdout and stderr, and those to close after its start. Raises
+        OpenFailed."""
         component = self._plan.component_of(task)
         stdout, own = self._end(component.stdout, task, "o")
         if component.stderr is None and not own:
@@ -39,7 +40,7 @@ class TaskOutput:
         return stdout, stderr, [end for end, mine in ((stdout, own), (stderr, own_too)) if mine]
 
     def _end(self, target: StreamTarget, task: TaskPlan, stream: str) -> tuple[int, bool]:
-        """Returns a descriptor for the task, and whether it is a pipe, whose bytes slurmstepd must pass on."""
+        """Returns a descriptor for the task, and whether it is a pipe. slurmstepd must pass on the bytes of a pipe."""
         if (
             (goes_straight(target) and not (self._plan.label and target.kind == "file"))
             or self._plan.batch
@@ -61,7 +62,7 @@ class TaskOutput:
         self._read(reader)
 
     def _read(self, reader: int) -> bool:
-        """Reads once. Returns whether there may be more to read."""
+        """Reads once from a pipe. Returns whether more bytes may wait in the pipe."""
         try:
             data = os.read(reader, CHUNK)
         except BlockingIOError:
@@ -88,7 +89,7 @@ class TaskOutput:
                 pass
 
     def keep_pace(self) -> None:
-        """Stops reading from the tasks while srun is too slow. Continues when srun has caught up."""
+        """Stops reading from the tasks while srun is too slow. Continues reading when srun has caught up."""
         if self._srun.full != self._held:
             self._held = self._srun.full
             for reader in self._pipes:
@@ -98,7 +99,7 @@ class TaskOutput:
                     self._loop.watch(reader, partial(self._ready, reader))
 
     def abandon(self) -> None:
-        """Stops reading from processes that still have a pipe open."""
+        """Stops reading from all pipes, also from pipes that processes still have open."""
         for reader in list(self._pipes):
             lines, stream, _ = self._pipes[reader]
             self._srun.send(stream, lines.finish())
@@ -112,19 +113,19 @@ def _wide_pipe() -> tuple[int, int]:
         try:
             fcntl.fcntl(writer, _SET_SIZE, CHUNK)
         except OSError:
-            pass  # the user has too many large pipes
+            pass  # the system refuses, because the user has too many large pipes
     return reader, writer
 
 
 class TaskInput:
-    """stdin of the tasks. Asks srun for more when the tasks have read everything."""
+    """Passes on stdin to a step's tasks. Asks srun for more bytes when the tasks have read all bytes."""
 
     def __init__(self, loop: EventLoop, plan: StepPlan, srun: SrunConnection, files: OutputFiles):
         self._loop, self._plan, self._srun, self._files = loop, plan, srun, files
-        self._pipes: dict[int, bytearray] = {}  # by writing end: bytes that are not written yet
+        self._pipes: dict[int, bytearray] = {}  # by the writing end of a pipe: bytes that are not written yet
 
     def give(self, task: TaskPlan) -> tuple[int, list[int]]:
-        """Returns stdin for a new task, and the descriptors to close after its start. Raises OpenFailed."""
+        """Returns the descriptor for a new task's stdin, and those to close after its start. Raises OpenFailed."""
         target = self._plan.component_of(task).stdin
         if target.kind == "file":
             file = self._files.input(target, task)
@@ -141,7 +142,7 @@ class TaskInput:
             self._srun.send("i")
 
     def feed(self, data: bytes) -> None:
-        """Writes bytes from srun to all tasks. No bytes: the end of stdin."""
+        """Writes bytes from srun to all tasks. Empty `data` means the end of stdin."""
         for writer, waiting in list(self._pipes.items()):
             if not data:
                 self._close(writer)
@@ -156,7 +157,7 @@ class TaskInput:
             del waiting[: os.write(writer, waiting)]
         except BlockingIOError:
             pass
-        except OSError:  # the task closed its stdin
+        except OSError:  # the task has closed its stdin
             self._close(writer)
             return
         if waiting:

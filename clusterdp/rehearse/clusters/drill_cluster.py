@@ -10,12 +10,15 @@ from clusterdp.rehearse.observe.file_events import FileEvents
 
 
 class DrillCluster(Protocol):
-    """A cluster for drills. A fault that is not possible on it raises NotPossibleHere. history() has an action as soon
-    as the cluster has accepted it."""
+    """A cluster on which a drill can make its faults.
 
-    ranks_are_here: bool  # the ranks run on this machine, and can be watched, stopped and killed
+    A method whose fault the cluster cannot make raises NotPossibleHere. history() has each fault as soon as the cluster
+    has accepted it.
+    """
+
+    ranks_are_here: bool  # whether the ranks run on this machine, and can be watched, stopped and killed
     restart_s: float  # longest time until a requeued job runs again
-    file_events: FileEvents | None  # the file events of its tasks, if they can be seen
+    file_events: FileEvents | None  # the file events of the job's tasks, if the cluster can see them
 
     def __enter__(self) -> DrillCluster: ...
     def __exit__(
@@ -23,16 +26,16 @@ class DrillCluster(Protocol):
     ) -> None: ...
 
     def wrongly_shared(self, files: Iterable[str]) -> list[str]:
-        """Returns the files that are in a node's own folder on a real cluster, but in a shared folder here."""
+        """Returns those of the files that a real node has in its own folder, but that nodes share on this machine."""
 
     def submitted(self, job: str) -> None:
-        """Sets the job that is disturbed."""
+        """Sets the job to which the following faults are done."""
 
     def start_soon(self) -> None:
-        """Lets a requeued job begin. Called repeatedly while a run goes on."""
+        """Asks the cluster to start a requeued job soon. A drill calls `start_soon` repeatedly while it waits."""
 
     def causes_of(self, causes: Sequence[str]) -> tuple[str, ...]:
-        """Returns the causes that this cluster may record for these causes of the fake cluster."""
+        """Returns the causes that this cluster may record where the fake cluster records one of `causes`."""
 
     def run(self, *words: str) -> str: ...
     def history(self) -> list[dict[str, Any]]: ...

@@ -18,16 +18,17 @@ from clusterdp.launch.render.script_spec import gpu_count
 from clusterdp.slurm.hostlist import HostlistError, expand
 
 GRACE_S = 20.0
-ROOM = 100  # job numbers of one cluster, before the next cluster's begin
-MEMORY_MB = 16_000_000  # more than any real node has, for which the job's request is made
+ROOM = 100  # number of job ids that each cluster has for itself
+MEMORY_MB = 16_000_000  # more memory than any real node has, so that the job's request always fits
 
 
 def shape_for(config: Config, ranks_per_node: int, *, spare: int = 0, grace_s: float = GRACE_S) -> Shape:
     """Returns a fake cluster on which this job can run: its nodes, GPUs and memory, and everything else that the job
-    names, such as a partition, features and a reservation. The script is the same as for a real cluster. The controller
-    is quick.
+    names, such as a partition, features and a reservation. The job's script is the same as for a real cluster. The
+    cluster's controller is quick (see Shape.simple).
 
-    spare: additional nodes, in case a node fails. grace_s: the grace time of a preemption, in real seconds."""
+    `spare`: number of additional nodes, in case a node fails. `grace_s`: the grace time of a preemption, in real
+    seconds."""
     r = config.resources
     kind, gpus = _gpus(config, ranks_per_node)
     like = NodeShape(
@@ -38,7 +39,7 @@ def shape_for(config: Config, ranks_per_node: int, *, spare: int = 0, grace_s: f
         tuple(constraints.words(r.constraint or "")),
         kind,
     )
-    excluded = _hosts(r.exclude)  # sbatch refuses a node that it does not know
+    excluded = _hosts(r.exclude)  # sbatch refuses an excluded node that the cluster does not have
     named = _hosts(r.nodelist)
     names = [*named, *(f"n{i}" for i in range(1, r.nodes + spare - len(named) + 1)), *excluded]
     partitions = [
@@ -56,8 +57,8 @@ def shape_for(config: Config, ranks_per_node: int, *, spare: int = 0, grace_s: f
 
 
 def fresh_job_id() -> int:
-    """Returns a job number that no other fake cluster of this user has used. Run folders outlive clusters, attempts
-    have the names of jobs, and MASTER_PORT follows from the number: ranks of two jobs with one number would connect.
+    """Returns a job id that no other fake cluster of this user has used. Attempts in a run folder are named by job ids,
+    and MASTER_PORT follows from the job id: ranks of two jobs with the same id would connect to each other.
     """
     try:
         note = os.open(private_place() / "last-job", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -75,14 +76,14 @@ def fresh_job_id() -> int:
 
 
 def _hosts(text: str | None) -> list[str]:
-    """Returns the hosts of a list. Empty for a list that cannot be parsed, which sbatch refuses."""
+    """Returns the hosts of a hostlist. Returns [] for a list that cannot be parsed, which sbatch refuses later."""
     with suppress(HostlistError):
         return expand(text or "")
     return []
 
 
 def _gpus(config: Config, ranks_per_node: int) -> tuple[str, int]:
-    """Returns the type and the number of a node's GPUs. The type may be empty."""
+    """Returns the type and the number of a node's GPUs. The type is empty if the config names no type."""
     r = config.resources
     gres = [part.removeprefix("gpu:") for part in (r.gres or "").split(",") if part.startswith("gpu:")]
     words = [word for word in (r.gpus_per_node, r.gpus_per_task, *gres) if word]
@@ -93,7 +94,7 @@ def _gpus(config: Config, ranks_per_node: int) -> tuple[str, int]:
 
 
 def grace_s(config: Config) -> float:
-    """Returns the grace time of preemptions in seconds: the config's, or the real partition's, or GRACE_S."""
+    """Returns the grace time of preemptions in seconds: from the config, else from the real partition, else GRACE_S."""
     if config.rehearse.grace_s is not None:
         return config.rehearse.grace_s
     from clusterdp.slurm import commands

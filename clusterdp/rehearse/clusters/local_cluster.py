@@ -15,13 +15,13 @@ from clusterdp.fakeslurm.core.paths import private_place
 from clusterdp.fakeslurm.core.shape import Shape
 from clusterdp.rehearse.observe.file_events import FileEvents
 
-SEARCHED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")  # programs and libraries
+SEARCHED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")  # variables with folders of programs and libraries
 CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "UV_CACHE_DIR", "XDG_DATA_HOME")
 
 
 class LocalCluster(FakeCluster):
-    """A DrillCluster. Each node has a /tmp of its own if this system can provide that. shared: folders in such places
-    that all nodes see. fills_disk: FileEvents.disk_full() will be called.
+    """A DrillCluster on this machine. Each node has a /tmp of its own if the machine allows mounts. `shared`: folders
+    below /tmp, ... that all nodes see. `fills_disk`: whether FileEvents.disk_full() will be called.
     """
 
     ranks_are_here = True
@@ -35,7 +35,7 @@ class LocalCluster(FakeCluster):
             self.file_events = FileEvents(private_place() / f"{os.getpid()}.traps", fills_disk=fills_disk)
             traps = str(self.file_events.socket)
             shape = replace(shape, settings=replace(shape.settings, file_traps=traps))
-            processes.adopt_orphans()  # only an ancestor may read a task's memory if Yama is strict
+            processes.adopt_orphans()  # a strict Yama lets only an ancestor read a task's memory
         super().__init__(shape=shape, node_local=self._node_local, shared=self._shared)
 
     def __enter__(self) -> LocalCluster:
@@ -66,8 +66,11 @@ class LocalCluster(FakeCluster):
 
 
 def shared_folders(values: dict[str, Any], *folders: str) -> list[Path]:
-    """Returns the folders that the nodes of a real cluster share: these folders, the user's home, interpreter,
-    libraries and caches, and each folder that the config names and that exists before the run."""
+    """Returns the folders that the nodes of a real cluster share:
+
+    `folders`, the user's home, interpreter, libraries and caches, and each folder that the config names and that exists
+    before the run.
+    """
     searched = [path for name in SEARCHED for path in os.environ.get(name, "").split(os.pathsep)]
     named = [*folders, str(Path.home()), sys.prefix, *searched, *(os.environ.get(name, "") for name in CACHES)]
     there = [Path(path) for path in (*named, *_texts(values)) if os.path.isabs(path)]

@@ -15,20 +15,20 @@ from clusterdp.rehearse.observe.file_events import FileEvents
 from clusterdp.rehearse.run_spec import NotPossibleHere
 from clusterdp.slurm import commands
 
-WAIT_S = 5.0  # between two requests to start a requeued job, which would wait for two minutes otherwise
-# The causes recorded for an attempt that a user's command ended, by Slurm's own cause.
+WAIT_S = 5.0  # seconds between two requests to start a requeued job, which Slurm would start after two minutes
+# By the cause that the fake cluster records: other causes that an attempt has on a real cluster.
 ON_RECORD = {"preempted": ("requeued", "signal")}
 
 
 class SlurmCluster:
-    """A DrillCluster. Its context ends the job at the end of the block, if the job is not over."""
+    """A DrillCluster on a real Slurm. At the end of the `with` block, the job is cancelled if it is not over."""
 
     ranks_are_here = False
     restart_s = 600.0
     file_events: FileEvents | None = None
 
     def __init__(self, *, saves_at_term: bool) -> None:
-        """saves_at_term: the ranks ask for a requeue after they have saved at SIGTERM."""
+        """`saves_at_term`: whether the ranks save at SIGTERM, and then ask for a requeue."""
         self.saves_at_term = saves_at_term
         self.job = ""
         self._history: list[dict[str, Any]] = []
@@ -56,8 +56,11 @@ class SlurmCluster:
         return self._history
 
     def preempt(self, job: str, grace_s: float | None = None) -> None:
-        """Preempts the job. Without a grace time this is `scontrol requeue`: TERM to all, KILL after KillWait. If there
-        is a grace time, only the ranks get TERM, and must ask for the requeue, because Slurm alone can preempt."""
+        """Ends the job like a preemption, because only Slurm itself can preempt.
+
+        Without a grace time, runs `scontrol requeue`: all processes get TERM, and KILL after KillWait. With a grace
+        time, only the ranks get TERM, and must ask for the requeue themselves.
+        """
         if not grace_s:
             commands.requeue(job)
         elif self.saves_at_term:
@@ -75,7 +78,7 @@ class SlurmCluster:
         self._note("advance")
 
     def kill_rank(self, job: str, rank: int) -> None:
-        """Kills all ranks, because scancel cannot choose one."""
+        """Kills all ranks, because scancel cannot choose a single rank."""
         commands.kill_step(job)
         self._note("kill-rank")
 
@@ -90,7 +93,7 @@ class SlurmCluster:
         return done.stdout
 
     def start_soon(self) -> None:
-        """Lets a requeued job begin as soon as its nodes are free."""
+        """Sets the start time of a requeued job to now, because Slurm would let it wait for two minutes."""
         if time.monotonic() - self._asked < WAIT_S:
             return
         self._asked = time.monotonic()
@@ -103,7 +106,7 @@ class SlurmCluster:
 
 
 def _seconds(text: str) -> float:
-    """Returns the seconds of `1-02:03:04` or `02:03:04`. Infinity for UNLIMITED."""
+    """Returns the seconds of a time like `1-02:03:04` or `02:03:04`, and infinity for UNLIMITED."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
     if not match:
         return math.inf

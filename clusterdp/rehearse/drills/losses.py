@@ -12,12 +12,12 @@ CRASHES = ("crash", "start", "memory")
 
 
 def rank_killed(scene: Scene) -> None:
-    """Kills a rank by SIGKILL, like an out-of-memory killer."""
+    """Kills a rank by SIGKILL, as the kernel's out-of-memory killer does."""
     scene.wait_moment()
     attempt = scene.newest()
     rank = _a_rank(scene) if scene.cluster.ranks_are_here else 0
     workers = scene.live.ranks().get(rank, [])
-    if any(processes.variable(pid, "GROUP_RANK") for pid in workers):  # torchrun's: Slurm knows only its agent
+    if any(processes.variable(pid, "GROUP_RANK") for pid in workers):  # torchrun, of which Slurm knows only the agent
         scene.kill(workers)
     else:
         scene.cluster.kill_rank(scene.job, rank)
@@ -26,7 +26,7 @@ def rank_killed(scene: Scene) -> None:
 
 
 def node_lost(scene: Scene) -> None:
-    """Fails a node, with the loss of the files in its own folders. Another node is free."""
+    """Makes a node of the job fail, which loses the files in its node-local folders. The cluster has a spare node."""
     if local := scene.cluster.wrongly_shared(scene.facts.written):
         raise NotPossibleHere(f"the program writes {local[0]}, and nodes have no /tmp of their own on this machine")
     scene.wait_moment()
@@ -38,7 +38,7 @@ def node_lost(scene: Scene) -> None:
 
 
 def rank_hung(scene: Scene) -> None:
-    """Stops a rank by SIGSTOP: the rank hangs, and is not dead."""
+    """Stops a rank by SIGSTOP: the rank hangs, but is alive."""
     if not _can_see_hangs(scene):
         raise NotPossibleHere("restart.hang_after_s is not set: nobody looks whether a program of its own hangs")
     scene.wait_moment()

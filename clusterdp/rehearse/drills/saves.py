@@ -1,4 +1,4 @@
-"""Drills on checkpoints: the newest one is damaged, or the disk is full."""
+"""Drills on checkpoints: the newest checkpoint is damaged, or the disk is full during a save."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from clusterdp.rehearse.run_spec import Missed, NotPossibleHere
 from clusterdp.rundir import read_events
 from clusterdp.wording import counted
 
-OPEN_S = 0.5  # time after which a released open() is surely done
-SAVES = 5  # saves at most for which the disk is full, if the checkpoints are not ours
+OPEN_S = 0.5  # seconds after which a released open() is surely done
+SAVES = 5  # maximum number of saves during which the disk is full, if the checkpoints are not ours
 
 
 def _shown(scene: Scene, path: Path) -> str:
@@ -55,7 +55,8 @@ def newest_checkpoint_damaged(scene: Scene) -> None:
 
 
 def _damage_theirs(scene: Scene) -> None:
-    """Cuts the newest of several checkpoints to half its size, or its last written file if it has several files."""
+    """Cuts the newest of several checkpoints to half its size. Of a checkpoint with several files, cuts the last
+    written file."""
 
     def two() -> bool:
         return len(_checkpoints_of(scene)) > 1
@@ -77,7 +78,7 @@ def _damage_theirs(scene: Scene) -> None:
 
 
 def _checkpoints_of(scene: Scene) -> list[list[Path]]:
-    """Returns the files of each checkpoint, oldest first, in the series of file names that has most saves."""
+    """Returns the files of each checkpoint, oldest first, of the series of file names that has most saves."""
     groups: dict[str, list[Path]] = {}
     made = {series_of(path) for path, use in scene.facts.files.items() if use.written or use.named}  # others are data
     for base, folders, names in os.walk(scene.run.code):
@@ -92,7 +93,7 @@ def _checkpoints_of(scene: Scene) -> list[list[Path]]:
 
 
 def disk_full_while_saving(scene: Scene) -> None:
-    """Makes the disk full until a save has failed. Then the disk has room again."""
+    """Makes the disk full until a save has failed, and then gives the disk room again."""
     events = events_of(scene)
     scene.wait_progress(EARLY)
     if not scene.is_ours:
@@ -112,8 +113,10 @@ def disk_full_while_saving(scene: Scene) -> None:
 
 
 def _fill_in_a_save(scene: Scene, events: FileEvents) -> None:
-    """Makes the disk full from the first byte of a file until the rank is done with that file. A write must fail in
-    this time, because a program of the user's own does not report failed saves."""
+    """Makes the disk full from the first byte of a file until the rank is done with that file.
+
+    A write must fail while the disk is full, because a program without our loop does not report failed saves.
+    """
     shape = scene.facts.saves
 
     def is_saved(event: FileEvent) -> bool:
@@ -122,7 +125,7 @@ def _fill_in_a_save(scene: Scene, events: FileEvents) -> None:
     for _ in range(SAVES):
         caught = caught_at(scene, events, is_saved)
         try:
-            if is_last_save(scene):  # without its last save, even a program that continues would end in another state
+            if is_last_save(scene):  # without its last save, even a program that continues ends in another state
                 raise Missed("the last save was reached before the disk was full in one")
             _write_on_full_disk(scene, events, caught.event)
         finally:
@@ -135,7 +138,7 @@ def _fill_in_a_save(scene: Scene, events: FileEvents) -> None:
 
 
 def _write_on_full_disk(scene: Scene, events: FileEvents, event: FileEvent) -> None:
-    """Keeps the disk full until the rank changes another file or this one's name, or has closed this file."""
+    """Keeps the disk full until the rank changes another file, renames this file, or has closed it."""
     pids = scene.live.pids()
     with events.disk_full(lambda file: os.path.samefile(file, event.here)):
         events.go_on_to(lambda after: after.rank == event.rank)
@@ -149,7 +152,7 @@ def _write_on_full_disk(scene: Scene, events: FileEvents, event: FileEvent) -> N
 
 
 def is_last_save(scene: Scene) -> bool:
-    """Whether only the last save is left, by the steps at which the undisturbed run saved."""
+    """Whether only the run's last save is left, by the steps at which the undisturbed run saved."""
     saved = sorted(scene.facts.saved_at)
     return len(saved) > 1 and (scene.live.step() or 0) > saved[-2]
 
@@ -163,8 +166,11 @@ def _failed_saves(scene: Scene) -> int:
 
 
 def by_save(paths: Iterable[Path], apart_s: float) -> list[list[Path]]:
-    """Returns the files by save, both in the order of their times. apart_s: the least time between two saves. Names of
-    several ranks' shards also differ in numbers only, and such shards are one checkpoint."""
+    """Returns the saves, oldest first, each with its files, oldest first.
+
+    `apart_s`: the least time between two saves. Shards of several ranks have different names, like different saves, but
+    belong to one save.
+    """
     saves: list[list[Path]] = []
     last = 0.0
     for path in sorted(paths, key=_written_at):
@@ -177,13 +183,13 @@ def by_save(paths: Iterable[Path], apart_s: float) -> list[list[Path]]:
 
 
 def size_of(path: Path) -> int:
-    """Returns the size in bytes, or 0 if the file is gone."""
+    """Returns the size of a file in bytes, or 0 if the file is gone."""
     with suppress(FileNotFoundError):
         return path.stat().st_size
     return 0
 
 
 def _written_at(path: Path) -> float:
-    with suppress(FileNotFoundError):  # a temporary file that has just got its name
+    with suppress(FileNotFoundError):  # a temporary file is gone if it was just renamed
         return path.stat().st_mtime
     return 0.0

@@ -18,16 +18,16 @@ from clusterdp.rehearse.run_spec import Hit, Missed
 from clusterdp.rundir import Attempt, RunDir
 
 LOOK_S = 0.01
-ASK_S = 0.3  # between two reads of the run's records
+ASK_S = 0.3  # seconds between two reads of the run's records
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A moment of a training for a fault."""
+    """A moment of a training at which a fault may come."""
 
     words: str
-    part: float  # the part of the training that is done
-    near_save: bool = False  # just before the next save is due; else in the middle between two saves
+    part: float  # part of the training that is done at this moment
+    near_save: bool = False  # whether the moment is just before a save is due, not in the middle between two saves
 
 
 MOMENTS = (
@@ -40,18 +40,18 @@ MOMENTS = (
 
 @dataclass
 class Scene:
-    """The run of a drill."""
+    """The run to which a drill does its faults."""
 
     live: LiveRun
     files: FileWatch | None  # watches the use of the run's checkpoints
     cluster: DrillCluster
     job: str
-    facts: Facts  # the undisturbed run's
-    grace_s: float  # between the notice of a preemption and its kill
+    facts: Facts  # facts of the undisturbed run
+    grace_s: float  # seconds between the notice of a preemption and the kill
     dice: random.Random
     tell: Callable[[int | None, str], None]  # reports the run's step and its activity
     watches_silence: bool = False  # whether the batch program ends a silent step
-    thorough: bool = False  # kill at every event of a save
+    thorough: bool = False  # whether ranks are killed at every event of a save, not only at a few
     hits: list[Hit] = field(default_factory=list)
     unmade: str = ""  # the part of the drill that was not made, and why
     doing: str = ""
@@ -68,7 +68,7 @@ class Scene:
         return self.facts.ours
 
     def newest(self) -> Attempt:
-        """Returns the newest attempt. Raises Missed if there is none."""
+        """Returns the newest attempt. Raises Missed if no attempt has begun."""
         attempt = self.live.attempt
         if attempt is None:
             raise Missed("no attempt has begun")
@@ -77,7 +77,7 @@ class Scene:
     # -- waiting --
 
     def wait(self, what: str, look: Callable[[], bool], timeout_s: float = 60.0, every_s: float = LOOK_S) -> None:
-        """Waits until `look` returns True. Raises Missed if the run is over first, or if the wait takes too long."""
+        """Waits until `look` returns True. Raises Missed if the run ends first, or after timeout_s."""
         self.doing = f"waits for {what}"
         deadline = time.monotonic() + timeout_s
         while not look():
@@ -101,7 +101,7 @@ class Scene:
         self._moment = f"{at}{moment.words}"
 
     def wait_progress(self, part: float, near_save: bool = False) -> None:
-        """Waits until this part of the training is done, by its steps, or else by its time."""
+        """Waits until this part of the training is done, measured in steps, or in time if the steps are not known."""
         total = self.facts.steps
         if total:
             step = max(1, round(part * total))
@@ -116,8 +116,10 @@ class Scene:
             )
 
     def _is_at_save_time(self, near_save: bool) -> bool:
-        """Whether the time is between two saves, or just before a save, by their usual interval. Before the first save,
-        a program may still load its libraries, and has no handler yet."""
+        """Whether now is between two saves, or with `near_save` just before a save, by the usual time between saves.
+
+        False before the first save, because a program that still loads its libraries has no handler yet.
+        """
         every_s = self.facts.save_every_s
         if not every_s or self.files is None:
             return True
@@ -125,13 +127,14 @@ class Scene:
         return 0.8 < since < 1 if near_save else 0.3 < since < 0.7
 
     def _between_saves(self, step: int) -> int:
-        """Returns this step, or a later one in the middle between two saves: just after a save nothing can be lost."""
+        """Returns this step, or a later step in the middle between two saves, because just after a save nothing can be
+        lost."""
         before = max((saved for saved in self.facts.saved_at if saved <= step), default=0)
         after = min((saved for saved in self.facts.saved_at if saved > step), default=0)
         return max(step, (before + after) // 2)
 
     def _before_a_save(self, step: int) -> int:
-        """Returns the step before the next save after this step, or this step if no such save is known."""
+        """Returns the step before the next save after this step. If no such save is known, returns this step."""
         return min((saved - 1 for saved in self.facts.saved_at if saved > step), default=step)
 
     def wait_next_attempt(self, after: Attempt) -> None:
@@ -155,8 +158,11 @@ class Scene:
     def hit(
         self, evidence: str, *causes: str, attempt: Attempt | None = None, at: float | None = None, **more: object
     ) -> None:
-        """Notes a fault with its evidence. The recorded cause of the attempt's end is the other half of the proof.
-        at: the begin of the fault, in seconds since 1970. Default: now."""
+        """Notes a fault with its evidence.
+
+        `causes`: the cause of the attempt's end must be recorded as one of these, as a second proof. `at`: when the
+        fault began, in seconds since 1970; by default, now.
+        """
         name = (attempt or self.newest()).name
         if self._moment:
             evidence, self._moment = f"{evidence}, {self._moment}", ""
@@ -166,7 +172,7 @@ class Scene:
     def freeze(self) -> list[int]:
         """Stops all ranks by SIGSTOP, and returns their pids."""
         processes.send([pid for pids in self.live.ranks().values() for pid in pids], signal.SIGSTOP)
-        pids = self.live.pids()  # includes processes that have begun after the last search
+        pids = self.live.pids()  # also has processes that began after the last search for ranks
         processes.send(pids, signal.SIGSTOP)
         return pids
 
@@ -177,5 +183,5 @@ class Scene:
         processes.send(pids, signal.SIGKILL)
 
     def in_history(self, event: str) -> int:
-        """Returns how many such events the cluster has on record."""
+        """Returns how many events of this kind the cluster has on record."""
         return sum(each["event"] == event for each in self.cluster.history())

@@ -14,12 +14,12 @@ from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.run_spec import Missed, NotPossibleHere
 from clusterdp.rundir import Attempt
 
-SLURMS_MINUTE_S = 150.0  # the shortest run for a real time limit: a whole minute, which Slurm checks every 30 s
+SLURMS_MINUTE_S = 150.0  # the shortest run for a real limit: a whole minute, checked every 30 s
 GLANCE_S = 0.0005
 PREEMPTED = "preempted"
 OUT_OF_TIME = "timeout"
 ASKED = re.compile(r"^#SBATCH --signal=\S*?(?P<name>[A-Z]\w*)@(?P<seconds>\d+)", re.MULTILINE)
-BY_ITSELF = ("requeued", "asked")  # causes of a program that requeues itself, or exits with 75, after a warning
+BY_ITSELF = ("requeued", "asked")  # causes of an end by which a program itself asks for a requeue after a warning
 
 
 def preempted(scene: Scene) -> None:
@@ -33,7 +33,7 @@ def preempted_without_grace(scene: Scene) -> None:
 
 
 def preempted_twice(scene: Scene) -> None:
-    """Preempts the job twice: the second time during the restore, or at least before its first step."""
+    """Preempts the job twice. The second preemption comes during the restore, or at least before the first step."""
     scene.wait_moment()
     first = preempt(scene, scene.grace_s)
     scene.wait_next_attempt(first)
@@ -51,7 +51,7 @@ def preempted_before_the_first_step(scene: Scene) -> None:
 
 
 def preempted_in_warm_up(scene: Scene) -> None:
-    """Preempts the job in the second half of the warm-up's steps."""
+    """Preempts the job in the second half of the warm-up of its learning rate."""
     end = scene.facts.warm_up
     if not end:
         raise NotPossibleHere("no warm-up is known: no metric lr rises at first, and no argument is named warm-up")
@@ -74,10 +74,11 @@ def preempted_at_the_last_step(scene: Scene) -> None:
 
 
 def preempt(scene: Scene, grace_s: float, *causes: str, trains: bool = True) -> Attempt:
-    """Preempts the job. trains: the program has steps to lose. Before its first step it may not have a handler yet."""
+    """Preempts the job. `trains`: whether the program has made steps, because before the first step it may not have a
+    handler yet."""
     attempt, before = scene.newest(), scene.in_history("preempt")
     handlers, shells = (scene.live.handlers(), scene.live.shells()) if trains else ({}, {})
-    began = time.time()  # before the command, because a program may have saved before the command is over
+    began = time.time()  # taken before the command, because the program may save before the command returns
     scene.cluster.preempt(scene.job, grace_s=grace_s)
     if scene.in_history("preempt") == before:
         raise Missed("the cluster has no preemption on record")
@@ -88,8 +89,11 @@ def preempt(scene: Scene, grace_s: float, *causes: str, trains: bool = True) -> 
 
 
 def preempt_in(scene: Scene, what: str, is_there: Callable[[], bool], *causes: str) -> None:
-    """Preempts the job when is_there() is true for the ranks. The ranks stand still until Slurm's CONT, which comes
-    before its TERM, so that the signal reaches them at this moment, even if the moment is short."""
+    """Preempts the job when is_there() is true for the ranks.
+
+    The ranks are stopped until Slurm sends CONT and TERM: TERM thus reaches the ranks at this moment, even if the
+    moment is short.
+    """
     scene.wait(what, is_there, scene.patience_s, GLANCE_S)
     while True:
         if not scene.freeze() and not scene.cluster.ranks_are_here:
@@ -117,8 +121,9 @@ def out_of_time_thrice(scene: Scene) -> None:
 
 
 def run_out_of_time(scene: Scene) -> Attempt:
-    """Advances the cluster's clock to the moment of the warning that the script asks for (--signal), or else to the end
-    of the job's time."""
+    """Advances the cluster's clock to the moment of the warning that the script asks for (--signal), or without
+    --signal to the end of the job's time.
+    """
     if not scene.cluster.ranks_are_here and scene.facts.took_s < SLURMS_MINUTE_S:
         took = f"{scene.facts.took_s:.0f} s"
         raise NotPossibleHere(
@@ -147,7 +152,7 @@ def run_out_of_time(scene: Scene) -> Attempt:
 
 
 def _seconds(text: str) -> float:
-    """Returns the seconds of `1-02:03:04`, `2:03:04` or `3:04`."""
+    """Returns the seconds of a time like `1-02:03:04`, `2:03:04` or `3:04`."""
     match = re.fullmatch(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", text)
     if not match:
         raise Missed(f"squeue says {text!r} of the time that is left")

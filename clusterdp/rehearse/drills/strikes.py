@@ -1,4 +1,7 @@
-"""Strikes: kills of all ranks at moments of a save. The kernel holds the call until the ranks are dead."""
+"""Strikes: kills of all ranks at moments of a save.
+
+The kernel holds the rank's system call until all ranks are dead.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ from clusterdp.rehearse.run_spec import Missed, NotPossibleHere
 from clusterdp.rundir import Attempt
 from clusterdp.wording import counted
 
-EARLY = 0.2  # part of the training after which the first strike may come: a save must follow
-GLANCE_S = 0.0003  # a small file is written within milliseconds
+EARLY = 0.2  # part of the training before which no strike comes, because the program must have saved
+GLANCE_S = 0.0003  # seconds between two looks at a file, because a small file is written within milliseconds
 DONE = {WRITE: "opened to be written", RENAME: "renamed", LINK: "linked", SYMLINK: "linked", DELETE: "deleted"}
 
 
 @dataclass(frozen=True)
 class Caught:
-    """An event whose call waits, before it is done."""
+    """A file event whose system call is held before it is done."""
 
     attempt: Attempt
     event: FileEvent
@@ -32,8 +35,10 @@ class Caught:
 
 
 def killed_while_saving(scene: Scene) -> None:
-    """Kills all ranks at a moment of a save, and each later attempt at another one, in the order in which the moments
-    come. Moments that do not come before the run's end are left out."""
+    """Kills all ranks at a moment of a save, and the ranks of each later attempt at another moment.
+
+    Moments that do not come before the run is over are left out.
+    """
     events = events_of(scene)
     shape = scene.facts.saves
     chosen = shape.strikes if scene.thorough else shape.few()
@@ -63,7 +68,7 @@ def events_of(scene: Scene) -> FileEvents:
 
 
 def caught_at(scene: Scene, events: FileEvents, wanted: Callable[[FileEvent], bool]) -> Caught:
-    """Waits for the first event that is wanted, and holds its call."""
+    """Waits for the first event that `wanted` accepts, and holds the event's system call."""
     events.hold(wanted)
     scene.wait("a save", lambda: events.held is not None, scene.patience_s)
     assert events.held
@@ -72,7 +77,7 @@ def caught_at(scene: Scene, events: FileEvents, wanted: Callable[[FileEvent], bo
 
 
 def _kill_at_one(scene: Scene, events: FileEvents, strikes: Sequence[Strike]) -> Strike:
-    """Kills all ranks at the first of these moments that comes, and returns that moment."""
+    """Kills all ranks at the first of these strikes whose moment comes, and returns that strike."""
 
     def strikes_at(event: FileEvent) -> list[Strike]:
         own = named(scene.run, event)
@@ -127,21 +132,23 @@ def frozen(scene: Scene) -> list[int]:
 
 
 def _frozen_in(scene: Scene, events: FileEvents, event: FileEvent) -> list[int]:
-    """Stops the ranks when the file has bytes, or at the next call that may follow the last byte. The call is held, so
-    that the file cannot be committed before."""
+    """Stops the ranks when the file has bytes, or at the next system call that may follow the last byte.
+
+    This call is held, so that the file cannot be renamed before the ranks are killed.
+    """
     events.go_on_to(lambda after: after.rank == event.rank or after.kind != WRITE)
     scene.wait("bytes of a save", lambda: events.held is not None or _size(event) > 0, scene.patience_s, GLANCE_S)
     return frozen(scene)
 
 
 def _size(event: FileEvent) -> int:
-    with suppress(OSError):  # the file is not there yet
+    with suppress(OSError):  # the file does not exist yet
         return event.here.stat().st_size
     return 0
 
 
 def _cut(event: FileEvent, part: float) -> str:
-    """Cuts the file to a part of its bytes, as a kill a moment earlier would leave it, and returns words for that."""
+    """Cuts the file to a part of its bytes, as if the kill had come earlier, and returns words for the cut."""
     size = _size(event)
     left = int(size * part)
     if left == size:

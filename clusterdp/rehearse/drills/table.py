@@ -1,4 +1,4 @@
-"""The drills, in the order of the output."""
+"""The drills, in the order in which they are shown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from clusterdp.rehearse.drills.scene import Scene
 
 NO_CONFIG: tuple[str, ...] = ()
 HANGS = ("restart.hang_after_s=8", "restart.on_hang=restart")
-# Each moment of a save costs an attempt.
+# These settings allow more attempts, because each moment of a save costs an attempt.
 NO_LIMITS = (
     "restart.max_crashes=1000",
     "restart.max_no_progress=1000",
@@ -23,7 +23,7 @@ NO_LIMITS = (
 class Drill:
     """A drill."""
 
-    name: str  # its name for --only
+    name: str  # the drill's name, for --only
     about: str  # the fault in words
     do: Callable[[Scene], None]
     config: tuple[str, ...] = NO_CONFIG  # overrides of the config for programs with our loop

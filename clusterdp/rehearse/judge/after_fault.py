@@ -1,5 +1,7 @@
-"""AfterFault: a run after its fault, compared with the undisturbed run: the files that it resumed from, the first
-checkpoint that differs from the one of the same step, and the first step at which rank 0 printed other numbers."""
+"""AfterFault: a run after its fault, compared with the undisturbed run: the files from which the run resumed, the first
+checkpoint that differs from the undisturbed run's checkpoint of the same step, and the first step at which rank 0
+printed other numbers.
+"""
 
 from __future__ import annotations
 
@@ -28,24 +30,24 @@ _DECIMAL = re.compile(r"(?P<name>[A-Za-z_]\w*)?[^\w.+-]{0,3}(?P<number>[-+]?\d+\
 
 @dataclass(frozen=True)
 class AfterFault:
-    """A run after its fault."""
+    """The part of a run after its first fault."""
 
     attempt: int  # the number of the attempt after the first fault
-    began: float  # the begin of that attempt, in seconds since 1970
-    resumed: Sequence[KnownSave] = ()  # the files that it resumed from, with their content at that time
+    began: float  # when this attempt began, in seconds since 1970
+    resumed: Sequence[KnownSave] = ()  # the files from which this attempt resumed, with their content at that time
     first: FirstDifference | None = None
     printed: PrintedDifference | None = None
 
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """The first checkpoint after a fault that differs from the undisturbed run's."""
+    """The first checkpoint after a fault that differs from the undisturbed run's checkpoint of the same step."""
 
     save: KnownSave
-    expected: KnownSave  # the undisturbed run's
+    expected: KnownSave  # the checkpoint of the undisturbed run
     differences: Sequence[Difference]
-    before: KnownSave | None = None  # the last checkpoint after the fault that was the same
-    beside: Sequence[Difference] = ()  # differences in `before`, in scores and options only
+    before: KnownSave | None = None  # the last equal checkpoint after the fault
+    beside: Sequence[Difference] = ()  # differences of `before` from the undisturbed run, in scores and options only
 
     @property
     def words(self) -> str:
@@ -56,7 +58,7 @@ class FirstDifference:
 
 
 def after_fault(reference: Reference, run: RunDir, history: RunHistory, result: RunResult) -> AfterFault | None:
-    """Returns None if no attempt came after the first attempt with a fault."""
+    """Returns the part of the run after its first fault, or None if no attempt came after the fault."""
     hit = result.hits[0].attempt if result.hits else ""
     at = next((i for i, each in enumerate(history.attempts) if each.name == hit), len(history.attempts))
     following = next((each for each in history.attempts[at + 1 :] if each.started is not None), None)
@@ -74,7 +76,8 @@ def after_fault(reference: Reference, run: RunDir, history: RunHistory, result: 
 def _resumed(
     reference: Reference, history: RunHistory, result: RunResult, attempt: AttemptHistory
 ) -> Sequence[KnownSave]:
-    """Returns the saves that the attempt read, as the kernel reported, or else the newest save of each series."""
+    """Returns the saves that the attempt read, by the kernel's file events. Without such events, returns the newest
+    save of each series."""
     found = resumes(history, result.files, reference.facts.files)
     read = next((each.read for each in found if each.number == attempt.number), ())
     there = files_at(read_versions(history.run.path), attempt.started or 0.0)
@@ -84,9 +87,11 @@ def _resumed(
 
 
 def first_difference(reference: Reference, run: RunDir, since: float) -> FirstDifference | None:
-    """Returns the first checkpoint that differs from the undisturbed run's of the same step, or None. A difference in
-    state comes before one in options alone, because a program that saves just after its resume has one option more than
-    the undisturbed one. since: seconds since 1970."""
+    """Returns the first checkpoint that differs from the undisturbed run's checkpoint of the same step, or None.
+
+    A checkpoint that differs only in options comes last, because a program that saves just after its resume may store
+    an additional option. `since`: seconds since 1970.
+    """
     expected, again = _by_step(reference.saves), _by_step(reference.saves_again)
     before: KnownSave | None = None
     beside: Sequence[Difference] = ()
@@ -95,7 +100,7 @@ def first_difference(reference: Reference, run: RunDir, since: float) -> FirstDi
         one, other = expected.get(save.step), again.get(save.step)
         if one is None or other is None:
             continue
-        with suppress(CheckpointError):  # the file was cut while it was copied
+        with suppress(CheckpointError):  # a file that was cut while it was copied cannot be compared
             spread = spread_of(one.state, other.state)
             found = compare(one.state, save.state, spread)
             if {each.part for each in found} - RESULTS:
@@ -106,7 +111,7 @@ def first_difference(reference: Reference, run: RunDir, since: float) -> FirstDi
 
 
 def _by_step(saves: Sequence[KnownSave]) -> Mapping[object, KnownSave]:
-    """Returns the saves by step, without steps for which a run has made several saves with different content."""
+    """Returns the saves by step, without steps for which the run has several saves with different content."""
     alike: dict[object, list[KnownSave]] = {}
     for save in saves:
         alike.setdefault(save.step, []).append(save)
@@ -119,13 +124,13 @@ def _by_step(saves: Sequence[KnownSave]) -> Mapping[object, KnownSave]:
 
 @dataclass(frozen=True)
 class PrintedDifference:
-    """The first step at which rank 0 printed another number than in the undisturbed run."""
+    """The first step at which rank 0 printed another number than rank 0 of the undisturbed run."""
 
     step: int
     name: str
     expected: str  # the number in the undisturbed run
     got: str
-    same: int | None  # the last step after the fault with the same numbers; None if there was none
+    same: int | None  # the last step after the fault with equal numbers; None if there was no such step
 
     @property
     def words(self) -> str:
@@ -136,8 +141,10 @@ class PrintedDifference:
 
 
 def printed_difference(reference: Reference, attempt: Attempt) -> PrintedDifference | None:
-    """Returns the first different number in the log of the attempt after the fault, or None. Only numbers that were the
-    same in two undisturbed runs are compared."""
+    """Returns the first different number in the log of the attempt after the fault, or None.
+
+    Only numbers that are equal in two undisturbed runs are compared.
+    """
     if reference.again is None:
         return None
     facts, same = reference.facts, None
@@ -155,7 +162,7 @@ def printed_difference(reference: Reference, attempt: Attempt) -> PrintedDiffere
 
 
 def _numbers(attempts: Sequence[Attempt], facts: Facts) -> dict[int, list[tuple[str, str]]]:
-    """Returns by step the decimal numbers in the step's line, each with the word before it."""
+    """Returns, by step, the decimal numbers in the line of this step, each with the word before the number."""
     found: dict[int, list[tuple[str, str]]] = {}
     for attempt in attempts:
         with suppress(OSError):

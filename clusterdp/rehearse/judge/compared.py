@@ -1,4 +1,4 @@
-"""Compared: the files of a run that were compared with the undisturbed runs, and those that were not."""
+"""Compared: the files of a run that were compared with the undisturbed runs, and the files that were left out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clusterdp.wording import counted, some_of
 
 LOGS = (".log", ".txt", ".csv", ".tsv", ".jsonl")
 STATES = (".pt", ".pth", ".ckpt", ".safetensors", ".npz", ".npy")
-LARGEST = 1 << 26  # bytes: larger files are not read
+LARGEST = 1 << 26  # bytes of the largest file that is read
 OTHER_KIND = "neither logs nor arrays"
 UNSTEADY = "other in each undisturbed run"
 LARGE = f"over {LARGEST >> 20} MiB"
@@ -26,24 +26,27 @@ BEFORE = "not written again after the fault"
 
 @dataclass
 class Compared:
-    """The files of a run that were compared, and those that were not."""
+    """The files of a run that were compared with the undisturbed runs, and the files that were left out."""
 
-    what: list[str] = field(default_factory=list)  # words for each compared file
+    what: list[str] = field(default_factory=list)  # name and number of values or lines of each file
     other: list[str] = field(default_factory=list)  # differences in files beside the end state, which fail no drill
-    left_out: dict[str, list[str]] = field(default_factory=dict)  # by reason, names of files that were not compared
+    left_out: dict[str, list[str]] = field(default_factory=dict)  # names of files that were not compared, by the reason
 
     def leave_out(self, name: str, why: str) -> None:
         self.left_out.setdefault(why, []).append(name)
 
     @property
     def left_out_words(self) -> tuple[str, ...]:
-        """Words such as `a.png, b.png (neither logs nor arrays)`."""
+        """The files that were not compared, in words such as `a.png, b.png (neither logs nor arrays)`."""
         return tuple(f"{some_of(names, 3)} ({why})" for why, names in self.left_out.items())
 
 
 def compared_with(reference: Reference, run: RunDir, fault_at: float) -> Compared:
-    """Compares all files that the undisturbed run has left in its working folder, if they were the same in two
-    undisturbed runs. fault_at: seconds since 1970."""
+    """Compares the files that the undisturbed run has left in its working folder and that two undisturbed runs left
+    equal.
+
+    `fault_at`: the time of the fault, in seconds since 1970.
+    """
     found = Compared([words_of_state(reference.state)])
     if reference.again is None:
         return found
@@ -66,8 +69,10 @@ def compared_with(reference: Reference, run: RunDir, fault_at: float) -> Compare
 
 
 def _new_logs(reference: Reference, first: Path, second: Path, got: Path) -> list[str]:
-    """Returns logs that no undisturbed run has, with a name that both have in another folder: `version_1/metrics.csv`
-    of a logger that begins a new log at each start."""
+    """Returns logs that no undisturbed run has, but whose file name both undisturbed runs have in another folder.
+
+    For example, a logger that begins a new log at each start writes `version_1/metrics.csv`.
+    """
     usual, others = {*_names(first, reference.began)}, {*_names(second, reference.began)}
     known = {os.path.basename(name) for name in usual & others if name.endswith(LOGS)}
     there = _names(got, reference.began)
@@ -75,14 +80,14 @@ def _new_logs(reference: Reference, first: Path, second: Path, got: Path) -> lis
 
 
 def words_of_state(state: EndState) -> str:
-    """Returns words such as `last.pt: 18 values, 12 of them tensors`."""
+    """Returns an end state in words such as `last.pt: 18 values, 12 of them tensors`."""
     tensors = sum(leaf.kind == "tensor" for leaf in state.values.values())
     of_them = f", {tensors} of them tensors" if tensors else ""
     return f"{state.source}: {counted(len(state.values), 'value')}{of_them}"
 
 
 def _names(folder: Path, since: float) -> Iterator[str]:
-    """Yields the names of files that were written since then. Older files came with the program."""
+    """Yields the names of files in the folder that were written after `since`. Older files came with the program."""
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(each for each in folders if not each.startswith((".", "__")))
         for name in sorted(names):
@@ -119,7 +124,7 @@ def _of_state(first: Path, second: Path, got: Path, name: str, found: Compared) 
 
 
 def _of_log(first: Path, second: Path, got: Path, name: str, found: Compared) -> None:
-    """Compares the lines that both undisturbed runs have, as sets: repeated lines are usual after a resume."""
+    """Compares the lines that both undisturbed runs have, as sets, because repeated lines are usual after a resume."""
     lines = _lines(first / name) & _lines(second / name)
     if not lines:
         found.leave_out(name, UNSTEADY)

@@ -1,6 +1,6 @@
 """The diagnosis: the fault of a job that has failed a drill, in words.
 
-The evidence of the kernel and of the files comes first, then the matching lines of the program's text.
+Evidence from the kernel's events and the run's files comes first, then lines of the program's text that fit it.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def diagnose(case: FailedDrill, differences: Sequence[Difference] = ()) -> str:
         also = of_signal(case)
         return f"{failed}. Besides, {also}" if failed and also else failed or also or _of_error(case)
     lost = name_the_loss(differences, case.kept, case.after, case.shown) if case.kept else ""
-    if work := lost_work(case):  # a save was made and not used: the handlers are not the cause
+    if work := lost_work(case):  # a checkpoint was saved but not used: the handlers are not the cause
         return ". Besides, ".join(filter(None, [work.words, _of_resume(case), lost]))
     causes = (_of_resume, of_signal)
-    if outlived(case):  # the job was killed before it had saved, which explains the checkpoint that it resumed from
+    if outlived(case):  # a kill before the job had saved explains the older checkpoint from which the job resumed
         causes = (of_signal, _of_resume)
     also = causes[0](case) or causes[1](case)
     first, second = (count, lost) if (count := _of_count(case)) and NOT_KEPT not in lost else (lost, count)
@@ -53,7 +53,7 @@ def diagnose(case: FailedDrill, differences: Sequence[Difference] = ()) -> str:
 
 
 def _of_requeue(case: FailedDrill) -> str:
-    """The last attempt ended in order, and the job was not brought back."""
+    """Returns words if the last attempt ended in order, but the job was not requeued."""
     last = case.history.last
     hit = next((hit for hit in reversed(case.result.hits) if last and hit.attempt == last.name and hit.causes), None)
     if hit is None or last is None:
@@ -69,12 +69,12 @@ def _of_requeue(case: FailedDrill) -> str:
 
 
 def _of_ranks(case: FailedDrill) -> str:
-    """The ranks began at the same step at first, but not after a fault."""
+    """Returns words if the ranks of an attempt after a fault began at different steps, unlike in the first attempt."""
     for number, attempt in enumerate(case.history.attempts, 1):
         first = _first_steps(case, attempt.name)
         begun = sorted(set(first.values()))
         if number == 1 and len(begun) > 1:
-            return ""  # each rank counts in its own way
+            return ""  # in this program, each rank counts in its own way
         if len(begun) > 1:
             ranks = {step: next(rank for rank in first if first[rank] == step) for step in begun}
             places = " and ".join(f"at step {step} on rank {rank}" for step, rank in ranks.items())
@@ -83,7 +83,8 @@ def _of_ranks(case: FailedDrill) -> str:
 
 
 def _began_anew(case: FailedDrill, number: int) -> bool:
-    """Whether the attempt's printed steps begin as in the first attempt. The kernel may not have reported all reads."""
+    """Whether the attempt's printed steps begin as in the first attempt, because the kernel may not have reported all
+    reads."""
     names = {each.number: each.name for each in case.history.attempts}
     first, here = (min(_first_steps(case, names[each]).values(), default=0) for each in (min(names), number))
     return here <= first + SLACK
@@ -101,7 +102,7 @@ def _is_early(case: FailedDrill, step: int | None) -> bool:
 
 
 def _of_torn(case: FailedDrill) -> str:
-    """The job resumed from a file that was half written or damaged, and died of it."""
+    """Returns words if the job resumed from a half written or damaged file, and died of this file."""
     hit = case.result.hits[-1] if case.result.hits else None
     if hit is None or not hit.file or case.result.state == "done":
         return ""
@@ -110,10 +111,10 @@ def _of_torn(case: FailedDrill) -> str:
         for each in resumes(case.history, case.result.files, case.facts.files)
         if hit.file in each.read
     ]
-    folder = str(PurePath(hit.file).parent)  # the folder of a checkpoint of several files
+    folder = str(PurePath(hit.file).parent)  # the folder of a checkpoint that has several files
     is_state = is_checkpoint(hit.file) or case.facts.saves.is_state(f"code/{hit.file}")
     is_of_folder = is_state and folder != "." and f"{folder}/" in _error(case)
-    if not by and not is_state:  # e.g. a README beside the checkpoint
+    if not by and not is_state:  # the file is not a checkpoint, but for example a README
         return ""
     if not by and not is_of_folder and not TORN.search(_error(case)):
         return ""
@@ -128,7 +129,8 @@ def _of_torn(case: FailedDrill) -> str:
 
 
 def _is_in_place(case: FailedDrill, path: str) -> bool:
-    """Whether the undisturbed run writes this file in place. A killed writer does not rename its file in any case."""
+    """Whether the undisturbed run writes this file in place. The drill's own run does not show this, because a killed
+    writer never renames its file."""
     return any(use.in_place for each, use in case.facts.files.items() if series_of(each) == series_of(path))
 
 
@@ -155,7 +157,7 @@ def _of_unread(case: FailedDrill, hit: Hit) -> str:
 
 
 def begun_anew(case: FailedDrill) -> str:
-    """An attempt has read no checkpoint, though a whole one was there, and counts its steps from the beginning."""
+    """Returns words if an attempt read no checkpoint, though a whole one existed, and began at the first step again."""
     torn = {hit.file for hit in case.result.hits}
     for each, step in _from_the_beginning(case):
         if not each.read and each.newer and each.newer not in torn:
@@ -164,7 +166,7 @@ def begun_anew(case: FailedDrill) -> str:
 
 
 def _of_count(case: FailedDrill) -> str:
-    """An attempt has read a checkpoint, but repeats steps that were in it, from the first step or from an epoch's."""
+    """Returns words if an attempt read a checkpoint, but repeats steps that this checkpoint contains."""
     saved = read_steps_of(case.history, case.result.files, case.facts.files)
     for each, steps, first in _began(case):
         of = saved.get(case.history.attempts[each.number - 1].name)
@@ -177,13 +179,15 @@ def _of_count(case: FailedDrill) -> str:
 
 
 def _from_the_beginning(case: FailedDrill) -> Iterator[tuple[Resume, int]]:
-    """Yields attempts that began at the first attempt's first step."""
+    """Yields each attempt that began again at the first attempt's first step, with this step."""
     yield from ((each, steps[0]) for each, steps, first in _began(case) if steps[0] <= first)
 
 
 def _began(case: FailedDrill) -> Iterator[tuple[Resume, Sequence[int], int]]:
-    """Yields each attempt after one that had got beyond the first step: its steps, and the first step of all. Yields
-    nothing if each attempt counts its own steps alone."""
+    """Yields (Resume, steps, the run's first step) of each attempt after an attempt that made more than one step.
+
+    Yields nothing if each attempt counts only its own steps.
+    """
     told = [] if case.facts.ours else printed(case.history, case.history.run, case.facts)
     if counts_anew(told, case.facts):
         return
@@ -207,7 +211,7 @@ def _of_port(case: FailedDrill) -> str:
 
 
 def _of_later(case: FailedDrill) -> str:
-    """The job came back, and then failed by itself, not because of the fault."""
+    """Returns words if the job came back after the fault, and then failed by itself."""
     hits = [hit.attempt for hit in case.result.hits]
     last = case.history.last
     if last is None or not hits or last.name in hits or not last.failed:
@@ -217,7 +221,7 @@ def _of_later(case: FailedDrill) -> str:
 
 
 def _of_strike(case: FailedDrill) -> str:
-    """The job was killed in a save, and then failed by itself because of the files that this left."""
+    """Returns words if the job was killed in a save, and then failed because of the files that the kill left."""
     hit = case.result.hits[-1] if case.result.hits else None
     failed = _of_later(case) if hit and hit.moment else ""
     return f"killed {hit.moment}, it did not come back: {failed}" if hit and failed else ""
@@ -233,7 +237,7 @@ def _of_error(case: FailedDrill) -> str:
 
 
 def words_of_failure(history: RunHistory) -> str:
-    """Returns the program's own words on its failure, or the rank's last line if srun reports only an exit code."""
+    """Returns the program's error message, or the rank's last line if srun reports only an exit code."""
     failure = find_failure(history)
     printed = [line for line in failure.lines if line.strip() and not line.startswith(("clusterdp:", 'Try "'))]
     if failure.evidence == "srun" and printed:

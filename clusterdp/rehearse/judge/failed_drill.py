@@ -1,4 +1,4 @@
-"""FailedDrill: a drill that is over, and the facts of its job, from which the diagnosis is made."""
+"""FailedDrill: a drill that is over, with all that the diagnosis needs to know about its run."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ class FailedDrill:
     text: ProgramText | None = None  # the program's text, if it can be read
     kept: Kept | None = None
     after: AfterFault | None = None
-    shown: Shown = NOTHING  # the result of experiments
-    last_steps: Mapping[str, int] = field(default_factory=dict)  # by attempt, the last step that rank 0 printed
+    shown: Shown = NOTHING  # the result of the experiments on this run
+    last_steps: Mapping[str, int] = field(default_factory=dict)  # the last step that rank 0 printed, by attempt

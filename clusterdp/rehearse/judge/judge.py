@@ -40,8 +40,8 @@ from clusterdp.rehearse.state import Difference, compare
 from clusterdp.rundir import RunDir
 from clusterdp.wording import counted, some_of
 
-SHOWN = 5  # differences in a verdict
-EARLY = 0.8  # part of the whole run's time: an attempt that ended with 0 before it was not done
+SHOWN = 5  # maximum number of differences that a verdict shows
+EARLY = 0.8  # part of the whole run's time; an attempt that exits with 0 before was not done
 
 
 def attempts_of(result: RunResult, history: RunHistory, facts: Facts) -> tuple[AttemptRow, ...]:
@@ -50,7 +50,7 @@ def attempts_of(result: RunResult, history: RunHistory, facts: Facts) -> tuple[A
 
 
 def why_missed(result: RunResult, history: RunHistory) -> str:
-    """Returns why the fault is not proved, or "" if it is proved."""
+    """Returns why there is no proof that the fault happened, or "" if there is proof."""
     if result.missed or not result.hits:
         return result.missed or "nothing was done to it"
     causes = {attempt.name: attempt.cause for attempt in history.attempts}
@@ -62,7 +62,7 @@ def why_missed(result: RunResult, history: RunHistory) -> str:
 
 
 def _stopped_early(result: RunResult, history: RunHistory, hit: Hit) -> bool:
-    """Whether the attempt was warned, and ended with 0 before its work was done."""
+    """Whether the attempt was warned, and then exited with 0 before its work was done."""
     attempt = next((each for each in history.attempts if each.name == hit.attempt), None)
     if attempt is None or attempt.cause != "done" or not hit.grace_s:
         return False
@@ -80,7 +80,7 @@ def judge(
     config: Config,
     experiment: Callable[[AfterFault | None], Shown] = lambda after: NOTHING,
 ) -> Verdict:
-    """Returns the verdict. experiment: called for a run that ended in another state."""
+    """Returns the verdict on a drill. `experiment`: a function that is called if the run ended in another state."""
     run = RunDir(folder)
     if result.inapplicable:
         return Verdict(drill.name, drill.about, INAPPLICABLE, result.inapplicable, folder=str(folder))
@@ -131,7 +131,7 @@ def judge(
         return Verdict(verdict=LOST_WORK, said=work.words, diagnosis=diagnose(case), **told)  # type: ignore[arg-type]
     if not reference.facts.ours and (said := unsaved(case, config.rehearse.may_lose)):
         return Verdict(verdict=FAILED, said=said, diagnosis=diagnose(case), **told)  # type: ignore[arg-type]
-    if anew := begun_anew(case):  # under time limits, such a job would never end
+    if anew := begun_anew(case):  # under short time limits, such a job would never end
         said = f"the same end state, but all was done again: {anew}"
         return Verdict(verdict=LOST_WORK, said=said, diagnosis=anew, **told)  # type: ignore[arg-type]
     beside = f"; beside the end state, {some_of(compared.other, 3)}" if compared.other else ""
@@ -140,7 +140,7 @@ def judge(
 
 
 def _is_whole(text: ProgramText | None) -> bool:
-    """Whether the text shows all that the program does: another library's model may draw random numbers."""
+    """Whether the program's text shows all that it does: its only libraries are torch, numpy and Python's own."""
     return text is not None and text.complete and text.libraries <= {"torch", "numpy", *sys.stdlib_module_names}
 
 
@@ -159,7 +159,7 @@ def _passed(history: RunHistory, result: RunResult, lost: int | None, reference:
     if reference.facts.files and not reference.facts.ours and read and not any(each.read for each in read):
         cost += ", no checkpoint was read"
     also = ""
-    if failed:  # an attempt without a fault: perhaps each resume fails once, and costs an attempt
+    if failed:  # an attempt without a fault failed: perhaps each first resume fails, and costs an attempt
         error = find_failure(replace(history, attempts=history.attempts[: failed[-1].number])).error
         also = f"; attempt {failed[-1].number} failed by itself{f': {error}' if error else ''}"
     unmade = f"; {result.unmade}" if result.unmade else ""
@@ -167,7 +167,7 @@ def _passed(history: RunHistory, result: RunResult, lost: int | None, reference:
 
 
 def _differences(reference: Reference, run: RunDir) -> tuple[list[Difference], str]:
-    """Returns the differences of the end state, or why it cannot be compared."""
+    """Returns the differences from the undisturbed end state, or why the run's end state cannot be compared."""
     try:
         got = reference.state_of(run)
         if got is None:
@@ -179,19 +179,19 @@ def _differences(reference: Reference, run: RunDir) -> tuple[list[Difference], s
 
 
 def _beyond(reference: Reference, differences: list[Difference]) -> str:
-    """Returns words on the largest difference and its spread, for a program that is not deterministic."""
+    """Returns words on the largest difference and the usual spread, for a program that is not deterministic."""
     if reference.spread is None or not differences:
         return ""
     each = max(differences, key=lambda each: each.size)
     if each.size == float("inf"):
-        return ""  # the difference cannot be measured
+        return ""  # infinity: the difference cannot be measured
     usual = reference.spread.get(each.key, 0.0)
     runs = f"the spread of {reference.runs} undisturbed runs is {usual:.2g}"
     return f"; not deterministic: {each.key} differs by {each.size:.2g} of its norm, {runs}"
 
 
 def differ(values: int) -> str:
-    """Returns words such as `3 values differ`."""
+    """Returns a number of values in words such as `3 values differ`."""
     return f"{counted(values, 'value')} {'differs' if values == 1 else 'differ'}"
 
 

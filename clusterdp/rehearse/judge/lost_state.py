@@ -1,5 +1,8 @@
-"""The state that differs after a fault, and since when. The cause, if the checkpoints show it: a part that started from
-its beginning at the resume, or that is not in any checkpoint."""
+"""The state that differs after a fault, and the checkpoint since which it differs.
+
+Names the cause if the checkpoints show it: a part that started anew at the resume, or a part that is not in any
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from clusterdp.rehearse.state.optimizers import optimizers_of, prefix_of
 from clusterdp.wording import some_of
 
 NOT_KEPT = "is in no checkpoint, and starts anew after a resume"
-# Keys in torch's state of each part, for any name that a program gives to the part.
+# For each part: its name in messages, and keys by which torch's state of the part is recognized.
 _STATE_OF = {
     "optimizer": ("the optimizer", re.compile(r"param_groups|exp_avg|momentum_buffer|square_avg")),
     "scheduler": ("the scheduler", re.compile(r"last_epoch")),
@@ -38,17 +41,17 @@ _MAKES = {
 
 @dataclass(frozen=True)
 class Kept:
-    """The parts that a checkpoint keeps."""
+    """The state that a checkpoint keeps, and the parts that the program makes."""
 
     state: EndState
     made: Mapping[str, CodePlace]  # from parts_made()
-    complete: bool = False  # the program's text shows all its parts
+    complete: bool = False  # whether the program's text shows all parts of the program
 
 
 class Shown(NamedTuple):
-    """The result of experiments."""
+    """The result of experiments on a run."""
 
-    cause: str = ""  # why a run ended in another state
+    cause: str = ""  # why the run ended in another state
     note: str = ""  # another result
 
 
@@ -58,8 +61,10 @@ NOTHING = Shown()
 def name_the_loss(
     differences: Sequence[Difference], kept: Kept, after: AfterFault | None = None, shown: Shown = NOTHING
 ) -> str:
-    """Returns the known causes, then the differences and their begin. Empty if nothing differs. differences: of the end
-    states."""
+    """Returns the known causes, then the differences and the first checkpoint with a difference.
+
+    Returns "" if nothing differs. `differences`: the differences of the end states.
+    """
     best = [each for each in differences if is_best(_file(each.key))]
     rest = [each for each in differences if each not in best]
     if best and {each.part for each in rest} <= RESULTS:
@@ -72,7 +77,7 @@ def name_the_loss(
 
 
 def _what(differences: Sequence[Difference], kept: Kept, after: AfterFault | None) -> str:
-    """Returns words on the differences in the first checkpoint that differs, or else in the end state."""
+    """Returns words on the differences in the first checkpoint that differs. Without one, in the end state."""
     first = after.first if after else None
     if first:
         said = f"{first.words}: {describe(first.differences, first.expected.state.values)}"
@@ -92,7 +97,7 @@ def _of_best(best: Difference, rest: Sequence[Difference]) -> str:
 
 
 def _lacking(kept: Kept, differences: Sequence[Difference], after: AfterFault | None) -> list[str]:
-    """Returns words on each part that the program makes, but that has no state in any file that it keeps."""
+    """Returns words on each part that the program makes, but whose state is in no file that the program keeps."""
     if not kept.complete or not {each.part for each in differences} - RESULTS:
         return []
     found = []
@@ -107,12 +112,13 @@ def _lacking(kept: Kept, differences: Sequence[Difference], after: AfterFault | 
 
 
 def _is_kept(state: EndState, part: str, keys: re.Pattern[str]) -> bool:
-    """Whether the state has the part, by torch's names for its values, or in another form."""
+    """Whether the state has values of the part, by torch's keys for them, or in another form."""
     return any(keys.search(key) or (leaf.part == part and not key.endswith("lr")) for key, leaf in state.values.items())
 
 
 def _shown(part: str, state: EndState, differences: Sequence[Difference], after: AfterFault | None) -> str | None:
-    """Returns words, possibly empty, on more evidence that the part was not restored, or None without such evidence."""
+    """Returns more evidence that the part was not restored, as words, which may be empty. Returns None if there is no
+    such evidence."""
     if part == "optimizer":
         return None if _has_twins(state) else ""
     if part == "scaler":
@@ -122,7 +128,7 @@ def _shown(part: str, state: EndState, differences: Sequence[Difference], after:
 
 
 def _has_twins(state: EndState) -> bool:
-    """Whether each tensor of a file has another tensor of its shape in the file, which may be its momentum."""
+    """Whether each tensor of a file has the same shape as another tensor of the file, which may be its momentum."""
     shapes: dict[str, Counter[tuple[int, ...]]] = {}
     for key, leaf in state.values.items():
         if leaf.kind == "tensor" and is_float(leaf.dtype) and not is_best(_file(key)):
@@ -131,13 +137,13 @@ def _has_twins(state: EndState) -> bool:
 
 
 class _Counter(NamedTuple):
-    """A counter that differs after a fault."""
+    """A counter of an optimizer, scheduler or sampler that differs after a fault."""
 
     key: str
     part: str
-    stood: float  # its value in the checkpoint resumed from
-    expected: float  # its value in the undisturbed run, at the first checkpoint with a difference
-    got: float  # its value in that checkpoint
+    stood: float  # the counter's value in the checkpoint from which the run resumed
+    expected: float  # the undisturbed run's value, at the first checkpoint with a difference
+    got: float  # the counter's value in the first checkpoint with a difference
 
     @property
     def began_anew(self) -> bool:
@@ -145,8 +151,9 @@ class _Counter(NamedTuple):
 
 
 def restarted(after: AfterFault | None) -> list[str]:
-    """Returns words on each part that is in the checkpoint resumed from, but counted from 0 again: each of its counters
-    is behind by its value in that checkpoint."""
+    """Returns words on each part that was saved, but counted from 0 again after the resume: each counter of the part is
+    behind by the value that it had in the checkpoint from which the run resumed.
+    """
     if after is None or after.first is None:
         return []
     optimizers = optimizers_of(after.first.expected.state.values)
@@ -163,7 +170,7 @@ def restarted(after: AfterFault | None) -> list[str]:
 
 
 def _stood_still(after: AfterFault, counters: Sequence[_Counter]) -> bool:
-    """Whether an optimizer's counters and the values beside them have not changed: all steps since were skipped."""
+    """Whether an optimizer's counters and the values beside them did not change, because all steps were skipped."""
     if after.first is None or counters[0].part != "optimizer":
         return False
     there = {key: leaf.digest for save in after.resumed for key, leaf in save.state.values.items()}
@@ -175,8 +182,10 @@ def _stood_still(after: AfterFault, counters: Sequence[_Counter]) -> bool:
 
 
 def counters_behind(after: AfterFault | None) -> str | None:
-    """Returns words on a counter of an optimizer that was restored, but has fewer steps than undisturbed because some
-    were skipped. None if no counter shows this."""
+    """Returns words on a counter of a restored optimizer that is behind the undisturbed run because steps were skipped.
+
+    Returns None if there is no such counter.
+    """
     for each in _counters(after) if after else ():
         if each.part == "optimizer" and each.stood <= each.got < each.expected and not each.began_anew:
             skipped = each.expected - each.got
@@ -189,7 +198,7 @@ def is_explained(after: AfterFault) -> bool:
 
 
 def _counters(after: AfterFault) -> Iterator[_Counter]:
-    """Yields whole numbers that differ in the first checkpoint with a difference, and were above 0 before."""
+    """Yields counters that differ in the first checkpoint with a difference, and were above 0 before the resume."""
     if after.first is None:
         return
     series = series_of(after.first.save.version.name)
@@ -201,13 +210,14 @@ def _counters(after: AfterFault) -> Iterator[_Counter]:
         stood = number_of(leaf) if leaf else None
         if each.expected is None or each.got is None or not stood or stood < 0 or not each.expected.is_integer():
             continue
-        is_count = each.part != "scheduler" or each.key.endswith("last_epoch")  # _step_count begins at 1
+        is_count = each.part != "scheduler" or each.key.endswith("last_epoch")  # not _step_count, which begins at 1
         if is_count and (each.part in _NAMES or prefix_of(each.key, optimizers) is not None):
             yield _Counter(each.key, each.part, stood, each.expected, each.got)
 
 
 def parts_made(text: ProgramText | None) -> Mapping[str, CodePlace]:
-    """Returns the first line that makes each part: `optimizer` (one that has a state), `scaler`, `scheduler`."""
+    """Returns the first line of the program that makes each part: `optimizer` (only with a state), `scaler`,
+    `scheduler`."""
     found: dict[str, CodePlace] = {}
     for place, code in _lines(text):
         for part, expression in _MAKES.items():
@@ -224,5 +234,5 @@ def _lines(text: ProgramText | None) -> Iterator[tuple[CodePlace, str]]:
 
 
 def at(place: CodePlace) -> str:
-    """Returns the place as `train.py:31`."""
+    """Returns a place in the program's text as `train.py:31`."""
     return f"{place.file.name}:{place.line}"

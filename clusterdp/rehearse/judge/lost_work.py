@@ -17,20 +17,20 @@ from clusterdp.rehearse.run_spec import AFTER_KILL_S, Hit
 from clusterdp.rundir import RunDir
 from clusterdp.wording import counted
 
-# A save in the background ends one or two steps later, and a log counts from 0 or from 1.
+# Steps of tolerance: a save in the background ends one or two steps later, and a log counts from 0 or from 1.
 SLACK = 2
 NO_FILES: Mapping[str, FileUse] = {}
 
 
 @dataclass(frozen=True)
 class LostWork:
-    """Steps that had been saved, and were done again."""
+    """Steps that had been saved before a fault, and were done again after the fault."""
 
     attempt: int  # the number of the attempt that repeated the steps
     saved: int  # the step of the newest checkpoint that the fault did not damage
     began: int  # the first step that the attempt printed
     file: str  # the checkpoint's file
-    moment: str = ""  # the moment of a save at which the attempt before was killed, if it was
+    moment: str = ""  # the moment of a save at which the previous attempt was killed; "" if it was not killed in a save
 
     @property
     def steps(self) -> int:
@@ -47,7 +47,8 @@ class LostWork:
 
 
 def lost_work(case: FailedDrill) -> LostWork | None:
-    """Returns the run's largest loss, or None if none exceeds the interval of saves or steps or saves are not known."""
+    """Returns the run's largest loss of saved steps. Returns None if no loss reaches the usual number of steps between
+    saves, or if steps or saves are not known."""
     told = [] if case.facts.ours else printed(case.history, case.history.run, case.facts)
     if counts_anew(told, case.facts):
         return None
@@ -69,8 +70,10 @@ def lost_work(case: FailedDrill) -> LostWork | None:
 
 
 def _saved_before(files: Mapping[str, FileUse], hit: Hit, all_files: Mapping[str, FileUse]) -> dict[int, str]:
-    """Returns by step a file of each save that was over at the fault, also if the file was gone by then. The save that
-    the fault interrupted or damaged is left out."""
+    """Returns, by step, a file of each save that was complete before the fault, even if the file was deleted later.
+
+    The save that the fault interrupted or damaged is left out.
+    """
     saved = {step: path for path, use in files.items() for at, step in _saves(use) if at <= hit.at and step}
     if not hit.file or hit.since is not None:
         return saved
@@ -84,14 +87,17 @@ def _saves(use: FileUse) -> Sequence[tuple[float, int]]:
 
 
 def _interval(files: Mapping[str, FileUse]) -> float:
-    """Returns the usual number of steps between two saves, or the steps before the first save if there is no second."""
+    """Returns the usual number of steps between two saves. With only one save, returns the steps before it."""
     steps = sorted({0, *(step for path, use in files.items() if not is_best(path) for step in use.steps)})
     return median([b - a for a, b in itertools.pairwise(steps)] or [0])
 
 
 def steps_lost(history: RunHistory, run: RunDir, facts: Facts, files: Mapping[str, FileUse] = NO_FILES) -> int | None:
-    """Returns the lost steps by the run's records, or by the steps that rank 0 has printed and the checkpoints that it
-    has read. None if they are not known."""
+    """Returns the number of lost steps, by the run's records, or by the printed steps and the checkpoints that were
+    read.
+
+    Returns None if the lost steps are not known.
+    """
     if facts.ours:
         return history.lost
     if facts.steps is None:
@@ -106,8 +112,9 @@ def steps_lost(history: RunHistory, run: RunDir, facts: Facts, files: Mapping[st
 
 
 def counts_anew(told: Sequence[tuple[str, Sequence[int]]], facts: Facts) -> bool:
-    """Whether each attempt counts only its own steps: the last attempt began at the first one's step, and was done with
-    fewer steps than the whole run has."""
+    """Whether each attempt counts only its own steps: the last attempt began at the same step as the first attempt, and
+    made fewer steps than the whole run has.
+    """
     if facts.steps is None or len(told) < 2:
         return False
     first, last = told[0][1], told[-1][1]
@@ -115,8 +122,11 @@ def counts_anew(told: Sequence[tuple[str, Sequence[int]]], facts: Facts) -> bool
 
 
 def _again(before: Sequence[int], after: Sequence[int], saved: int | None) -> int | None:
-    """Returns the repeated steps, or None if they are not known. saved: the step of the checkpoint that was read, used
-    if a bar that is drawn rarely printed its first step late. Its precision is the distance of printed steps."""
+    """Returns the number of repeated steps, or None if it is not known.
+
+    `saved`: the step of the checkpoint that was read. This step is used if the first printed step came late, because a
+    progress bar is drawn rarely; the result is then as precise as the distance of printed steps.
+    """
     last, first = max(before), after[0]
     is_late = first > last + 1 if saved is None else first > saved + 1
     if not is_late:
@@ -138,6 +148,6 @@ def read_steps_of(history: RunHistory, files: Mapping[str, FileUse], usual: Mapp
 
 
 def printed(history: RunHistory, run: RunDir, facts: Facts) -> list[tuple[str, list[int]]]:
-    """Returns the name and the printed steps of each attempt that printed any."""
+    """Returns (name, printed steps) of each attempt that printed steps."""
     told = [(each.name, read_steps(run.attempt(each.name).rank_log(0), facts.counter)) for each in history.attempts]
     return [(name, steps) for name, steps in told if steps]

@@ -1,4 +1,4 @@
-"""Reference: the undisturbed run, with which each drill's run is compared, at its end and at each save."""
+"""Reference: the undisturbed run, with which each drill's run is compared, at the end and at each save."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ class KnownSave:
     """A file of a checkpoint, with its content at the time of the save."""
 
     version: Version
-    # The series of its name, and a key of the step that is the same in each run: the counters in the file, or else the
-    # file's name, or else the last step that rank 0 had printed.
+    # The series of the file's name, and a key that is the same for this step in each run: the counters in the file,
+    # else the file's name, else the last step that rank 0 had printed.
     step: tuple[str, object]
     words: str
     state: EndState
 
 
 def read_saves(versions: Iterable[Version], kinds: Collection[str], since: float = 0.0) -> Iterator[KnownSave]:
-    """Yields the readable copies of files in these series, in order. since: seconds since 1970."""
+    """Yields the readable copies of checkpoint files in these series, in the order of `versions`. `since`: seconds
+    since 1970."""
     for version in versions:
         series = series_of(version.name)
         is_part = series in kinds or any(series.startswith(f"{kind}/") for kind in kinds)
@@ -66,25 +67,25 @@ _STEP = re.compile(r"(?:global_?)?(?:steps?|iter(?:ation)?s?|iter_num)")  # not 
 
 @dataclass
 class Reference:
-    """The undisturbed run."""
+    """The undisturbed run, with which all other runs are compared."""
 
     folder: Path
     facts: Facts
     state: EndState
-    patterns: tuple[str, ...] = ()  # the files of the end state, if the checkpoints are not ours
-    spread: Mapping[str, float] | None = None  # None if the second run ended in the same bits
-    others: list[EndState] = field(default_factory=list)  # end states of more undisturbed runs, used for the spread
+    patterns: tuple[str, ...] = ()  # patterns for the files of the end state, if the checkpoints are not ours
+    spread: Mapping[str, float] | None = None  # by key; None if the second run ended in the same bits
+    others: list[EndState] = field(default_factory=list)  # end states of further undisturbed runs, for the spread
     text: ProgramText | None = None  # the program's text, if it was found
     again: Path | None = None  # the folder of the second undisturbed run
-    began: float = 0.0  # seconds since 1970
+    began: float = 0.0  # begin of the rehearsal, in seconds since 1970
 
     def state_of(self, run: RunDir) -> EndState | None:
-        """Returns the end state of a run. Raises CheckpointError if it cannot be read."""
+        """Returns the end state of a run. Raises CheckpointError if the end state cannot be read."""
         return end_state(run, self.patterns)
 
     def all_kept(self) -> EndState:
-        """Returns the end state and the other files that the run has kept: the last one of each series and rank. Files
-        that cannot be read are left out."""
+        """Returns the end state, and the values in other files that the run has kept: the last file of each series and
+        rank. Files that cannot be read are left out."""
         if self.facts.ours:
             return self.state
         code = RunDir(self.folder).code
@@ -103,7 +104,7 @@ class Reference:
 
     @cached_property
     def kinds(self) -> set[str]:
-        """The series of the files of a checkpoint."""
+        """The series of file names that belong to checkpoints."""
         return {*kinds_to_resume_from(self.facts.files), *map(series_of, self.patterns)}
 
     @cached_property
@@ -120,11 +121,11 @@ class Reference:
 
     @property
     def runs(self) -> int:
-        """The number of undisturbed runs behind the spread."""
+        """The number of undisturbed runs from which the spread was computed."""
         return 1 + len(self.others)
 
     def add(self, other: EndState) -> None:
-        """Widens the spread by another undisturbed run."""
+        """Widens the spread by the end state of another undisturbed run."""
         self.others.append(other)
         self.spread = spread_of(self.state, *self.others)
 

@@ -18,13 +18,14 @@ from clusterdp.wording import some_of
 
 BESIDE, BESIDE_ABOUT = "beside-another", "two of it at a time: is anything not its own?"
 WRITERS, WRITERS_ABOUT = "one-writer", "is each checkpoint written by one rank alone?"
-# Places of temporary files, where only a checkpoint that is not removed matters.
+# Places of temporary files, where only a checkpoint that stays after the run matters.
 PASSING = ("/tmp/", "/var/tmp/", "/dev/shm/")
 NO_FILES = ("/dev/", "/proc/", "/sys/")
 
 
 def beside_another(first: Facts, second: Facts, folder: Path, text: ProgramText | None, began: float) -> Verdict | None:
-    """Returns a verdict on ports and files that two undisturbed runs share, or None. folder, began: the rehearsal's."""
+    """Returns a verdict on ports and files that two undisturbed runs share, or None. `folder`, `began`: of the
+    rehearsal."""
     ports = sorted(set(first.ports) & set(second.ports))
     if ports:
         said = f"both undisturbed runs listened on port {some_of([str(port) for port in ports], 3)}"
@@ -45,16 +46,21 @@ def beside_another(first: Facts, second: Facts, folder: Path, text: ProgramText 
 
 
 def not_apart(went_on: str, found: Verdict | None) -> Verdict:
-    """Returns the verdict for a second run that resumed from the first one's files, and cannot be compared. went_on:
-    the evidence. found: from beside_another()."""
+    """Returns the verdict for a second undisturbed run that cannot be compared because it resumed from the first run's
+    files.
+
+    `went_on`: the evidence. `found`: the verdict of beside_another().
+    """
     why = found.diagnosis if found else "it goes on from files outside of its run folder; give each run its own"
     said = f"{went_on}, though it had a folder of its own"
     return Verdict(BESIDE, BESIDE_ABOUT, FAILED, said, f"{said}: {why}")
 
 
 def went_on(first: Sequence[int], second: Sequence[int]) -> str:
-    """Returns words if the second run resumed from the first one's files, by the steps that both printed, or "". A bar
-    may print its first step a little later than in the other run."""
+    """Returns words if the second run resumed from the first run's files, by the steps that both runs printed, else "".
+
+    A small difference does not count, because a progress bar may print its first step later.
+    """
     if not first or first[0] == first[-1]:
         return ""
     if not second:
@@ -71,8 +77,9 @@ def left_outside(facts: Facts, folder: Path, text: ProgramText | None, began: fl
 
 
 def shared_files(facts: Facts, text: ProgramText | None) -> Verdict | None:
-    """Returns a verdict on the checkpoints of an undisturbed run that several ranks had open for writing at once, or
-    None if there were none."""
+    """Returns a verdict if several ranks of an undisturbed run had the same checkpoint open for writing at the same
+    time, else None.
+    """
     shared = {path: use for path, use in facts.files.items() if len(use.by) > 1}
     if not shared:
         return None
@@ -86,8 +93,11 @@ def shared_files(facts: Facts, text: ProgramText | None) -> Verdict | None:
 
 
 def written_out(text: ProgramText | None, began: float) -> dict[str, str]:
-    """Returns the files written since then that the program's text names by an absolute path, or whose folder it names,
-    with the place in the text. A small file is open too briefly to be seen otherwise."""
+    """Returns the files written after `began` that the program's text names by an absolute path, with the place in the
+    text. The text may also name the folder of a checkpoint.
+
+    The text is searched because a small file is open too briefly to be seen.
+    """
     found = {}
     for use in text.absolute_paths if text else []:
         path = Path(os.path.expanduser(use.path))
@@ -101,5 +111,5 @@ def written_out(text: ProgramText | None, began: float) -> dict[str, str]:
 
 def _is_foreign(path: str, folder: Path) -> bool:
     if path.startswith((f"{folder}/", *NO_FILES)) or path.endswith(".lock") or "/.cache/" in path:
-        return False  # locks and caches are shared on purpose
+        return False  # programs share locks and caches on purpose
     return not path.startswith(PASSING) or (is_checkpoint(path) and os.path.exists(path))

@@ -1,5 +1,8 @@
-"""The fault of a program that was warned by a signal and still lost steps: by its handlers, from the kernel, and by its
-writes afterwards. For a program that was killed in its handler, the text shows the calls in the handler."""
+"""The fault of a program that was warned by a signal and still lost steps. The evidence is the signal handlers that the
+kernel reports, and the files that the program wrote after the warning.
+
+If the program was killed in its handler, its text shows which calls the handler makes.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ from clusterdp.rehearse.observe.file_use import FileUse
 from clusterdp.rehearse.run_spec import Hit
 from clusterdp.wording import counted, some_of
 
-JUST_NOW, JUST_NOW_S = 0.25, 1.0  # time since a save in which little is lost: part of the interval, or seconds
-SLACK_S = 0.5  # between a kill and the closing of its files, or the recorded end
+JUST_NOW, JUST_NOW_S = 0.25, 1.0  # little is lost so soon after a save: part of the interval of saves, or seconds
+SLACK_S = 0.5  # seconds from a kill to the closing of the ranks' files, or to the recorded end
 
 
 def of_signal(case: FailedDrill) -> str:
-    """Returns the fault at the first stop with a warning. Empty if the warning was used, or if no fault is known."""
+    """Returns the fault in words, by the first stop with a warning. Returns "" if the program used the warning, or if
+    no fault is known."""
     hit = next((hit for hit in case.result.hits if hit.grace_s and hit.handlers), None)
     if hit is None:
         return ""
@@ -30,8 +34,9 @@ def outlived(case: FailedDrill) -> bool:
 
 
 def unsaved(case: FailedDrill, may_lose: int) -> str:
-    """Returns the fault of a program that was warned and did not save. Empty if there is none, or the user accepts it.
-    A program that stops at once in its handler may repeat the step in which the warning comes."""
+    """Returns the fault of a program that was warned and did not save. Returns "" if it saved, or if the user accepts
+    the loss (may_lose). One lost step for each warning is no fault, because a handler that stops at once repeats the
+    step of the warning."""
     warned = [hit for hit in case.result.hits if hit.grace_s and hit.causes]
     known = case.facts.steps is not None and case.lost is not None
     heard = [hit for hit in warned if not is_deaf(hit) and not _outlived(case, hit)]
@@ -56,8 +61,10 @@ def _is_stale(case: FailedDrill, hit: Hit) -> bool:
 
 
 def is_deaf(hit: Hit) -> bool:
-    """Whether a rank died of the warning, or a shell above its program did, which ends the task, or all ranks ignored
-    the warning. A rank that handles the signal may inform the others."""
+    """Whether the warning kills a rank, or a shell above the rank's program, or whether all ranks ignore the warning.
+
+    If only some ranks ignore the signal, a rank that handles it may inform them.
+    """
     words = set(hit.handlers.values())
     return "default" in words or words == {"ignored"} or bool(hit.shells)
 
@@ -94,7 +101,7 @@ def _of_shells(hit: Hit) -> str:
 
 
 def _of_time(case: FailedDrill, hit: Hit) -> str:
-    """The ranks were killed at the end of their grace time."""
+    """Returns words if the ranks were killed at the end of their grace time."""
     if not _outlived(case, hit):
         return ""
     when = f"{hit.grace_s:g} s after {hit.signal}"
@@ -112,14 +119,17 @@ def _of_time(case: FailedDrill, hit: Hit) -> str:
 
 
 def _usual_steps(case: FailedDrill, hit: Hit) -> float:
-    """Returns how many steps the undisturbed run makes in the time of the warning, or 0 if that is not known."""
+    """Returns how many steps the undisturbed run makes within the grace time, or 0 if its time is not known."""
     trained_s = case.facts.took_s - case.facts.start_s
     return (case.facts.steps or 0) * (hit.grace_s or 0) / trained_s if trained_s > 0 else 0.0
 
 
 def _is_cut(case: FailedDrill, hit: Hit, use: FileUse) -> bool:
-    """Whether the file was open for writing until the ranks were killed, which may be after the recorded end: a batch
-    script ends at once, and Slurm waits for its KillWait before it kills the step."""
+    """Whether the file was open for writing until the ranks were killed.
+
+    The kill may come after the recorded end, because a batch script ends at once, but Slurm kills the step only after
+    KillWait.
+    """
     killed = hit.at + (hit.grace_s or 0) - SLACK_S
     again = next((each.started for each in case.history.attempts if (each.started or 0) > hit.at), None)
     until = again or _ended(case, hit) + SLACK_S
@@ -128,7 +138,7 @@ def _is_cut(case: FailedDrill, hit: Hit, use: FileUse) -> bool:
 
 
 def _of_end(case: FailedDrill, hit: Hit) -> str:
-    """All ranks handle the signal, and ended in time, but without a save."""
+    """Returns words if the program handles the signal, and ended in time, but without a save."""
     if not case.result.files or _saved(case, hit):
         return ""
     return f"it handles {hit.signal}, and ends without a save"

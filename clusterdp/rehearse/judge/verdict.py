@@ -1,4 +1,4 @@
-"""Verdict: the result of a drill.
+"""Verdict: the outcome of a drill, such as passed or failed.
 
 passed          the fault happened, the job came back by itself, and it ended in the state of the undisturbed run
 failed          the fault happened, and the job did not come back, or ended in another state
@@ -22,9 +22,9 @@ from clusterdp.operate.record.slurmstepd_notice import ended_by_slurm
 
 PASSED, FAILED, INAPPLICABLE = "passed", "failed", "not applicable"
 LOST_WORK, NOT_LANDED = "lost work", "not landed"
-BAD = (FAILED, LOST_WORK)  # the job has a fault
-UNKNOWN = (INAPPLICABLE, NOT_LANDED)  # the drill has shown nothing
-SHORT = {INAPPLICABLE: "n/a"}  # words for narrow columns
+BAD = (FAILED, LOST_WORK)  # verdicts that mean a fault of the job
+UNKNOWN = (INAPPLICABLE, NOT_LANDED)  # verdicts of drills that have shown nothing
+SHORT = {INAPPLICABLE: "n/a"}  # shorter words for verdicts in narrow columns
 BIT_FOR_BIT, WITHIN_SPREAD = "bit for bit", "within the spread of undisturbed runs"  # how end states are equal
 NONE: Mapping[str, Sequence[int]] = {}
 NO_TIMES: Mapping[str, float] = {}
@@ -32,10 +32,10 @@ NO_TIMES: Mapping[str, float] = {}
 
 @dataclass(frozen=True)
 class HitRow:
-    """A fault in an attempt."""
+    """A fault that a drill made in an attempt."""
 
     attempt: str
-    at: float  # seconds since 1970
+    at: float  # when the fault was made, in seconds since 1970
     step: int | None
 
 
@@ -49,16 +49,16 @@ class Verdict:
     said: str  # the verdict in a sentence
     diagnosis: str = ""  # the job's fault, if the drill has failed
     evidence: tuple[str, ...] = ()  # the proof of each hit, in words
-    state: str = ""  # the result of the comparison of end states
-    differences: tuple[str, ...] = ()  # the first differences
-    differing: int = 0  # the number of all differences
+    state: str = ""  # the result of comparing the end states
+    differences: tuple[str, ...] = ()  # the first differences of the end states
+    differing: int = 0  # the number of all differences of the end states
     lost: int | None = None  # steps that were done twice; None if the program prints no steps
     hits: tuple[HitRow, ...] = ()
     attempts: tuple[AttemptRow, ...] = ()
-    settings: tuple[str, ...] = ()  # overrides of the config in this drill alone
+    settings: tuple[str, ...] = ()  # overrides of the config that only this drill has
     took_s: float = 0.0
     folder: str = ""
-    tries: int = 1  # until the fault happened
+    tries: int = 1  # number of runs that were made until the fault happened
     compared: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
@@ -72,13 +72,13 @@ class AttemptRow:
 
     number: int
     name: str
-    queued: float | None  # the begin of its wait
+    queued: float | None  # when the attempt began to wait
     began: float | None
     ended: float | None
     first_step: int | None
     last_step: int | None
     cause: str
-    said: str  # its end, in words
+    said: str  # the attempt's end, in words
     spent: Mapping[str, float]  # seconds by activity, in order: starting, training, lost, ending, unseen
 
 
@@ -88,9 +88,12 @@ def rows_of(
     first_at: Mapping[str, float] = NO_TIMES,
     is_silent: bool = False,
 ) -> tuple[AttemptRow, ...]:
-    """Returns a row for each attempt. For a program whose steps are not on record: printed: by attempt, the steps that
-    rank 0 has printed. first_at: by attempt, when the first printed step was seen, in seconds since 1970. is_silent:
-    the program prints no steps."""
+    """Returns a row for each attempt.
+
+    `printed`, `first_at` and `is_silent` are for a program whose steps are not on record. `printed`: the steps that
+    rank 0 has printed, by attempt. `first_at`: when the first printed step was seen, by attempt, in seconds since 1970.
+    `is_silent`: whether the program prints no steps.
+    """
     account = account_of(history, None, ended_by_slurm(history.run, history.attempts))
     return tuple(
         AttemptRow(
@@ -112,8 +115,11 @@ def rows_of(
 
 
 def _ending(attempt: AttemptHistory, printed: Sequence[int], is_silent: bool) -> str:
-    """Returns words on an attempt's end. An attempt that has printed steps, or whose program prints none, may not have
-    ended at its start, though no step is on record."""
+    """Returns words on an attempt's end.
+
+    Without a recorded step, an attempt counts as ended at its start, unless it has printed steps or its program prints
+    no steps.
+    """
     if attempt.cause == "start" and printed:
         return f"crashed at step {max(printed)}"
     if attempt.cause == "start" and is_silent:
@@ -122,7 +128,7 @@ def _ending(attempt: AttemptHistory, printed: Sequence[int], is_silent: bool) ->
 
 
 def _spent(told: AttemptAccount, first_at: float | None) -> Mapping[str, float]:
-    """Returns the seconds by activity. The time before the first printed step is not training."""
+    """Returns the seconds of an attempt by activity. The time before the first printed step counts as starting."""
     spent = seconds_by_kind(told)
     if first_at is not None:
         more = min(spent["training"], max(0.0, first_at - told.place.begin - spent["starting"]))

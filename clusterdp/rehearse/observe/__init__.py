@@ -1,4 +1,4 @@
-"""The behaviour of a run from outside: the processes of its ranks, the files that they use, their output.
+"""The behaviour of a run from outside: the processes of its ranks, the files that these processes use, and the output.
 
 live_run       the present step and processes of a run
 processes      the ranks' processes, from /proc

@@ -1,7 +1,8 @@
-"""FileEvents: the calls by which the ranks of a run change files, in order. A drill can hold a call before it is done,
-and can make the disk appear full.
+"""FileEvents: the system calls by which the ranks of a run change files, in order. A drill can hold a system call
+before it is done, and can make the disk appear full.
 
-The kernel sends a notice of each call, and lets the call go on when the answer comes (fakeslurm/core/file_traps.py).
+The kernel sends a notice of each system call, and lets the call go on when FileEvents answers
+(fakeslurm/core/file_traps.py).
 """
 
 from __future__ import annotations
@@ -24,31 +25,32 @@ from clusterdp.fakeslurm.core import file_traps
 from clusterdp.fakeslurm.core.file_traps import BYTES, DELETE, NAMES, NAMES_AND_BYTES, RENAME, WRITE, Call
 from clusterdp.rehearse.observe import processes
 
-MOST = 20_000  # events kept at most: a save of a large model in thousands of files has fewer
+MOST = 20_000  # maximum number of events that are kept: a save of a large model in thousands of files has fewer
 WAIT_MS = 200
-DONE_S = 1.0  # longest wait until a released call is done
+DONE_S = 1.0  # longest wait until the effect of a released call is visible
 PAGE = 4096
-SHARED_MEMORY = re.compile(r"/dev/shm/(torch_|sem\.|psm_|mp-|nccl|cuda)")  # e.g. batches from data-loader workers
-SNIFFED = 512  # bytes at the start of a file: the file is not text if one of them is zero
+SHARED_MEMORY = re.compile(r"/dev/shm/(torch_|sem\.|psm_|mp-|nccl|cuda)")  # such as batches of data-loader workers
+SNIFFED = 512  # number of first bytes that are read: a zero byte shows that the file is not text
 
 
 @dataclass(frozen=True)
 class FileEvent:
-    """A call by which a rank changes a file."""
+    """A system call by which a rank changes a file."""
 
-    kind: str  # as in file_traps
+    kind: str  # WRITE, RENAME, LINK, SYMLINK or DELETE of file_traps
     path: str  # absolute, as the rank sees it
     to: str = ""  # the new path of a rename or a link, absolute, as the rank sees it
     rank: int = 0
     at: float = 0.0  # seconds since 1970
-    step: int = 0  # the step of rank 0; 0 if it is not known
-    pid: int = 0  # the thread that makes the call
-    appends: bool = False  # the file is opened with O_APPEND
-    truncates: bool = False  # the file is opened with O_TRUNC
+    step: int = 0  # the step of rank 0 at this time; 0 if the step is not known
+    pid: int = 0  # id of the thread that makes the call
+    appends: bool = False  # whether the file is opened with O_APPEND
+    truncates: bool = False  # whether the file is opened with O_TRUNC
 
     @property
     def here(self) -> Path:
-        """The file's path on this machine, valid while the rank lives. The rank's node may have a /tmp of its own."""
+        """The file's path on this machine, valid while the rank lives. The path differs from `path` if the rank's node
+        has a /tmp of its own."""
         return Path(f"/proc/{self.pid}/root{self.path}")
 
     @property
@@ -56,7 +58,8 @@ class FileEvent:
         return Path(f"/proc/{self.pid}/root{self.to}")
 
     def is_done(self) -> bool:
-        """Whether the effect of the call is visible. For a file that is opened, it may have been visible before."""
+        """Whether the effect of the call is visible. Returns True for a file that is opened, which may have existed
+        before."""
         if self.kind in (RENAME, DELETE) and os.path.lexists(self.here):
             return False
         return not self.to or os.path.lexists(self.to_here)
@@ -64,40 +67,45 @@ class FileEvent:
 
 @dataclass(frozen=True)
 class Held:
-    """An event whose call waits."""
+    """A file event whose system call is held."""
 
     event: FileEvent
     listener: int
-    notice: int  # the number of the kernel's notice
+    notice: int  # id of the kernel's notice, with which the call is released
 
 
 class FileEvents:
-    """Listens for events in a thread of its own, from the start of the tasks to close(). FileEvents sees no event if
-    file traps are not possible on this machine."""
+    """Listens for file events in a thread of its own, from the start of the tasks to close().
+
+    Where file traps are not possible, FileEvents sees no event.
+    """
 
     def __init__(self, socket_path: Path, *, fills_disk: bool = False):
-        """socket_path: the tasks send their listeners to this socket, in a folder that is private to this user.
-        fills_disk: disk_full() will be called. Each write to a file or a socket then waits 150 microseconds."""
+        """`socket_path`: the socket to which tasks send their descriptors, in a folder that is private to this user.
+
+        `fills_disk`: whether disk_full() will be called; each write to a file or a socket then takes 150 microseconds
+        longer.
+        """
         self.socket = socket_path
         self._mode = NAMES_AND_BYTES if fills_disk else NAMES
-        self.unwritten = 0  # calls that failed on the full disk, since the last disk_full()
+        self.unwritten = 0  # number of calls that failed on the full disk since the last disk_full()
         self._refuses = False
         self._is_full: Callable[[Path], bool] | None = None
         self.events: list[FileEvent] = []
-        self._appended: Counter[str] = Counter()  # by path, how often a file was opened to append to it
-        self.binary: dict[str, int] = {}  # bytes of each written file that is not text, by its first path
+        self._appended: Counter[str] = Counter()  # by path: how often a file was opened to append to it
+        self.binary: dict[str, int] = {}  # by the first path of each written file that is not text: its number of bytes
         self.step: Callable[[], int | None] = lambda: None
-        self.heard: Callable[[FileEvent], None] = lambda event: None  # in this object's thread, before the call goes on
+        self.heard: Callable[[FileEvent], None] = lambda event: None  # called in the listening thread for each event
         self.held: Held | None = None
         self._wanted: Callable[[FileEvent], bool] | None = None
-        # Guards held and _wanted: without it, the next hold() got a late notice of a dead rank (seen under load).
+        # Guards held and _wanted: without the lock, the next hold() got a late notice of a dead rank (seen under load).
         self._holding = threading.Lock()
-        self._writing: dict[int, FileEvent] = {}  # by rank, the file that it writes now
+        self._writing: dict[int, FileEvent] = {}  # by rank: the file that the rank writes now
         self._ranks: dict[int, int] = {}  # by thread
-        self._listeners: dict[int, int] = {}  # by descriptor, the rank of its task
+        self._listeners: dict[int, int] = {}  # by descriptor: the rank of the task that sent it
         self._over = threading.Event()
         self._server = socket.socket(socket.AF_UNIX)
-        self.socket.unlink(missing_ok=True)  # left by a rehearsal that was killed
+        self.socket.unlink(missing_ok=True)  # a rehearsal that was killed may have left its socket
         self._server.bind(str(self.socket))
         self._server.listen(128)
         self._thread = threading.Thread(target=self._listen, daemon=True)
@@ -105,14 +113,15 @@ class FileEvents:
 
     @property
     def logs(self) -> set[str]:
-        """Files that were opened more often to append than to write. A tensorboard log is first opened to write."""
+        """Files that were opened more often to append than to write. The first opening does not count, because a
+        tensorboard log is first opened to write."""
         written = Counter(event.path for event in self.events if event.kind == WRITE)
         return {path for path, count in self._appended.items() if count > written[path]}
 
     # -- holding --
 
     def hold(self, wanted: Callable[[FileEvent], bool]) -> None:
-        """Holds the next event that `wanted` accepts, and puts it in `held`."""
+        """Holds the call of the next event that `wanted` accepts, and puts the event in `held`."""
         with self._holding:
             self.held, self._wanted = None, wanted
 
@@ -126,8 +135,9 @@ class FileEvents:
 
     @contextmanager
     def refused(self) -> Iterator[None]:
-        """Makes each call fail in this context, also the held one, because a call that goes on just after a SIGKILL may
-        still be done (seen under load)."""
+        """Makes each call fail inside the `with` block, also the held call. A call that goes on just after a SIGKILL
+        may still be done (seen under load).
+        """
         self._refuses = True
         try:
             yield
@@ -138,26 +148,30 @@ class FileEvents:
             self._refuses = False
 
     def go_on_to(self, wanted: Callable[[FileEvent], bool]) -> None:
-        """Lets the held call go on, and holds the next event that `wanted` accepts."""
+        """Lets the held call go on, and holds the call of the next event that `wanted` accepts."""
         held = self.held
         self.hold(wanted)
         if held:
             _let_go(held.listener, held.notice)
 
     def finish(self) -> None:
-        """Lets the held call go on, holds the next event, and returns when the effect of the call is visible."""
+        """Lets the held call go on, holds the call of the next event, and returns when the first call's effect is
+        visible."""
         held = self.held
         if held:
             self.events.append(held.event)
         self.go_on_to(lambda event: True)
         deadline = time.monotonic() + DONE_S
         while held and not held.event.is_done() and time.monotonic() < deadline:
-            pass  # the call takes microseconds, and the rank runs on after it
+            pass  # no sleep, because the call takes microseconds and the rank runs on after the call
 
     @contextmanager
     def disk_full(self, is_there: Callable[[Path], bool]) -> Iterator[None]:
-        """Makes each write to a file on the full disk fail in this context. is_there: whether a file is on that disk,
-        by a path that is valid while the call waits."""
+        """Makes each write to a file on the full disk fail inside the `with` block.
+
+        `is_there`: a function that decides whether a file is on the full disk. `is_there` gets a path that is valid
+        only while the call waits.
+        """
         self.unwritten, self._is_full = 0, is_there
         try:
             yield
@@ -175,7 +189,7 @@ class FileEvents:
                     poll.register(self._accept(), select.POLLIN)
                 elif mask & select.POLLIN:
                     self._notified(number)
-                else:  # the task and all its children are gone
+                else:  # the task and all its child processes are gone
                     poll.unregister(number)
                     del self._listeners[number]
                     os.close(number)
@@ -191,7 +205,7 @@ class FileEvents:
 
     def _notified(self, listener: int) -> None:
         buffer = bytearray(file_traps.NOTIFICATION.size)
-        with suppress(OSError):  # a signal has interrupted the call, or its thread is gone
+        with suppress(OSError):  # a signal has interrupted the call, or the calling thread is gone
             fcntl.ioctl(listener, file_traps.RECEIVE, buffer)
             notice, pid, _, number, _, _, *arguments = file_traps.NOTIFICATION.unpack(buffer)
             machine = file_traps.machine()
@@ -209,7 +223,7 @@ class FileEvents:
             with suppress(OSError):
                 event = self._event(pid, call, arguments, self._listeners[listener])
             with suppress(OSError), self._holding:
-                # The call may be over, and its thread number and paths may belong to another thread by now.
+                # The call may be over by now, and its thread id and paths may belong to another thread.
                 fcntl.ioctl(listener, file_traps.IS_VALID, notice.to_bytes(8, "little"))
                 if event and self._is_held(event):
                     self.held = Held(event, listener, notice)
@@ -217,12 +231,12 @@ class FileEvents:
             _let_go(listener, notice)
 
     def _is_on_full_disk(self, pid: int, descriptor: int) -> bool:
-        with suppress(OSError):  # the thread is gone
+        with suppress(OSError):  # the calling thread is gone
             return self._is_full is not None and self._is_full(Path(f"/proc/{pid}/fd/{descriptor}"))
         return False
 
     def _event(self, pid: int, call: Call, arguments: list[int], task: int) -> FileEvent | None:
-        """Returns the event of a call, or None if its file is not one of the program's."""
+        """Returns the event of a system call, or None if the call's file is not a file of the program."""
         names = [_name(pid, arguments[name], None if at is None else arguments[at]) for at, name in call.names]
         if names[-1].startswith(("/proc/", "/sys/", "/dev/")) and not names[-1].startswith("/dev/shm/"):
             return None
@@ -236,7 +250,7 @@ class FileEvents:
         return FileEvent(call.kind, names[0], to, self._rank(pid, task), time.time(), self.step() or 0, pid, **how)
 
     def _rank(self, pid: int, task: int) -> int:
-        """Returns the rank of a process. A task of torchrun has several ranks."""
+        """Returns the rank of a process, by its variable RANK, because a task of torchrun has several ranks."""
         if pid not in self._ranks:
             told = processes.variable(pid, "RANK")
             self._ranks[pid] = int(told) if told.isdigit() else task
@@ -255,7 +269,7 @@ class FileEvents:
         return False
 
     def _look_at_last(self, event: FileEvent) -> None:
-        """Looks at the last file that this rank wrote, which has all its bytes now, and notes its size in `binary`."""
+        """Notes in `binary` the size of the last file that this rank wrote, because this file is now complete."""
         last = self._writing.pop(event.rank, None)
         if last:
             with suppress(OSError), last.here.open("rb") as file:
@@ -265,7 +279,7 @@ class FileEvents:
             self._writing[event.rank] = event
 
     def close(self) -> None:
-        """Stops listening. All tasks must be gone, because a call now fails. A second close() does nothing."""
+        """Stops listening. All tasks must be gone, because calls fail from now on. A second close() does nothing."""
         if self._over.is_set():
             return
         self._over.set()
@@ -277,14 +291,15 @@ class FileEvents:
 
 
 def _let_go(listener: int, notice: int, error: int = 0) -> None:
-    """Lets a call go on. error: the call is not done, and fails with this errno."""
+    """Lets a call go on. With an `error`, the call is not done, and fails with this errno."""
     answer = (0, -error, 0) if error else (0, 0, file_traps.CONTINUE)
-    with suppress(OSError):  # its thread is gone
+    with suppress(OSError):  # the calling thread is gone
         fcntl.ioctl(listener, file_traps.SEND, file_traps.RESPONSE.pack(notice, *answer))
 
 
 def _name(pid: int, address: int, folder: int | None) -> str:
-    """Returns the path at this address, made absolute. folder: the descriptor of its base, or AT_FDCWD."""
+    """Returns the absolute path whose text is at this address in the memory of `pid`. `folder`: the descriptor of the
+    folder to which the path is relative, or AT_FDCWD."""
     path = os.fsdecode(_text(pid, address))
     if not path.startswith("/"):
         at = -1 if folder is None else folder & 0xFFFF_FFFF
@@ -294,8 +309,10 @@ def _name(pid: int, address: int, folder: int | None) -> str:
 
 
 def _text(pid: int, address: int) -> bytes:
-    """Returns the text up to the first zero byte, at most PATH_MAX bytes. Reads page by page, because the next page may
-    not exist."""
+    """Returns the text up to the first zero byte, at most PATH_MAX bytes.
+
+    Reads one memory page after the other, because the next page may not exist.
+    """
     found = b""
     memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
     try:
@@ -303,7 +320,7 @@ def _text(pid: int, address: int) -> bytes:
             start = address + len(found)
             more = os.pread(memory, PAGE - start % PAGE, start)
             if not more:
-                raise ProcessLookupError(f"{pid} has no memory any more")  # without this error, the loop did not end
+                raise ProcessLookupError(f"{pid} has no memory any more")  # else the loop would not end
             found += more
     finally:
         os.close(memory)

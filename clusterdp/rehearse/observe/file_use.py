@@ -17,24 +17,25 @@ _CHECKPOINT = re.compile(
 
 @dataclass
 class FileUse:
-    """The use of one file. Times are in seconds since 1970."""
+    """The use of one file by a run. Times are in seconds since 1970."""
 
-    read: list[float] = field(default_factory=list)  # the end of each reading
-    written: list[float] = field(default_factory=list)  # the end of each writing, also of one that a kill ended
-    named: list[float] = field(default_factory=list)  # each rename to this name
-    gone: list[float] = field(default_factory=list)  # each rename away from this name, and each deletion
-    by: list[int] = field(default_factory=list)  # the ranks that were seen to have the file open for writing together
-    # For each time in `written` and `named` together, in order: the last step that rank 0 had printed; 0 if none.
+    read: list[float] = field(default_factory=list)  # when each reading of the file ended
+    written: list[float] = field(default_factory=list)  # when each writing ended, even if a kill ended it
+    named: list[float] = field(default_factory=list)  # when the file was renamed to this name
+    gone: list[float] = field(default_factory=list)  # when the file was renamed away from this name, or deleted
+    by: list[int] = field(default_factory=list)  # ranks that had the file open for writing at the same time
+    # For each time in `written` and `named` together, in order: the last step that rank 0 had printed, or 0.
     steps: list[int] = field(default_factory=list)
-    size: int = 0  # bytes, after the last writing or rename
+    size: int = 0  # size in bytes after the last writing or rename
 
     @property
     def in_place(self) -> bool:
-        """Whether the file was written under its final name."""
+        """Whether the file was written under its final name, not renamed from a temporary name."""
         return bool(self.written) and not self.named and not any(at >= self.written[0] for at in self.gone)
 
     def step_at(self, time: float) -> int | None:
-        """Returns the step of the file's content at this time, or None if it is not known."""
+        """Returns the step at which the file got the content that it had at this time, or None if the step is not
+        known."""
         ready = sorted((*self.written, *self.named))
         step = next((step for at, step in reversed([*zip(ready, self.steps, strict=False)]) if at < time), 0)
         return step or None
@@ -56,7 +57,7 @@ class FileUse:
 
 
 def uses_from_json(values: Mapping[str, dict[str, Any]]) -> dict[str, FileUse]:
-    """Returns the uses by path."""
+    """Returns FileUse objects by path, read from JSON."""
     return {path: FileUse(**use) for path, use in values.items()}
 
 

@@ -17,11 +17,11 @@ from clusterdp.rehearse.observe import inotify
 from clusterdp.rehearse.observe.live_run import LiveRun
 
 WAIT_S = 0.2
-ROOM = 1 << 29  # bytes of all copies of a run
-LARGEST = 1 << 26  # bytes of one copy, which is made from the page cache while the program runs
+ROOM = 1 << 29  # maximum number of bytes of all copies of a run
+LARGEST = 1 << 26  # maximum number of bytes of a copy, which is made from the page cache while the program runs
 WHOLE = inotify.CLOSE_WRITE | inotify.MOVED_TO | inotify.FOUND
 INDEX = "index.jsonl"
-VERSIONS = "-versions"  # after a run's name: the folder of its copies
+VERSIONS = "-versions"  # suffix of a run's name: the folder of the run's copies
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,17 @@ class Version:
 
     name: str  # the path below the working folder
     at: float  # seconds since 1970
-    step: int  # the last step that rank 0 had printed; 0 if none
+    step: int  # the last step that rank 0 had printed; 0 if rank 0 had printed no step
     copy: str  # the path of a copy of the file; empty if the file was deleted, or is too large to be kept
     is_gone: bool = False
 
 
 class FileVersions:
-    """Keeps a run's versions, in a thread of its own until close(), and with an inotify of its own, because copies take
-    time and FileWatch notes the time of each event. Keeps no version without inotify."""
+    """Copies each version of a run's files, in a thread of its own until close().
+
+    FileVersions has an inotify of its own, because copies take time, and FileWatch must note the time of each event at
+    once. Without inotify, FileVersions keeps no version.
+    """
 
     def __init__(self, live: LiveRun, kept: Path):
         self._live = live
@@ -54,7 +57,7 @@ class FileVersions:
 
     def _listen(self) -> None:
         while self._source:
-            over = self._over.is_set()  # read before the events, so that all events until close() are handled
+            over = self._over.is_set()  # read before the events, so that all events before close() are handled
             events = [*self._source.events(WAIT_S)]
             for mask, path in events:
                 self._note(mask, path)
@@ -67,14 +70,14 @@ class FileVersions:
             self._write(Version(name, time.time(), 0, "", is_gone=True))
         elif mask & WHOLE or (mask & inotify.CREATE and _is_link(path)):
             at = time.time()
-            with suppress(OSError):  # the file was renamed or deleted since: this event comes next
+            with suppress(OSError):  # the file was renamed or deleted meanwhile: this event comes next
                 self._write(Version(name, at, self._live.step() or 0, self._copy(path)))
 
     def _copy(self, path: str) -> str:
         size = os.lstat(path).st_size
         if size > min(LARGEST, self._room):
             return ""
-        copy = self._kept / f"{self._count}{Path(path).suffix}"  # readers choose the format by the suffix
+        copy = self._kept / f"{self._count}{Path(path).suffix}"  # readers choose the format by the file's suffix
         shutil.copy2(path, copy, follow_symlinks=False)
         self._count += 1
         self._room -= size
@@ -93,7 +96,7 @@ class FileVersions:
 
 
 def _is_link(path: str) -> bool:
-    """Whether the path is a symbolic link, or another name of a file (a hard link). Neither has a close or a rename."""
+    """Whether the path is a symbolic or hard link, because inotify reports no close and no rename of a new link."""
     with suppress(OSError):
         status = os.lstat(path)
         return stat.S_ISLNK(status.st_mode) or status.st_nlink > 1
@@ -106,7 +109,8 @@ def folder_of_versions(run: Path) -> Path:
 
 
 def read_versions(run: Path) -> list[Version]:
-    """Returns the versions in the order of their time. Empty if none were kept. run: the run's folder."""
+    """Returns the versions of a run's files in the order of their time, or [] if no version was kept. `run`: the run's
+    folder."""
     with suppress(OSError):
         lines = (folder_of_versions(run) / INDEX).read_text().splitlines()
         return [Version(**json.loads(line)) for line in lines]
@@ -114,7 +118,7 @@ def read_versions(run: Path) -> list[Version]:
 
 
 def files_at(versions: Sequence[Version], time: float) -> dict[str, Version]:
-    """Returns the version of each file that existed at this time, by name."""
+    """Returns, by name, the version of each file that existed at this time."""
     found: dict[str, Version] = {}
     for version in versions:
         if version.at <= time:

@@ -16,21 +16,22 @@ from clusterdp.rehearse.observe.live_run import LiveRun
 from clusterdp.rehearse.observe.save_shape import own_name
 
 WAIT_S = 0.2
-HEARD_TWICE_S = 0.5  # longest time from FOUND to CLOSE_WRITE for the same writing of a file in a new folder
+HEARD_TWICE_S = 0.5  # longest time between FOUND and CLOSE_WRITE of the same writing, for a file in a new folder
 WRITTEN = inotify.CLOSE_WRITE | inotify.FOUND
-LOOKS = 200  # searches at most for the ranks that have a file open
+LOOKS = 200  # maximum number of searches for the ranks that have a file open
 
 
 class FileWatch:
-    """Watches in a thread of its own, until uses() is called. Without inotify it sees no file."""
+    """Watches a run's files in a thread of its own, until uses() is called. Without inotify, FileWatch sees no file."""
 
     def __init__(self, live: LiveRun, counts: Callable[[str], bool] = is_checkpoint):
-        """counts: whether a file is watched, by its path below the working folder, or its whole path elsewhere."""
+        """`counts`: decides by its path whether a file is watched (relative to the working folder if the file is below
+        it)."""
         self._live = live
         self._counts = counts
-        self._elsewhere: set[str] = set()  # files of the run in folders that other programs use, too
+        self._elsewhere: set[str] = set()  # the run's files in folders that other programs use, too
         self._uses: dict[str, FileUse] = {}
-        self.last_saved = 0.0  # the last close or rename of a file, without models that are kept for their score
+        self.last_saved = 0.0  # when a file other than a best model was last closed after writing, or renamed
         self._found: set[str] = set()
         self._looks = LOOKS
         self._over = threading.Event()
@@ -41,9 +42,9 @@ class FileWatch:
         self._thread.start()
 
     def _listen(self) -> None:
-        left = FileUse()  # the last file that was renamed: the event of its new name comes next
+        left = FileUse()  # use of the last file that was renamed away: the event with its new name comes next
         while self._source:
-            over = self._over.is_set()  # read before the events, so that all events until uses() are handled
+            over = self._over.is_set()  # read before the events, so that all events before uses() are handled
             events = [*self._source.events(WAIT_S)]
             for mask, path in events:
                 name = path.removeprefix(f"{self._live.run.code}/")
@@ -64,11 +65,11 @@ class FileWatch:
             self._look(path, use)
         if mask & inotify.CLOSE_READ:
             use.read.append(now)
-        if mask & inotify.FOUND:  # a small file may be written before its new folder is watched
+        if mask & inotify.FOUND:  # a small file may be complete before its new folder is watched
             self._found.add(path)
         elif mask & inotify.CLOSE_WRITE and path in self._found:
             self._found.remove(path)
-            if now - use.written[-1] < HEARD_TWICE_S:  # the file was not whole when it was found
+            if now - use.written[-1] < HEARD_TWICE_S:  # the file was not complete when it was found
                 use.written.pop()
                 use.steps.pop()
         if mask & WRITTEN:
@@ -77,7 +78,7 @@ class FileWatch:
             use.named.append(now)
         if mask & (WRITTEN | inotify.MOVED_TO):
             use.steps.append(self._live.step() or 0)
-            with suppress(OSError):  # the file may be gone already
+            with suppress(OSError):  # the file may be deleted already
                 use.size = os.stat(path).st_size
         if mask & (inotify.MOVED_FROM | inotify.DELETE):
             use.gone.append(now)
@@ -90,7 +91,8 @@ class FileWatch:
             use.by = having
 
     def heard(self, event: FileEvent) -> None:
-        """Starts to watch the folder of a file on another disk or in a node's own /tmp, before a rank changes it."""
+        """Starts to watch a file's folder that is on another disk, or in a node's own /tmp, before a rank changes the
+        file."""
         for path, here in ((event.path, event.here), (event.to, event.to_here)):
             name = own_name(self._live.run, path) if path else ""
             if self._source and name.startswith("/") and self._counts(name):
@@ -98,7 +100,8 @@ class FileWatch:
                 self._source.listen_to(str(here.parent), str(Path(path).parent))
 
     def uses(self) -> dict[str, FileUse]:
-        """Ends the watch, and returns the uses by path: below the working folder, or whole elsewhere."""
+        """Ends the watch, and returns the FileUse of each file by path (relative to the working folder if the file is
+        below it)."""
         self._over.set()
         self._thread.join()
         if self._source:

@@ -1,4 +1,4 @@
-"""LiveRun: the present step and processes of a run, by its ranks' processes and by its output."""
+"""LiveRun: the present step and processes of a run, from its ranks' processes and its output."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.observe.printed_steps import GrowingLog, last_step
 from clusterdp.rundir import Attempt, RunDir
 
-RANKS_S = 0.5  # between two searches for the ranks' processes: each search reads all processes of this machine
+RANKS_S = 0.5  # seconds between two searches for the ranks' processes, because a search reads all processes
 
 
 class LiveRun:
     """The present state of a run's newest attempt."""
 
     def __init__(self, run: RunDir, *, counter: str = "", here: bool = True):
-        """counter: the counter of its printed steps (printed_steps.py). here: its ranks run on this machine."""
+        """`counter`: the counter of the run's printed steps (printed_steps.py). `here`: whether the ranks run on this
+        machine."""
         self.run = run
         self._counter = counter
         self._here = here
@@ -26,7 +27,7 @@ class LiveRun:
         self._ranks_at = 0.0
         self._page_file = ""  # rank 0's
         self._growing: dict[str, GrowingLog] = {}  # by attempt
-        self.first_steps: dict[str, float] = {}  # by attempt, when a printed step was first seen: seconds since 1970
+        self.first_steps: dict[str, float] = {}  # by attempt: when a printed step was first seen, in seconds since 1970
 
     @property
     def attempt(self) -> Attempt | None:
@@ -34,7 +35,7 @@ class LiveRun:
         return found[-1] if found else None
 
     def ranks(self, fresh: bool = False) -> dict[int, list[int]]:
-        """Returns the pids of each rank, from the parent down. The result may be RANKS_S old unless `fresh` is set."""
+        """Returns the pids of each rank, parents before children. Without `fresh`, the result may be RANKS_S old."""
         attempt = self.attempt
         name = attempt.name if attempt else ""
         now = time.monotonic()
@@ -43,12 +44,14 @@ class LiveRun:
         return self._ranks
 
     def pids(self) -> list[int]:
-        """The pids of all ranks."""
+        """Returns the pids of the processes of all ranks."""
         return [pid for pids in self.ranks(fresh=True).values() for pid in pids]
 
     def page(self) -> processes.Page | None:
-        """Returns the page of rank 0. The path of its file is kept, because a drill that waits for a phase calls this
-        2,000 times a second."""
+        """Returns the page of rank 0.
+
+        The path of the page's file is kept, because a drill that waits for a phase calls `page` 2,000 times a second.
+        """
         page = processes.read_page(self._page_file) if self._page_file else None
         if page is None and (ranks := self.ranks()):
             self._page_file = processes.page_file(ranks[min(ranks)])
@@ -60,8 +63,9 @@ class LiveRun:
         return page.phase if page else None
 
     def step(self) -> int | None:
-        """Returns the step of the run in its newest attempt: by rank 0's page, or by the ledger, or by rank 0's
-        output."""
+        """Returns the present step of the newest attempt: from rank 0's page, else from the ledger, else from rank 0's
+        output.
+        """
         page = self.page()
         if page is not None:
             return page.step
@@ -90,11 +94,11 @@ class LiveRun:
             return 0.0
 
     def handlers(self, number: signal.Signals = signal.SIGTERM) -> dict[str, str]:
-        """Returns the effect of this signal by rank, in the words of processes.on_signal()."""
+        """Returns, by rank, the effect of this signal, in the words of processes.on_signal()."""
         told = {str(rank): processes.on_signal(pids, number) for rank, pids in self.ranks(fresh=True).items()}
         return {rank: word for rank, word in told.items() if word}
 
     def shells(self, number: signal.Signals = signal.SIGTERM) -> dict[str, str]:
-        """Returns by rank the name of the process that this signal kills above a program that handles the signal."""
+        """Returns, by rank, the name of a process that the signal kills, though a program below handles the signal."""
         told = {str(rank): processes.dies_above(pids, number) for rank, pids in self.ranks().items()}
         return {rank: word for rank, word in told.items() if word}

@@ -57,12 +57,14 @@ class Observer:
             turn += 1
 
     def _is_bookkeeping(self, path: str) -> bool:
-        """Whether the file is one of our own, in the run folder but outside of the program's working folder."""
+        """Whether clusterdp itself wrote the file: it is in the run folder, but outside of the program's working
+        folder."""
         run = self._live.run
         return path.startswith(f"{run.path}/") and not path.startswith(f"{run.code}/")
 
     def facts(self, took_s: float, files: dict[str, FileUse], events: FileEvents | None) -> Facts:
-        """Ends the watch. took_s: the run's time, used if its ranks were never seen. events: of the run's tasks."""
+        """Ends the watch, and returns the Facts. `took_s`: the run's time, used if its ranks were never seen. `events`:
+        the file events of the run's tasks."""
         self._over.set()
         self._thread.join()
         run = self._live.run

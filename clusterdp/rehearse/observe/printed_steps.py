@@ -1,8 +1,9 @@
-"""The steps that a program prints, from the counter of its training.
+"""The steps that a program prints, read from the lines with the counter of its training.
 
 A counter's name is the text before the number in its lines. A counter that starts again in each epoch is usable if its
-lines have the epoch: its name then contains the first epoch and the steps per epoch, e.g. `epoch # batch @1+500`. The
-name of a progress bar contains its total, e.g. `train: #| @/100`: after a resume, a bar may count only the steps left.
+lines have the epoch: the counter's name then contains the first epoch and the steps per epoch, like `epoch # batch
+@1+500`. The name of a progress bar contains the bar's total, like `train: #| @/100`, because after a resume, a bar may
+count only the steps that are left.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_END = r"(?!\d|\.\d)"  # `35.4` is not a step
+_END = r"(?!\d|\.\d)"  # the step must be an integer: `35.4` is not a step
 _STEP = re.compile(
     rf"(?i)\b(?:\w+_)?(?:step|iter|iteration|batch|update|it)s?\b(?:\W{{0,3}}|\s*)(?P<step>\d+){_END}"  # `iter 12:`
-    r"|\b(?P<done>\d+)/ *(?P<all>\d+) *(?:\[|\b(?:batch|step|iter)\w*)"  # `12/60 [` of a bar, `12/ 60 batches`
+    r"|\b(?P<done>\d+)/ *(?P<all>\d+) *(?:\[|\b(?:batch|step|iter)\w*)"  # `12/60 [` of a progress bar, `12/ 60 batches`
     r"|\[ *(?P<of>\d+)/(?P<most>\d+)\]"  # `Epoch: [1][12/60]`
-    r"|^ *(?P<first>\d+) *[|:] *(?:train[ _]?)?loss\b"  # `12 | loss 3.4`
+    r"|^ *(?P<first>\d+) *[|:] *(?:train[ _]?)?loss\b"  # matches `12 | loss 3.4`
 )
 _EPOCH = re.compile(rf"(?i)\bepochs?\b\W{{0,3}}(\d+){_END}")
 _NUMBER = re.compile(r"[-+]?\d[\d.,:e+-]*")
 _BAR = re.compile(r"\|[ #\u2588-\u258f]*\|")  # the drawn part of a bar, which grows from line to line
 _BY_EPOCH = re.compile(r"(.*) @(\d+)\+(\d+)")
 _OVER = re.compile(r"(.*) @/(\d+)")
-TAIL = 4096  # bytes of a log in which the last step is looked for
-CHOSEN_S = 0.5  # between two choices of a counter that is not known yet: each choice uses all lines so far
+TAIL = 4096  # number of last bytes of a log in which the last step is searched
+CHOSEN_S = 0.5  # seconds between two choices of a counter, because each choice uses all lines until then
 
 
 @dataclass(frozen=True)
@@ -38,28 +39,28 @@ class _Told:
 
     epoch: int
     step: int
-    of: int  # the total of steps, or of steps in the epoch; 0 if the line has no total
+    of: int  # the total number of steps, or of steps in the epoch; 0 if the line has no total
     line: str = field(default="", compare=False)  # the whole line
 
     def of_all(self, steps: int) -> int:
-        """Returns the step within `steps`, also if the line's bar counts only the steps that are left."""
+        """Returns the step of `steps` in all, even if the line's progress bar counts only the steps that are left."""
         return self.step + (steps - self.of if 0 < self.of < steps else 0)
 
 
 def steps_of(text: str, counter: str = "") -> list[int]:
-    """Returns the steps of this counter, or else of the likeliest one."""
+    """Returns the steps that this counter shows in a text, or without a `counter`, of the likeliest counter."""
     return [step for step, _ in lines_of_steps(text, counter)]
 
 
 def lines_of_steps(text: str, counter: str = "") -> list[tuple[int, str]]:
-    """Returns the same steps, each with its line."""
+    """Returns the steps of steps_of(), each with its line."""
     found = _counters(text)
     before, number = _reading(counter or _likeliest(found))
     return [(number(told), told.line) for told in found.get(before, [])]
 
 
 def _reading(counter: str) -> tuple[str, Callable[[_Told], int]]:
-    """Returns the text before the counter, and the function that reads the step."""
+    """Returns the text before the counter's number, and the function that computes the step."""
     if by_epoch := _BY_EPOCH.fullmatch(counter):
         first, each = int(by_epoch[2]), int(by_epoch[3])
         return by_epoch[1], lambda told: (told.epoch - first) * each + told.of_all(each)
@@ -69,7 +70,8 @@ def _reading(counter: str) -> tuple[str, Callable[[_Told], int]]:
 
 
 def counter_of(text: str) -> str:
-    """Returns the counter of the training, which never goes back, unlike a counter of an evaluation. Empty if none."""
+    """Returns the name of the training's counter, or "" if there is none. Unlike a counter of an evaluation, the
+    training's counter never goes back."""
     return _likeliest(_counters(text))
 
 
@@ -81,7 +83,7 @@ def read_steps(log: Path, counter: str = "") -> list[int]:
 
 
 def last_step(log: Path, counter: str = "") -> int | None:
-    """Returns the last step in the end of a log."""
+    """Returns the last step in the last TAIL bytes of a log, or None."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - TAIL))
@@ -93,13 +95,15 @@ def last_step(log: Path, counter: str = "") -> int | None:
 
 
 class GrowingLog:
-    """A log whose counter is not known yet, read by several threads. The whole log is read, because its end alone does
-    not show the first epoch of a counter that starts again in each epoch."""
+    """A log whose counter is not known yet, which several threads may read.
+
+    The whole log is read, because only its begin shows the first epoch of a counter that starts again in each epoch.
+    """
 
     def __init__(self, log: Path):
         self._log = log
         self._read = 0
-        self._rest = ""  # the last line, which may not be whole
+        self._rest = ""  # the last line, which may be incomplete
         self._found: dict[str, list[_Told]] = {}
         self._counter = ""
         self._chosen_at = 0.0
@@ -114,7 +118,7 @@ class GrowingLog:
             return number(told[-1]) if told else None
 
     def _has_more(self) -> bool:
-        """Reads the new text, and returns whether it has whole lines."""
+        """Reads the text that the log has gained. Returns whether this text has complete lines."""
         new = b""
         with suppress(OSError), self._log.open("rb") as file:
             file.seek(self._read)
@@ -134,7 +138,7 @@ def _counters(text: str) -> dict[str, list[_Told]]:
         for match in _STEP.finditer(line):
             group = next(name for name in ("step", "done", "of", "first") if match[name])
             if group == "done" and (int(match[group]) == 0 or "<?" in line):
-                continue  # a bar is printed before its first step, also after a resume
+                continue  # this line was printed before the bar's first step, as also after a resume
             before = line[: match.start(group)]
             epoch = [*_EPOCH.finditer(before)]
             of = int(match["all"] or match["most"] or 0)
@@ -144,14 +148,15 @@ def _counters(text: str) -> dict[str, list[_Told]]:
 
 
 def _likeliest(found: dict[str, list[_Told]]) -> str:
-    """Returns the counter that never goes back and has most values, and among equals the one with the shortest name."""
+    """Returns the name of the counter that never goes back and has most values. Of several such counters, returns the
+    shortest name."""
     forward: dict[str, Set[object]] = {}
     for name, told in found.items():
         steps = [each.step for each in told]
         if all(each.step == each.of for each in told):
-            continue  # only finished bars: a short activity, such as loading weights
+            continue  # all bars are finished: this is a short activity, such as loading weights
         if len(set(steps)) == 1:
-            continue  # a setting: `batch 64`, or `Steps: 10` in the line of each epoch
+            continue  # this is a setting: `batch 64`, or `Steps: 10` in the line of each epoch
         if steps == sorted(steps):
             over = {each.of for each in told}
             forward[f"{name} @/{told[0].of}" if over == {told[0].of} != {0} else name] = set(steps)

@@ -1,6 +1,6 @@
 """The processes of a run's ranks on this machine, with their files, signals and ports, and the page of rank 0.
 
-On Linux, all of this comes from /proc. On macOS, only the pids are known.
+On Linux, all data come from /proc. On macOS, only the pids are known.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 from clusterdp import procfs
 from clusterdp.fakeslurm.core import processes
 
-PAGE = "/memfd:clusterdp-page"  # the page of clusterdp.train.hang
-PAGE_FORMAT = "4q"  # step, phase, signs, first
-RESTORE, EVALUATION = 1, 4  # phases of a page
+PAGE = "/memfd:clusterdp-page"  # the shared page that clusterdp.train.hang makes
+PAGE_FORMAT = "4q"  # fields of a page: step, phase, signs, first
+RESTORE, EVALUATION = 1, 4  # phases that a page shows
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
-LISTENS = "0A"  # a socket's state in /proc/net/tcp
+LISTENS = "0A"  # the state of a listening socket in /proc/net/tcp
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class OpenFile:
 
 
 def ranks_of(run: Path) -> dict[int, list[int]]:
-    """Returns the pids of each rank, from the parent down."""
+    """Returns the pids of each rank, parents before children."""
     found: dict[int, list[int]] = {}
     for pid in processes.marked(f"CLUSTERDP_RUN_DIR={run}"):
         rank = _rank(procfs.environ(pid))
@@ -50,18 +50,21 @@ def ranks_of(run: Path) -> dict[int, list[int]]:
 
 
 def _rank(environ: Mapping[str, str]) -> str:
-    """Returns RANK, or the task's number for a program that is started without RANK to run as a single process. The
-    batch script and torchrun's agent have that number, too, but neither has LOCAL_WORLD_SIZE from the step."""
+    """Returns the variable RANK.
+
+    For a program that is started without RANK, to run as a single process, returns the task's number. The batch script
+    and torchrun's agent have a task number, too, but no LOCAL_WORLD_SIZE from the step.
+    """
     if "RANK" in environ:
         return environ["RANK"]
-    is_task = environ.get("SLURM_STEP_ID", "").isdigit()  # in a batch script it is negative, or not set
+    is_task = environ.get("SLURM_STEP_ID", "").isdigit()  # a batch script has a negative SLURM_STEP_ID, or none
     if is_task and "LOCAL_WORLD_SIZE" in environ and "GROUP_RANK" not in environ:
         return environ.get("SLURM_PROCID", "")
     return ""
 
 
 def variable(pid: int, name: str) -> str:
-    """Returns a variable of the environment with which a process was started. Empty if it is not set."""
+    """Returns a variable of the environment with which a process was started, or "" if the variable is not set."""
     return procfs.environ(pid).get(name, "")
 
 
@@ -70,18 +73,21 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def are_dead(pids: Iterable[int]) -> bool:
-    """Whether the processes and all their threads are dead: a process is a zombie when its first thread has ended."""
+    """Whether the processes and all their threads are dead. Threads are checked because a process is a zombie as soon
+    as its first thread has ended."""
     return not any(processes.alive(pid) or len(procfs.threads(pid)) > 1 for pid in pids)
 
 
 def page_of(pids: Iterable[int]) -> Page | None:
-    """Returns the page of the first process that has one."""
+    """Returns the page of the first of these processes that has a page."""
     return read_page(page_file(pids))
 
 
 def page_file(pids: Iterable[int]) -> str:
-    """Returns the path of that page, or "" if there is none. Callers keep the path, because the search reads all
-    descriptors."""
+    """Returns the path of the page of the first of these processes that has a page, or "".
+
+    Callers keep the path, because the search reads all descriptors.
+    """
     found = (
         f"/proc/{pid}/fd/{number}" for pid in pids for number, target in procfs.descriptors(pid) if _is_page(target)
     )
@@ -89,7 +95,7 @@ def page_file(pids: Iterable[int]) -> str:
 
 
 def read_page(file: str) -> Page | None:
-    """Returns the page, or None if its process is gone. file: from page_file()."""
+    """Returns the content of a page, or None if the page's process is gone. `file`: the result of page_file()."""
     with suppress(OSError, struct.error):
         if _is_page(os.readlink(file)):
             with open(file, "rb") as page:
@@ -121,8 +127,11 @@ def _writes(pid: int, number: int) -> bool:
 
 
 def on_signal(pids: Iterable[int], number: signal.Signals = signal.SIGTERM) -> str:
-    """Returns the effect of this signal on one rank's program: `handled`, `ignored`, `blocked`, or `default`, which is
-    death. The program is the topmost process that is not a shell. Empty if the effect cannot be known."""
+    """Returns the effect of this signal on one rank's program:
+
+    `handled`, `ignored`, `blocked`, or `default` (the signal kills it). The program is the topmost process that is not
+    a shell. Returns "" if the effect cannot be known.
+    """
     words = [(procfs.name(pid) in SHELLS, procfs.disposition(pid, number)) for pid in pids]
     return next((word for shell, word in words if word and not shell), next((word for _, word in words if word), ""))
 
@@ -138,7 +147,7 @@ def dies_above(pids: Iterable[int], number: signal.Signals = signal.SIGTERM) -> 
 
 
 def _above(pid: int) -> list[int]:
-    """Returns the ancestors of a process, up to the first that is gone."""
+    """Returns the pids of a process's ancestors, up to the first that is gone."""
     found: list[int] = []
     while pid > 1 and len(found) < 20 and (fields := procfs.stat(pid)):
         found.append(pid := int(fields[1]))
@@ -146,7 +155,7 @@ def _above(pid: int) -> list[int]:
 
 
 def master_ports(pids: Iterable[int]) -> set[int]:
-    """Returns the ports of these processes' rendezvous (MASTER_PORT)."""
+    """Returns the MASTER_PORT of each of these processes."""
     return {int(port) for port in (variable(pid, "MASTER_PORT") for pid in pids) if port.isdigit()}
 
 

@@ -1,7 +1,7 @@
 """SaveShape: the file operations of a program's save, learned from the events of an undisturbed run.
 
 A kill can come before each event, between the first and the last byte of a file that is written, and after the last
-event. Names are learned, too: a part of a name that occurs in another save is fixed, any other part is random.
+event. The parts of file names are learned, too: a part that occurs in several saves is fixed, any other part is random.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from clusterdp.rehearse.observe.file_use import ONE_SAVE_S, is_best, is_checkpoi
 from clusterdp.rundir import RunDir
 
 BEFORE, FIRST_BYTES, MIDDLE, AFTER = "before", "first bytes", "middle", "after"
-POINTER = 4096  # bytes of a pointer file at most
-FEW = 5  # strikes by default: each costs a start of the job
+POINTER = 4096  # maximum size of a pointer file in bytes
+FEW = 5  # default number of strikes, because each strike costs a start of the job
 RANDOM = re.compile(r"[#_]*\*[#*_]*")
 PROBE = re.compile(r"/tmp/[a-z0-9_]{8}$")  # Python's tempfile writes and deletes such a file to test the folder
 NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+|\d+(?![A-Za-z0-9])")
@@ -31,47 +31,49 @@ NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+|\d+(?![A-Za-z0-9])")
 
 @dataclass(frozen=True)
 class Strike:
-    """A moment of a save, at which a drill can kill."""
+    """A moment of a save at which a drill can kill the ranks."""
 
     kind: str  # the event's
-    path: str  # the key of the event's path
-    to: str  # the key of the event's second path
-    when: str  # BEFORE or AFTER the event, or at the FIRST_BYTES or in the MIDDLE of the file that is written
+    path: str  # the key of the event's path (see SaveShape.key)
+    to: str  # the key of the event's second path, if it has two
+    when: str  # BEFORE or AFTER the event, or at the FIRST_BYTES or in the MIDDLE of the written file
 
 
 @dataclass(frozen=True)
 class SaveShape:
-    """The file operations of a save."""
+    """The file operations that each save of a program makes."""
 
-    words: tuple[str, ...] = ()  # the fixed parts of names
-    strikes: tuple[Strike, ...] = ()  # all moments of a save, in order
-    sizes: Mapping[str, int] = field(default_factory=dict)  # by key, the smallest size of a file that is not text
-    pointers: tuple[str, ...] = ()  # names of files and links that name the save to resume from
+    words: tuple[str, ...] = ()  # the parts of file names that are the same in all saves
+    strikes: tuple[Strike, ...] = ()  # all moments of a save at which a kill is possible, in order
+    sizes: Mapping[str, int] = field(default_factory=dict)  # by key: the smallest size of a file that is not text
+    pointers: tuple[str, ...] = ()  # names of files and links that name the checkpoint to resume from
 
     def key(self, name: str) -> str:
-        """Returns the same key for all names of a file in different saves: `#` is a number, `*` is a random part."""
+        """Returns the same key for all names of a file in different saves: `#` stands for a number, `*` for a random
+        part."""
         parts = (part if part in self.words or not part.isalnum() else "*" for part in _parts(name))
         return RANDOM.sub("*", "".join(parts))
 
     def is_at(self, strike: Strike, event: FileEvent) -> bool:
-        """Whether the event is this strike's. event: with names from own_name() as paths."""
+        """Whether the event belongs to this strike. `event`: an event with names from own_name() as paths."""
         here = (event.kind, self.key(event.path), self.key(event.to))
         return not event.appends and here == (strike.kind, strike.path, strike.to)
 
     def is_state(self, name: str) -> bool:
-        """Whether a save makes this file, and the file is not text. If the program writes only text, text counts."""
+        """Whether a save writes this file, and the file is not text. If the program writes only text files, text files
+        count."""
         key = self.key(name)
         return (key in self.sizes or not self.sizes) and any(key in (each.path, each.to) for each in self.strikes)
 
     def few(self) -> tuple[Strike, ...]:
-        """Returns FEW of the strikes, spread over the save, without FIRST_BYTES: its result is much like MIDDLE's."""
+        """Returns FEW strikes, spread over the save. FIRST_BYTES is left out, because its result is like MIDDLE's."""
         chosen = [strike for strike in self.strikes if strike.when != FIRST_BYTES]
         if len(chosen) > FEW:
             chosen = [chosen[round(i * (len(chosen) - 1) / (FEW - 1))] for i in range(FEW)]
         return tuple(chosen)
 
     def in_both(self, other: SaveShape) -> SaveShape:
-        """Returns this shape with only the words that another run has too, because a run may have random names."""
+        """Returns this shape with only the words that another run has too, because other words of a name are random."""
         both = SaveShape(tuple(word for word in self.words if word in other.words))
         strikes = (replace(each, path=both.key(each.path), to=both.key(each.to)) for each in self.strikes)
         sizes = {both.key(key): size for key, size in sorted(self.sizes.items(), key=lambda item: -item[1])}
@@ -85,8 +87,10 @@ class SaveShape:
 
 
 def own_name(run: RunDir, path: str) -> str:
-    """Returns the path of a program's file below the run folder, which differs from run to run, or its whole path
-    elsewhere. Empty for a file that is not the program's: the run's records, libraries and their caches."""
+    """Returns the name of a program's file: its path below the run folder, or for a file elsewhere its absolute path.
+
+    Returns "" for a file that is not the program's: the run's records, libraries and their caches.
+    """
     parts = Path(path).parts
     for folder in (run.code, run.checkpoints):
         if path.startswith(f"{folder}/"):
@@ -102,24 +106,26 @@ def own_name(run: RunDir, path: str) -> str:
 
 
 def is_state(run: RunDir, shape: SaveShape, path: str) -> bool:
-    """Whether the program may resume from this file: a save makes it, or it has the name of a checkpoint. path: below
-    the working folder, or whole elsewhere."""
+    """Whether the program may resume from this file: a save writes the file, or it has the name of a checkpoint.
+
+    `path`: relative to the working folder, or absolute.
+    """
     return is_checkpoint(path) or shape.is_state(own_name(run, str(run.code / path)))
 
 
 def named(run: RunDir, event: FileEvent) -> FileEvent | None:
-    """Returns the event with names for paths, or None if its file is not the program's own."""
+    """Returns the event with names from own_name() as paths, or None if its file is not the program's."""
     path, to = own_name(run, event.path), own_name(run, event.to) if event.to else ""
-    if event.to and not (path and to):  # a file moved in from a library's folder, or a link into such a folder
+    if event.to and not (path and to):  # a move from a library's folder, or a link into it
         path, to = path or (to and event.path), to or event.to
     return replace(event, path=path, to=to) if path else None
 
 
 def with_pointers(shape: SaveShape, events: Iterable[FileEvent], run: RunDir) -> SaveShape:
-    """Returns the shape with the pointers that the run has left. events: as for learn()."""
+    """Returns the shape with the pointer files that the run has left. `events`: as for learn()."""
     events = [*events]
     written = {part for event in events if shape.key(event.path) in shape.sizes for part in Path(event.path).parts}
-    ours = {part for part in written if any(letter in shape.key(part) for letter in "#*")}  # names of one save alone
+    ours = {part for part in written if any(letter in shape.key(part) for letter in "#*")}  # names of one save only
     fixed = dict.fromkeys(name for event in events if shape.key(name := event.to or event.path) == name)
     texts = {name: _pointed(run.path / name) for name in fixed}
     return replace(shape, pointers=tuple(name for name in fixed if any(part in texts[name] for part in ours)))
@@ -136,19 +142,23 @@ def _pointed(path: Path) -> str:
 
 
 def pointed_at(shape: SaveShape, events: Iterable[FileEvent], run: RunDir) -> tuple[float, ...]:
-    """Returns the times at which a pointer was written, in seconds since 1970. events: from any run of the program."""
+    """Returns the times at which a pointer file was written, in seconds since 1970. `events`: of any run of the
+    program."""
     return tuple(event.at for event in events if own_name(run, event.to or event.path) in shape.pointers)
 
 
 def learn(events: Iterable[FileEvent], binary: Mapping[str, int]) -> SaveShape:
-    """Returns the shape of a save. events: in order, with names for paths. binary: sizes of the written files that are
-    not text, by name."""
+    """Returns the shape of a program's saves.
+
+    `events`: in order, with names from own_name() as paths. `binary`: sizes of the written files that are not text, by
+    name.
+    """
     saves = _saves(events, binary)
     shape = SaveShape(_fixed_words(saves))
     kinds = max((_kinds(save, shape) for save in saves), key=len, default=[])
     sizes: dict[str, int] = {}
     renames = {event.path: event.to for save in saves for event in save if event.kind in (RENAME, LINK)}
-    # The new names, too: a move to another disk writes a copy under the new name.
+    # A file counts under its new name, too, because a move to another disk writes a copy under the new name.
     moved = {renames[name]: size for name, size in binary.items() if name in renames}
     for name, size in (*binary.items(), *moved.items()):
         key = shape.key(name)
@@ -157,8 +167,11 @@ def learn(events: Iterable[FileEvent], binary: Mapping[str, int]) -> SaveShape:
 
 
 def _saves(events: Iterable[FileEvent], binary: Collection[str]) -> list[list[FileEvent]]:
-    """Returns the groups of events that write a file which is not text, or all that write if the program writes only
-    text. A group that writes only a model kept for its score counts if there is no other."""
+    """Returns the groups of events that write a file which is not text.
+
+    If the program writes only text, returns all groups that write. A group that writes only a best model counts only if
+    no other group writes.
+    """
     groups = _grouped(events)
     written = [{event.path for event in group if event.kind == WRITE} for group in groups]
     states = [paths & set(binary) for paths in written]
@@ -168,17 +181,20 @@ def _saves(events: Iterable[FileEvent], binary: Collection[str]) -> list[list[Fi
 
 
 def save_until(events: Sequence[FileEvent]) -> list[FileEvent]:
-    """Returns the events of the save to which the last event belongs. events: with names for paths."""
+    """Returns the events of the save to which the last event belongs. `events`: with names from own_name() as paths."""
     return next(group for group in _grouped(events) if group[-1] is events[-1])
 
 
 def _grouped(events: Iterable[FileEvent]) -> list[list[FileEvent]]:
-    """Returns the events by save. An event soon after another one, at the same step, belongs to the same save. A later
-    event, of a save in the background, belongs to the save that first wrote its file, or first wrote in its folder if
-    the folder is one save's."""
+    """Returns the events grouped by save.
+
+    An event that follows another event soon, at the same step, belongs to the same save. A later event, which comes
+    from a save in the background, belongs to the save that first wrote its file, or if the folder belongs to one save,
+    first wrote in its folder.
+    """
     groups: list[list[FileEvent]] = []
     current: list[FileEvent] = []
-    of_file: dict[str, list[FileEvent]] = {}  # by file or folder, the group that wrote it
+    of_file: dict[str, list[FileEvent]] = {}  # by file or folder: the group of events that wrote it
     for event in events:
         last = current[-1] if current else None
         if not last or event.at - last.at > ONE_SAVE_S or event.step != last.step > 0:
@@ -195,25 +211,28 @@ def _grouped(events: Iterable[FileEvent]) -> list[list[FileEvent]]:
 
 
 def _folder(path: str) -> str:
-    """Returns a file's folder if the folder's name has a digit, or else the path: other folders may hold many saves."""
+    """Returns a file's folder if the folder's name has a digit, else the file's path, because other folders may have
+    many saves."""
     folder = path.rpartition("/")[0]
     return folder if any(letter.isdigit() for letter in folder.rpartition("/")[2]) else path
 
 
 def _fixed_words(saves: Sequence[Sequence[FileEvent]]) -> tuple[str, ...]:
-    """Returns the parts of names that several saves have written, or all parts if there is only one save."""
+    """Returns the parts of file names that several saves have written, or all parts if there is only one save."""
     found: dict[str, set[int]] = defaultdict(set)
     for number, save in enumerate(saves):
         for event in save:
-            if event.kind != DELETE:  # a deleted file is an earlier save's
+            if event.kind != DELETE:  # a deleted file belongs to an earlier save
                 for part in (*_parts(event.path), *_parts(event.to)):
                     found[part].add(number)
     return tuple(sorted(part for part, numbers in found.items() if len(numbers) > 1 or len(saves) == 1))
 
 
 def _kinds(save: Sequence[FileEvent], shape: SaveShape) -> list[tuple[str, str, str]]:
-    """Returns the different events of a save, from the first file that is written or deleted. Events of a model that is
-    kept for its score are left out, because they may never come again."""
+    """Returns the different kinds of events of a save, from the first file that is written or deleted.
+
+    Events of a best model are left out, because a best model may never be written again.
+    """
     events = [event for event in save if not is_best(event.path)] or save
     first = next((i for i, event in enumerate(events) if event.kind in (WRITE, DELETE)), 0)
     return [*dict.fromkeys((event.kind, shape.key(event.path), shape.key(event.to)) for event in events[first:])]
@@ -222,15 +241,16 @@ def _kinds(save: Sequence[FileEvent], shape: SaveShape) -> list[tuple[str, str, 
 def _strikes(kinds: Sequence[tuple[str, str, str]]) -> tuple[Strike, ...]:
     strikes = []
     for number, (kind, path, to) in enumerate(kinds):
-        if number:  # before the first event, the save has not begun
+        if number:  # before the first event, the save has not begun: no strike
             strikes.append(Strike(kind, path, to, BEFORE))
         if kind == WRITE:
             strikes += [Strike(kind, path, to, FIRST_BYTES), Strike(kind, path, to, MIDDLE)]
-    if kinds and kinds[-1][0] != WRITE:  # a kill after a last file that is whole is a kill between two saves
+    if kinds and kinds[-1][0] != WRITE:  # after a last written file, a kill would come between two saves
         strikes.append(Strike(*kinds[-1], AFTER))
     return tuple(strikes)
 
 
 def _parts(name: str) -> list[str]:
-    """Returns the words of a name and their separators. A number, also at the start or end of a word, becomes `#`."""
+    """Returns the words of a name and the separators between them. A number, even at the start or end of a word,
+    becomes `#`."""
     return [part for part in re.split(r"([#/._ -])", NUMBER.sub("#", name)) if part]

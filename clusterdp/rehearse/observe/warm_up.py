@@ -19,14 +19,16 @@ _EPOCHS = re.compile(r"(?i)(?:^|[_.-])(?:num_|n_|max_)?epochs?$")
 
 
 def steps_of_warm_up(history: RunHistory, config: Config, steps: int | None) -> int:
-    """Returns the warm-up steps of an undisturbed run of `steps` steps: by its metric `lr`, or else by an argument that
-    is named warm-up. 0 if no warm-up is known."""
+    """Returns the number of warm-up steps of an undisturbed run, by its metric `lr`, or by an argument named warm-up.
+
+    Returns 0 if no warm-up is known.
+    """
     found = _of_metric(history) or (_of_argument(config, steps) if steps else 0)
-    return found if found > 1 else 0  # a warm-up of one step has no moment inside it
+    return found if found > 1 else 0  # inside a warm-up of one step, there is no moment for a drill
 
 
 def _of_metric(history: RunHistory) -> int:
-    """Returns the step at which `lr` has its first maximum, or 0 if `lr` falls before that."""
+    """Returns the step at which `lr` has its first maximum, or 0 if `lr` falls before this step."""
     curve = read_curves(history).metrics.get("lr")
     if curve is None or not len(curve.kept):
         return 0
@@ -51,7 +53,8 @@ def _of_argument(config: Config, steps: int) -> int:
 
 
 def _arguments(config: Config) -> Iterator[tuple[str, float]]:
-    """Yields the arguments that are named warm-up and have a number. The last one of a command counts, and is first."""
+    """Yields the arguments that are named warm-up and have a number. The arguments of a command come in reverse order,
+    because the last one is valid."""
     for name, value in {**config.params, **config.rehearse.params}.items():
         if _NAME.search(name) and isinstance(value, int | float) and not isinstance(value, bool):
             yield name, float(value)

@@ -19,8 +19,10 @@ from clusterdp.wording import counted, some_of
 
 
 def sentence(verdicts: Sequence[Verdict]) -> str:
-    """Returns a line on the drills, one for each failure, and one on what was compared. The verdicts of the undisturbed
-    runs are not drills."""
+    """Returns a line on the drills, a line for each failure, and a line on the compared files.
+
+    Verdicts on undisturbed runs do not count as drills.
+    """
     drills = [each for each in verdicts if each.drill in NAMES]
     failed, passed = (sum(each.verdict in words for each in drills) for words in (BAD, (PASSED,)))
     rest = ""
@@ -41,7 +43,7 @@ def sentence(verdicts: Sequence[Verdict]) -> str:
 
 
 def _compared(drills: Sequence[Verdict]) -> list[str]:
-    """Returns a line on the files by which the passed drills were judged, or no line."""
+    """Returns [a line on the files that were compared in passed drills], or [] if none were compared."""
     passed = [each for each in drills if each.verdict == PASSED and each.compared]
     what, left_out = (
         [*dict.fromkeys(words for each in passed for words in getattr(each, name))] for name in ("compared", "left_out")
@@ -98,7 +100,7 @@ def as_json(rehearsal: Rehearsal, began: float, ended: float) -> dict[str, Any]:
 
 
 def write(folder: Path, outcome: dict[str, Any]) -> list[Path]:
-    """Writes the page and rehearsal.json, and returns their paths."""
+    """Writes rehearsal.html and rehearsal.json, and returns their paths."""
     files: dict[str, str | bytes] = {
         "rehearsal.html": page_of(outcome),
         "rehearsal.json": json.dumps(outcome, indent=1) + "\n",

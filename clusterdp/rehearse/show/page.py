@@ -28,32 +28,32 @@ from clusterdp.wording import counted, duration, some_of
 
 HERE = Path(__file__).parent
 TONES = {PASSED: "good", FAILED: "bad", LOST_WORK: "bad", INAPPLICABLE: "dull", NOT_LANDED: "dull"}
-LONG = 5.0  # times an undisturbed run: a longer run has an axis of its own, and the others stay readable
+LONG = 5.0  # a run longer than LONG undisturbed runs gets a time axis of its own, so that the other runs stay readable
 Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class RunBars:
-    """A drill, or an undisturbed run."""
+    """The bars that show the attempts of a drill or of an undisturbed run."""
 
-    told: Json  # its entry in the outcome
+    told: Json  # the entry of the drill or run in the outcome
     bars: list[Bar]
     ticks: list[str]
 
 
 @dataclass(frozen=True)
 class DrillView(RunBars):
-    """A drill, with its verdict."""
+    """A drill on the page, with its verdict."""
 
     word: str  # the verdict
     tone: str  # the verdict's
     why: str  # the reason of a verdict other than passed
-    state: str  # the result of the comparison of end states
-    commands: list[str]  # commands that show more
+    state: str  # the result of comparing the end states
+    commands: list[str]  # commands with which the user can find out more
 
 
 def page_of(outcome: Json) -> bytes:
-    """Returns the page. outcome: from outcome.as_json()."""
+    """Returns the page as HTML. `outcome`: the result of outcome.as_json()."""
     usual = median(map(_length, outcome["undisturbed"]))
     lengths = [_length(each) for each in (*outcome["undisturbed"], *outcome["drills"])]
     common = max([length for length in lengths if length <= LONG * usual], default=0.0)
@@ -116,12 +116,12 @@ def _commands(told: Json, outcome: Json) -> list[str]:
 
 
 def _begin(told: Json) -> float:
-    """Returns the begin of the first attempt, or of the wait for that attempt."""
+    """Returns when the first attempt began, or when it began to wait."""
     return min((min(row["queued"] or row["began"], row["began"]) for row in _placed(told)), default=0.0)
 
 
 def _length(told: Json) -> float:
-    """Returns the length in seconds."""
+    """Returns the seconds from the begin of the first attempt to the end of the last attempt."""
     return max((row["ended"] for row in _placed(told)), default=0.0) - _begin(told)
 
 
@@ -130,7 +130,8 @@ def _placed(told: Json) -> list[Json]:
 
 
 def _bars(told: Json, common: float) -> tuple[list[Bar], list[str]]:
-    """Returns the bars and the ticks of their axis. common: the length of the axis that most runs share, in seconds."""
+    """Returns the bars of the attempts, and the ticks of the time axis. `common`: the seconds of the axis that most
+    runs share."""
     axis = Axis(_begin(told), max(common, _length(told)))
     if not axis.length:
         return [], []

@@ -1,4 +1,4 @@
-"""The screen of a rehearsal while it runs: a table that stays on a terminal, a line for each run elsewhere."""
+"""The screen of a rehearsal while it runs: on a terminal, a table that is updated; elsewhere, a line for each run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STYLES = {
 }
 WORDS = {**SHORT, "": "done"}
 EVERY_S = 0.2
-BESIDE = 22  # columns of a row beside its name and its words: `not landed`, `12:34`, and the gaps
+BESIDE = 22  # columns that a row needs besides its name and text: for `not landed`, `12:34`, and gaps
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Row:
 
 @dataclass
 class Rows:
-    """All rows, in the order in which they were planned or have begun."""
+    """All rows of the screen, in the order in which they were planned or have begun."""
 
     rows: dict[str, Row] = field(default_factory=dict)
     jobs: int = 1
@@ -51,7 +51,7 @@ class Rows:
         return self.rows.setdefault(name, Row(name, about))
 
     def left_s(self) -> float | None:
-        """Returns an estimate of the seconds left, from the rows that are over, or None if those are too few."""
+        """Returns an estimate of the seconds left, from the rows that are over, or None if too few rows are over."""
         over = [row.took_s for row in self.rows.values() if row.verdict in (PASSED, *BAD, "") and row.took_s]
         if len(over) < 3:
             return None
@@ -62,13 +62,13 @@ class Rows:
 
 
 def screen_for(out: TextIO, planned: list[tuple[str, str]], jobs: int) -> LiveTable | Lines:
-    """Returns the screen for this output. planned: the name and the description of each row."""
+    """Returns the screen for a terminal or a pipe. `planned`: the name and the description of each row."""
     rows = Rows({name: Row(name, about) for name, about in planned}, jobs)
     return LiveTable(out, rows) if is_terminal(out) else Lines(out, rows)
 
 
 class Lines:
-    """The screen for a pipe: a line for each run that is over."""
+    """The screen for a pipe: prints a line for each run that is over."""
 
     def __init__(self, out: TextIO, rows: Rows):
         self.out, self.rows, self._lock = out, rows, threading.Lock()
@@ -95,8 +95,11 @@ class Lines:
 
 
 class LiveTable:
-    """The screen for a terminal: a table with the results so far, the present runs, and the rest. Each row has one line
-    while the table changes, so that all rows fit on the screen. At the end, no text is cut off."""
+    """The screen for a terminal: a table with the results so far, the present runs, and the rest.
+
+    While the table changes, each row has one line, so that all rows fit on the screen. The last table shows all text in
+    full.
+    """
 
     def __init__(self, out: TextIO, rows: Rows):
         from rich.console import Console
@@ -169,6 +172,6 @@ def _cells(row: Row, text: Any) -> tuple[Any, ...]:
 
 
 def _clock(seconds: float) -> str:
-    """Returns the time as `1:22`."""
+    """Returns a number of seconds as `1:22`."""
     minutes, left = divmod(round(seconds), 60)
     return f"{minutes}:{left:02}"

@@ -1,6 +1,7 @@
 """The end state of a run: read from its files, and compared with the end state of another run. Torch-free.
 
-The digests of two states are compared first. Bytes of two tensors are in memory only if their digests differ.
+The digests of two states are compared first. The bytes of two tensors are read into memory only if their digests
+differ.
 
     end_state       EndState and its leaves
     own_checkpoint  of_run(): from our own checkpoints

@@ -11,7 +11,7 @@ from clusterdp.rehearse.state.files import ARRAYS, JSON, TORCH, looks_pickled
 
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "wandb", "mlruns", "tensorboard", "cache", "venv", "events"}
 _INPUT = re.compile(r"(?:train|val|valid|test|data|dataset|vocab|meta|tokenizer.*|config|package.*)", re.IGNORECASE)
-# Names of files in a checkpoint of several files.
+# Stems of files in a checkpoint that consists of several files.
 _PIECE = re.compile(r"(?:optimizer|scheduler|scaler|rng_state|random_states)(?:_\d+)?")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _LAST = re.compile(r"last|latest|final|checkpoint|ckpt|resume|state", re.IGNORECASE)
@@ -19,17 +19,17 @@ _BEST = re.compile(r"best|ema", re.IGNORECASE)
 
 
 def candidates(folder: Path, since: float) -> list[Path]:
-    """Returns files, and folders with the files of one checkpoint, written since then (in seconds since 1970), best
+    """Returns files, and folders of whole checkpoints, that were written after `since` (seconds since 1970), best
     first.
 
-    A file that was in the folder when the run began counts only if it was written again. A series (`step_100.pt`,
-    `step_200.pt`) counts with its last file. The best model counts if there is no checkpoint, and JSON if there is
-    nothing else. A single folder of a whole checkpoint is the only candidate, and so is a single file with a name such
-    as `last`."""
+    A file that was in the folder when the run began counts only if it was written again. Of a series (`step_100.pt`,
+    `step_200.pt`), only the last file counts. The best model counts if there is no checkpoint, and JSON files count if
+    there is no other file. A single folder of a whole checkpoint is the only candidate, and so is a single file with a
+    name such as `last`."""
     written = [path for path in _files(folder) if _written(path) >= since]
     found: dict[str, Path] = {}
     for path in sorted({_whole(path, folder, written) for path in written}, key=_order):
-        found[_NUMBER.sub("#", str(path.relative_to(folder)))] = path  # the last one of its series
+        found[_NUMBER.sub("#", str(path.relative_to(folder)))] = path  # only the last file of a series remains
     ranked: dict[int, list[Path]] = {}
     for path in found.values():
         ranked.setdefault(_rank(path), []).append(path)
@@ -41,7 +41,8 @@ def candidates(folder: Path, since: float) -> list[Path]:
 
 
 def best_models(folder: Path, since: float) -> list[Path]:
-    """Returns models kept for their score, written since then. A resume may replace such a model by a worse one."""
+    """Returns models that were kept for their score, written after `since`. A resume may replace such a model by a
+    worse model."""
     return sorted(path for path in _files(folder) if _written(path) >= since and _rank(path) == 1)
 
 
@@ -57,8 +58,10 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _whole(path: Path, folder: Path, written: list[Path]) -> Path:
-    """Returns the folder if the file is one of a checkpoint of several files (transformers, accelerate), which have the
-    names of parts, or else the file."""
+    """Returns the file's folder if it is a checkpoint of several files (transformers, accelerate), else the file.
+
+    Such a folder has files that are named after parts, such as `optimizer`.
+    """
     beside = {each.stem.partition(".")[0] for each in written if each.parent == path.parent}
     several = any(_PIECE.fullmatch(name) for name in beside)
     return path.parent if several and path.parent != folder else path
@@ -76,7 +79,7 @@ def _written(path: Path) -> float:
 
 
 def _rank(path: Path) -> int:
-    """Returns 0 for a checkpoint, 1 for the best model, 2 for arrays, 3 for JSON."""
+    """Returns the rank of a candidate: 0 for a checkpoint, 1 for the best model, 2 for arrays, 3 for JSON."""
     if path.suffix in JSON:
         return 3
     if path.suffix in (".npy", ".npz"):

@@ -1,5 +1,6 @@
-"""compare(): the differences of a run's end state from the expected one. spread_of(): the differences of undisturbed
-runs from each other."""
+"""compare(): the differences of a run's end state from the expected end state. spread_of(): how far the end states of
+undisturbed runs differ.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +24,17 @@ from clusterdp.rehearse.state.stored import Bytes
 from clusterdp.wording import counted, some_of
 
 # The allowed distance of another run, in spreads, by the number of undisturbed runs. The spread is the largest distance
-# of any two runs. The spread of two runs is one draw, and may be small. The spread of five runs is the largest of ten,
-# and another undisturbed run exceeds it in at most one case of five, by symmetry. The factors are chosen, not derived.
+# of any two undisturbed runs. With two runs, the spread is a single distance, and may be small. With five runs, the
+# spread is the largest of ten, and another run exceeds it in at most 1 case of 5. The factors are chosen, not derived.
 MARGINS = {2: 4.0, 3: 3.0, 4: 2.5}
 MARGIN_OF_MANY = 2.0
 FEW = 2.0  # The norm of n normal numbers varies with 1/sqrt(n): one number of five runs was once 2.5 spreads away.
-# The spread of a key that differs by an amount that cannot be measured. Such a key is not compared.
+# The spread of a key that differs by an amount which cannot be measured. Such keys are not compared.
 UNSTEADY = math.inf
 Values = NDArray[Any]  # float64 or complex128
-_BYTES = 1 << 18  # bytes compared at a time: their doubles stay in the processor's cache
-_LARGE = 1e140  # larger numbers, infinity and NaN have no distance: other numbers' squares have a finite sum
-SHOWN = 2  # keys shown for each part
+_BYTES = 1 << 18  # number of bytes compared at a time, so that their doubles stay in the processor's cache
+_LARGE = 1e140  # larger numbers, infinity and NaN are not measured, because a sum of squares must stay finite
+SHOWN = 2  # maximum number of keys that are shown for each part
 _NAMES = {
     "step": "the count of steps",
     "model": "the model",
@@ -58,8 +59,8 @@ class Difference:
     what: str  # the difference in words
     rank: int | None
     part: Part
-    size: float  # the L2 norm of the difference, divided by the larger value's; infinity if it cannot be measured
-    expected: float | None = None  # set for single numbers only
+    size: float  # the L2 norm of the difference, divided by the larger value's norm; infinity if it cannot be measured
+    expected: float | None = None  # the expected value; set only for single numbers
     got: float | None = None
 
 
@@ -67,7 +68,7 @@ def compare(
     expected: EndState, got: EndState, spread: Mapping[str, float] | None = None, runs: int = 2
 ) -> list[Difference]:
     """Returns the differences beyond the spread of `runs` runs, or all differences in bits if `spread` is None. Two
-    NaNs are equal, 0.0 and -0.0 are not.
+    NaNs count as equal, 0.0 and -0.0 as different.
 
     Raises CheckpointError if a file of either state has changed since it was read.
     """
@@ -86,8 +87,10 @@ def compare(
 
 
 def spread_of(*states: EndState) -> Mapping[str, float]:
-    """Returns the largest relative difference of any two states for each key that differs, or UNSTEADY if the values
-    are not floats, or if a state does not have the key."""
+    """Returns, for each key that differs, the largest relative difference of any two states.
+
+    Returns UNSTEADY for a key whose values are not floats, or which a state does not have.
+    """
     found: dict[str, float] = {}
     for a, b in itertools.combinations(states, 2):
         for each in _differences(a, b):
@@ -97,7 +100,7 @@ def spread_of(*states: EndState) -> Mapping[str, float]:
 
 
 def _usual(expected: EndState, spread: Mapping[str, float]) -> dict[Part, float]:
-    """Returns the median spread of each part's floats, because a small tensor may have been equal twice by chance."""
+    """Returns the median spread of each part's floats, because a small tensor may be equal in two runs by chance."""
     sizes: dict[Part, list[float]] = {}
     for key, size in spread.items():
         leaf = expected.values.get(key)
@@ -107,9 +110,9 @@ def _usual(expected: EndState, spread: Mapping[str, float]) -> dict[Part, float]
 
 
 def _unsteady(expected: EndState, spread: Mapping[str, float]) -> set[Part]:
-    """Returns the parts with random values, in which a flag or a small number may have been equal twice by chance."""
+    """Returns the parts with random values, in which a flag or a small number may be equal in two runs by chance."""
     parts: set[Part] = {leaf.part for key in spread if (leaf := expected.values.get(key))} & {"rng", "sampler"}
-    return parts | {"scaler"} if "rng" in parts else parts  # the random numbers decide which steps overflow
+    return parts | {"scaler"} if "rng" in parts else parts  # random numbers decide which steps overflow
 
 
 def _allowed(
@@ -202,9 +205,9 @@ def _bytes(key: str, leaf: Leaf) -> Bytes:
 class Distance:
     """The distance of two tensors."""
 
-    count: int  # elements with different bits; two NaNs are equal
+    count: int  # number of elements with different bits; two NaNs count as equal
     total: int
-    most: float | None  # the largest distance of an element; None if numpy does not compute with the dtype
+    most: float | None  # the largest distance of two elements; None if numpy does not compute with the dtype
     relative: float  # L2 norm of the distances, divided by the larger tensor's norm; count / total if `most` is None
 
 
@@ -213,7 +216,7 @@ def is_float(dtype: str) -> bool:
 
 
 def measure(a: Bytes, b: Bytes, dtype: str) -> Distance:
-    """Returns the distance of two tensors by their bytes."""
+    """Computes the distance of two tensors from their bytes."""
     item = ITEM_SIZES.get(dtype, 1)
     total = len(a) // item
     count, most, squares, left, right = 0, 0.0, 0.0, 0.0, 0.0
@@ -250,7 +253,7 @@ def number_of(leaf: Leaf) -> float | None:
 
 
 def values(data: Bytes, dtype: str) -> Values | None:
-    """Returns the numbers as float64 or complex128, or None if numpy has no such dtype (float8)."""
+    """Returns the elements of a tensor as float64 or complex128, or None if numpy lacks the dtype (float8)."""
     if dtype == "bfloat16":
         return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     if dtype == "complex32" or dtype not in ITEM_SIZES or dtype.startswith("float8"):
@@ -266,12 +269,15 @@ def _differing(x: Bytes, y: Bytes, item: int) -> NDArray[np.bool_]:
 
 def _square(values: Values) -> float:
     flat = values.view(np.float64)
-    return float(np.einsum("i,i->", flat, flat))  # not dot(): its threads would take the cores from the job
+    return float(np.einsum("i,i->", flat, flat))  # not dot(), because its threads would take cores from the job
 
 
 def describe(differences: Sequence[Difference], values: Mapping[str, Leaf] = NO_VALUES) -> str:
-    """Returns `the model differs in 2 values (w differs in 8 of 8 elements, by at most 0.1; b 1 against 2)`, and so on
-    for each part. Empty if nothing differs. values: the whole state, by which several optimizers are distinguished."""
+    """Returns words for each part that differs, or "" if no part differs. Example: `the model differs in 2 values (w
+    differs in 8 of 8 elements, by at most 0.1; b 1 against 2)`.
+
+    `values`: the whole state, by which several optimizers are distinguished.
+    """
     if _is_prefix(differences):
         return f"the names of the values differ by the prefix `{_PREFIX}` alone, e.g. {differences[0].key}"
     said = []
@@ -281,15 +287,17 @@ def describe(differences: Sequence[Difference], values: Mapping[str, Leaf] = NO_
         differ = "differ" if name in _PLURAL else "differs"
         said.append(f"{name} {differ} in {counted(len(of), 'value')} ({named}{'; ...' if len(of) > SHOWN else ''})")
     if len(said) == 1 and len({each.part for each in differences}) == 1 and differences[0].part == "metrics":
-        # A history of 80 entries has 80 keys: the name of the history is more useful.
+        # A history of 80 entries has 80 keys, so the name of the history is shown.
         names = dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.|$)", "*", each.key) for each in differences)
         return f"nothing but metrics differs: {some_of(list(names), 3)}"
     return ", ".join(said)
 
 
 def _groups(differences: Sequence[Difference], values: Mapping[str, Leaf]) -> dict[str, list[Difference]]:
-    """Returns the differences by the name of their part, in the order of the parts, with a name for each optimizer if
-    there are several."""
+    """Returns the differences by the name of their part, in the order of the parts.
+
+    Each of several optimizers has a name of its own.
+    """
     optimizers = optimizers_of(values)
     found: dict[str, list[Difference]] = {}
     for part, name in _NAMES.items():
@@ -301,7 +309,7 @@ def _groups(differences: Sequence[Difference], values: Mapping[str, Leaf]) -> di
 
 
 def _is_prefix(differences: Sequence[Difference]) -> bool:
-    """Whether each missing value exists under its name with or without the prefix, and nothing else differs."""
+    """Whether all missing and new values are the same values under names with and without the prefix `module.`."""
     gone = [each.key for each in differences if each.what == "is missing"]
     new = [each.key for each in differences if each.what == "is new"]
     if not gone or len(gone) + len(new) != len(differences):

@@ -32,7 +32,7 @@ NEWEST, LOGS = "newest:", "logs:"
 _COUNTERS = ("global_step", "step", "iteration", "iter", "iter_num", "epoch")
 _DTYPES = {word: name for name, word in SAFETENSORS.items()}
 ZIP = b"PK\x03\x04"
-LEGACY = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")  # how files began before torch 1.6
+LEGACY = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")  # the first bytes of files that torch before 1.6 wrote
 
 
 def of_files(folder: Path, patterns: Sequence[str], run: RunDir | None = None) -> EndState:
@@ -66,7 +66,7 @@ def of_files(folder: Path, patterns: Sequence[str], run: RunDir | None = None) -
 
 
 def check_patterns(patterns: Sequence[str]) -> None:
-    """Raises ConfigError if a pattern is not valid."""
+    """Raises ConfigError if a pattern of rehearse.compare is not valid."""
     for pattern in patterns:
         if pattern.startswith(LOGS):
             _expression(pattern)
@@ -75,7 +75,7 @@ def check_patterns(patterns: Sequence[str]) -> None:
 
 
 def read_file(path: Path, name: str, prefix: str = "") -> dict[str, Leaf]:
-    """Returns the leaves of one file. Raises CheckpointError, which names the file."""
+    """Returns the leaves of one file. Raises CheckpointError, with the file's path, if the file cannot be compared."""
     plain = None
     tree: Any
     if path.suffix == ".safetensors":
@@ -97,15 +97,15 @@ def read_file(path: Path, name: str, prefix: str = "") -> dict[str, Leaf]:
 
 
 def looks_pickled(path: Path) -> bool:
-    """Whether a .bin file is torch's. Other .bin files are plain numbers, such as nanoGPT's tokens."""
+    """Whether torch.save() wrote this .bin file. Other .bin files are plain numbers, such as nanoGPT's tokens."""
     begin = _begins(path)
     if begin is None:
-        return True  # the read that follows raises the reason
+        return True  # True, because reading the file then raises the reason
     return begin == ZIP or (begin[:1] == b"\x80" and begin[1:2] <= b"\x05")
 
 
 def _begins(path: Path) -> bytes | None:
-    """Returns the first bytes of a file, or None if it cannot be read."""
+    """Returns the first four bytes of a file, or None if the file cannot be read."""
     try:
         with reading(path) as file:
             return file.read(4)
@@ -140,7 +140,7 @@ def _of_logs(pattern: str, run: RunDir | None) -> dict[str, Leaf]:
     for attempt in reversed(run.attempts() if run else []):
         try:
             text = attempt.rank_log(0).read_text("utf-8", "replace")
-        except OSError:  # the attempt ended before rank 0 had started
+        except OSError:  # no log, because the attempt ended before rank 0 had started
             continue
         for match in reversed([*expression.finditer(text)]):
             if expression.groups < 2 and not expression.groupindex:
@@ -165,7 +165,7 @@ def _number(word: str | None) -> int | float | str | None:
 
 
 def read_json(path: Path) -> Any:
-    """Returns the content of a JSON file. Raises CheckpointError, which names the file."""
+    """Returns the content of a JSON file. Raises CheckpointError, with the file's path, if the content is not JSON."""
     try:
         return json.loads(_bytes(path))
     except (ValueError, RecursionError) as error:
@@ -173,8 +173,11 @@ def read_json(path: Path) -> Any:
 
 
 def read_json_lines(path: Path) -> dict[str, Any]:
-    """Returns the last values of each step, because an interrupted run has repeated steps twice. A line that a kill has
-    cut is skipped. Records without a step are numbered. Raises CheckpointError."""
+    """Returns the last record of each step in JSON lines, because an interrupted run writes repeated steps twice.
+
+    A line that a kill has cut is skipped. Records without a step are numbered. Raises CheckpointError if no line is
+    JSON.
+    """
     found: dict[str, Any] = {}
     lines = _bytes(path).decode("utf-8", "replace").splitlines()
     for line in lines:
@@ -194,7 +197,8 @@ def read_json_lines(path: Path) -> dict[str, Any]:
 
 
 def read_text(path: Path) -> Any:
-    """Returns the lines by number, or all bytes as one value if the file is not text. Raises CheckpointError."""
+    """Returns the lines of a text file by number. If the file is not text, returns all bytes as one value. Raises
+    CheckpointError if the file cannot be read."""
     data = _bytes(path)
     try:
         if b"\0" in data:
@@ -212,7 +216,8 @@ def _bytes(path: Path) -> bytes:
 
 
 def read_safetensors(path: Path, read_bytes: ReadRange = read_range) -> dict[str, Stored]:
-    """Returns the tensors by name, which read_bytes reads. Raises CheckpointError, which names the file."""
+    """Returns the tensors of a safetensors file by name. `read_bytes`: the function that reads a tensor's bytes. Raises
+    CheckpointError, with the file's path, if the file is damaged."""
     try:
         size = path.stat().st_size
         length = int.from_bytes(read_range(path, 0, 8).tobytes(), "little")
@@ -237,8 +242,10 @@ def read_safetensors(path: Path, read_bytes: ReadRange = read_range) -> dict[str
 
 
 def read_numpy(path: Path) -> Any:
-    """Returns the arrays of a .npy file (one Stored) or .npz file (one for each name). Raises CheckpointError, which
-    names the file."""
+    """Returns the array of a .npy file as a Stored, or the arrays of a .npz file by name.
+
+    Raises CheckpointError, with the file's path, if the file is damaged.
+    """
     try:
         if path.suffix == ".npy":
             with reading(path) as file:
@@ -271,8 +278,11 @@ def _header(file: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
 
 
 def read_pickled(path: Path, read_bytes: ReadRange = read_range) -> tuple[Any, PlainValues]:
-    """Returns the tree of a torch.save() file or of a plain pickle, and the PlainValues for it. Needs no torch, and
-    runs nothing in the file. read_bytes: reads tensors. Raises CheckpointError, which names the file."""
+    """Returns the tree of a torch.save() file or of a plain pickle, and the PlainValues for the tree's objects.
+
+    Needs no torch, and runs no code of the file. `read_bytes`: the function that reads a tensor's bytes. Raises
+    CheckpointError, with the file's path, if the file is damaged.
+    """
     try:
         with reading(path) as file:
             begin = file.read(len(LEGACY))
@@ -303,7 +313,7 @@ def _zip(path: Path, read_bytes: ReadRange) -> tuple[Any, PlainValues]:
         info = members[f"data/{key}"]
         if info.compress_type != zipfile.ZIP_STORED:
             raise ValueError(f"{info.filename} is compressed, and torch.save() compresses nothing")
-        # The data begin after the member's own header, whose length is not in the archive's directory.
+        # The data begin after the member's local header, whose length is not in the archive's directory.
         header = read_range(path, info.header_offset, 30)
         begin = info.header_offset + 30 + sum(int.from_bytes(header[i : i + 2].tobytes(), "little") for i in (26, 28))
         return partial(_read, read_bytes, path, begin), info.file_size

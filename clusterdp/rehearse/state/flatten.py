@@ -1,4 +1,4 @@
-"""A tree of dicts, lists, values and tensors as leaves by their dotted keys."""
+"""Makes a flat dict of leaves, by dotted keys, from a tree of dicts, lists, values and tensors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from clusterdp.rehearse.state.optimizers import mark_optimizers
 from clusterdp.rehearse.state.parts import part_of, rank_of
 from clusterdp.rehearse.state.stored import Stored, of_bytes
 
-MOST = 1_000_000  # leaves at most: a small pickle can describe an endless tree
+MOST = 1_000_000  # maximum number of leaves, because a small pickle can describe an endless tree
 _DEEPEST = 100
-_LONG = 32  # a list of more numbers is one leaf, such as the 625 of Python's generator
+_LONG = 32  # a longer list of numbers is one leaf, such as the 625 numbers of Python's generator
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError)
-# Words of volatile keys. `time_embed.weight` belongs to the model, which is never volatile.
+# Words in keys of volatile values. `time_embed.weight` belongs to the model, whose values are never volatile.
 _KEY = re.compile(
     r"(?:^|[._/ -])(?:time|times|timing|timings|timestamp|date|datetime|runtime|elapsed|duration|seconds|secs|sec|dt|"
     r"eta|wall|wallclock|throughput|fps|mfu|per_second|per_sec|hostname|host|hosts|node|nodes|nodelist|pid|ppid|uuid|"
@@ -32,23 +32,23 @@ _KEY = re.compile(
 _NUMBER = r"\d+(?:\.\d+)?"
 _TEXT = re.compile(
     r"\d{4}-\d\d-\d\d(?:[T_ -]\d\d[:.-]?\d\d[:.-]?\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?"  # 2026-11-23 10:39:46
-    r"|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? [\w ]{5,7} \d\d:\d\d:\d\d(?: \w{3,4})?(?: \d{4})?"  # as date prints it
+    r"|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? [\w ]{5,7} \d\d:\d\d:\d\d(?: \w{3,4})?(?: \d{4})?"  # as date(1) prints
     r"|\d{8}[-_T]\d{4,6}"
     r"|\b\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?\b"
     r"|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
     r"|0x[0-9a-f]{6,}"
-    r"|(?<![\w.:/])~?/[\w.+@%=~-]+(?:/[\w.+@%=~-]*)*"  # a path from the root
+    r"|(?<![\w.:/])~?/[\w.+@%=~-]+(?:/[\w.+@%=~-]*)*"  # an absolute path
     rf"|{_NUMBER} ?(?:ns|us|µs|ms|s|secs?|seconds?|min|minutes?|s/it|ms/it|(?:it|samples|tokens|steps|img|images)/s)\b"
     r"|\b(?:host|hostname|node|pid|job|job_?id)[=: ]+[\w.-]+",
     re.IGNORECASE,
 )
-# A word like `time` in a key of these parts does not mean a clock.
+# In a key of these parts, a word like `time` does not mean a clock.
 _NEVER = ("model", "optimizer", "scheduler", "scaler", "rng", "sampler", "step")
 
 
 def leaves_of(tree: Any, file: str = "", prefix: str = "", plain: PlainValues | None = None) -> dict[str, Leaf]:
-    """Returns the leaves of a tree, without volatile values. file: the tree's file, whose name can show the part.
-    prefix: the begin of each key.
+    """Returns the leaves of a tree, without volatile values. `file`: the tree's file, whose name can show the part.
+    `prefix`: the text with which each key begins.
 
     Raises one of MALFORMED if a pickle's objects do not have the form of their classes, and CheckpointError if its
     tensors cannot be read."""
@@ -61,7 +61,7 @@ def leaves_of(tree: Any, file: str = "", prefix: str = "", plain: PlainValues | 
         if is_volatile(key, leaf):
             continue
         name = prefix + key if key else prefix.rstrip(":.") or "value"
-        while name in found:  # {0: ..., "0": ...}
+        while name in found:  # {0: ..., "0": ...} gives the same name twice
             name += "~2"
         found[name] = leaf
     return mark_optimizers(found)
@@ -72,7 +72,7 @@ def _walk(value: Any, plain: PlainValues, path: tuple[str, ...]) -> Iterator[tup
         raise ValueError(f"it is nested deeper than {_DEEPEST}, or in itself")
     value = plain.of(value)
     if isinstance(value, Mapping):
-        # Lightning uses the paths of its best models as keys.
+        # Lightning uses the paths of its best models as keys, and paths are volatile.
         children = [(without_volatile(str(plain.of(key))), item) for key, item in value.items()]
     elif isinstance(value, (list, tuple)) and not _are_long(value):
         children = [(str(i), item) for i, item in enumerate(value)]
@@ -89,13 +89,14 @@ def _walk(value: Any, plain: PlainValues, path: tuple[str, ...]) -> Iterator[tup
 
 
 def _fields(value: Inert) -> Iterator[tuple[str, Any]]:
-    """Yields the fields of an object of an unknown class: the arguments of its call, and the state put into it."""
+    """Yields the fields of an object of an unknown class: the arguments of the constructor's call, its items, and its
+    state."""
     for i, item in enumerate([*value.args, *value.listed]):
         yield str(i), item
     yield from value.named.items()
     yield from ((str(key), item) for key, item in value.items.items())
     states = value.state if isinstance(value.state, tuple) else (value.state,)
-    if all(state is None or isinstance(state, Mapping) for state in states):  # a class with __slots__ has two states
+    if all(state is None or isinstance(state, Mapping) for state in states):  # an object with __slots__ has two states
         yield from ((str(key), item) for state in states for key, item in (state or {}).items())
     else:
         yield "state", value.state
@@ -112,7 +113,7 @@ def _leaf(value: Any, file: str, key: str, rank: int | None) -> Leaf:
     if isinstance(value, (bytes, bytearray)):
         return _of_stored("numbers", of_bytes("uint8", (len(value),), value), part, rank)
     if isinstance(value, (list, tuple)) and value:
-        # Integers that are too large for 64 bits become text.
+        # numpy has no type for integers beyond 64 bits: they are compared as text.
         numbers = np.array(value)
         if numbers.dtype.kind in "iuf":
             stored = of_bytes(numbers.dtype.name, numbers.shape, numbers.tobytes())
@@ -121,7 +122,7 @@ def _leaf(value: Any, file: str, key: str, rank: int | None) -> Leaf:
     if isinstance(value, float):
         return Leaf("number", "float", (), checksum(struct.pack("<d", value)), part, rank, value)
     if isinstance(value, (bool, int)):
-        # hex(), because Python refuses to make the decimal digits of a very large integer.
+        # hex(), because Python refuses to print a very large integer in decimal digits.
         return Leaf("number", type(value).__name__, (), checksum(hex(value).encode()), part, rank, value)
     text = value if value is None or isinstance(value, str) else _said(value)
     same = checksum(without_volatile(text).encode("utf-8", "replace") if text is not None else b"")
@@ -129,7 +130,7 @@ def _leaf(value: Any, file: str, key: str, rank: int | None) -> Leaf:
 
 
 def _said(value: Any) -> str:
-    """Returns the text of an empty container, an object without fields, or a complex number."""
+    """Returns a text for an empty container, an object without fields, or a complex number."""
     return str(value.path) if isinstance(value, Inert) else str(value)
 
 
@@ -139,10 +140,10 @@ def _of_stored(kind: Any, stored: Stored, part: Any, rank: int | None) -> Leaf:
 
 
 def is_volatile(key: str, leaf: Leaf) -> bool:
-    """Whether the value of this key does not depend on the training."""
+    """Whether the value with this key is volatile: it does not depend on the training."""
     return leaf.part not in _NEVER and _KEY.search(key) is not None
 
 
 def without_volatile(text: str) -> str:
-    """Returns the text, for a comparison, with <...> in place of each volatile part."""
+    """Returns the text, for a comparison, with <...> in place of each volatile part, such as a date or a path."""
     return _TEXT.sub("<...>", text)

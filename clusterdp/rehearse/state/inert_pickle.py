@@ -1,7 +1,7 @@
-"""Pickles, read without running anything in them.
+"""Reads pickles without running any code that they name.
 
-Each class or function that a pickle names is replaced by an Inert subclass made for that name. A call of it keeps the
-arguments, and nothing is imported. PlainValues turns the known names into values.
+Each class or function that a pickle names is replaced by an Inert subclass made for that name. A call of this subclass
+only keeps the arguments, and nothing is imported. PlainValues turns objects of known classes into values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STORAGES = {
     "ByteStorage": "uint8", "BoolStorage": "bool", "UntypedStorage": "uint8", "ComplexFloatStorage": "complex64",
     "ComplexDoubleStorage": "complex128",
 }  # fmt: skip
-# Returns the reader of a storage, (first byte, number of bytes) -> bytes, and the storage's size, by the storage's key.
+# From a storage's key to (the function that reads its bytes from (first byte, number of bytes), the storage's size).
 Storages = Callable[[str], tuple[Callable[[int, int], Bytes], int]]
 _NUMPY_DTYPE = re.compile(r"[<>=|]?[?biufcSUVmM]\d*|O8?")
 
@@ -47,7 +47,7 @@ class Inert:
     def __init__(self, *args: Any, **named: Any) -> None:
         pass
 
-    # An unpickler's opcodes call these methods on the object that they fill.
+    # An unpickler calls these methods on the object that it fills.
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
@@ -64,7 +64,8 @@ class Inert:
 
 
 class InertStorage:
-    """A persistent id. In files of torch.save() it is ("storage", type, key, location, number of elements)."""
+    """The persistent id of a storage in a pickle. In files of torch.save(), the id is ("storage", type, key, location,
+    number of elements)."""
 
     def __init__(self, about: Any):
         self.about = about
@@ -72,12 +73,12 @@ class InertStorage:
 
 class _Unpickler(pickle.Unpickler):
     def __init__(self, data: bytes):
-        # latin1, because strings of Python 2 are bytes, and latin1 loses no byte.
+        # The encoding is latin1, because strings of Python 2 are bytes, and latin1 loses no byte.
         super().__init__(io.BytesIO(data), encoding="latin1")
         self._made: dict[str, type[Inert]] = {}
 
     def find_class(self, module: str, name: str) -> type[Inert]:
-        # A class, because NEWOBJ takes nothing else. Each name in each pickle has its own: BUILD changes no other one.
+        # A class, because the opcode NEWOBJ needs one. Each name gets its own, because BUILD may change the class.
         path = f"{module}.{name}"
         if path not in self._made:
             self._made[path] = type("Inert", (Inert,), {"path": path})
@@ -88,23 +89,25 @@ class _Unpickler(pickle.Unpickler):
 
 
 def load(data: bytes) -> Any:
-    """Returns the tree in a pickle: plain values, Inert, InertStorage. Raises ValueError if the data are damaged."""
+    """Returns the tree in a pickle: plain values, and Inert and InertStorage objects. Raises ValueError if the data are
+    damaged."""
     try:
         return _Unpickler(data).load()
     except MemoryError:
         raise ValueError("it asks for more memory than there is") from None
-    except Exception as error:  # an unpickler raises any exception for arbitrary bytes
+    except Exception as error:  # damaged bytes can make an unpickler raise any exception
         raise ValueError(f"{error}" or type(error).__name__) from None
 
 
 class PlainValues:
-    """Turns an inert object into its value. An unknown object stays as it is."""
+    """Turns Inert objects into the values that they stand for. An object of an unknown class stays as it is."""
 
     def __init__(self, storages: Storages | None = None):
         self._storages = storages
 
     def of(self, value: Any) -> Any:
-        """Returns the value. Raises ValueError or other errors of Python if the arguments do not fit the class."""
+        """Returns the value for which an Inert object stands. Raises ValueError or another error of Python if the
+        object's arguments do not fit its class."""
         if isinstance(value, InertStorage):
             return self._tensor(value, 0, None, None)
         if isinstance(value, type) and issubclass(value, Inert):
@@ -127,7 +130,7 @@ class PlainValues:
             return self._tensor(storage, start, shape, strides, dtype)
         if name in ("_rebuild_parameter", "_rebuild_parameter_with_state"):
             return self.of(args[0])
-        if name == "_rebuild_from_type_v2":  # a tensor with attributes, or of a subclass
+        if name == "_rebuild_from_type_v2":  # this rebuilds a tensor with attributes, or of a subclass
             return self.of(args[0](*args[2]))
         if name == "Size":
             return args[0]
@@ -153,7 +156,7 @@ class PlainValues:
             _, shape, dtype, fortran, data = value.state
             data = self.of(data)
             if isinstance(data, list):
-                return data  # an array of objects
+                return data  # data is an array of objects
             return of_array(data, self._dtype(dtype), _numbers(shape), bool(fortran))
         return self._dtype(value).name if name == "dtype" else value
 
@@ -184,7 +187,7 @@ _PYTHON: dict[str, Callable[[Inert], Any]] = {
     "collections.Counter": lambda made: {**dict(*made.args), **made.items},
     "collections.deque": lambda made: [*(made.args[0] if made.args else ()), *made.listed],
     "_codecs.encode": _encoded,
-    "datetime.datetime": lambda made: made.path,  # without the time, which differs in each run
+    "datetime.datetime": lambda made: made.path,  # only the name, because the time differs in each run
     **{
         f"{module}.{name}": lambda made: set(made.args[0]) if made.args else set()
         for module in ("builtins", "__builtin__")

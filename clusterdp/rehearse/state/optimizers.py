@@ -15,12 +15,12 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Optimizer:
-    """An optimizer in an end state."""
+    """An optimizer whose state is in an end state."""
 
-    prefix: str  # the begin of its keys, with the final dot or colon
-    count: int  # the number of its parameters
-    shapes: tuple[Shape, ...] = ()  # the shapes of its parameters, as far as their state has them
-    params: tuple[str, ...] = ()  # names of its parameters in the same state; empty unless the shapes fit one place
+    prefix: str  # the text with which the optimizer's keys begin, with the final dot or colon
+    count: int  # the number of the optimizer's parameters
+    shapes: tuple[Shape, ...] = ()  # the shapes of the optimizer's parameters, as far as their state has them
+    params: tuple[str, ...] = ()  # names of the parameters; empty unless the shapes fit exactly one place
 
     @property
     def name(self) -> str:
@@ -28,14 +28,16 @@ class Optimizer:
 
     @property
     def words(self) -> str:
-        """`opt_d (the optimizer of dis.weight, dis.bias)`"""
+        """The optimizer in words such as `opt_d (the optimizer of dis.weight, dis.bias)`."""
         of = some_of(self.params, 3) if self.params else counted(self.count, "parameter")
         return f"{self.name} (of {of})" if self.name == "the optimizer" else f"{self.name} (the optimizer of {of})"
 
 
 def mark_optimizers(values: Mapping[str, Leaf]) -> dict[str, Leaf]:
-    """Returns the same leaves, with the part `optimizer` for the leaves of each optimizer. Learning rates keep the part
-    `scheduler`."""
+    """Returns the leaves, with the part `optimizer` for all leaves of optimizers.
+
+    Learning rates keep the part `scheduler`.
+    """
     beginnings = tuple(f"{prefix}{word}." for prefix in _prefixes(values) for word in ("state", "param_groups"))
     return {
         key: replace(leaf, part="optimizer") if key.startswith(beginnings) and leaf.part != "scheduler" else leaf
@@ -44,7 +46,7 @@ def mark_optimizers(values: Mapping[str, Leaf]) -> dict[str, Leaf]:
 
 
 def optimizers_of(values: Mapping[str, Leaf]) -> dict[str, Optimizer]:
-    """Returns the optimizers by prefix."""
+    """Returns the optimizers in an end state by their prefix."""
     return {prefix: _optimizer(values, prefix) for prefix in _prefixes(values)}
 
 
@@ -74,7 +76,7 @@ def _optimizer(values: Mapping[str, Leaf], prefix: str) -> Optimizer:
 
 
 def _params(values: Mapping[str, Leaf], shapes: tuple[Shape, ...]) -> tuple[str, ...]:
-    """Returns the names of model tensors with these shapes in this order, if exactly one place has them."""
+    """Returns the names of model tensors with these shapes in this order, if only one place of the model has them."""
     models = [(key, leaf.shape) for key, leaf in values.items() if leaf.part == "model" and leaf.kind == "tensor"]
     size = len(shapes)
     places = [

@@ -1,4 +1,7 @@
-"""of_run(): the end state of a run in its newest good checkpoint. Every byte is verified as it is read."""
+"""of_run(): the end state of a run, read from its newest undamaged checkpoint.
+
+Every byte is verified when it is read.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ from clusterdp.storage import Storage, open_storage
 
 
 def of_run(run: RunDir, checkpoints: Path | None = None) -> EndState | None:
-    """Returns the end state, or None if there is no good checkpoint. checkpoints: a folder other than the run's own.
+    """Returns the end state of a run, or None if it has no undamaged checkpoint. `checkpoints`: another folder than the
+    run's.
 
     Raises CheckpointError if the folder cannot be read.
     """
@@ -42,7 +46,7 @@ def of_run(run: RunDir, checkpoints: Path | None = None) -> EndState | None:
 
 def _values(storage: Storage, info: CheckpointInfo) -> dict[str, Leaf]:
     manifest = read_manifest(storage, info)
-    # shared_payload() reads ahead, for the digests. ShardedPayload reads the single tensors that differ.
+    # For the digests, shared_payload() reads ahead. Later, ShardedPayload reads only the tensors that differ.
     again = ShardedPayload(storage, manifest)
     with shared_payload(storage, manifest) as payload:
         tensors = {e.name: _stored(payload, e, partial(_whole, again, e)) for e in payload.entries}
@@ -53,7 +57,7 @@ def _values(storage: Storage, info: CheckpointInfo) -> dict[str, Leaf]:
             own = {e.name: _stored(payload, e, partial(_own, storage, manifest, rank, e)) for e in payload.entries}
         tree = _tree(skeleton, own)
         objects = tree.pop("objects")
-        tree.pop("machine", None)  # names of libraries, no state
+        tree.pop("machine", None)  # only names of libraries, not state
         values |= leaves_of({**tree, **objects}, prefix=f"rank{rank}.")
     return values
 
@@ -72,7 +76,7 @@ def _own(storage: Storage, manifest: Manifest, rank: int, entry: TensorEntry) ->
 
 
 def _tree(skeleton: Any, tensors: Mapping[str, Stored]) -> Any:
-    """Returns the tree that was saved, with Stored for its tensors."""
+    """Returns the tree that was saved, with a Stored in place of each tensor."""
     tag = tag_of(skeleton)
     if isinstance(skeleton, list):
         return [_tree(item, tensors) for item in skeleton]

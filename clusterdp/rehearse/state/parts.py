@@ -31,34 +31,37 @@ _WORDS: dict[Part, str] = {
     r"perplexity|metric|f1|auc|bleu|reward|score)(?:_\w+)?",
 }
 _PARTS = {part: re.compile(words) for part, words in _WORDS.items()}
-_LARGE: tuple[Part, ...] = ("scaler", "scheduler", "optimizer", "rng", "sampler", "model")  # parts that have tensors
+_LARGE: tuple[Part, ...] = ("scaler", "scheduler", "optimizer", "rng", "sampler", "model")  # parts with large tensors
 _RANK = re.compile(r"(?:^|[./:_-])(?:rank|rng_state|random_states?)[_-]?(\d+)(?![\d])")
 _GENERATOR = re.compile(r"(?:\w+[._])?generators?(?:_states?)?(?:\.\d+)?")
 _LR = re.compile(r".*param_groups\.\d+\.(?:initial_)?lr")
-_FIRST = 3  # words at the begin of a key that are matched, e.g. `trainer.optimizer.state`
+_FIRST = 3  # number of first words of a key that are matched, as in `trainer.optimizer.state`
 
 assert set(_WORDS) == set(get_args(Part))
 
 
 def rank_of(place: str) -> int | None:
-    """Returns the rank in `rank2.rng.torch`, or in a file `rng_state_2.pth`."""
+    """Returns the rank that a key like `rank2.rng.torch`, or a file like `rng_state_2.pth`, names, or None."""
     found = _RANK.search(place)
     return int(found[1]) if found else None
 
 
 def part_of(file: str, key: str, elements: int | None = None) -> Part:
-    """Returns the part of a key. file: the file's name, or "" for an unknown file. elements: the number of a tensor's
-    elements. A tensor that fits no other part belongs to the model."""
+    """Returns the part of the training to which a key belongs.
+
+    `file`: the file's name, or "" for an unknown file. `elements`: the number of a tensor's elements, or None for
+    another value. A tensor that fits no other part belongs to the model.
+    """
     words = key.lower().split(".")
     if _LR.fullmatch(key):
         return "scheduler"
-    if _GENERATOR.fullmatch(key):  # a torch.Generator; a model with this name has longer keys
+    if _GENERATOR.fullmatch(key):  # the key is a torch.Generator's; a model with this name has longer keys
         return "rng"
     tensor, large = elements is not None, elements is not None and elements > 1
     stem = file.rpartition("/")[2].partition(".")[0].lower()
     by_file = _match(stem, _LARGE) if stem else None
     if by_file == "rng" and key == "step":
-        return "step"  # accelerate stores the step in this file
+        return "step"  # accelerate stores the step in its file of random states
     if by_file not in (None, "model"):
         return by_file or "other"
     for word in words[:_FIRST]:

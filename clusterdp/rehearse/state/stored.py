@@ -1,4 +1,4 @@
-"""Stored: a tensor that is still in its file. Its bytes are read on demand, and not kept."""
+"""Stored: a tensor that is still in its file. The tensor's bytes are read on demand, and not kept in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clusterdp.errors import CheckpointError
 from clusterdp.plainfile import reading
 
 Bytes = NDArray[np.uint8]
-ReadRange = Callable[[Path, int, int], Bytes]  # (file, first byte, number of bytes) -> bytes
+ReadRange = Callable[[Path, int, int], Bytes]  # from (file, first byte, number of bytes) to bytes
 
 
 @dataclass(frozen=True)
@@ -25,27 +25,29 @@ class Stored:
 
     dtype: str
     shape: tuple[int, ...]
-    read: Callable[[], Bytes]  # returns the elements in order; raises CheckpointError if the file is gone
-    digest: int | None = None  # the digest of these bytes, if it is known
+    read: Callable[[], Bytes]  # returns the elements' bytes in order; raises CheckpointError if the file is gone
+    digest: int | None = None  # the digest of the elements' bytes, if known
 
 
 def of_bytes(dtype: str, shape: tuple[int, ...], data: bytes | bytearray | memoryview) -> Stored:
-    """Returns a tensor of bytes that are already in memory."""
+    """Returns a Stored whose bytes are already in memory."""
     return Stored(dtype, shape, lambda: np.frombuffer(data, np.uint8))
 
 
 def of_array(data: Any, dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool = False) -> Stored:
-    """Returns a tensor of a numpy array from its bytes, in C order or Fortran's. Raises ValueError if their number is
-    wrong."""
+    """Returns a Stored for a numpy array, from bytes in C order or in Fortran order.
+
+    Raises ValueError if the number of bytes is wrong.
+    """
     array = np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
     return of_bytes(dtype.name, shape, np.ascontiguousarray(array, dtype.newbyteorder("=")).tobytes())
 
 
 def read_range(path: Path, start: int, size: int) -> Bytes:
-    """Returns these bytes of the file. Raises CheckpointError if the file is too short."""
+    """Returns `size` bytes of the file from `start` on. Raises CheckpointError if the file is too short."""
     try:
         with reading(path) as file:
-            # Checked first, so that no number in a file makes us ask for memory that the file does not fill.
+            # Checks the size first, because a damaged file may ask for more memory than the machine has.
             if os.fstat(file.fileno()).st_size >= start + size:
                 file.seek(start)
                 data = np.fromfile(file, np.uint8, size)
@@ -63,9 +65,10 @@ def unreadable(path: Path, error: OSError) -> CheckpointError:
 def strided(
     read: Callable[[int, int], Bytes], item: int, start: int, shape: Sequence[int], strides: Sequence[int], room: int
 ) -> Callable[[], Bytes]:
-    """Returns a reader of the elements of a view of a storage with `room` elements of `item` bytes each. `start` and
-    `strides` are in elements. Raises ValueError if the view is larger than the storage, or not inside it."""
-    # A dimension with stride 0 (expand()) repeats one element, which is read once.
+    """Returns a function that reads the elements of a view of a storage. The storage has `room` elements of `item`
+    bytes. `start` and `strides` are in elements. Raises ValueError if the view is larger than the storage, or not
+    inside it."""
+    # A dimension with stride 0 (made by expand()) repeats one element, which is read only once.
     sizes = [1 if stride == 0 else size for size, stride in zip(shape, strides, strict=True)]
     count = math.prod(sizes)
     if min([start, *shape, *strides, room]) < 0 or count > room:
