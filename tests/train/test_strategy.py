@@ -64,7 +64,7 @@ def test_each_strategy_on_any_number_of_ranks_trains_like_one_process(
 ) -> None:
     exact: list[dict[str, Any]] = [
         {},
-        {"ddp": {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.02}},
+        {"ddp": {"gradient_as_bucket_view": False, "bucket_cap_mb": 0.02}},
         {"strategy": "fsdp"},
         {"strategy": "fsdp", "fsdp": {"units": ["Block"], "reshard_after_forward": False}},
         {"recompute": ["Block"]},
@@ -226,6 +226,15 @@ def test_ddp_find_unused_parameters_option_allows_unused_parameters(tmp_path: Pa
 
 def handle(job: JobHandle, **train: Any) -> JobHandle:
     return JobHandle(WorkerSettings(train=from_plain(TrainConfig, train)), job.group, StopSignal(), "1.0")
+
+
+@pytest.mark.parametrize("chosen", [{}, {"gradient_as_bucket_view": False}])
+def test_ddp_keeps_gradients_in_its_buckets_unless_configured(job: JobHandle, chosen: dict[str, Any]) -> None:
+    model = handle(job, ddp=chosen).wrap(techniques.Net())
+    model(torch.ones(3, 8)).sum().backward()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    in_one = len({gradient.untyped_storage().data_ptr() for gradient in gradients}) < len(gradients)
+    assert in_one == (not chosen)
 
 
 def test_strategy_dp_wraps_in_data_parallel(job: JobHandle) -> None:

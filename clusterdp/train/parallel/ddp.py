@@ -34,6 +34,8 @@ def wrap(
     """Wraps a model. Collective. options: arguments of DistributedDataParallel. A model on several devices stays on
     these devices."""
     check_options("train.ddp", options, DistributedDataParallel)
+    # Gradients that lie in the buckets need no copy of their own, and no time for it.
+    options = {"gradient_as_bucket_view": True, **options}
     wrapped = DistributedDataParallel(model, device_ids=_device_ids(model), **options)
     settle_buckets(wrapped)  # called before add_hook(), because PowerSGD would remember these gradients
     if comm_hook is not None:
