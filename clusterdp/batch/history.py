@@ -48,7 +48,7 @@ def history_of(attempts: Sequence[Attempt], job: str) -> Union[History, End]:
             history, linked = history._replace(links=history.links + 1), attempt.job
         history = history._replace(bad=attempt.avoid + history.bad)
         if attempt.cause == "overtaken" or attempt.reason == "claim":
-            continue  # an attempt from which another attempt had taken the run does not count
+            continue  # this attempt does not count, because another attempt had taken over the run
         if attempt.cause == "bad-node":
             history = history._replace(moved=history.moved + 1)
             continue

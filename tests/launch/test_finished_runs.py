@@ -139,7 +139,7 @@ def test_scancel_arriving_during_the_job_state_query_prevents_a_requeue(
     assert requeues(stubs) == []
 
 
-def test_scontrol_requeue_survives_the_term_sent_by_its_own_requeue(
+def test_cause_is_recorded_although_the_requeue_ends_scontrol_itself(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     stubs.on("scontrol", '[ "$1" != requeue ] || kill -TERM $$')

@@ -178,7 +178,7 @@ class PathUse(CodePlace):
     path: str = ""  # the part of the path that is in the program's text
     written: bool = False  # True: the file is opened for writing
     whole: bool = True  # True: `path` is the whole path
-    named: bool = False  # True: the text only makes a Path, which another line may open
+    named: bool = False  # True: this line only makes a Path, and another line may open the Path
 
     @property
     def place(self) -> CodePlace:

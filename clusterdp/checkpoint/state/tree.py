@@ -28,7 +28,7 @@ from clusterdp.errors import StateError
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_SIZES if hasattr(torch, name)}
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_DEPTH = 100  # most levels: few enough for recursion, and a tree that contains itself is refused
+_DEPTH = 100  # limit of nested levels, because recursion has a limit, too; a tree that contains itself exceeds it
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _WHAT_IS_ALLOWED = (
     "State may hold tensors, numpy arrays, None, bool, int, float, str, and lists, tuples and dicts of these. "

@@ -9,7 +9,7 @@ from typing import get_args
 
 @dataclass(frozen=True)
 class Terminate:
-    """Send these signals to all processes of the step, print `why`, and kill processes that run longer."""
+    """Send these signals to all processes of the step, print `why`, and kill the processes left after kill_after."""
 
     signals: tuple[int, ...]
     kill_after: float | None  # in seconds; None: no later KILL, because the signals already kill

@@ -222,8 +222,8 @@ def allocations(history: RunHistory, now: float | None, ended: Mapping[str, floa
 def _queued(own: Sequence[Record]) -> tuple[float, float]:
     """Returns Slurm's times at which the attempt entered and left the queue; 0 for a time that is not recorded.
 
-    If the controller's clock is ahead of the node's, both times are set back: a script cannot start before its job has
-    left the queue."""
+    If the controller's clock is ahead of the node's clock, both times are made earlier by the difference, because a
+    script cannot start before its job has left the queue."""
     queued, awake = last_of(own, "queued"), time_of({"time": last_of(own, "started").get("awake")})
     since, until = (time_of({"time": queued.get(key)}) for key in ("since", "until"))
     ahead = max(0.0, until - awake) if awake else 0.0

@@ -113,7 +113,7 @@ class ErrorFinder:
     def _line(self, line: str) -> Iterator[Error]:
         if "\r" in line:
             line = line.rstrip("\r").rpartition("\r")[2]
-        if self._traceback.state == EXCEPTION and self._traceback.begins(line):  # no chain: a new error
+        if self._traceback.state == EXCEPTION and self._traceback.begins(line):  # not a chained traceback
             yield from self._end()
         if self._traceback.state or self._traceback.begins(line):
             before = bool(self._traceback.state)

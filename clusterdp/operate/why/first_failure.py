@@ -267,8 +267,8 @@ def _by_agent(paths: Sequence[tuple[int, Path]], logs: Sequence[RankLog]) -> Fir
 
 
 def _by_echo(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> FirstFailure | None:
-    """Returns the failure of a rank without an error in its log that a signal ended, else the earliest consequence,
-    else srun's first rank."""
+    """Returns the failure of a rank that a signal ended and whose log has no error. Without such a rank, returns the
+    earliest failure that followed from another one; without any, the failure of the rank that srun names first."""
     if echoes := [log for log in logs if log.echoes]:
         by_signal = (each for each in said if not each.said.startswith("Exited"))
         for message, each in itertools.product(by_signal, logs):

@@ -208,7 +208,8 @@ class Batches(Generic[Batch]):
         return max(0, self.per_epoch - self.position.batch) if left is None else left
 
     def done(self) -> int:
-        """Returns the number of finished batches of the epoch, as this number of ranks would have counted them."""
+        """Returns how many batches of this epoch each rank would have finished if the epoch had begun with the
+        present number of ranks."""
         rest = self.rest()
         return self.position.batch if rest is None or self.per_epoch is None else self.per_epoch - rest
 

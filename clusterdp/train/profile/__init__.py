@@ -1,4 +1,4 @@
-"""The time of a step by its parts.
+"""Measurements of a step: how much time each of its parts takes.
 
 stopwatch          the time of each part of a step, by rank
 profiling          the end of a run that is measured
