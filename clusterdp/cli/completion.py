@@ -17,7 +17,7 @@ from clusterdp.cli.parser import CliParser
 if TYPE_CHECKING:
     from clusterdp.operate.record.run_history import RunHistory
 
-MOST_RUNS = 50  # most runs that are offered, the newest first
+MOST_RUNS = 50  # the largest number of runs that are offered, the newest first
 
 
 def script(shell: str) -> str:

@@ -19,7 +19,7 @@ from clusterdp.config.swept_values import MOST, draws_of, values_of
 from clusterdp.config.tree import Config, SweepConfig
 from clusterdp.errors import ConfigError
 
-LONG = 60  # most characters of a value in a message
+LONG = 60  # the largest number of characters of a value in a message
 Values = dict[str, Any]  # dotted key -> value
 
 

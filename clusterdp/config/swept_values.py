@@ -15,7 +15,7 @@ FUNCTION = re.compile(r"\s*([a-z]+)\((.*)\)\s*", re.DOTALL)
 DISTRIBUTIONS = ("uniform", "log", "choice")
 CALL = re.compile(rf"\s*(range|{'|'.join(DISTRIBUTIONS)})\(")
 FORMS = "Write a list, range(5), or for sweep.random uniform(0, 1), log(1e-5, 1e-2) or choice(16, 32)"
-MOST = 10_000  # most elements: Slurm's default for MaxJobCount, and a longer table is unreadable
+MOST = 10_000  # limit of a sweep's elements: Slurm's default for MaxJobCount, and a longer table is unreadable
 
 
 def read_sweeps(words: Sequence[str]) -> Layer:

@@ -281,7 +281,7 @@ class Rehearsal:
         return Experiments(self.config, self.reference)
 
     def _experiment(self, drill: Drill, result: RunResult, after: AfterFault | None) -> Shown:
-        """Returns the result of experiments on a run, if nothing else explains why it ended in another state."""
+        """Returns the result of experiments on a run, if nothing else explains the difference of its end state."""
         if after is None or not self._experiments.are_possible or is_explained(after):
             return NOTHING
         self.screen.is_at(drill.name, None, "starts from the same files, to find out what of them is read")

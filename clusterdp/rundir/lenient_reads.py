@@ -20,7 +20,7 @@ from clusterdp.rundir.tail import CHUNK, end_of
 
 Record = dict[str, Any]
 Read = TypeVar("Read")
-LONGEST = 4096  # most bytes of a one-line file
+LONGEST = 4096  # the largest number of bytes of a one-line file
 LAST = 50  # records
 
 

@@ -26,7 +26,7 @@ _BUSY = {
     *("SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted"),
     *("Throttling", "ThrottlingException", "RequestLimitExceeded", "ConditionalRequestConflict"),
 }
-_PAGE = 1000  # most names in one answer of S3
+_PAGE = 1000  # the largest number of names in one answer of S3
 _DENIED = {"AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "403", "401"}
 _RIGHTS = "s3:GetObject, PutObject, DeleteObject, ListBucket, AbortMultipartUpload and ListBucketMultipartUploads"
 # All parts except the last have the same length, because the store R2 requires it. S3 takes 10,000 parts of 5 MiB or

@@ -58,7 +58,7 @@ RENAMES = frozenset({"os.replace", "os.rename", "os.renames", "os.link", "shutil
 ATOMIC = re.compile(r"atomic|[a-z]://|fsspec|s3fs|gcsfs|smart_open", re.I)
 MOVES = re.compile(r"\bmv\b")  # as in os.system("mv a b")
 TEMPORARY = re.compile(r"(?<![a-z/])te?mp|partial|bytesio|buffer", re.I)  # matches neither /tmp nor `attempt`
-MOST_TEXTS = 200  # most expressions that a name may stand for, directly or through other names
+MOST_TEXTS = 200  # limit of the expressions that a name may stand for, directly or through other names
 
 
 def read_program(words: Sequence[str], folder: Path) -> ProgramText | None:

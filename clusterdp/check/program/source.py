@@ -10,7 +10,7 @@ from pathlib import Path
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 Function = Definition | ast.Lambda
-MOST_HOPS = 4  # most steps from a name to its value
+MOST_HOPS = 4  # limit of the steps from a name to its value
 
 
 @dataclass

@@ -38,7 +38,7 @@ KNOWN = sys.stdlib_module_names | frozenset(
 )
 # Errors of the parser, which also fails at an expression with thousands of terms, signs or brackets.
 NOT_READ = (OSError, SyntaxError, ValueError, LookupError, RecursionError, MemoryError)
-MOST_STEPS = 20_000  # most steps from names to values; take about a third of a second
+MOST_STEPS = 20_000  # limit of the steps from names to values, which take about a third of a second
 
 
 class TooMuch(Exception):

@@ -108,4 +108,5 @@ def mount_of(folder: Path, mounts: Path = Path("/proc/mounts")) -> tuple[str, st
     path = Path(os.path.realpath(folder))
     found = [(row[1].replace("\\040", " "), row[2]) for row in rows if len(row) > 2]
     of_it = [row for row in found if path.is_relative_to(row[0])]
-    return max(of_it, key=lambda row: len(row[0]), default=None)  # of several at one mount point, autofs is first
+    # If several file systems have one mount point, autofs is first.
+    return max(of_it, key=lambda row: len(row[0]), default=None)

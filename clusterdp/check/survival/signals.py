@@ -81,7 +81,7 @@ def _of_handlers(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
 
 
 def _of_shells(subject: Subject) -> Iterator[Finding]:
-    """Yields a finding if srun's task is a shell that the user wrote: TERM ends the shell, and with it the task."""
+    """Yields a finding if the command of srun is a shell: TERM ends the shell, and with it the task."""
     program = subject.program
     for place in program.shells if program else []:
         what = "this shell waits for the program and has neither exec nor a trap"

@@ -28,8 +28,8 @@ from clusterdp.errors import DamagedError
 from clusterdp.storage import Storage, open_storage
 
 FLAT, SHARDED = 1, 2  # formats
-HEAD_LIMIT = 4096  # most bytes of a manifest's first line, so that one small read is enough to list a checkpoint
-LIMIT = 1 << 30  # most bytes of a manifest; a larger file is refused before it is read into memory
+HEAD_LIMIT = 4096  # limit of the bytes of a manifest's first line: one small read lists a checkpoint
+LIMIT = 1 << 30  # limit of a manifest's bytes; a larger file is refused before it is read into memory
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 # Errors for a pipe or a link in place of a manifest, for which another read has the same result. EINVAL: see plainfile.
 NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENOTDIR)

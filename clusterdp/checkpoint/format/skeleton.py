@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Path = tuple[Any, ...]
-DEEPEST = 128  # most levels; tree.py saves only states with fewer levels, because it rebuilds a state by recursion
+DEEPEST = 128  # limit of levels; tree.py saves only states with fewer levels, because it rebuilds a state by recursion
 TENSORS = ("$tensor", "$array", "$scalar")
 
 

@@ -31,7 +31,7 @@ from clusterdp.errors import DamagedError
 from clusterdp.storage import Readable, Storage
 
 T = TypeVar("T")
-_MOST = 16  # most blocks that a thread reads from one open file
+_MOST = 16  # a thread reads at most this number of blocks from one open file
 _THREADS = 4
 
 

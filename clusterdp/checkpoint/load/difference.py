@@ -14,8 +14,8 @@ _ELEMENTS = 1 << 20  # number of elements compared at a time, whose float64 copi
 
 @dataclass(frozen=True)
 class TensorDifference:
-    """`count`: number of elements whose bits differ. `mean`: over all elements. If only one of two elements is NaN,
-    `max` and `mean` are NaN."""
+    """`count`: number of elements whose bits differ. `mean`: the mean difference of all elements. If only one of two
+    elements is NaN, `max` and `mean` are NaN."""
 
     count: int
     max: float

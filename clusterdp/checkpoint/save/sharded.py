@@ -58,7 +58,7 @@ class SharedPlan:
     """The plan of all ranks, kept between saves: planning takes rank 0 about 80 us for each tensor of each rank."""
 
     request: SavePlan  # this rank's tensors, as it proposed to write them
-    note_bytes: int  # of the file's note; the first byte of each piece follows from it
+    note_bytes: int  # size of the file's note; the first byte of each piece follows from this size
     agreed: SavePlan  # this rank's part of the plan
     chunks: Chunks | None
 
@@ -122,7 +122,7 @@ class _Memory(SamePlan, StorageWriter):
         pieces: dict[str, tuple[WriteItem, torch.Tensor]] = {}
         for item in plan.items:
             data = item.tensor_data
-            if data is not None and data.chunk.sizes.numel():  # of a small tensor, the last ranks have no part
+            if data is not None and data.chunk.sizes.numel():  # the last ranks have no part of a small tensor
                 tensor: Any = planner.resolve_data(item)
                 name = name_of(item.index.fqn, data.chunk.offsets, data.chunk.sizes, data.size)
                 pieces[name] = (item, tensor.detach())
@@ -166,8 +166,8 @@ class Plans(pickle.Unpickler):
 @contextmanager
 def plans_only() -> Iterator[None]:
     """While a sharded save is planned, restricts torch's unpickler to the classes of plans. During planning, torch's
-    ranks send each other pickles over sockets that other users may reach. Call plans_only() in the main thread, because
-    no other thread sends or receives objects. torch has no public option for this."""
+    ranks send each other pickles over sockets that other users may reach. Call plans_only() in the main thread. While
+    it holds, no other thread may send or receive objects. torch has no public option for this."""
     before = distributed_c10d._unpickler
     distributed_c10d._unpickler = Plans
     try:

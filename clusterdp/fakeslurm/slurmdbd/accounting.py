@@ -82,8 +82,8 @@ class Accounting:
     def note(
         self, model: Model, job: JobRecord, due: float, word: str | None = None
     ) -> tuple[str, AccountingJob] | None:
-        """Enters the job's present state, which sacct shows from the time `due` on. `word`: another state than the
-        job's."""
+        """Enters the job's present state, which sacct shows from the time `due` on. `word`: the state that sacct
+        shows instead of the job's."""
         if not job.accounted and word is None:
             return None
         if word is None and job.completing and job.state in WAITING:

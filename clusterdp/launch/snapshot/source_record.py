@@ -56,7 +56,7 @@ def installed_packages() -> dict[str, str]:
     """Returns the distributions on this interpreter's path. The names of their folders are used, because reading the
     metadata of each distribution takes ten times as long."""
     found: dict[str, str] = {}
-    for folder in reversed(sys.path):  # of two versions, the first on the path counts
+    for folder in reversed(sys.path):  # the first of two versions on the path counts
         with suppress(OSError):
             matches = map(PACKAGE.fullmatch, os.listdir(folder or "."))
             found |= {match[1].lower().replace("_", "-"): match[2] for match in matches if match}

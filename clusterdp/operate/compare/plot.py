@@ -18,7 +18,7 @@ from clusterdp.operate.record.run_history import RunHistory, check_read, read_hi
 from clusterdp.rundir import RunDir
 from clusterdp.wording import did_you_mean, some_of
 
-FEW, MANY = 2, 12  # most curves in the terminal and in a picture, if no METRIC is given
+FEW, MANY = 2, 12  # limits of curves in the terminal and in a picture, if no METRIC is given
 NARROWEST, ROWS = 30, 14  # least columns, and lines, of a curve in the terminal
 INSTALL = "is not installed. pip install 'clusterdp[plots]'."
 

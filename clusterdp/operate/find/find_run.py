@@ -69,8 +69,8 @@ def known_runs() -> Iterator[Path]:
 
 def _latest() -> RunDir:
     """Returns the latest run that lies below the current folder or was submitted from there, else the latest run of a
-    parent folder. A parent folder's run is printed, because the user may mean another run. The whole of `runs/` is read
-    only if the index has no run of the current folder."""
+    parent folder, which is printed, because the user may not expect it. The whole of `runs/` is read only if the index
+    has no run of the current folder."""
     here, above, elsewhere = os.getcwd(), None, None
     for noted in noted_runs():
         path, is_here = Path(noted.path), noted.is_of(here)

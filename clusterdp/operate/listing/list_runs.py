@@ -35,7 +35,7 @@ from clusterdp.wording import counted, some_of
 ROWS = 20  # runs that a terminal shows without -n
 MANY = 1000  # reading more folders than this takes over a second
 PLAIN = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)  # a name without quotes that is not a job id or an option
-TIMEOUT_S = 20.0  # of squeue for each cluster; Slurm's own timeout is 10 s
+TIMEOUT_S = 20.0  # limit of squeue's answer for each cluster; Slurm's own timeout is 10 s
 Rows = dict[str, commands.SqueueRow]
 # The state of a whole sweep is the first state in this list that any element has.
 OF_A_SWEEP = [RunState.RUNNING, RunState.WAITING, RunState.FAILED, RunState.GAVE_UP, RunState.VANISHED]
@@ -54,7 +54,7 @@ class Wanted:
 
     filters: Filters = field(default_factory=Filters)
     everywhere: bool = False  # True: show also the runs of other folders
-    limit: int | None = None  # most runs to show; 0: all; None: ROWS on a terminal, else all
+    limit: int | None = None  # number of runs to show; 0: all; None: ROWS on a terminal, else all
     as_json: bool = False
 
     def __post_init__(self) -> None:

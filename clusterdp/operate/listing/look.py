@@ -39,7 +39,7 @@ class RunLook:
     empty."""
 
     text: str = ""  # the summary as JSON, if the run is over
-    history: RunHistory | None = None  # of a sweep, or of a run that Slurm may know more about
+    history: RunHistory | None = None  # only for a sweep, or for a run about which Slurm may know more
     elements: Mapping[int, RunLook] | None = None  # element's number -> its view; None: not a sweep
     unread: str = ""  # the reason why the folder cannot be read
     stamp: str = ""

@@ -321,7 +321,7 @@ def _there(history: RunHistory) -> tuple[set[tuple[int, str]] | None, str]:
 
 @dataclass(frozen=True)
 class SourceView:
-    """The source code of a run. Empty if an older version ran, which did not record the code."""
+    """The source code of a run. Empty if an older version of clusterdp, which did not record it, made the run."""
 
     facts: list[tuple[str, str]]  # (key, value)
     untracked: list[str]

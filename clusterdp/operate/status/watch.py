@@ -313,7 +313,7 @@ def event_line(event: Record, history: RunHistory) -> str | None:
         return f"attempt {number} started on {event.get('nodes') or event.get('host') or 'its nodes'} (job {job})"
     if kind == "restored":
         return f"attempt {number} resumed at step {event.get('step')}"
-    if kind == "signal" and event.get("step") is not None:  # of the ranks: the batch program's event has no step
+    if kind == "signal" and event.get("step") is not None:  # the ranks' event: the batch program's event has no step
         return f"{event.get('name')} at step {event['step']}: all ranks stop together and save"
     if kind == "requeued":
         return _requeued(event, history)

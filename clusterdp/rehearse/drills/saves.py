@@ -125,7 +125,7 @@ def _fill_in_a_save(scene: Scene, events: FileEvents) -> None:
     for _ in range(SAVES):
         caught = caught_at(scene, events, is_saved)
         try:
-            if is_last_save(scene):  # without its last save, even a program that continues ends in another state
+            if is_last_save(scene):  # without its last save, the end state of every program differs
                 raise Missed("the last save was reached before the disk was full in one")
             _write_on_full_disk(scene, events, caught.event)
         finally:

@@ -46,7 +46,7 @@ class FirstDifference:
     save: KnownSave
     expected: KnownSave  # the checkpoint of the undisturbed run
     differences: Sequence[Difference]
-    before: KnownSave | None = None  # the last equal checkpoint after the fault
+    before: KnownSave | None = None  # the last checkpoint after the fault that equals the reference's
     beside: Sequence[Difference] = ()  # differences of `before` from the undisturbed run, in scores and options only
 
     @property

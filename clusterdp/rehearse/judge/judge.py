@@ -80,7 +80,7 @@ def judge(
     config: Config,
     experiment: Callable[[AfterFault | None], Shown] = lambda after: NOTHING,
 ) -> Verdict:
-    """Returns the verdict on a drill. `experiment`: a function that is called if the run ended in another state."""
+    """Returns the verdict on a drill. `experiment`: a function that is called if the end states differ."""
     run = RunDir(folder)
     if result.inapplicable:
         return Verdict(drill.name, drill.about, INAPPLICABLE, result.inapplicable, folder=str(folder))

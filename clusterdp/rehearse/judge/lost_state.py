@@ -51,7 +51,7 @@ class Kept:
 class Shown(NamedTuple):
     """The result of experiments on a run."""
 
-    cause: str = ""  # why the run ended in another state
+    cause: str = ""  # why the run's end state differs from the undisturbed run's
     note: str = ""  # another result
 
 

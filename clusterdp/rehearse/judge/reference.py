@@ -28,8 +28,8 @@ class KnownSave:
     """A file of a checkpoint, with its content at the time of the save."""
 
     version: Version
-    # The series of the file's name, and a key that is the same for this step in each run: the counters in the file,
-    # else the file's name, else the last step that rank 0 had printed.
+    # The file's name without its numbers, and a key that is the same for this step in each run: the counters in the
+    # file, else the file's name, else the last step that rank 0 had printed.
     step: tuple[str, object]
     words: str
     state: EndState

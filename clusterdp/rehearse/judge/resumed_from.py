@@ -48,7 +48,7 @@ def unread_save(
     """Returns a file that an attempt saved after its warning, and the Resume of the next attempt, if that read another
     file.
 
-    `usual`: as for resumes(). Temporary files that were not renamed in time do not count, because they could not be
+    `usual`: see resumes(). Temporary files that were not renamed in time do not count, because they could not be
     read.
     """
     passing = {series_of(path) for path, use in usual.items() if use.gone} - kinds_to_resume_from(usual)

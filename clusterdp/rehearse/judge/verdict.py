@@ -1,7 +1,7 @@
 """Verdict: the outcome of a drill, such as passed or failed.
 
 passed          the fault happened, the job came back by itself, and it ended in the state of the undisturbed run
-failed          the fault happened, and the job did not come back, or ended in another state
+failed          the fault happened, and the job did not come back, or its end state differs from the undisturbed run's
 lost work       as passed, but steps saved before the fault were done again, more than the interval of saves
 not landed      the fault was not proved in several tries, and the job was not tested
 not applicable  the fault cannot happen to this job, or cannot be made on this machine

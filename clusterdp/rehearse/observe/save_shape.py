@@ -122,7 +122,10 @@ def named(run: RunDir, event: FileEvent) -> FileEvent | None:
 
 
 def with_pointers(shape: SaveShape, events: Iterable[FileEvent], run: RunDir) -> SaveShape:
-    """Returns the shape with the pointer files that the run has left. `events`: as for learn()."""
+    """Returns the shape with the pointer files that the run has left.
+
+    `events`: in order, with names from own_name() as paths.
+    """
     events = [*events]
     written = {part for event in events if shape.key(event.path) in shape.sizes for part in Path(event.path).parts}
     ours = {part for part in written if any(letter in shape.key(part) for letter in "#*")}  # names of one save only

@@ -47,7 +47,8 @@ _NEVER = ("model", "optimizer", "scheduler", "scaler", "rng", "sampler", "step")
 
 
 def leaves_of(tree: Any, file: str = "", prefix: str = "", plain: PlainValues | None = None) -> dict[str, Leaf]:
-    """Returns the leaves of a tree, without volatile values. `file`: the tree's file, whose name can show the part.
+    """Returns the leaves of a tree, without volatile values. `file`: the tree's file. Its name can show which
+    part of the training it holds.
     `prefix`: the text with which each key begins.
 
     Raises one of MALFORMED if a pickle's objects do not have the form of their classes, and CheckpointError if its

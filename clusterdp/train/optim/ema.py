@@ -74,9 +74,9 @@ class Ema:
 
     @contextmanager
     def as_trained(self) -> Iterator[None]:
-        """Within the with block, a model that has the averages because of applied() is saved with its own weights: a
-        run that resumed from the averages would be another run. A Checkpointer whose state lacks this Ema saves the
-        present weights.
+        """In the body of the with statement, a save gets the trained weights, even if applied() has put the averages
+        into the model, because a training cannot continue from averages. A Checkpointer whose state lacks this Ema
+        saves the present weights.
         """
         modules = self._model.modules() if self._kept else ()
         hooks = [module.register_state_dict_post_hook(partial(_give, self._kept)) for module in modules]

@@ -6,7 +6,7 @@
     amp.backward(loss)
     amp.step(optimizer, nan_guard=nan_guard)
 
-A loss that is not finite gives gradients that are not finite, and gradients are added up over the ranks. Therefore
+A loss that is not finite gives gradients that are not finite, and gradients are averaged over the ranks. Therefore
 every rank finds the values in its own gradients at the same step, and the ranks exchange messages only after such a
 step. The host reads one number per step; on a GPU, the read waits for the backward pass."""
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from clusterdp.train.ranks.group import Group
 
 POLICIES = ("stop", "skip")
-MOST_IN_A_ROW = 10  # most skipped steps in a row; one more ends the training as failed
+MOST_IN_A_ROW = 10  # limit of skipped steps in a row; one more ends the training as failed
 Indices = Iterable[int] | Callable[[], Iterable[int]] | None
 
 

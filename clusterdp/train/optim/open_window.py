@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from clusterdp.train.ranks.group import Group
     from clusterdp.train.ranks.rank import Rank
 
-LONGEST = 32  # most batches by which a stop is delayed before the first window has ended
+LONGEST = 32  # limit of the batches by which a stop is delayed before the first window has ended
 SHORTEST = 8  # the later limit is at least this, because a step that is skipped for a NaN loss does not end a window
 
 

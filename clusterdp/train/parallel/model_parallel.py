@@ -1,7 +1,7 @@
 """ModelParallel: a model whose parts lie on several devices of one rank, because it does not fit on one.
 
     model = ModelParallel(front, back, devices=job.devices)     # resources.gpus_per_task: 2
-    model = job.wrap(model)                             # DDP adds up the gradients of each part, on its device
+    model = job.wrap(model)                             # DDP averages the gradients of each part, on its device
 
 While one part computes, the others wait: ModelParallel saves memory, not time.
 """

@@ -1,7 +1,7 @@
 """PowerSGD, torch's communication hook, with a state that is in the checkpoint.
 
 PowerSGD adds a step's compression error to the next gradient, and begins from the last step's low-rank factors. A run
-that resumes without this state is another run.
+that resumes without this state computes other gradients.
 """
 
 from __future__ import annotations

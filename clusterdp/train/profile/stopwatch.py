@@ -184,7 +184,7 @@ def stragglers(ranks: Sequence[RankTimes]) -> list[dict[str, Any]]:
     """Returns ranks whose own work takes longer than the median's by a notable share of a step, the slowest first.
 
     Own work is a rank's work without waits for others. Without a lap "forward", a step is one lap that includes waits;
-    then only the laps data and copy are compared. On a GPU, own work is only the host's work.
+    then only the laps data and copy are compared. On a GPU, a rank's own work is only the work of its host.
     """
     own = [_own_ms(rank["ms"]) for rank in ranks]
     median = sorted(range(len(ranks)), key=own.__getitem__)[(len(ranks) - 1) // 2]

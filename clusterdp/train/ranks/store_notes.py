@@ -17,7 +17,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from clusterdp.plainfile import open_plain
 
 KEY_BYTES = 32
-MOST = 400  # most characters in a note
+MOST = 400  # the largest number of characters in a note
 
 
 class StoreNotes:

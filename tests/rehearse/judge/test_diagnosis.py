@@ -198,7 +198,7 @@ def test_restart_at_step_0_is_reported_only_beside_a_complete_checkpoint(
     assert found == ("attempt 2 began at step 0 again, though step_4.pt was there" if anew else "")
 
 
-def test_newer_save_after_the_warning_ignored_by_the_resume_is_reported(tmp_path: Path) -> None:
+def test_resume_from_an_older_save_than_the_newest_is_reported(tmp_path: Path) -> None:
     files = {"last.ckpt": FileUse(written=[104.0], read=[125.0]), "hpc_1.ckpt": FileUse(written=[HIT + 0.1])}
     said = diagnose(case(tmp_path, stop(HANDLED), files=files))
     assert said == "hpc_1.ckpt was saved after the warning, but attempt 2 resumed from last.ckpt, which is older"
