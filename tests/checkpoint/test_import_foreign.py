@@ -175,7 +175,7 @@ def test_restore_from_names_the_mismatch_of_an_incompatible_file(tmp_path: Path,
     assert str(tmp_path / "x.pt") in str(caught.value)
 
 
-def test_only_argument_selects_the_objects_of_restore_from(tmp_path: Path, there: Here) -> None:
+def test_restore_from_reads_only_the_selected_objects(tmp_path: Path, there: Here) -> None:
     model, optimizer, *_ = states(there)
     torch.save({"model": model, "optimizer": optimizer, "ema": model}, tmp_path / "x.pt")
     here = Here()
