@@ -20,6 +20,7 @@
         found.json                    results of `clusterdp profile --find`, as lines
         hang.txt                      the position of all ranks in a hang, and the ranks that were behind
         hang/                         a note of each silent rank, by the process that watches it; `nodes`: as in `hung`
+        hang/flight-record-n1.pickle  the last collectives of a rank on node n1, by the recorder in torch's NCCL group
         hung                          exists if the attempt was ended because it hung: the nodes of the ranks behind
         trace-rank-00000.json.gz      a trace of some steps by torch.profiler, if profile.trace is set
         logs/rank-00003.out           the output of rank 3

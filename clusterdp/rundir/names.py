@@ -46,6 +46,12 @@ class Attempt:
     def hang_note(self, rank: int) -> Path:
         return self.hang_notes / f"rank-{rank:05d}.json"
 
+    def flight_record(self, node: str) -> Path:
+        return self.hang_notes / f"flight-record-{node}.pickle"
+
+    def flight_records(self) -> list[Path]:
+        return sorted(self.hang_notes.glob("flight-record-*.pickle"))
+
     def rank_log(self, rank: int) -> Path:
         return self.logs / f"rank-{rank:05d}.out"
 

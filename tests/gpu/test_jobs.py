@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ def main(job):
         loss = model(x).sum()
         if at == 6 and job.device.type == "cuda":
             torch.cuda._sleep(10**12)
+            torch.distributed.all_reduce(loss.detach())
             loss.item()  # the main thread waits for the GPU
         elif at == 6:
             time.sleep(600)
@@ -65,6 +67,10 @@ def test_why_names_a_line_waiting_for_the_gpu(tmp_path: Path, device: torch.devi
     why = clusterdp(tmp_path, "why", "run").stdout
     assert "hanging.py" in why, why
     assert "hang" in why, why
+    if device.type == "cuda":
+        [report] = (tmp_path / "run" / "attempts").glob("*/hang.txt")
+        assert re.search(r"all_reduce \d+ \(pending\)", report.read_text()), report.read_text()
+        assert "flight-record-" in why, why
 
 
 def test_two_nccl_ranks_on_one_gpu_train_or_why_explains(tmp_path: Path, device: torch.device) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,6 +64,22 @@ def does(job: JobHandle, what: str, on: list[int]) -> None:
             differ(job.rank in on)
         model(x).sum().backward()
     dist.barrier()
+
+
+def records(job: JobHandle, on: list[int]) -> None:
+    """Ranks of gloo with the pipe and the dump that NCCL's process group has, filled by torch's own recorder. The ranks
+    `on` loop for ever in the step after AT."""
+    dump, pipe = os.environ["TORCH_FR_DUMP_TEMP_FILE"], os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]
+    os.mkfifo(f"{pipe}{job.rank}.pipe")
+    threading.Thread(target=_record, args=(f"{dump}{job.rank}", f"{pipe}{job.rank}.pipe"), daemon=True).start()
+    does(job, "loop", on)
+
+
+def _record(dump: str, pipe: str) -> None:
+    while True:
+        with open(pipe, "rb") as requests:
+            if requests.read():
+                Path(dump).write_bytes(torch._C._distributed_c10d._dump_fr_trace())
 
 
 def differ(first: bool) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from clusterdp.rundir import read_events
 from tests.train import programs
@@ -77,6 +78,22 @@ def test_hung_attempt_ends_with_a_report_of_rank_node_step_and_phase(
     assert re.search(rf"clusterdp: no sign of progress for \d+ s: {told}", ranks.rank_log(0))
     assert re.search(rf"^{on} +{node} +step ", report(run), re.MULTILINE)
     assert "in _engine_run_backward" in report(run) or what in ("collectives",)
+
+
+@pytest.mark.skipif(not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"), reason="gloo records from torch 2.9 on")
+def test_hang_report_has_the_last_collective_of_each_rank_from_flight_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", str(tmp_path / "dump_"))
+    monkeypatch.setenv("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", str(tmp_path / "request_"))
+    run, _ = hung(tmp_path, "records", {"on": [1]}, size=2)
+    rows = {line.split()[0]: line for line in report(run).splitlines() if re.match(r"\d ", line)}
+    assert re.search(r"all_reduce \d+ \(pending\)$", rows["0"]), rows
+    assert re.search(r"\w+ \d+ \(done\)$", rows["1"]), rows
+    assert hang(run)["ranks"] == [1]
+    kept = [path.name for path in run.dir.attempt("1.0").flight_records()]
+    assert kept == ["flight-record-n1.pickle"]
+    assert "flight-record-NODE.pickle" in report(run)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,6 +58,21 @@ def test_find_behind_names_a_stopped_rank_unless_all_are_stopped() -> None:
     assert find_behind(notes, 4) == Behind((2,), "stopped")
     assert find_behind([note(0, state="T"), note(1, state="T")], 2).why == "suspended"
     assert not find_behind([note(0, state="T"), note(1, state="T")], 2).is_hang([note(0, state="T")])
+
+
+def test_find_behind_names_the_working_rank_without_a_pending_collective() -> None:
+    """The host of rank 0 waits for its GPU in an earlier step: by its position, it would be behind."""
+    item = ("/home/user/train.py:9",)
+    notes = [note(0, 120, METRICS, item, pending=True), *(note(rank, 121, pending=True) for rank in (1, 2))]
+    late = note(3, 121, DATA, item, pending=False)
+    assert find_behind([*notes, late], 4) == Behind((3,), "collective")
+    assert find_behind([*notes, replace(late, pending=None)], 4) == Behind((0,), "position")
+
+
+def test_find_behind_names_the_rank_in_a_surplus_collective() -> None:
+    waits = (f"{COLLECTIVE}:9",)
+    notes = [note(rank, frames=waits, pending=rank == 2) for rank in range(4)]
+    assert find_behind(notes, 4) == Behind((2,), "collective")
 
 
 def test_find_behind_names_the_minority_inside_or_outside_the_loop() -> None:

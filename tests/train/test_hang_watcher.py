@@ -30,6 +30,9 @@ TASK = WatchOrder(
     hang_after_s=None,
     on_hang=None,
     timeout_s=1800.0,
+    dump="",
+    dump_pipe="",
+    dump_folder="",
 )
 
 
@@ -56,6 +59,13 @@ class FakeRank:
 
     def stacks(self) -> tuple[str, str]:
         return "", ""
+
+    def request_dump(self) -> float | None:
+        return None
+
+    def keep_dump(self, copy: Path) -> None: ...
+
+    def forget_dump(self) -> None: ...
 
     def kill(self) -> None:
         self.killed = True

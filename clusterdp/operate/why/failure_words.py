@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from clusterdp.operate.output.formatting import shown_path
 from clusterdp.operate.output.terminal import printable
 from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.operate.why.first_failure import FirstFailure
@@ -79,6 +80,9 @@ def facts(history: RunHistory, failure: FirstFailure) -> list[tuple[str, str]]:
         found.append(("then", f"{ranks_in_words(failure.followed)} {ends} that another rank is gone{rest}"))
     if words := remedy(history, failure):
         found.append(("do", words))
+    if flights := history.run.attempt(failure.attempt).flight_records():
+        more = f", and {len(flights) - 1} more" if len(flights) > 1 else ""
+        found.append(("flight", f"{shown_path(flights[0])}{more}: its last collectives, by torch's flight recorder"))
     if failure.evidence != "setup" and (failed := _failed_setup(history, failure)):
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         found.append(("setup", f"launch.setup: {shortened(failed[0])}{more}; it may be why"))

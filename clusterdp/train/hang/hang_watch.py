@@ -22,7 +22,7 @@ from pathlib import Path
 import clusterdp
 from clusterdp.config.tree import RestartConfig
 from clusterdp.slurm.env import SlurmEnv
-from clusterdp.train.hang import page
+from clusterdp.train.hang import flight_record, page
 from clusterdp.train.hang.watched_rank import WatchOrder
 from clusterdp.train.output.say import say
 
@@ -66,6 +66,7 @@ def _start(run_dir: Path, attempt: str, restart: RestartConfig, timeout_s: float
     stacks = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process: faulthandler keeps its descriptor
     _keep.append(stacks)
     faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
+    dump, pipe, folder = flight_record.place(slurm.rank)
     task = WatchOrder(
         run_dir=str(run_dir),
         attempt=attempt,
@@ -81,6 +82,9 @@ def _start(run_dir: Path, attempt: str, restart: RestartConfig, timeout_s: float
         hang_after_s=restart.hang_after_s,
         on_hang=restart.on_hang,
         timeout_s=timeout_s,
+        dump=dump,
+        dump_pipe=pipe,
+        dump_folder=folder,
     )
     root = str(Path(clusterdp.__file__).resolve().parents[1])
     words = [sys.executable, "-I", "-S", "-c", START, root, json.dumps(task._asdict())]

@@ -38,6 +38,8 @@ class Note:
     cpu_s: float | None = None  # CPU seconds since the last sign of progress, from /proc
     stack: str = ""  # the stacks of all threads, as faulthandler writes them; empty if the rank did not answer
     thread: int = 0  # the id of the main thread
+    collective: str = ""  # the last collective that the rank has started; empty if its recorder did not answer
+    pending: bool | None = None  # whether the rank waits in a collective; None if its recorder did not answer
     children: str = ""  # child processes of the rank, such as a loader's workers: a line for each, and its stacks
 
     @property

@@ -12,6 +12,7 @@ When its rank makes progress again, the watcher deletes its note.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from clusterdp.slurm import hostlist
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train.hang.note import Note, leave_hung, read_notes
 from clusterdp.train.hang.page import END, PHASE, PROGRAM, STEP
+from clusterdp.train.hang.watched_rank import DUMP_S, TIMED_OUT
 from clusterdp.train.output.say import say
 from clusterdp.wording import counted, duration, some_of, table
 
@@ -43,6 +45,7 @@ class Silence:
         self._round = 0  # seconds of silence at the last note, divided by hang_after_s and rounded down
         self._next_note = 0.0  # seconds of silence before the next note
         self._noted = 0.0
+        self._dump_s = 0.0  # seconds that a dump of the flight recorder may take
         self._decide_at: float | None = None
         self._look_for_end_at = 0.0
         self._reported: Behind | None = None
@@ -57,10 +60,12 @@ class Silence:
         """Seconds to wait for missing notes. Without restart.hang_after_s, each watcher derives its limit from the step
         times of its own rank; therefore one watcher may write its note later than another."""
         share = 2 if self.task.hang_after_s is None else 20
-        return max(3.0, self.watcher.hang_after_s / share)  # writing the stacks may take 2 s
+        return max(3.0 + self._dump_s, self.watcher.hang_after_s / share)  # writing the stacks may take 2 s
 
     def look(self) -> None:
         now = self.watcher.now
+        if self.watcher.silent_s >= TIMED_OUT * self.task.timeout_s:
+            self.keep_dump()  # before NCCL ends the rank, and Slurm the step with this process
         if self.watcher.silent_s >= self._next_note:
             self._leave_note()
         if self._decide_at is not None and now >= self._decide_at:
@@ -72,6 +77,10 @@ class Silence:
 
     def is_over(self) -> None:
         self._file.unlink(missing_ok=True)
+        self.rank.forget_dump()
+
+    def keep_dump(self) -> None:
+        self.rank.keep_dump(self._attempt.flight_record(self.task.node))
 
     def leave_hung(self) -> None:
         if not self.has_killed:
@@ -90,7 +99,10 @@ class Silence:
         self._decide_at = self.watcher.now if self.task.rank == 0 else self.watcher.now + 2 * self.patience_s
 
     def _note(self, limit: float) -> Note:
+        deadline, dumped = time.monotonic() + DUMP_S, self.rank.request_dump()
         stack, children = self.rank.stacks()
+        record = self.rank.flight_record(dumped, deadline) if dumped is not None else None
+        self._dump_s = 0.0 if dumped is None else DUMP_S
         before, now = self.watcher.cpu_s, self.rank.cpu_s()
         return Note(
             rank=self.task.rank,
@@ -108,6 +120,8 @@ class Silence:
             cpu_s=now - before if now is not None and before is not None else None,
             stack=stack,
             children=children,
+            collective=record.collective if record else "",
+            pending=record.pending if record else None,
         )
 
     def _decide(self) -> None:
@@ -175,6 +189,7 @@ class Silence:
         see = f"; see {self._attempt.hang}" if self._attempt.hang.exists() else ""  # the report may be missing
         say(f"clusterdp: ending rank {self.task.rank}: {why}{see}")
         self.has_killed = True
+        self.keep_dump()
         self.rank.kill()
 
 
@@ -213,17 +228,22 @@ def full_text(said: str, notes: Sequence[Note], behind: Behind) -> str:
         lines += [f"--- rank {note.rank} on {note.node} (process {note.pid}) is behind", *_account(note), ""]
     for ranks, note in _alike([note for note in notes if note not in mine]):
         lines += [f"--- {named(ranks)}, as rank {note.rank} on {note.node} (process {note.pid})", *_account(note), ""]
+    if any(note.collective for note in notes):
+        lines.append(
+            "One rank of each node has its last collectives in hang/flight-record-NODE.pickle (flight recorder)."
+        )
     return "\n".join(lines)
 
 
 def _lines(notes: Sequence[Note]) -> list[str]:
-    rows = [("rank", "node", "at", "silent", "state", "cpu", "waits in the kernel for", "line")]
+    rows = [("rank", "node", "at", "silent", "state", "cpu", "waits in the kernel for", "line", "last collective")]
     shown = notes if len(notes) <= MANY else [note for _, note in _alike(notes)]
     for note in shown:
         cpu = f"{note.cpu_s:.1f} s" if note.cpu_s is not None else "?"
         row = (note.node, note.where, duration(note.silent_s), note.state or "?", cpu, note.wchan or "-", note.place)
-        rows.append((str(note.rank), *row))
-    lines = table(rows)
+        last = f"{note.collective} ({'pending' if note.pending else 'done'})" if note.collective else ""
+        rows.append((str(note.rank), *row, last))
+    lines = table(rows if any(note.collective for note in notes) else [row[:-1] for row in rows])
     if len(shown) < len(notes):
         lines.append(f"({counted(len(notes), 'rank')}; those that are at one place share a line.)")
     return lines
@@ -238,7 +258,8 @@ def _alike(notes: Sequence[Note]) -> list[tuple[list[int], Note]]:
     """Returns (ranks, the note of one of them) for each group of ranks at the same place."""
     groups: dict[tuple[object, ...], list[Note]] = {}
     for note in notes:
-        groups.setdefault((note.position, note.place, note.state, bool(note.stack)), []).append(note)
+        key = (note.position, note.place, note.state, bool(note.stack), note.collective, note.pending)
+        groups.setdefault(key, []).append(note)
     return [([note.rank for note in group], group[0]) for group in groups.values()]
 
 
@@ -302,12 +323,25 @@ def find_behind(notes: Sequence[Note], world_size: int) -> Behind:
         return Behind(stopped, "stopped")
     if absent:
         return Behind(absent, "absent")
+    if found := _by_collectives(notes):
+        return Behind(found, "collective")
     if len({note.position for note in notes}) > 1:
         return Behind(_last(notes), "position")
     idle = tuple(note.rank for note in notes if not note.waits)
     if 0 < len(idle) <= len(notes) / 2:
         return Behind(idle, "waiting")
     return _behind_by_place(notes)
+
+
+def _by_collectives(notes: Sequence[Note]) -> tuple[int, ...]:
+    """Returns the ranks for which the others wait in a collective: ranks that have done all of their collectives and do
+    not wait, else the ranks whose collective the others lack. Returns no rank if a flight record is missing, or if
+    all ranks are in collectives."""
+    if any(note.pending is None for note in notes):
+        return ()
+    done = [note for note in notes if not note.pending]
+    late = [note.rank for note in done if not note.surely_waits]
+    return tuple(late or [note.rank for note in notes if note.pending]) if 0 < len(done) < len(notes) else ()
 
 
 def _last(notes: Sequence[Note]) -> tuple[int, ...]:

@@ -8,14 +8,20 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from clusterdp import procfs
 from clusterdp.train.hang.page import BYTES
 
+if TYPE_CHECKING:
+    from clusterdp.train.hang.flight_record import FlightRecord
+
 MOST_CHILDREN = 8  # child processes whose stacks are requested
 MACOS = sys.platform == "darwin"  # macOS has no /proc; there a process without a handler ignores the stacks signal
 ANSWER_S, CHILD_S = 1.0, 0.1  # seconds in which a rank, and a child process, must write its stacks
+TIMED_OUT = 0.95  # part of train.timeout_s after which a silent rank's collective has probably timed out
+DUMP_S = 3.0  # seconds in which the flight recorder must write; it reads its pipe once a second
 
 
 class WatchOrder(NamedTuple):
@@ -35,6 +41,9 @@ class WatchOrder(NamedTuple):
     hang_after_s: float | None  # None: the watcher derives the limit from the duration of the steps
     on_hang: str | None
     timeout_s: float
+    dump: str  # the file to which torch's flight recorder writes
+    dump_pipe: str  # a line in this pipe makes the recorder write
+    dump_folder: str  # this rank's own folder for both
 
 
 class WatchedRank:
@@ -71,6 +80,44 @@ class WatchedRank:
             )
             told.append(self._stack(pid, CHILD_S).rstrip())
         return stack, "\n".join(filter(None, told))
+
+    def request_dump(self) -> float | None:
+        """Asks for a dump of the flight recorder. Returns the time of the last dump, or None if the rank has no
+        recorder that can be asked."""
+        from clusterdp.train.hang import flight_record
+
+        before = self._dumped_at()
+        return before if flight_record.request(self.task.dump_pipe) else None
+
+    def flight_record(self, before: float, deadline: float) -> FlightRecord | None:
+        """Waits for a dump that is newer than `before`, until the deadline (time.monotonic()), and returns its
+        record."""
+        from clusterdp.train.hang import flight_record
+
+        while True:
+            record = flight_record.read(self.task.dump) if self._dumped_at() > before else None
+            if record is not None or time.monotonic() > deadline:
+                return record
+            time.sleep(0.02)
+
+    def keep_dump(self, copy: Path) -> None:
+        """Copies the last dump, unless another watcher of this node has done so."""
+        from clusterdp.train.hang import flight_record
+
+        if self._dumped_at():
+            flight_record.keep(self.task.dump, copy)
+
+    def forget_dump(self) -> None:
+        """Removes the last dump, because the rank makes progress again. Other folders than ours are not changed."""
+        with suppress(OSError):
+            if self.task.dump.startswith(self.task.dump_folder):
+                os.unlink(self.task.dump)
+
+    def _dumped_at(self) -> float:
+        try:
+            return os.stat(self.task.dump).st_mtime
+        except OSError:
+            return 0.0
 
     def _stack(self, pid: int, answer_s: float = ANSWER_S) -> str:
         number, fd = self.task.stacks_signal, self.task.stacks_fd

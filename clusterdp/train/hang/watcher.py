@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from clusterdp.train.hang.page import FIRST, LONG, PHASE, STEP, phase_name
-from clusterdp.train.hang.watched_rank import WatchedRank, WatchOrder
+from clusterdp.train.hang.watched_rank import TIMED_OUT, WatchedRank, WatchOrder
 
 if TYPE_CHECKING:
     from clusterdp.train.hang.silence import Silence
@@ -127,7 +127,8 @@ class Watcher:
 
     def rank_has_died(self) -> None:
         """Records a hang if the rank died after a long silence: NCCL ends a process whose collective has timed out."""
-        if self._silence is not None and self.silent_s >= 0.95 * self.task.timeout_s:
+        if self._silence is not None and self.silent_s >= TIMED_OUT * self.task.timeout_s:
+            self._silence.keep_dump()
             self._silence.leave_hung()
 
 
@@ -136,10 +137,20 @@ def main(words: list[str]) -> None:
         signal.signal(number, signal.SIG_IGN)
     task = WatchOrder(**json.loads(words[0]))
     watcher = Watcher(task, WatchedRank(task))
-    while os.getppid() == task.pid and not watcher.has_killed:
+    try:
+        if _watch(watcher):
+            watcher.rank_has_died()
+    finally:
+        if os.path.isdir(task.dump_folder):
+            from clusterdp.train.hang import flight_record
+
+            flight_record.remove(task.dump_folder)
+
+
+def _watch(watcher: Watcher) -> bool:
+    """Watches until the rank has ended. Returns whether it died, or was killed; False if it ended in order."""
+    while os.getppid() == watcher.task.pid and not watcher.has_killed:
         if select.select([0], [], [], watcher.tick_s)[0]:
-            if os.read(0, 1):
-                return  # the rank ends in order
-            break
+            return not os.read(0, 1)
         watcher.look()
-    watcher.rank_has_died()
+    return True

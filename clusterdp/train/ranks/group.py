@@ -19,6 +19,7 @@ from torch.distributed.rendezvous import rendezvous
 from clusterdp.checkpoint.state import rng
 from clusterdp.errors import ConfigError, RendezvousError
 from clusterdp.slurm.env import SlurmEnv
+from clusterdp.train.hang import flight_record
 from clusterdp.train.output.say import say
 from clusterdp.train.ranks.rendezvous import GpuMissing, PortTaken, Rendezvous
 
@@ -65,6 +66,8 @@ class Group:
             torch.cuda.set_device(devices[0])
         store = _open_store(place, timeout)
         backend = backend or _agree_on_backend(store, place, devices[0])
+        if "nccl" in backend:
+            flight_record.switch_on(old_names=not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"))
         dist.init_process_group(
             backend,
             store=PrefixStore("clusterdp", store),

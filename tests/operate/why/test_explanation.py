@@ -214,6 +214,11 @@ def test_why_of_a_hang_shows_its_report(builder: RunBuilder) -> None:
     text = screen(builder.run)
     assert "behind rank 1 on n1, step 4\ncause  no rank made progress, so clusterdp ended the attempt as hung\n" in text
     assert "runs/digits/attempts/7.0/hang.txt:\n  | No sign of progress for 4 s: rank 1 on n1" in text
+    assert "flight" not in text
+    attempt.files.flight_record("n1").parent.mkdir()
+    for node in ("n1", "n2"):
+        attempt.files.flight_record(node).touch()
+    assert "runs/digits/attempts/7.0/hang/flight-record-n1.pickle, and 1 more" in screen(builder.run)
 
 
 @pytest.mark.parametrize("log", [b"", b"\n\n", os.urandom(50_000), b"\xff\xfe\x00\x1b[2J" * 5000, b"x" * 100_000])
