@@ -8,7 +8,7 @@ Every rank holds the whole model. Equal weights stay equal after equal updates. 
 gradient, once a step. The mean of the ranks' gradients is the gradient of the mean loss over all samples, if all ranks
 have the same number of samples: N ranks with b samples each do the same step as one process with N*b samples.
 
-Use this recipe to understand DDP, or for work that DDP does not support: gradients that are changed before their sum
+Use this recipe to understand DDP, or for work that DDP does not support: gradients that are changed before the mean
 (compressed, clipped by rank, masked), parameters that not every rank has, an optimizer that needs the gradient of each
 rank. In any other case use job.wrap(): DDP sends the first gradients while the backward pass still computes the rest.
 """

@@ -1,4 +1,4 @@
-"""clusterdp/recipes/REHEARSED.md, from the results of `make rehearsals`: `python -m tests.rehearse.rehearsed`."""
+"""Writes clusterdp/recipes/REHEARSED.md from the results of `make rehearsals`: `python -m tests.rehearse.rehearsed`."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from tests.rehearse.rehearsals import FOREIGN_KIND, RIGHT, Row, kept
 PAGE = Path(__file__).resolve().parents[2] / "clusterdp/recipes/REHEARSED.md"
 IN_A_TABLE = 4
 WIDTH = 120
-LONGEST = 200  # characters of a verdict's words
+LONGEST = 200  # limit of the characters of an explanation
 HEAD = """\
 # Programs of others, rehearsed
 
-`clusterdp rehearse` on programs that know nothing of clusterdp: what each survives. The models are tiny and run on a
-CPU; what is lost does not depend on that. A drill passes if the job came back by itself, ended in the state of the
-undisturbed run and, where it was warned, did no step again. `make rehearsals` makes the runs, and this page from them:
-the words are those of `rehearse`.
+This page has the results of `clusterdp rehearse` for programs that do not use clusterdp, and shows which faults each
+program survives. The models are tiny and run on a CPU, but a program's lost state and lost steps do not depend on that.
+A drill passes if the job came back by itself and ended in the state of the undisturbed run. If the job was warned, it
+must also have done no step again. `make rehearsals` makes the runs and then this page. The explanations are those of
+`rehearse`.
 """
 UNMODIFIED = """\
 ## Programs as their authors have published them
 
-At the commit that is named, with other data where theirs would have to be downloaded.
+Each program is unmodified, at the named commit. Other data replaces the data that would have to be downloaded.
 """
 LIBRARIES = """\
 ## Libraries
 
-Programs of `tests/rehearse/programs/correct`, each of which uses a library so that nothing is lost: it saves under
-another name and renames, or names a checkpoint when it is whole, and it saves at SIGTERM.
+These programs of `tests/rehearse/programs/correct` use a library in such a way that nothing is lost. A program saves
+under another name and renames, or resumes only from a whole checkpoint. Each program also saves at SIGTERM.
 """
 
 
@@ -59,7 +60,7 @@ def _title(name: str) -> str:
 
 
 def _tables(rows: Sequence[Row]) -> list[str]:
-    """One for a few programs each, a line for each drill."""
+    """Returns tables with at most IN_A_TABLE programs each, and a line for each drill."""
     programs = _programs(rows)
     verdicts = {(row.program, row.drill): SHORT.get(row.verdict, row.verdict) for row in rows}
     tables = []
@@ -73,7 +74,7 @@ def _tables(rows: Sequence[Row]) -> list[str]:
 
 
 def _section(name: str, rows: Sequence[Row]) -> str:
-    """Versions, job and note of a program, and the words on each drill that it has not passed."""
+    """Returns versions, job and note of a program, and the explanation of each drill that it has not passed."""
     parts = [f"### {_title(name)}\n"]
     foreign = FOREIGN.get(name)
     made = f"{foreign.repository} at {foreign.commit}, " if foreign and foreign.repository else ""

@@ -49,7 +49,7 @@ def windows(loader: Collection[Batch], size: int) -> Iterator[tuple[Batch, Windo
 
 
 def gradient_sync(model: nn.Module, on: bool) -> AbstractContextManager[Any]:
-    """Decides whether backward passes in the with block add up gradients over the ranks. Run the forward pass in the
+    """Decides whether backward passes in the with block average gradients over the ranks. Run the forward pass in the
     block, too.
 
     Uses DDP's no_sync() or FSDP2's set_requires_gradient_sync(), and does nothing for other models.

@@ -135,7 +135,7 @@ def is_unused(model: DistributedDataParallel) -> bool:
 
 def check_exchanged(models: list[DistributedDataParallel], group: Group) -> None:
     """Raises TrainError on all ranks if a model has been trained without a call of DDP's forward(), which prepares the
-    sum of the gradients. Collective. Models that have been called are removed from the list."""
+    mean of the gradients. Collective. Models that have been called are removed from the list."""
     for model in [*models]:
         if not group.agree(int(is_unused(model)), least=True)[0]:
             models.remove(model)
@@ -145,7 +145,7 @@ def check_exchanged(models: list[DistributedDataParallel], group: Group) -> None
             hashed.update(parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
         number = int.from_bytes(hashed.digest(), "big")
         most, least = group.agree(number, -number)
-        if most != -least:  # equal parameters: not trained, or gradients added up by the user
+        if most != -least:  # equal parameters: not trained, or gradients averaged by the user
             raise TrainError(
                 "model: its parts were called, and never the model itself, so DistributedDataParallel has exchanged no "
                 "gradient, and the ranks differ. Give it a forward() that calls the parts; or wrap each part: "
@@ -185,7 +185,7 @@ class _TouchAll(torch.nn.Module):
 
 
 def reduced(model: DistributedDataParallel) -> dict[str, torch.nn.Parameter]:
-    """Returns the parameters whose gradients DDP adds up, in the order of DDP's parameter numbers."""
+    """Returns the parameters whose gradients DDP averages, in the order of DDP's parameter numbers."""
     ignored = model.parameters_to_ignore  # torch calls the model's own parameters `.name`
     return {
         name: parameter

@@ -1,6 +1,6 @@
 """Strategies: how a model is distributed over devices, chosen by `train.strategy` in the config.
 
-ddp     DistributedDataParallel: each rank has the whole model, and gradients are added up. The default.
+ddp     DistributedDataParallel: each rank has the whole model, and gradients are averaged. The default.
 fsdp    FSDP2: each rank has a part of everything, for models that are too big otherwise
 hsdp    FSDP2 within each node, with one copy of the model per node: less traffic between nodes
 dp      torch's old DataParallel: one process, many GPUs. The last resort, if only one task is possible: it copies the

@@ -11,8 +11,8 @@ only the host's own waits, such as for data. torch.profiler shows the device's o
 
     data        waiting for the loader
     copy        moving batches to the device, and the function move= (a Trainer's transform=), in this process
-    backward    also adds up the gradients over all ranks. Laps do not show how much of that runs during the computation
-                (profile.trace does), only for which slow rank the others wait
+    backward    also averages the gradients over all ranks. Laps do not show how much of that runs during the
+                computation (profile.trace does), only for which slow rank the others wait
 """
 
 from __future__ import annotations

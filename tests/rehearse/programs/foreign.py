@@ -1,4 +1,4 @@
-"""Programs that others have written, at a commit each, unmodified: their jobs, and what is to be known of them."""
+"""The jobs of programs that others have written, each unmodified and at a commit, with a note about the program."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Foreign:
-    """job: a config. note: what the verdicts leave open. repository: on GitHub; none if the program comes with a
+    """job: a config. note: what the verdicts do not show. repository: on GitHub; none if the program comes with a
     library. folder: of the program in the repository. files: of the folder; none stands for all. prepare: bash lines
     that make its data; $PROGRAMS is this folder."""
 
@@ -34,9 +34,9 @@ script: |
 resources: {nodes: 1, tasks_per_node: 1}
 launch: {env: {OMP_NUM_THREADS: "1"}}
 """,
-        "With `RANK` set it trains on a GPU. Its batches and its dropout are drawn from torch's random numbers, which"
-        " are in no checkpoint. To survive the rest: save and set `torch.get_rng_state()`, save to another name and"
-        " rename, save at SIGTERM.",
+        "nanoGPT trains on a GPU if `RANK` is set. Its batches and its dropout draw from torch's random numbers,"
+        " which are in no checkpoint. To pass the other drills, it must save and set `torch.get_rng_state()`, save"
+        " under another name and rename, and save at SIGTERM.",
         "karpathy/nanoGPT",
         "3adf61e1",
         prepare="cat *.py *.md >data/shakespeare_char/input.txt && python data/shakespeare_char/prepare.py",
@@ -52,7 +52,7 @@ script: |
 resources: {nodes: 1, tasks_per_node: 1}
 launch: {env: {OMP_NUM_THREADS: "1"}}
 """,
-        "`--resume` loads the model alone: the optimizer starts anew, and the steps begin at 0 again.",
+        "`--resume` loads only the model. The optimizer starts anew, and the steps begin at 0 again.",
         "karpathy/makemore",
         "988aa59",
         needs=("tensorboard",),
@@ -66,7 +66,8 @@ command: >-
 launch: {env: {OMP_NUM_THREADS: "1"}, setup: mkdir -p out}
 resources: {nodes: 1, tasks_per_node: 1}
 """,
-        "It has no resume: each attempt begins at the first step, and ends the same because its seed is fixed.",
+        "The program cannot resume. Each attempt begins at the first step, and ends in the same state because the"
+        " seed is fixed.",
         "pytorch/examples",
         "77f55b9",
         "word_language_model",
@@ -85,7 +86,7 @@ script: |
 resources: {nodes: 1, tasks_per_node: 1}
 launch: {env: {OMP_NUM_THREADS: "1"}}
 """,
-        "Its batches come in an order of its own, `random.Random(42)`, which starts over after a resume.",
+        "The program draws the order of its batches from `random.Random(42)`, which starts over after a resume.",
         "karpathy/llama2.c",
         "350e04f",
         prepare="mkdir -p data/tok512 && python -c \"import numpy as np; text = open('run.c', 'rb').read(); "
@@ -104,10 +105,10 @@ command: >-
 resources: {nodes: 1, tasks_per_node: 2}
 launch: {signal: USR1@60, env: {OMP_NUM_THREADS: "1"}}
 """,
-        'Lightning\'s own `DemoModel` and `BoringDataModule`, with `save_config_kwargs={"overwrite": True}`: without'
-        " that, a requeued job finds the `config.yaml` of its first attempt, and refuses to start. Out of time,"
-        " Lightning saves `hpc_ckpt_1.ckpt` at USR1 and requeues the job itself, but `--ckpt_path=last` then takes the"
-        " older `last.ckpt`.",
+        "The program trains Lightning's own `DemoModel` on `BoringDataModule`, with"
+        ' `save_config_kwargs={"overwrite": True}`. Without this argument, a requeued job finds the `config.yaml`'
+        " of its first attempt, and refuses to start. When its time runs out, Lightning saves `hpc_ckpt_1.ckpt` at"
+        " USR1 and requeues the job itself, but `--ckpt_path=last` then loads the older `last.ckpt`.",
         prepare="""cat >demo.py <<'EOF'
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.demos.boring_classes import BoringDataModule, DemoModel
@@ -126,8 +127,8 @@ resources: {nodes: 1, tasks_per_node: 2}
 launch: {env: {OMP_NUM_THREADS: "1", HF_HUB_OFFLINE: "1"}}
 rehearse: {compare: [out/step_300]}
 """,
-        "The example of checkpoints, with a tiny BERT and made-up pairs under the names that it loads. It prints no"
-        " steps, so what it does again is not counted.",
+        "The program is accelerate's example of checkpoints, with a tiny BERT and made-up pairs under the names"
+        " that it loads. The example prints no steps. Therefore repeated steps are not counted.",
         "huggingface/accelerate",
         "16cb6eb8",
         "examples/by_feature",
@@ -147,9 +148,9 @@ resources: {nodes: 1, tasks_per_node: 1}
 launch: {env: {OMP_NUM_THREADS: "1", HF_HUB_OFFLINE: "1"}}
 rehearse: {compare: [out/checkpoint-120]}
 """,
-        "The Trainer of transformers, with a tiny GPT-2 and made-up texts. Its newest folder is taken whether it is"
-        " whole or not: that is the script's `ls`, not the Trainer's. With two ranks it hung at its exit: a thread of"
-        " gloo waited for Python's lock, because it does not destroy its process group.",
+        "The Trainer of transformers trains a tiny GPT-2 on made-up texts. The script's `ls`, not the Trainer,"
+        " takes the newest folder, even if the folder is not whole. With two ranks, the program hung at its exit: a"
+        " thread of gloo waited for Python's lock, because the program does not destroy its process group.",
         prepare="python $PROGRAMS/tiny_gpt2.py",
         needs=("trl", "transformers", "accelerate", "datasets"),
     ),
@@ -164,7 +165,7 @@ resources: {nodes: 1, tasks_per_node: 2}
 launch: {env: {OMP_NUM_THREADS: "1", HF_HUB_OFFLINE: "1"}}
 rehearse: {compare: [out/step_300]}
 """,
-        "The complete example of accelerate, with the same tiny BERT. It prints no steps either.",
+        "The program is accelerate's complete example, with the same tiny BERT. This example prints no steps, either.",
         "huggingface/accelerate",
         "16cb6eb8",
         "examples",
@@ -179,7 +180,8 @@ command: python train.py
 resources: {nodes: 1, tasks_per_node: 1}
 launch: {env: {OMP_NUM_THREADS: "1"}}
 """,
-        "PyKEEN's `pipeline` on its own data set, with its own checkpoints, which it looks for by itself.",
+        "The program runs PyKEEN's `pipeline` on PyKEEN's own data set. PyKEEN writes its own checkpoints, and"
+        " finds them by itself.",
         prepare="""cat >train.py <<'EOF'
 from pykeen.pipeline import pipeline
 
@@ -205,7 +207,8 @@ command: >-
 resources: {nodes: 1, tasks_per_node: 1}
 launch: {env: {OMP_NUM_THREADS: "1"}}
 """,
-        "A potential for four atoms of copper. A checkpoint is written where the validation has a new best loss.",
+        "The program trains a potential for four atoms of copper. MACE writes a checkpoint when the validation has a"
+        " new best loss.",
         prepare="python $PROGRAMS/copper.py",
         needs=("mace-torch",),
     ),
