@@ -138,7 +138,7 @@ class Checkpointer:
         rank 0's `meta` is saved.
 
         A save in progress ends first; its failure is only logged. compare_all: whether shared state is compared between
-        all ranks, and not only between neighbours, as before the end of an attempt.
+        all ranks, as at the last save of an attempt. Other saves compare neighbours only.
         """
         try:
             self.wait()

@@ -125,7 +125,7 @@ def test_restore_from_a_path_or_url_does_not_keep_the_file_mapped(tmp_path: Path
         assert not maps.exists() or str(path) not in maps.read_text(), "the file is mapped no longer"
 
 
-def test_restore_from_a_weights_file_fails_unless_option_only_selects_the_model(tmp_path: Path, there: Here) -> None:
+def test_restore_from_a_weights_file_fails_without_a_selection_of_the_model(tmp_path: Path, there: Here) -> None:
     torch.save(there.training.model.state_dict(), tmp_path / "x.pt")
     here = Here()
     with pytest.raises(
@@ -278,7 +278,7 @@ def test_restore_from_reads_a_dcp_optimizer_state_keyed_by_parameter_name(tmp_pa
     assert here.digest() == there.digest()
 
 
-def test_weights_file_for_two_modules_is_refused_unless_option_only_selects_one(tmp_path: Path) -> None:
+def test_weights_file_for_two_modules_is_refused_without_a_selection(tmp_path: Path) -> None:
     model = nn.Linear(2, 2)
     torch.save(model.state_dict(), tmp_path / "x.pt")
     generator, critic = nn.Linear(2, 2), nn.Linear(2, 2)

@@ -94,7 +94,7 @@ def test_request_writes_to_a_pipe_but_not_to_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("old_names", "index"), [(False, 0), (True, 1)])
-def test_switch_on_sets_the_variables_that_torch_knows(clean: Path, old_names: bool, index: int) -> None:
+def test_switch_on_sets_the_names_of_each_version_of_torch(clean: Path, old_names: bool, index: int) -> None:
     dump_file, pipe, folder = flight_record.place(3)
     assert not Path(folder).exists()
     flight_record.switch_on(old_names=old_names)

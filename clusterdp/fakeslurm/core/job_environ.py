@@ -342,8 +342,8 @@ def of_task(
     bind: str | None,
     release: Release,
 ) -> dict[str, str]:
-    """Returns the variables of one task. `gpus`: those of the step's GPUs on the node that the task may see. `bind`:
-    the value of --gpu-bind that selected these GPUs.
+    """Returns the variables of one task. `gpus`: the numbers of the node's GPUs that the task may see. `bind`: the
+    value of --gpu-bind that selected these GPUs.
     """
     node = step.nodes[node_index]
     on_node = step.gpus.get(node, [])

@@ -42,7 +42,7 @@ _TEXT = re.compile(
     r"|\b(?:host|hostname|node|pid|job|job_?id)[=: ]+[\w.-]+",
     re.IGNORECASE,
 )
-# In a key of these parts, a word like `time` does not mean a clock.
+# If a key contains the name of one of these parts, a word like `time` in the key does not mean a clock.
 _NEVER = ("model", "optimizer", "scheduler", "scaler", "rng", "sampler", "step")
 
 

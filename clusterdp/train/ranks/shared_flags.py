@@ -59,8 +59,7 @@ class Agreed:
 
 
 def agree_on_stop(group: Group, stop: StopSignal) -> str | None:
-    """Returns the reason why all ranks stop now, or None. Collective; for use outside of a loop, which exchanges
-    flags."""
+    """Returns the reason why all ranks stop now, or None. Collective. In a loop, use SharedFlags instead."""
     asked = stop.reason()
     agreed = group.agree(*(asked == reason for reason in STOPS))
     return next((reason for reason, yes in zip(STOPS, agreed, strict=True) if yes), None)

@@ -166,8 +166,8 @@ class Meters:
         return [(name, metric) for name, metric in self._objects.items() if hasattr(metric, "load_state_dict")]
 
     def _tell_partial(self, names: Iterable[str]) -> None:
-        """Warns, once, about metrics without saved state, because the result of a part of an epoch looks like any other
-        number."""
+        """Warns, once, about metrics without saved state: after a resume in mid-epoch, their results cover only the
+        rest of the epoch."""
         if self.group is not None and self.group.rendezvous.rank != 0:
             return
         for name in sorted(set(names) - self._told):
