@@ -6,7 +6,8 @@ import copy
 import itertools
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from clusterdp.checkpoint.format.read_targets import ScatterTarget
 from clusterdp.checkpoint.load import flat_reader
 from clusterdp.checkpoint.state import stateful
 from clusterdp.storage import LocalStorage
+from tests.checkpoint.gang import on_ranks
 
 
 def trained(model: nn.Module, seed: int = 0) -> dict[str, Any]:
@@ -110,6 +112,8 @@ def test_gpu_restore_reads_moments_of_a_new_optimizer_into_no_host_buffer(
 RESTORE = """
 import resource, sys, torch
 from clusterdp.checkpoint import Checkpointer
+from clusterdp.storage import LocalStorage
+LocalStorage.rereads = sys.argv[3] == "file system"
 model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(24)))  # 96 MB, and 192 of moments
 optimizer = torch.optim.Adam(model.parameters())
 checkpointer = Checkpointer(sys.argv[1], {"model": model, "optimizer": optimizer})
@@ -134,10 +138,11 @@ print((kb("VmHWM") - before - state) >> 10, (kb("VmRSS") - before - state) >> 10
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_gpu_restore_takes_host_memory_of_a_few_blocks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("storage", ["file system", "store"])
+def test_gpu_restore_takes_host_memory_of_a_few_blocks(tmp_path: Path, storage: str) -> None:
     """The moments themselves are in main memory here, and are counted out."""
     for what in ("save", "restore"):
-        words = [sys.executable, "-c", RESTORE, str(tmp_path), what]
+        words = [sys.executable, "-c", RESTORE, str(tmp_path), what, storage]
         done = subprocess.run(words, capture_output=True, text=True, check=True)
     peak_mb, after_mb = map(int, done.stdout.split())
     assert peak_mb < 48, "through the flat buffer: 192 more"
@@ -147,7 +152,7 @@ def test_gpu_restore_takes_host_memory_of_a_few_blocks(tmp_path: Path) -> None:
 def test_step_counts_of_a_gpu_optimizer_hold_no_page_of_the_buffer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_if_on_gpu: Callable[[], None]
 ) -> None:
-    """A store that is not read twice: everything goes through the buffer."""
+    """The moments of a new optimizer on the CPU go through the buffer."""
     saved = trained(wide())
     Checkpointer(tmp_path, saved).save(1)
     monkeypatch.setattr(LocalStorage, "rereads", False)
@@ -271,15 +276,103 @@ def test_restore_into_overlapping_parameters_keeps_the_last_loaded_value(tmp_pat
     assert torch.equal(live.a, saved.a), "it was loaded last"
 
 
-def test_restore_skips_the_second_read_if_storage_rereads_is_false(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Store(LocalStorage):
+    """Like a store: its bytes are read once. Counts the bytes of shared state that are read."""
+
+    rereads = False
+    bytes_read = 0
+
+    @contextmanager
+    def open(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[Any]:
+        if "-of-" in name:
+            self.bytes_read += (self.size(name) if stop is None else stop) - start
+        with super().open(name, start, stop) as file:
+            yield file
+
+
+def damage_last_byte(folder: Path, step: int) -> None:
+    (path,) = folder.glob(f"*{step}*/*-of-0001.safetensors")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def read_by_each(rank: int, size: int, folder: str, storage: type[LocalStorage], fresh: int) -> tuple[bool, int, bool]:
+    """Restores step 1 on a rank of a large job, into a new optimizer on rank `fresh`. Returns whether the state is
+    the saved one, the bytes read, and whether any went through the buffer."""
+    flat_reader.READ_ALL_NODES = 0
+    buffers: list[torch.Tensor] = []
+    apart = flat_reader.tensors_of
+    flat_reader.tensors_of = lambda plan, buffer: buffers.append(buffer) or apart(plan, buffer)  # type: ignore[func-returns-value]
+    live = trained(wide(), seed=1 + rank)
+    if rank == fresh:
+        live["optimizer"] = torch.optim.Adam(live["model"].parameters())
+    store = storage(folder)
+    Checkpointer(store, live).restore()
+    return same(live, trained(wide())), getattr(store, "bytes_read", 0), bool(buffers[0].any())
+
+
+@pytest.mark.parametrize("storage", [Store, LocalStorage])
+def test_broadcast_restore_fills_live_tensors_without_a_buffer(tmp_path: Path, storage: type[LocalStorage]) -> None:
+    Checkpointer(tmp_path, trained(wide())).save(1)
+    answers = on_ranks(3, read_by_each, str(tmp_path), storage, -1)
+    assert [(equal, buffered) for equal, _, buffered in answers] == [(True, False)] * 3
+    (path,) = tmp_path.glob("*/*-of-0001.safetensors")
+    if storage is Store:
+        assert sum(read for _, read, _ in answers) == path.stat().st_size
+
+
+def test_broadcast_restore_fills_ranks_with_different_live_tensors(tmp_path: Path) -> None:
+    Checkpointer(tmp_path, trained(wide())).save(1)
+    assert all(equal for equal, _, _ in on_ranks(3, read_by_each, str(tmp_path), Store, 1))
+
+
+def test_restore_from_a_store_reads_each_byte_once(tmp_path: Path) -> None:
     saved, live = trained(wide()), trained(wide(), seed=1)
     Checkpointer(tmp_path, saved).save(1)
-    monkeypatch.setattr(LocalStorage, "rereads", False)
-    monkeypatch.setattr(flat_reader.FlatReader, "fill", lambda flat: None)
-    Checkpointer(tmp_path, live).restore()
+    store = Store(tmp_path)
+    Checkpointer(store, live).restore()
     assert same(live, saved)
+    (path,) = tmp_path.glob("*/*-of-0001.safetensors")
+    assert store.bytes_read == path.stat().st_size
+
+
+def restore_damaged(rank: int, size: int, folder: str) -> tuple[bool, tuple[str, ...]]:
+    live = trained(wide(), seed=3)
+    restored = Checkpointer(Store(folder), live).restore()
+    assert restored is not None
+    return same(live, trained(wide(), seed=1)), restored.skipped
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_older_checkpoint_overwrites_all_state_after_a_damaged_last_block_of_a_store(tmp_path: Path, size: int) -> None:
+    state = trained(wide(), seed=1)
+    checkpointer = Checkpointer(tmp_path, state)
+    checkpointer.save(1)
+    for tensor in values(state):
+        tensor.data.copy_(torch.zeros_like(tensor))
+    checkpointer.save(2)
+    damage_last_byte(tmp_path, 2)
+    for equal, skipped in on_ranks(size, restore_damaged, str(tmp_path)):
+        assert equal
+        assert ["checksum" in why for why in skipped] == [True]
+
+
+def fail_on_damage(rank: int, size: int, folder: str) -> tuple[str, bool]:
+    live = trained(wide(), seed=3)
+    with pytest.raises(CheckpointError) as caught:
+        Checkpointer(Store(folder), live).restore()
+    return str(caught.value), same(live, trained(wide(), seed=3))
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_damaged_last_block_without_an_older_checkpoint_fails_on_all_ranks(tmp_path: Path, size: int) -> None:
+    Checkpointer(tmp_path, trained(wide())).save(1)
+    damage_last_byte(tmp_path, 1)
+    for words, unchanged in on_ranks(size, fail_on_damage, str(tmp_path)):
+        assert "none is good" in words
+        assert unchanged == (size > 1)  # a rank alone has filled the first blocks; three ranks share one range
+        assert "Do not train on in this process" in words
 
 
 @given(

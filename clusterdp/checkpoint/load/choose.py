@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from clusterdp.checkpoint.errors import LostContact
 from clusterdp.checkpoint.format.layout import step_of
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, scan
 from clusterdp.checkpoint.format.phase import called
-from clusterdp.checkpoint.load.restore import LoadedCheckpoint, read
+from clusterdp.checkpoint.load.restore import LoadedCheckpoint, compare, read
 from clusterdp.checkpoint.save.commit import Committer
 from clusterdp.checkpoint.save.mirror import Mirror
-from clusterdp.checkpoint.state.rank_group import RankGroup
+from clusterdp.checkpoint.state.rank_group import RankGroup, tried
 from clusterdp.errors import CheckpointError, DamagedError
 from clusterdp.storage import Storage
 
+T = TypeVar("T")
 _log = logging.getLogger("clusterdp.checkpoint")
 # An I/O error of a shared file system may soon be over, and to skip a checkpoint because of this error would lose
 # training. A store (Storage.rereads is False) is not read again, because the store's client has already retried for
@@ -33,26 +35,31 @@ class ChosenCheckpoint:
     loaded: LoadedCheckpoint | None  # None if there are no checkpoints
     newest: str | None  # token of the newest commit, whether good or not
     skipped: list[str] = field(default_factory=list)
+    is_partly_filled: bool = False  # whether live tensors have bytes of a checkpoint that turned out to be damaged
 
 
 def choose(
     committer: Committer, ranks: RankGroup, state: Mapping[str, Any], step: int | None, mirror: Mirror | None
 ) -> ChosenCheckpoint:
-    """Collective. Chooses among the checkpoints of the committer's phase. If `step` is given and belongs to this phase,
-    only checkpoints of `step` are tried. Raises CheckpointError if there are checkpoints but no good one, or if this
-    phase should have a checkpoint and has none."""
+    """Collective. Chooses among the checkpoints of the committer's phase, and fills the live tensors of `state` from
+    the chosen one. If `step` is given and belongs to this phase, only checkpoints of `step` are tried.
+
+    Raises StateError if the objects do not match the saved objects. Raises CheckpointError if there are checkpoints but
+    no good one, or if this phase should have a checkpoint and has none. Live tensors may then have changed.
+    """
     listing = ranks.agree(conclude=lambda _: _list(committer, step, mirror))
     candidates = [CheckpointInfo(**fields) for fields in listing["candidates"]]
     choice = ChosenCheckpoint(None, listing["newest"], listing["damaged"])
     if not candidates and not choice.skipped:
         return choice
     for info in candidates:
-        choice.loaded = _try(committer, info, ranks, state, mirror, choice.skipped)
+        choice.loaded = _try(committer, info, ranks, state, mirror, choice)
         if choice.loaded is not None:
             return choice
     raise CheckpointError(
         f"{committer.storage.url}: there are checkpoints, and none is good: {'; '.join(choice.skipped)}. "
         "Restore one from a copy, or use an empty folder to start from the beginning."
+        + (" Do not train on in this process: part of the state was overwritten." if choice.is_partly_filled else "")
     )
 
 
@@ -102,39 +109,44 @@ def _try(
     ranks: RankGroup,
     state: Mapping[str, Any],
     mirror: Mirror | None,
-    skipped: list[str],
+    choice: ChosenCheckpoint,
 ) -> LoadedCheckpoint | None:
-    """Returns the checkpoint if all ranks can read it, from the local folder or from the store; None if a rank
-    cannot."""
+    """Returns the checkpoint, with filled live tensors, if all ranks can read it from the local folder or from the
+    store; None if a rank cannot."""
     for storage in (committer.storage, mirror.far) if mirror is not None else (committer.storage,):
-        try:
-            return _read(storage, info, ranks, state)
-        except LostContact:
-            raise
-        except DamagedError as error:
-            if storage is committer.storage:
-                committer.bad.add(info.token)
-            skipped.append(str(error))
-        except CheckpointError as error:  # the checkpoint cannot be read now, but perhaps in an hour
-            if storage is committer.storage:
-                committer.unsure.add(info.token)
-            skipped.append(f"{info.name}: {error}")
+        loaded, error = _patiently(storage, info, ranks, partial(read, storage, info, ranks, state))
+        if loaded is not None:
+            _, failure = tried(partial(compare, loaded, state))
+            ranks.agree(failure)
+            if loaded.flat is not None:
+                _, error = _patiently(storage, info, ranks, loaded.flat.fill)
+                choice.is_partly_filled |= error is not None
+        if error is None:
+            return loaded
+        if storage is committer.storage:  # a checkpoint that cannot be read now can perhaps be read in an hour
+            (committer.bad if isinstance(error, DamagedError) else committer.unsure).add(info.token)
+        choice.skipped.append(str(error) if isinstance(error, DamagedError) else f"{info.name}: {error}")
         if ranks.rank == 0:
-            _log.warning("checkpoint skipped: %s", skipped[-1])
+            _log.warning("checkpoint skipped: %s", choice.skipped[-1])
     return None
 
 
-def _read(storage: Storage, info: CheckpointInfo, ranks: RankGroup, state: Mapping[str, Any]) -> LoadedCheckpoint:
-    """Reads the checkpoint, and repeats the read after an error of the storage. All ranks raise the same errors."""
+def _patiently(
+    storage: Storage, info: CheckpointInfo, ranks: RankGroup, work: Callable[[], T]
+) -> tuple[T | None, CheckpointError | None]:
+    """Returns the result of `work` or its error, the same on all ranks. Repeats `work` after an error of the storage.
+    Raises LostContact."""
     for last in _tries(storage):
         try:
-            return read(storage, info, ranks, state)
+            return work(), None
+        except LostContact:
+            raise
         except CheckpointError as error:
             if last or type(error) is not CheckpointError:
-                raise
+                return None, error
             if ranks.rank == 0:
                 _log.warning("%s: %s. Reading it again.", info.name, str(error).rstrip("."))
-    raise AssertionError("the last try has returned or raised")
+    raise AssertionError("the last try has returned")
 
 
 def _tries(storage: Storage) -> Iterator[bool]:

@@ -1,13 +1,16 @@
 """Verified bytes as tensors: the flat buffer, which all ranks read together, and the state of one rank alone.
 
-If reading twice is cheap (Storage.rereads), the bytes of a live tensor are read directly into this tensor. Such a
-restore needs no extra memory, except one block for each reading thread if tensors are on a GPU. The first read changes
-no tensor: each rank only verifies its share. The second read fills the tensors and verifies again.
+The bytes of a live tensor are read directly into this tensor, so that a restore needs no extra memory except a few
+blocks. If reading twice is cheap (Storage.rereads), the first read changes no tensor: each rank only verifies its
+share. The second read fills the tensors and verifies again. From a store, the bytes are read and verified only once:
+if a block is damaged, tensors that were filled before it have changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -16,16 +19,24 @@ import torch
 from clusterdp.checkpoint.format.layout import FlatLayout, TensorEntry
 from clusterdp.checkpoint.format.manifest import Manifest
 from clusterdp.checkpoint.format.read_targets import BufferTarget, DiscardTarget, ScatterTarget
-from clusterdp.checkpoint.format.verified_reads import BlockRange, check_sizes, ranges_of, read_ranges, read_rank_file
+from clusterdp.checkpoint.format.verified_reads import (
+    BlockRange,
+    check_sizes,
+    ranges_of,
+    read_range,
+    read_ranges,
+    read_rank_file,
+)
 from clusterdp.checkpoint.state.buffer import Buffer
-from clusterdp.checkpoint.state.rank_group import RankGroup
+from clusterdp.checkpoint.state.rank_group import RankGroup, tried
 from clusterdp.checkpoint.state.tree import DTYPES, as_bytes, copied, from_bytes, memory_of, unflatten
 from clusterdp.storage import Storage
 
-# Up to this number of nodes, each rank reads all bytes: the storage can serve so few nodes, and the ranks of a node
-# share the node's page cache, which is faster than the network. With more nodes, each rank reads a share and broadcasts
-# it, so that the storage delivers every byte only once.
+# Up to this number of nodes, each rank reads all bytes: a file system can serve so few nodes, and the ranks of a node
+# share the node's page cache, which is faster than the network. With more nodes, or from a store, each rank reads a
+# share and broadcasts it, so that the storage delivers every byte only once.
 READ_ALL_NODES = 8
+AHEAD = 4  # ranges (of up to 16 MB) that a rank reads before their broadcast: more ranks read while one sends
 
 
 class FlatReader:
@@ -33,32 +44,29 @@ class FlatReader:
 
     def __init__(self, storage: Storage, manifest: Manifest, ranks: RankGroup, live: Mapping[str, torch.Tensor]):
         """Reads and verifies this rank's share. Not collective. live: tensors with the names, shapes and dtypes of the
-        manifest, which fill() may overwrite."""
-        self._storage, self._ranks = storage, ranks
-        self._ranges = ranges_of(manifest)
-        plan = manifest.layout
-        self._together = ranks.nodes <= READ_ALL_NODES
-        self._live = live if self._together and storage.rereads else {}
-        apart, direct = _divide(self._ranges, plan, self._live) if self._together else (self._share(ranks.rank), [])
-        check_sizes(storage, self._ranges if self._together else apart)  # first: a bad manifest may demand much memory
-        self.buffer = Buffer(plan.total)  # pages that are never touched take no memory
-        read_ranges(storage, apart, BufferTarget(memory_of(self.buffer.tensor)))
-        read_ranges(storage, direct[ranks.rank :: ranks.size], DiscardTarget())
-        self._apart, self._direct = apart, direct
-        self.tensors = {**tensors_of(plan, self.buffer.tensor), **self._live}
-        self._plan = plan
+        manifest, which fill() may overwrite. If is_alone() is False, all ranks must have live tensors of the same
+        names."""
+        self._storage, self._ranks, self._plan, self._live = storage, ranks, manifest.layout, live
+        ranges = ranges_of(manifest)
+        self._alone = is_alone(storage, ranks)
+        self._apart, self._direct = _divide(ranges, self._plan, live)
+        check_sizes(storage, ranges)  # first: a bad manifest may demand much memory
+        self.buffer = Buffer(self._plan.total)  # pages that are never touched take no memory
+        if self._alone:
+            read_ranges(storage, self._apart, BufferTarget(memory_of(self.buffer.tensor)))
+        if storage.rereads:
+            unread = self._direct if self._alone else ranges
+            read_ranges(storage, unread[ranks.rank :: ranks.size], DiscardTarget())
+        self.tensors = {**tensors_of(self._plan, self.buffer.tensor), **live}
 
     def exchange(self) -> None:
-        """Broadcasts each rank's share to all ranks. The shares follow each other in the buffer without a gap."""
-        for source in range(self._ranks.size) if not self._together else ():
-            share = self._share(source)
-            if share:
-                self._ranks.broadcast(self.buffer.tensor[share[0].span[0] : share[-1].span[1]], source)
+        """Fills the buffer. Collective. Raises DamagedError or CheckpointError on all ranks."""
+        self._send(self._apart, ScatterTarget([(0, memory_of(self.buffer.tensor))]).scatter)
 
     def fill(self) -> None:
-        """Reads into the live tensors. Raises DamagedError if the bytes have changed since they were verified."""
-        if not self._live:
-            return
+        """Fills the live tensors. Collective. Raises DamagedError or CheckpointError on all ranks if bytes are wrong,
+        or have changed since they were verified; some live tensors may then have changed."""
+        failure = None
         pieces = ScatterTarget(
             [
                 (e.offset, _memory(as_bytes(self._live[e.name].detach())))
@@ -69,11 +77,47 @@ class FlatReader:
         whole = memory_of(self.buffer.tensor)
         for start, stop in (blocks.span for blocks in self._apart):
             pieces.scatter(start, whole[start:stop])
-        read_ranges(self._storage, self._direct, pieces)
+        if self._alone:
+            _, failure = tried(lambda: read_ranges(self._storage, self._direct, pieces))
+            self._ranks.agree(failure)
+        else:
+            self._send(self._direct, pieces.scatter)
 
-    def _share(self, rank: int) -> list[BlockRange]:
-        size = self._ranks.size
-        return self._ranges[len(self._ranges) * rank // size : len(self._ranges) * (rank + 1) // size]
+    def _send(self, ranges: Sequence[BlockRange], put: Callable[[int, memoryview], None]) -> None:
+        """Each rank reads a share of the ranges and broadcasts it; put(start, data) gets the bytes of every range. All
+        ranks stop at the first range that cannot be read."""
+        if self._alone:
+            return
+        mine, failure = ranges[self._ranks.rank :: self._ranks.size], None
+        with ThreadPoolExecutor(AHEAD, thread_name_prefix="restore") as pool:
+            waiting = deque(pool.submit(self._read, blocks) for blocks in mine[:AHEAD])
+            for number, blocks in enumerate(ranges):
+                start, stop = blocks.span
+                turn, source = divmod(number, self._ranks.size)
+                if source == self._ranks.rank:
+                    data, failure = waiting.popleft().result()
+                    waiting.extend(pool.submit(self._read, later) for later in mine[turn + AHEAD : turn + AHEAD + 1])
+                else:
+                    data = torch.empty(stop - start + 1, dtype=torch.uint8)
+                self._ranks.broadcast(data, source)
+                if not data[-1]:
+                    break
+                put(start, memory_of(data)[:-1])
+            pool.shutdown(cancel_futures=True)
+        self._ranks.agree(failure)
+
+    def _read(self, blocks: BlockRange) -> tuple[torch.Tensor, Exception | None]:
+        """Returns the verified bytes and a 1, or any bytes, a 0, and the error."""
+        start, stop = blocks.span
+        data = torch.zeros(stop - start + 1, dtype=torch.uint8)
+        _, failure = tried(lambda: read_range(self._storage, blocks, BufferTarget(memory_of(data)[:-1], start)))
+        data[-1] = failure is None
+        return data, failure
+
+
+def is_alone(storage: Storage, ranks: RankGroup) -> bool:
+    """Returns whether each rank reads all bytes itself."""
+    return ranks.size == 1 or (storage.rereads and ranks.nodes <= READ_ALL_NODES)
 
 
 def _divide(

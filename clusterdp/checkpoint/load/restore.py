@@ -11,9 +11,9 @@ import torch
 from clusterdp.checkpoint.format import strides
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, Manifest, decode
 from clusterdp.checkpoint.format.verified_reads import check_sizes, ranges_of, read_manifest
-from clusterdp.checkpoint.load.flat_reader import FlatReader, live_tensors, new_tensors, read_own
+from clusterdp.checkpoint.load.flat_reader import FlatReader, is_alone, live_tensors, new_tensors, read_own
 from clusterdp.checkpoint.state import as_built, machine, module_buffers, parameter_names, rng, stateful
-from clusterdp.checkpoint.state.rank_group import RankGroup
+from clusterdp.checkpoint.state.rank_group import RankGroup, tried
 from clusterdp.checkpoint.state.tree import cloned, copied, dtype_name, is_sharded, key_of, unflatten
 from clusterdp.storage import Storage
 from clusterdp.wording import some_of
@@ -42,6 +42,11 @@ class LoadedCheckpoint:
     @property
     def strides(self) -> Mapping[str, tuple[int, ...]]:
         return self.manifest.strides or {}
+
+    @property
+    def changed(self) -> Mapping[str, Any]:
+        """The changes of each object since it was built."""
+        return unflatten(self.manifest.changed, self.tensors) or {}
 
     def views(self, name: str) -> Any:
         """Returns the state_dict() of object `name`, made of `tensors`, which are row-major."""
@@ -103,37 +108,44 @@ def read(storage: Storage, info: CheckpointInfo, ranks: RankGroup, state: Mappin
     state: the objects to restore. If a tensor of these objects is sharded, each rank reads only its part.
     """
     text = ranks.agree(conclude=lambda _: read_manifest(storage, info).encode().decode("ascii"))
-    failure, own, flat = None, None, None
-    tensors: Mapping[str, torch.Tensor] = {}
-    try:
-        manifest = decode(text.encode("ascii"), info.name)
-        if manifest.chunks is not None or stateful.are_sharded(state):
-            tensors = _read_parts(storage, manifest, state)
-        else:
-            flat = FlatReader(storage, manifest, ranks, _live(manifest, state))
-            tensors = flat.tensors
-        if ranks.rank < info.world_size:
-            own = read_own(storage, manifest, ranks.rank)
-    except Exception as error:
-        failure = error
+    manifest = decode(text.encode("ascii"), info.name)
+    sharded = manifest.chunks is not None or stateful.are_sharded(state)
+    live, failure = tried(lambda: {} if sharded else _live(manifest, state))
+    if not is_alone(storage, ranks):  # blocks of tensors that are live on some ranks only would be sent to no buffer
+        names = sorted(live or ())
+        if not ranks.agree(failure, names, lambda every: all(one == every[0] for one in every)):
+            live = {}
+
+    def read_share() -> tuple[FlatReader | None, Any, Any]:
+        flat = None if sharded else FlatReader(storage, manifest, ranks, live or {})
+        tensors = _read_parts(storage, manifest, state) if flat is None else flat.tensors
+        return flat, tensors, read_own(storage, manifest, ranks.rank) if ranks.rank < info.world_size else None
+
+    found, failure = tried(read_share) if failure is None else (None, failure)
     ranks.agree(failure)
+    assert found is not None
+    flat, tensors, own = found
     if flat is not None:
         flat.exchange()
     return LoadedCheckpoint(manifest, tensors, own, flat)
 
 
+def compare(loaded: LoadedCheckpoint, state: Mapping[str, Any]) -> None:
+    """Compares the objects of this rank with the saved objects, before any is changed. Raises StateError if they do not
+    match."""
+    shared = stateful.shared(state)
+    stateful.compare_keys("state", shared, loaded.manifest.state)
+    for name, thing in shared.items() if loaded.flat is not None else ():
+        stateful.compare(name, thing, loaded.views(name), as_built.resized(thing, loaded.changed.get(name, {})))
+
+
 def put_back(loaded: LoadedCheckpoint, state: Mapping[str, Any], world_size: int) -> list[str]:
-    """Puts the state into the objects of this rank. Returns the differences from the checkpoint, as text. Raises
-    StateError if the objects do not match the saved objects."""
+    """Puts the state into the objects of this rank, after compare() and FlatReader.fill(). Returns the differences from
+    the checkpoint, as text. Raises StateError if the objects do not match the saved objects."""
     shared = stateful.shared(state)
     own = {name: thing for name, thing in state.items() if name not in shared}
-    stateful.compare_keys("state", shared, loaded.manifest.state)
-    changed = unflatten(loaded.manifest.changed, loaded.tensors) or {}
+    changed = loaded.changed
     sizes = {name: as_built.resized(thing, changed.get(name, {})) for name, thing in shared.items()}
-    if loaded.flat is not None:
-        for name, thing in shared.items():  # compares all objects before any is changed
-            stateful.compare(name, thing, loaded.views(name), sizes[name])
-        loaded.flat.fill()
     mine = loaded.own if loaded.own is not None and loaded.manifest.info.world_size == world_size else {}
     different: list[str] = []
     for name, thing in stateful.modules_first(shared):
