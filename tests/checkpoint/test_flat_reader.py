@@ -109,20 +109,20 @@ def test_gpu_restore_reads_moments_of_a_new_optimizer_into_no_host_buffer(
     assert not read[0].any()
 
 
+def layers() -> dict[str, Any]:
+    """96 MB, and 192 MB of moments after a step."""
+    model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(24)))
+    return {"model": model, "optimizer": torch.optim.Adam(model.parameters())}
+
+
 RESTORE = """
-import resource, sys, torch
+import sys, torch
 from clusterdp.checkpoint import Checkpointer
 from clusterdp.storage import LocalStorage
-LocalStorage.rereads = sys.argv[3] == "file system"
-model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(24)))  # 96 MB, and 192 of moments
+LocalStorage.rereads = sys.argv[2] == "file system"
+model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(24)))
 optimizer = torch.optim.Adam(model.parameters())
 checkpointer = Checkpointer(sys.argv[1], {"model": model, "optimizer": optimizer})
-if sys.argv[2] == "save":
-    for parameter in model.parameters():
-        parameter.grad = parameter.detach().clone()
-    optimizer.step()
-    checkpointer.save(1)
-    sys.exit()
 def kb(name):
     return int(open("/proc/self/status").read().split(name + ":")[1].split()[0])
 torch.Tensor.is_cuda = property(lambda tensor: True)
@@ -141,9 +141,13 @@ print((kb("VmHWM") - before - state) >> 10, (kb("VmRSS") - before - state) >> 10
 @pytest.mark.parametrize("storage", ["file system", "store"])
 def test_gpu_restore_takes_host_memory_of_a_few_blocks(tmp_path: Path, storage: str) -> None:
     """The moments themselves are in main memory here, and are counted out."""
-    for what in ("save", "restore"):
-        words = [sys.executable, "-c", RESTORE, str(tmp_path), what, storage]
-        done = subprocess.run(words, capture_output=True, text=True, check=True)
+    state = layers()
+    for parameter in state["model"].parameters():
+        parameter.grad = parameter.detach().clone()
+    state["optimizer"].step()
+    Checkpointer(tmp_path, state).save(1)
+    words = [sys.executable, "-c", RESTORE, str(tmp_path), storage]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
     peak_mb, after_mb = map(int, done.stdout.split())
     assert peak_mb < 48, "through the flat buffer: 192 more"
     assert after_mb < 32
@@ -345,7 +349,7 @@ def restore_damaged(rank: int, size: int, folder: str) -> tuple[bool, tuple[str,
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_older_checkpoint_overwrites_all_state_after_a_damaged_last_block_of_a_store(tmp_path: Path, size: int) -> None:
+def test_older_checkpoint_overwrites_all_state_after_a_damaged_block_of_a_store(tmp_path: Path, size: int) -> None:
     state = trained(wide(), seed=1)
     checkpointer = Checkpointer(tmp_path, state)
     checkpointer.save(1)

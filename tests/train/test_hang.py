@@ -86,7 +86,8 @@ def test_hang_report_has_the_last_collective_of_each_rank_from_flight_records(
 ) -> None:
     monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", str(tmp_path / "dump_"))
     monkeypatch.setenv("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", str(tmp_path / "request_"))
-    run, _ = hung(tmp_path, "records", {"on": [1]}, size=2)
+    run, ranks = hung(tmp_path, "records", {"on": [1]}, size=2)
+    assert run.dir.attempt("1.0").hang.exists(), ranks.log
     rows = {line.split()[0]: line for line in report(run).splitlines() if re.match(r"\d ", line)}
     assert re.search(r"all_reduce \d+ \(pending\)$", rows["0"]), rows
     assert re.search(r"\w+ \d+ \(done\)$", rows["1"]), rows
