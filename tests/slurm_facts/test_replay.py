@@ -22,8 +22,8 @@ PATIENCE = ["--tolerance", "4"]  # seconds: the machine may be busy with other t
 SCENARIOS = sorted(path.stem for path in (HERE / "records" / "22.05").glob("*.json"))
 RELEASES = ("22.05", "24.11", "26.05")
 QUICK_OF = {
-    "22.05": ["cancel", "errors"],
-    "24.11": ["plain", "exits", "cancel", "requeue-array", "sbatch-output", "sbatch-ways"],
+    "22.05": ["cancel", "errors", "no-kill-batch-host"],
+    "24.11": ["plain", "exits", "cancel", "requeue-array", "sbatch-output", "sbatch-ways", "no-kill-second-step"],
 }
 
 

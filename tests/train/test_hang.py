@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,19 @@ SOON = 1.0  # hang_after_s
 
 
 @contextmanager
-def started(folder: Path, entry: str, params: dict[str, Any], size: int = 2, **sections: Any) -> Iterator[Any]:
-    """Ranks 0 and 1 are on node n1, 2 and 3 on n2."""
+def started(
+    folder: Path,
+    entry: str,
+    params: dict[str, Any],
+    size: int = 2,
+    environ: Mapping[str, str] | None = None,
+    **sections: Any,
+) -> Iterator[Any]:
+    """Ranks 0 and 1 are on node n1, 2 and 3 on n2. `environ`: more variables of the ranks."""
     sections.setdefault("restart", {"hang_after_s": SOON, "on_hang": "restart"})
     run = Run(folder / "run", f"tests.train.hangs:{entry}", params, **sections)
     program, words = programs.run_worker_on_nodes, str(run.path)
-    with running(folder / "ranks", program, words, size=size, env=run.attempt("1.0")) as ranks:
+    with running(folder / "ranks", program, words, size=size, env=run.attempt("1.0") | (environ or {})) as ranks:
         yield run, ranks
 
 
@@ -82,11 +89,11 @@ def test_hung_attempt_ends_with_a_report_of_rank_node_step_and_phase(
 
 @pytest.mark.skipif(not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"), reason="gloo records from torch 2.9 on")
 def test_hang_report_has_the_last_collective_of_each_rank_from_flight_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", str(tmp_path / "dump_"))
-    monkeypatch.setenv("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", str(tmp_path / "request_"))
-    run, ranks = hung(tmp_path, "records", {"on": [1]}, size=2)
+    environ = {"TORCH_FR_DUMP_TEMP_FILE": str(tmp_path / "dump_")}
+    environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] = str(tmp_path / "request_")
+    run, ranks = hung(tmp_path, "records", {"on": [1]}, environ=environ)
     assert run.dir.attempt("1.0").hang.exists(), ranks.log
     rows = {line.split()[0]: line for line in report(run).splitlines() if re.match(r"\d ", line)}
     assert re.search(r"all_reduce \d+ \(pending\)$", rows["0"]), rows

@@ -36,6 +36,7 @@ def request_of(component: Component, pid: int, release: Release) -> StepRequest:
     request.inherited = frozenset(name for name in ("nodes", "ntasks") if name in options and name not in given)
     request.nodelist, request.exclude = options.hosts("nodelist"), options.hosts("exclude")
     request.relative = options.number("relative", 0)
+    request.no_kill = "no-kill" in given and options.get("no-kill") != "off"
     request.overlap, request.overcommit = "overlap" in options, "overcommit" in options
     exact = request.by_cpus and not request.overcommit
     request.exact = exact or "exact" in options or "exclusive" in options

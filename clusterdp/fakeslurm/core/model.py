@@ -88,6 +88,7 @@ class Step:
     lingers: bool = False  # whether the batch script has ended, but processes that it started still run
     cancelled_by: int | None = None  # a uid
     overlap: bool = False
+    no_kill: bool = False  # whether the step outlives the loss of one of its nodes (srun --no-kill)
     minutes: int | None = None
     timed_out: bool = False
     restart: int = 0  # number of the job's attempt to which the step belongs

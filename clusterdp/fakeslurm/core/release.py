@@ -96,6 +96,8 @@ class Release:
     shows_planned = PerRelease({"22.05": False, "24.11": True})
     # the exit code of an srun whose step lost a node while the job continues (recorded)
     srun_code_of_node_fail = PerRelease[int | None]({"22.05": None, "24.11": 1})
+    # a --no-kill job whose batch host is set DOWN fails; otherwise it continues without a script (recorded)
+    fails_without_batch_host = PerRelease({"22.05": True, "24.11": False})
     # a down node keeps the CPUs of a --no-kill job until the job ends, and is therefore MIXED (recorded)
     no_kill_keeps_node = PerRelease({"22.05": False, "24.11": True})
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.core.error_texts import ControllerError
 from clusterdp.fakeslurm.core.model import BATCH, WAITING, JobRecord
-from clusterdp.fakeslurm.core.orders import OutliveSrun, Say, Signal, Terminate, Warn
+from clusterdp.fakeslurm.core.orders import FailNode, OutliveSrun, Say, Signal, Terminate, Warn
 from clusterdp.fakeslurm.slurmctld import job_end
 from clusterdp.slurm.state import JobState
 
@@ -188,16 +188,19 @@ def _end_all(controller: Controller, job: JobRecord, outcome: JobState, reason: 
 
 
 def _shrink(controller: Controller, job: JobRecord, node: str) -> None:
-    """Takes a lost node from a job with --no-kill. The job continues without the node and without the steps on it. If
-    the job's batch script ran on the node, all steps end, and the job continues without a script.
+    """Takes a lost node from a job with --no-kill. The job continues without the node and without the steps on it,
+    except steps with --no-kill. If the job's batch script ran on the node, all other steps end, and the job continues
+    without a script, or fails.
     """
     batch = job.step(BATCH)
     headless = batch is not None and batch.live and node in batch.nodes
-    if batch and headless:
-        batch.state = JobState.CANCELLED
     job.end = controller.clock()  # end of the row that accounting has for the job with its present nodes
+    if batch and headless:
+        batch.state, batch.end = JobState.CANCELLED, job.end
     controller.changed(job, "RESIZING")
     job.end = None
+    if batch and headless:
+        batch.end = None  # its slurmstepd has not reported the end yet
     code = controller.settings.release.srun_code_of_node_fail or 0
     lost = Terminate((signal.SIGKILL,), kill_after=None, why=None, srun_code=code)
     live = [step for step in job.steps if step.live]
@@ -205,7 +208,9 @@ def _shrink(controller: Controller, job: JobRecord, node: str) -> None:
         if step.id != BATCH:
             controller.runner.order(job, step, OutliveSrun())
     for step in sorted(live, key=lambda step: step.id != BATCH):
-        if node in step.nodes or headless:
+        if step.no_kill:
+            controller.runner.order(job, step, FailNode(node))
+        elif node in step.nodes or headless:
             controller.runner.order(job, step, Say(f"srun: error: Node failure on {node}"))
             controller.runner.order(job, step, lost)
     if controller.settings.release.no_kill_keeps_node and not controller.model.nodes[node].responding:
@@ -214,3 +219,6 @@ def _shrink(controller: Controller, job: JobRecord, node: str) -> None:
     job.resizes += 1
     job.resized_at = controller.clock()
     controller.changed(job)
+    # The slurmd of a node that was set DOWN still reports the end of the script.
+    if headless and controller.model.nodes[node].responding and controller.settings.release.fails_without_batch_host:
+        job_end.relinquish(controller, job, signal.SIGKILL)

@@ -52,6 +52,7 @@ class StepRequest:
     exact: bool = False
     inherited: frozenset[str] = frozenset()  # options that the job set, not srun's command line
     overlap: bool = False
+    no_kill: bool = False
     overcommit: bool = False
     distribution: str | None = None
     gpus_per_node: int | None = None
@@ -76,6 +77,10 @@ class StepRequest:
 def settle(request: StepRequest, cpus: Sequence[int], release: Release) -> list[str]:
     """Sets the step's numbers of tasks and nodes, if not given, from the job's CPUs on each node. Returns warnings."""
     warnings = []
+    if "nodes" in request.inherited and request.nodes and request.nodes > len(cpus):  # the job has lost a node
+        conflict = f"conflicts with allocated node count ({request.nodes} != {len(cpus)})."
+        warnings.append(f"srun: error: SLURM_JOB_NUM_NODES environment variable {conflict}")
+        request.nodes, request.tasks_per_node = len(cpus), None
     nodes, asked = request.nodes or len(cpus), request.tasks
     if release.tasks_follow_nodes and request.tasks_per_node and request.inherited == {"ntasks"}:
         asked = None
@@ -195,6 +200,7 @@ def layout(request: StepRequest, job: JobRecord, step_id: str, now: float, relea
         start=now,
         restart=job.restarts,
         overlap=request.overlap,
+        no_kill=request.no_kill,
         minutes=request.minutes,
         host_pid=request.pid,
     )
