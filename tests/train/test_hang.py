@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,19 +26,13 @@ SOON = 1.0  # hang_after_s
 
 
 @contextmanager
-def started(
-    folder: Path,
-    entry: str,
-    params: dict[str, Any],
-    size: int = 2,
-    environ: Mapping[str, str] | None = None,
-    **sections: Any,
-) -> Iterator[Any]:
-    """Ranks 0 and 1 are on node n1, 2 and 3 on n2. `environ`: more variables of the ranks."""
+def started(folder: Path, entry: str, params: dict[str, Any], size: int = 2, **sections: Any) -> Iterator[Any]:
+    """Ranks 0 and 1 are on node n1, 2 and 3 on n2. `environ`, beside the sections of the config: more variables."""
+    environ = sections.pop("environ", {})
     sections.setdefault("restart", {"hang_after_s": SOON, "on_hang": "restart"})
     run = Run(folder / "run", f"tests.train.hangs:{entry}", params, **sections)
     program, words = programs.run_worker_on_nodes, str(run.path)
-    with running(folder / "ranks", program, words, size=size, env=run.attempt("1.0") | (environ or {})) as ranks:
+    with running(folder / "ranks", program, words, size=size, env=run.attempt("1.0") | environ) as ranks:
         yield run, ranks
 
 
