@@ -36,6 +36,7 @@ from clusterdp.fakeslurm.slurmctld.step_layout import (
     check,
     layout,
     settle,
+    without_lost_nodes,
 )
 
 if TYPE_CHECKING:
@@ -266,7 +267,9 @@ async def _create(client: Connection, daemon: Daemon, components: list[Component
     for component in components:
         failed = _failed(component)
         try:
-            for warning in settle(component.request, [share.cpus for share in component.job.shares], release):
+            warnings = without_lost_nodes(component.request, component.job)
+            warnings += settle(component.request, [share.cpus for share in component.job.shares], release)
+            for warning in warnings:
                 client.error(warning)
             check(component.request, component.job, release)
         except StepMistake as mistake:

@@ -74,13 +74,20 @@ class StepRequest:
         return bool(self.gpus_per_node or self.gpus_per_task or self.gpus)
 
 
+def without_lost_nodes(request: StepRequest, job: JobRecord) -> list[str]:
+    """Sets the step's number of nodes if the job's script has a larger one from before the loss of a node. Returns
+    warnings."""
+    held = len(job.shares)
+    if not job.running or "nodes" not in request.inherited or not request.nodes or request.nodes <= held:
+        return []
+    conflict = f"conflicts with allocated node count ({request.nodes} != {held})."
+    request.nodes, request.tasks_per_node = held, None
+    return [f"srun: error: SLURM_JOB_NUM_NODES environment variable {conflict}"]
+
+
 def settle(request: StepRequest, cpus: Sequence[int], release: Release) -> list[str]:
     """Sets the step's numbers of tasks and nodes, if not given, from the job's CPUs on each node. Returns warnings."""
     warnings = []
-    if "nodes" in request.inherited and request.nodes and request.nodes > len(cpus):  # the job has lost a node
-        conflict = f"conflicts with allocated node count ({request.nodes} != {len(cpus)})."
-        warnings.append(f"srun: error: SLURM_JOB_NUM_NODES environment variable {conflict}")
-        request.nodes, request.tasks_per_node = len(cpus), None
     nodes, asked = request.nodes or len(cpus), request.tasks
     if release.tasks_follow_nodes and request.tasks_per_node and request.inherited == {"ntasks"}:
         asked = None
