@@ -35,7 +35,7 @@ class ChosenCheckpoint:
     loaded: LoadedCheckpoint | None  # None if there are no checkpoints
     newest: str | None  # token of the newest commit, whether good or not
     skipped: list[str] = field(default_factory=list)
-    is_partly_filled: bool = False  # whether live tensors have bytes of a checkpoint that turned out to be damaged
+    is_partly_filled: bool = False  # whether live tensors may have bytes of a damaged checkpoint
 
 
 def choose(
@@ -59,7 +59,7 @@ def choose(
     raise CheckpointError(
         f"{committer.storage.url}: there are checkpoints, and none is good: {'; '.join(choice.skipped)}. "
         "Restore one from a copy, or use an empty folder to start from the beginning."
-        + (" Do not train on in this process: part of the state was overwritten." if choice.is_partly_filled else "")
+        + (" Do not train on in this process: part of the state may be overwritten." if choice.is_partly_filled else "")
     )
 
 

@@ -135,8 +135,9 @@ def compare(loaded: LoadedCheckpoint, state: Mapping[str, Any]) -> None:
     match."""
     shared = stateful.shared(state)
     stateful.compare_keys("state", shared, loaded.manifest.state)
+    changed = loaded.changed
     for name, thing in shared.items() if loaded.flat is not None else ():
-        stateful.compare(name, thing, loaded.views(name), as_built.resized(thing, loaded.changed.get(name, {})))
+        stateful.compare(name, thing, loaded.views(name), as_built.resized(thing, changed.get(name, {})))
 
 
 def put_back(loaded: LoadedCheckpoint, state: Mapping[str, Any], world_size: int) -> list[str]:

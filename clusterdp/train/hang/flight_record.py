@@ -19,7 +19,7 @@ from typing import Any
 
 from clusterdp.plainfile import read_plain
 
-ENTRIES = "2000"  # collectives that the recorder keeps, which is also torch's default since 2.9
+ENTRIES = "2000"  # collectives that the recorder keeps, which is also the default of torch 2.13
 # Older versions of torch know only the second name of each pair; newer ones print a warning about it.
 SIZE, DUMP = (
     ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
