@@ -13,9 +13,11 @@ from .decisions import Decision, End, Leave, Requeue, Start
 from .end import ASKS_AGAIN, Ended, by_fault, by_launch, by_slurm, by_the_ranks
 from .ending import Ending, wait_for_room
 from .evidence import (
+    ASKED,
     END,
     Failure,
     Mistake,
+    code_of,
     failure_of,
     fault_of,
     first_to_exit,
@@ -27,7 +29,7 @@ from .evidence import (
 from .history import History, history_of
 from .job import BEGAN, EXPORTED, Job
 from .notify import Notify
-from .policy import has_bad_node, may_start, not_launched
+from .policy import has_bad_node, may_start, not_launched, restarts_in_place
 from .record import Record
 from .rendezvous import Ports, address_of, first_host, times_of
 from .rules import Rules
@@ -35,7 +37,6 @@ from .slurm import Look, Slurm
 from .step import Step
 from .texts import LAST, lines, number, read, size, warn, words
 
-ASKED = "Exited with exit code 75"
 LATE_S = (0, 1, 2, 4, 8, 15)  # seconds before each look at the outcome, because a shared file system may show it late
 
 
@@ -85,13 +86,15 @@ class ThisAttempt:
         assert isinstance(start, Start)
         self._avoid_bad_nodes()
         self._wait(start)
-        if history.links < self.rules.chain:
+        if history.links < self.rules.chain and not self.job.life:
             self.ending.link()
 
     def _was_cancelled(self) -> bool:
         """Returns whether the attempt before this one was cancelled. Slurm accepts a requeue just after a scancel and
         brings the job back. Slurm also starts a job of a chain (see resubmit) when the previous job of the chain is
         cancelled."""
+        if self.job.life:
+            return False
         if self.job.replaces and self.slurm.was_cancelled(self.job.replaces):
             return True
         # Only the notice of a scancel lacks "DUE TO ...", or has "DUE to SIGNAL" (since Slurm 26.05). (sacct shows
@@ -125,7 +128,7 @@ class ThisAttempt:
 
     def _avoid_bad_nodes(self) -> None:
         history = self.ending.history
-        if not history.bad or history.moved:
+        if not history.bad or history.moved or self.job.life:
             return
         excluded = self.ending.excluded()
         if has_bad_node(self.slurm.expand(self.job.nodes), excluded, history):
@@ -166,19 +169,25 @@ class ThisAttempt:
         if queued is not None and began is not None:
             self.record.event("queued", since=queued, until=began)
         address = address_of(first_host(job.nodes), self.slurm)
-        self.ports, self.address = Ports(job, address), address
+        self.ports, self.address, self.step.ends_at = Ports(job, address), address, ends
         url = rules.checkpoint_url or os.path.join(job.run, "checkpoints")
         if rules.checkpoint_url and rules.is_sweep:
             url = "{}/{}".format(rules.checkpoint_url, os.path.basename(job.run))
         self.children.export(
             MASTER_ADDR=address,
-            MASTER_PORT=self.ports.next(),
             CLUSTERDP_JOB_END_TIME="" if ends is None else ends,
             CLUSTERDP_RUN_DIR=job.run,
-            CLUSTERDP_ATTEMPT=job.attempt,
-            CLUSTERDP_LOGS=job.logs,
             CLUSTERDP_CHECKPOINT_URL=url,
-            CLUSTERDP_RESUME_STEP=rules.from_step if not self._job_has_saved() else None,
+        )
+        self._export_names()
+
+    def _export_names(self) -> None:
+        """Sets the variables that differ between two attempts in one allocation."""
+        self.children.export(
+            MASTER_PORT=self.ports.next(),
+            CLUSTERDP_ATTEMPT=self.job.attempt,
+            CLUSTERDP_LOGS=self.job.logs,
+            CLUSTERDP_RESUME_STEP=self.rules.from_step if not self._job_has_saved() else None,
         )
 
     def _job_has_saved(self) -> bool:
@@ -230,11 +239,25 @@ class ThisAttempt:
         names = ("rank-00000.out", "node-00000.out")
         return any(has_taken_port(read(os.path.join(self.job.logs, name))) for name in names)
 
+    def restarted(self) -> "ThisAttempt":
+        """Returns the next attempt in this allocation, which may start its step. If it may not start, exits. It meets
+        at another port, because ranks of this attempt may still be alive."""
+        after = ThisAttempt(self.job._replace(life=self.job.life + 1), self.rules, self.children)
+        after.ports, after.address, after.step.ends_at = self.ports, self.address, self.step.ends_at
+        after.start(str(time.time()), self.setup)
+        after._export_names()
+        if self.children.take_news():  # a TERM that has come since the last look at the job
+            after._act_on_end_of_wait()
+        return after
+
     # -- the end --
 
-    def finish(self, code: int) -> NoReturn:
+    def finish(self, code: int) -> None:
+        """Returns if the next attempt follows in this allocation; else exits."""
         job, ending = self.job, self.ending
         said = read(job.output(job.log_id), LAST, self._output_began)
+        if self.step.has_killed:  # srun's exit code is now that of the killed tasks
+            code = code_of(first_to_exit(said)) or code
         if self.rules.kind != "entry" and code > 128 and first_to_exit(said) == ASKED:
             code = ASKS_AGAIN  # one rank exited with 75, and srun exits with the signal that killed the others
         self.record.note("exit", "{} {} {}".format(code, self.took_s, int(time.time())))
@@ -254,7 +277,22 @@ class ThisAttempt:
         if unlaunched:
             ending.avoid("node-lost", unlaunched)
             self._follow(by_launch(unlaunched, ended, ending.history, self.rules), look, code)
-        self._follow(self._failed(ended, said), look, code)
+        decision = self._failed(ended, said)
+        if isinstance(decision, Requeue) and look.state == slurm.RUNNING and self._restarts(decision.cause, ended):
+            ending.restart(decision)
+        else:
+            self._follow(decision, look, code)
+
+    def _restarts(self, cause: str, ended: Ended) -> bool:
+        """Returns whether the next attempt starts in this allocation. A node that lacks the program, or that Slurm
+        shows as bad, does not get another attempt."""
+        if ended.in_setup or ended.code in (126, 127):
+            return False
+        start, ends_at = "{}.{}".format(self.job.id, self.job.restart), self.step.ends_at
+        left_s = None if ends_at is None else ends_at - time.time()
+        if not restarts_in_place(cause, start, ended.saved, self.ending.history, self.rules, left_s):
+            return False
+        return not self.slurm.down_nodes(self.job.nodes, "down,drain,fail,no_respond,unknown")
 
     def _ended(self, code: int) -> Ended:
         path = self.job.file("outcome")

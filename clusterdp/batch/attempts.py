@@ -8,14 +8,14 @@ import os
 import re
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from .causes import Notice, last_notice, of_outcome
+from .causes import FAULTS, Notice, last_notice, of_outcome
 from .job import Job
 from .record import Record
 from .rules import Rules
 from .slurm import Slurm
 from .texts import LAST, number, read, words
 
-NAME = re.compile(r"([0-9]+)(?:_[0-9]+)?\.([0-9]+)")
+NAME = re.compile(r"([0-9]+)(?:_[0-9]+)?\.([0-9]+)(?:\.([0-9]+))?")
 OF_MANIFEST = re.compile(r'"attempt":"([^"]+)"')
 LOST = "lost"
 
@@ -35,7 +35,7 @@ class Attempt(NamedTuple):
 
     @property
     def job(self) -> str:
-        return self.name.rpartition(".")[0]
+        return self.name.partition(".")[0]
 
 
 def read_attempts(job: Job, rules: Rules, record: Record, slurm: Slurm) -> List[Attempt]:
@@ -63,16 +63,16 @@ def earlier_names(job: Job) -> Iterator[str]:
 def _order(name: str) -> Tuple[int, ...]:
     found = NAME.fullmatch(name)
     assert found is not None
-    return int(found.group(1)), int(found.group(2))
+    return tuple(int(number or 0) for number in found.groups())
 
 
 def _read(job: Job, rules: Rules, record: Record, slurm: Slurm, name: str, saves: Dict[str, int]) -> Attempt:
     folder = job.folder_of(name)
     cause = "".join(words(os.path.join(folder, "cause"))[:1])
     word, reason = "", ""
-    # An attempt that counts as lost may still run on a disconnected node. Files that it writes from now on do not
-    # count.
-    if cause != LOST:
+    # Ranks of an attempt that counts as lost may still run on a disconnected node, and ranks of a failed attempt beside
+    # those of the next one. An outcome that they leave from now on does not count.
+    if cause != LOST and cause not in FAULTS:
         word, reason = ([*words(os.path.join(folder, "outcome")), "", ""])[:2]
     code, took, over_at = ([*words(os.path.join(folder, "exit")), "", "", ""])[:3]
     found = Attempt(

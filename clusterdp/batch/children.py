@@ -63,10 +63,11 @@ class Children:
                 self.environ[os.fsencode(name)] = os.fsencode(str(value))
 
     def start(
-        self, words: Sequence[str], out: Union[int, IO[bytes], None] = None, **more: Any
+        self, words: Sequence[str], out: Union[int, IO[bytes], None] = None, err: Optional[int] = None, **more: Any
     ) -> "subprocess.Popen[bytes]":
-        """Starts a program as a child. Raises OSError if there is no such program."""
-        err = subprocess.STDOUT if out is not None else None
+        """Starts a program as a child. Raises OSError if there is no such program. out: a file for both streams. err: a
+        file descriptor for stderr alone."""
+        err = subprocess.STDOUT if out is not None else err
         return subprocess.Popen(list(words), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self.environ, **more)
 
     def run(
@@ -124,11 +125,14 @@ class Children:
         self,
         children: "Sequence[subprocess.Popen[bytes]]",
         or_if: Callable[[], bool] = lambda: False,
+        stream: Any = None,
     ) -> None:
-        """Waits until a child has ended or or_if() is true, which is called after each signal and every few seconds."""
+        """Waits until a child has ended or or_if() is true, which is called after each signal, every few seconds, when
+        a file descriptor in stream.open has something to read, and after stream.left_s."""
         looked = time.monotonic()
         while not or_if() and all(child.poll() is None for child in children):
-            select.select([self._woken], [], [], POLL_S)
+            reading, limit_s = (stream.open, min(stream.left_s, POLL_S)) if stream else ((), POLL_S)
+            select.select([self._woken, *reading], [], [], limit_s)
             before, looked = looked, time.monotonic()
             if looked - before > 2 * POLL_S:
                 self.suspended_s += looked - before - POLL_S

@@ -10,14 +10,13 @@ from .decisions import End, Requeue
 from .history import History
 from .job import Job
 from .notify import Notify
-from .policy import CANCELLED, avoided, pause_s
+from .policy import CANCELLED, HELD_S, avoided, pause_s
 from .record import Record
 from .rules import Rules
 from .slurm import Look, Slurm
 from .texts import size, warn, warn_of_fault, words
 
 ROOM_S = 600
-HELD_S = 120  # seconds for which Slurm itself holds a requeued job; an earlier start time would shorten them
 TRIES_S = (0, 1, 2, 5, 10, 20, 40)  # seconds of pause before each try
 
 
@@ -81,6 +80,15 @@ class Ending:
             self.leave(state, code)
         raise SystemExit(0)
 
+    def restart(self, decision: Requeue) -> None:
+        """Records that one more attempt follows in this allocation."""
+        warn(self._filled(decision.said) + "; once more on the same nodes")
+        self.record.event("failed", cause=decision.cause, **(decision.details or {}))
+        self.record.note("cause", decision.cause)
+        self.record.event("restarted", cause=decision.cause, of=self.job.attempt)
+        if self.rules.notify:
+            self.children.fork(lambda: self._send("restarted", decision.cause, {"in_place": True}))
+
     def requeue(self, cause: str, look: Look) -> str:
         """Requeues the job. Returns "" if one more attempt follows. If the job's state forbids a requeue, returns the
         state.
@@ -137,7 +145,7 @@ class Ending:
         if excluded != now:
             self.slurm.exclude(self._successor or self.job.id, excluded)
         wait_s = pause_s(self.history.with_end(cause, 0, self.job.has_saved()), cause, self.rules, 0, 0)
-        if wait_s > (0 if self._successor else HELD_S):
+        if wait_s > (0 if self._successor else HELD_S):  # an earlier start time would shorten Slurm's own pause
             self.slurm.begin_later(self._successor or self.job.id, wait_s)
             if not self._successor:
                 self.children.detach(lambda: self.slurm.begin_later_when_pending(time.monotonic() + wait_s))
@@ -235,7 +243,7 @@ def wait_for_room(ending: Ending) -> None:
     # An attempt without room counts as a crash, but no file can record the crash. Therefore restarts without a folder
     # are counted instead.
     ours = [name for name in job.attempts() if name.startswith(job.id + ".")]
-    written = sum(size(os.path.join(job.folder_of(name), "chain")) > 0 for name in ours)
+    written = sum(name.count(".") == 1 and size(os.path.join(job.folder_of(name), "chain")) > 0 for name in ours)
     unwritten = job.unwritten - written + job.restart + 1
     ending.job = ending.job._replace(unwritten=unwritten)
     words = "cannot write to {}: {}. See who owns it, and whether its disk is full."

@@ -27,6 +27,7 @@ BY_SLURM = re.compile(r"^slurmstepd[-:]|error: \*\*\* (?:JOB|STEP) \d")  # Slurm
 # srun's lines about tasks that ended with an error: node, tasks, kind of end. srun itself ends the other tasks, with
 # `Terminated`.
 TASKS_ENDED = re.compile(r"^srun: error: ([^: \n]+): tasks? (\d[\d,-]*): (?!Terminated$)(.+)$", re.MULTILINE)
+ASKED = "Exited with exit code 75"
 OF_SLURM = re.compile(r"^(?:srun|slurmstepd)[-:]")
 BRIEF_S = 60
 END = 4096  # bytes that are read at the end of a log
@@ -184,6 +185,12 @@ def first_to_exit(said: str) -> str:
     """Returns how the first rank ended. srun then kills the other ranks, and exits with the signal that killed them."""
     found = re.search(r"^srun: error: [^ :]+: tasks? [0-9][^:]*: (.*)", said, re.MULTILINE)
     return found.group(1) if found else ""
+
+
+def code_of(how: str) -> Optional[int]:
+    """Returns the exit code in srun's words about the end of a task; None if a signal has ended the task."""
+    found = re.match(r"Exited with exit code ([0-9]+)$", how)
+    return int(found.group(1)) if found else None
 
 
 def has_taken_port(text: str) -> bool:

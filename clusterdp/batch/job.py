@@ -11,6 +11,7 @@ class Job(NamedTuple):
     number: int  # SLURM_JOB_ID, which for the last element of a job array is the array's own id
     element: str
     restart: int
+    life: int  # 0 for the first attempt since Slurm has started the script; each restart in place adds 1
     nodes: str
     node_count: int
     partition: str
@@ -22,7 +23,7 @@ class Job(NamedTuple):
 
     @property
     def attempt(self) -> str:
-        return "{}.{}".format(self.id, self.restart)
+        return ".".join([self.id, str(self.restart), *([str(self.life)] if self.life else [])])
 
     @property
     def here(self) -> str:
@@ -104,6 +105,7 @@ def job_of(run: str, script: str, environ: Mapping[str, str]) -> Job:
         number=int(number),
         element=element,
         restart=restart,
+        life=0,
         nodes=environ["SLURM_JOB_NODELIST"],
         node_count=int(environ.get("SLURM_JOB_NUM_NODES") or 1),
         partition=environ.get("SLURM_JOB_PARTITION", ""),

@@ -12,7 +12,8 @@ Verbs for the script that submitit writes, which has its own srun:
 import os
 import sys
 import time
-from typing import Callable, Dict, List, Mapping, NamedTuple, NoReturn, Sequence, Tuple
+from functools import partial
+from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from .attempt import Setup, ThisAttempt
 from .children import Children
@@ -60,7 +61,16 @@ def run(attempt: ThisAttempt, given: Words) -> int:
         attempt.check_nodes()
     except Exception as error:
         return not_started(error)
-    return finished(attempt, lambda: attempt.run(with_logs(given.step, attempt.job.logs)))
+    while True:
+        finished(attempt, partial(run_step, attempt, given.step))
+        try:
+            attempt = attempt.restarted()
+        except Exception as error:
+            return not_started(error)
+
+
+def run_step(attempt: ThisAttempt, words: Sequence[str]) -> int:
+    return attempt.run(with_logs(words, attempt.job.logs))
 
 
 def begin(attempt: ThisAttempt, given: Words) -> int:
@@ -81,9 +91,10 @@ def begin(attempt: ThisAttempt, given: Words) -> int:
 
 def end(attempt: ThisAttempt, given: Words) -> int:
     """Acts on the end of srun. Option `term`: TERM has come while srun ran."""
-    return finished(
+    finished(
         attempt, lambda: attempt.came_back(setup_of(os.environ), int(given.options["code"]), "term" in given.options)
     )
+    return 0
 
 
 def watch(attempt: ThisAttempt, given: Words) -> int:
@@ -112,9 +123,9 @@ def run_traps(options: Dict[str, str]) -> None:
         warn("launch.setup: its trap on EXIT: {}".format(error.strerror))
 
 
-def finished(attempt: ThisAttempt, work: Callable[[], int]) -> NoReturn:
-    """Finishes the attempt. If this program itself fails, the run loses one attempt at most, and `resume` continues
-    it."""
+def finished(attempt: ThisAttempt, work: Callable[[], int]) -> None:
+    """Finishes the attempt, and returns if the next one follows in this allocation. If this program itself fails, the
+    run loses one attempt at most, and `resume` continues it."""
     try:
         attempt.finish(work())
     except Exception as error:

@@ -27,7 +27,7 @@ def event_of(event: str, cause: str, details: Mapping[str, Any], wanted: Any) ->
     elif (event == "failed" and cause == "overtaken") or (event == "requeued" and cause in SILENT):
         return ""
     else:
-        found = {"failed": FAILURE, "requeued": REQUEUE, "hang": HANG}.get(event, "")
+        found = {"failed": FAILURE, "requeued": REQUEUE, "restarted": REQUEUE, "hang": HANG}.get(event, "")
     if cause == "hung" and found not in wanted:
         found = HANG  # the attempt ended before `watch` saw hang.txt
     return found if found in wanted else ""
@@ -41,7 +41,8 @@ def words_for(event: str, cause: str, details: Mapping[str, Any], rules: Rules, 
     if event == END and cause == "stopped":
         return "stopped, as it was asked to" + (", at step {}".format(step) if step else "")
     if event == REQUEUE:
-        return what if cause == "requeued" else what + "; it is requeued"
+        again = "; it starts again on the same nodes" if details.get("in_place") else "; it is requeued"
+        return what if cause == "requeued" else what + again
     if event == HANG:
         return "hangs: " + hang
     if event != FAILURE:

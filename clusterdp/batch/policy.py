@@ -9,6 +9,8 @@ from .history import History
 from .rules import Rules
 
 LONGEST_S = 3600
+HELD_S = 120  # seconds for which Slurm itself holds a requeued job
+LIVES = 2  # number of attempts in one allocation that may fail without a newer checkpoint
 GOES_ON = "`clusterdp resume {run}` goes on with it."
 CANCELLED = End("cancelled", "cancelled", 1, {}, "this run was cancelled; not starting. " + GOES_ON)
 FAILED_LAUNCH = re.compile(r"^srun: error: Task launch for .* failed on node ([^: \n]+): .*", re.MULTILINE)
@@ -60,6 +62,22 @@ def may_start(history: Union[History, End], rules: Rules, is_cancelled: bool, is
     wait_s = pause_s(history, cause, rules, now) if cause else 0
     said = "restart.{}.wait_s: this attempt begins in {} s.".format(cause.replace("-", "_"), wait_s)
     return Start(wait_s, said if wait_s else "")
+
+
+def restarts_in_place(
+    cause: str, start: str, has_saved: bool, history: History, rules: Rules, left_s: Optional[float]
+) -> bool:
+    """Returns whether the next attempt begins at once in this allocation, not through the queue.
+
+    start: the name of the first attempt in this allocation. has_saved: whether the attempt that has failed has saved.
+    left_s: seconds until the time limit; None without a limit. After its warning, a new step would not get the warning.
+    """
+    if not rules.in_place or cause not in FAULTS or cause == "disk":  # a full disk needs time
+        return False
+    if left_s is not None and left_s <= rules.warn_s:
+        return False
+    failed = 0 if has_saved else 1 + sum(name == start or name.startswith(start + ".") for name in history.since)
+    return failed < LIVES and pause_s(history.with_end(cause, 0, has_saved), cause, rules, 0, 0) <= HELD_S
 
 
 def has_bad_node(nodes: Sequence[str], excluded: str, history: History) -> bool:

@@ -26,6 +26,8 @@ class Rules(NamedTuple):
     exclude: str = ""  # resources.exclude as written in the config
     nodelist: str = ""  # resources.nodelist as written in the config
     requeue: bool = True
+    in_place: bool = False  # whether the job itself starts its step again after a fault; not under submitit
+    warn_s: int = 0  # seconds before the time limit at which Slurm sends the signal of launch.signal; 0: no signal
     how: str = "requeue"
     chain: int = 0
     max_crashes: int = 0

@@ -22,6 +22,7 @@ UNKNOWN = "unknown"
 GOES_ON = (RUNNING, PREEMPTED, TIME_LIMIT)  # in these states, a job may be requeued
 PATIENCE_S = 1800
 PENDING_S = 30
+ANSWER_S = 10
 USABLE = ("idle", "mixed", "allocated", "completing", "planned")
 FOR_PEOPLE = (b"SQUEUE_", b"SINFO_", b"SLURM_TIME_FORMAT")
 
@@ -90,6 +91,11 @@ class Slurm:
         excluded = fields.get("ExcNodeList", "")
         return Look(state_of(fields, self.job.restart), "" if excluded == "(null)" else excluded)
 
+    def is_running(self) -> bool:
+        """Returns whether the controller answers at once that this job runs, and is not about to end."""
+        answer = self.ask(["scontrol", "show", "job", self.job.id], err=False, limit_s=ANSWER_S)
+        return answer.code == 0 and self._look(answer.said).state == RUNNING
+
     def was_cancelled(self, job: str) -> bool:
         """Returns whether another job is on record as cancelled."""
         return "JobState=CANCELLED" in self.ask(["scontrol", "show", "job", job], err=False).said
@@ -144,10 +150,9 @@ class Slurm:
 
     # -- nodes --
 
-    def down_nodes(self, nodes: str) -> List[str]:
-        """Returns those nodes of the list that Slurm shows as down or lost."""
-        words = ["sinfo", "--noheader", "--Node", "--nodes=" + nodes]
-        words += ["--states=down,fail,no_respond,unknown", "--format=%N"]
+    def down_nodes(self, nodes: str, states: str = "down,fail,no_respond,unknown") -> List[str]:
+        """Returns those nodes of the list that Slurm shows as down or lost, or in one of other `states`."""
+        words = ["sinfo", "--noheader", "--Node", "--nodes=" + nodes, "--states=" + states, "--format=%N"]
         return sorted(set(self.ask(words, err=False).said.split())) if nodes else []
 
     def usable_nodes(self, without: str) -> List[str]:

@@ -1,12 +1,15 @@
 """Step: runs the srun command of the ranks from its start to its end, and watches for hangs meanwhile."""
 
+import math
 import os
 import subprocess
+import time
 from typing import IO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import slurm
 from .children import Children, end, exit_code
 from .ending import Ending
+from .evidence import ASKED, first_to_exit
 from .job import Job
 from .notify import Notify
 from .policy import exhausted
@@ -17,6 +20,9 @@ from .texts import warn, warn_of_fault, words
 LINGERING_S = 300
 HANG_S = 60
 FINAL = ("done", "stop", "overtaken")
+GRACE_S = 0.5  # seconds between the first failure of a task and the end of the others, which may print their errors
+LONG_GRACE_S = 30  # the same if the other tasks may be saving
+SAVING = (ASKED, "Terminated", "User defined signal 1", "User defined signal 2")
 # The script prints for each process on a node: node, pid, state, ticks of CPU time (including ended children), command.
 LIST_PROCESSES = r"""
 files=$(grep -lzsx "SLURM_JOB_ID=$SLURM_JOB_ID" /proc/[0-9]*/environ)
@@ -58,7 +64,63 @@ class Watch:
             end(self.timer)
 
 
+class Errors:
+    """The stderr of srun: copies it to the job's output, and finds srun's line about the first task that has failed.
+    how: srun's words about the end of this task.
+
+    A pipe, because the job's output may also have lines of another srun, which launch.setup has started."""
+
+    def __init__(self) -> None:
+        self.how = ""
+        self.grace_s: float = GRACE_S
+        self.reading, self.writing = os.pipe()
+        self.open: Tuple[int, ...] = (self.reading,)  # empty after the end of the stream
+        os.set_blocking(self.reading, False)
+        self._rest = b""  # the begin of a line
+        self._failed_at = 0.0
+
+    def copy(self) -> None:
+        """Copies all that srun has written so far."""
+        while True:
+            try:
+                said = os.read(self.reading, 65536)
+            except BlockingIOError:
+                return
+            if not said:
+                self.open = ()
+                return
+            try:
+                os.write(2, said)
+            except OSError:
+                pass  # if the disk is full, the line is lost
+            self._find(said)
+
+    def _find(self, said: bytes) -> None:
+        if self.how:
+            return
+        lines, _, self._rest = (self._rest + said).rpartition(b"\n")
+        self.how = first_to_exit(os.fsdecode(lines))
+        self._failed_at = time.monotonic()
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until is_due() may become true."""
+        return max(0.0, self._failed_at + self.grace_s - time.monotonic()) if self.how else math.inf
+
+    def is_due(self) -> bool:
+        """Returns whether a task has failed `grace_s` ago."""
+        self.copy()
+        return self.left_s <= 0
+
+    def close(self) -> None:
+        self.copy()
+        os.close(self.reading)
+
+
 class Step:
+    """ends_at: the time limit in seconds since 1970; None without a limit. has_killed: whether this program has ended
+    the other tasks after the first failure."""
+
     def __init__(
         self, job: Job, rules: Rules, record: Record, notify: Notify, ending: Ending, children: Children
     ) -> None:
@@ -69,20 +131,37 @@ class Step:
         self.ending = ending
         self.children = children
         self._agreed = False
+        self.ends_at: Optional[int] = None
+        self.has_killed = False
 
     def run(self, words: Sequence[str], out: Optional[IO[bytes]] = None, watched: bool = True) -> int:
         """Runs the command to its end, and acts on TERM meanwhile. Returns its exit code."""
+        errors = Errors() if watched and self.rules.in_place else None
+        terms = self.children.terms
         try:
-            child = self.children.start(words, out)
+            child = self.children.start(words, out, errors.writing if errors else None)
         except OSError as error:
             warn("{}: {}".format(words[0], error.strerror))
             return 127
+        finally:
+            if errors:
+                os.close(errors.writing)
         watches = self._watches(child) if watched else []
+
+        def has_news() -> bool:
+            return self.children.has_news() or (errors is not None and errors.is_due())
+
         try:
             while child.poll() is None:
                 timers = [watch.timer for watch in watches if watch.timer is not None]
-                self.children.wait([child, *timers], self.children.has_news)
+                self.children.wait([child, *timers], has_news, errors)
                 try:
+                    if errors and errors.is_due():
+                        if errors.grace_s == GRACE_S and (self.children.terms > terms or self._may_save(errors.how)):
+                            errors.grace_s = LONG_GRACE_S
+                        else:
+                            errors.grace_s, self.has_killed = math.inf, True
+                            child.terminate()  # on TERM, srun sends KILL to the tasks, which may ignore TERM
                     if self.children.take_news():
                         self.on_term()
                     for watch in watches:
@@ -92,6 +171,8 @@ class Step:
         finally:
             for watch in watches:
                 watch.end()
+            if errors:
+                errors.close()
         return exit_code(child)
 
     def _watches(self, child: "subprocess.Popen[bytes]") -> List[Watch]:
@@ -104,6 +185,13 @@ class Step:
         if "hang" in self.rules.notify:
             found.append(Watch(self.children, HANG_S, self._look_for_hang))
         return found
+
+    def _may_save(self, how: str) -> bool:
+        """Returns whether the other tasks may be saving, although one has ended: because it asks for a requeue, because
+        of a signal that demands a save, or before the end of the job."""
+        is_near = self.ends_at is not None and self.ends_at - time.time() <= self.rules.warn_s
+        is_marked = self.job.is_marked("cancelled") or self.job.is_marked("stop")
+        return how in SAVING or is_near or is_marked or not self.ending.slurm.is_running()
 
     def on_term(self) -> None:
         """Acts on TERM, which comes at scancel, at a requeue, at the time limit, and at a preemption without grace

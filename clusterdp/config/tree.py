@@ -141,6 +141,9 @@ class RestartConfig(Section):
     """When a job that has ended is started again. Each cause has a policy: limit, wait_s and avoid_node."""
 
     requeue: bool = True  # false: `--no-requeue`, and the job ends with its first attempt; e.g. `false`
+    # A crash, a hang or a killed rank: the job starts its ranks again on the same nodes, and kills what is left of the
+    # old ones; after two attempts without a newer checkpoint, or on a bad node, the job goes through the queue instead
+    in_place: bool = True
     # requeue: the same job again; resubmit: a new job after it, for sites that forbid requeue; e.g. `resubmit`
     how: str = "requeue"
     # With resubmit: the next job waits in the queue while one runs, up to so many jobs in all; e.g. `5`
@@ -166,7 +169,7 @@ class RestartConfig(Section):
     requeued: PolicyConfig = field(default_factory=PolicyConfig)  # by the program itself, or an administrator
     node_lost: PolicyConfig = field(default_factory=partial(PolicyConfig, limit=10, avoid_node=True))
     crash: PolicyConfig = field(default_factory=PolicyConfig)
-    start: PolicyConfig = field(default_factory=partial(PolicyConfig, wait_s=10))  # a crash in the first minute
+    start: PolicyConfig = field(default_factory=PolicyConfig)  # a crash in the first minute
     memory: PolicyConfig = field(default_factory=partial(PolicyConfig, limit=1))  # an attempt that ran out of memory
     hung: PolicyConfig = field(default_factory=partial(PolicyConfig, limit=2, avoid_node=True))
     disk: PolicyConfig = field(default_factory=partial(PolicyConfig, wait_s=60))  # a full disk

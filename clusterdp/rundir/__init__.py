@@ -5,7 +5,8 @@
     code/                             the snapshot that every attempt runs, read-only; in an element of a sweep a link
     words, script.sh                  in an element: the program that the sweep's script runs (see sweep.py)
     source.json source.diff           the source of the run: commit, uncommitted changes, packages, user
-    attempts/<job>.<restart>/         one folder per attempt, made by the batch script
+    attempts/<job>.<restart>/         one folder per attempt, made by the batch script; after a restart in place
+                                      <job>.<restart>.<life>
         outcome                       `<done|requeue|stop|overtaken> <reason> <step>`: the outcome, agreed by all ranks
         cause                         why the attempt ended, by the batch program of this attempt or of the next one
         exit                          the program's exit code, its run time in seconds, and the time of its end

@@ -21,7 +21,8 @@ class _Within:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt of a run, which is one start of a job: `<job id>.<restart count>`."""
+    """One attempt of a run, which is one start of its ranks: `<job id>.<restart count>`, and after a restart in place
+    `<job id>.<restart count>.<life>`."""
 
     name: str
     path: Path
@@ -90,6 +91,6 @@ def names_in(folder: Path) -> list[str]:
         return []
 
 
-def _attempt_order(name: str) -> tuple[int, int, str]:
-    job, _, restart = name.partition(".")
-    return (int(job) if job.isdecimal() else 0, int(restart) if restart.isdecimal() else 0, name)
+def _attempt_order(name: str) -> tuple[int, int, int, str]:
+    job, restart, life = ([int(word) if word.isdecimal() else 0 for word in name.split(".")] + [0, 0, 0])[:3]
+    return job, restart, life, name

@@ -103,7 +103,8 @@ class SlurmEnv:
 
     @property
     def attempt(self) -> str | None:
-        """The attempt's name `<job>.<restart>`, as the batch script writes it; None outside a job."""
+        """The name `<job>.<restart>` of the first attempt in this allocation, as in the batch program; None outside a
+        job."""
         if self.array_job_id is not None and self.array_task_id is not None:
             # SLURM_JOB_ID of the last element equals the array's id, and would name the whole array.
             return f"{self.array_job_id}_{self.array_task_id}.{self.restart_count}"

@@ -3,8 +3,8 @@
 #   3 hand-over     a Python program in the run folder, batch/, becomes this process. It decides whether this attempt
 #                   may start, runs the step, and decides whether the job is requeued when that has ended. Start reading
 #                   at batch/batch/main.py. It needs Python 3.6 on the first node, and nothing else.
-# It asks Slurm's controller once at its start (squeue) and once at its end (scontrol show job); for nodes (sinfo) only
-# where some are avoided. A controller that does not answer is asked again for half an hour, at most once a minute.
+# It asks Slurm's controller once at its start (squeue), and at a failure and its end (scontrol show job); for nodes
+# (sinfo) only at a failure. A controller that does not answer is asked again for half an hour, at most once a minute.
 {% for line in requeues %}
 # {{ line }}
 {% endfor %}

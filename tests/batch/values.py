@@ -15,6 +15,7 @@ def job(**values: Any) -> Job:
         "number": 7,
         "element": "",
         "restart": 0,
+        "life": 0,
         "nodes": "n1",
         "node_count": 1,
         "partition": "main",

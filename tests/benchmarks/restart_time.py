@@ -1,8 +1,10 @@
-"""A stop and a restart of a training over 2 nodes x 1 rank, on the fake cluster.
+"""A stop and a restart of a training over 2 nodes x 1 rank, on the fake cluster or a real Slurm.
 
 Restart: from the start of the batch script to the end of the first new step, without the time in Slurm's queue; beside
-a script by hand that imports torch, meets over gloo, loads a checkpoint and makes a step. Stop: from SIGTERM to the end
-of the last process; beside its first part, two exchanges of flags and the save.
+a script by hand that imports torch, meets over gloo, loads a checkpoint and makes a step. Restart in place: from the
+kill of a rank, or from the end of the attempt as hung, to the end of the first new step; the other rank stands
+still, so that only KILL ends it. The limit is 1.1 times the cold start by hand, and a second. Stop: from SIGTERM to the
+end of the last process; beside its first part, two exchanges of flags and the save.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ import tempfile
 import time
 from itertools import count
 from pathlib import Path
+from statistics import median
 
-from tests.benchmarks.first_allreduce import fake
+from tests.benchmarks.first_allreduce import fake, real
 from tests.benchmarks.table import Row, show
 from tests.e2e.cluster import Cluster
 from tests.e2e.processes import processes_of, ranks_of
@@ -25,6 +28,8 @@ from tests.e2e.run import Run, submit
 from tests.waiting import wait_for
 
 BY_HAND, RESTART = "a cold start by hand", "clusterdp: restart"
+KILLED, HUNG = "clusterdp: rank killed, in place", "clusterdp: hung, in place"
+STARTS = (BY_HAND, RESTART, KILLED, HUNG)
 SAVED, STOP = "SIGTERM until that is saved", "SIGTERM to the last process gone"
 
 # The same training twice: as an entry, and as a program of its own with a loop that knows nothing of stops.
@@ -92,23 +97,37 @@ checkpoint: {every_s: null}
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--rounds", type=int, default=9)
+    options.add_argument("--cluster", choices=("fake", "slurm"), default="fake")
     chosen = options.parse_args()
-    seconds: dict[str, list[float]] = {name: [] for name in (BY_HAND, RESTART, SAVED, STOP)}
-    with fake() as cluster, tempfile.TemporaryDirectory(prefix="clusterdp-bench-") as name:
+    seconds: dict[str, list[float]] = {name: [] for name in (*STARTS, SAVED, STOP)}
+    with (
+        (fake if chosen.cluster == "fake" else real)() as cluster,
+        tempfile.TemporaryDirectory(prefix="clusterdp-bench-") as name,
+    ):
         folder = Path(name)
         (folder / "train.py").write_text(PROGRAM)
         (folder / "hand.sbatch").write_text(SCRIPT.replace("PYTHON", sys.executable))
         (folder / "entry.yaml").write_text(CONFIG)
         numbers = count()
         for turn in range(-1, chosen.rounds):
-            taken = {BY_HAND: by_hand(cluster, folder, next(numbers)), **ours(cluster, folder, next(numbers))}
+            taken = {BY_HAND: by_hand(cluster, folder, next(numbers))}
+            if chosen.cluster == "fake":  # a real Slurm starts a requeued job after two minutes
+                taken |= ours(cluster, folder, next(numbers))
+            taken[KILLED] = in_place(cluster, folder, next(numbers), hangs=False)
+            taken[HUNG] = in_place(cluster, folder, next(numbers), hangs=True)
             if turn >= 0:  # the first one warms the caches
                 for each, value in taken.items():
                     seconds[each].append(value)
+    seconds = {name: values for name, values in seconds.items() if values}
     show(
         "From the start of the batch script to the first step",
-        [Row(BY_HAND, seconds[BY_HAND]), Row(RESTART, seconds[RESTART], BY_HAND)],
+        [Row(name, seconds[name], None if name == BY_HAND else BY_HAND) for name in STARTS if name in seconds],
     )
+    limit = 1.1 * median(seconds[BY_HAND]) + 1
+    for name in (KILLED, HUNG):
+        print(f"{name}: {median(seconds[name]):.2f} s, limit {limit:.2f} s")
+    if STOP not in seconds:
+        return
     print()
     show("The stop of all ranks, at 20 steps a second", [Row(SAVED, seconds[SAVED]), Row(STOP, seconds[STOP], SAVED)])
 
@@ -133,6 +152,24 @@ def ours(cluster: Cluster, folder: Path, number: int) -> dict[str, float]:
     save = run.events("saved")[0]  # of the stop; the next attempt may save, too
     awake = run.events("started")[-1]["awake"]
     return {RESTART: first_steps(run)[-1] - awake, STOP: gone, SAVED: save["time"] - began}
+
+
+def in_place(cluster: Cluster, folder: Path, number: int, hangs: bool) -> float:
+    """Seconds from a fault to the end of the first new step in the same allocation."""
+    words = ("restart.hang_after_s=2",) if hangs else ()
+    run = submit(cluster, folder, "entry.yaml", f"run_dir={folder}/run-{number}", *words)
+    wait_for("some steps", lambda: run.step() > 40, 60, report=run.account)
+    ranks = ranks_of(run)
+    os.kill(ranks[0], signal.SIGSTOP)
+    began = time.time()
+    if not hangs:
+        os.kill(ranks[1], signal.SIGKILL)
+    wait_for("the first new step", lambda: len(first_steps(run)) == 2, 60, report=run.account)
+    if hangs:
+        began = run.files.attempts()[0].hung.stat().st_mtime
+    cluster.run("scancel", run.job)
+    wait_for("an idle cluster", lambda: not cluster.run("squeue", "-h"), 60)
+    return first_steps(run)[-1] - began
 
 
 def stopped_after(run: Run) -> float:

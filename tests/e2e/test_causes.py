@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(300)
 SETTINGS = """
 snapshot: {enabled: false}
 resources: {partition: main, nodes: 1, tasks_per_node: 1, time: 10}
-restart: {start: {wait_s: 0}}
+restart: {in_place: false}
 """
 # Each program appends a letter to `ran` when it begins. The first attempt has the fault.
 SAME_MISTAKE = """
@@ -45,6 +45,15 @@ WAITS = """
 echo x >>ran
 [ $(wc -l <ran) = 1 ] || exit 0
 exec sleep 600
+"""
+IGNORES_TERM = """
+if [ $CLUSTERDP_ATTEMPT = $SLURM_JOB_ID.0 ]; then
+  [ $RANK = 0 ] || { until [ -e survivor ]; do sleep 0.1; done; kill -9 $$; }
+  trap '' TERM
+  echo $$ >survivor
+  while :; do sleep 0.2; done
+fi
+! kill -0 $(cat survivor) 2>/dev/null
 """
 REQUEUES_ITSELF = """
 echo x >>ran
@@ -118,6 +127,16 @@ def test_hung_attempt_is_requeued_to_another_node(cluster: Cluster, project: Pat
         first, second = nodes_of(run)
         assert first != second, run.account()
         assert re.search(rf"^avoids +{first}$", clusterdp(cluster, project, "status", "run").stdout, re.MULTILINE)
+
+
+def test_rank_ignoring_term_is_gone_before_its_job_restarts_in_place(cluster: Cluster, project: Path) -> None:
+    words = ("resources.tasks_per_node=2", "restart.in_place=true")
+    with program(cluster, project, IGNORES_TERM, *words) as run:
+        assert run.wait_end() == "COMPLETED", run.account()
+        assert run.all_causes() == {f"{run.job}.0": "start", f"{run.job}.0.1": "done"}, run.account()
+        failed, started = run.events("failed")[0], run.events("started")[1]
+        assert failed["exit"] == 137, run.account()
+        assert started["nodes"] == run.events("started")[0]["nodes"]
 
 
 @pytest.mark.slow

@@ -1,8 +1,12 @@
-"""The main job from submit to end: left alone, preempted, out of time, cancelled. If one fails, users lose training."""
+"""The main job from submit to end: left alone, preempted, out of time, cancelled, with a killed rank.
+
+If one fails, users lose training."""
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import Cluster
+from tests.e2e.processes import ranks_of
 from tests.e2e.run import Run, clusterdp, submit
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(360)
 
@@ -95,6 +101,20 @@ def test_preempted_job_ends_bit_for_bit_like_an_undisturbed_one(
     assert len(causes) == 2, run.account()
     assert causes[-1] == "done", run.account()
     assert_no_step_lost(run)
+    assert run.digest() == reference_on(cluster).digest
+
+
+@pytest.mark.parametrize("launcher", ["srun", pytest.param("torchrun", marks=[pytest.mark.slow, pytest.mark.long])])
+def test_job_with_a_killed_rank_ends_bit_for_bit_in_one_allocation(
+    cluster: Cluster, start: Callable[..., Run], reference_on: Callable[[Cluster], Reference], launcher: str
+) -> None:
+    run = start(f"launch.launcher={launcher}")
+    wait_for("a checkpoint", lambda: run.events("saved"), 90, report=run.account)
+    os.kill(ranks_of(run)[2], signal.SIGKILL)
+    assert run.wait_end() == "COMPLETED", run.account()
+    assert run.all_causes() == {f"{run.job}.0": "crash", f"{run.job}.0.1": "done"}, run.account()
+    assert not run.events("requeued"), run.account()
+    assert run.events("restored")[0]["step"] > 0, run.account()
     assert run.digest() == reference_on(cluster).digest
 
 

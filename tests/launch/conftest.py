@@ -146,7 +146,8 @@ def run_script(tmp_path: Path, stubs: Stubs) -> RunScript:
         values: dict[str, object], *, job: int = 7, restart: int = 0, **more: str
     ) -> subprocess.CompletedProcess[str]:
         run_dir = tmp_path / "run"
-        loaded = config.from_mapping(values)
+        restarts = {"in_place": False, **dict(values.get("restart", {}))}  # type: ignore[call-overload]
+        loaded = config.from_mapping({**values, "restart": restarts})
         script = render(make_spec(loaded, run_dir, tmp_path, sys.executable))
         (run_dir / "code").mkdir(parents=True, exist_ok=True)
         (run_dir / "job.sbatch").write_text(script.text)

@@ -43,3 +43,24 @@ def test_unwritable_claims_folder_is_an_error_with_its_name(tmp_path: Path) -> N
     (tmp_path / "claims").write_text("a file where the folder should be")
     with pytest.raises(RunError, match="claims: cannot be claimed"):
         Claim.take(tmp_path / "claims", "1.0", "aaaa")
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"), [("7.0", "7.0.1"), ("7.0.9", "7.0.10"), ("7.0.3", "7.1"), ("7_2.0", "7_2.0.1")]
+)
+def test_late_claim_of_an_older_attempt_leaves_the_newer_in_possession(tmp_path: Path, older: str, newer: str) -> None:
+    owner = Claim.take(tmp_path, newer, "aaaa")
+    zombie = Claim.take(tmp_path, older, "bbbb")
+    assert zombie.number > owner.number
+    assert owner.is_newest()
+    assert not zombie.is_newest()
+
+
+def test_claim_of_the_next_attempt_overtakes_the_failed_one(tmp_path: Path) -> None:
+    first = Claim.take(tmp_path, "7.0", "aaaa")
+    second = Claim.take(tmp_path, "7.0.1", "bbbb")
+    assert not first.is_newest()
+    assert second.is_newest()
+    other_job = Claim.take(tmp_path, "6.0", "cccc")  # job ids may wrap: between jobs, the number decides
+    assert other_job.is_newest()
+    assert not second.is_newest()

@@ -26,6 +26,8 @@ def rules_of(spec: ScriptSpec, check: str = "") -> dict[str, Any]:
         "exclude": config.resources.exclude or "",
         "nodelist": config.resources.nodelist or "",
         "requeue": config.restart.requeue,
+        "in_place": spec.restarts_in_place,
+        "warn_s": _warn_s(spec.signal),
         "how": config.restart.how,
         "chain": config.restart.chain or 0,
         "policies": _policies(config.restart),
@@ -43,6 +45,14 @@ def rules_of(spec: ScriptSpec, check: str = "") -> dict[str, Any]:
         "webhook_file": secret_path(notify.webhook_file) if notify.webhook_file else "",
         "notify_command": list(notify.command),
     }
+
+
+def _warn_s(signal: str | None) -> int:
+    """Returns the seconds of sbatch's option --signal, which are 60 if the option has none; 0 without the option."""
+    if not signal:
+        return 0
+    seconds = signal.partition("@")[2]
+    return int(seconds) if seconds.isdecimal() else 60
 
 
 def _policies(restart: RestartConfig) -> dict[str, dict[str, Any]]:
@@ -90,4 +100,6 @@ def requeues_of(rules: dict[str, Any]) -> list[str]:
     if rules["kind"] == "entry":
         limits.append(f"{rules['max_no_progress']} attempts without one")
     text = f"It is requeued {policies}; never after a scancel; and not after more than {', '.join(limits)}."
+    if rules["in_place"]:
+        text += " All but disk at first restart only the step."
     return textwrap.wrap(text, 116)

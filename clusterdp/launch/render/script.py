@@ -131,6 +131,7 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
         "fills_sockets": spec.fills_sockets,
         "foreign_variables": spec.foreign_variables(),
         "srun_flags": spec.srun_flags(),
+        "kill_on_bad_exit": int(not spec.restarts_in_place),
         "container_prefix": spec.container_prefix(),
         "command": spec.command,
         "script": Shell(script),

@@ -106,6 +106,13 @@ class ScriptSpec:
             return self.config.launch.signal
         return f"USR2@{self.config.launch.grace_s}"
 
+    @property
+    def restarts_in_place(self) -> bool:
+        """Whether the batch program starts the ranks again after a fault. Then it ends the step after the first failed
+        task itself: with --kill-on-bad-exit=1, tasks that ignore TERM would live on for Slurm's KillWait."""
+        restart = self.config.restart
+        return restart.in_place and restart.requeue and self.config.backend != "submitit"
+
     def directives(self) -> list[tuple[str, str | None]]:
         """Returns `(option, value)` for each #SBATCH line. The value None stands for an option without a value."""
         r, tasks = self.config.resources, self.ranks_per_node

@@ -18,7 +18,7 @@ from clusterdp.rundir.lenient_reads import (
     words,
 )
 
-ENDINGS = frozenset({"finished", "failed", "requeued", "cancelled"})  # the batch script's last event
+ENDINGS = frozenset({"finished", "failed", "requeued", "restarted", "cancelled"})  # the batch script's last event
 # Names of the `signal` events that the batch program records if Slurm ends the attempt. (The `signal` events of ranks
 # also have a step.)
 SIGNALS = frozenset({"TERM", "ending"})
@@ -50,6 +50,7 @@ class AttemptHistory:
     avoid: tuple[str, ...] = ()  # nodes that later attempts avoid
     failed: bool = False  # the batch script recorded a failure, and did not requeue the job
     requeued: bool = False
+    restarted: bool = False  # the batch script started the ranks again in the same allocation
     exit: int | None = None
     failed_rank: int | None = None  # the rank that failed first, as the batch program found
     failed_error: str = ""
@@ -105,10 +106,11 @@ def read_attempt(
         ended=_ended(attempt, ending["cause"], own, endings, records),
         nodes=str(by_kind.get("started", {}).get("nodes") or ""),
         avoid=tuple(words(attempt.avoid)),
-        # Each crash is first recorded as failed, even if the job is requeued; the `cause` file is written after that
+        # Each crash is first recorded as failed, even if the run goes on; the `cause` file is written after that
         # decision.
-        failed=bool(written) and "failed" in by_kind and "requeued" not in by_kind,
+        failed=bool(written) and "failed" in by_kind and not by_kind.keys() & {"requeued", "restarted"},
         requeued="requeued" in by_kind,
+        restarted="restarted" in by_kind,
         exit=integer(failed.get("exit")),
         failed_rank=integer(failed.get("rank")),
         failed_error=str(failed.get("error") or ""),

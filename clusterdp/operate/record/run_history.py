@@ -21,7 +21,7 @@ from clusterdp.rundir.lenient_reads import Record, modified, read_ledger, time_o
 from clusterdp.rundir.names import names_in
 from clusterdp.slurm.jobid import JOB_ID
 
-ATTEMPT = re.compile(rf"({JOB_ID})\.([0-9]{{1,9}})")  # job or array element, and restart count
+ATTEMPT = re.compile(rf"({JOB_ID})\.([0-9]{{1,9}})(?:\.([0-9]{{1,9}}))?")  # job or element, restart count, life
 
 
 @dataclass(frozen=True)
@@ -273,29 +273,29 @@ def by_beginning(run: RunDir, events: Mapping[str, Sequence[Record]]) -> list[st
     """Returns the names of attempts in the order in which they began. `events` has each attempt's own events by its
     name.
 
-    Attempts of one job are ordered by their restart count, not by the clocks of hosts. Jobs are ordered by the time of
+    Attempts of one job are ordered by their names, not by the clocks of hosts. Jobs are ordered by the time of
     their first event, not by id, because Slurm wraps ids. An attempt without events gets the time of another attempt of
     its job. A job without any event gets the time of its folders, which is only the last resort because copying a run
     changes that time.
     """
-    jobs: dict[str, list[tuple[int, str]]] = {}
+    jobs: dict[str, list[tuple[tuple[int, int], str]]] = {}
     for name in events:
-        job, restart = _parts(name)
-        jobs.setdefault(job, []).append((restart, name))
-    keys: dict[str, tuple[float, str, int]] = {}
+        job, place = _parts(name)
+        jobs.setdefault(job, []).append((place, name))
+    keys: dict[str, tuple[float, str, tuple[int, int]]] = {}
     for job, lives in jobs.items():
         lives.sort()
         times = [time_of(events[name][0]) if events[name] else None for _, name in lives]
         if not any(times):
             times = [modified(run.attempt(name).path) for _, name in lives]
         latest = next(filter(None, times), 0.0)
-        for (restart, name), when in zip(lives, times, strict=True):
+        for (place, name), when in zip(lives, times, strict=True):
             latest = max(latest, when or 0.0)
-            keys[name] = (latest, job, restart)
+            keys[name] = (latest, job, place)
     return sorted(keys, key=lambda name: keys[name])
 
 
-def _parts(name: str) -> tuple[str, int]:
+def _parts(name: str) -> tuple[str, tuple[int, int]]:
     found = ATTEMPT.fullmatch(name)
     assert found is not None, name
-    return found[1], int(found[2])
+    return found[1], (int(found[2]), int(found[3] or 0))

@@ -229,6 +229,7 @@ def _attempt_data(attempt: AttemptHistory) -> dict[str, Any]:
         "exit": attempt.exit,
         "outcome": attempt.outcome or None,
         "requeued": attempt.requeued,
+        "restarted": attempt.restarted,
         "started_at": attempt.started,
         "ended_at": attempt.ended,
         "heard_at": attempt.heard_at,

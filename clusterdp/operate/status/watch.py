@@ -315,8 +315,8 @@ def event_line(event: Record, history: RunHistory) -> str | None:
         return f"attempt {number} resumed at step {event.get('step')}"
     if kind == "signal" and event.get("step") is not None:  # the ranks' event: the batch program's event has no step
         return f"{event.get('name')} at step {event['step']}: all ranks stop together and save"
-    if kind == "requeued":
-        return _requeued(event, history)
+    if kind in ("requeued", "restarted"):
+        return _goes_on(event, history)
     if kind == "failed":
         return f"attempt {number} {_failed(event, attempt)}"
     if kind in ("hang", "hang-ended", "preflight", "save-failed"):
@@ -350,7 +350,7 @@ def _find(history: RunHistory, name: object) -> AttemptHistory | None:
     return next((attempt for attempt in history.attempts if attempt.name == name), None)
 
 
-def _requeued(event: Record, history: RunHistory) -> str | None:
+def _goes_on(event: Record, history: RunHistory) -> str | None:
     attempt = _find(history, event.get("of") or event.get("attempt"))
     word = str((attempt and attempt.cause) or event.get("cause"))  # a cause by Slurm's notice counts more than a guess
     cause = CAUSES.get(word, word)
@@ -358,7 +358,8 @@ def _requeued(event: Record, history: RunHistory) -> str | None:
         return None
     if attempt is not None and word in ("overtaken", "stopped"):
         return f"attempt {attempt.number} {ending_text(attempt)}"
-    again = [] if word == "requeued" else ["requeued"]
+    in_place = event.get("event") == "restarted"
+    again = ["starts again on the same nodes"] if in_place else [] if word == "requeued" else ["requeued"]
     if attempt is None or attempt.last_step is None:
         kept, at = [], ""
     elif attempt.saved == attempt.last_step:

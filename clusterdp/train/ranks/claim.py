@@ -1,24 +1,31 @@
-"""Claim: decides which attempt owns the run folder: the attempt with the highest number in `claims/`.
+"""Claim: decides which attempt owns the run folder: the newest attempt of the job that has claimed it last.
 
 Two attempts of a run can be alive at once: after a job submitted by hand, a `resume` beside a pending requeue, or a
-node that was cut off and came back. The newer attempt owns the folder. The older attempt notices the newer
-one before it commits or deletes anything.
+node that was cut off and came back. The newer attempt owns the folder. The older attempt notices the newer one before
+it commits or deletes anything. Of two attempts of one job, the one with the higher name is the newer one: a rank that
+was slow to start cannot take the folder from the attempt that has replaced its own.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import time
 from pathlib import Path
 
 from clusterdp.errors import RunError
 from clusterdp.train.output.best_effort import FULL, retry_while_full
 
+ATTEMPT = re.compile(r"([0-9_]+)\.([0-9]+)(?:\.([0-9]+))?(?:\s|$)")  # job, restart count, life
+
 
 class Claim:
-    def __init__(self, folder: Path, number: int, token: str):
+    def __init__(self, folder: Path, number: int, attempt: str, token: str):
         self.folder = folder
         self.number = number
+        self.attempt = attempt
         self.token = token
+        self._is_replaced = any(_is_later(text, attempt) for text in _texts(folder, below=number))
 
     @classmethod
     def take(cls, folder: Path, attempt: str, token: str) -> Claim:
@@ -30,7 +37,7 @@ class Claim:
         except OSError as error:
             remedy = "Free some space." if error.errno in FULL else "Make the run folder writable."
             raise RunError(f"{folder}: cannot be claimed: {error.strerror}. {remedy}") from None
-        return cls(folder, number, token)
+        return cls(folder, number, attempt, token)
 
     def is_newest(self) -> bool:
         """Returns False once another attempt has claimed the folder. Raises OSError if the claims cannot be read, for
@@ -42,7 +49,8 @@ class Claim:
         probe = self.folder / f".look-{self.token}"
         probe.touch()
         probe.unlink()
-        return _newest(self.folder) == self.number
+        above = _texts(self.folder, above=self.number)
+        return not self._is_replaced and all(_is_later(self.attempt, text) for text in above)
 
 
 def _create(folder: Path, text: str) -> int:
@@ -63,3 +71,26 @@ def _create(folder: Path, text: str) -> int:
 
 def _newest(folder: Path) -> int:
     return max((int(entry.name) for entry in os.scandir(folder) if entry.name.isdecimal()), default=0)
+
+
+def _texts(folder: Path, above: int = 0, below: int = 1 << 63) -> list[str]:
+    """Returns the claims with a number in this range, both ends left out."""
+    names = [entry.name for entry in os.scandir(folder) if entry.name.isdecimal() and above < int(entry.name) < below]
+    return [_text(folder / name) for name in names]
+
+
+def _text(path: Path) -> str:
+    """Returns a claim. Another process may be writing it: until then, it is not known whether that attempt is newer."""
+    for _ in range(10):
+        if text := path.read_text(errors="replace"):
+            return text
+        time.sleep(0.1)
+    return ""  # the disk was full
+
+
+def _is_later(claim: str, other: str) -> bool:
+    """Returns whether both claims name attempts of one job, and the first attempt is the later one."""
+    found, before = ATTEMPT.match(claim), ATTEMPT.match(other)
+    if found is None or before is None or found[1] != before[1]:
+        return False
+    return [int(number or 0) for number in found.groups()[1:]] > [int(number or 0) for number in before.groups()[1:]]
