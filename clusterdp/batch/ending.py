@@ -82,7 +82,7 @@ class Ending:
 
     def restart(self, decision: Requeue) -> None:
         """Records that one more attempt follows in this allocation."""
-        warn(self._filled(decision.said) + "; once more on the same nodes")
+        warn(self._filled(decision.said) + "; the next attempt starts on the same nodes")
         self.record.event("failed", cause=decision.cause, **(decision.details or {}))
         self.record.note("cause", decision.cause)
         self.record.event("restarted", cause=decision.cause, of=self.job.attempt)

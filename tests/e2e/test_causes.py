@@ -129,13 +129,16 @@ def test_hung_attempt_is_requeued_to_another_node(cluster: Cluster, project: Pat
         assert re.search(rf"^avoids +{first}$", clusterdp(cluster, project, "status", "run").stdout, re.MULTILINE)
 
 
-def test_rank_ignoring_term_is_gone_before_its_job_restarts_in_place(cluster: Cluster, project: Path) -> None:
-    words = ("resources.tasks_per_node=2", "restart.in_place=true")
+@pytest.mark.parametrize("launcher", ["srun", pytest.param("torchrun", marks=[pytest.mark.slow, pytest.mark.long])])
+def test_rank_ignoring_term_is_gone_before_its_job_restarts_in_place(
+    cluster: Cluster, project: Path, launcher: str
+) -> None:
+    words = ("resources.tasks_per_node=2", "restart.in_place=true", f"launch.launcher={launcher}")
     with program(cluster, project, IGNORES_TERM, *words) as run:
         assert run.wait_end() == "COMPLETED", run.account()
         assert run.all_causes() == {f"{run.job}.0": "start", f"{run.job}.0.1": "done"}, run.account()
         failed, started = run.events("failed")[0], run.events("started")[1]
-        assert failed["exit"] == 137, run.account()
+        assert failed["exit"] == (137 if launcher == "srun" else 1), run.account()
         assert started["nodes"] == run.events("started")[0]["nodes"]
 
 

@@ -5,16 +5,19 @@ If one fails, users lose training."""
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.processes import ranks_of
+from tests.e2e.processes import command_of, ranks_of
 from tests.e2e.run import Run, clusterdp, submit
 from tests.waiting import wait_for
 
@@ -119,6 +122,62 @@ def test_job_with_a_killed_rank_ends_bit_for_bit_in_one_allocation(
 
 
 @pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_job_killed_at_random_instants_ends_bit_for_bit_like_an_undisturbed_one(
+    cluster: Cluster, start: Callable[..., Run], reference_on: Callable[[Cluster], Reference], project: Path
+) -> None:
+    dice = random.Random(int(os.environ.get("CLUSTERDP_SEED", "1")))
+    run = start(*NO_LIMITS, "checkpoint.every_s=0.5")
+    kills, most = 0, int(os.environ.get("CLUSTERDP_KILLS", "12"))
+    while (state := cluster.state(run.job))[0] != "COMPLETED":
+        if state == ("PENDING", "BeginTime"):
+            cluster.start_now(run.job)
+        elif state[0] == "FAILED":  # because its batch program was killed
+            run = resumed(run, project)
+        elif kills < most and (victims := chosen(run, dice)):
+            time.sleep(dice.uniform(0, 4))
+            for pid in victims:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            kills += 1
+        else:
+            time.sleep(0.2)
+    assert kills, run.account()
+    assert run.digest() == reference_on(cluster).digest, f"{kills} kills\n{run.account()}"
+
+
+NO_LIMITS = (
+    "restart.max_crashes=1000",
+    "restart.max_no_progress=1000",
+    *(f"restart.{cause}.limit=null" for cause in ("crash", "start", "memory", "hung")),
+)
+
+
+def chosen(run: Run, dice: random.Random) -> list[int]:
+    """The process ids of a rank, of all ranks of a node, or of the batch program; none if there are none yet."""
+    ranks = ranks_of(run)
+    if dice.random() < 0.1:
+        return batch_programs(run)
+    if not ranks or dice.random() < 0.6:
+        return [dice.choice(list(ranks.values()))] if ranks else []
+    node = dice.randrange(2)
+    return [pid for rank, pid in ranks.items() if rank // 2 == node]
+
+
+def batch_programs(run: Run) -> list[int]:
+    mark = f"{run.files.path}/batch"
+    return [int(folder.name) for folder in Path("/proc").glob("[0-9]*") if mark in command_of(int(folder.name))[:6]]
+
+
+def resumed(run: Run, project: Path) -> Run:
+    done = clusterdp(run.cluster, project, "resume", str(run.files.path), "--cluster", "slurm")
+    job = re.match(r"Resumed job (\S+):", done.stdout)
+    assert job, done.stdout + done.stderr
+    return replace(run, job=job[1])
+
+
+@pytest.mark.slow
 def test_job_stops_before_its_time_limit_and_resumes_in_the_next_attempt(
     cluster: Cluster, start: Callable[..., Run], reference_on: Callable[[Cluster], Reference]
 ) -> None:
@@ -170,11 +229,7 @@ def test_stopped_and_resumed_job_ends_bit_for_bit_like_an_undisturbed_one(
     assert stopped.returncode == 0, stopped.stderr
     assert run.wait_end() == "FAILED", run.account()  # nothing may start that waits for it to finish
     assert run.causes() == ["stopped"], run.account()
-    resumed = clusterdp(cluster, project, "resume", str(run.files.path), "--cluster", "slurm")
-    assert resumed.returncode == 0, resumed.stderr
-    job = re.match(r"Resumed job (\S+):", resumed.stdout)
-    assert job, resumed.stdout
-    run = replace(run, job=job[1])
+    run = resumed(run, project)
     assert run.wait_end() == "COMPLETED", run.account()
     assert_no_step_lost(run)
     assert run.digest() == reference_on(cluster).digest

@@ -235,8 +235,8 @@ def _since(
 ) -> float | None:
     """Returns the time when an attempt's wait in the queue began: its submit or its requeue, but not before the end of
     the previous attempt."""
-    if attempt.name.count(".") > 1:  # after a restart in place, no wait
-        return None
+    if before and attempt.name.count(".") > 1:  # a restart in place has no wait
+        return before[-1].end
     requeued = bool(before) and not attempt.name.endswith(".0")
     submitted = None if requeued else _submitted(history, attempt)
     since = _times(_queued(own)[0], submitted)
