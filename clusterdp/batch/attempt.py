@@ -37,6 +37,7 @@ from .slurm import Look, Slurm
 from .step import Step
 from .texts import LAST, lines, number, read, size, warn, words
 
+STILL_THERE = "Timed out waiting for job step to complete"  # srun gives up a task that KILL does not end
 LATE_S = (0, 1, 2, 4, 8, 15)  # seconds before each look at the outcome, because a shared file system may show it late
 
 
@@ -144,7 +145,7 @@ class ThisAttempt:
         is_over = self.children.sleep(
             start.wait_s, lambda: self.job.is_marked("cancelled") or self.job.is_marked("stop")
         )
-        if not is_over:
+        if not is_over or self.job.life:  # between two steps, no signal reports a preemption
             self._act_on_end_of_wait()
 
     def _act_on_end_of_wait(self) -> None:
@@ -169,7 +170,7 @@ class ThisAttempt:
         if queued is not None and began is not None:
             self.record.event("queued", since=queued, until=began)
         address = address_of(first_host(job.nodes), self.slurm)
-        self.ports, self.address, self.step.ends_at = Ports(job, address), address, ends
+        self.ports, self.address = Ports(job, address), address
         url = rules.checkpoint_url or os.path.join(job.run, "checkpoints")
         if rules.checkpoint_url and rules.is_sweep:
             url = "{}/{}".format(rules.checkpoint_url, os.path.basename(job.run))
@@ -243,7 +244,7 @@ class ThisAttempt:
         """Returns the next attempt in this allocation, which may start its step. If it may not start, exits. It meets
         at another port, because ranks of this attempt may still be alive."""
         after = ThisAttempt(self.job._replace(life=self.job.life + 1), self.rules, self.children)
-        after.ports, after.address, after.step.ends_at = self.ports, self.address, self.step.ends_at
+        after.ports, after.address = self.ports, self.address
         after.start(str(time.time()), self.setup)
         after._export_names()
         if self.children.take_news():  # a TERM that has come since the last look at the job
@@ -257,7 +258,7 @@ class ThisAttempt:
         job, ending = self.job, self.ending
         said = read(job.output(job.log_id), LAST, self._output_began)
         if self.step.has_killed:  # srun's exit code is now that of the killed tasks
-            code = code_of(first_to_exit(said)) or code
+            code = code_of(self.step.first) or code
         if self.rules.kind != "entry" and code > 128 and first_to_exit(said) == ASKED:
             code = ASKS_AGAIN  # one rank exited with 75, and srun exits with the signal that killed the others
         self.record.note("exit", "{} {} {}".format(code, self.took_s, int(time.time())))
@@ -278,18 +279,23 @@ class ThisAttempt:
             ending.avoid("node-lost", unlaunched)
             self._follow(by_launch(unlaunched, ended, ending.history, self.rules), look, code)
         decision = self._failed(ended, said)
-        if isinstance(decision, Requeue) and look.state == slurm.RUNNING and self._restarts(decision.cause, ended):
+        if isinstance(decision, Requeue) and self._restarts(decision.cause, ended, look, said):
+            ends_at = "" if look.ends_at is None else int(look.ends_at)  # an administrator may have changed it
+            self.children.export(CLUSTERDP_JOB_END_TIME=ends_at)
             ending.restart(decision)
         else:
             self._follow(decision, look, code)
 
-    def _restarts(self, cause: str, ended: Ended) -> bool:
+    def _restarts(self, cause: str, ended: Ended, look: Look, said: str) -> bool:
         """Returns whether the next attempt starts in this allocation. A node that lacks the program, or that Slurm
-        shows as bad, does not get another attempt."""
+        shows as bad, does not get another attempt. If srun reports no failed task, srun itself has failed, and the
+        tasks may live on."""
+        if look.state != slurm.RUNNING or not self.step.first or STILL_THERE in said:
+            return False
         if ended.in_setup or ended.code in (126, 127):
             return False
-        start, ends_at = "{}.{}".format(self.job.id, self.job.restart), self.step.ends_at
-        left_s = None if ends_at is None else ends_at - time.time()
+        start = "{}.{}".format(self.job.id, self.job.restart)
+        left_s = None if look.ends_at is None else look.ends_at - time.time()
         if not restarts_in_place(cause, start, ended.saved, self.ending.history, self.rules, left_s):
             return False
         return not self.slurm.down_nodes(self.job.nodes, "down,drain,fail,no_respond,unknown")

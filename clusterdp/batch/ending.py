@@ -84,10 +84,14 @@ class Ending:
         """Records that one more attempt follows in this allocation."""
         warn(self._filled(decision.said) + "; the next attempt starts on the same nodes")
         self.record.event("failed", cause=decision.cause, **(decision.details or {}))
-        self.record.note("cause", decision.cause)
+        # Before the note, because a `failed` without it would end the run if this node were lost between the two.
         self.record.event("restarted", cause=decision.cause, of=self.job.attempt)
+        self.record.note("cause", decision.cause)
         if self.rules.notify:
-            self.children.fork(lambda: self._send("restarted", decision.cause, {"in_place": True}))
+            try:
+                self.children.fork(lambda: self._send("restarted", decision.cause, {"in_place": True}))
+            except OSError as error:
+                warn("notify: a message is lost: {}.".format(error.strerror))
 
     def requeue(self, cause: str, look: Look) -> str:
         """Requeues the job. Returns "" if one more attempt follows. If the job's state forbids a requeue, returns the

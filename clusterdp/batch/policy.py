@@ -74,10 +74,11 @@ def restarts_in_place(
     """
     if not rules.in_place or cause not in FAULTS or cause == "disk":  # a full disk needs time
         return False
-    if left_s is not None and left_s <= rules.warn_s:
+    wait_s = pause_s(history.with_end(cause, 0, has_saved), cause, rules, 0, 0)
+    if wait_s > HELD_S or (left_s is not None and left_s <= rules.warned_s + wait_s):
         return False
     failed = 0 if has_saved else 1 + sum(name == start or name.startswith(start + ".") for name in history.since)
-    return failed < LIVES and pause_s(history.with_end(cause, 0, has_saved), cause, rules, 0, 0) <= HELD_S
+    return failed < LIVES
 
 
 def has_bad_node(nodes: Sequence[str], excluded: str, history: History) -> bool:

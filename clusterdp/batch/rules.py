@@ -27,7 +27,7 @@ class Rules(NamedTuple):
     nodelist: str = ""  # resources.nodelist as written in the config
     requeue: bool = True
     in_place: bool = False  # whether the job itself starts its step again after a fault; not under submitit
-    warn_s: int = 0  # seconds before the time limit at which Slurm sends the signal of launch.signal; 0: no signal
+    warned_s: int = 0  # seconds before the time limit in which Slurm may have sent a warning; 0: no warning
     how: str = "requeue"
     chain: int = 0
     max_crashes: int = 0

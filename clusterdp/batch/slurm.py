@@ -28,16 +28,26 @@ FOR_PEOPLE = (b"SQUEUE_", b"SINFO_", b"SLURM_TIME_FORMAT")
 
 
 class Look(NamedTuple):
-    """state: the state of this job, one of the words above. excluded: ExcNodeList."""
+    """state: the state of this job, one of the words above. excluded: ExcNodeList. ends_at: the time limit in seconds
+    since 1970; None without a limit."""
 
     state: str
     excluded: str = ""
+    ends_at: Optional[float] = None
 
 
 def fields_of(said: str) -> Dict[str, str]:
     """Returns the fields of `scontrol show job`. Of several fields with one name, the first is taken, because a comment
     or a path of the user may look like a field."""
     return dict(reversed(re.findall(r"(?<!\S)(\w+)=(\S*)", said)))
+
+
+def time_of(stamp: str) -> Optional[float]:
+    """Returns a time of scontrol in seconds since 1970; None for `Unknown`."""
+    try:
+        return time.mktime(time.strptime(stamp, "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):
+        return None
 
 
 def state_of(fields: Mapping[str, str], restart: int) -> str:
@@ -89,12 +99,16 @@ class Slurm:
     def _look(self, said: str) -> Look:
         fields = fields_of(said)
         excluded = fields.get("ExcNodeList", "")
-        return Look(state_of(fields, self.job.restart), "" if excluded == "(null)" else excluded)
+        return Look(
+            state_of(fields, self.job.restart),
+            "" if excluded == "(null)" else excluded,
+            time_of(fields.get("EndTime", "")),
+        )
 
-    def is_running(self) -> bool:
-        """Returns whether the controller answers at once that this job runs, and is not about to end."""
+    def glance(self) -> Look:
+        """Returns the state of this job; UNKNOWN if the controller does not answer at once."""
         answer = self.ask(["scontrol", "show", "job", self.job.id], err=False, limit_s=ANSWER_S)
-        return answer.code == 0 and self._look(answer.said).state == RUNNING
+        return Look(UNKNOWN) if answer.code else self._look(answer.said)
 
     def was_cancelled(self, job: str) -> bool:
         """Returns whether another job is on record as cancelled."""

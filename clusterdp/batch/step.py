@@ -21,8 +21,12 @@ LINGERING_S = 300
 HANG_S = 60
 FINAL = ("done", "stop", "overtaken")
 GRACE_S = 0.5  # seconds between the first failure of a task and the end of the others, which may print their errors
+HANG_GRACE_S = 5  # the same if the ranks' watchers may be writing down a hang
 LONG_GRACE_S = 30  # the same if the other tasks may be saving
-SAVING = (ASKED, "Terminated", "User defined signal 1", "User defined signal 2")
+# Words of srun about a task that has saved, or has got a signal, itself or in a shell
+SAVING = [ASKED, "Terminated", "User defined signal 1", "User defined signal 2"]
+SAVING += ["Exited with exit code {}".format(code) for code in (138, 140, 143)]
+MISTAKEN = "Exited with exit code 2"
 # The script prints for each process on a node: node, pid, state, ticks of CPU time (including ended children), command.
 LIST_PROCESSES = r"""
 files=$(grep -lzsx "SLURM_JOB_ID=$SLURM_JOB_ID" /proc/[0-9]*/environ)
@@ -118,8 +122,8 @@ class Errors:
 
 
 class Step:
-    """ends_at: the time limit in seconds since 1970; None without a limit. has_killed: whether this program has ended
-    the other tasks after the first failure."""
+    """first: srun's words about the end of the first task that has failed, in the last run; empty if none has.
+    has_killed: whether this program has then ended the other tasks."""
 
     def __init__(
         self, job: Job, rules: Rules, record: Record, notify: Notify, ending: Ending, children: Children
@@ -131,11 +135,12 @@ class Step:
         self.ending = ending
         self.children = children
         self._agreed = False
-        self.ends_at: Optional[int] = None
+        self.first = ""
         self.has_killed = False
 
     def run(self, words: Sequence[str], out: Optional[IO[bytes]] = None, watched: bool = True) -> int:
         """Runs the command to its end, and acts on TERM meanwhile. Returns its exit code."""
+        self.first, self.has_killed = "", False
         errors = Errors() if watched and self.rules.in_place else None
         terms = self.children.terms
         try:
@@ -157,8 +162,9 @@ class Step:
                 self.children.wait([child, *timers], has_news, errors)
                 try:
                     if errors and errors.is_due():
-                        if errors.grace_s == GRACE_S and (self.children.terms > terms or self._may_save(errors.how)):
-                            errors.grace_s = LONG_GRACE_S
+                        grace_s = self._grace_s(errors.how, self.children.terms > terms)
+                        if errors.grace_s < grace_s:
+                            errors.grace_s = grace_s
                         else:
                             errors.grace_s, self.has_killed = math.inf, True
                             child.terminate()  # on TERM, srun sends KILL to the tasks, which may ignore TERM
@@ -173,6 +179,7 @@ class Step:
                 watch.end()
             if errors:
                 errors.close()
+                self.first = errors.how
         return exit_code(child)
 
     def _watches(self, child: "subprocess.Popen[bytes]") -> List[Watch]:
@@ -186,12 +193,20 @@ class Step:
             found.append(Watch(self.children, HANG_S, self._look_for_hang))
         return found
 
-    def _may_save(self, how: str) -> bool:
-        """Returns whether the other tasks may be saving, although one has ended: because it asks for a requeue, because
-        of a signal that demands a save, or before the end of the job."""
-        is_near = self.ends_at is not None and self.ends_at - time.time() <= self.rules.warn_s
-        is_marked = self.job.is_marked("cancelled") or self.job.is_marked("stop")
-        return how in SAVING or is_near or is_marked or not self.ending.slurm.is_running()
+    def _grace_s(self, how: str, has_term: bool) -> float:
+        """Returns the seconds between the first failure of a task and the end of the others. The others may be saving
+        if the task has saved, because of a signal, or before the end of the job; rank 0 of an entry may be writing down
+        that the run cannot work. how: srun's words about the end of the task."""
+        if has_term or how in SAVING or (how == MISTAKEN and self.rules.kind == "entry"):
+            return LONG_GRACE_S
+        if self.job.is_marked("cancelled") or self.job.is_marked("stop"):
+            return LONG_GRACE_S
+        look = self.ending.slurm.glance()
+        is_near = look.ends_at is not None and look.ends_at - time.time() <= self.rules.warned_s
+        if is_near or look.state != slurm.RUNNING:
+            return LONG_GRACE_S
+        hangs = os.path.exists(self.job.file("hang")) and not os.path.exists(self.job.file("hung"))
+        return HANG_GRACE_S if hangs else GRACE_S
 
     def on_term(self) -> None:
         """Acts on TERM, which comes at scancel, at a requeue, at the time limit, and at a preemption without grace

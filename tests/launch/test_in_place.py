@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,25 @@ from clusterdp.batch.policy import restarts_in_place
 from clusterdp.batch.rules import Policy, Rules
 from tests.launch.conftest import RunScript, Stubs, cause, last_event, ledger, requeues
 
-IN_PLACE = Rules(in_place=True, warn_s=90)
+# As a real one with --kill-on-bad-exit=0: reports a failed task, here first that in $STUBS/how, and kills on TERM.
+SRUN = """#!/bin/bash
+while [ "${1#-}" != "$1" ]; do shift; done
+export SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=1
+"$@" &
+trap 'kill -KILL $!; exit 137' TERM
+[ ! -e "$STUBS/how" ] || echo "srun: error: n2: task 1: $(cat "$STUBS/how")" >&2
+wait $!; code=$?
+[ $code = 0 ] || [ -e "$STUBS/silent" ] || echo "srun: error: n1: task 0: Exited with exit code $code" >&2
+exit $code
+"""
+IN_PLACE = Rules(in_place=True, warned_s=90)
 DONE_LATER = 'echo "$CLUSTERDP_ATTEMPT $MASTER_PORT $CLUSTERDP_LOGS" >>$CLUSTERDP_RUN_DIR/lives; '
 SAVES = "echo 5 >$CLUSTERDP_RUN_DIR/attempts/$CLUSTERDP_ATTEMPT/saved; "
+
+
+@pytest.fixture(autouse=True)
+def srun(stubs: Stubs) -> None:
+    (stubs.folder / "srun").write_text(SRUN)
 
 
 def program(lines: str, **restart: Any) -> dict[str, object]:
@@ -167,19 +184,13 @@ def test_late_outcome_of_a_failed_attempt_does_not_count(run_script: RunScript, 
     assert [name for name, *_ in lives(tmp_path)] == ["7.0", "7.0.1", "7.1"]
 
 
-def reported(stubs: Stubs, how: str) -> None:
-    """Lets srun report at once that a task of another node has ended, as a real one does with --kill-on-bad-exit=0."""
-    srun = stubs.folder / "srun"
-    line = f'echo "srun: error: n2: task 1: {how}" >&2; '
-    srun.write_text(srun.read_text().replace('exec "$@"', line + 'exec "$@"'))
-
-
 @pytest.mark.parametrize(
     ("how", "preempt_time", "ends"),
     [
         ("Killed", "None", True),
         ("Exited with exit code 1", "None", True),
         ("Exited with exit code 75", "None", False),  # it has saved, and others may still save
+        ("Exited with exit code 143", "None", False),
         ("Terminated", "None", False),  # by a signal after which others may save
         ("Killed", "2026-01-01T00:00:00", False),  # in the grace time of a preemption
     ],
@@ -187,9 +198,53 @@ def reported(stubs: Stubs, how: str) -> None:
 def test_first_failed_task_ends_the_others_unless_they_may_save(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, how: str, preempt_time: str, ends: bool
 ) -> None:
-    reported(stubs, how)
+    (stubs.folder / "how").write_text(how)
     stubs.answer("RUNNING", "None", preempt_time=preempt_time)
     lines = "[ $CLUSTERDP_ATTEMPT = 7.0 ] || exit 0; /bin/sleep 3; touch $CLUSTERDP_RUN_DIR/saving; exit 75"
     run_script(program(lines))
     assert (tmp_path / "run/saving").exists() is not ends
     assert (len(lives(tmp_path)) == 2) is ends
+
+
+@pytest.mark.parametrize("seconds", [30, 3000])
+def test_tasks_go_on_for_longer_near_the_end_of_the_time(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, seconds: int
+) -> None:
+    (stubs.folder / "how").write_text("Exited with exit code 1")
+    job = stubs.folder / "job"
+    end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + seconds))
+    job.write_text(job.read_text() + f"   EndTime={end} Deadline=N/A\n")
+    values = program("[ $CLUSTERDP_ATTEMPT = 7.0 ] || exit 0; /bin/sleep 3; touch $CLUSTERDP_RUN_DIR/saving; exit 1")
+    run_script({**values, "launch": {"signal": "USR2@20"}})
+    assert (tmp_path / "run/saving").exists() is (seconds == 30)
+    assert (len(lives(tmp_path)) == 1) is (seconds == 30)
+
+
+def test_srun_without_word_of_a_failed_task_leads_to_the_queue(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    (stubs.folder / "silent").touch()
+    run_script(program("exit 9"))
+    assert len(lives(tmp_path)) == 1
+    assert requeues(stubs) == ["requeue 7"]
+
+
+def test_task_outliving_kill_leads_to_the_queue(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+    said = "srun: error: Timed out waiting for job step to complete"
+    srun = stubs.folder / "srun"
+    srun.write_text(SRUN.replace("exit $code", f'echo "{said}" | tee -a "$OUTPUT" >&2; exit $code'))
+    (tmp_path / "run").mkdir()
+    run_script(program("exit 9"), OUTPUT=str(tmp_path / "run/slurm-7.out"))
+    assert len(lives(tmp_path)) == 1
+    assert requeues(stubs) == ["requeue 7"]
+
+
+def test_port_taken_in_the_first_step_leaves_no_code_for_the_second(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    (stubs.folder / "how").write_text("Exited with exit code 98")
+    taken = "rm $STUBS/how; echo EADDRINUSE >>$CLUSTERDP_LOGS/rank-00000.out; exec /bin/sleep 60"
+    lines = f"[ ! -e $STUBS/how ] || {{ {taken}; }}; exit 0"
+    assert run_script(program(lines)).returncode == 0
+    assert [name for name, *_ in lives(tmp_path)] == ["7.0", "7.0"]
+    assert cause(tmp_path) == "done"

@@ -33,7 +33,7 @@ class RunBuilder:
 
     def attempt(self, name: str = "7.0", nodes: str = "n[1-2]", **fields: Any) -> AttemptBuilder:
         """One that the batch script has begun."""
-        job, _, restart = name.partition(".")
+        job, restart, *_ = name.split(".")
         self.run.attempt(name).logs.mkdir(parents=True)
         self.event("started", name, "batch", job=job, restart=int(restart), nodes=nodes, host="n1", **fields)
         return AttemptBuilder(self, self.run.attempt(name))
@@ -128,6 +128,13 @@ class AttemptBuilder:
         """The attempt `by` wrote the cause, for this one had left none."""
         self.files.cause.write_text(f"{cause}\n")
         self.builder.event("requeued", by, "batch", cause=cause, of=self.files.name)
+        return self
+
+    def restarted(self, cause: str = "crash") -> AttemptBuilder:
+        """After a fault, the next attempt begins in the same allocation."""
+        self.builder.event("failed", self.files.name, "batch", cause=cause, exit=1)
+        self.builder.event("restarted", self.files.name, "batch", cause=cause, of=self.files.name)
+        self.files.cause.write_text(f"{cause}\n")
         return self
 
     def requeued(self, cause: str) -> AttemptBuilder:

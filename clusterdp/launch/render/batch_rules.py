@@ -27,7 +27,7 @@ def rules_of(spec: ScriptSpec, check: str = "") -> dict[str, Any]:
         "nodelist": config.resources.nodelist or "",
         "requeue": config.restart.requeue,
         "in_place": spec.restarts_in_place,
-        "warn_s": _warn_s(spec.signal),
+        "warned_s": spec.warned_s,
         "how": config.restart.how,
         "chain": config.restart.chain or 0,
         "policies": _policies(config.restart),
@@ -45,14 +45,6 @@ def rules_of(spec: ScriptSpec, check: str = "") -> dict[str, Any]:
         "webhook_file": secret_path(notify.webhook_file) if notify.webhook_file else "",
         "notify_command": list(notify.command),
     }
-
-
-def _warn_s(signal: str | None) -> int:
-    """Returns the seconds of sbatch's option --signal, which are 60 if the option has none; 0 without the option."""
-    if not signal:
-        return 0
-    seconds = signal.partition("@")[2]
-    return int(seconds) if seconds.isdecimal() else 60
 
 
 def _policies(restart: RestartConfig) -> dict[str, dict[str, Any]]:

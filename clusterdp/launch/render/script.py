@@ -132,6 +132,7 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
         "foreign_variables": spec.foreign_variables(),
         "srun_flags": spec.srun_flags(),
         "kill_on_bad_exit": int(not spec.restarts_in_place),
+        "warned_s": spec.warned_s,
         "container_prefix": spec.container_prefix(),
         "command": spec.command,
         "script": Shell(script),

@@ -107,6 +107,15 @@ class ScriptSpec:
         return f"USR2@{self.config.launch.grace_s}"
 
     @property
+    def warned_s(self) -> int:
+        """The seconds before the time limit in which the signal of --signal may have come; 0 without the option. Slurm
+        may send the signal up to 60 s early, and sends it 60 s before the limit if the option has no number."""
+        if not self.signal:
+            return 0
+        seconds = self.signal.partition("@")[2]
+        return 60 + (int(seconds) if seconds.isdecimal() else 60)
+
+    @property
     def restarts_in_place(self) -> bool:
         """Whether the batch program starts the ranks again after a fault. Then it ends the step after the first failed
         task itself: with --kill-on-bad-exit=1, tasks that ignore TERM would live on for Slurm's KillWait."""

@@ -104,8 +104,9 @@ class RunHistory:
     def may_come_again(self) -> bool:
         """Whether Slurm may requeue a finished job: Slurm 24.05 to 25.11 requeue such a job, even with exit code 0, if
         the job was once in a grace time."""
-        lives = [a for a in self.attempts if a.job == self.job]
-        return self.state is RunState.DONE and (len(lives) > 1 or any(a.signalled for a in lives))
+        ours = [a for a in self.attempts if a.job == self.job]
+        starts = {_parts(a.name)[1][0] for a in ours}
+        return self.state is RunState.DONE and (len(starts) > 1 or any(a.signalled for a in ours))
 
 
 def read_history(run: RunDir, all_metrics: bool = True) -> RunHistory:
@@ -258,11 +259,16 @@ def with_owners(run: RunDir, attempts: Sequence[AttemptHistory]) -> tuple[Attemp
 
 
 def _after(attempt: AttemptHistory, attempts: Sequence[AttemptHistory], claims: list[str]) -> AttemptHistory | None:
-    """Returns the attempt that claimed the run folder next after the last claim of `attempt`."""
+    """Returns the attempt that claimed the run folder next after the last claim of `attempt`. The claims of earlier
+    attempts of the same job do not count: see train/ranks/claim.py."""
     if attempt.name not in claims:
         return None
-    later = claims[len(claims) - claims[::-1].index(attempt.name) :]
-    return next((each for each in attempts if later and each.name == later[0]), None)
+    by_name = {each.name: each for each in attempts}
+    for name in claims[len(claims) - claims[::-1].index(attempt.name) :]:
+        after = by_name.get(name)
+        if after is None or after.job != attempt.job or _parts(name) > _parts(attempt.name):
+            return after
+    return None
 
 
 def _in_order(run: RunDir) -> list[str]:

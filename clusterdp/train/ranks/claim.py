@@ -16,6 +16,7 @@ from pathlib import Path
 from clusterdp.errors import RunError
 from clusterdp.train.output.best_effort import FULL, retry_while_full
 
+WRITTEN_S = 3.0  # seconds after which a claim is written
 ATTEMPT = re.compile(r"([0-9_]+)\.([0-9]+)(?:\.([0-9]+))?(?:\s|$)")  # job, restart count, life
 
 
@@ -34,10 +35,10 @@ class Claim:
         Raises RunError if the claim cannot be written; on a full disk, after ten minutes."""
         try:
             number = retry_while_full(lambda: _create(folder, f"{attempt} {token}\n"), folder)
+            return cls(folder, number, attempt, token)
         except OSError as error:
             remedy = "Free some space." if error.errno in FULL else "Make the run folder writable."
             raise RunError(f"{folder}: cannot be claimed: {error.strerror}. {remedy}") from None
-        return cls(folder, number, attempt, token)
 
     def is_newest(self) -> bool:
         """Returns False once another attempt has claimed the folder. Raises OSError if the claims cannot be read, for
@@ -80,12 +81,10 @@ def _texts(folder: Path, above: int = 0, below: int = 1 << 63) -> list[str]:
 
 
 def _text(path: Path) -> str:
-    """Returns a claim. Another process may be writing it: until then, it is not known whether that attempt is newer."""
-    for _ in range(10):
-        if text := path.read_text(errors="replace"):
-            return text
+    """Returns a claim, after a wait if another process is still writing it; empty if the disk was full then."""
+    while not (text := path.read_text(errors="replace")) and time.time() - path.stat().st_mtime < WRITTEN_S:
         time.sleep(0.1)
-    return ""  # the disk was full
+    return text
 
 
 def _is_later(claim: str, other: str) -> bool:

@@ -340,3 +340,14 @@ def test_time_parts_of_random_histories_add_up_to_the_allocated_time(
 
 def test_time_parts_are_summed_by_name() -> None:
     assert Parts(kept=1, lost=2) + Parts(kept=3) == replace(Parts(), kept=4, lost=2)
+
+
+def test_attempt_restarted_in_place_waits_in_no_queue(builder: RunBuilder) -> None:
+    builder.submitted()
+    builder.attempt("7.0", awake=builder.now).queued(builder.now - 5, builder.now).restarted()
+    end = builder.now
+    builder.attempt("7.0.1", awake=end).trained(1, 9).finished(9)
+    first, second = account(builder).attempts
+    assert second.queue_s == pytest.approx(0, abs=0.01)
+    assert first.place.end == pytest.approx(end)
+    assert second.place.begin == pytest.approx(end)

@@ -295,6 +295,15 @@ def test_older_of_two_live_jobs_is_shown_as_superseded(builder: RunBuilder, queu
     assert headline(builder) == "digits  running"
 
 
+def test_late_claim_of_a_failed_attempt_overtakes_none(builder: RunBuilder) -> None:
+    builder.submitted().attempt("7.0").restarted()
+    builder.attempt("7.0.1").trained(1, 5)
+    claim(builder, 1, "7.0.1")
+    claim(builder, 2, "7.0")
+    history = read_history(builder.run)
+    assert (history.state, [attempt.cause for attempt in history.attempts]) == (RunState.RUNNING, ["crash", ""])
+
+
 @pytest.mark.parametrize("cause", ["stopped", "overtaken"])
 def test_late_end_of_an_overtaken_attempt_leaves_the_run_done(
     builder: RunBuilder, queue: FakeQueue, cause: str

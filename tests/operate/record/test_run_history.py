@@ -33,6 +33,24 @@ def test_steps_after_the_last_checkpoint_of_a_crash_are_lost(builder: RunBuilder
     assert history.step == 52
 
 
+def test_attempts_restarted_in_place_are_ordered_by_life_and_count_lost_steps(builder: RunBuilder) -> None:
+    builder.submitted().attempt("7.0").trained(1, 55).saved(50).trained(56, 63).restarted()
+    for life in range(1, 11):
+        builder.attempt(f"7.0.{life}").restored(50).trained(51, 52).restarted()
+    builder.attempt("7.1").restored(50).trained(51, 60)
+    history = read_history(builder.run)
+    assert [attempt.name for attempt in history.attempts] == ["7.0", *(f"7.0.{n}" for n in range(1, 11)), "7.1"]
+    assert (history.jobs, history.state, history.lost) == (("7",), RunState.RUNNING, 13 + 10 * 2)
+    assert (history.attempts[0].restarted, history.attempts[0].failed) == (True, False)
+
+
+def test_run_done_after_a_restart_in_place_does_not_come_again(builder: RunBuilder) -> None:
+    builder.submitted().attempt("7.0").trained(1, 5).restarted()
+    builder.attempt("7.0.1").trained(1, 9).outcome("done finished 9").finished(9)
+    history = read_history(builder.run)
+    assert (history.state, history.may_come_again) == (RunState.DONE, False)
+
+
 def test_all_steps_are_lost_if_the_next_attempt_restores_no_checkpoint(builder: RunBuilder) -> None:
     builder.submitted().attempt("7.0").trained(1, 30).requeued("crash")
     second = builder.attempt("7.1")
