@@ -25,6 +25,7 @@ from .evidence import (
     is_repeated,
     mistake_from,
     mistake_of,
+    without_kills,
 )
 from .history import History, history_of
 from .job import BEGAN, EXPORTED, Job
@@ -256,7 +257,7 @@ class ThisAttempt:
     def finish(self, code: int) -> None:
         """Returns if the next attempt follows in this allocation; else exits."""
         job, ending = self.job, self.ending
-        said = read(job.output(job.log_id), LAST, self._output_began)
+        said = without_kills(read(job.output(job.log_id), LAST, self._output_began))
         if self.step.has_killed:  # srun's exit code is now that of the killed tasks
             code = code_of(self.step.first) or code
         if self.rules.kind != "entry" and code > 128 and first_to_exit(said) == ASKED:

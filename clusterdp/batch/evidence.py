@@ -28,6 +28,8 @@ BY_SLURM = re.compile(r"^slurmstepd[-:]|error: \*\*\* (?:JOB|STEP) \d")  # Slurm
 # `Terminated`.
 TASKS_ENDED = re.compile(r"^srun: error: ([^: \n]+): tasks? (\d[\d,-]*): (?!Terminated$)(.+)$", re.MULTILINE)
 ASKED = "Exited with exit code 75"
+FORCED = "srun: forcing job termination"
+KILLED = re.compile(r"srun: error: [^: ]+: tasks? [0-9][0-9,-]*: Killed$")
 OF_SLURM = re.compile(r"^(?:srun|slurmstepd)[-:]")
 BRIEF_S = 60
 END = 4096  # bytes that are read at the end of a log
@@ -89,6 +91,17 @@ def _have_timed_out(ends: Sequence[str]) -> bool:
     errors = [own_error(end) for end in ends]
     others = [error for error in errors if error and not COLLECTIVE_TIMEOUT.search(error)]
     return not others and any(COLLECTIVE_TIMEOUT.search(end) for end in ends)
+
+
+def without_kills(said: str) -> str:
+    """Returns the job's output without srun's lines about tasks that the batch program has killed, because they are no
+    evidence. Such lines come after srun has got TERM, and before the batch program's next line."""
+    kept, is_forced = [], False
+    for line in said.split("\n"):
+        is_forced = line == FORCED or (is_forced and not line.startswith("clusterdp: "))
+        if not (is_forced and KILLED.match(line)):
+            kept.append(line)
+    return "\n".join(kept)
 
 
 def failure_of(note: Sequence[str], said: str, logs: Dict[int, str], by_agents: bool = False) -> Failure:

@@ -10,6 +10,8 @@ from .rules import Rules
 
 LONGEST_S = 3600
 HELD_S = 120  # seconds for which Slurm itself holds a requeued job
+# A full disk needs time. Lack of memory would come again, and Slurm calls a job OUT_OF_MEMORY if one of its steps was.
+IN_PLACE = FAULTS - {"disk", "memory"}
 LIVES = 2  # number of attempts in one allocation that may fail without a newer checkpoint
 GOES_ON = "`clusterdp resume {run}` goes on with it."
 CANCELLED = End("cancelled", "cancelled", 1, {}, "this run was cancelled; not starting. " + GOES_ON)
@@ -72,7 +74,7 @@ def restarts_in_place(
     start: the name of the first attempt in this allocation. has_saved: whether the attempt that has failed has saved.
     left_s: seconds until the time limit; None without a limit. After its warning, a new step would not get the warning.
     """
-    if not rules.in_place or cause not in FAULTS or cause == "disk":  # a full disk needs time
+    if not rules.in_place or cause not in IN_PLACE:
         return False
     wait_s = pause_s(history.with_end(cause, 0, has_saved), cause, rules, 0, 0)
     if wait_s > HELD_S or (left_s is not None and left_s <= rules.warned_s + wait_s):

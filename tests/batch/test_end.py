@@ -9,7 +9,7 @@ from clusterdp.batch.causes import of_outcome
 from clusterdp.batch.check_nodes import first_dead, result_of
 from clusterdp.batch.decisions import Decision, End, Leave, Requeue
 from clusterdp.batch.end import Ended, by_fault, by_launch, by_slurm, by_the_ranks
-from clusterdp.batch.evidence import Failure, Fault, failure_of, fault_of, is_repeated, mistake_of
+from clusterdp.batch.evidence import Failure, Fault, failure_of, fault_of, is_repeated, mistake_of, without_kills
 from clusterdp.batch.history import History
 from clusterdp.batch.policy import avoided, not_launched
 from clusterdp.batch.rules import Policy, Rules
@@ -306,3 +306,14 @@ def test_preflight_marks_failed_or_silent_nodes_bad_unless_all_are_silent(
 
 def test_ending_job_is_left_to_slurm_with_its_exit_code() -> None:
     assert by_slurm(Ended(9, 5), slurm.ENDING, History(), ENTRY) == (Leave(9),)
+
+
+def test_reports_of_tasks_killed_by_the_batch_program_are_left_out() -> None:
+    killed = "srun: error: n2: tasks 1-2: Killed"
+    ended = "srun: error: n1: task 0: Exited with exit code 1\nsrun: forcing job termination\n"
+    again = "clusterdp: the port was taken; once more with 10071.\nsrun: error: n2: task 3: Killed"
+    said = without_kills(f"{ended}{killed}\n{again}")
+    assert said == ended + again
+    logs = {0: "DistNetworkError: EADDRINUSE", 1: "", 2: ""}
+    assert failure_of([], f"{ended}{killed}", logs).rank == 1
+    assert failure_of([], without_kills(f"{ended}{killed}"), logs).rank is None

@@ -22,7 +22,7 @@ from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
-SIZE = ("resources.partition=main", "resources.nodes=2", "restart.start.wait_s=0")
+SIZE = ("resources.partition=main", "resources.nodes=2", "restart.in_place=false")
 DIGITS = ("configs/digits.yaml", *SIZE, "resources.tasks_per_node=2", "params.epochs=2", "params.step_delay_s=0.1")
 
 

@@ -38,14 +38,20 @@ def test_webhook_receives_a_requeue_notice_then_a_failure_notice_after_repeated_
     cluster: Cluster, project: Path
 ) -> None:
     (project / "job.yaml").write_text("command: [bash, -c, 'echo \"ValueError: broken\"; exit 3']\n")
-    limits = ("restart.max_crashes=1", "restart.start.wait_s=0")
+    limits = ("restart.max_crashes=1",)
     with receiving() as server:
         run = submit(cluster, project, "job.yaml", *limits, *webhook(project, server.url), TOLD)
         assert run.wait_end() == "FAILED", run.account()
     assert [text.splitlines() for text in server.texts()] == [
-        [f"job (job {run.job}): crashed at its start; it is requeued", f"clusterdp status {run.files.path}"],
         [
-            f"job (job {run.job}): failed: crashed at its start (exit 3); the same error as before: ValueError: broken",
+            f"job (job {run.job}): crashed at its start; it starts again on the same nodes",
+            f"clusterdp status {run.files.path}",
+        ],
+        [
+            (
+                f"job (job {run.job}): failed: crashed at its start (exit 3): ValueError: broken; "
+                "restart.max_crashes allows no more than 1"
+            ),
             f"clusterdp why {run.files.path}",
         ],
     ]

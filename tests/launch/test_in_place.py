@@ -48,8 +48,8 @@ def lives(tmp_path: Path) -> list[list[str]]:
     [
         ("crash", (), False, None, True),
         ("hung", (), False, 1000, True),
-        ("memory", (), False, None, True),
-        ("disk", (), False, None, False),  # a full disk needs time
+        ("memory", (), False, None, False),
+        ("disk", (), False, None, False),
         ("node-lost", (), False, None, False),
         ("crash", ("7.0",), False, None, False),  # the second attempt of this allocation without a checkpoint
         ("crash", ("7.0",), True, None, True),

@@ -93,5 +93,5 @@ def requeues_of(rules: dict[str, Any]) -> list[str]:
         limits.append(f"{rules['max_no_progress']} attempts without one")
     text = f"It is requeued {policies}; never after a scancel; and not after more than {', '.join(limits)}."
     if rules["in_place"]:
-        text += " All but disk at first restart only the step."
+        text += " In place at first: crash, start, hung."
     return textwrap.wrap(text, 116)

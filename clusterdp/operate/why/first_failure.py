@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterdp.batch.causes import CAUSES, FAULTS
+from clusterdp.batch.evidence import without_kills
 from clusterdp.operate.record.log_files import agent_logs, batch_log, rank_logs
 from clusterdp.operate.record.standstill import hang_of
 from clusterdp.operate.why.match import (
@@ -115,7 +116,7 @@ def find_failure(history: RunHistory) -> FirstFailure:
     attempt = history.run.attempt(last.name)
     if last.cause == "hung" and (hang := hang_of(history, last)):
         return _of_hang(attempt, hang)
-    part = part_of_attempt(batch, last.name)
+    part = without_kills(part_of_attempt(batch, last.name))
     agents = agent_logs(attempt.logs)
     said = [] if agents else list(task_messages(part))  # with torchrun, srun sees agents, not ranks
     note = ErrorNote.read(attempt)
