@@ -1,9 +1,9 @@
 """Slurm: all requests to the controller. No other module runs Slurm's commands, except the step's srun.
 
-An attempt runs `squeue` once at its start and `scontrol show job` once at its end. `scontrol show node` runs only if
-other nodes cannot resolve the first host's name, `sinfo` only if nodes are avoided or an error is repeated. If the
-controller does not answer, it is asked again for half an hour, with pauses that double up to a minute, because a
-failover may take more than ten minutes.
+An attempt runs `squeue` once at its start, `scontrol show job` once at its end, and once more when its first task has
+failed. `scontrol show node` runs only if other nodes cannot resolve the first host's name, `sinfo` only if nodes are
+avoided, and after a failure. If the controller does not answer, it is asked again for half an hour, with pauses that
+double up to a minute, because a failover may take more than ten minutes.
 """
 
 import os

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from clusterdp.slurm.jobid import JOB_ID
+
+ATTEMPT = re.compile(rf"({JOB_ID})\.([0-9]{{1,9}})(?:\.([0-9]{{1,9}}))?")
 
 
 class _Within:
@@ -92,5 +97,11 @@ def names_in(folder: Path) -> list[str]:
 
 
 def _attempt_order(name: str) -> tuple[int, int, int, str]:
-    job, restart, life = ([int(word) if word.isdecimal() else 0 for word in name.split(".")] + [0, 0, 0])[:3]
-    return job, restart, life, name
+    job, restart, life = place_of(name) or ("0", 0, 0)
+    return int(job.partition("_")[0]), restart, life, name
+
+
+def place_of(attempt: str) -> tuple[str, int, int] | None:
+    """Returns the job, the restart count and the life in an attempt's name; None if the name is not an attempt's."""
+    found = ATTEMPT.fullmatch(attempt)
+    return None if found is None else (found[1], int(found[2]), int(found[3] or 0))

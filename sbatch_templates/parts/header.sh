@@ -4,7 +4,7 @@
 #                   may start, runs the step, and decides whether the job is requeued when that has ended. Start reading
 #                   at batch/batch/main.py. It needs Python 3.6 on the first node, and nothing else.
 # It asks Slurm's controller once at its start (squeue), and at a failure and its end (scontrol show job); for nodes
-# (sinfo) only at a failure. A controller that does not answer is asked again for half an hour, at most once a minute.
+# (sinfo) at a failure, and if some are avoided. A silent controller is asked for half an hour, at most once a minute.
 {% for line in requeues %}
 # {{ line }}
 {% endfor %}

@@ -5,7 +5,6 @@ Every file may be missing, torn or shown late by NFS. A value that is unknown is
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,10 +17,7 @@ from clusterdp.operate.record.run_state import RunState
 from clusterdp.operate.record.slurmstepd_notice import with_notices
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import Record, modified, read_ledger, time_of, words
-from clusterdp.rundir.names import names_in
-from clusterdp.slurm.jobid import JOB_ID
-
-ATTEMPT = re.compile(rf"({JOB_ID})\.([0-9]{{1,9}})(?:\.([0-9]{{1,9}}))?")  # job or element, restart count, life
+from clusterdp.rundir.names import names_in, place_of
 
 
 @dataclass(frozen=True)
@@ -105,7 +101,7 @@ class RunHistory:
         """Whether Slurm may requeue a finished job: Slurm 24.05 to 25.11 requeue such a job, even with exit code 0, if
         the job was once in a grace time."""
         ours = [a for a in self.attempts if a.job == self.job]
-        starts = {_parts(a.name)[1][0] for a in ours}
+        starts = {_place(a.name)[1] for a in ours}
         return self.state is RunState.DONE and (len(starts) > 1 or any(a.signalled for a in ours))
 
 
@@ -185,10 +181,10 @@ def state_of(
 def _read_attempts(
     run: RunDir, events: Sequence[Record], cancelled: bool, all_metrics: bool
 ) -> tuple[AttemptHistory, ...]:
-    by_name: dict[str, list[Record]] = {name: [] for name in names_in(run.path / "attempts") if ATTEMPT.fullmatch(name)}
+    by_name: dict[str, list[Record]] = {name: [] for name in names_in(run.path / "attempts") if place_of(name)}
     for event in events:
         name = str(event.get("of") or event.get("attempt") or "")  # `of`: the event is about that other attempt
-        if ATTEMPT.fullmatch(name):  # a name such as `submit-123` is no attempt's
+        if place_of(name):  # a name such as `submit-123` is no attempt's
             by_name.setdefault(name, []).append(event)
     own = {name: [event for event in told if event.get("attempt") == name] for name, told in by_name.items()}
     names = by_beginning(run, own)
@@ -266,7 +262,7 @@ def _after(attempt: AttemptHistory, attempts: Sequence[AttemptHistory], claims: 
     by_name = {each.name: each for each in attempts}
     for name in claims[len(claims) - claims[::-1].index(attempt.name) :]:
         after = by_name.get(name)
-        if after is None or after.job != attempt.job or _parts(name) > _parts(attempt.name):
+        if after is None or after.job != attempt.job or _place(name) > _place(attempt.name):
             return after
     return None
 
@@ -284,12 +280,12 @@ def by_beginning(run: RunDir, events: Mapping[str, Sequence[Record]]) -> list[st
     its job. A job without any event gets the time of its folders, which is only the last resort because copying a run
     changes that time.
     """
-    jobs: dict[str, list[tuple[tuple[int, int], str]]] = {}
+    jobs: dict[str, list[tuple[tuple[str, int, int], str]]] = {}
     for name in events:
-        job, place = _parts(name)
-        jobs.setdefault(job, []).append((place, name))
-    keys: dict[str, tuple[float, str, tuple[int, int]]] = {}
-    for job, lives in jobs.items():
+        place = _place(name)
+        jobs.setdefault(place[0], []).append((place, name))
+    keys: dict[str, tuple[float, tuple[str, int, int]]] = {}
+    for lives in jobs.values():
         lives.sort()
         times = [time_of(events[name][0]) if events[name] else None for _, name in lives]
         if not any(times):
@@ -297,11 +293,11 @@ def by_beginning(run: RunDir, events: Mapping[str, Sequence[Record]]) -> list[st
         latest = next(filter(None, times), 0.0)
         for (place, name), when in zip(lives, times, strict=True):
             latest = max(latest, when or 0.0)
-            keys[name] = (latest, job, place)
+            keys[name] = (latest, place)
     return sorted(keys, key=lambda name: keys[name])
 
 
-def _parts(name: str) -> tuple[str, tuple[int, int]]:
-    found = ATTEMPT.fullmatch(name)
-    assert found is not None, name
-    return found[1], (int(found[2]), int(found[3] or 0))
+def _place(name: str) -> tuple[str, int, int]:
+    place = place_of(name)
+    assert place is not None, name
+    return place

@@ -9,15 +9,14 @@ was slow to start cannot take the folder from the attempt that has replaced its 
 from __future__ import annotations
 
 import os
-import re
 import time
 from pathlib import Path
 
 from clusterdp.errors import RunError
+from clusterdp.rundir.names import place_of
 from clusterdp.train.output.best_effort import FULL, retry_while_full
 
 WRITTEN_S = 3.0  # seconds after which a claim is written
-ATTEMPT = re.compile(r"([0-9_]+)\.([0-9]+)(?:\.([0-9]+))?(?:\s|$)")  # job, restart count, life
 
 
 class Claim:
@@ -89,7 +88,5 @@ def _text(path: Path) -> str:
 
 def _is_later(claim: str, other: str) -> bool:
     """Returns whether both claims name attempts of one job, and the first attempt is the later one."""
-    found, before = ATTEMPT.match(claim), ATTEMPT.match(other)
-    if found is None or before is None or found[1] != before[1]:
-        return False
-    return [int(number or 0) for number in found.groups()[1:]] > [int(number or 0) for number in before.groups()[1:]]
+    place, before = (place_of(text.partition(" ")[0]) for text in (claim, other))
+    return place is not None and before is not None and place[0] == before[0] and place > before
