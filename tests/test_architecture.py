@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "wording": set(),
     "batch": set(),  # it is copied into run folders, and runs there with any Python
     "rundir": {"errors", "plainfile", "slurm.jobid"},
-    "storage": {"errors", "plainfile"},
+    "storage": {"errors", "plainfile", "batch.keeper"},  # the process that holds a node's files in memory
     "slurm": {"errors"},
     "config": {"errors", "plainfile", "storage.address", "wording"},  # a URL with a password in it is refused
     "launch": LOGIN_NODE,

@@ -8,6 +8,7 @@
     s3            object stores: uploads in parts, put-if-absent; needs clusterdp[s3]
     sftp          a folder on another machine; needs clusterdp[sftp]
     retry         how often and how long a request is repeated
+    memory        the memory of this node, which outlives the process that writes
     address       a URL without its secrets
 
 Names are relative to the URL and have forward slashes (`step_00000010/x.json`). No method overwrites a file: if the
@@ -25,9 +26,19 @@ from urllib.parse import unquote, urlsplit
 from clusterdp.storage.address import has_password, masked
 from clusterdp.storage.base import Readable, Storage
 from clusterdp.storage.local import LocalStorage
+from clusterdp.storage.memory import MemoryStorage
 from clusterdp.storage.retry import RetryPolicy
 
-__all__ = ["LocalStorage", "Readable", "RetryPolicy", "Storage", "has_password", "masked", "open_storage"]
+__all__ = [
+    "LocalStorage",
+    "MemoryStorage",
+    "Readable",
+    "RetryPolicy",
+    "Storage",
+    "has_password",
+    "masked",
+    "open_storage",
+]
 
 
 def open_storage(url: str | os.PathLike[str], *, retry_policy: RetryPolicy | None = None, **options: Any) -> Storage:

@@ -30,6 +30,9 @@ class Storage(ABC):
     url: str  # for messages: without a password
     rereads = False  # True if a second read of the same bytes is served from memory
     parallel = 1  # useful number of requests at the same time
+    # On at most so many nodes, each rank reads all bytes. On more nodes, each rank reads a share, and sends it.
+    nodes_that_read_all = 0
+    is_divided = False  # True if a rank finds only files that ranks of its own node have written
 
     @abstractmethod
     def list(self, folder: str = "") -> list[str]:

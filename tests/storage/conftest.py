@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import Any
 import fsspec
 import pytest
 
-from clusterdp.storage import RetryPolicy, Storage, open_storage, retry
+from clusterdp.storage import MemoryStorage, RetryPolicy, Storage, open_storage, retry
+from tests.keepers import Node, keepers
 from tests.storage.proxy import Proxy
 from tests.storage.servers import KEYS, S3Server, SftpServer, why_no_sshd
 
 PATIENCE = RetryPolicy(timeout_s=20, retry_s=20)
-KINDS = ("path", "file", "memory", "s3", "sftp")
+KINDS = ("path", "file", "memory", "s3", "sftp", *(["keeper"] if sys.platform == "linux" else []))
 
 
 @pytest.fixture(scope="session")
@@ -77,6 +79,12 @@ def bucket(s3_server: S3Server) -> str:
 
 
 @pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with keepers(tmp_path, "n1", key=uuid.uuid4().hex) as (one,):
+        yield one
+
+
+@pytest.fixture
 def open_kind(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Storage]:
@@ -91,6 +99,9 @@ def open_kind(
             request.getfixturevalue("keys")
             server, bucket = request.getfixturevalue("s3_server"), request.getfixturevalue("bucket")
             return open_storage(f"s3://{bucket}/{fresh}", **{"endpoint_url": server.endpoint, **options})
+        if kind == "keeper":
+            node = request.getfixturevalue("node")
+            return MemoryStorage(node.key, node.name)
         if kind == "sftp":
             server = request.getfixturevalue("sftp_server")
             monkeypatch.setenv("HOME", server.environ["HOME"])

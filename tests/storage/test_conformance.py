@@ -51,7 +51,7 @@ def test_write_and_publish_refuse_an_existing_name(storage: Storage) -> None:
     assert storage.list("a") == ["x", "y"], "no temporary file stays"
 
 
-@pytest.mark.parametrize("kind", ["path", "sftp"])  # the S3 server for tests looks first, and writes later
+@pytest.mark.parametrize("kind", ["path", "sftp", "keeper"])  # the S3 server for tests looks first, and writes later
 def test_concurrent_publish_of_the_same_name_succeeds_exactly_once(
     kind: str, open_kind: Callable[..., Storage]
 ) -> None:
@@ -123,7 +123,7 @@ def test_storage_refuses_names_outside_its_root_and_malformed_names(storage: Sto
                 ask(name)  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("kind", ["path", "s3", "sftp"])
+@pytest.mark.parametrize("kind", ["path", "s3", "sftp", "keeper"])
 def test_storage_accepts_names_with_spaces_and_special_characters(kind: str, open_kind: Callable[..., Storage]) -> None:
     storage = open_kind(kind)
     name = "a b/ü+%20 #?*[x]&'\"$(x);"
@@ -148,7 +148,7 @@ def test_interrupted_write_leaves_at_most_a_truncated_file(storage: Storage) -> 
     assert storage.list("a") == [] or storage.size("a/x") <= 100
 
 
-@pytest.mark.parametrize("kind", ["path", "s3", "sftp"])
+@pytest.mark.parametrize("kind", ["path", "s3", "sftp", "keeper"])
 def test_concurrent_threads_read_back_their_own_files_from_one_storage(
     kind: str, open_kind: Callable[..., Storage]
 ) -> None:
