@@ -3,12 +3,13 @@
 import os
 import re
 import time
-from typing import Iterable, List, NamedTuple, NoReturn, Sequence, Tuple
+from typing import Iterable, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from . import slurm
 from .attempts import Attempt, last_notice_before, read_attempts
 from .check_nodes import check_nodes
 from .children import Children
+from .copies import Copies
 from .decisions import Decision, End, Leave, Requeue, Start
 from .end import ASKS_AGAIN, Ended, by_fault, by_launch, by_slurm, by_the_ranks
 from .ending import Ending, wait_for_room
@@ -52,7 +53,7 @@ class Setup(NamedTuple):
 
 
 class ThisAttempt:
-    def __init__(self, job: Job, rules: Rules, children: Children) -> None:
+    def __init__(self, job: Job, rules: Rules, children: Children, copies: Optional[Copies] = None) -> None:
         self.job = job
         self.rules = rules
         self.children = children
@@ -61,9 +62,12 @@ class ThisAttempt:
         self.notify = Notify(job, rules, self.record, children)
         self.ending = Ending(job, rules, self.record, self.notify, children, self.slurm)
         self.step = Step(job, rules, self.record, self.notify, self.ending, children)
+        self.step.copies = self.copies = copies or Copies(job, rules, children)
+        self.ending.on_leaving = self._write_copy
         self.setup = Setup()
         self.address = job.host
         self.took_s = 0
+        self._has_ranks = False  # whether ranks of this attempt may be alive
         self._output_began = size(job.output(job.log_id))
 
     # -- the start --
@@ -181,6 +185,7 @@ class ThisAttempt:
             CLUSTERDP_RUN_DIR=job.run,
             CLUSTERDP_CHECKPOINT_URL=url,
         )
+        self.copies.export(url)
         self._export_names()
 
     def _export_names(self) -> None:
@@ -225,6 +230,7 @@ class ThisAttempt:
         """Runs the step to its end. Returns its exit code."""
         began, suspended_s = time.monotonic(), self.children.suspended_s
         code = self.setup.code
+        self._has_ranks = True
         if not self.setup.failed:
             code = self.step.run(words)
             if code and not self.ending.requeued and self._has_taken_port():
@@ -244,7 +250,7 @@ class ThisAttempt:
     def restarted(self) -> "ThisAttempt":
         """Returns the next attempt in this allocation, which may start its step. If it may not start, exits. It meets
         at another port, because ranks of this attempt may still be alive."""
-        after = ThisAttempt(self.job._replace(life=self.job.life + 1), self.rules, self.children)
+        after = ThisAttempt(self.job._replace(life=self.job.life + 1), self.rules, self.children, self.copies)
         after.ports, after.address = self.ports, self.address
         after.start(str(time.time()), self.setup)
         after._export_names()
@@ -258,6 +264,7 @@ class ThisAttempt:
         """Returns if the next attempt follows in this allocation; else exits."""
         job, ending = self.job, self.ending
         said = without_kills(read(job.output(job.log_id), LAST, self._output_began))
+        self._has_ranks = STILL_THERE in said
         if self.step.has_killed:  # srun's exit code is now that of the killed tasks
             code = code_of(self.step.first) or code
         if self.rules.kind != "entry" and code > 128 and first_to_exit(said) == ASKED:
@@ -270,6 +277,7 @@ class ThisAttempt:
         for final in by_the_ranks(ended):
             ending.over(final)
         if ending.requeued:
+            self._write_copy()
             raise SystemExit(0)
         ending.over_if_marked()  # at a stop, a program of the user may save and exit with 0
         look = ending.look()
@@ -286,6 +294,14 @@ class ThisAttempt:
             ending.restart(decision)
         else:
             self._follow(decision, look, code)
+
+    def _write_copy(self) -> None:
+        """Writes a newer copy of the state to the disk, unless ranks are alive, or another attempt has the run."""
+        if self._has_ranks:
+            return
+        if not self.ending.is_replaced():
+            self.copies.write(self.record, lambda: not self.ending.requeued and self.children.has_news())
+        self.copies.close()  # first, because Slurm's requeue would cancel their step
 
     def _restarts(self, cause: str, ended: Ended, look: Look, said: str) -> bool:
         """Returns whether the next attempt starts in this allocation. A node that lacks the program, or that Slurm

@@ -125,14 +125,14 @@ class Children:
         self,
         children: "Sequence[subprocess.Popen[bytes]]",
         or_if: Callable[[], bool] = lambda: False,
-        stream: Any = None,
+        reading: Sequence[int] = (),
+        left_s: Callable[[], float] = lambda: POLL_S,
     ) -> None:
         """Waits until a child has ended or or_if() is true, which is called after each signal, every few seconds, when
-        a file descriptor in stream.open has something to read, and after stream.left_s."""
+        one of the file descriptors has something to read, and after left_s()."""
         looked = time.monotonic()
         while not or_if() and all(child.poll() is None for child in children):
-            reading, limit_s = (stream.open, min(stream.left_s, POLL_S)) if stream else ((), POLL_S)
-            select.select([self._woken, *reading], [], [], limit_s)
+            select.select([self._woken, *reading], [], [], min(left_s(), POLL_S))
             before, looked = looked, time.monotonic()
             if looked - before > 2 * POLL_S:
                 self.suspended_s += looked - before - POLL_S

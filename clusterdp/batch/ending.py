@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import Any, List, Mapping, NoReturn, Optional, Sequence
+from typing import Any, Callable, List, Mapping, NoReturn, Optional, Sequence
 
 from . import slurm
 from .children import Children
@@ -36,6 +36,7 @@ class Ending:
         self.history = History()
         self.requeued = ""
         self.once = ""
+        self.on_leaving: Callable[[], None] = lambda: None  # called before the job leaves its nodes
         self._successor = ""
         self._usable: Optional[List[str]] = None
 
@@ -48,6 +49,7 @@ class Ending:
 
     def over(self, end: End) -> NoReturn:
         """Records how this attempt ended, and exits. No other attempt follows."""
+        self.on_leaving()
         if self.is_replaced():
             self.leave(slurm.REQUEUED, end.code)
         if end.said:
@@ -63,6 +65,7 @@ class Ending:
 
     def leave(self, state: str, code: int) -> NoReturn:
         """Exits without recording an end, because another attempt or Slurm records it."""
+        self.on_leaving()
         if state == slurm.REQUEUED:
             words = "job {} has been requeued: attempt {} no longer acts for it."
             warn(words.format(self.job.id, self.job.attempt))
@@ -102,6 +105,7 @@ class Ending:
             words = "stopped ({}), and restart.requeue is false. `clusterdp resume {}` goes on."
             warn(words.format(cause, self.job.run))
             self.over(End(cause, "failed", 75))
+        self.on_leaving()
         said = ""
         for pause in TRIES_S:
             self.children.sleep(pause)

@@ -46,6 +46,7 @@ def main(words: Sequence[str]) -> int:
     try:
         return VERBS[given.verb](attempt, given)
     finally:
+        attempt.copies.close()
         attempt.children.wait_for_forks()
         run_traps(given.options)
 

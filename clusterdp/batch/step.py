@@ -8,6 +8,7 @@ from typing import IO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tup
 
 from . import slurm
 from .children import Children, end, exit_code
+from .copies import Copies
 from .ending import Ending
 from .evidence import ASKED, first_to_exit
 from .job import Job
@@ -135,6 +136,7 @@ class Step:
         self.ending = ending
         self.children = children
         self._agreed = False
+        self.copies: Optional[Copies] = None
         self.first = ""
         self.has_killed = False
 
@@ -153,21 +155,26 @@ class Step:
                 os.close(errors.writing)
         watches = self._watches(child) if watched else []
 
+        copies = self.copies if watched else None
+        if copies is not None:
+            copies.begin()
+
         def has_news() -> bool:
-            return self.children.has_news() or (errors is not None and errors.is_due())
+            is_due = (errors is not None and errors.is_due()) or (copies is not None and copies.is_due())
+            return is_due or self.children.has_news()
+
+        def left_s() -> float:
+            return min(errors.left_s if errors else math.inf, copies.left_s if copies else math.inf)
 
         try:
             while child.poll() is None:
                 timers = [watch.timer for watch in watches if watch.timer is not None]
-                self.children.wait([child, *timers], has_news, errors)
+                self.children.wait([child, *timers], has_news, errors.open if errors else (), left_s)
                 try:
                     if errors and errors.is_due():
-                        grace_s = self._grace_s(errors.how, self.children.terms > terms)
-                        if errors.grace_s < grace_s:
-                            errors.grace_s = grace_s
-                        else:
-                            errors.grace_s, self.has_killed = math.inf, True
-                            child.terminate()  # on TERM, srun sends KILL to the tasks, which may ignore TERM
+                        self._end_others(child, errors, self.children.terms > terms)
+                    if copies is not None and copies.is_due():
+                        copies.start()
                     if self.children.take_news():
                         self.on_term()
                     for watch in watches:
@@ -192,6 +199,15 @@ class Step:
         if "hang" in self.rules.notify:
             found.append(Watch(self.children, HANG_S, self._look_for_hang))
         return found
+
+    def _end_others(self, child: "subprocess.Popen[bytes]", errors: Errors, has_term: bool) -> None:
+        """Ends the other tasks after the first failure of a task, or gives them more time."""
+        grace_s = self._grace_s(errors.how, has_term)
+        if errors.grace_s < grace_s:
+            errors.grace_s = grace_s
+            return
+        errors.grace_s, self.has_killed = math.inf, True
+        child.terminate()  # on TERM, srun sends KILL to the tasks, which may ignore TERM
 
     def _grace_s(self, how: str, has_term: bool) -> float:
         """Returns the seconds between the first failure of a task and the end of the others. The others may be saving

@@ -37,14 +37,15 @@ from clusterdp.checkpoint.load.choose import choose
 from clusterdp.checkpoint.load.restore import LoadedCheckpoint, Restored, put_back
 from clusterdp.checkpoint.save import replica_check, state_snapshot
 from clusterdp.checkpoint.save.commit import Committer
+from clusterdp.checkpoint.save.memory_copies import MemoryCopies
 from clusterdp.checkpoint.save.mirror import Mirror
 from clusterdp.checkpoint.save.save import STAGES, Commit, Save
 from clusterdp.checkpoint.save.writer import RankWriter, StagingMemory
 from clusterdp.checkpoint.state import as_built, rng, stateful
 from clusterdp.checkpoint.state.rank_group import ProgressExchange, RankGroup, tried
-from clusterdp.checkpoint.state.tree import unflatten
+from clusterdp.checkpoint.state.tree import is_replicated, unflatten
 from clusterdp.errors import CheckpointError
-from clusterdp.storage import Storage, open_storage
+from clusterdp.storage import MemoryStorage, Storage, open_storage
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -70,6 +71,7 @@ class Checkpointer:
         check_replicas_every: int = 1,
         may_commit: Callable[[], bool] = lambda: True,
         on_commit: Callable[[Commit], None] | None = None,
+        memory: MemoryStorage | None = None,
     ):
         """Collective.
 
@@ -85,6 +87,7 @@ class Checkpointer:
         attempt: name of the attempt that saves, recorded in each commit.
         may_commit: called on rank 0 before each commit and deletion; if False, save() raises ClaimLost on all ranks.
         on_commit: called on rank 0 after each commit, in a thread.
+        memory: the memory of this node, for copy(). restore() prefers the newest copy to an older checkpoint.
         """
         if keep_last < 1 or keep_local < 1 or (keep_every is not None and keep_every < 1):
             raise CheckpointError(
@@ -101,6 +104,7 @@ class Checkpointer:
             self._mirror = Mirror(open_storage(local), self.storage, keep_last, keep_every, may_commit)
             self.storage, keep_last, keep_every = self._mirror.near, keep_local, None
         self._committer = Committer(self.storage, attempt, may_commit, keep_last, keep_every)
+        self._copies = None if memory is None else MemoryCopies(memory, self._ranks, self._committer)
         self._on_commit = on_commit
         self._check_every = check_replicas_every
         self._check_next = check_replicas_every > 0
@@ -110,6 +114,7 @@ class Checkpointer:
         self._saves = 0
         self._memory = StagingMemory()
         self._save: Save | None = None  # the save in progress, on all ranks
+        self._copies_now = False  # whether this save is a copy
         self._ended = 0  # number of saves that have ended, committed or failed
         self._exchange = ProgressExchange(self._ranks)
         self.compare_s = 0.0  # measured seconds of a comparison of all tensors
@@ -158,11 +163,52 @@ class Checkpointer:
         If another save is in progress, returns False and counts the new save in `skipped`: the memory is still in use,
         and slow storage must not delay the training. Raises StateError if the state cannot be saved.
         """
+        if self._copies_now:
+            self.wait()  # takes milliseconds
         if self._save is not None:
             self.skipped += 1
             return False
         self._begin(step, meta, beside=True)
         return True
+
+    def copy(self, step: int, meta: Mapping[str, Any] | None = None) -> None:
+        """Copies the state to the memory of the nodes, while the training continues. The copy counts when step(),
+        advance_to() or finish_copy() has committed it. Does nothing if a save is in progress, or if copy_pause_s() is
+        None. Raises StateError if the state cannot be saved."""
+        copies = self._copies
+        if copies is None or self._save is not None:
+            return
+        started = time.monotonic()
+        taken = state_snapshot.take(self._state, self._ranks, step, meta)
+        if self._ranks.nodes > 1 and any(map(is_replicated, taken.shared.tensors.values())):
+            self._copies = None  # the ranks that write a shard may be on other nodes than those that need it
+            return
+        self._copies_now = True
+        writer = copies.writer(step, self._next_token())
+        self._save = Save(
+            self._ranks,
+            copies,
+            writer,
+            taken,
+            self._memory,
+            started=started,
+            read_back=False,
+            compare=self._check_every > 0,  # a restore gives all ranks the same state
+            on_commit=None,
+            gives_way=True,
+        )
+        copies.cost_s = time.monotonic() - started
+
+    def finish_copy(self) -> None:
+        """Waits for a copy in progress, if there is one, and commits it."""
+        if self._copies_now and self._save is not None:
+            self._advance(self._save)
+
+    def copy_pause_s(self, asked_s: float | None = None) -> float | None:
+        """Returns the seconds between two copies: asked_s, or so many that copies take at most 2 % of the time, as the
+        last copy shows; None if there are no copies. On rank 0."""
+        copies = self._copies
+        return copies.pause_s(asked_s) if copies is not None and copies.may_restore else None
 
     def step(self) -> Commit | None:
         """Advances the save in progress. Call step() once in each training step of a loop without shared flags. During
@@ -191,7 +237,7 @@ class Checkpointer:
         commit, save = None, self._save
         try:
             while self._save is not None:
-                commit = self._advance(self._save)
+                commit = self._advance(self._save)  # None after a copy
         finally:
             if save is not None and save.cleaning is not None:
                 save.cleaning.result()
@@ -223,6 +269,9 @@ class Checkpointer:
         )
 
     def _advance(self, save: Save) -> Commit | None:
+        if self._copies_now:
+            self._advance_copy(save)
+            return None
         try:
             commit = save.advance()
         except LostContact:
@@ -242,6 +291,24 @@ class Checkpointer:
             self._close(save)
         return commit
 
+    def _advance_copy(self, save: Save) -> None:
+        """Does the work of _advance() for a copy. If a copy fails, the training goes on."""
+        copies, began = self._copies, time.monotonic()
+        assert copies is not None
+        try:
+            save.advance()
+            commit = save.advance()  # at once, because a commit in memory waits for no file system
+            assert commit is not None
+            copies.done(commit.token)
+        except LostContact:
+            raise
+        except CheckpointError as error:
+            self._close(save)
+            copies.failed(error)
+            return
+        copies.cost_s += time.monotonic() - began + save.cpu_s
+        self._close(save)
+
     def _committed(self, commit: Commit) -> None:
         """Runs in rank 0's thread."""
         if self._on_commit:
@@ -250,7 +317,7 @@ class Checkpointer:
             self._mirror.notify()
 
     def _close(self, save: Save) -> None:
-        self._save = None
+        self._save, self._copies_now = None, False
         self._ended += 1
         self._exchange.drain()
 
@@ -265,15 +332,21 @@ class Checkpointer:
         new commit; a program that only reads does not.
         """
         self.wait()
-        choice = choose(self._committer, self._ranks, self._state, step, self._mirror)
+        # A run that continues from `step` has no newer copies before it has committed this step.
+        copies = self._copies if step is None or retire_later else None
+        choice = choose(self._committer, self._ranks, self._state, step, self._mirror, copies)
         loaded = choice.loaded
         if loaded is None:
             return None
         different = self._load(loaded)
         info = loaded.manifest.info
-        if retire_later and step == info.step and info.token != choice.newest:
+        if retire_later and step == info.step and info.token != choice.newest and not choice.is_copy:
             info = self._commit_anew(loaded.manifest)
-        self._committer.pinned, self._committer.last_order = {info.token}, info.order
+        if self._copies is not None:
+            self._copies.done(info.token if choice.is_copy else "")
+        # After a restore from a copy, the checkpoint before it is kept until another one is read back.
+        pinned = choice.newest if choice.is_copy else info.token
+        self._committer.pinned, self._committer.last_order = {pinned} if pinned else set(), info.order
         self._prove_next = True
         if info.world_size != self._ranks.size:
             different.append(
@@ -285,7 +358,7 @@ class Checkpointer:
             _log.warning("%s: not exact: %s.", info.name, line)
         meta = unflatten(loaded.manifest.meta, {})
         lists = tuple(choice.skipped), tuple(different)
-        return Restored(info.step, info.token, meta, not different, *lists, info.world_size)
+        return Restored(info.step, info.token, meta, not different, *lists, info.world_size, choice.is_copy)
 
     def peek(self) -> Any:
         """Returns the `meta` of the newest commit without loading state; None if no `meta` can be read."""

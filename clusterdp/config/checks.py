@@ -26,7 +26,7 @@ AT_LEAST = {  # minimum -> the keys that may not be smaller
     "checkpoint.keep_every checkpoint.timeout_s restart.max_attempts restart.chain sweep.samples sweep.parallel "
     "rehearse.steps",
     0: "restart.max_crashes restart.max_no_progress restart.from_step checkpoint.max_failures "
-    "checkpoint.check_replicas_every checkpoint.keep_local checkpoint.retry_s rehearse.may_lose "
+    "checkpoint.check_replicas_every checkpoint.keep_local checkpoint.retry_s checkpoint.memory_s rehearse.may_lose "
     + " ".join(f"restart.{cause}.limit restart.{cause}.wait_s" for cause in POLICIES),
 }
 # These keys must be above 0.

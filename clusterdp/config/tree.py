@@ -118,6 +118,9 @@ class CheckpointConfig(Section):
     # Commit to the run folder first, keep this many there, and copy them to url when the store can be reached; e.g. `2`
     keep_local: int = 0
     async_save: bool = True  # write while the training runs; only the save at a stop is waited for; e.g. `false`
+    # Every n seconds, the state is copied to the memory of the nodes; ranks that start again on the same nodes continue
+    # from there. Default: as often as takes at most 2 % of the time; 0: no copies; e.g. `10`
+    memory_s: float | None = None
     max_failures: int = 3  # how many periodic saves in a row may fail before the training waits for a save; e.g. `10`
     # Compare the ranks' state at the first of every n saves; the attempt ends if the states differ; 0: never; e.g. `10`
     check_replicas_every: int = 1

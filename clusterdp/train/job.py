@@ -202,7 +202,7 @@ class JobHandle:
         if saving.url is None:
             return None
         from clusterdp.checkpoint import Checkpointer
-        from clusterdp.storage import RetryPolicy, open_storage
+        from clusterdp.storage import MemoryStorage, RetryPolicy, open_storage
 
         def storage(url: str) -> Storage:
             return open_storage(
@@ -226,6 +226,7 @@ class JobHandle:
             keep_local=saving.keep_local or 1,
             check_replicas_every=saving.check_replicas_every,
             on_commit=self.record.committed,
+            memory=MemoryStorage.of_this_node(saving.url) if saving.memory_s != 0 else None,
             **common,
         )
 

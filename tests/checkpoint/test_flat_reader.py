@@ -284,6 +284,7 @@ class Store(LocalStorage):
     """Like a store: its bytes are read once. Counts the bytes of shared state that are read."""
 
     rereads = False
+    nodes_that_read_all = 0
     bytes_read = 0
 
     @contextmanager
@@ -304,7 +305,7 @@ def damage_last_byte(folder: Path, step: int) -> None:
 def read_by_each(rank: int, size: int, folder: str, storage: type[LocalStorage], fresh: int) -> tuple[bool, int, bool]:
     """Restores step 1 on a rank of a large job, into a new optimizer on rank `fresh`. Returns whether the state is
     the saved one, the bytes read, and whether any went through the buffer."""
-    flat_reader.READ_ALL_NODES = 0
+    LocalStorage.nodes_that_read_all = 0
     buffers: list[torch.Tensor] = []
     apart = flat_reader.tensors_of
     flat_reader.tensors_of = lambda plan, buffer: buffers.append(buffer) or apart(plan, buffer)  # type: ignore[func-returns-value]

@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 
 from clusterdp.checkpoint import Checkpointer, CheckpointError, ClaimLost, StateError, list_checkpoints
-from clusterdp.checkpoint.load import flat_reader
 from clusterdp.storage import LocalStorage
 from tests.checkpoint.gang import on_ranks
 from tests.checkpoint.training import Counter, Training, digest
@@ -69,7 +68,7 @@ def numbers(fill: float) -> dict[str, Any]:
 def load_numbers(rank: int, size: int, folder: str) -> tuple[bool, list[float]]:
     answers = []
     # Ranks of few nodes read everything, those of many a share each that they broadcast: both ways, and twice.
-    for flat_reader.READ_ALL_NODES in (8, 0, 8) if size > 1 else (8, 8):
+    for LocalStorage.nodes_that_read_all in (8, 0, 8) if size > 1 else (8, 8):
         state = numbers(fill=0.0)
         checkpointer = Checkpointer(folder, state)
         restored = checkpointer.restore()

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from clusterdp.batch import keeper
 from clusterdp.fakeslurm import FakeCluster
+from clusterdp.storage import MemoryStorage
 from tests.e2e.cluster import Cluster
 from tests.e2e.run import Run
 from tests.waiting import wait_for
@@ -38,6 +40,25 @@ def ranks_of(run: Run) -> dict[int, int]:
         if "RANK" in variables and "clusterdp.train.worker" in words and "torchrun" not in words:
             found[int(variables["RANK"])] = pid
     return found
+
+
+def copies_of(run: Run) -> list[str]:
+    """The manifests of copies of the state in the memory of the run's nodes."""
+    nodes = {
+        (found[keeper.KEY].partition(" ")[0], found["SLURMD_NODENAME"])
+        for found in processes_of(run).values()
+        if keeper.KEY in found
+    }
+    with suppress(OSError):  # it has not started yet
+        names = [name for key, node in nodes for name in MemoryStorage(key, node).names()]
+        return [name for name in names if "MANIFEST" in name]
+    return []
+
+
+def keepers_of(run: Run) -> list[int]:
+    """The process ids of the run's keepers."""
+    found = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+    return [pid for pid in found if f"{run.files.path}/batch/keeper.py" in command_of(pid)[:3]]
 
 
 def command_of(pid: int) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.processes import command_of, ranks_of
+from tests.e2e.processes import command_of, copies_of, ranks_of
 from tests.e2e.run import Run, clusterdp, submit
 from tests.waiting import wait_for
 
@@ -111,40 +111,75 @@ def test_preempted_job_ends_bit_for_bit_like_an_undisturbed_one(
 def test_job_with_a_killed_rank_ends_bit_for_bit_in_one_allocation(
     cluster: Cluster, start: Callable[..., Run], reference_on: Callable[[Cluster], Reference], launcher: str
 ) -> None:
-    run = start(f"launch.launcher={launcher}")
-    wait_for("a checkpoint", lambda: run.events("saved"), 90, report=run.account)
+    skip_without_keepers(cluster)
+    run = start(f"launch.launcher={launcher}", "checkpoint.every_s=null")
+    wait_for("a copy in memory", lambda: copies_of(run), 90, report=run.account)
     os.kill(ranks_of(run)[2], signal.SIGKILL)
     assert run.wait_end() == "COMPLETED", run.account()
     assert run.all_causes() == {f"{run.job}.0": "crash", f"{run.job}.0.1": "done"}, run.account()
     assert not run.events("requeued"), run.account()
-    assert run.events("restored")[0]["step"] > 0, run.account()
+    (restored,) = run.events("restored")
+    assert (restored["step"] > 0, restored["memory"]) == (True, True), run.account()
+    assert run.digest() == reference_on(cluster).digest
+
+
+def skip_without_keepers(cluster: Cluster) -> None:
+    if cluster.run("srun", "--version").split()[-1] < "22.05":
+        pytest.skip("a step with --overlap shares CPUs only in this release")
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_requeued_job_resumes_from_the_copy_in_memory(
+    cluster: Cluster, start: Callable[..., Run], reference_on: Callable[[Cluster], Reference]
+) -> None:
+    skip_without_keepers(cluster)
+    run = start("restart.in_place=false", "checkpoint.every_s=null")
+    wait_for("a copy in memory", lambda: copies_of(run), 90, report=run.account)
+    os.kill(ranks_of(run)[2], signal.SIGKILL)
+    wait_for("the requeue", lambda: run.events("requeued"), 60, report=run.account)
+    saved = run.events("saved")
+    assert [event.get("memory") for event in saved] == [True], run.account()
+    assert run.wait_end() == "COMPLETED", run.account()
+    assert run.events("restored")[0]["step"] == saved[0]["step"] > 0, run.account()
     assert run.digest() == reference_on(cluster).digest
 
 
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "saving", [("checkpoint.every_s=0.5",), ("checkpoint.every_s=null", "checkpoint.memory_s=0.3")]
+)
 def test_job_killed_at_random_instants_ends_bit_for_bit(
-    cluster: Cluster, start: Callable[..., Run], reference_on: Callable[[Cluster], Reference], project: Path
+    cluster: Cluster,
+    start: Callable[..., Run],
+    reference_on: Callable[[Cluster], Reference],
+    project: Path,
+    saving: tuple[str, ...],
 ) -> None:
     dice = random.Random(int(os.environ.get("CLUSTERDP_SEED", "1")))
     kills, most = 0, int(os.environ.get("CLUSTERDP_KILLS", "12"))
-    run = start(*NO_LIMITS, "checkpoint.every_s=0.5", delay_s=most / 20)
+    longest_s = 20 if "checkpoint.every_s=null" in saving else 4  # many lives get to a copy in memory, or a checkpoint
+    run = start(*NO_LIMITS, *saving, delay_s=most / 20)
     while (state := cluster.state(run.job))[0] != "COMPLETED":
         if state == ("PENDING", "BeginTime"):
             cluster.start_now(run.job)
         elif state[0] == "FAILED":  # because its batch program was killed
             run = resumed(run, project)
-        elif kills < most and (victims := chosen(run, dice)):
-            time.sleep(dice.uniform(0, 4))
+        elif kills < most:
+            time.sleep(dice.uniform(0, longest_s))
+            victims = chosen(run, dice)
             for pid in victims:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            kills += 1
+            kills += bool(victims)
         else:
             time.sleep(0.2)
     assert kills == most, f"{kills} kills\n{run.account()}"
     assert run.digest() == reference_on(cluster).digest, f"{kills} kills\n{run.account()}"
+    if "checkpoint.every_s=null" in saving:
+        assert [event for event in run.events("restored") + run.events("saved") if event.get("memory")], run.account()
 
 
 NO_LIMITS = (

@@ -15,6 +15,7 @@ from clusterdp.checkpoint.format.manifest import CheckpointInfo, scan
 from clusterdp.checkpoint.format.phase import called
 from clusterdp.checkpoint.load.restore import LoadedCheckpoint, compare, read
 from clusterdp.checkpoint.save.commit import Committer
+from clusterdp.checkpoint.save.memory_copies import MemoryCopies
 from clusterdp.checkpoint.save.mirror import Mirror
 from clusterdp.checkpoint.state.rank_group import RankGroup, tried
 from clusterdp.errors import CheckpointError, DamagedError
@@ -35,22 +36,42 @@ class ChosenCheckpoint:
     loaded: LoadedCheckpoint | None  # None if there are no checkpoints
     newest: str | None  # token of the newest commit, whether good or not
     skipped: list[str] = field(default_factory=list)
+    is_copy: bool = False  # whether the checkpoint was in the memory of the nodes
     is_partly_filled: bool = False  # whether live tensors may have bytes of a damaged checkpoint
 
 
 def choose(
-    committer: Committer, ranks: RankGroup, state: Mapping[str, Any], step: int | None, mirror: Mirror | None
+    committer: Committer,
+    ranks: RankGroup,
+    state: Mapping[str, Any],
+    step: int | None,
+    mirror: Mirror | None,
+    copies: MemoryCopies | None = None,
 ) -> ChosenCheckpoint:
     """Collective. Chooses among the checkpoints of the committer's phase, and fills the live tensors of `state` from
-    the chosen one. If `step` is given and belongs to this phase, only checkpoints of `step` are tried.
+    the chosen one. If `step` is given and belongs to this phase, only checkpoints of `step` are tried; else, copies
+    that are newer than the newest checkpoint are tried first.
 
     Raises StateError if the objects do not match the saved objects. Raises CheckpointError if there are checkpoints but
     no good one, or if this phase should have a checkpoint and has none. Live tensors may then have changed.
     """
-    listing = ranks.agree(conclude=lambda _: _list(committer, step, mirror))
+    listing = ranks.agree(conclude=lambda _: _list(committer, step, mirror, copies))
     candidates = [CheckpointInfo(**fields) for fields in listing["candidates"]]
     choice = ChosenCheckpoint(None, listing["newest"], listing["damaged"])
-    if not candidates and not choice.skipped:
+    is_empty = not candidates and not choice.skipped
+    if is_empty and not listing["copies"]:
+        return choice
+    for info in (CheckpointInfo(**fields) for fields in listing["copies"]):
+        assert copies is not None
+        copies.storage.rereads = not candidates  # without a checkpoint, no bytes of a damaged copy may reach a tensor
+        choice.loaded, error = _try_one(copies.storage, info, ranks, state, choice)
+        copies.storage.forget_all()
+        if choice.loaded is not None:
+            choice.is_copy = True
+            return choice
+        if isinstance(error, DamagedError):
+            copies.drop(info.token)
+    if is_empty:  # no copy is good: the run starts from the beginning
         return choice
     for info in candidates:
         choice.loaded = _try(committer, info, ranks, state, mirror, choice)
@@ -63,7 +84,7 @@ def choose(
     )
 
 
-def _list(committer: Committer, step: int | None, mirror: Mirror | None) -> dict[str, Any]:
+def _list(committer: Committer, step: int | None, mirror: Mirror | None, copies: MemoryCopies | None) -> dict[str, Any]:
     """Returns, on rank 0, the checkpoints to try, the newest commit first."""
     phase = committer.phase
     far = mirror.bring_back(phase, step) if mirror is not None else []
@@ -83,7 +104,13 @@ def _list(committer: Committer, step: int | None, mirror: Mirror | None) -> dict
     if not own:
         _refuse_others(committer, [*commits, *far])
     later = [damage for damage in damaged if (step_of(damage.name.partition("/")[0]) or 0) > phase.first]
+    newer: list[CheckpointInfo] = []
+    if copies is not None:
+        copies.highest = max((info.order for info in commits), default=0)
+        if step is None or (own and own[-1].step == step):
+            newer = copies.newer(own[-1] if own else None)
     return {
+        "copies": [asdict(info) for info in newer],
         "candidates": [asdict(info) for info in reversed(wanted)],
         "newest": commits[-1].token if commits else None,
         "damaged": [damage.why for damage in (later if phase.first else damaged)],
@@ -114,21 +141,31 @@ def _try(
     """Returns the checkpoint, with filled live tensors, if all ranks can read it from the local folder or from the
     store; None if a rank cannot."""
     for storage in (committer.storage, mirror.far) if mirror is not None else (committer.storage,):
-        loaded, error = _patiently(storage, info, ranks, partial(read, storage, info, ranks, state))
-        if loaded is not None:
-            _, failure = tried(partial(compare, loaded, state))
-            ranks.agree(failure)
-            if loaded.flat is not None:
-                _, error = _patiently(storage, info, ranks, loaded.flat.fill)
-                choice.is_partly_filled |= error is not None
+        loaded, error = _try_one(storage, info, ranks, state, choice)
         if error is None:
             return loaded
         if storage is committer.storage:  # a checkpoint that cannot be read now can perhaps be read in an hour
             (committer.bad if isinstance(error, DamagedError) else committer.unsure).add(info.token)
-        choice.skipped.append(str(error) if isinstance(error, DamagedError) else f"{info.name}: {error}")
-        if ranks.rank == 0:
-            _log.warning("checkpoint skipped: %s", choice.skipped[-1])
     return None
+
+
+def _try_one(
+    storage: Storage, info: CheckpointInfo, ranks: RankGroup, state: Mapping[str, Any], choice: ChosenCheckpoint
+) -> tuple[LoadedCheckpoint | None, CheckpointError | None]:
+    """Returns the checkpoint, with filled live tensors, or the error, the same on all ranks."""
+    loaded, error = _patiently(storage, info, ranks, partial(read, storage, info, ranks, state))
+    if loaded is not None:
+        _, failure = tried(partial(compare, loaded, state))
+        ranks.agree(failure)
+        if loaded.flat is not None:
+            _, error = _patiently(storage, info, ranks, loaded.flat.fill)
+            choice.is_partly_filled |= error is not None
+    if error is None:
+        return loaded, None
+    choice.skipped.append(str(error) if isinstance(error, DamagedError) else f"{info.name}: {error}")
+    if ranks.rank == 0:
+        _log.warning("checkpoint skipped: %s", choice.skipped[-1])
+    return None, error
 
 
 def _patiently(
@@ -151,7 +188,7 @@ def _patiently(
 
 def _tries(storage: Storage) -> Iterator[bool]:
     """Yields, for each try, whether this try is the last one. Pauses between the tries."""
-    for pause in PAUSES_S if storage.rereads else ():
+    for pause in PAUSES_S if storage.rereads or storage.is_divided else ():
         yield False
         time.sleep(pause)
     yield True

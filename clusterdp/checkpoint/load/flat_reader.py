@@ -8,16 +8,17 @@ if a block is damaged, tensors that were filled before it have changed.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import torch
 
 from clusterdp.checkpoint.format.layout import FlatLayout, TensorEntry
-from clusterdp.checkpoint.format.manifest import Manifest
+from clusterdp.checkpoint.format.manifest import Manifest, expected_files
 from clusterdp.checkpoint.format.read_targets import BufferTarget, DiscardTarget, ScatterTarget
 from clusterdp.checkpoint.format.verified_reads import (
     BlockRange,
@@ -32,11 +33,8 @@ from clusterdp.checkpoint.state.rank_group import RankGroup, tried
 from clusterdp.checkpoint.state.tree import DTYPES, as_bytes, copied, from_bytes, memory_of, unflatten
 from clusterdp.storage import Storage
 
-# Up to this number of nodes, each rank reads all bytes: a file system can serve so few nodes, and the ranks of a node
-# share the node's page cache, which is faster than the network. With more nodes, or from a store, each rank reads a
-# share and broadcasts it, so that the storage delivers every byte only once.
-READ_ALL_NODES = 8
 AHEAD = 4  # ranges (of up to 16 MB) that a rank reads before their broadcast: more ranks read while one sends
+Turn = tuple[int, BlockRange]  # a range, and the rank that reads it and sends it to the others
 
 
 class FlatReader:
@@ -48,15 +46,17 @@ class FlatReader:
         names."""
         self._storage, self._ranks, self._plan, self._live = storage, ranks, manifest.layout, live
         ranges = ranges_of(manifest)
+        names = (f"{manifest.info.folder}/{name}" for name, _ in expected_files(manifest.info))
+        self._writers = {name: rank for rank, name in enumerate(names)}  # file -> the rank that has written it
         self._alone = is_alone(storage, ranks)
         self._apart, self._direct = _divide(ranges, self._plan, live)
-        check_sizes(storage, ranges)  # first: a bad manifest may demand much memory
+        own = [one for rank, one in self._turns(self._direct if self._alone else ranges) if rank == ranks.rank]
+        check_sizes(storage, ranges if self._alone else own)  # first: a bad manifest may demand much memory
         self.buffer = Buffer(self._plan.total)  # pages that are never touched take no memory
         if self._alone:
             read_ranges(storage, self._apart, BufferTarget(memory_of(self.buffer.tensor)))
         if storage.rereads:
-            unread = self._direct if self._alone else ranges
-            read_ranges(storage, unread[ranks.rank :: ranks.size], DiscardTarget())
+            read_ranges(storage, own, DiscardTarget())
         self.tensors = {**tensors_of(self._plan, self.buffer.tensor), **live}
 
     def exchange(self) -> None:
@@ -88,15 +88,15 @@ class FlatReader:
         ranks stop at the first range that cannot be read."""
         if self._alone:
             return
-        mine, failure = ranges[self._ranks.rank :: self._ranks.size], None
+        turns, failure = self._turns(ranges), None
+        mine = iter([blocks for source, blocks in turns if source == self._ranks.rank])
         with ThreadPoolExecutor(AHEAD, thread_name_prefix="restore") as pool:
-            waiting = deque(pool.submit(self._read, blocks) for blocks in mine[:AHEAD])
-            for number, blocks in enumerate(ranges):
+            waiting = deque(pool.submit(self._read, blocks) for blocks in islice(mine, AHEAD))
+            for source, blocks in turns:
                 start, stop = blocks.span
-                turn, source = divmod(number, self._ranks.size)
                 if source == self._ranks.rank:
                     data, failure = waiting.popleft().result()
-                    waiting.extend(pool.submit(self._read, later) for later in mine[turn + AHEAD : turn + AHEAD + 1])
+                    waiting.extend(pool.submit(self._read, later) for later in islice(mine, 1))
                 else:
                     data = torch.empty(stop - start + 1, dtype=torch.uint8)
                 self._ranks.broadcast(data, source)
@@ -105,6 +105,18 @@ class FlatReader:
                 put(start, memory_of(data)[:-1])
             pool.shutdown(cancel_futures=True)
         self._ranks.agree(failure)
+
+    def _turns(self, ranges: Sequence[BlockRange]) -> list[Turn]:
+        """Returns the order in which the ranges are sent. The ranks take turns."""
+        if not self._storage.is_divided:
+            return [(number % self._ranks.size, blocks) for number, blocks in enumerate(ranges)]
+        seen: Counter[int] = Counter()
+        order = []
+        for blocks in ranges:
+            writer = self._writers[blocks.name]
+            order.append((seen[writer], writer, blocks))
+            seen[writer] += 1
+        return [(writer, blocks) for _, writer, blocks in sorted(order, key=lambda one: one[:2])]
 
     def _read(self, blocks: BlockRange) -> tuple[torch.Tensor, Exception | None]:
         """Returns the verified bytes and a 1, or any bytes, a 0, and the error."""
@@ -117,7 +129,7 @@ class FlatReader:
 
 def is_alone(storage: Storage, ranks: RankGroup) -> bool:
     """Returns whether each rank reads all bytes itself."""
-    return ranks.size == 1 or (storage.rereads and ranks.nodes <= READ_ALL_NODES)
+    return ranks.size == 1 or ranks.nodes <= storage.nodes_that_read_all
 
 
 def _divide(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -27,10 +28,12 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
+from clusterdp.checkpoint.format.layout import FlatLayout
 from clusterdp.checkpoint.format.manifest import Box, Manifest
 from clusterdp.checkpoint.format.verified_reads import ranges_of, read_parts
+from clusterdp.checkpoint.state.rank_group import RankGroup, tried
 from clusterdp.checkpoint.state.same_plan import SamePlan
-from clusterdp.checkpoint.state.tree import DTYPES, as_bytes, is_sharded, key_of, memory_of
+from clusterdp.checkpoint.state.tree import DTYPES, as_bytes, from_bytes, is_sharded, key_of, memory_of
 from clusterdp.storage import Storage
 
 
@@ -64,15 +67,49 @@ def _leaves(tree: Any, *path: Any) -> Iterator[tuple[str, torch.Tensor]]:
             yield from _leaves(item, *path, i)
 
 
-def read(storage: Storage, manifest: Manifest, live: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns all tensors in new memory: sharded if the live tensor is sharded, else whole. Not collective.
+def read(
+    storage: Storage, manifest: Manifest, live: Mapping[str, torch.Tensor], names: Collection[str] | None = None
+) -> dict[str, torch.Tensor]:
+    """Returns all tensors, or those with these names, in new memory: sharded if the live tensor is sharded, else whole.
+    Not collective.
 
     Raises DamagedError or OSError.
     """
-    entries = manifest.layout.entries
+    entries = [entry for entry in manifest.layout.entries if names is None or entry.name in names]
     target: dict[str, Any] = {entry.name: like(entry.name, DTYPES[entry.dtype], entry.shape, live) for entry in entries}
     load(target, CheckpointReader(storage, manifest))
     return target
+
+
+def whole_names(manifest: Manifest, live: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Returns the tensors that each rank has whole, with the rank whose file has them."""
+    found = {}
+    for entry in manifest.layout.entries:
+        if not is_sharded(like(entry.name, DTYPES[entry.dtype], entry.shape, live)):
+            found[entry.name] = (manifest.chunks or {})[entry.name][0].rank if entry.nbytes else 0
+    return found
+
+
+def read_whole(
+    storage: Storage, manifest: Manifest, of: Mapping[str, int], ranks: RankGroup
+) -> dict[str, torch.Tensor]:
+    """Returns tensors that are whole on each rank. Each rank reads those in its file, and sends them to the others.
+    Collective. Raises DamagedError or CheckpointError on all ranks."""
+    found: dict[str, torch.Tensor] = {}
+    failure = None
+    for source in range(ranks.size):
+        names = {name for name, rank in of.items() if rank == source}
+        shapes = {e.name: (e.dtype, e.shape) for e in manifest.layout.entries if e.name in names}
+        plan = FlatLayout.of(shapes)
+        data = torch.zeros(plan.total, dtype=torch.uint8)
+        if source == ranks.rank:
+            mine, failure = tried(partial(read, storage, manifest, {}, names))
+            for entry in plan.entries if mine else ():
+                data[entry.offset : entry.end] = as_bytes((mine or {})[entry.name])
+        ranks.broadcast(data, source)
+        found |= {e.name: from_bytes(data[e.offset : e.end], e.dtype, e.shape).clone() for e in plan.entries}
+    ranks.agree(failure)
+    return found
 
 
 def spread(tree: Any, live: Mapping[str, torch.Tensor], *path: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from clusterdp.checkpoint.format import strides
-from clusterdp.checkpoint.format.manifest import CheckpointInfo, Manifest, decode
+from clusterdp.checkpoint.format.manifest import CheckpointInfo, Manifest, decode, expected_files
 from clusterdp.checkpoint.format.verified_reads import check_sizes, ranges_of, read_manifest
 from clusterdp.checkpoint.load.flat_reader import FlatReader, is_alone, live_tensors, new_tensors, read_own
 from clusterdp.checkpoint.state import as_built, machine, module_buffers, parameter_names, rng, stateful
@@ -30,6 +30,7 @@ class Restored:
     skipped: tuple[str, ...] = ()  # newer checkpoints that were not good, with the reason of each
     differences: tuple[str, ...] = ()  # state that differs from the checkpoint, as text
     world_size: int = 0  # number of ranks that saved the checkpoint
+    from_memory: bool = False  # whether the checkpoint was a copy in the memory of the nodes
 
 
 @dataclass
@@ -116,18 +117,16 @@ def read(storage: Storage, info: CheckpointInfo, ranks: RankGroup, state: Mappin
         if not ranks.agree(failure, names, lambda every: all(one == every[0] for one in every)):
             live = {}
 
-    def read_share() -> tuple[FlatReader | None, Any, Any]:
-        flat = None if sharded else FlatReader(storage, manifest, ranks, live or {})
-        tensors = _read_parts(storage, manifest, state) if flat is None else flat.tensors
-        return flat, tensors, read_own(storage, manifest, ranks.rank) if ranks.rank < info.world_size else None
+    def read_share() -> tuple[FlatReader | _Parts, Any]:
+        some = _Parts(storage, manifest, ranks, state) if sharded else FlatReader(storage, manifest, ranks, live or {})
+        return some, read_own(storage, manifest, ranks.rank) if ranks.rank < info.world_size else None
 
     found, failure = tried(read_share) if failure is None else (None, failure)
     ranks.agree(failure)
     assert found is not None
-    flat, tensors, own = found
-    if flat is not None:
-        flat.exchange()
-    return LoadedCheckpoint(manifest, tensors, own, flat)
+    some, own = found
+    some.exchange()
+    return LoadedCheckpoint(manifest, some.tensors, own, some if isinstance(some, FlatReader) else None)
 
 
 def compare(loaded: LoadedCheckpoint, state: Mapping[str, Any]) -> None:
@@ -191,14 +190,38 @@ def _into_module(
     return [*different, *differences(name, module, given, noted, loaded.tensors)]
 
 
-def _read_parts(storage: Storage, manifest: Manifest, state: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
-    from clusterdp.checkpoint.load import resharding  # imported late: takes two seconds, and DDP does not need it
+class _Parts:
+    """Sharded state. On several nodes with divided storage, each rank reads its own file, and sends tensors that all
+    ranks have whole."""
 
-    check_sizes(storage, ranges_of(manifest))  # first: a wrong manifest must not cause a large allocation
-    shared, changed = stateful.shared(state), manifest.changed or {}
-    orders = {name: parameter_names.numbers(name, some.get("names"), shared) for name, some in changed.items()}
-    live = resharding.live_tensors(shared, orders)
-    return resharding.read(storage, manifest, live)
+    def __init__(self, storage: Storage, manifest: Manifest, ranks: RankGroup, state: Mapping[str, Any]):
+        """Reads this rank's parts. Not collective."""
+        from clusterdp.checkpoint.load import resharding  # imported late: takes two seconds, and DDP does not need it
+
+        self._storage, self._manifest, self._ranks = storage, manifest, ranks
+        ranges = ranges_of(manifest)
+        shared, changed = stateful.shared(state), manifest.changed or {}
+        orders = {name: parameter_names.numbers(name, some.get("names"), shared) for name, some in changed.items()}
+        live = resharding.live_tensors(shared, orders)
+        self._sent: Mapping[str, int] = {}
+        if storage.is_divided and not is_alone(storage, ranks):
+            ranges = [blocks for blocks in ranges if blocks.name.endswith(_own_file(manifest, ranks.rank))]
+            self._sent = resharding.whole_names(manifest, live)
+        check_sizes(storage, ranges)  # first: a wrong manifest must not cause a large allocation
+        names = [entry.name for entry in manifest.layout.entries if entry.name not in self._sent]
+        self.tensors: Mapping[str, torch.Tensor] = resharding.read(storage, manifest, live, names)
+
+    def exchange(self) -> None:
+        """Adds the tensors that are whole on each rank. Collective. Raises DamagedError or CheckpointError."""
+        if self._sent:
+            from clusterdp.checkpoint.load import resharding
+
+            sent = resharding.read_whole(self._storage, self._manifest, self._sent, self._ranks)
+            self.tensors = {**self.tensors, **sent}
+
+
+def _own_file(manifest: Manifest, rank: int) -> str:
+    return [name for name, _ in expected_files(manifest.info)][rank]
 
 
 def _live(manifest: Manifest, state: Mapping[str, Any]) -> dict[str, torch.Tensor]:

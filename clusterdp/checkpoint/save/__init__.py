@@ -5,6 +5,7 @@ replica_check   a check that all ranks still have the same state
 save            one save, from the copy to the commit
 writer          one rank's files
 sharded         the pieces of FSDP2's tensors, as torch.distributed.checkpoint plans them
+memory_copies   commits in the memory of the nodes
 commit          the work of rank 0: the manifest last, then retention
 mirror          commits in a local folder, copied to a store when the store can be reached
 """

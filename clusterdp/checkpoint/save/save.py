@@ -26,6 +26,7 @@ from clusterdp.checkpoint.format.layout import HEADER
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, FileRecord, Manifest
 from clusterdp.checkpoint.save import replica_check
 from clusterdp.checkpoint.save.commit import Committer
+from clusterdp.checkpoint.save.memory_copies import MemoryCopies
 from clusterdp.checkpoint.save.state_snapshot import StateSnapshot
 from clusterdp.checkpoint.save.writer import RankWriter, Staged, StagingMemory
 from clusterdp.checkpoint.state.rank_group import RankGroup, tried
@@ -52,7 +53,7 @@ class Save:
     def __init__(
         self,
         ranks: RankGroup,
-        committer: Committer,
+        committer: Committer | MemoryCopies,
         writer: RankWriter,
         taken: StateSnapshot,
         memory: StagingMemory,
@@ -84,6 +85,7 @@ class Save:
             work = partial(_fail, error)
         self._gives_way = gives_way
         self._writing = BackgroundTask(work, "write", gives_way=gives_way)
+        self.cpu_s = 0.0  # seconds of a processor that this rank's files took
         self._committing: BackgroundTask[Commit] | None = None  # the commit, on rank 0 only
         self.cleaning: BackgroundTask[None] | None = None  # the clean-up after a failure
 
@@ -124,6 +126,7 @@ class Save:
     def _hand_over(self) -> None:
         """Sends the reports of all ranks to rank 0."""
         report, failure = tried(self._writing.result)
+        self.cpu_s = self._writing.cpu_s
         try:
             self._ranks.agree(failure, report, self._begin_commit)
         except LostContact:
@@ -188,6 +191,7 @@ class BackgroundTask(Generic[T]):
         self._work = work
         self._gives_way = gives_way
         self._value: T | None = None
+        self.cpu_s = 0.0  # seconds of a processor that the thread took
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"clusterdp-{name}", daemon=True)
         self._thread.start()
@@ -199,6 +203,7 @@ class BackgroundTask(Generic[T]):
             self._value = self._work()
         except BaseException as error:
             self._error = error
+        self.cpu_s = time.thread_time()
 
     @property
     def done(self) -> bool:

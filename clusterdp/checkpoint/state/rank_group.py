@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,7 +38,8 @@ class RankGroup:
         self.group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         if self.size > 1:
-            self.nodes = self.agree(report=socket.gethostname(), conclude=lambda names: len(set(names)))
+            node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+            self.nodes = self.agree(report=node, conclude=lambda names: len(set(names)))
 
     def agree(
         self,

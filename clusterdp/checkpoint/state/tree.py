@@ -48,6 +48,11 @@ def is_sharded(tensor: torch.Tensor) -> bool:
     return module is not None and isinstance(tensor, module.DTensor)
 
 
+def is_replicated(tensor: torch.Tensor) -> bool:
+    """Returns whether the tensor is sharded, and several ranks have the same part (HSDP)."""
+    return is_sharded(tensor) and any(placement.is_replicate() for placement in tensor.placements)  # type: ignore[attr-defined]
+
+
 def key_of(*path: Any) -> str:
     """Returns a tensor's name: its path, as in `optimizer/state/0/exp_avg`. In the name, `~1` stands for a slash in a
     key."""

@@ -27,6 +27,8 @@ def rules_of(spec: ScriptSpec, check: str = "") -> dict[str, Any]:
         "nodelist": config.resources.nodelist or "",
         "requeue": config.restart.requeue,
         "in_place": spec.restarts_in_place,
+        "copies": spec.keeps_copies,
+        "keeps_local": bool(config.checkpoint.keep_local),
         "warned_s": spec.warned_s,
         "how": config.restart.how,
         "chain": config.restart.chain or 0,

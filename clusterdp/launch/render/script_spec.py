@@ -122,6 +122,11 @@ class ScriptSpec:
         restart = self.config.restart
         return restart.in_place and restart.requeue and self.config.backend != "submitit"
 
+    @property
+    def keeps_copies(self) -> bool:
+        """Whether each node has a keeper, which holds copies of the state in memory."""
+        return self.config.checkpoint.memory_s != 0 and self.config.backend != "submitit"
+
     def directives(self) -> list[tuple[str, str | None]]:
         """Returns `(option, value)` for each #SBATCH line. The value None stands for an option without a value."""
         r, tasks = self.config.resources, self.ranks_per_node

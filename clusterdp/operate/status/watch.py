@@ -312,7 +312,8 @@ def event_line(event: Record, history: RunHistory) -> str | None:
     if kind == "started":
         return f"attempt {number} started on {event.get('nodes') or event.get('host') or 'its nodes'} (job {job})"
     if kind == "restored":
-        return f"attempt {number} resumed at step {event.get('step')}"
+        where = ", from the memory of the nodes" if event.get("memory") else ""
+        return f"attempt {number} resumed at step {event.get('step')}{where}"
     if kind == "signal" and event.get("step") is not None:  # the ranks' event: the batch program's event has no step
         return f"{event.get('name')} at step {event['step']}: all ranks stop together and save"
     if kind in ("requeued", "restarted"):

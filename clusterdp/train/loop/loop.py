@@ -27,7 +27,7 @@ from clusterdp.train.hang import page
 from clusterdp.train.hang.page import FIRST, PROGRAM, RESTORE, STEP
 from clusterdp.train.loop.batches import Batches, Epoch
 from clusterdp.train.loop.graph_watch import GraphWatch, detached
-from clusterdp.train.loop.save_schedule import SaveSchedule
+from clusterdp.train.loop.save_schedule import CHECKPOINT, SaveSchedule
 from clusterdp.train.optim.open_window import OpenWindow
 from clusterdp.train.output.say import say
 from clusterdp.train.parallel.ddp import DdpModels, check_never_skips
@@ -113,7 +113,7 @@ class Loop(Generic[Batch]):
         self._graphs = GraphWatch()
         self._open_window = OpenWindow(state if accumulate == 1 else {})
         self._stopping: str | None = None  # the reason to stop at the end of the window
-        self._due = False  # whether a periodic save is due at the end of the window
+        self._due = 0  # what is saved at the end of the window
         self.total_steps: int | None = None  # number of steps of the whole loop; None before the loop has begun
         self.restored: Restored | None = None  # the restored checkpoint, and whether the resume is exact (loader, too)
         phases.name(name, continues)  # comes last, so that a loop that is refused before does not take the name
@@ -217,7 +217,7 @@ class Loop(Generic[Batch]):
                 self._apply(agreed)
                 if self._stopping:
                     self._stop(self._stopping)
-                if self.saves.is_due(self.step, agreed, window=0):
+                if self.saves.due(self.step, agreed, window=0) & CHECKPOINT:
                     with self._as_repeated():
                         self.saves.in_background(self.step)
 
@@ -262,13 +262,14 @@ class Loop(Generic[Batch]):
         if restored.step == phases.resume_step:
             phases.resume_step = None
         self._record.step = restored.step
-        self.saves.note_restored(restored.step, self.step)
+        self.saves.note_restored(restored.step, self.step, from_memory=restored.from_memory)
         self._rng_pending = True
         why = self.batches.resumed(restored.world_size == self._rank.world_size)
         if why is not None:
             restored = replace(restored, exact=False, differences=(*restored.differences, f"loader: {why}"))
         self.restored = restored
-        told = {**({} if restored.exact else {"inexact": "; ".join(restored.differences)}), **self._record.phase_field}
+        told: dict[str, Any] = {} if restored.exact else {"inexact": "; ".join(restored.differences)}
+        told |= {**({"memory": True} if restored.from_memory else {}), **self._record.phase_field}
         self._record.event("restored", step=restored.step, checkpoint=restored.token, **told)
 
     def _say_complete(self) -> None:
@@ -361,6 +362,7 @@ class Loop(Generic[Batch]):
             return
         self._in_window = 0
         self._models.check_window(self._rank.group)
+        self.saves.finish_copy()
         self.saves.ask_if_due()
         if self._phases.steps is not None and watch.steps >= self._phases.steps:
             self._end_profile()
@@ -370,14 +372,14 @@ class Loop(Generic[Batch]):
             self._apply(agreed)
         if self._at_limit or (self._enough and self._rank.world_size == 1):
             self._no_more_steps()
-        self._due = self.saves.is_due(position.step, agreed, self.window) or self._due
+        self._due |= self.saves.due(position.step, agreed, self.window)
         if (self._stopping or self._due) and not self._open_window.put_off(self._rank.group):
             if self._stopping:
                 self._stop(self._stopping)
-            self._due = False
             self._models.check_exchanged(self._rank.group)
             self._open_window.warn_of_save(self._rank, self.step)
-            self.saves.in_background(position.step)
+            self.saves.in_background(position.step, self._due)
+            self._due = 0
             if agreed is not None and agreed["save"]:  # saves by the clock are rare; `status` shows the slow ranks
                 report_times(watch, self._rank, record, self.batches.loader, aloud=False)
         watch.lap("checkpoint")

@@ -17,6 +17,7 @@ from clusterdp.train.output.say import say
 from clusterdp.train.ranks.rank import Rank
 from clusterdp.train.ranks.shared_flags import Agreed
 
+CHECKPOINT, COPY = 1, 2  # what is due at the end of a window: a checkpoint, and a copy to the memory of the nodes
 LAST_UPLOAD_S = 600.0  # seconds for which the end of a loop waits for the store
 LAST_CHANCE_S = 600.0  # seconds for which a save is tried again before the attempt ends without it
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 15.0
@@ -56,12 +57,14 @@ class SaveSchedule:
         self._lead_said = False
         self._tolerate = Tolerance(rank, record, "a checkpoint")
         self._next = time.monotonic() + (every_s or 0.0)
+        self._copied_at = time.monotonic()  # inf from the request for a copy to the copy
+        self._copies_now = False  # whether finish_copy() commits a copy
         if self.checkpointer is not None:
             rank.flags.progress = self.checkpointer.progress
 
-    def note_restored(self, run_step: int, step: int) -> None:
+    def note_restored(self, run_step: int, step: int, *, from_memory: bool) -> None:
         self.first = run_step - step
-        self._saved = self._moment(step)
+        self._saved = None if from_memory else self._moment(step)
 
     def _moment(self, step: int) -> Moment:
         return step, self._meta()["epoch"]
@@ -71,6 +74,11 @@ class SaveSchedule:
         if self.every_s and self._rank.is_first and time.monotonic() >= self._next:
             self._rank.flags.set("save")
             self._next = math.inf  # no other save is requested until this save is done
+        if self._rank.is_first and self.checkpointer is not None:
+            pause_s = self.checkpointer.copy_pause_s(self._saving.memory_s)
+            if pause_s is not None and time.monotonic() >= self._copied_at + pause_s:
+                self._rank.flags.set("copy")
+                self._copied_at = math.inf
 
     def note_progress(self, agreed: Agreed) -> None:
         """Commits the save in flight once all ranks have written it."""
@@ -84,17 +92,46 @@ class SaveSchedule:
         """Whether too many saves have failed: equal on all ranks, because a save fails on all ranks together."""
         return self._tolerate.failures > self._saving.max_failures
 
-    def is_due(self, step: int, agreed: Agreed | None, window: int = 1) -> bool:
-        """Returns whether a save is due. The decision uses only values that are equal on all ranks, never this rank's
-        own values.
+    def due(self, step: int, agreed: Agreed | None, window: int = 1) -> int:
+        """Returns the sum of what is due: CHECKPOINT, COPY, both or none. The decision uses only values that are equal
+        on all ranks, never this rank's own values.
 
         step: number of the finished step. window: number of steps since the last chance to save, or 0.
         """
         by_count = bool(self.every_steps and step % self.every_steps < window)
-        return by_count or self._is_overdue or (agreed is not None and agreed["save"])
+        is_due = by_count or self._is_overdue or (agreed is not None and agreed["save"])
+        copies = agreed is not None and agreed["copy"]
+        if copies:
+            self._copied_at = time.monotonic()
+        return (CHECKPOINT if is_due else 0) + (COPY if copies else 0)
 
-    def in_background(self, step: int) -> None:
-        """Makes a periodic save: the training waits until the state is copied in memory, and not for the disk."""
+    def _copy(self, step: int) -> None:
+        """Copies the state to the memory of the nodes, unless it is in a checkpoint already."""
+        began = time.monotonic()
+        if self.checkpointer is not None and self._saved != self._moment(step):
+            with page.during(SAVE):
+                self.checkpointer.copy(self.first + step, self._meta())
+            self._discount(time.monotonic() - began)
+            self._copies_now = self._rank.flags.every == 1
+
+    def finish_copy(self) -> None:
+        """Commits a copy at the end of the step after it if steps are slow: the progress of all ranks would be known
+        some steps later. Equal on all ranks, because their steps have an agreed duration."""
+        if self._copies_now and self.checkpointer is not None:
+            self._copies_now, began = False, time.monotonic()
+            with page.during(SAVE):
+                self.checkpointer.finish_copy()
+            self._discount(time.monotonic() - began)
+
+    def in_background(self, step: int, due: int = CHECKPOINT) -> None:
+        """Makes the saves that are due: the training waits until the state is copied in memory, and not for the
+        disk."""
+        if due & CHECKPOINT:
+            self._save_in_background(step)
+        if due & COPY:
+            self._copy(step)
+
+    def _save_in_background(self, step: int) -> None:
         if self.every_s:
             self._next = time.monotonic() + self.every_s
         moment = self._moment(step)
