@@ -12,6 +12,9 @@ from clusterdp.rehearse.observe.file_use import FileUse, uses_from_json
 AFTER_KILL_S = 1.0  # seconds after a kill within which the kernel closes the files of the rank
 
 
+MEMORY, DISK = "memory", "disk"  # the places from which an attempt may resume
+
+
 @dataclass(frozen=True)
 class RunSpec:
     """The order for one run of a rehearsal, which the process of the run gets."""
@@ -52,6 +55,7 @@ class Hit:
     file: str = ""  # a file that was half written when the fault came, or is damaged
     since: float | None = None  # when the save that the fault interrupted began; None if no save was interrupted
     moment: str = ""  # the moment of the interrupted save, in words
+    resumes: str = ""  # MEMORY or DISK: the place from which the next attempt must resume; empty: any
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from clusterdp.checkpoint import list_checkpoints
 from clusterdp.checkpoint.format.layout import step_folder
 from clusterdp.fakeslurm import FakeCluster
 from clusterdp.rundir import Attempt
-from tests.e2e.processes import ranks_of
+from tests.e2e.processes import keepers_of, ranks_of
 from tests.e2e.run import Run
 from tests.small_disk import fill
 from tests.waiting import wait_for
@@ -123,7 +123,8 @@ def controller_killed_and_started_again(scene: Scene) -> Trace:
     return lambda: pid_file.read_text() != before
 
 
-def newest_checkpoint_damaged_and_rank_killed(scene: Scene) -> Trace:
+def newest_checkpoint_damaged_and_rank_killed_with_keepers(scene: Scene) -> Trace:
+    """The keepers too, because a newer copy in memory would be used."""
     attempt, saved = scene.attempt, len(scene.run.events("saved"))
     scene.wait_for("a checkpoint", lambda: len(scene.run.events("saved")) > saved)
     newest = list_checkpoints(scene.store)[-1]
@@ -134,6 +135,8 @@ def newest_checkpoint_damaged_and_rank_killed(scene: Scene) -> Trace:
         byte = file.read(1)
         file.seek(at)
         file.write(bytes([byte[0] ^ 1]))
+    for pid in keepers_of(scene.run):
+        os.kill(pid, signal.SIGKILL)
     killed = rank_killed(scene)
 
     def trace() -> bool:
@@ -162,6 +165,6 @@ FAULTS = (
     Fault(node_lost, ("node-lost",)),
     Fault(rank_killed_when_no_controller_answers, ("crash",)),
     Fault(controller_killed_and_started_again),
-    Fault(newest_checkpoint_damaged_and_rank_killed, ("crash",)),
+    Fault(newest_checkpoint_damaged_and_rank_killed_with_keepers, ("crash",)),
 )
 DISK = Fault(disk_full_for_a_while)  # where the checkpoints are on a small disk

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clusterdp.rehearse.drills import losses, saves, stops, strikes
+from clusterdp.rehearse.drills import copies, losses, saves, stops, strikes
 from clusterdp.rehearse.drills.scene import Scene
 
 NO_CONFIG: tuple[str, ...] = ()
+FROM_DISK = ("checkpoint.memory_s=0",)  # ranks restart from the disk, and not from the memory of their nodes
+COPIES = ("checkpoint.memory_s=0.2",)
+COPIES_ALONE = (*COPIES, "checkpoint.every_s=null", "checkpoint.every_steps=null")
 HANGS = ("restart.hang_after_s=8", "restart.on_hang=restart")
 # These settings allow more attempts, because each moment of a save costs an attempt.
 NO_LIMITS = (
@@ -41,16 +44,19 @@ DRILLS = (
     Drill("out-of-time", "out of time", stops.out_of_time),
     Drill("out-of-time-thrice", "out of time, three times in a row", stops.out_of_time_thrice),
     Drill("rank-killed", "a rank is killed", losses.rank_killed),
+    Drill("restarted-from-memory", "killed, with the state in memory", copies.restarted_from_memory, COPIES_ALONE),
+    Drill("copy-damaged", "the copy of the state in memory is damaged", copies.copy_damaged, COPIES),
     Drill("rank-hung", "a rank hangs", losses.rank_hung, HANGS),
     Drill("node-lost", "a node fails", losses.node_lost),
     Drill(
         "killed-while-saving",
         "killed at moments of a save, each in turn",
         strikes.killed_while_saving,
+        FROM_DISK,
         limits=NO_LIMITS,
     ),
     Drill("disk-full", "the disk is full during a save, and free again later", saves.disk_full_while_saving),
-    Drill("checkpoint-damaged", "the newest checkpoint is damaged", saves.newest_checkpoint_damaged),
+    Drill("checkpoint-damaged", "the newest checkpoint is damaged", saves.newest_checkpoint_damaged, FROM_DISK),
 )
 NAMES = tuple(drill.name for drill in DRILLS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,9 +36,9 @@ from clusterdp.rehearse.judge.verdict import (
     rows_of,
 )
 from clusterdp.rehearse.observe.facts import Facts
-from clusterdp.rehearse.run_spec import Hit, RunResult
+from clusterdp.rehearse.run_spec import DISK, MEMORY, Hit, RunResult
 from clusterdp.rehearse.state import Difference, compare
-from clusterdp.rundir import RunDir
+from clusterdp.rundir import RunDir, read_events
 from clusterdp.wording import counted, some_of
 
 SHOWN = 5  # maximum number of differences that a verdict shows
@@ -117,6 +118,8 @@ def judge(
         why = f": {result.why}" if result.why else ""
         said = f"the job did not come back: {result.state}{why}"
         return Verdict(verdict=FAILED, said=said, diagnosis=diagnose(case), **told)  # type: ignore[arg-type]
+    if elsewhere := _resumed_elsewhere(result, history):
+        return Verdict(verdict=FAILED, said=elsewhere, **told)  # type: ignore[arg-type]
     differences, unread = _differences(reference, run)
     if unread or differences:
         said = unread or f"it ended in another state: {differ(len(differences))}{_beyond(reference, differences)}"
@@ -137,6 +140,18 @@ def judge(
     beside = f"; beside the end state, {some_of(compared.other, 3)}" if compared.other else ""
     said = f"{_passed(history, result, lost, reference)}{beside}"
     return Verdict(verdict=PASSED, said=said, **told)  # type: ignore[arg-type]
+
+
+def _resumed_elsewhere(result: RunResult, history: RunHistory) -> str:
+    """Returns how an attempt resumed from another place than the drill demands; "" if none did."""
+    events = {event.get("attempt"): event for event in read_events(history.run) if event.get("event") == "restored"}
+    for before, after in itertools.pairwise(history.attempts):
+        wanted = next((hit.resumes for hit in result.hits if hit.attempt == before.name), "")
+        event = events.get(after.name)
+        found = "" if event is None else MEMORY if event.get("memory") else DISK
+        if wanted and found != wanted:
+            return f"attempt {after.number} resumed from {found or 'nothing'}, and not from {wanted}"
+    return ""
 
 
 def _is_whole(text: ProgramText | None) -> bool:

@@ -86,6 +86,24 @@ def test_passing_drill_reports_an_attempt_failed_by_itself(made: MakeRun) -> Non
     assert (verdict.verdict, verdict.said[: len(said)]) == (PASSED, said)
 
 
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([{"memory": True}], ""),
+        ([{}], "attempt 2 resumed from disk, and not from memory"),
+        ([], "attempt 2 resumed from nothing, and not from memory"),
+    ],
+)
+def test_memory_drill_fails_if_the_attempt_resumes_from_disk(
+    made: MakeRun, events: list[dict[str, bool]], said: str
+) -> None:
+    run = made(["crash", "done"], ["step 4", "step 5\nstep 9"], {"sum": 4, "scheduler": {"last_epoch": 3}})
+    for event in events:
+        Ledger(run, "7.1", "rank").write("restored", step=4, **event)
+    verdict = verdict_of(made, run, RunResult("done", hits=(hit("crash", resumes="memory"),)))
+    assert (verdict.verdict, verdict.said) == ((FAILED, said) if said else (PASSED, verdict.said))
+
+
 def test_passing_drill_reports_unreached_fault_moments(made: MakeRun) -> None:
     run = made(["crash", "done"], ["step 4", "step 5\nstep 9"], {"sum": 4, "scheduler": {"last_epoch": 3}})
     result = RunResult("done", hits=(hit("crash"),), unmade="2 moments of 5 did not come before the run was over")
