@@ -40,6 +40,9 @@ from .step import Step
 from .texts import LAST, lines, number, read, size, warn, words
 
 STILL_THERE = "Timed out waiting for job step to complete"  # srun gives up a task that KILL does not end
+WRITE_S = 120  # limit of the seconds for writing a copy of the state in memory to the disk
+ENDING_WRITE_S = 10  # the same if KILL comes soon
+MARGIN_S = 15  # seconds between the end of the write and that of the job's time
 LATE_S = (0, 1, 2, 4, 8, 15)  # seconds before each look at the outcome, because a shared file system may show it late
 
 
@@ -300,8 +303,18 @@ class ThisAttempt:
         if self._has_ranks:
             return
         if not self.ending.is_replaced():
-            self.copies.write(self.record, lambda: not self.ending.requeued and self.children.has_news())
+            self.copies.write(
+                self.record, self._left_for_copy, lambda: not self.ending.requeued and self.children.has_news()
+            )
         self.copies.close()  # first, because Slurm's requeue would cancel their step
+
+    def _left_for_copy(self) -> float:
+        """Returns the seconds for the write of a copy. At a preemption, at the time limit and at a cancel, KILL comes
+        soon."""
+        look = self.slurm.glance()
+        if look.state != slurm.RUNNING or self.job.is_marked("cancelled"):
+            return ENDING_WRITE_S
+        return WRITE_S if look.ends_at is None else min(WRITE_S, look.ends_at - time.time() - MARGIN_S)
 
     def _restarts(self, cause: str, ended: Ended, look: Look, said: str) -> bool:
         """Returns whether the next attempt starts in this allocation. A node that lacks the program, or that Slurm

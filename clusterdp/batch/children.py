@@ -31,6 +31,7 @@ class Children:
         self.environ = dict(environ)
         self.terms = 0  # number of TERMs so far
         self.suspended_s = 0.0  # seconds for which the job was suspended
+        self.private: List[int] = []  # descriptors that processes of fork() and detach() must not keep open
         self._forks: List[int] = []
         self._handled = 0
         reading, writing = os.pipe()
@@ -125,14 +126,14 @@ class Children:
         self,
         children: "Sequence[subprocess.Popen[bytes]]",
         or_if: Callable[[], bool] = lambda: False,
-        reading: Sequence[int] = (),
+        reading: Callable[[], Sequence[int]] = tuple,
         left_s: Callable[[], float] = lambda: POLL_S,
     ) -> None:
         """Waits until a child has ended or or_if() is true, which is called after each signal, every few seconds, when
         one of the file descriptors has something to read, and after left_s()."""
         looked = time.monotonic()
         while not or_if() and all(child.poll() is None for child in children):
-            select.select([self._woken, *reading], [], [], min(left_s(), POLL_S))
+            select.select([self._woken, *reading()], [], [], min(left_s(), POLL_S))
             before, looked = looked, time.monotonic()
             if looked - before > 2 * POLL_S:
                 self.suspended_s += looked - before - POLL_S
@@ -149,16 +150,22 @@ class Children:
             self._forks.append(child)
             return
         try:
+            self._close_private()
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             work()
         finally:
             os._exit(0)
+
+    def _close_private(self) -> None:
+        for descriptor in self.private:
+            os.close(descriptor)
 
     def detach(self, work: Callable[[], Any]) -> None:
         """Does the work in a new process that may outlive this one, as far as Slurm permits."""
         if os.fork():
             return
         try:
+            self._close_private()
             os.setsid()
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             nowhere = os.open(os.devnull, os.O_RDWR)

@@ -19,12 +19,10 @@ from .children import Children, end, term_blocked
 from .job import Job
 from .record import Record
 from .rules import Rules
-from .texts import number, read, warn, warn_of_fault
+from .texts import read, warn, warn_of_fault
 
 OLDEST = (22, 5)  # release of Slurm
 FIRST_S = 1  # least seconds from the start of the ranks to that of the keepers: a program may fail at once
-WRITE_S = 120  # limit of the seconds for writing a copy to the disk
-MARGIN_S = 15  # seconds between this limit and the end of the job's time
 LOOK_S = 0.5  # seconds between two looks at the time, and at a TERM
 END_S = 2  # limit of the seconds for the end of the keepers
 HEAD = 4096  # bytes that hold the first line of a manifest
@@ -117,26 +115,29 @@ class Copies:
                 self._step = subprocess.Popen(
                     words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environ
                 )
+            assert self._step.stdin is not None
+            self.children.private = [self._step.stdin.fileno()]
         except OSError as error:
             warn("copies of the state in memory: {}".format(error))
 
-    def write(self, record: Record, stops: Callable[[], bool] = lambda: False) -> None:
+    def write(self, record: Record, limit_s: Callable[[], float], stops: Callable[[], bool] = lambda: False) -> None:
         """Writes the newest copy to the disk if it is newer than all checkpoints there. Called when no rank is alive,
-        and the job is about to leave its nodes. Gives up when stops() is true, or shortly before the end of the job's
-        time, because a requeue must not come too late."""
-        began = time.monotonic()
-        ends_at = number(os.fsdecode(self.children.environ.get(b"CLUSTERDP_JOB_END_TIME", b"")).partition(".")[0])
-        limit_s = WRITE_S if ends_at is None else min(WRITE_S, ends_at - time.time() - MARGIN_S)
+        and the job is about to leave its nodes. Gives up after limit_s() seconds, or when stops() is true, because a
+        requeue must not come too late."""
+        copy, began = None, time.monotonic()
         try:
             copy = self._newest()
             if copy is None:
                 return
-            self._write(copy, began + limit_s, stops)
-        except OSError as error:
-            warn("the copy of the state in memory could not be written: {}".format(error))
-            return
+            self._write(copy, time.monotonic() + limit_s(), stops)
         except Exception as error:
-            warn_of_fault(error, "The copy of the state in memory is lost.")
+            if isinstance(error, OSError):
+                warn("the copy of the state in memory could not be written: {}".format(error))
+            else:
+                warn_of_fault(error, "The copy of the state in memory is lost.")
+            self.close()
+            if copy is not None:
+                self._remove(copy)
             return
         warn("step {} was in the memory of the nodes, and is a checkpoint now.".format(copy.step))
         seconds = round(time.monotonic() - began, 4)
@@ -160,6 +161,8 @@ class Copies:
     def _has_claim(self) -> bool:
         """Returns whether an attempt of this job owns the run folder (see train/ranks/claim.py)."""
         folder = os.path.join(self.job.run, "claims")
+        if not os.path.isdir(folder):
+            return False
         newest = max((name for name in os.listdir(folder) if name.isdigit()), default="")
         return bool(newest) and read(os.path.join(folder, newest)).startswith(self.job.id + ".")
 
@@ -179,6 +182,8 @@ class Copies:
     def _write(self, copy: Copy, deadline: float, stops: Callable[[], bool]) -> None:
         """Writes the files on all nodes, and then the manifest. Raises OSError."""
         assert self._step is not None and self._step.stdin is not None and self._step.stdout is not None
+        if time.monotonic() > deadline or stops():
+            raise OSError("the job must leave its nodes")
         folder = copy.name.partition("/")[0]
         self._step.stdin.write(os.fsencode("write {} {}\n".format(folder, copy.token)))
         self._step.stdin.flush()
@@ -197,12 +202,24 @@ class Copies:
             file.flush()
             os.fsync(file.fileno())
         os.rename(temporary, path)
-        keeper.sync(os.open(os.path.dirname(path), os.O_RDONLY))
+        keeper.sync_folder(os.path.dirname(path))
+
+    def _remove(self, copy: Copy) -> None:
+        """Removes the files of a copy that has no manifest, because a full disk needs the room."""
+        folder = os.path.join(self.folder, copy.name.partition("/")[0])
+        try:
+            names = os.listdir(folder)
+            for name in names if os.path.basename(copy.name) not in names else ():
+                if name.startswith(copy.token + "-"):
+                    os.unlink(os.path.join(folder, name))
+        except OSError:
+            pass  # the next attempt removes them
 
     def close(self) -> None:
         """Ends the keepers, so that Slurm has their step as completed."""
         if self._step is None or self._step.stdin is None:
             return
+        self.children.private = []
         try:
             self._step.stdin.close()
             self._step.wait(END_S)

@@ -106,6 +106,8 @@ class Ending:
             warn(words.format(cause, self.job.run))
             self.over(End(cause, "failed", 75))
         self.on_leaving()
+        if self.children.has_news():  # a TERM has come meanwhile: the job may have been cancelled
+            look = self.look()
         said = ""
         for pause in TRIES_S:
             self.children.sleep(pause)

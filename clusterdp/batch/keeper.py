@@ -20,6 +20,7 @@ Torch-free, for Python 3.6: the node's own Python runs the copy of this file tha
 """
 
 import array
+import errno
 import json
 import os
 import selectors
@@ -170,15 +171,22 @@ class Keeper:
             return 0
         target = os.path.join(self.folder, folder)
         os.makedirs(target, exist_ok=True)
-        for name in mine:
-            _copy(self.files[name], os.path.join(self.folder, name))
-        for path in (target, self.folder):
-            sync(os.open(path, os.O_RDONLY))
+        made = []  # type: List[str]
+        try:
+            for name in mine:
+                _copy(self.files[name], os.path.join(self.folder, name), made)
+            sync_folder(target)
+            sync_folder(self.folder)
+        except BaseException:
+            for path in made:  # on a full disk, the next attempt needs the room
+                os.unlink(path)
+            raise
         return len(mine)
 
 
-def _copy(source: int, path: str) -> None:
+def _copy(source: int, path: str, made: List[str]) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    made.append(path)
     try:
         at, size = 0, os.fstat(source).st_size
         while at < size:
@@ -190,6 +198,14 @@ def _copy(source: int, path: str) -> None:
         os.close(file)
         raise
     sync(file)
+
+
+def sync_folder(path: str) -> None:
+    try:
+        sync(os.open(path, os.O_RDONLY))
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems cannot sync a folder
+            raise
 
 
 def sync(file: int) -> None:

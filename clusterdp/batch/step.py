@@ -169,7 +169,7 @@ class Step:
         try:
             while child.poll() is None:
                 timers = [watch.timer for watch in watches if watch.timer is not None]
-                self.children.wait([child, *timers], has_news, errors.open if errors else (), left_s)
+                self.children.wait([child, *timers], has_news, lambda: errors.open if errors else (), left_s)
                 try:
                     if errors and errors.is_due():
                         self._end_others(child, errors, self.children.terms > terms)

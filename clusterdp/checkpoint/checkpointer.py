@@ -343,7 +343,7 @@ class Checkpointer:
         if retire_later and step == info.step and info.token != choice.newest and not choice.is_copy:
             info = self._commit_anew(loaded.manifest)
         if self._copies is not None:
-            self._copies.done(info.token if choice.is_copy else "")
+            self._copies.done(choice.kept)
         # After a restore from a copy, the checkpoint before it is kept until another one is read back.
         pinned = choice.newest if choice.is_copy else info.token
         self._committer.pinned, self._committer.last_order = {pinned} if pinned else set(), info.order

@@ -22,6 +22,7 @@ from tests.checkpoint.test_sharded import Run
 from tests.checkpoint.training import Counter, Training
 from tests.keepers import Node, keepers
 
+LARGE = 15_000_000
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memfds are Linux's")
 
 
@@ -126,12 +127,14 @@ def test_copy_of_another_number_of_ranks_is_not_restored(
     assert (found.step, found.from_memory) == (1, False)
 
 
-def save_then_copy(rank: int, size: int, folder: str, keys: list[str], names: list[str]) -> str:
+def save_then_copy(rank: int, size: int, folder: str, keys: list[str], names: list[str], count: int = 10) -> str:
     """Saves step 1, and copies step 3. Returns the state three steps later."""
     os.environ["SLURMD_NODENAME"] = names[rank]
     training = Training(seed=1, adam=True, ddp=size > 1)
     training.warm_up()
-    here = checkpointer(Path(folder), MemoryStorage(keys[rank], names[rank]), {**training.state, "large": large(1)})
+    here = checkpointer(
+        Path(folder), MemoryStorage(keys[rank], names[rank]), {**training.state, "large": large(1, count)}
+    )
     training.step()
     here.save(1)
     training.step()
@@ -143,23 +146,23 @@ def save_then_copy(rank: int, size: int, folder: str, keys: list[str], names: li
     return training.digest()
 
 
-def large(step: int) -> Counter:
-    """State whose slices on three ranks are longer than a read (16 MB)."""
+def large(step: int, count: int = 10) -> Counter:
+    """With LARGE elements, slices on three ranks are longer than a read (16 MB)."""
     found = Counter()
-    found.state = {"all": torch.arange(15_000_000, dtype=torch.int32) * step}
+    found.state = {"all": torch.arange(count, dtype=torch.int32) * step}
     return found
 
 
 def restore_and_go_on(
-    rank: int, size: int, folder: str, keys: list[str], names: list[str]
+    rank: int, size: int, folder: str, keys: list[str], names: list[str], count: int = 10
 ) -> tuple[int, bool, int, str]:
     os.environ["SLURMD_NODENAME"] = names[rank]
-    training, values = Training(seed=2, adam=True, ddp=size > 1), large(0)
+    training, values = Training(seed=2, adam=True, ddp=size > 1), large(0, count)
     training.warm_up()
     here = checkpointer(Path(folder), MemoryStorage(keys[rank], names[rank]), {**training.state, "large": values})
     found = here.restore()
     assert isinstance(found, Restored)
-    assert torch.equal(values.state["all"], large(1).state["all"])
+    assert torch.equal(values.state["all"], large(1, count).state["all"])
     here.restore_rng()
     own = training.loader.state["consumed"]
     for _ in range(3):
@@ -169,8 +172,8 @@ def restore_and_go_on(
 
 def test_ranks_restore_exactly_from_the_memory_of_several_nodes(tmp_path: Path, nodes: list[Node]) -> None:
     keys, names = [nodes[0].key] * 3, ["n1", "n1", "n2"]
-    expected = on_ranks(3, save_then_copy, str(tmp_path), keys, names)
-    found = on_ranks(3, restore_and_go_on, str(tmp_path), keys, names)
+    expected = on_ranks(3, save_then_copy, str(tmp_path), keys, names, LARGE)
+    found = on_ranks(3, restore_and_go_on, str(tmp_path), keys, names, LARGE)
     assert [answer[:3] for answer in found] == [(3, True, 10), (3, True, 11), (3, True, 12)]
     assert [answer[3] for answer in found] == expected
     files = [name.rpartition("/")[2][18:] for name in MemoryStorage(nodes[1].key, "n2").names()]
@@ -334,6 +337,23 @@ def test_copies_after_a_rollback_are_restored_by_the_same_command(tmp_path: Path
     again = checkpointer(tmp_path, MemoryStorage(storage._key, storage._node)).restore(1, retire_later=True)
     assert again is not None
     assert (again.step, again.from_memory) == (2, True)
+
+
+def test_copy_of_a_second_phase_outlives_the_restore_of_the_first(tmp_path: Path, storage: MemoryStorage) -> None:
+    here = checkpointer(tmp_path, storage)
+    here.begin("one", {"x": Counter()})
+    here.save(1)
+    here.begin("two", {"x": Counter()}, first=1)
+    here.save(3)
+    copy(here, 4)
+    after = checkpointer(tmp_path, MemoryStorage(storage._key, storage._node))
+    found = []
+    for name, first in (("one", 0), ("two", 1)):
+        after.begin(name, {"x": Counter()}, first)
+        restored = after.restore()
+        assert restored is not None
+        found.append((restored.step, restored.from_memory))
+    assert found == [(1, False), (4, True)]
 
 
 def two_phases(rank: int, size: int, folder: str, key: str) -> int:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,7 +96,7 @@ def test_newer_copy_is_written_and_restored_elsewhere(
 ) -> None:
     here = checkpointer(node, tmp_path, fill=3.0)
     copy(here, 9)
-    copies.write(Record(job))
+    copies.write(Record(job), lambda: 60.0)
     node.end()
     assert restored(tmp_path) == (9, 3.0)
     (event,) = events(job)
@@ -112,7 +111,7 @@ def test_copy_follows_the_checkpoint_before_it_in_the_order(
     here = checkpointer(node, tmp_path)
     here.save(1)
     copy(here, 2)
-    copies.write(Record(job))
+    copies.write(Record(job), lambda: 60.0)
     assert [info.step for info in list_checkpoints(tmp_path / "checkpoints")] == [1, 2]
     after = checkpointer(node, tmp_path)
     after.restore()
@@ -124,7 +123,7 @@ def test_older_copy_is_not_written(node: Node, job: Job, copies: Copies, tmp_pat
     here = checkpointer(node, tmp_path)
     copy(here, 1)
     here.save(2)
-    copies.write(Record(job))
+    copies.write(Record(job), lambda: 60.0)
     assert [info.step for info in list_checkpoints(tmp_path / "checkpoints")] == [2]
     assert events(job) == []
 
@@ -137,7 +136,7 @@ def test_job_without_the_newest_claim_writes_no_copy(
     for name, text in claims.items():
         (tmp_path / "claims" / name).write_text(text)
     copy(checkpointer(node, tmp_path), 1)
-    copies.write(Record(job))
+    copies.write(Record(job), lambda: 60.0)
     assert restored(tmp_path) is None
 
 
@@ -147,25 +146,32 @@ def test_copy_without_all_its_files_becomes_no_checkpoint(
     copy(checkpointer(node, tmp_path), 4)
     (tmp_path / "checkpoints").mkdir(exist_ok=True)
     (tmp_path / "checkpoints/step_00000004").write_text("in the way")
-    copies.write(Record(job))
+    copies.write(Record(job), lambda: 60.0)
     assert restored(tmp_path) is None
     said = "the copy of the state in memory could not be written: failed n1 [Errno 17]"
     assert said in capfd.readouterr().err
 
 
 def test_write_of_a_copy_ends_at_a_term_and_in_time(
-    node: Node, job: Job, copies: Copies, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    node: Node,
+    job: Job,
+    copies: Copies,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     copy(checkpointer(node, tmp_path), 4)
     os.kill(node.process.pid, signal.SIGSTOP)
     try:
+        monkeypatch.setattr(copies, "close", lambda: None)
         copies._newest = lambda: Copy((0, 1.0, "x"), 4, "x", "step_00000004/MANIFEST.x.json", MANIFEST)  # type: ignore[method-assign]
-        copies.write(Record(job), lambda: True)
-        copies.children.environ[b"CLUSTERDP_JOB_END_TIME"] = str(int(time.time()) + 10).encode()
-        copies.write(Record(job))
+        copies.write(Record(job), lambda: 60.0, lambda: True)
+        copies.write(Record(job), lambda: 0.6)
     finally:
         os.kill(node.process.pid, signal.SIGCONT)
-    assert capfd.readouterr().err.count("the keepers of 1 nodes have not answered in time") == 2
+    said = capfd.readouterr().err
+    assert "could not be written: the job must leave its nodes" in said
+    assert "could not be written: the keepers of 1 nodes have not answered in time" in said
     assert restored(tmp_path) is None
 
 
@@ -173,14 +179,14 @@ def test_fault_in_the_write_of_a_copy_does_not_reach_the_requeue(
     job: Job, copies: Copies, capfd: pytest.CaptureFixture[str]
 ) -> None:
     copies._newest = lambda: Copy((0, 1.0, "x"), 4, "x", "4/x", b"no JSON")  # type: ignore[method-assign]
-    copies.write(Record(job))
+    copies.write(Record(job), lambda: 60.0)
     assert "The copy of the state in memory is lost." in capfd.readouterr().err
 
 
 def test_ended_keepers_write_no_copy(node: Node, job: Job, copies: Copies, tmp_path: Path) -> None:
     copy(checkpointer(node, tmp_path), 4)
     node.end()
-    copies.write(Record(job))
+    copies.write(Record(job), lambda: 60.0)
     copies.close()
     assert (restored(tmp_path), events(job)) == (None, [])
 
@@ -188,14 +194,16 @@ def test_ended_keepers_write_no_copy(node: Node, job: Job, copies: Copies, tmp_p
 def test_copy_is_written_only_if_all_nodes_have_their_files(
     job: Job, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with keepers(tmp_path / "checkpoints", "n1", "n2", key=uuid.uuid4().hex) as nodes:
+    key = uuid.uuid4().hex
+    with keepers(tmp_path / "checkpoints", "n1", "n2", key=key) as nodes:
         on_ranks(2, copy_on_node, str(tmp_path), nodes[0].key)
         copies = Copies(job, Rules(kind="entry", copies=True), Apart())
         copies._key, copies._step = nodes[0].key, nodes[0].process
-        copies.write(Record(job))
+        copies.write(Record(job), lambda: 60.0)
         said = capfd.readouterr().err
         assert "could not be written: 3 of its 6 files are in memory" in said
         assert restored(tmp_path) is None
+        assert [*(tmp_path / "checkpoints/step_00000005").iterdir()] == [], "a full disk needs the room"
         (name, *_) = MemoryStorage(nodes[1].key, "n2").names()
         assert nodes[1].order("write step_00000005 " + name[14:].partition("-r")[0]) == "wrote n2 3"
 
@@ -241,11 +249,13 @@ def test_keepers_start_from_slurm_22_05_on(job: Job, monkeypatch: pytest.MonkeyP
 
     def start(words: list[str], **options: Any) -> subprocess.Popen[bytes]:
         started.append(options["env"])
-        return subprocess.Popen(["true"])
+        return subprocess.Popen(["true"], stdin=subprocess.PIPE)
 
-    monkeypatch.setattr("clusterdp.batch.copies.subprocess", SimpleNamespace(Popen=start, PIPE=None))
+    monkeypatch.setattr(
+        "clusterdp.batch.copies.subprocess",
+        SimpleNamespace(Popen=start, PIPE=None, TimeoutExpired=subprocess.TimeoutExpired),
+    )
     copies.start()
     assert [sorted(environ) for environ in started] == ([[b"PATH", b"SLURM_JOB_ID"]] if starts else [])
     for _ in started:
-        assert copies._step is not None
-        copies._step.wait()
+        copies.close()

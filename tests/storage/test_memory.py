@@ -181,3 +181,12 @@ def test_removed_files_leave_no_descriptor_open(node: Node) -> None:
     assert storage.spare_bytes == 10
     storage.free_spares()
     assert len(os.listdir("/proc/self/fd")) == before + 1, "the connection"
+
+
+def test_failed_write_to_the_disk_leaves_no_file(node: Node, tmp_path: Path) -> None:
+    storage, token = storage_of(node), "0123456789ab-0003"
+    for name in (f"{token}-r0000.json", f"{token}-r0001.json"):
+        storage.write(f"step_00000007/{name}", [memoryview(b"rank")])
+    (tmp_path / f"step_00000007/{token}-r0001.json").mkdir(parents=True)
+    assert node.order(f"write step_00000007 {token}").startswith("failed n1 ")
+    assert [path.name for path in (tmp_path / "step_00000007").iterdir()] == [f"{token}-r0001.json"]

@@ -37,6 +37,7 @@ class ChosenCheckpoint:
     newest: str | None  # token of the newest commit, whether good or not
     skipped: list[str] = field(default_factory=list)
     is_copy: bool = False  # whether the checkpoint was in the memory of the nodes
+    kept: str = ""  # token of the copy to keep in memory: the chosen one, or one of another phase
     is_partly_filled: bool = False  # whether live tensors may have bytes of a damaged checkpoint
 
 
@@ -57,7 +58,7 @@ def choose(
     """
     listing = ranks.agree(conclude=lambda _: _list(committer, step, mirror, copies))
     candidates = [CheckpointInfo(**fields) for fields in listing["candidates"]]
-    choice = ChosenCheckpoint(None, listing["newest"], listing["damaged"])
+    choice = ChosenCheckpoint(None, listing["newest"], listing["damaged"], kept=listing["kept"])
     is_empty = not candidates and not choice.skipped
     if is_empty and not listing["copies"]:
         return choice
@@ -67,7 +68,7 @@ def choose(
         choice.loaded, error = _try_one(copies.storage, info, ranks, state, choice)
         copies.storage.forget_all()
         if choice.loaded is not None:
-            choice.is_copy = True
+            choice.is_copy, choice.kept = True, info.token
             return choice
         if isinstance(error, DamagedError):
             copies.drop(info.token)
@@ -105,12 +106,15 @@ def _list(committer: Committer, step: int | None, mirror: Mirror | None, copies:
         _refuse_others(committer, [*commits, *far])
     later = [damage for damage in damaged if (step_of(damage.name.partition("/")[0]) or 0) > phase.first]
     newer: list[CheckpointInfo] = []
+    of_other = ""
     if copies is not None:
         copies.highest = max((info.order for info in commits), default=0)
-        if step is None or (own and own[-1].step == step):
-            newer = copies.newer(own[-1] if own else None)
+        newer, of_other = copies.newer(own[-1] if own else None)
+        if step is not None and (not own or own[-1].step != step):
+            newer = []
     return {
         "copies": [asdict(info) for info in newer],
+        "kept": of_other,
         "candidates": [asdict(info) for info in reversed(wanted)],
         "newest": commits[-1].token if commits else None,
         "damaged": [damage.why for damage in (later if phase.first else damaged)],
@@ -188,7 +192,7 @@ def _patiently(
 
 def _tries(storage: Storage) -> Iterator[bool]:
     """Yields, for each try, whether this try is the last one. Pauses between the tries."""
-    for pause in PAUSES_S if storage.rereads or storage.is_divided else ():
+    for pause in PAUSES_S[:2] if storage.is_divided else PAUSES_S if storage.rereads else ():
         yield False
         time.sleep(pause)
     yield True

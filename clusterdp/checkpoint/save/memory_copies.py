@@ -66,14 +66,15 @@ class MemoryCopies:
     def writer(self, step: int, token: str) -> RankWriter:
         return _CopyWriter(self.storage, step_folder(step), token, self.ranks)
 
-    def newer(self, than: CheckpointInfo | None) -> list[CheckpointInfo]:
-        """Returns, on rank 0, the copies that are newer than a checkpoint and that these ranks can restore, the newest
-        first."""
+    def newer(self, than: CheckpointInfo | None) -> tuple[list[CheckpointInfo], str]:
+        """Returns, on rank 0, the copies of this phase that are newer than a checkpoint and that these ranks can
+        restore, the newest first; and the token of the newest copy of another phase, which restores it later."""
         with suppress(OSError):  # the keeper has not started yet, or has ended
             copies, _ = scan(self.storage)
-            fit = [info for info in copies if self.of.phase.has(info) and info.world_size == self.ranks.size]
-            return [info for info in reversed(fit) if than is None or info.age > than.age]
-        return []
+            newer = [info for info in reversed(copies) if than is None or info.age > than.age]
+            fit = [info for info in newer if self.of.phase.has(info) and info.world_size == self.ranks.size]
+            return fit, next((info.token for info in newer if info.phase != self.of.phase.name), "")
+        return [], ""
 
     def commit(self, manifest: Manifest) -> CheckpointInfo:
         info = replace(manifest.info, order=self._order, committed_at=time.time(), attempt=self.of.attempt)
@@ -128,6 +129,9 @@ class _CopyWriter(RankWriter):
         assert isinstance(self.storage, MemoryStorage)
         check_room(size, -(-self.ranks.size // self.ranks.nodes), self.storage.spare_bytes)
         return super().write(staged, read_back=read_back)
+
+    def discard(self) -> None:
+        """The ranks call failed(), which must not run beside a thread of this save."""
 
     def _create(self, name: str, data: memoryview) -> FileRecord:
         sums: list[int] = []

@@ -259,7 +259,7 @@ class Loop(Generic[Batch]):
             elif phases.begun == 1:
                 self._start_from(self.saves.checkpointer)
             return
-        if restored.step == phases.resume_step:
+        if restored.from_memory or restored.step == phases.resume_step:
             phases.resume_step = None
         self._record.step = restored.step
         self.saves.note_restored(restored.step, self.step, from_memory=restored.from_memory)
