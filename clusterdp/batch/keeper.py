@@ -11,7 +11,7 @@ refused. Sources: unix(7), memfd_create(2).
     {"do": "put", "name": N, "life": L} and a descriptor
                                                 -> {} or {"error": "exists"}, "replaced" or "lost"
     {"do": "get", "name": N}                    -> {} and a descriptor, or {"error": "missing"}
-    {"do": "remove", "name": N, "life": L}      -> {}
+    {"do": "remove", "name": N, "life": L}      -> {} or {"error": "replaced"}
 
 The batch program writes `write FOLDER TOKEN` to the stdin of all keepers. Each writes its files of this save to the
 disk, byte for byte, and prints `wrote NODE COUNT` or `failed NODE ERROR`.
@@ -147,8 +147,11 @@ class Keeper:
             self.life, self.files[name] = request["life"], given
         elif do == "get":
             return ({}, self.files[name]) if name in self.files else ({"error": "missing"}, None)
-        elif do == "remove" and name in self.files and request["life"] >= self.life:
-            os.close(self.files.pop(name))
+        elif do == "remove":
+            if request["life"] < self.life:
+                return {"error": "replaced"}, None
+            if name in self.files:
+                os.close(self.files.pop(name))
         return {}, None
 
     def _read_words(self) -> bool:
