@@ -92,7 +92,7 @@ REFUSED = r"""
     sbatch -B 9:9:9 --wrap=true | 1 | Socket, core and/or thread specification can not be satisfied
     sbatch -B x --wrap=true | 1 | Invalid numeric value "x" for first arg of -B.
     sbatch --gpu-bind=single:0 --wrap=true | 255 | Invalid --gpu-bind argument
-    srun -m arbitrary true | 255 | --distribution=arbitrary (SLURM_HOSTFILE) is not supported by this fake cluster
+    srun -m arbitrary true | 255 | --distribution=arbitrary is supported by this fake cluster only with SLURM_HOSTFILE
     sbatch nowhere-on-path | 1 | Unable to open file nowhere-on-path
     sstat nonsense | 1 | fatal: Bad job/step specified: nonsense
     scancel -u nobody-here | 1 | Invalid user name: nobody-here

@@ -203,7 +203,7 @@ def _step(daemon: Daemon, job: JobRecord, step: Step) -> str:
         f"Nodes={len(step.nodes)} CPUs={cpus} Tasks={step.tasks} Name={step.name} Network=(null)",
         f"TRES={tres}",
         "ResvPorts=(null)",
-        "CPUFreqReq=Default" + ("" if batch else f" Dist={'Cyclic' if step.cyclic else 'Block'}"),
+        "CPUFreqReq=Default" + ("" if batch else f" Dist={step.distribution.capitalize()}"),
     ]
     lines.append("" if batch else f"SrunHost:Pid={host_name()}:{step.host_pid}")
     asked = {"Bind": step.tres_bind, "PerStep": step.cpus_per_step}

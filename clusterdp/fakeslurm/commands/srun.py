@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands.allocation import (
@@ -122,7 +123,7 @@ async def _run(client: Connection, daemon: Daemon) -> int:
         client.error("srun: cluster configuration lacks support for cpu binding")
     _assign(daemon, job, components)
     for component in components:
-        component.request = request_of(component, client.pid, release)
+        component.request = request_of(component, client.pid, release, _hosts(client, component.options))
     await _begin(client, daemon, components, own_job=number is None)
     return 0
 
@@ -133,12 +134,34 @@ async def _run(client: Connection, daemon: Daemon) -> int:
 def _check_options(client: Connection, options: ParsedOptions) -> None:
     if "pty" in options and client.terminal:
         raise Refusal("srun: error: --pty on a terminal is not supported by this fake cluster", BAD)
-    if (options.get("distribution") or "").startswith("arbitrary") or "SLURM_HOSTFILE" in client.environ:
-        raise Refusal(
-            "srun: error: --distribution=arbitrary (SLURM_HOSTFILE) is not supported by this fake cluster", BAD
-        )
+    if _is_arbitrary(client, options) and not ("SLURM_HOSTFILE" in client.environ and _has_job_and_tasks(options)):
+        words = "is supported by this fake cluster only with SLURM_HOSTFILE and --ntasks, and without --nodes"
+        raise Refusal(f"srun: error: --distribution=arbitrary {words} and --ntasks-per-node", BAD)
     if "parsable" in options:  # --async is never given, because it is refused
         raise Refusal("srun: error: --parsable requires --async.")
+
+
+def _is_arbitrary(client: Connection, options: ParsedOptions) -> bool:
+    return (options.get("distribution") or "").startswith("arbitrary") or "SLURM_HOSTFILE" in client.environ
+
+
+def _has_job_and_tasks(options: ParsedOptions) -> bool:
+    """Whether the options of a step leave its layout to the file of hosts."""
+    return "ntasks" in options and not any(name in options for name in ("nodes", "ntasks-per-node"))
+
+
+def _hosts(client: Connection, options: ParsedOptions) -> list[str]:
+    """Returns the node of each task in the file SLURM_HOSTFILE; empty without --distribution=arbitrary."""
+    if not _is_arbitrary(client, options):
+        return []
+    try:
+        hosts = Path(client.cwd, client.environ["SLURM_HOSTFILE"]).read_text().split()
+    except OSError:
+        hosts = []
+    tasks = options.number("ntasks") or 0
+    if len(hosts) < tasks:
+        raise Refusal("srun: error: SLURM_HOSTFILE has too few hosts", BAD)
+    return hosts[:tasks]
 
 
 def _components(client: Connection, daemon: Daemon) -> list[Component]:

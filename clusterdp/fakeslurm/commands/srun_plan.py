@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
+OF_LAYOUT = {"SLURM_JOB_NUM_NODES", "SLURM_NTASKS_PER_NODE"}  # must be unset with --distribution=arbitrary
 PORT = 40000  # port in variables that name a port; no process listens on the port
 
 
-def request_of(component: Component, pid: int, release: Release) -> StepRequest:
+def request_of(component: Component, pid: int, release: Release, hosts: Sequence[str] = ()) -> StepRequest:
+    """`hosts`: the node of each task, with --distribution=arbitrary."""
     options, given, program = component.options, component.given, component.program
     nodes = options.nodes()
     name = options.get("job-name") if "job-name" in given else None
@@ -35,6 +38,9 @@ def request_of(component: Component, pid: int, release: Release) -> StepRequest:
     request.by_cpus = "cpus-per-task" in options or "cpu" in inherited
     request.inherited = frozenset(name for name in ("nodes", "ntasks") if name in options and name not in given)
     request.nodelist, request.exclude = options.hosts("nodelist"), options.hosts("exclude")
+    if hosts:
+        request.hosts, request.nodelist = list(hosts), list(dict.fromkeys(hosts))
+        request.nodes = len(request.nodelist)
     request.relative = options.number("relative", 0)
     request.no_kill = "no-kill" in given and options.get("no-kill") != "off"
     request.overlap, request.overcommit = "overlap" in options, "overcommit" in options
@@ -125,6 +131,8 @@ def _component_plan(
     variables |= job_environ.of_launchers(variables, daemon.shape.settings.release)
     about_job = job_environ.of_job(leader, controller.user, daemon.shape, str(controller.conf_path()))
     hidden = job_environ.hidden_from_own(daemon.shape.settings.release) if job.made_by_srun else job_environ.ASKED_GPUS
+    if component.step.hosts:
+        hidden = {*hidden, *OF_LAYOUT}
     for name, value in about_job.items():
         if name != "ENVIRONMENT" and name not in hidden:
             variables.setdefault(name, value)

@@ -316,7 +316,7 @@ def of_step(
         "SLURM_NTASKS": tasks,
         "SLURM_NPROCS": tasks,
         "SLURM_TASKS_PER_NODE": per_node,
-        "SLURM_DISTRIBUTION": "cyclic" if step.cyclic else "block",
+        "SLURM_DISTRIBUTION": step.distribution,
         "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
         "SLURM_SRUN_COMM_HOST": "127.0.0.1",
         "SLURM_SRUN_COMM_PORT": str(port),

@@ -48,6 +48,7 @@ class StepRequest:
     by_cpus: bool = False  # whether the number of tasks, if not given, follows from cpus_per_task: as many as fit
     nodelist: list[str] = field(default_factory=list)
     exclude: list[str] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)  # the node of each task, with --distribution=arbitrary
     relative: int | None = None
     exact: bool = False
     inherited: frozenset[str] = frozenset()  # options that the job set, not srun's command line
@@ -196,6 +197,8 @@ def layout(request: StepRequest, job: JobRecord, step_id: str, now: float, relea
         raise StepBusy
     room = [max(min(each, request.tasks_per_node or each), 1) for each in room]
     counts = deal(request.tasks, room, (request.distribution or "").startswith("cyclic"))
+    if request.hosts:
+        counts = [request.hosts.count(share.node) for share in chosen]
     given = _gpus(request, job, chosen, counts, gpus)
     step = Step(
         id=step_id,
@@ -209,6 +212,7 @@ def layout(request: StepRequest, job: JobRecord, step_id: str, now: float, relea
         overlap=request.overlap,
         no_kill=request.no_kill,
         minutes=request.minutes,
+        hosts=request.hosts,
         host_pid=request.pid,
     )
     one_each = max(counts) <= 1 and not (request.by_cpus and release.tasks_by_cpus_are_block)

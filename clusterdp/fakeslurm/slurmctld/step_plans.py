@@ -94,9 +94,12 @@ def memory_limits(controller: Controller, job: JobRecord) -> dict[str, int]:
 
 
 def step_tasks(step: Step, gpu_bind: str | None, cyclic_ranks: bool, release: Release) -> list[TaskPlan]:
-    """Returns the plan of each task of a step. Ranks are dealt to the nodes in blocks, or one by one (cyclic)."""
+    """Returns the plan of each task of a step. Ranks are dealt to the nodes in blocks, one by one (cyclic), or as the
+    file of hosts has them (arbitrary)."""
     ranks: list[list[int]] = [[] for _ in step.nodes]
-    if cyclic_ranks:
+    if step.hosts:
+        ranks = [[rank for rank, host in enumerate(step.hosts) if host == node] for node in step.nodes]
+    elif cyclic_ranks:
         rank, left = 0, list(step.tasks_per_node)
         while any(left):
             for i in range(len(left)):
