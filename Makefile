@@ -55,6 +55,7 @@ bench: $(stamp)
 	$(bin)/python -m tests.benchmarks.first_allreduce
 	$(bin)/python -m tests.benchmarks.batch_program
 	$(bin)/python -m tests.benchmarks.restart_time
+	$(bin)/python -m tests.benchmarks.lost_nodes
 	$(bin)/python -m tests.benchmarks.memory_copies
 	$(bin)/python -m tests.benchmarks.goodput
 	$(bin)/python -m tests.benchmarks.shared_flags_cost

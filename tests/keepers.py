@@ -15,10 +15,10 @@ from tests.waiting import wait_for
 class Node:
     """A node with a keeper."""
 
-    def __init__(self, key: str, name: str, folder: Path):
+    def __init__(self, key: str, name: str, folder: Path, *more: str, **variables: str):
         self.key, self.name = key, name
-        self.environ = {keeper.KEY: f"{key} {folder}", "SLURMD_NODENAME": name}
-        words = [sys.executable, "-I", keeper.__file__, str(folder)]
+        self.environ = {keeper.KEY: f"{key} {folder}", "SLURMD_NODENAME": name, **variables}
+        words = [sys.executable, "-I", keeper.__file__, str(folder), *more]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(words, stdin=pipe, stdout=pipe, env=self.environ)
         wait_for("the keeper", self.answers, 10, every_s=0.02)
@@ -35,7 +35,8 @@ class Node:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(f"{words}\n".encode())
         self.process.stdin.flush()
-        return self.process.stdout.readline().decode().strip()
+        lines = (line.decode().strip() for line in self.process.stdout)
+        return next(line for line in lines if not line.startswith("beat "))
 
     def end(self) -> None:
         self.process.kill()

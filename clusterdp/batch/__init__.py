@@ -21,8 +21,10 @@ because the first node's own Python runs the copy.
     decisions   the decisions that this program can make
     attempt     one attempt, from its start to its end
     step        the srun command of the ranks, and what is watched while it runs
-    copies      the keepers, and the copy of the state in memory that a leaving job writes to the disk
-    keeper      a process on each node that holds copies of the state in memory
+    copies      the copy of the state in memory that a leaving job writes to the disk
+    keepers     the step of the keepers, and the nodes that are silent
+    rescue      requeues a --no-kill job that has lost the node of its script, from another node
+    keeper      a process on each node: holds copies of the state in memory, beats, and looks at a --no-kill job
     ending      how the attempt ends: over, left alone, or requeued
     check_nodes  launch.preflight: the step that checks each node, and the decision after it
     notify      messages to people

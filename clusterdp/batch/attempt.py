@@ -11,7 +11,7 @@ from .check_nodes import check_nodes
 from .children import Children
 from .copies import Copies
 from .decisions import Decision, End, Leave, Requeue, Start
-from .end import ASKS_AGAIN, Ended, by_fault, by_launch, by_slurm, by_the_ranks
+from .end import ASKS_AGAIN, Ended, by_fault, by_nodes, by_slurm, by_the_ranks
 from .ending import Ending, wait_for_room
 from .evidence import (
     ASKED,
@@ -30,8 +30,9 @@ from .evidence import (
 )
 from .history import History, history_of
 from .job import BEGAN, EXPORTED, Job
+from .keepers import Keepers
 from .notify import Notify
-from .policy import has_bad_node, may_start, not_launched, restarts_in_place
+from .policy import failed_nodes, has_bad_node, may_start, restarts_in_place
 from .record import Record
 from .rendezvous import Ports, address_of, first_host, times_of
 from .rules import Rules
@@ -56,7 +57,7 @@ class Setup(NamedTuple):
 
 
 class ThisAttempt:
-    def __init__(self, job: Job, rules: Rules, children: Children, copies: Optional[Copies] = None) -> None:
+    def __init__(self, job: Job, rules: Rules, children: Children, keepers: Optional[Keepers] = None) -> None:
         self.job = job
         self.rules = rules
         self.children = children
@@ -65,8 +66,10 @@ class ThisAttempt:
         self.notify = Notify(job, rules, self.record, children)
         self.ending = Ending(job, rules, self.record, self.notify, children, self.slurm)
         self.step = Step(job, rules, self.record, self.notify, self.ending, children)
-        self.step.copies = self.copies = copies or Copies(job, rules, children)
-        self.ending.on_leaving = self._write_copy
+        self.keepers = keepers or Keepers(job, rules, children)
+        self.copies = Copies(job, rules, children, self.keepers)
+        self.step.keepers = self.keepers
+        self.ending.on_leaving = self._leave
         self.setup = Setup()
         self.address = job.host
         self.took_s = 0
@@ -253,7 +256,7 @@ class ThisAttempt:
     def restarted(self) -> "ThisAttempt":
         """Returns the next attempt in this allocation, which may start its step. If it may not start, exits. It meets
         at another port, because ranks of this attempt may still be alive."""
-        after = ThisAttempt(self.job._replace(life=self.job.life + 1), self.rules, self.children, self.copies)
+        after = ThisAttempt(self.job._replace(life=self.job.life + 1), self.rules, self.children, self.keepers)
         after.ports, after.address = self.ports, self.address
         after.start(str(time.time()), self.setup)
         after._export_names()
@@ -262,6 +265,25 @@ class ThisAttempt:
         return after
 
     # -- the end --
+
+    def lost_script(self, lost: str, look: Look) -> str:
+        """Ends this attempt, whose script is lost with its node. Returns "" if the job is requeued, or the state that
+        forbids it; exits if the run is over. Called on another node."""
+        wait_for_room(self.ending)
+        code = number("".join(words(self.job.file("exit"))[:1]))
+        if code is None:
+            began, now = number("".join(words(self.job.file("began"))[:1])), int(time.time())
+            self.record.note("exit", "- {} {}".format(now - began if began else 0, now))
+        history = history_of(read_attempts(self.job, self.rules, self.record, self.slurm), self.job.id)
+        if isinstance(history, End):
+            self.ending.over(history)
+        self.ending.history = history
+        ended = self._ended(1 if code is None else code)
+        for decision in by_the_ranks(ended) + by_slurm(ended, look.state, history, self.rules):
+            if isinstance(decision, End):
+                self.ending.over(decision)
+        self.ending.avoid("node-lost", [lost])
+        return self.ending.requeue("node-lost", look)
 
     def finish(self, code: int) -> None:
         """Returns if the next attempt follows in this allocation; else exits."""
@@ -280,16 +302,18 @@ class ThisAttempt:
         for final in by_the_ranks(ended):
             ending.over(final)
         if ending.requeued:
-            self._write_copy()
+            self._leave()
             raise SystemExit(0)
         ending.over_if_marked()  # at a stop, a program of the user may save and exit with 0
         look = ending.look()
         for decision in by_slurm(ended, look.state, ending.history, self.rules):
             self._follow(decision, look, code)
-        unlaunched = not_launched(said)
-        if unlaunched:
-            ending.avoid("node-lost", unlaunched)
-            self._follow(by_launch(unlaunched, ended, ending.history, self.rules), look, code)
+        failed = failed_nodes(said)
+        if failed:
+            if "[" in "".join(failed):
+                failed = self.slurm.expand(",".join(failed)) or failed
+            ending.avoid("node-lost", failed)
+            self._follow(by_nodes(failed, ended, ending.history, self.rules), look, code)
         decision = self._failed(ended, said)
         if isinstance(decision, Requeue) and self._restarts(decision.cause, ended, look, said):
             ends_at = "" if look.ends_at is None else int(look.ends_at)  # an administrator may have changed it
@@ -298,15 +322,18 @@ class ThisAttempt:
         else:
             self._follow(decision, look, code)
 
-    def _write_copy(self) -> None:
-        """Writes a newer copy of the state to the disk, unless ranks are alive, or another attempt has the run."""
+    def _leave(self) -> None:
+        """Avoids nodes that are silent, and writes a newer copy of the state to the disk, unless ranks are alive, or
+        another attempt has the run. Called before the job leaves its nodes."""
+        if not self.ending.is_replaced():
+            self.ending.avoid("node-lost", self.keepers.blamed(self.record))
         if self._has_ranks:
             return
         if not self.ending.is_replaced():
             self.copies.write(
                 self.record, self._left_for_copy, lambda: not self.ending.requeued and self.children.has_news()
             )
-        self.copies.close()  # first, because Slurm's requeue would cancel their step
+        self.keepers.close()  # first, because Slurm's requeue would cancel their step
 
     def _left_for_copy(self) -> float:
         """Returns the seconds for the write of a copy. At a preemption, at the time limit and at a cancel, KILL comes
@@ -322,7 +349,7 @@ class ThisAttempt:
         tasks may live on."""
         if look.state != slurm.RUNNING or not self.step.first or STILL_THERE in said:
             return False
-        if ended.in_setup or ended.code in (126, 127):
+        if ended.in_setup or ended.code in (126, 127) or self.keepers.blamed(self.record):
             return False
         start = "{}.{}".format(self.job.id, self.job.restart)
         left_s = None if look.ends_at is None else look.ends_at - time.time()

@@ -60,6 +60,13 @@ def earlier_names(job: Job) -> Iterator[str]:
         yield name
 
 
+def newest_life(job: Job) -> int:
+    """Returns the number of the last life since Slurm has started the script."""
+    start = "{}.{}".format(job.id, job.restart)
+    lives = (NAME.fullmatch(name) for name in job.attempts() if name == start or name.startswith(start + "."))
+    return max((number(found.group(3) or "") or 0 for found in lives if found), default=0)
+
+
 def _order(name: str) -> Tuple[int, ...]:
     found = NAME.fullmatch(name)
     assert found is not None
@@ -106,7 +113,8 @@ def _with_cause(found: Attempt, job: Job, rules: Rules, record: Record, slurm: S
         cause = noticed or ("disk" if is_empty else LOST)
         found = _look_back(found, job, record, number(began[0]))
         if cause in (LOST, "node-lost") and rules.policy("node-lost").avoid:
-            record.note_of(found.name, "avoid", " ".join(slurm.down_nodes(began[3])))
+            known = words(os.path.join(job.folder_of(found.name), "avoid"))
+            record.note_of(found.name, "avoid", " ".join(dict.fromkeys([*known, *slurm.down_nodes(began[3])])))
     record.note_of(found.name, "cause", cause)
     record.event("requeued", cause=cause, of=found.name)
     return found._replace(cause=cause, is_news=True)

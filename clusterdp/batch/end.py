@@ -71,9 +71,9 @@ def by_slurm(ended: Ended, now: str, history: History, rules: Rules) -> Tuple[De
     return ()
 
 
-def by_launch(unlaunched: Sequence[str], ended: Ended, history: History, rules: Rules) -> Decision:
-    """Returns the decision after srun could not launch tasks on the nodes `unlaunched`."""
-    said = "srun could not launch tasks on {}: that node has failed, not the program.".format(" ".join(unlaunched))
+def by_nodes(failed: Sequence[str], ended: Ended, history: History, rules: Rules) -> Decision:
+    """Returns the decision after these nodes have failed."""
+    said = "srun has lost {}: a failed node, not a fault of the program.".format(" ".join(failed))
     return requeued("node-lost", ended, history, rules, said)
 
 

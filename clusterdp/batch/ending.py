@@ -22,7 +22,7 @@ TRIES_S = (0, 1, 2, 5, 10, 20, 40)  # seconds of pause before each try
 
 class Ending:
     """requeued: the cause of the requeue, set when one more attempt is sure to follow. once: a node that only the next
-    attempt avoids."""
+    attempt avoids. is_resubmitted: whether a new job replaces this one, because the site forbids requeue."""
 
     def __init__(
         self, job: Job, rules: Rules, record: Record, notify: Notify, children: Children, slurm: Slurm
@@ -37,6 +37,7 @@ class Ending:
         self.requeued = ""
         self.once = ""
         self.on_leaving: Callable[[], None] = lambda: None  # called before the job leaves its nodes
+        self.is_resubmitted = False
         self._successor = ""
         self._usable: Optional[List[str]] = None
 
@@ -189,14 +190,14 @@ class Ending:
                 new = self._with_index(new)
         if new:
             self.record.event(event, job=new)
-        self._successor = new
+        self._successor, self.is_resubmitted = new, True
         return True
 
     def link(self) -> None:
         """Submits the next job of the chain, which waits in the queue while this one runs."""
         if not self.resubmit("linked"):
             warn("restart.chain: the next job could not be submitted; it will be when this one ends.")
-        self._successor = ""
+        self._successor, self.is_resubmitted = "", False
 
     def _waiting(self) -> str:
         new = self.slurm.waiting(self.job.script)
@@ -228,8 +229,9 @@ class Ending:
 
     def avoid(self, cause: str, names: Sequence[str]) -> None:
         """Records nodes that later attempts avoid, if the policy for this cause has `avoid`."""
-        if names and self.rules.policy(cause).avoid:
-            self.record.note("avoid", " ".join(names))
+        known = words(self.job.file("avoid"))
+        if set(names) - set(known) and self.rules.policy(cause).avoid:
+            self.record.note("avoid", " ".join(dict.fromkeys([*known, *names])))
 
     def _filled(self, said: str) -> str:
         return said.replace("{run}", self.job.run).replace("{logs}", self.job.logs)

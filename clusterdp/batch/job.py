@@ -1,7 +1,7 @@
 """Job: this job and this attempt, from the environment of the batch script, with the attempt's files."""
 
 import os
-from typing import List, Mapping, NamedTuple
+from typing import Dict, List, Mapping, NamedTuple
 
 
 class Job(NamedTuple):
@@ -59,6 +59,11 @@ class Job(NamedTuple):
     def is_marked(self, marker: str) -> bool:
         """Returns whether the user has requested `marker`, which is `cancelled` or `stop`."""
         return os.path.exists(os.path.join(self.run, marker))
+
+    def chain_variables(self) -> Dict[str, str]:
+        """Returns variables of the script that it has removed from its environment, for job_of() on another node."""
+        replaces = {"CLUSTERDP_REPLACES": "{}:{}".format(self.replaces, self.replaced_log)} if self.replaces else {}
+        return {"CLUSTERDP_CHAIN": self.chain, "CLUSTERDP_UNWRITTEN": str(self.unwritten), **replaces}
 
     def output(self, log_id: str) -> str:
         """Returns the path of the output of this job, or of the job that it replaces. log_id: the number in the file

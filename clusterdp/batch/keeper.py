@@ -1,6 +1,9 @@
-"""The keeper: a process on each node of a job that holds copies of checkpoints in memory.
+"""The keeper: a process on each node of a job. It holds copies of checkpoints in memory, beats, and in a --no-kill job
+looks whether the job still has its batch script.
 
-    keeper.py FOLDER    FOLDER: the run's folder of checkpoints; runs until the end of its stdin
+    keeper.py FOLDER [JOB NODES RESCUE...]    FOLDER: the run's folder of checkpoints
+                                              JOB NODES: the job's id and the number of its nodes
+                                              RESCUE: the command that requeues a job without a script
 
 A file of a copy is a memfd: a rank makes it, writes it, and gives its descriptor to the keeper, which outlives the
 rank. The kernel frees the memory when the last process that has the descriptor has ended, whatever ended it. The ranks
@@ -13,8 +16,16 @@ refused. Sources: unix(7), memfd_create(2).
     {"do": "get", "name": N}                    -> {} and a descriptor, or {"error": "missing"}
     {"do": "remove", "name": N, "life": L}      -> {} or {"error": "replaced"}
 
-The batch program writes `write FOLDER TOKEN` to the stdin of all keepers. Each writes its files of this save to the
-disk, byte for byte, and prints `wrote NODE COUNT` or `failed NODE ERROR`.
+Each second, the keeper prints `beat NODE`. The batch program writes lines to the stdin of all keepers:
+
+    write FOLDER TOKEN    write the files of this save to the disk, byte for byte; print `wrote NODE COUNT`, or
+                          `failed NODE ERROR`
+    end                   end, as at the end of stdin, except in a --no-kill job
+
+Slurm (24.11 to 26.05) takes a lost node out of a --no-kill job, also the node of the script. The job then goes on
+without a script until its time limit. stdin may end then, or not. Therefore keepers of such a job look at it, and run
+RESCUE if it has lost nodes. They look in turn, one every LOOK_S: a job of any size asks Slurm as often, and each other
+node that is lost costs LOOK_S.
 
 Torch-free, for Python 3.6: the node's own Python runs the copy of this file that is in the run folder.
 """
@@ -23,16 +34,23 @@ import array
 import errno
 import json
 import os
+import re
 import selectors
 import signal
 import socket
 import struct
+import subprocess
 import sys
+import time
 from typing import Any, Dict, List, Optional, Tuple
 
-KEY = "CLUSTERDP_MEMORY"  # the variable with the socket's random key, a blank, and the place of the checkpoints
+KEY = "CLUSTERDP_MEMORY"  # the socket's random key, and for the ranks a blank and the place of the checkpoints
 LONGEST = 1 << 20  # bytes of a message
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+BEAT_S = 1.0
+LOOK_S = 5.0  # seconds between two looks of all keepers at a --no-kill job
+HURRY_S = 0.2  # seconds between two of them if the job may be at its end
+ALIVE = ("RUNNING", "SUSPENDED")  # states of a job whose tasks are not at their end
 PIECE = 16 << 20
 _ONE = array.array("i", [0]).itemsize
 
@@ -88,9 +106,75 @@ def _is_ours(line: socket.socket) -> bool:
     return bool(user == os.getuid())
 
 
+class Lookout:
+    """Looks at a --no-kill job. nodes: their number at the start of the job. rescue: the command for a job that has
+    lost nodes; it exits with 0 if the job is requeued or ended. task: this keeper's; task 0 is beside the script."""
+
+    def __init__(self, job: str, nodes: int, rescue: List[str], task: int) -> None:
+        self._job = job
+        self._nodes = nodes
+        self._rescue = rescue
+        self._task = task
+        self._has_script = True
+        self._has_lost = False
+        self._restart = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+        self._at = time.monotonic() + LOOK_S * task
+        self._asked: "Optional[subprocess.Popen[bytes]]" = None
+        self._rescues: "Optional[subprocess.Popen[bytes]]" = None
+
+    def hurry(self) -> None:
+        """Looks at the job soon, because it may be at its end."""
+        self._at = min(self._at, time.monotonic() + HURRY_S * self._task)
+
+    def miss_script(self) -> None:
+        """Notes that stdin has ended, and so the script, without the word `end`."""
+        self._has_script = False
+        self.hurry()
+
+    def is_over(self) -> bool:
+        """Returns whether this process must end, because the job is over, or is requeued. Called every second."""
+        if self._rescues is not None:
+            code = self._rescues.poll()
+            if code is not None:
+                self._rescues = None
+            return code == 0
+        if self._asked is not None:
+            return self._asked.poll() is not None and self._is_over()
+        if time.monotonic() >= self._at:
+            self._at = time.monotonic() + LOOK_S * max(self._nodes - 1, 1)
+            self._asked = _started(["scontrol", "show", "job", self._job], subprocess.PIPE)
+        return False
+
+    def _is_over(self) -> bool:
+        """Acts on the answer of scontrol."""
+        assert self._asked is not None
+        said, self._asked = os.fsdecode(self._asked.communicate()[0]), None
+        state = re.search(r"(?<!\S)JobState=(\w+)", said)
+        left = re.search(r"(?<!\S)NumNodes=([0-9]+)", said)
+        restarts = re.search(r"(?<!\S)Restarts=([0-9]+)", said)
+        if state is None or left is None:
+            return False
+        if restarts is not None and int(restarts.group(1)) > self._restart:
+            return True
+        self._has_lost = self._has_lost or int(left.group(1)) < self._nodes
+        if self._has_lost and state.group(1) == "RUNNING":
+            self._rescues = _started(self._rescue, subprocess.DEVNULL)
+        return state.group(1) not in ALIVE and (self._has_lost or not self._has_script)
+
+
+def _started(words: List[str], out: int) -> "Optional[subprocess.Popen[bytes]]":
+    try:
+        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL)
+    except OSError:  # this node is out of processes
+        return None
+
+
 class Keeper:
-    def __init__(self, folder: str, node: str, key: str) -> None:
+    def __init__(self, folder: str, node: str, key: str, lookout: Optional[Lookout] = None) -> None:
         self.folder = folder
+        self.lookout = lookout
+        self.has_term = False
+        self.has_served = False  # whether a rank has ever asked
         self.node = node
         self.files: Dict[str, int] = {}  # name -> descriptor
         self.life = 0  # the newest life that has put a file: a rank of an earlier one cannot change the copies
@@ -103,8 +187,9 @@ class Keeper:
         self._words = b""  # the begin of a line from stdin
 
     def run(self) -> None:
+        beat_at = time.monotonic()
         while True:
-            for key, _ in self.waiting.select():
+            for key, _ in self.waiting.select(max(beat_at - time.monotonic(), 0)):
                 if key.fileobj is self.listening:
                     self._accept()
                 elif key.fileobj == 0:
@@ -112,6 +197,24 @@ class Keeper:
                         return
                 else:
                     self._answer(key.fileobj)
+            if time.monotonic() >= beat_at:
+                beat_at = time.monotonic() + BEAT_S
+                self._print("beat")
+                if self._is_over():
+                    return
+
+    def note_term(self, number: int, frame: Any) -> None:
+        self.has_term = True
+
+    def _is_over(self) -> bool:
+        """Returns whether this process must end. TERM comes to all steps of a job; copies are needed to the job's end.
+        But if stdin has not ended, because srun was killed, Slurm waits KillWait for this process."""
+        has_term, self.has_term = self.has_term, False
+        if self.lookout is None:
+            return has_term and not self.has_served
+        if has_term:
+            self.lookout.hurry()
+        return self.lookout.is_over()
 
     def _accept(self) -> None:
         line, _ = self.listening.accept()
@@ -131,7 +234,7 @@ class Keeper:
             line.close()
 
     def _done(self, request: Dict[str, Any], given: Optional[int]) -> Tuple[Dict[str, Any], Optional[int]]:
-        do = request["do"]
+        do, self.has_served = request["do"], True
         if do == "list":
             start = request["folder"] + "/" if request["folder"] else ""
             found = {name: os.fstat(file).st_size for name, file in self.files.items() if name.startswith(start)}
@@ -155,17 +258,30 @@ class Keeper:
         return {}, None
 
     def _read_words(self) -> bool:
-        """Obeys the lines from stdin. Returns False at its end."""
+        """Obeys the lines from stdin. Returns False if this process must end."""
         said = os.read(0, 65536)
+        if not said and self.lookout is not None:
+            self.waiting.unregister(0)
+            self.lookout.miss_script()
+            return True
         *lines, self._words = (self._words + said).split(b"\n")
         for line in lines:
-            order, folder, token = (os.fsdecode(word) for word in line.split(b" "))
+            order, *given = (os.fsdecode(word) for word in line.split(b" "))
+            if order == "end":
+                return False
             if order == "write":
                 try:
-                    print("wrote", self.node, self._write(folder, token), flush=True)
+                    self._print("wrote", self._write(*given))
                 except OSError as error:
-                    print("failed", self.node, error, flush=True)
+                    self._print("failed", error)
         return bool(said)
+
+    def _print(self, word: str, *more: Any) -> None:
+        """Prints a line if the pipe takes it. (The batch program gives orders only while it reads.)"""
+        try:
+            os.write(1, os.fsencode(" ".join(map(str, (word, self.node, *more))) + "\n"))
+        except OSError:
+            pass
 
     def _write(self, folder: str, token: str) -> int:
         """Writes the files of a save to the disk. Returns their number."""
@@ -221,8 +337,13 @@ def sync(file: int) -> None:
 def main(words: List[str]) -> int:
     for number in IGNORED:  # Slurm sends them to all steps; the memory is needed to the end of the job
         signal.signal(number, signal.SIG_IGN)
+    task = int(os.environ.get("SLURM_PROCID") or 0)
+    lookout = Lookout(words[1], int(words[2]), words[3:], task) if len(words) > 1 and task else None
     node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    Keeper(words[0], node, os.environ[KEY].partition(" ")[0]).run()
+    found = Keeper(words[0], node, os.environ[KEY].partition(" ")[0], lookout)
+    signal.signal(signal.SIGTERM, found.note_term)
+    os.set_blocking(1, False)
+    found.run()
     return 0
 
 

@@ -7,6 +7,10 @@ Verbs for the script that submitit writes, which has its own srun:
     begin RUN OPTION...             before srun; prints lines for the shell
     end RUN --code=CODE [--term]    after srun
     watch RUN                       beside srun, if notify.on has `hang`
+
+Verb of the keepers (see keeper.py), on another node than the script's:
+
+    rescue RUN --lost=NODE OPTION...    if Slurm has taken the script's node out of the job
 """
 
 import os
@@ -20,6 +24,7 @@ from .children import Children
 from .decisions import End
 from .job import OWN, SETUP, job_of
 from .record import one_line
+from .rescue import rescue
 from .rules import read_rules
 from .step import HANG_S
 from .texts import number, warn, warn_of_fault
@@ -46,7 +51,7 @@ def main(words: Sequence[str]) -> int:
     try:
         return VERBS[given.verb](attempt, given)
     finally:
-        attempt.copies.close()
+        attempt.keepers.close()
         attempt.children.wait_for_forks()
         run_traps(given.options)
 
@@ -105,7 +110,12 @@ def watch(attempt: ThisAttempt, given: Words) -> int:
     return 0
 
 
-VERBS = {"run": run, "begin": begin, "end": end, "watch": watch}
+def act_without_script(attempt: ThisAttempt, given: Words) -> int:
+    """Returns 0 if the job is requeued or ended."""
+    return 0 if rescue(attempt, given.options["lost"]) else 1
+
+
+VERBS = {"run": run, "begin": begin, "end": end, "watch": watch, "rescue": act_without_script}
 
 
 def run_traps(options: Dict[str, str]) -> None:

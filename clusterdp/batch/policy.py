@@ -16,6 +16,7 @@ LIVES = 2  # number of attempts in one allocation that may fail without a newer 
 GOES_ON = "`clusterdp resume {run}` goes on with it."
 CANCELLED = End("cancelled", "cancelled", 1, {}, "this run was cancelled; not starting. " + GOES_ON)
 FAILED_LAUNCH = re.compile(r"^srun: error: Task launch for .* failed on node ([^: \n]+): .*", re.MULTILINE)
+FAILED_NODE = re.compile(r"^srun: error: Node failure on (\S+)", re.MULTILINE)
 
 
 def exhausted(history: History, cause: str, rules: Rules, more: int = 0) -> str:
@@ -93,6 +94,12 @@ def not_launched(said: str) -> List[str]:
     """Returns the nodes on which srun could not launch a task, because their slurmd is dead and Slurm has not noticed
     yet."""
     return sorted(set(FAILED_LAUNCH.findall(said)))
+
+
+def failed_nodes(said: str) -> List[str]:
+    """Returns the nodes that have failed, in Slurm's notation: srun could not launch a task there, or lost them while a
+    --no-kill job went on."""
+    return sorted({*not_launched(said), *FAILED_NODE.findall(said)})
 
 
 def avoided(wanted: Iterable[str], usable: Sequence[str], needed: int, always: str, must: Sequence[str]) -> str:

@@ -27,6 +27,7 @@ class Rules(NamedTuple):
     nodelist: str = ""  # resources.nodelist as written in the config
     requeue: bool = True
     in_place: bool = False  # whether the job itself starts its step again after a fault; not under submitit
+    no_kill: bool = False  # whether the job outlives the loss of its nodes, and so of the script
     copies: bool = False  # whether a keeper on each node holds copies of the state in memory
     keeps_local: bool = False  # whether checkpoints are committed in the run folder, and then copied to checkpoint_url
     warned_s: int = 0  # seconds before the time limit in which Slurm may have sent a warning; 0: no warning

@@ -2,8 +2,9 @@
 
 An attempt runs `squeue` once at its start, `scontrol show job` once at its end, and once more when its first task has
 failed. `scontrol show node` runs only if other nodes cannot resolve the first host's name, `sinfo` only if nodes are
-avoided, and after a failure. If the controller does not answer, it is asked again for half an hour, with pauses that
-double up to a minute, because a failover may take more than ten minutes.
+avoided, and after a failure. In a --no-kill job, keepers look at the job, too (see keeper.py). If the controller does
+not answer, it is asked again for half an hour, with pauses that double up to a minute, because a failover may take more
+than ten minutes.
 """
 
 import os
@@ -29,11 +30,12 @@ FOR_PEOPLE = (b"SQUEUE_", b"SINFO_", b"SLURM_TIME_FORMAT")
 
 class Look(NamedTuple):
     """state: the state of this job, one of the words above. excluded: ExcNodeList. ends_at: the time limit in seconds
-    since 1970; None without a limit."""
+    since 1970; None without a limit. nodes: NodeList, without nodes that a --no-kill job has lost."""
 
     state: str
     excluded: str = ""
     ends_at: Optional[float] = None
+    nodes: str = ""
 
 
 def fields_of(said: str) -> Dict[str, str]:
@@ -103,6 +105,7 @@ class Slurm:
             state_of(fields, self.job.restart),
             "" if excluded == "(null)" else excluded,
             time_of(fields.get("EndTime", "")),
+            fields.get("NodeList", ""),
         )
 
     def glance(self) -> Look:
@@ -136,8 +139,12 @@ class Slurm:
                 return
             time.sleep(1)
 
-    def cancel(self, job: str) -> None:
-        self.ask(["scancel", job])
+    def cancel(self, job: str) -> bool:
+        return self.ask(["scancel", job]).code == 0
+
+    def end_by_limit(self) -> bool:
+        """Ends a job that has no script, and that a next job replaces: after a scancel, that one would not start."""
+        return self.ask(["scontrol", "update", "JobId=" + self.job.id, "TimeLimit=1"]).code == 0
 
     def submit(self, script: str, options: List[str], variables: Dict[str, str]) -> Tuple[int, str]:
         """Returns the exit code of sbatch, and the id of the new job. The id is searched in the output, because a

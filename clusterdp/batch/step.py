@@ -8,10 +8,10 @@ from typing import IO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tup
 
 from . import slurm
 from .children import Children, end, exit_code
-from .copies import Copies
 from .ending import Ending
 from .evidence import ASKED, first_to_exit
 from .job import Job
+from .keepers import Keepers
 from .notify import Notify
 from .policy import exhausted
 from .record import Record
@@ -136,7 +136,7 @@ class Step:
         self.ending = ending
         self.children = children
         self._agreed = False
-        self.copies: Optional[Copies] = None
+        self.keepers: Optional[Keepers] = None
         self.first = ""
         self.has_killed = False
 
@@ -155,16 +155,16 @@ class Step:
                 os.close(errors.writing)
         watches = self._watches(child) if watched else []
 
-        copies = self.copies if watched else None
-        if copies is not None:
-            copies.begin()
+        keepers = self.keepers if watched else None
+        if keepers is not None:
+            keepers.begin()
 
         def has_news() -> bool:
-            is_due = (errors is not None and errors.is_due()) or (copies is not None and copies.is_due())
+            is_due = (errors is not None and errors.is_due()) or (keepers is not None and keepers.is_due())
             return is_due or self.children.has_news()
 
         def left_s() -> float:
-            return min(errors.left_s if errors else math.inf, copies.left_s if copies else math.inf)
+            return min(errors.left_s if errors else math.inf, keepers.left_s if keepers else math.inf)
 
         try:
             while child.poll() is None:
@@ -173,8 +173,8 @@ class Step:
                 try:
                     if errors and errors.is_due():
                         self._end_others(child, errors, self.children.terms > terms)
-                    if copies is not None and copies.is_due():
-                        copies.start()
+                    if keepers is not None and keepers.is_due():
+                        keepers.tend(self.record)
                     if self.children.take_news():
                         self.on_term()
                     for watch in watches:

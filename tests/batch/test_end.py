@@ -8,7 +8,7 @@ from clusterdp.batch import slurm
 from clusterdp.batch.causes import of_outcome
 from clusterdp.batch.check_nodes import first_dead, result_of
 from clusterdp.batch.decisions import Decision, End, Leave, Requeue
-from clusterdp.batch.end import Ended, by_fault, by_launch, by_slurm, by_the_ranks
+from clusterdp.batch.end import Ended, by_fault, by_nodes, by_slurm, by_the_ranks
 from clusterdp.batch.evidence import Failure, Fault, failure_of, fault_of, is_repeated, mistake_of, without_kills
 from clusterdp.batch.history import History
 from clusterdp.batch.policy import avoided, not_launched
@@ -70,9 +70,9 @@ def test_job_state_in_slurm_decides_before_the_exit_code_of_the_step(
 def test_node_with_failed_task_launch_is_named_and_counted_as_node_lost() -> None:
     rules = ENTRY._replace(policies={"node-lost": Policy(limit=1)})
     for ended, expected in (((), "Requeue node-lost"), (("node-lost",), "End gave-up")):
-        found = by_launch(["n2"], Ended(233, 1), History(ended=ended), rules)
+        found = by_nodes(["n2"], Ended(233, 1), History(ended=ended), rules)
         assert named(found) == expected
-        assert "tasks on n2: that node has failed" in found.said
+        assert "srun has lost n2: a failed node" in found.said
 
 
 def test_repeated_exit_75_within_a_minute_ends_the_run() -> None:

@@ -61,6 +61,17 @@ def keepers_of(run: Run) -> list[int]:
     return [pid for pid in found if f"{run.files.path}/batch/keeper.py" in command_of(pid)[:3]]
 
 
+def processes_on(run: Run, node: str) -> list[int]:
+    """The process ids of a job's tasks and of its script on a node."""
+    marks = {f"SLURM_JOB_ID={run.job}".encode(), f"SLURMD_NODENAME={node}".encode()}
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it is gone
+            if marks.issubset((folder / "environ").read_bytes().split(b"\0")):
+                found.append(int(folder.name))
+    return found
+
+
 def command_of(pid: int) -> list[str]:
     """Its words; none if it is gone."""
     try:
@@ -108,3 +119,37 @@ def without_slurmd(cluster: Cluster, node: str) -> Iterator[None]:
         os.kill(supervisor, signal.SIGCONT)
     state = ("sinfo", "-h", "-n", node, "-o", "%t")
     wait_for(f"{node} to be back", lambda: set(cluster.run(*state).split()) == {"idle"}, 60, every_s=0.5)
+
+
+def nodes_of(run: Run) -> list[str]:
+    names = run.cluster.run("squeue", "-h", "-j", run.job, "-o", "%N").strip()
+    return run.cluster.run("scontrol", "show", "hostnames", names).split()
+
+
+def keepers_on(run: Run) -> set[str]:
+    """The nodes on which keepers run."""
+    return {node for node in nodes_of(run) for pid in processes_on(run, node) if "keeper.py" in str(command_of(pid))}
+
+
+@contextmanager
+def lost(run: Run, node: str) -> Iterator[None]:
+    """A node without power, on which the batch script runs: its daemons and processes are gone, and Slurm learns of
+    it. Back at the end."""
+    cluster = run.cluster
+    if cluster.name == "fake":
+        fake = FakeCluster.attach(Path(cluster.variables["SLURM_CONF"]).parent)
+        fake.fail(node)
+        yield
+        fake.resume(node)
+        return
+    with without_slurmd(cluster, node):
+        own = processes_on(run, node)
+        first = daemons(cluster, f"slurmstepd: [{run.job}.batch]")  # which would report the end of the script
+        parents = dict.fromkeys(parent_of(pid) for pid in own)
+        stepds = [pid for pid in parents if command_of(pid)[0].startswith("slurmstepd")]
+        for pid in [*first, *own, *stepds]:  # an srun that sees the end of a slurmstepd would end its step
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=power")
+        yield
+        cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME")

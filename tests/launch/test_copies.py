@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from clusterdp.batch.children import Answer, Children
+from clusterdp.batch.children import Children
 from clusterdp.batch.copies import Copies, Copy
 from clusterdp.batch.job import Job, job_of
+from clusterdp.batch.keepers import Keepers
 from clusterdp.batch.record import Record
 from clusterdp.batch.rules import Rules
 from clusterdp.checkpoint import Checkpointer, list_checkpoints
@@ -58,9 +57,15 @@ def job(tmp_path: Path) -> Job:
 @pytest.fixture
 def copies(node: Node, job: Job) -> Copies:
     """The batch program's, after it has started this keeper."""
-    found = Copies(job, Rules(kind="entry", copies=True), Apart())
-    found._key, found._step = node.key, node.process
+    rules, apart = Rules(kind="entry", copies=True), Apart()
+    found = Copies(job, rules, apart, Keepers(job, rules, apart))
+    attach(found, node)
     return found
+
+
+def attach(copies: Copies, node: Node) -> None:
+    copies.keepers.key = node.key
+    copies.keepers.attach(node.process)
 
 
 def checkpointer(node: Node, tmp_path: Path, fill: float = 1.0) -> Checkpointer:
@@ -163,7 +168,7 @@ def test_write_of_a_copy_ends_at_a_term_and_in_time(
     copy(checkpointer(node, tmp_path), 4)
     os.kill(node.process.pid, signal.SIGSTOP)
     try:
-        monkeypatch.setattr(copies, "close", lambda: None)
+        monkeypatch.setattr(copies.keepers, "close", lambda: None)
         copies._newest = lambda: Copy((0, 1.0, "x"), 4, "x", "step_00000004/MANIFEST.x.json", MANIFEST)  # type: ignore[method-assign]
         copies.write(Record(job), lambda: 60.0, lambda: True)
         copies.write(Record(job), lambda: 0.6)
@@ -171,7 +176,7 @@ def test_write_of_a_copy_ends_at_a_term_and_in_time(
         os.kill(node.process.pid, signal.SIGCONT)
     said = capfd.readouterr().err
     assert "could not be written: the job must leave its nodes" in said
-    assert "could not be written: the keepers of 1 nodes have not answered in time" in said
+    assert "could not be written: no answer of the keepers in time: n1" in said
     assert restored(tmp_path) is None
 
 
@@ -187,7 +192,7 @@ def test_ended_keepers_write_no_copy(node: Node, job: Job, copies: Copies, tmp_p
     copy(checkpointer(node, tmp_path), 4)
     node.end()
     copies.write(Record(job), lambda: 60.0)
-    copies.close()
+    copies.keepers.close()
     assert (restored(tmp_path), events(job)) == (None, [])
 
 
@@ -197,8 +202,9 @@ def test_copy_is_written_only_if_all_nodes_have_their_files(
     key = uuid.uuid4().hex
     with keepers(tmp_path / "checkpoints", "n1", "n2", key=key) as nodes:
         on_ranks(2, copy_on_node, str(tmp_path), nodes[0].key)
-        copies = Copies(job, Rules(kind="entry", copies=True), Apart())
-        copies._key, copies._step = nodes[0].key, nodes[0].process
+        rules, apart = Rules(kind="entry", copies=True), Apart()
+        copies = Copies(job, rules, apart, Keepers(job, rules, apart))
+        attach(copies, nodes[0])
         copies.write(Record(job), lambda: 60.0)
         said = capfd.readouterr().err
         assert "could not be written: 3 of its 6 files are in memory" in said
@@ -210,52 +216,3 @@ def test_copy_is_written_only_if_all_nodes_have_their_files(
 
 def copy_on_node(rank: int, size: int, folder: str, key: str) -> None:
     copy(on_node(key, f"n{rank + 1}", Path(folder)), 5)
-
-
-def test_keepers_wait_for_the_ranks_and_for_claims(job: Job, tmp_path: Path) -> None:
-    copies = Copies(job, Rules(kind="entry", copies=True), Apart())
-    assert not copies.is_due()
-    copies.begin()
-    assert not copies.is_due(), "a program that fails at once needs none"
-    copies._at = 0.0
-    assert copies.is_due()
-    own = Copies(job._replace(run=str(tmp_path / "elsewhere")), Rules(kind="command", copies=True), Apart())
-    own._at = 0.0
-    assert not own.is_due(), "a program that does not use clusterdp"
-    (tmp_path / "elsewhere/claims").mkdir(parents=True)
-    assert own.is_due()
-    off = Copies(job, Rules(kind="entry"), Apart())
-    off.begin()
-    off.export("checkpoints")
-    assert (off._at, off.children.environ) == (float("inf"), {})
-
-
-@pytest.mark.parametrize(
-    ("said", "starts"),
-    [
-        ("slurm 20.11.7", False),
-        ("slurm 21.08.8-2", False),
-        ("", False),
-        ("slurm 22.05.8", True),
-        ("slurm 26.05.1", True),
-    ],
-)
-def test_keepers_start_from_slurm_22_05_on(job: Job, monkeypatch: pytest.MonkeyPatch, said: str, starts: bool) -> None:
-    copies = Copies(job, Rules(kind="entry", copies=True), Apart())
-    Path(job.logs).mkdir()
-    copies.children.environ = {b"PATH": os.environb[b"PATH"], b"SLURM_NTASKS_PER_NODE": b"8", b"SLURM_JOB_ID": b"7"}
-    monkeypatch.setattr(copies.children, "run", lambda words: Answer(0, said))
-    started: list[dict[bytes, bytes]] = []
-
-    def start(words: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        started.append(options["env"])
-        return subprocess.Popen(["true"], stdin=subprocess.PIPE)
-
-    monkeypatch.setattr(
-        "clusterdp.batch.copies.subprocess",
-        SimpleNamespace(Popen=start, PIPE=None, TimeoutExpired=subprocess.TimeoutExpired),
-    )
-    copies.start()
-    assert [sorted(environ) for environ in started] == ([[b"PATH", b"SLURM_JOB_ID"]] if starts else [])
-    for _ in started:
-        copies.close()

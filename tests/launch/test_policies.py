@@ -280,6 +280,14 @@ def test_cause_of_an_unrecorded_end_comes_from_slurmstepds_notice_of_the_attempt
     assert avoided == (cause(tmp_path) in ("lost", "node-lost")), "a node that is down"
 
 
+def test_down_node_is_avoided_beside_those_on_record(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+    stubs.answer("COMPLETING", "None")
+    (stubs.folder / "down").write_text("n1\n")
+    run_script(program("echo n3 >$CLUSTERDP_RUN_DIR/attempts/$CLUSTERDP_ATTEMPT/avoid; exit 1"))
+    run_script(program("exit 1"), restart=1)
+    assert (tmp_path / "run/attempts/7.0/avoid").read_text() == "n3 n1\n"
+
+
 @pytest.mark.parametrize(
     ("notice", "expected"), [("DUE TO PREEMPTION", "preempted"), ("DUE TO JOB REQUEUE", "requeued")]
 )

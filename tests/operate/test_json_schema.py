@@ -58,6 +58,7 @@ def running(builder: RunBuilder, queue: FakeQueue) -> None:
     second.files.avoid.write_text("n1\n")
     slow = {"rank": 3, "node": "n2", "more_ms": 12.0, "share": 0.31, "most_in": "data"}
     second.files.times.write_text(json.dumps({"steps": 100, "stragglers": [slow]}))
+    builder.event("silent", "7.1", "batch", nodes="n2")
     about = {"ranks": [3], "nodes": "n2", "step": 13, "phase": "backward", "reason": "rank 3 on n2: step 13"}
     builder.event("hang", "7.1", "hang0", **about)
     for step, damaged in ((9, False), (12, True)):

@@ -27,6 +27,7 @@ def rules_of(spec: ScriptSpec, check: str = "") -> dict[str, Any]:
         "nodelist": config.resources.nodelist or "",
         "requeue": config.restart.requeue,
         "in_place": spec.restarts_in_place,
+        "no_kill": spec.no_kill,
         "copies": spec.keeps_copies,
         "keeps_local": bool(config.checkpoint.keep_local),
         "warned_s": spec.warned_s,

@@ -123,6 +123,11 @@ class ScriptSpec:
         return restart.in_place and restart.requeue and self.config.backend != "submitit"
 
     @property
+    def no_kill(self) -> bool:
+        """Whether the job goes on without a node that it has lost."""
+        return self.config.resources.extra.get("no-kill") not in (None, False, "off")
+
+    @property
     def keeps_copies(self) -> bool:
         """Whether each node has a keeper, which holds copies of the state in memory."""
         return self.config.checkpoint.memory_s != 0 and self.config.backend != "submitit"

@@ -1,10 +1,12 @@
-"""Reads the records of slow ranks, and of a run without progress, for `clusterdp status`."""
+"""Reads the records of silent nodes, of slow ranks, and of a run without progress."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+from clusterdp.batch.causes import SILENT
+from clusterdp.operate.output.formatting import clock
 from clusterdp.operate.record.attempt_history import AttemptHistory
 from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.plainfile import read_plain
@@ -19,6 +21,25 @@ def hang_of(history: RunHistory, last: AttemptHistory) -> Record | None:
     if not told or told[-1]["event"] == "hang-ended" or (last.measured_at or 0.0) > time_of(told[-1]):
         return None
     return told[-1]
+
+
+def silent_since(history: RunHistory, last: AttemptHistory) -> dict[str, float]:
+    """Returns the nodes that give no sign of life while or when the attempt ends, with the times since when, in seconds
+    since 1970."""
+    since: dict[str, float] = {}
+    for event in history.events:
+        if event.get("event") in ("silent", "silent-ended") and event.get("attempt") == last.name:
+            for node in str(event.get("nodes")).split(","):
+                since.pop(node, None)
+                if event["event"] == "silent":
+                    since[node] = time_of(event)
+    return since
+
+
+def silent_text(since: dict[str, float], now: float) -> str:
+    """Returns text such as `no sign of life from n2 (since 12:03:04): down, ...`."""
+    nodes = some_of([f"{node} (since {clock(at, now)})" for node, at in since.items()], 3)
+    return f"no sign of life from {nodes}: {SILENT}"
 
 
 def stragglers_of(history: RunHistory, last: AttemptHistory) -> list[dict[str, Any]]:

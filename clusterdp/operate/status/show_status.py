@@ -20,7 +20,7 @@ from clusterdp.operate.record.next_command import next_command_lines
 from clusterdp.operate.record.note import read_note
 from clusterdp.operate.record.run_history import RunHistory, newest, read_history
 from clusterdp.operate.record.run_state import RunState
-from clusterdp.operate.record.standstill import hang_of, stragglers_of, stragglers_text
+from clusterdp.operate.record.standstill import hang_of, silent_since, silent_text, stragglers_of, stragglers_text
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import time_of
 from clusterdp.wording import counted, duration, table
@@ -111,6 +111,8 @@ def _facts(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str
         facts.append(("avoids", ", ".join(dict.fromkeys(avoided))))
     last = newest(history.attempts)
     if last is not None and not status.state.over:
+        if not last.cause and (silent := silent_since(history, last)):
+            facts.append(("silent", silent_text(silent, now)))
         if hang := hang_of(history, last):
             facts.append(("hang", str(hang.get("reason"))))
         if slow := stragglers_of(history, last):
@@ -179,6 +181,7 @@ def as_data(history: RunHistory, status: RunStatus) -> dict[str, Any]:
     return {
         **in_brief(history, status),
         "hang": _hang_data(history, last) if last else None,
+        "silent": _silent_data(history, last) if last and not last.cause else [],
         "stragglers": stragglers_of(history, last) if last else [],
         "attempts": [_attempt_data(attempt) for attempt in history.attempts],
     }
@@ -217,6 +220,10 @@ def _hang_data(history: RunHistory, last: AttemptHistory) -> dict[str, Any] | No
     told = hang_of(history, last)
     keys = ("reason", "ranks", "nodes", "step", "phase")
     return told and {"told_at": time_of(told), **{key: told.get(key) for key in keys}}
+
+
+def _silent_data(history: RunHistory, last: AttemptHistory) -> list[dict[str, Any]]:
+    return [{"node": node, "since_at": at} for node, at in silent_since(history, last).items()]
 
 
 def _attempt_data(attempt: AttemptHistory) -> dict[str, Any]:

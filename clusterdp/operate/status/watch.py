@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, TextIO
 
-from clusterdp.batch.causes import CAUSES, FAULTS
+from clusterdp.batch.causes import CAUSES, FAULTS, SILENT
 from clusterdp.operate.output.formatting import Colour, clock, is_terminal, measured, number, shown_path
 from clusterdp.operate.output.terminal import ENDLESS, printable, underlying, width_of
 from clusterdp.operate.queue.moved_folder import refuse_copy
@@ -320,7 +320,7 @@ def event_line(event: Record, history: RunHistory) -> str | None:
         return _goes_on(event, history)
     if kind == "failed":
         return f"attempt {number} {_failed(event, attempt)}"
-    if kind in ("hang", "hang-ended", "preflight", "save-failed"):
+    if kind in ("silent", "silent-ended", "hang", "hang-ended", "preflight", "save-failed"):
         return _trouble(event, number)
     if kind == "rehearsal":
         return f"rehearsal: preempting job {job} at step {event.get('step')}, to see it come back"
@@ -340,6 +340,10 @@ def _trouble(event: Record, number: object) -> str | None:
         failures = event.get("failures")
         said = "; ".join(map(str, failures)) if isinstance(failures, list) else ""
         return f"attempt {number} failed the preflight: {said}" if said else None
+    if event.get("event") == "silent":
+        return f"no sign of life from {event.get('nodes')}: {SILENT}"
+    if event.get("event") == "silent-ended":
+        return f"alive again: {event.get('nodes')}"
     if event.get("event") == "hang":
         return f"attempt {number} makes no progress: {event.get('reason')}"
     if event.get("event") == "hang-ended":

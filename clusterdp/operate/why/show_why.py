@@ -21,7 +21,7 @@ from clusterdp.operate.record.ending import STOPPED_BY, ending_text
 from clusterdp.operate.record.next_command import next_command_lines
 from clusterdp.operate.record.run_history import RunHistory, newest, read_history
 from clusterdp.operate.record.run_state import NOT_DONE, RunState
-from clusterdp.operate.record.standstill import hang_of, stragglers_of, stragglers_text
+from clusterdp.operate.record.standstill import hang_of, silent_since, silent_text, stragglers_of, stragglers_text
 from clusterdp.operate.why import failure_words
 from clusterdp.operate.why.first_failure import FirstFailure, find_failure, recorded_failure
 from clusterdp.rundir import RunDir
@@ -198,6 +198,8 @@ def _of_running(history: RunHistory, status: RunStatus, now: float) -> list[tupl
     if history.step is not None:
         heard = f", {ago(history.measured_at, now)}" if history.measured_at else ""
         facts.append(("step", f"{history.step}{heard}"))
+    if silent := silent_since(history, last):
+        facts.append(("silent", silent_text(silent, now)))
     if hang := hang_of(history, last):
         facts += [("hang", str(hang.get("reason"))), ("see", shown_path(history.run.attempt(last.name).hang))]
     if slow := stragglers_of(history, last):
@@ -211,6 +213,9 @@ def _of_an_end(
     facts = [("ended", words)] if (words := _how_it_ended(history, status, now, failure)) else []
     if (faults := sum(attempt.cause in FAULTS for attempt in history.ran)) > 1:
         facts.append(("tried", f"{faults} attempts ended with a fault; this is the last"))
+    last = history.last if status.state is not RunState.DONE else None
+    if last is not None and (silent := silent_since(history, last)):
+        facts.append(("silent", "at its end, " + silent_text(silent, now)))
     if status.state is RunState.VANISHED:
         facts.append(("see", f"`sacct -j {history.job} -o JobID,State,ExitCode,End`, if your site keeps accounts"))
         facts += _of_another(history)

@@ -46,6 +46,22 @@ def test_status_names_a_hang_until_progress_resumes(attempt: AttemptBuilder) -> 
     assert not [line for line in status(attempt) if line.startswith("hang")]
 
 
+def test_status_names_silent_nodes_until_they_are_alive(attempt: AttemptBuilder) -> None:
+    attempt.builder.event("silent", attempt.files.name, "batch", nodes="n2,n3")
+    since = attempt.builder.now
+    attempt.builder.event("silent-ended", attempt.files.name, "batch", nodes="n3")
+    (line,) = [line for line in status(attempt) if line.startswith("silent")]
+    assert line.endswith("): down, cut off from the network, or all processes are stopped")
+    assert line.startswith("silent no sign of life from n2 (since ") and "n3" not in line
+    assert status(attempt, as_json=True)["silent"] == [{"node": "n2", "since_at": since}]
+    history = read_history(attempt.builder.run)
+    lines = [event_line(event, history) for event in history.events]
+    assert "no sign of life from n2,n3: down, cut off from the network, or all processes are stopped" in lines
+    assert "alive again: n3" in lines
+    attempt.builder.event("silent-ended", attempt.files.name, "batch", nodes="n2")
+    assert not [line for line in status(attempt) if line.startswith("silent")]
+
+
 def test_status_prints_recorded_stragglers_as_slow_ranks(attempt: AttemptBuilder) -> None:
     slow = {"rank": 3, "node": "n2", "more_ms": 12.0, "share": 0.31, "most_in": "data"}
     attempt.files.times.write_text(json.dumps({"steps": 100, "stragglers": [slow]}))

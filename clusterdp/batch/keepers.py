@@ -1,0 +1,254 @@
+"""Keepers: the step with a keeper on each node (see keeper.py), beside the ranks, and the nodes that are silent.
+
+The step holds neither memory nor devices that the ranks need. Each keeper prints a beat every second, which comes over
+srun's own connections: nothing listens for it, and no file system is in between. Slurm itself notices a lost node after
+SlurmdTimeout, 300 s by default, and never a node whose processes are stopped.
+"""
+
+import math
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+from typing import Callable, Dict, List, Optional, Sequence
+
+from . import keeper
+from .causes import SILENT
+from .children import Children, end, term_blocked
+from .job import Job
+from .record import Record
+from .rules import Rules
+from .texts import warn
+
+OLDEST = (22, 5)  # release of Slurm
+FIRST_S = 1  # least seconds from the start of the ranks to that of the keepers: a program may fail at once
+LOOK_S = 0.5  # seconds between two looks at the beats
+LOOK_ALONE_S = 60  # the same in a job with one node, whose beats are of no use
+SILENT_S = 3.5  # seconds from the last beat of a node to that of another node, after which the node is silent
+BLAMED_S = 10.0  # the same, after which the next attempt avoids the node
+GAP_S = 2.0  # seconds between two looks at the beats, after which they are out of date
+END_S = 2  # limit of the seconds for the end of the keepers
+SHOWN = 5  # nodes in a warning
+# srun reads the request of the job, or of the ranks, from variables with these names.
+INHERITED = (
+    "SLURM_LABELIO",
+    "SLURM_STD",
+    "SLURM_GPU",
+    "SLURM_GRES",
+    "SLURM_TRES",
+    "SLURM_NTASKS",
+    "SLURM_CPU",
+    "SLURM_MEM",
+    "SLURM_DISTRIBUTION",
+)
+
+
+class Keepers:
+    """silent: the nodes that do not beat, while others do; they are named, and no answer of them is awaited."""
+
+    def __init__(self, job: Job, rules: Rules, children: Children) -> None:
+        self.job = job
+        self.children = children
+        self.key = os.urandom(16).hex()
+        self.folder = os.path.join(job.run, "checkpoints")
+        self.are_wanted = (rules.copies or job.node_count > 1) and sys.platform == "linux"
+        self.silent: List[str] = []
+        self._outlive_nodes = rules.no_kill
+        # A program that does not use clusterdp has no claims, and no copies.
+        self._need_claim = rules.kind != "entry" and job.node_count == 1
+        self._pause_s = LOOK_S if job.node_count > 1 else LOOK_ALONE_S
+        self._at = math.inf  # time from which the keepers may start
+        self._step: "Optional[subprocess.Popen[bytes]]" = None
+        self._rest = b""  # the begin of a line
+        self._answers: Dict[str, str] = {}  # node -> answer
+        self._heard: Dict[str, float] = {}  # node -> time of its last beat
+        self._looked = math.inf
+
+    @property
+    def are_alive(self) -> bool:
+        return self._step is not None and self._step.poll() is None
+
+    def begin(self) -> None:
+        """Notes the start of the ranks."""
+        self.silent = []  # the next look names them in the new attempt
+        # Keepers of a --no-kill job may outlive their srun, and then have the address.
+        if self.are_wanted and (self._step is None or not (self.are_alive or self._outlive_nodes)):
+            self._at = time.monotonic() + FIRST_S
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until tend() must be called; infinite if only the ranks' claim is missing."""
+        now = time.monotonic()
+        if self._at < math.inf:
+            return self._at - now if self._at > now else math.inf
+        return max(self._looked + self._pause_s - now, 0.0) if self.are_alive else math.inf
+
+    def is_due(self) -> bool:
+        if self._at == math.inf:
+            return self.left_s <= 0
+        if time.monotonic() < self._at:
+            return False
+        return not self._need_claim or os.path.isdir(os.path.join(self.job.run, "claims"))
+
+    def tend(self, record: Record) -> None:
+        """Starts the keepers, or looks at their beats."""
+        if self._at < math.inf:
+            self._start()
+        else:
+            self._look(record)
+
+    def _start(self) -> None:
+        """Starts the keepers. Before Slurm 22.05, a step with --overlap shares CPUs only: the next step of the ranks
+        would wait for the keepers' memory."""
+        self._at, self._heard, self.silent = math.inf, {}, []
+        release = re.search(r"(\d+)\.(\d+)", self.children.run(["srun", "--version"]).said)
+        if release is None or (int(release.group(1)), int(release.group(2))) < OLDEST:
+            return
+        try:
+            with open(os.path.join(self.job.logs, "keepers.log"), "ab") as log, term_blocked():
+                step = subprocess.Popen(
+                    self._words(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=self._environ()
+                )
+            self.attach(step)
+        except OSError as error:
+            warn("the keepers of the nodes: {}".format(error))
+
+    def attach(self, step: "subprocess.Popen[bytes]") -> None:
+        assert step.stdin is not None and step.stdout is not None
+        for stream in (step.stdin, step.stdout):
+            os.set_blocking(stream.fileno(), False)
+        self.children.private = [step.stdin.fileno()]
+        self._step, self._looked = step, time.monotonic()
+
+    def _words(self) -> List[str]:
+        nodes = str(self.job.node_count)
+        words = ["srun", "--job-name=keepers", "--overlap", "--mem=0", "--gres=none", "--mpi=none"]
+        words += ["--nodes=" + nodes, "--ntasks=" + nodes, "--ntasks-per-node=1", "--cpus-per-task=1", "--export=ALL"]
+        ends = ["--no-kill", "--kill-on-bad-exit=0", "--wait=0"] if self._outlive_nodes else ["--kill-on-bad-exit=1"]
+        words += [*ends, sys.executable, "-I", os.path.abspath(keeper.__file__), self.folder]
+        if self._outlive_nodes:
+            package = os.path.dirname(os.path.abspath(__file__))
+            words += [self.job.id, nodes, sys.executable, "-I", "-S", "-B", os.path.dirname(package), "rescue"]
+            words += [self.job.run, "--script=" + self.job.script, "--lost=" + self.job.host]
+        return words
+
+    def _environ(self) -> Dict[bytes, bytes]:
+        environ = {
+            name: value for name, value in self.children.environ.items() if not os.fsdecode(name).startswith(INHERITED)
+        }
+        environ.pop(b"CLUSTERDP_RUN_DIR", None)  # by which the processes of a program are found
+        own = {keeper.KEY: self.key, **(self.job.chain_variables() if self._outlive_nodes else {})}
+        environ.update({os.fsencode(name): os.fsencode(value) for name, value in own.items()})
+        return environ
+
+    # -- the beats --
+
+    def _look(self, record: Record) -> None:
+        """Reads the beats. Records nodes that begin or cease to be silent."""
+        now = time.monotonic()
+        is_late, self._looked = now - self._looked > GAP_S + self._pause_s, now
+        for node in self._read():
+            self._heard[node] = now
+        if is_late:  # this program was busy, or the job was suspended
+            self._heard.update({node: now for node in self._heard if node not in self.silent})
+        silent = self._silent_for(SILENT_S)
+        begun, ended = [node for node in silent if node not in self.silent], set(self.silent).difference(silent)
+        self.silent = silent
+        if begun:
+            warn("no sign of life from {}: {}.".format(_shown(begun), SILENT))
+            record.event("silent", nodes=",".join(begun))
+        if ended:
+            warn("alive again: {}.".format(_shown(sorted(ended))))
+            record.event("silent-ended", nodes=",".join(sorted(ended)))
+
+    def _silent_for(self, seconds: float) -> List[str]:
+        newest = max(self._heard.values(), default=0.0)
+        return sorted(node for node, heard in self._heard.items() if newest - heard > seconds)
+
+    def blamed(self, record: Record) -> List[str]:
+        """Returns nodes that have been silent for BLAMED_S: the next attempt avoids them, and starts through the queue.
+        If most nodes are silent, this node may be cut off, and no node is to blame (of two, the other one is)."""
+        if self.are_alive:
+            self._look(record)
+        silent = self._silent_for(BLAMED_S)
+        return silent if 2 * len(silent) <= len(self._heard) else []
+
+    def _read(self) -> List[str]:
+        """Reads what the keepers have printed. Returns the nodes that have beaten, and keeps the answers to orders."""
+        assert self._step is not None and self._step.stdout is not None
+        said = self._rest
+        while True:
+            try:
+                more = os.read(self._step.stdout.fileno(), 65536)
+            except BlockingIOError:
+                break
+            if not more:
+                break
+            said += more
+        *lines, self._rest = said.split(b"\n")
+        beats = []
+        for line in lines:
+            word, _, rest = os.fsdecode(line).partition(" ")
+            if word == "beat":
+                beats.append(rest)
+            elif word in ("wrote", "failed"):  # a prolog may print, too
+                self._answers[rest.partition(" ")[0]] = word + " " + rest
+        return beats
+
+    # -- orders --
+
+    def order(self, words: str, deadline: float, stops: Callable[[], bool]) -> Sequence[str]:
+        """Sends an order. Returns the answers of the keepers that have beaten and are not silent. Raises OSError if
+        they do not come until the deadline, or before stops() is true."""
+        self._answers = {}
+        nodes = {*self._heard, *self._read()}.difference(self.silent)
+        if not self._send(words):
+            raise OSError("the keepers take no orders")
+        while not nodes.issubset(self._answers):
+            if time.monotonic() > deadline or stops():
+                missing = sorted(nodes.difference(self._answers))
+                raise OSError("no answer of the keepers in time: {}".format(_shown(missing)))
+            if self._has_ended(LOOK_S) and not nodes.issubset(self._answers):
+                raise OSError("the keepers have ended")
+        return list(self._answers.values())
+
+    def _send(self, line: str) -> bool:
+        """Sends a line to all keepers. Returns False if srun does not take it."""
+        assert self._step is not None and self._step.stdin is not None
+        try:
+            return os.write(self._step.stdin.fileno(), os.fsencode(line + "\n")) > 0
+        except OSError:  # the pipe is full, or srun has ended
+            return False
+
+    def _has_ended(self, limit_s: float) -> bool:
+        """Waits until the keepers have printed something, or have ended, and reads it."""
+        assert self._step is not None and self._step.stdout is not None
+        select.select([self._step.stdout], [], [], limit_s)
+        self._read()
+        try:
+            self._step.wait(0.01)  # at the end of stdout, srun is about to end
+            self._read()
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Ends the keepers, so that Slurm has their step as completed."""
+        self._at = math.inf
+        if self._step is None or self._step.stdin is None or self._step.stdin.closed:
+            return
+        self.children.private = []
+        self._send("end")
+        self._step.stdin.close()
+        deadline = time.monotonic() + END_S
+        while time.monotonic() < deadline:  # srun does not end before its output is read
+            if self._has_ended(END_S):
+                return
+        end(self._step)
+
+
+def _shown(nodes: Sequence[str]) -> str:
+    more = len(nodes) - SHOWN
+    return " ".join(nodes[:SHOWN]) + (" and {} more".format(more) if more > 0 else "")
