@@ -6,16 +6,19 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from clusterdp.rehearse.drills.losses import rank_killed
+from clusterdp.rehearse.drills.losses import node_stopped, rank_killed
 from clusterdp.rehearse.drills.scene import Scene
-from clusterdp.rundir import RunDir
+from clusterdp.rehearse.run_spec import Missed
+from clusterdp.rundir import RunDir, append_line
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has /proc")
 
@@ -47,3 +50,51 @@ def test_rank_killed_kills_torchrun_workers_directly_and_tasks_through_slurm(
     )
     rank_killed(cast(Scene, scene))
     assert (killed, tasks) == (([worker.pid], []) if is_worker else ([], [1]))
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_stopped_node_goes_on_with_or_without_its_name(tmp_path: Path, is_named: bool) -> None:
+    run, hits, stopped = RunDir(tmp_path), list[str](), list[str]()
+    tasks = [
+        subprocess.Popen(["sleep", "100"], env={**os.environ, "SLURM_JOB_ID": "7", "SLURMD_NODENAME": node})
+        for node in ("n1", "n2", "n2")
+    ]
+    pids = [task.pid for task in tasks]
+
+    def wait(what: str, look: Callable[[], bool], *limits: float, **more: float) -> None:
+        if what == "the ranks":
+            return
+        wait_for("stopped tasks", lambda: [state_of(pid) for pid in pids[1:]] == ["T", "T"], 10)
+        stopped.append(state_of(pids[0]))
+        assert not look()
+        if not is_named:
+            raise Missed("no name")
+        (run.events).mkdir()
+        append_line(run.events / "7.0-batch.jsonl", {"time": 1.0, "event": "silent", "attempt": "7.0", "nodes": "n2"})
+        assert look()
+
+    scene = SimpleNamespace(
+        job="7",
+        run=run,
+        dice=random.Random(0),
+        live=SimpleNamespace(ranks=lambda fresh=False: {0: [pids[0]], 1: [pids[1]]}),
+        cluster=SimpleNamespace(ranks_are_here=True),
+        patience_s=1.0,
+        wait=wait,
+        wait_moment=lambda: None,
+        hit=lambda evidence, *causes, **more: hits.append(evidence),
+    )
+    try:
+        with nullcontext() if is_named else pytest.raises(Missed):
+            node_stopped(cast(Scene, scene))
+        assert stopped == ["S"], "the batch script is on n1"
+        wait_for("running tasks", lambda: [state_of(pid) for pid in pids] == ["S", "S", "S"], 10)
+        assert len(hits) == is_named
+    finally:
+        for task in tasks:
+            task.kill()
+            task.wait()

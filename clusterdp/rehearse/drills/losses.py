@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import signal
+import sys
+import time
 
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.run_spec import Missed, NotPossibleHere
+from clusterdp.rundir import read_events
 
 CRASHES = ("crash", "start", "memory")
+NAMED_S = 20.0  # limit of the seconds until a silent node is named, on a busy machine
 
 
 def rank_killed(scene: Scene) -> None:
@@ -35,6 +39,38 @@ def node_lost(scene: Scene) -> None:
     node = scene.dice.choice(scene.cluster.run("scontrol", "show", "hostnames", names).split())
     scene.cluster.fail(node)
     scene.hit(f"node {node} failed", "node-lost", "lost", attempt=attempt)
+
+
+def node_stopped(scene: Scene) -> None:
+    """Stops all processes of a node by SIGSTOP until the node is named as silent, and lets them go on."""
+    if not scene.cluster.ranks_are_here:
+        raise NotPossibleHere("the ranks run on other machines")
+    others = _nodes(scene)[1:]
+    if not others or not sys.platform.startswith("linux"):
+        raise NotPossibleHere("a node is named as silent only beside others, and on Linux")
+    scene.wait_moment()
+    node = scene.dice.choice(others)
+    pids = processes.of_node(scene.job, node)
+    began = time.monotonic()
+    processes.send(pids, signal.SIGSTOP)
+    try:
+        scene.wait("the name of the silent node", lambda: _is_named(scene, node), NAMED_S, every_s=0.1)
+    finally:
+        processes.send(pids, signal.SIGCONT)
+    took_s = time.monotonic() - began
+    scene.hit(f"all processes of node {node} stood still, and it was named as silent after {took_s:.1f} s")
+
+
+def _nodes(scene: Scene) -> list[str]:
+    """Returns the nodes of the ranks, that of rank 0 first, on which the batch script runs."""
+    scene.wait("the ranks", lambda: bool(scene.live.ranks()), scene.patience_s)
+    ranks = sorted(scene.live.ranks().items())
+    return list(dict.fromkeys(processes.variable(pids[-1], "SLURMD_NODENAME") for _, pids in ranks if pids))
+
+
+def _is_named(scene: Scene, node: str) -> bool:
+    named = [str(event.get("nodes")) for event in read_events(scene.run) if event["event"] == "silent"]
+    return any(node in nodes.split(",") for nodes in named)
 
 
 def rank_hung(scene: Scene) -> None:

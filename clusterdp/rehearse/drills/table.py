@@ -48,6 +48,7 @@ DRILLS = (
     Drill("copy-damaged", "the copy of the state in memory is damaged", copies.copy_damaged, COPIES),
     Drill("rank-hung", "a rank hangs", losses.rank_hung, HANGS),
     Drill("node-lost", "a node fails", losses.node_lost),
+    Drill("node-stopped", "a node stands still for seconds", losses.node_stopped),
     Drill(
         "killed-while-saving",
         "killed at moments of a save, each in turn",

@@ -49,6 +49,12 @@ def ranks_of(run: Path) -> dict[int, list[int]]:
     return {rank: sorted(found[rank]) for rank in sorted(found)}
 
 
+def of_node(job: str, node: str) -> list[int]:
+    """Returns the pids of the job's tasks on a node, those of its keeper too."""
+    pids = processes.marked(f"SLURM_JOB_ID={job}")
+    return [pid for pid in pids if variable(pid, "SLURMD_NODENAME") == node]
+
+
 def _rank(environ: Mapping[str, str]) -> str:
     """Returns the variable RANK.
 
