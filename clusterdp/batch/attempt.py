@@ -266,25 +266,6 @@ class ThisAttempt:
 
     # -- the end --
 
-    def lost_script(self, lost: str, look: Look) -> str:
-        """Ends this attempt, whose script is lost with its node. Returns "" if the job is requeued, or the state that
-        forbids it; exits if the run is over. Called on another node."""
-        wait_for_room(self.ending)
-        code = number("".join(words(self.job.file("exit"))[:1]))
-        if code is None:
-            began, now = number("".join(words(self.job.file("began"))[:1])), int(time.time())
-            self.record.note("exit", "- {} {}".format(now - began if began else 0, now))
-        history = history_of(read_attempts(self.job, self.rules, self.record, self.slurm), self.job.id)
-        if isinstance(history, End):
-            self.ending.over(history)
-        self.ending.history = history
-        ended = self._ended(1 if code is None else code)
-        for decision in by_the_ranks(ended) + by_slurm(ended, look.state, history, self.rules):
-            if isinstance(decision, End):
-                self.ending.over(decision)
-        self.ending.avoid("node-lost", [lost])
-        return self.ending.requeue("node-lost", look)
-
     def finish(self, code: int) -> None:
         """Returns if the next attempt follows in this allocation; else exits."""
         job, ending = self.job, self.ending
@@ -297,7 +278,7 @@ class ThisAttempt:
         self.record.note("exit", "{} {} {}".format(code, self.took_s, int(time.time())))
         if not ending.is_replaced():
             self.record.event("exited", exit=code)
-        ended = self._ended(code)
+        ended = self.ended(code)
         self.notify.step = ended.step
         for final in by_the_ranks(ended):
             ending.over(final)
@@ -357,7 +338,8 @@ class ThisAttempt:
             return False
         return not self.slurm.down_nodes(self.job.nodes, "down,drain,fail,no_respond,unknown")
 
-    def _ended(self, code: int) -> Ended:
+    def ended(self, code: int) -> Ended:
+        """Returns how the step has ended, with this exit code."""
         path = self.job.file("outcome")
         if self.rules.kind == "entry":
             for pause in LATE_S:

@@ -6,9 +6,13 @@ import time
 
 from . import keeper, slurm
 from .attempt import ThisAttempt
-from .attempts import newest_life
+from .attempts import newest_life, read_attempts
+from .decisions import End
+from .end import by_slurm, by_the_ranks
+from .ending import wait_for_room
+from .history import history_of
 from .slurm import Look
-from .texts import read, warn, warn_of_fault
+from .texts import number, read, warn, warn_of_fault, words
 
 FRESH_S = 3600  # seconds in which one rescue acts alone: it may wait for the controller, and for room on the disk
 # sbatch would hand on the variables of the keepers' step to the next job.
@@ -62,7 +66,7 @@ def _act(attempt: ThisAttempt, lost: str, look: Look) -> bool:
     job = attempt.job._replace(life=newest_life(attempt.job))
     if os.path.exists(job.file("cause")):  # the script was lost just after the end of an attempt
         events = DECISIONS.findall(read(os.path.join(job.run, "events", job.attempt + "-batch.jsonl")))
-        if events[-1:] == ["requeued"]:
+        if events[-1:] == ["requeued"]:  # by a new job, because Slurm shows this one as never requeued
             return attempt.slurm.end_by_limit()
         if events[-1:] != ["restarted"]:
             return attempt.slurm.cancel(job.id)
@@ -71,17 +75,37 @@ def _act(attempt: ThisAttempt, lost: str, look: Look) -> bool:
 
 
 def _end(attempt: ThisAttempt, lost: str, look: Look) -> bool:
-    ending = attempt.ending
+    """Ends the attempt whose script is lost, and the job if the run is over."""
+    warn("node {}, on which the batch script ran, is lost; {} acts for it.".format(lost, attempt.job.host))
     try:
-        warn("node {}, on which the batch script ran, is lost; {} acts for it.".format(lost, attempt.job.host))
-        state = attempt.lost_script(lost, look)
+        state = _requeue(attempt, lost, look)
     except SystemExit:
-        state = ""  # the run is over
+        state = ""
+        if not attempt.ending.requeued:  # the run is over
+            return attempt.slurm.cancel(attempt.job.id)
     except Exception as error:
         warn_of_fault(error, "The keeper of another node tries.")
         return False
-    if ending.is_resubmitted:  # after a scancel, the next job would not start
+    if attempt.ending.is_resubmitted:  # after a scancel, the next job would not start
         return attempt.slurm.end_by_limit()
-    if ending.requeued or state == slurm.REQUEUED:
-        return True
-    return state != slurm.UNKNOWN and attempt.slurm.cancel(attempt.job.id)
+    return not state  # a job that is over ends its keepers, and a suspended one is tried again
+
+
+def _requeue(attempt: ThisAttempt, lost: str, look: Look) -> str:
+    """Returns "" if the job is requeued, or the state that forbids it; exits if the run is over."""
+    job, ending = attempt.job, attempt.ending
+    wait_for_room(ending)
+    code = number("".join(words(job.file("exit"))[:1]))
+    if code is None:
+        began, now = number("".join(words(job.file("began"))[:1])), int(time.time())
+        attempt.record.note("exit", "- {} {}".format(now - began if began else 0, now))
+    history = history_of(read_attempts(job, attempt.rules, attempt.record, attempt.slurm), job.id)
+    if isinstance(history, End):
+        ending.over(history)
+    ending.history = history
+    ended = attempt.ended(1 if code is None else code)
+    for decision in by_the_ranks(ended) + by_slurm(ended, look.state, history, attempt.rules):
+        if isinstance(decision, End):
+            ending.over(decision)
+    ending.avoid("node-lost", [lost])
+    return ending.requeue("node-lost", look)

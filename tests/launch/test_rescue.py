@@ -97,13 +97,16 @@ def test_ended_or_requeued_job_is_left_alone(
     assert (requeues(stubs), ledger(tmp_path), cause(tmp_path)) == ([], [], None)
 
 
-def test_scancel_at_the_same_moment_stays_a_cancel(rescue: Rescue, stubs: Stubs, tmp_path: Path) -> None:
-    cancelled = "sed -i s/JobState=RUNNING/JobState=CANCELLED/ $STUBS/job"
+@pytest.mark.parametrize("state", ["CANCELLED", "SUSPENDED"])
+def test_job_cancelled_or_suspended_at_the_same_moment_is_left_alone(
+    rescue: Rescue, stubs: Stubs, tmp_path: Path, state: str
+) -> None:
+    cancelled = f"sed -i s/JobState=RUNNING/JobState={state}/ $STUBS/job"
     stubs.answer("RUNNING", "None", requeue="Job has already finished", code=1)
     stubs.on("scontrol", f'[ "$1" != requeue ] || {cancelled}')
-    assert rescue() == 0
+    assert rescue() == 1
     assert (len(requeues(stubs)), ledger(tmp_path), cause(tmp_path)) == (1, [], None)
-    assert ENDED not in stubs.calls("scontrol")
+    assert (ENDED in stubs.calls("scontrol"), stubs.calls("scancel")) == (False, [])
 
 
 @pytest.mark.parametrize(("mark", "expected"), [("cancelled", "cancelled"), ("stop", "stopped")])

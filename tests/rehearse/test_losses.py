@@ -66,7 +66,8 @@ def test_stopped_node_goes_on_with_or_without_its_name(tmp_path: Path, is_named:
     pids = [task.pid for task in tasks]
 
     def wait(what: str, look: Callable[[], bool], *limits: float, **more: float) -> None:
-        if what == "the ranks":
+        if what in ("the ranks", "the keeper of the node"):
+            assert look() is (what == "the ranks"), "the tasks of this test are no keepers"
             return
         wait_for("stopped tasks", lambda: [state_of(pid) for pid in pids[1:]] == ["T", "T"], 10)
         stopped.append(state_of(pids[0]))

@@ -134,7 +134,7 @@ async def _run(client: Connection, daemon: Daemon) -> int:
 def _check_options(client: Connection, options: ParsedOptions) -> None:
     if "pty" in options and client.terminal:
         raise Refusal("srun: error: --pty on a terminal is not supported by this fake cluster", BAD)
-    if _is_arbitrary(client, options) and not ("SLURM_HOSTFILE" in client.environ and _has_job_and_tasks(options)):
+    if _is_arbitrary(client, options) and not ("SLURM_HOSTFILE" in client.environ and _leaves_layout_open(options)):
         words = "is supported by this fake cluster only with SLURM_HOSTFILE and --ntasks, and without --nodes"
         raise Refusal(f"srun: error: --distribution=arbitrary {words} and --ntasks-per-node", BAD)
     if "parsable" in options:  # --async is never given, because it is refused
@@ -145,8 +145,8 @@ def _is_arbitrary(client: Connection, options: ParsedOptions) -> bool:
     return (options.get("distribution") or "").startswith("arbitrary") or "SLURM_HOSTFILE" in client.environ
 
 
-def _has_job_and_tasks(options: ParsedOptions) -> bool:
-    """Whether the options of a step leave its layout to the file of hosts."""
+def _leaves_layout_open(options: ParsedOptions) -> bool:
+    """Whether the options of a step name its number of tasks, and leave the rest to the file of hosts."""
     return "ntasks" in options and not any(name in options for name in ("nodes", "ntasks-per-node"))
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
 
+from clusterdp import procfs
+from clusterdp.batch import keeper
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.run_spec import Missed, NotPossibleHere
 from clusterdp.rundir import read_events
 
 CRASHES = ("crash", "start", "memory")
+KEEPER_S = 10.0  # limit of the seconds for the start of a node's keeper, which is later than that of the ranks
 NAMED_S = 20.0  # limit of the seconds until a silent node is named, on a busy machine
 
 
@@ -50,6 +54,7 @@ def node_stopped(scene: Scene) -> None:
         raise NotPossibleHere("a node is named as silent only beside others, and on Linux")
     scene.wait_moment()
     node = scene.dice.choice(others)
+    scene.wait("the keeper of the node", lambda: _has_keeper(scene, node), KEEPER_S)
     pids = processes.of_node(scene.job, node)
     began = time.monotonic()
     processes.send(pids, signal.SIGSTOP)
@@ -59,6 +64,12 @@ def node_stopped(scene: Scene) -> None:
         processes.send(pids, signal.SIGCONT)
     took_s = time.monotonic() - began
     scene.hit(f"all processes of node {node} stood still, and it was named as silent after {took_s:.1f} s")
+
+
+def _has_keeper(scene: Scene, node: str) -> bool:
+    file = os.path.basename(keeper.__file__).encode()
+    words = (word for pid in processes.of_node(scene.job, node) for word in procfs.command(pid))
+    return any(os.path.basename(word) == file for word in words)
 
 
 def _nodes(scene: Scene) -> list[str]:
