@@ -4,7 +4,6 @@ Every file may be missing, torn or shown late by NFS. A value that is unknown is
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -200,18 +199,20 @@ def _read_attempts(
 
 def _count_losses(attempts: Sequence[AttemptHistory], events: Sequence[Record]) -> tuple[AttemptHistory, ...]:
     """Returns the attempts with their lost steps: an attempt's steps after the step from which the next attempt
-    continued."""
+    with steps continued."""
     # `resume --from STEP` goes back because the user wants to: no step counts as lost.
     went_back = {str(e.get("job")) for e in events if e.get("event") == "submitted" and e.get("from_step") is not None}
     counted = list(attempts)
-    for i, (before, after) in enumerate(itertools.pairwise(attempts)):
-        if before.last_step is None:
+    for i, before in enumerate(attempts):
+        later = attempts[i + 1 :]
+        after = next((each for each in later if each.restored is not None or each.first_step is not None), None)
+        if before.last_step is None or after is None:
             continue
         if after.job != before.job and after.job in went_back:
             counted[i] = replace(before, lost=0)
         elif after.restored is not None:
             counted[i] = replace(before, lost=max(0, before.last_step - after.restored))
-        elif after.first_step is not None:  # the next attempt trained from step 0, without a checkpoint
+        else:  # the next attempt trained from step 0, without a checkpoint
             counted[i] = replace(before, lost=before.last_step)
     return tuple(counted)
 

@@ -51,6 +51,14 @@ def test_run_done_after_a_restart_in_place_does_not_come_again(builder: RunBuild
     assert (history.state, history.may_come_again) == (RunState.DONE, False)
 
 
+def test_steps_before_an_attempt_without_steps_are_lost_as_well(builder: RunBuilder) -> None:
+    builder.attempt().trained(1, 52).saved(46).restarted("node-lost")
+    builder.attempt("7.0.1").restarted("node-lost")
+    builder.attempt("7.0.2").restored(46).trained(47, 60)
+    history = read_history(builder.run)
+    assert [attempt.lost for attempt in history.attempts] == [6, None, None]
+
+
 def test_all_steps_are_lost_if_the_next_attempt_restores_no_checkpoint(builder: RunBuilder) -> None:
     builder.submitted().attempt("7.0").trained(1, 30).requeued("crash")
     second = builder.attempt("7.1")
