@@ -13,6 +13,7 @@ because the first node's own Python runs the copy.
     history     a summary of the earlier attempts: how often the run continued, and whether it is over
     policy      whether an attempt may start, whether one more may follow, when, and on which nodes
     end         the decision after the end of an attempt
+    failure     the failure of a program, and the decision that follows
     evidence    the reason of a failure: the fault, the rank and its error, and whether the error is repeated
     rendezvous  address and port at which the ranks meet
     slurm       all commands of Slurm's that are run
@@ -20,7 +21,9 @@ because the first node's own Python runs the copy.
     children    the child processes, and the signals of this process
     decisions   the decisions that this program can make
     attempt     one attempt, from its start to its end
+    placement   the nodes of the ranks, if the job has spare nodes
     step        the srun command of the ranks, and what is watched while it runs
+    log_silence  whether a program hangs that does not report its steps
     copies      the copy of the state in memory that a leaving job writes to the disk
     keepers     the step of the keepers, and the nodes that are silent
     rescue      requeues a --no-kill job that has lost the node of its script, from another node

@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from typing import Iterable, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from . import slurm
 from .attempts import Attempt, last_notice_before, read_attempts
@@ -11,34 +11,22 @@ from .check_nodes import check_nodes
 from .children import Children
 from .copies import Copies
 from .decisions import Decision, End, Leave, Requeue, Start
-from .end import ASKS_AGAIN, Ended, by_fault, by_nodes, by_slurm, by_the_ranks
+from .end import ASKS_AGAIN, Ended, by_nodes, by_slurm, by_the_ranks
 from .ending import Ending, wait_for_room
-from .evidence import (
-    ASKED,
-    END,
-    Failure,
-    Mistake,
-    code_of,
-    failure_of,
-    fault_of,
-    first_to_exit,
-    has_taken_port,
-    is_repeated,
-    mistake_from,
-    mistake_of,
-    without_kills,
-)
+from .evidence import ASKED, code_of, first_to_exit, has_taken_port, without_kills
+from .failure import after_failure, has_own_error, last_words
 from .history import History, history_of
 from .job import BEGAN, EXPORTED, Job
 from .keepers import Keepers
 from .notify import Notify
-from .policy import failed_nodes, has_bad_node, may_start, restarts_in_place
+from .placement import Placement
+from .policy import failed_nodes, may_start, restarts_in_place
 from .record import Record
 from .rendezvous import Ports, address_of, first_host, times_of
 from .rules import Rules
 from .slurm import Look, Slurm
 from .step import Step
-from .texts import LAST, lines, number, read, size, warn, words
+from .texts import LAST, number, read, size, warn, words
 
 STILL_THERE = "Timed out waiting for job step to complete"  # srun gives up a task that KILL does not end
 WRITE_S = 120  # limit of the seconds for writing a copy of the state in memory to the disk
@@ -57,7 +45,14 @@ class Setup(NamedTuple):
 
 
 class ThisAttempt:
-    def __init__(self, job: Job, rules: Rules, children: Children, keepers: Optional[Keepers] = None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        rules: Rules,
+        children: Children,
+        keepers: Optional[Keepers] = None,
+        placement: Optional[Placement] = None,
+    ) -> None:
         self.job = job
         self.rules = rules
         self.children = children
@@ -65,7 +60,8 @@ class ThisAttempt:
         self.record = Record(job)
         self.notify = Notify(job, rules, self.record, children)
         self.ending = Ending(job, rules, self.record, self.notify, children, self.slurm)
-        self.step = Step(job, rules, self.record, self.notify, self.ending, children)
+        self.placement = placement or Placement(job, rules, self.slurm)
+        self.step = Step(job, rules, self.record, self.notify, self.ending, children, self.placement)
         self.keepers = keepers or Keepers(job, rules, children)
         self.copies = Copies(job, rules, children, self.keepers)
         self.step.keepers = self.keepers
@@ -131,22 +127,30 @@ class ThisAttempt:
         gpus = (number(environ.get("SLURM_GPUS_ON_NODE", "")) or 0) * job.node_count
         when = float(awake.replace(",", ".")) if re.match("[0-9]+[.,]?[0-9]*$", awake) else time.time()
         cpus = environ.get("SLURM_JOB_CPUS_PER_NODE", "")
-        about = {"job": job.id, "restart": job.restart, "nodes": job.nodes, "awake": when, "cpus": cpus, "gpus": gpus}
-        self.record.event("started", **about)
+        about = {"job": job.id, "restart": job.restart, "awake": when, "cpus": cpus, "gpus": gpus}
+        self.record.event("started", nodes=self.placement.text, **about)
         self.record.note("setup", self.setup.errors)
         if self.setup.failed:
             warn("{}. The program is not started.".format(self.setup.failed))
             self.record.note("error", "{}\n\n{}".format(job.host, self.setup.failed))
 
     def _avoid_bad_nodes(self) -> None:
+        """Gives the places of nodes that the run avoids to spare ones. Without spare nodes, the job goes back into the
+        queue, but only once in a row: the next attempt runs on any nodes. (Slurm requeues a job by itself, too.)"""
         history = self.ending.history
-        if not history.bad or history.moved or self.job.life:
+        if not history.bad or self.job.life:
             return
-        excluded = self.ending.excluded()
-        if has_bad_node(self.slurm.expand(self.job.nodes), excluded, history):
+        excluded, nodes = self.ending.excluded(), self.slurm.expand(self.job.nodes)
+        bad = [node for node in nodes if node in excluded.split(",")]
+        try:
+            if bad and self.placement.replace(bad, nodes):
+                self.record.event("placed", nodes=self.placement.text)
+        except LookupError:
+            if history.moved:
+                return
             warn("this job has a node that the run avoids ({}): it goes back into the queue.".format(excluded))
             if not self.ending.requeue("bad-node", self.ending.look()):
-                raise SystemExit(0)
+                raise SystemExit(0) from None
 
     def _wait(self, start: Start) -> None:
         """Sleeps for the rest of a pause within the allocation, if Slurm has started the job too early."""
@@ -180,19 +184,23 @@ class ThisAttempt:
         ends, queued, began = times_of(job, self.slurm, os.environ.get("SLURM_JOB_END_TIME", ""), now)
         if queued is not None and began is not None:
             self.record.event("queued", since=queued, until=began)
-        address = address_of(first_host(job.nodes), self.slurm)
-        self.ports, self.address = Ports(job, address), address
         url = rules.checkpoint_url or os.path.join(job.run, "checkpoints")
         if rules.checkpoint_url and rules.is_sweep:
             url = "{}/{}".format(rules.checkpoint_url, os.path.basename(job.run))
         self.children.export(
-            MASTER_ADDR=address,
             CLUSTERDP_JOB_END_TIME="" if ends is None else ends,
             CLUSTERDP_RUN_DIR=job.run,
             CLUSTERDP_CHECKPOINT_URL=url,
         )
         self.copies.export(url)
+        self.ports = Ports(job, job.host)
+        self._meet_at_first()
         self._export_names()
+
+    def _meet_at_first(self) -> None:
+        self.address = address_of(first_host(self.placement.text), self.slurm)
+        self.ports.address = self.address
+        self.children.export(MASTER_ADDR=self.address)
 
     def _export_names(self) -> None:
         """Sets the variables that differ between two attempts in one allocation."""
@@ -231,6 +239,9 @@ class ThisAttempt:
         """Runs launch.preflight. Returns when the ranks may start."""
         if self.rules.preflight and not self.setup.failed:
             check_nodes(self.ending, self.step, lambda: self.children.export(MASTER_PORT=self.ports.next()))
+            if self.placement.lost:
+                self._meet_at_first()
+                self.children.export(MASTER_PORT=self.ports.next())
 
     def run(self, words: Sequence[str]) -> int:
         """Runs the step to its end. Returns its exit code."""
@@ -256,9 +267,12 @@ class ThisAttempt:
     def restarted(self) -> "ThisAttempt":
         """Returns the next attempt in this allocation, which may start its step. If it may not start, exits. It meets
         at another port, because ranks of this attempt may still be alive."""
-        after = ThisAttempt(self.job._replace(life=self.job.life + 1), self.rules, self.children, self.keepers)
-        after.ports, after.address = self.ports, self.address
+        job = self.job._replace(life=self.job.life + 1)
+        after = ThisAttempt(job, self.rules, self.children, self.keepers, self.placement)
+        after.ports, after.address, after._has_ranks = self.ports, self.address, self._has_ranks
         after.start(str(time.time()), self.setup)
+        if self.placement.lost:
+            after._meet_at_first()
         after._export_names()
         if self.children.take_news():  # a TERM that has come since the last look at the job
             after._act_on_end_of_wait()
@@ -270,7 +284,7 @@ class ThisAttempt:
         """Returns if the next attempt follows in this allocation; else exits."""
         job, ending = self.job, self.ending
         said = without_kills(read(job.output(job.log_id), LAST, self._output_began))
-        self._has_ranks = STILL_THERE in said
+        self._has_ranks = STILL_THERE in said or bool(self.step.lost)
         if self.step.has_killed:  # srun's exit code is now that of the killed tasks
             code = code_of(self.step.first) or code
         if self.rules.kind != "entry" and code > 128 and first_to_exit(said) == ASKED:
@@ -289,19 +303,34 @@ class ThisAttempt:
         look = ending.look()
         for decision in by_slurm(ended, look.state, ending.history, self.rules):
             self._follow(decision, look, code)
-        failed = failed_nodes(said)
-        if failed:
-            if "[" in "".join(failed):
-                failed = self.slurm.expand(",".join(failed)) or failed
-            ending.avoid("node-lost", failed)
-            self._follow(by_nodes(failed, ended, ending.history, self.rules), look, code)
-        decision = self._failed(ended, said)
-        if isinstance(decision, Requeue) and self._restarts(decision.cause, ended, look, said):
-            ends_at = "" if look.ends_at is None else int(look.ends_at)  # an administrator may have changed it
-            self.children.export(CLUSTERDP_JOB_END_TIME=ends_at)
-            ending.restart(decision)
+        ends = last_words(job.logs)
+        lost = self._lost(said, ends)
+        if lost:
+            ending.avoid("node-lost", lost)
+            decision = by_nodes(lost, ended, ending.history, self.rules)
         else:
+            hosts = [job.host, os.uname().nodename, self.address]
+            decision = after_failure(ending, ended, said, ends, self.placement.text, hosts)
+        if not isinstance(decision, Requeue) or not self._may_restart(decision.cause, ended, look, said, lost):
             self._follow(decision, look, code)
+        try:
+            replaced = self._replaced(lost, look)
+        except LookupError:
+            self._follow(decision, look, code)
+        ends_at = "" if look.ends_at is None else int(look.ends_at)  # an administrator may have changed it
+        self.children.export(CLUSTERDP_JOB_END_TIME=ends_at)
+        ending.restart(decision, replaced)
+
+    def _lost(self, said: str, ends: Mapping[str, str]) -> List[str]:
+        """Returns the nodes that srun has lost, or because of which the step was ended. ends: the last bytes of each
+        log."""
+        failed = failed_nodes(said)
+        if "[" in "".join(failed):
+            failed = self.slurm.expand(",".join(failed)) or failed
+        if not failed and self.placement.nodes and not has_own_error(ends):
+            silent = self.keepers.settled(self.record)  # a rank that has lost its peers may end before they are named
+            failed = [node for node in self.placement.nodes if node in silent]
+        return sorted({*failed, *self.step.lost})
 
     def _leave(self) -> None:
         """Avoids nodes that are silent, and writes a newer copy of the state to the disk, unless ranks are alive, or
@@ -310,7 +339,8 @@ class ThisAttempt:
             self.ending.avoid("node-lost", self.keepers.blamed(self.record))
         if self._has_ranks:
             return
-        if not self.ending.is_replaced():
+        first = (self.placement.nodes or [self.job.host])[0]
+        if not self.ending.is_replaced() and first == self.job.host:  # rank 0's keeper has the manifest
             self.copies.write(
                 self.record, self._left_for_copy, lambda: not self.ending.requeued and self.children.has_news()
             )
@@ -324,19 +354,33 @@ class ThisAttempt:
             return ENDING_WRITE_S
         return WRITE_S if look.ends_at is None else min(WRITE_S, look.ends_at - time.time() - MARGIN_S)
 
-    def _restarts(self, cause: str, ended: Ended, look: Look, said: str) -> bool:
-        """Returns whether the next attempt starts in this allocation. A node that lacks the program, or that Slurm
-        shows as bad, does not get another attempt. If srun reports no failed task, srun itself has failed, and the
-        tasks may live on."""
-        if look.state != slurm.RUNNING or not self.step.first or STILL_THERE in said:
+    def _may_restart(self, cause: str, ended: Ended, look: Look, said: str, lost: Sequence[str]) -> bool:
+        """Returns whether the next attempt may start in this allocation. A node that lacks the program does not get
+        another attempt. If srun reports no failed task and no lost node, srun itself has failed, and the tasks may live
+        on."""
+        if look.state != slurm.RUNNING or ended.in_setup:
             return False
-        if ended.in_setup or ended.code in (126, 127) or self.keepers.blamed(self.record):
+        if not lost and (not self.step.first or STILL_THERE in said or ended.code in (126, 127)):
             return False
         start = "{}.{}".format(self.job.id, self.job.restart)
         left_s = None if look.ends_at is None else look.ends_at - time.time()
-        if not restarts_in_place(cause, start, ended.saved, self.ending.history, self.rules, left_s):
-            return False
-        return not self.slurm.down_nodes(self.job.nodes, "down,drain,fail,no_respond,unknown")
+        return restarts_in_place(cause, start, ended.saved, self.ending.history, self.rules, left_s)
+
+    def _replaced(self, lost: Sequence[str], look: Look) -> Dict[str, str]:
+        """Returns the spare node of each node that is lost, is silent, or is bad for Slurm. Raises LookupError if there
+        are not enough of them."""
+        blamed = self.keepers.blamed(self.record)
+        down = self.slurm.down_nodes(self.job.nodes, "down,drain,fail,no_respond,unknown")
+        bad = sorted({*lost, *blamed, *down})
+        if not bad and not self.placement.nodes:
+            return {}
+        left = sorted(self.slurm.expand(look.nodes), key=self.keepers.silent.count)  # silent nodes come last
+        self.ending.avoid("node-lost", blamed)
+        replaced = self.placement.replace(bad, left)
+        if replaced:
+            self.keepers.kill(self.job.attempt)
+        self.keepers.forget(self.placement.lost, left)
+        return replaced
 
     def ended(self, code: int) -> Ended:
         """Returns how the step has ended, with this exit code."""
@@ -357,50 +401,3 @@ class ThisAttempt:
             self.ending.requeue_or_leave(decision, look, code)
         assert isinstance(decision, Leave)
         self.ending.leave(look.state, decision.code)
-
-    def _failed(self, ended: Ended, said: str) -> Decision:
-        """Returns the decision after a failure of the program itself, which depends on the reason of the failure."""
-        job = self.job
-        ends = {name: read(os.path.join(job.logs, name), END) for name in _logs(job.logs)}
-        is_hung = os.path.exists(job.file("hung"))
-        started = ended.saved or size(os.path.join(job.run, "metrics", job.attempt + ".jsonl")) > 0
-        fault = fault_of(list(ends.values()), said, is_hung, ended.took_s, started)
-        failure = Failure()
-        if is_hung:  # clusterdp has ended the ranks, and srun may report a healthy rank as killed
-            self.ending.avoid("hung", words(job.file("hung")))
-        else:
-            note = lines(job.file("error")) if os.path.exists(job.file("error")) else []
-            by_agents = any(name.startswith("node-") for name in ends)
-            failure = failure_of(note, said, {rank: ends[name] for name, rank in _ranks(ends)}, by_agents)
-        failure = failure._replace(node=failure.node or job.nodes)
-        if (failure.error or failure.reported) and not re.search(r"[][,]", failure.node):
-            self.ending.once = failure.node  # the next attempt shows whether the program also fails on another node
-        return by_fault(ended, fault, failure, self.ending.history, self.rules, lambda: self._is_repeated(failure))
-
-    def _is_repeated(self, failure: Failure) -> bool:
-        mistake = mistake_of(failure, self.took_s, [self.job.host, os.uname().nodename, self.address])
-        if mistake is None:
-            return False
-        self.record.note("mistake", mistake.as_text())
-        if self.job.has_saved():
-            return False
-        found = (
-            mistake_from(lines(os.path.join(self.job.folder_of(name), "mistake"))) for name in self.ending.history.since
-        )
-        earlier: List[Mistake] = [each for each in found if each is not None and each.what == mistake.what]
-        return bool(earlier) and is_repeated(mistake, earlier, len(self.ending.usable_nodes()) > self.rules.nodes)
-
-
-def _logs(folder: str) -> List[str]:
-    """Returns the names of the logs, ordered by the time of their last write."""
-    try:
-        with os.scandir(folder) as files:
-            found = [(file.stat().st_mtime, file.name) for file in files if file.name.endswith(".out")]
-    except OSError:
-        return []
-    return [name for _, name in sorted(found)]
-
-
-def _ranks(names: Iterable[str]) -> List[Tuple[str, int]]:
-    found = [(name, re.match(r"rank-([0-9]+)\.out$", name)) for name in names]
-    return [(name, int(match.group(1))) for name, match in found if match]

@@ -11,8 +11,10 @@ from .decisions import End, Requeue
 from .end import Ended, requeued
 from .ending import Ending
 from .evidence import TASKS_ENDED, has_taken_port
-from .policy import FAILED_LAUNCH, not_launched
+from .placement import places
+from .policy import FAILED_LAUNCH, FAILED_NODE, failed_nodes
 from .record import one_line
+from .slurm import Look
 from .step import Step
 from .texts import read, warn
 
@@ -35,7 +37,7 @@ def check_nodes(ending: Ending, step: Step, next_port: Callable[[], None]) -> No
     if ending.requeued:
         raise SystemExit(0)
     if failures or step.children.terms > terms:  # after a TERM, tasks may have died on good nodes
-        _judge(ending, result, took_s)
+        _judge(ending, step, result, took_s)
 
 
 def _output(ending: Ending, step: Step, next_port: Callable[[], None]) -> str:
@@ -50,7 +52,7 @@ def _output(ending: Ending, step: Step, next_port: Callable[[], None]) -> str:
     return read(path)
 
 
-def _judge(ending: Ending, result: "Result", took_s: int) -> None:
+def _judge(ending: Ending, step: Step, result: "Result", took_s: int) -> None:
     look = ending.look()
     cause = OF_STATE.get(look.state, "")
     if cause == "preflight" and not result.failures:
@@ -61,6 +63,8 @@ def _judge(ending: Ending, result: "Result", took_s: int) -> None:
         ending.leave(look.state, 1)
     if cause == "preflight":
         ending.avoid("preflight", result.bad)
+        if _replaces(ending, step, result, look):
+            return
         _refuse_nodelist(ending, result)
     ending.record.note("exit", "1 {} {}".format(took_s, int(time.time())))
     decision = requeued(cause, Ended(1, took_s), ending.history, ending.rules)
@@ -68,6 +72,19 @@ def _judge(ending: Ending, result: "Result", took_s: int) -> None:
         ending.over(decision)
     assert isinstance(decision, Requeue)
     ending.requeue_or_leave(decision, look, 1)
+
+
+def _replaces(ending: Ending, step: Step, result: "Result", look: Look) -> bool:
+    """Returns whether spare nodes, which have passed the preflight, take the places of all bad nodes."""
+    if not result.is_complete or not result.bad:
+        return False
+    try:
+        replaced = step.placement.replace(result.bad, ending.slurm.expand(look.nodes))
+    except LookupError:
+        return False
+    warn("the ranks start {}.".format(places(replaced)) if replaced else "the job has other nodes for its ranks.")
+    ending.record.event("placed", nodes=step.placement.text)
+    return True
 
 
 def _refuse_nodelist(ending: Ending, result: "Result") -> None:
@@ -83,11 +100,12 @@ def _refuse_nodelist(ending: Ending, result: "Result") -> None:
 class Result(NamedTuple):
     """failures: a mapping from a node, or from NO_NODE for the preflight itself, to the failure. bad: nodes to avoid;
     empty if no node has left a result, because then the preflight itself could not run. remarks: a mapping from a node
-    to its other output."""
+    to its other output. is_complete: whether each node has passed or failed by itself."""
 
     failures: Dict[str, str]
     bad: List[str]
     remarks: Dict[str, str]
+    is_complete: bool
 
 
 def result_of(output: str, nodes: Sequence[str], dead: Sequence[str]) -> Result:
@@ -116,19 +134,22 @@ def result_of(output: str, nodes: Sequence[str], dead: Sequence[str]) -> Result:
             failures[node] = "left no result"
     failures = {node: one_line(words) for node, words in failures.items()}
     bad = [node for node in failures if node != NO_NODE] if heard or len(nodes) == 1 else []
-    return Result(failures, bad, remarks)
+    return Result(failures, bad, remarks, not dead and NO_NODE not in failures)
 
 
 def first_dead(output: str) -> str:
-    """Returns the nodes on which a task died first, in srun's notation; empty if no task has died."""
-    launched = not_launched(output)
-    if launched:
-        return ",".join(launched)
+    """Returns the nodes that srun has lost, or on which a task died first, in srun's notation; empty if no task has
+    died."""
+    failed = failed_nodes(output)
+    if failed:
+        return ",".join(failed)
     found = TASKS_ENDED.search(output)
     return found.group(1) if found else ""
 
 
 def _how(output: str) -> str:
+    if FAILED_NODE.search(output):
+        return "srun has lost it"
     if FAILED_LAUNCH.search(output):
         return "srun could not launch a task there"
     found = TASKS_ENDED.search(output)

@@ -64,12 +64,17 @@ class Children:
                 self.environ[os.fsencode(name)] = os.fsencode(str(value))
 
     def start(
-        self, words: Sequence[str], out: Union[int, IO[bytes], None] = None, err: Optional[int] = None, **more: Any
+        self,
+        words: Sequence[str],
+        out: Union[int, IO[bytes], None] = None,
+        err: Optional[int] = None,
+        environ: Optional[Mapping[bytes, bytes]] = None,
     ) -> "subprocess.Popen[bytes]":
         """Starts a program as a child. Raises OSError if there is no such program. out: a file for both streams. err: a
-        file descriptor for stderr alone."""
+        file descriptor for stderr alone. environ: an environment that replaces the batch script's."""
         err = subprocess.STDOUT if out is not None else err
-        return subprocess.Popen(list(words), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self.environ, **more)
+        environ = self.environ if environ is None else environ
+        return subprocess.Popen(list(words), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environ)
 
     def run(
         self,

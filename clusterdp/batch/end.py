@@ -73,7 +73,7 @@ def by_slurm(ended: Ended, now: str, history: History, rules: Rules) -> Tuple[De
 
 def by_nodes(failed: Sequence[str], ended: Ended, history: History, rules: Rules) -> Decision:
     """Returns the decision after these nodes have failed."""
-    said = "srun has lost {}: a failed node, not a fault of the program.".format(" ".join(failed))
+    said = "lost {}: a failed node, not a fault of the program.".format(" ".join(failed))
     return requeued("node-lost", ended, history, rules, said)
 
 

@@ -10,6 +10,7 @@ from .decisions import End, Requeue
 from .history import History
 from .job import Job
 from .notify import Notify
+from .placement import places
 from .policy import CANCELLED, HELD_S, avoided, pause_s
 from .record import Record
 from .rules import Rules
@@ -84,16 +85,19 @@ class Ending:
             self.leave(state, code)
         raise SystemExit(0)
 
-    def restart(self, decision: Requeue) -> None:
-        """Records that one more attempt follows in this allocation."""
-        warn(self._filled(decision.said) + "; the next attempt starts on the same nodes")
-        self.record.event("failed", cause=decision.cause, **(decision.details or {}))
+    def restart(self, decision: Requeue, replaced: Mapping[str, str]) -> None:
+        """Records that one more attempt follows in this allocation. replaced: the spare node of each lost node."""
+        where = places(replaced)
+        warn("{}; the next attempt starts {}".format(self._filled(decision.said).rstrip("."), where))
+        if decision.details is not None:
+            self.record.event("failed", cause=decision.cause, **decision.details)
         # Before the note, because a `failed` without it would end the run if this node were lost between the two.
-        self.record.event("restarted", cause=decision.cause, of=self.job.attempt)
+        spare = {"spare": ",".join(replaced.values())} if replaced else {}
+        self.record.event("restarted", cause=decision.cause, of=self.job.attempt, **spare)
         self.record.note("cause", decision.cause)
         if self.rules.notify:
             try:
-                self.children.fork(lambda: self._send("restarted", decision.cause, {"in_place": True}))
+                self.children.fork(lambda: self._send("restarted", decision.cause, {"where": where}))
             except OSError as error:
                 warn("notify: a message is lost: {}.".format(error.strerror))
 
@@ -220,7 +224,7 @@ class Ending:
         if not usable:  # Slurm has not answered
             return self.rules.exclude
         must = self.slurm.expand(self.rules.nodelist)
-        return avoided(wanted, usable, self.rules.nodes, self.rules.exclude, must)
+        return avoided(wanted, usable, self.rules.job_nodes, self.rules.exclude, must)
 
     def usable_nodes(self) -> List[str]:
         if self._usable is None:

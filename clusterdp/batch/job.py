@@ -86,6 +86,7 @@ EXPORTED = (  # names of variables that the ranks get from this program
     "CLUSTERDP_LOGS",
     "CLUSTERDP_CHECKPOINT_URL",
     "CLUSTERDP_RESUME_STEP",
+    "CLUSTERDP_NODES",  # the nodes of the ranks in their order, in a job with spare nodes
 )
 
 

@@ -20,6 +20,7 @@ Each second, the keeper prints `beat NODE`. The batch program writes lines to th
 
     write FOLDER TOKEN    write the files of this save to the disk, byte for byte; print `wrote NODE COUNT`, or
                           `failed NODE ERROR`
+    kill ATTEMPT          kill the attempt's ranks on this node
     end                   end, as at the end of stdin, except in a --no-kill job
 
 Slurm (24.11 to 26.05) takes a lost node out of a --no-kill job, also the node of the script. The job then goes on
@@ -49,6 +50,7 @@ LONGEST = 1 << 20  # bytes of a message
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 BEAT_S = 1.0
 LOOK_S = 5.0  # seconds between two looks of all keepers at a --no-kill job
+NEEDLESS = 3  # exit code of RESCUE if the job still has its script's node
 HURRY_S = 0.2  # seconds between two of them if the job may be at its end
 ALIVE = ("RUNNING", "SUSPENDED")  # states of a job whose tasks are not at their end
 PIECE = 16 << 20
@@ -106,13 +108,29 @@ def _is_ours(line: socket.socket) -> bool:
     return bool(user == os.getuid())
 
 
+def kill_ranks(attempt: str, node: str) -> None:
+    """Kills the ranks of an attempt on a node, and torchrun's agents. (The fake cluster has all nodes on one
+    machine.)"""
+    marks = {os.fsencode("CLUSTERDP_ATTEMPT=" + attempt), os.fsencode("SLURMD_NODENAME=" + node)}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/{}/environ".format(pid), "rb") as file:
+                variables = file.read().split(b"\0")
+            if marks.issubset(variables) and any(each.startswith((b"RANK=", b"PET_NODE_RANK=")) for each in variables):
+                os.kill(int(pid), signal.SIGKILL)
+        except OSError:  # it has ended, or is another user's
+            pass
+
+
 class Lookout:
     """Looks at a --no-kill job. nodes: their number at the start of the job. rescue: the command for a job that has
-    lost nodes; it exits with 0 if the job is requeued or ended. task: this keeper's; task 0 is beside the script."""
+    lost nodes; it exits with 0 if the job is requeued or ended, or NEEDLESS.
+    task: this keeper's; task 0 is beside the script."""
 
     def __init__(self, job: str, nodes: int, rescue: List[str], task: int) -> None:
         self._job = job
         self._nodes = nodes
+        self._left = self._examined = nodes  # at the last look, and at the last look that a rescue found needless
         self._rescue = rescue
         self._task = task
         self._has_script = True
@@ -137,6 +155,8 @@ class Lookout:
             code = self._rescues.poll()
             if code is not None:
                 self._rescues = None
+            if code == NEEDLESS:
+                self._examined = self._left
             return code == 0
         if self._asked is not None:
             return self._asked.poll() is not None and self._is_over()
@@ -156,8 +176,10 @@ class Lookout:
             return False
         if restarts is not None and int(restarts.group(1)) > self._restart:
             return True
-        self._has_lost = self._has_lost or int(left.group(1)) < self._nodes
-        if self._has_lost and state.group(1) == "RUNNING":
+        self._left = int(left.group(1))
+        self._has_lost = self._has_lost or self._left < self._nodes
+        may_lack_script = self._left < self._examined or (self._has_lost and not self._has_script)
+        if may_lack_script and state.group(1) == "RUNNING":
             self._rescues = _started(self._rescue, subprocess.DEVNULL)
         return state.group(1) not in ALIVE and (self._has_lost or not self._has_script)
 
@@ -269,6 +291,8 @@ class Keeper:
             order, *given = (os.fsdecode(word) for word in line.split(b" "))
             if order == "end":
                 return False
+            if order == "kill":
+                kill_ranks(given[0], self.node)
             if order == "write":
                 try:
                     self._print("wrote", self._write(*given))

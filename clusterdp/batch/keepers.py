@@ -12,15 +12,16 @@ import select
 import subprocess
 import sys
 import time
-from typing import Callable, Dict, List, Optional, Sequence
+from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set
 
 from . import keeper
 from .causes import SILENT
 from .children import Children, end, term_blocked
+from .evidence import TASKS_ENDED
 from .job import Job
 from .record import Record
 from .rules import Rules
-from .texts import warn
+from .texts import read, warn
 
 OLDEST = (22, 5)  # release of Slurm
 FIRST_S = 1  # least seconds from the start of the ranks to that of the keepers: a program may fail at once
@@ -28,6 +29,7 @@ LOOK_S = 0.5  # seconds between two looks at the beats
 LOOK_ALONE_S = 60  # the same in a job with one node, whose beats are of no use
 SILENT_S = 3.5  # seconds from the last beat of a node to that of another node, after which the node is silent
 BLAMED_S = 10.0  # the same, after which the next attempt avoids the node
+PAUSE_S = 0.1  # seconds between two looks while nothing else happens
 GAP_S = 2.0  # seconds between two looks at the beats, after which they are out of date
 END_S = 2  # limit of the seconds for the end of the keepers
 SHOWN = 5  # nodes in a warning
@@ -64,6 +66,9 @@ class Keepers:
         self._rest = b""  # the begin of a line
         self._answers: Dict[str, str] = {}  # node -> answer
         self._heard: Dict[str, float] = {}  # node -> time of its last beat
+        self._forgotten: Set[str] = set()
+        self._nodes = job.node_count
+        self._log = os.path.join(job.logs, "keepers.log")
         self._looked = math.inf
 
     @property
@@ -74,7 +79,7 @@ class Keepers:
         """Notes the start of the ranks."""
         self.silent = []  # the next look names them in the new attempt
         # Keepers of a --no-kill job may outlive their srun, and then have the address.
-        if self.are_wanted and (self._step is None or not (self.are_alive or self._outlive_nodes)):
+        if self.are_wanted and not self.are_alive and not (self._outlive_nodes and self._heard):
             self._at = time.monotonic() + FIRST_S
 
     @property
@@ -107,7 +112,7 @@ class Keepers:
         if release is None or (int(release.group(1)), int(release.group(2))) < OLDEST:
             return
         try:
-            with open(os.path.join(self.job.logs, "keepers.log"), "ab") as log, term_blocked():
+            with open(self._log, "ab") as log, term_blocked():
                 step = subprocess.Popen(
                     self._words(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=self._environ()
                 )
@@ -123,7 +128,7 @@ class Keepers:
         self._step, self._looked = step, time.monotonic()
 
     def _words(self) -> List[str]:
-        nodes = str(self.job.node_count)
+        nodes = str(self._nodes)
         words = ["srun", "--job-name=keepers", "--overlap", "--mem=0", "--gres=none", "--mpi=none"]
         words += ["--nodes=" + nodes, "--ntasks=" + nodes, "--ntasks-per-node=1", "--cpus-per-task=1", "--export=ALL"]
         ends = ["--no-kill", "--kill-on-bad-exit=0", "--wait=0"] if self._outlive_nodes else ["--kill-on-bad-exit=1"]
@@ -150,10 +155,16 @@ class Keepers:
         now = time.monotonic()
         is_late, self._looked = now - self._looked > GAP_S + self._pause_s, now
         for node in self._read():
-            self._heard[node] = now
-        if is_late:  # this program was busy, or the job was suspended
-            self._heard.update({node: now for node in self._heard if node not in self.silent})
+            if node not in self._forgotten:
+                self._heard[node] = now
+        if is_late:  # this program was busy, or the job was suspended: a silent node may beat before it is blamed
+            just_silent = now - SILENT_S - LOOK_S
+            for node, heard in self._heard.items():
+                self._heard[node] = max(heard, just_silent) if node in self.silent else now
         silent = self._silent_for(SILENT_S)
+        if set(silent).difference(self.silent):
+            self._drop_ended()
+            silent = self._silent_for(SILENT_S)
         begun, ended = [node for node in silent if node not in self.silent], set(self.silent).difference(silent)
         self.silent = silent
         if begun:
@@ -163,17 +174,46 @@ class Keepers:
             warn("alive again: {}.".format(_shown(sorted(ended))))
             record.event("silent-ended", nodes=",".join(sorted(ended)))
 
+    def _drop_ended(self) -> None:
+        """Drops nodes whose keeper has ended by itself, because their ranks may be alive."""
+        for node, _, _ in TASKS_ENDED.findall(read(self._log)):
+            self._heard.pop(node, None)
+
     def _silent_for(self, seconds: float) -> List[str]:
         newest = max(self._heard.values(), default=0.0)
         return sorted(node for node, heard in self._heard.items() if newest - heard > seconds)
 
     def blamed(self, record: Record) -> List[str]:
-        """Returns nodes that have been silent for BLAMED_S: the next attempt avoids them, and starts through the queue.
-        If most nodes are silent, this node may be cut off, and no node is to blame (of two, the other one is)."""
+        """Returns nodes that have been silent for BLAMED_S: no rank starts there again. If most nodes are silent, this
+        node may be cut off, and no node is to blame (of two, the other one is)."""
         if self.are_alive:
             self._look(record)
-        silent = self._silent_for(BLAMED_S)
+        return self.lost()
+
+    def lost(self) -> List[str]:
+        """Returns the same at the time of the last look."""
+        return self._few(self._silent_for(BLAMED_S))
+
+    def _few(self, silent: List[str]) -> List[str]:
         return silent if 2 * len(silent) <= len(self._heard) else []
+
+    def settled(self, record: Record) -> List[str]:
+        """Waits until each node has beaten, or is silent. Returns the silent ones, as blamed() does."""
+        began = time.monotonic()
+        while self.are_alive and time.monotonic() < began + SILENT_S + LOOK_S:
+            self._look(record)
+            if all(heard > began or node in self.silent for node, heard in self._heard.items()):
+                break
+            time.sleep(PAUSE_S)
+        return self._few(self.silent)
+
+    def forget(self, nodes: Iterable[str], left: Sequence[str]) -> None:
+        """Forgets nodes on which no rank starts again: they are not silent, and no answer of them is awaited. left: the
+        nodes that the job still has."""
+        self._forgotten.update(nodes)
+        self._nodes = len(left)
+        for node in nodes:
+            self._heard.pop(node, None)
 
     def _read(self) -> List[str]:
         """Reads what the keepers have printed. Returns the nodes that have beaten, and keeps the answers to orders."""
@@ -203,7 +243,7 @@ class Keepers:
         """Sends an order. Returns the answers of the keepers that have beaten and are not silent. Raises OSError if
         they do not come until the deadline, or before stops() is true."""
         self._answers = {}
-        nodes = {*self._heard, *self._read()}.difference(self.silent)
+        nodes = {*self._heard, *self._read()}.difference(self.silent, self._forgotten)
         if not self._send(words):
             raise OSError("the keepers take no orders")
         while not nodes.issubset(self._answers):
@@ -213,6 +253,11 @@ class Keepers:
             if self._has_ended(LOOK_S) and not nodes.issubset(self._answers):
                 raise OSError("the keepers have ended")
         return list(self._answers.values())
+
+    def kill(self, attempt: str) -> None:
+        """Kills the ranks of an attempt. On a silent node, they end as soon as it goes on."""
+        if self.are_alive:
+            self._send("kill " + attempt)
 
     def _send(self, line: str) -> bool:
         """Sends a line to all keepers. Returns False if srun does not take it."""

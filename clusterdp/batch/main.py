@@ -111,8 +111,7 @@ def watch(attempt: ThisAttempt, given: Words) -> int:
 
 
 def act_without_script(attempt: ThisAttempt, given: Words) -> int:
-    """Returns 0 if the job is requeued or ended."""
-    return 0 if rescue(attempt, given.options["lost"]) else 1
+    return rescue(attempt, given.options["lost"])
 
 
 VERBS = {"run": run, "begin": begin, "end": end, "watch": watch, "rescue": act_without_script}

@@ -41,7 +41,8 @@ def words_for(event: str, cause: str, details: Mapping[str, Any], rules: Rules, 
     if event == END and cause == "stopped":
         return "stopped, as it was asked to" + (", at step {}".format(step) if step else "")
     if event == REQUEUE:
-        again = "; it starts again on the same nodes" if details.get("in_place") else "; it is requeued"
+        where = details.get("where")
+        again = "; it starts again {}".format(where) if where else "; it is requeued"
         return what if cause == "requeued" else what + again
     if event == HANG:
         return "hangs: " + hang

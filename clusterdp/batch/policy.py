@@ -75,19 +75,16 @@ def restarts_in_place(
     start: the name of the first attempt in this allocation. has_saved: whether the attempt that has failed has saved.
     left_s: seconds until the time limit; None without a limit. After its warning, a new step would not get the warning.
     """
-    if not rules.in_place or cause not in IN_PLACE:
+    has_spare = cause == "node-lost" and rules.spare_nodes > 0
+    if not rules.in_place or not (has_spare or cause in IN_PLACE):
         return False
     wait_s = pause_s(history.with_end(cause, 0, has_saved), cause, rules, 0, 0)
     if wait_s > HELD_S or (left_s is not None and left_s <= rules.warned_s + wait_s):
         return False
+    if has_spare:  # their number is the limit
+        return True
     failed = 0 if has_saved else 1 + sum(name == start or name.startswith(start + ".") for name in history.since)
     return failed < LIVES
-
-
-def has_bad_node(nodes: Sequence[str], excluded: str, history: History) -> bool:
-    """Returns whether Slurm, which requeued the job by itself, took a node that the run avoids. True only once in a
-    row: the job goes back into the queue, and the next attempt does not check its nodes."""
-    return not history.moved and bool(set(nodes) & set(excluded.split(",")))
 
 
 def not_launched(said: str) -> List[str]:

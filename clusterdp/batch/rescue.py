@@ -20,25 +20,27 @@ KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
 DECISIONS = re.compile('"event":"(requeued|restarted|failed|finished|cancelled)"')
 
 
-def rescue(attempt: ThisAttempt, lost: str) -> bool:
-    """Requeues the job, or ends it if the run is over. Returns whether either is done; False if the script is alive,
-    another rescue acts, or Slurm does not answer. lost: the node of the script."""
+def rescue(attempt: ThisAttempt, lost: str) -> int:
+    """Requeues the job, or ends it if the run is over. Returns 0 if either is done, keeper.NEEDLESS if the job still
+    has its script's node, and 1 if another rescue acts, or Slurm does not answer. lost: the node of the script."""
     look = attempt.slurm.glance()
     left = attempt.slurm.expand(look.nodes)
-    if look.state not in (slurm.RUNNING, slurm.PREEMPTED) or not left or lost in left:
-        return False
+    if look.state not in (slurm.RUNNING, slurm.PREEMPTED) or not left:
+        return 1
+    if lost in left:
+        return keeper.NEEDLESS
     if lost not in attempt.slurm.expand(attempt.job.nodes):
-        return False
+        return 1
     path, claim = attempt.job.file("rescue"), "{} {}\n".format(attempt.job.host, os.getpid())
     if not _has_claimed(path, claim):
-        return False
+        return 1
     is_done = False
     try:
         is_done = _act(attempt, lost, look)
     finally:
         if not is_done and read(path) == claim:
             os.unlink(path)
-    return is_done
+    return 0 if is_done else 1
 
 
 def _has_claimed(path: str, claim: str) -> bool:

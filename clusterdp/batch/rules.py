@@ -21,8 +21,9 @@ class Rules(NamedTuple):
     """Fields that are also in the config have the names of the config's keys."""
 
     kind: str = "command"
-    nodes: int = 1
-    ranks_per_node: int = 1
+    nodes: int = 1  # nodes of the ranks
+    spare_nodes: int = 0  # nodes that the job has besides
+    tasks_per_node: int = 1  # tasks of srun on each node of the ranks
     exclude: str = ""  # resources.exclude as written in the config
     nodelist: str = ""  # resources.nodelist as written in the config
     requeue: bool = True
@@ -48,6 +49,10 @@ class Rules(NamedTuple):
     notify_command: List[str] = []
     name: str = "job"
     is_sweep: bool = False  # whether each array element has its own folder of checkpoints below checkpoint_url
+
+    @property
+    def job_nodes(self) -> int:
+        return self.nodes + self.spare_nodes
 
     def policy(self, cause: str) -> Policy:
         return self.policies.get(cause, Policy())

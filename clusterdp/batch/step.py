@@ -4,15 +4,17 @@ import math
 import os
 import subprocess
 import time
-from typing import IO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import IO, Callable, List, Mapping, Optional, Sequence, Tuple
 
 from . import slurm
 from .children import Children, end, exit_code
 from .ending import Ending
 from .evidence import ASKED, first_to_exit
 from .job import Job
-from .keepers import Keepers
+from .keepers import BLAMED_S, Keepers
+from .log_silence import LogSilence
 from .notify import Notify
+from .placement import Placement
 from .policy import exhausted
 from .record import Record
 from .rules import Rules
@@ -23,23 +25,12 @@ HANG_S = 60
 FINAL = ("done", "stop", "overtaken")
 GRACE_S = 0.5  # seconds between the first failure of a task and the end of the others, which may print their errors
 HANG_GRACE_S = 5  # the same if the ranks' watchers may be writing down a hang
+SILENT_GRACE_S = 5.0  # seconds from TERM to KILL for an srun that waits for tasks on a silent node
 LONG_GRACE_S = 30  # the same if the other tasks may be saving
 # Words of srun about a task that has saved, or has got a signal, itself or in a shell
 SAVING = [ASKED, "Terminated", "User defined signal 1", "User defined signal 2"]
 SAVING += ["Exited with exit code {}".format(code) for code in (138, 140, 143)]
 MISTAKEN = "Exited with exit code 2"
-# The script prints for each process on a node: node, pid, state, ticks of CPU time (including ended children), command.
-LIST_PROCESSES = r"""
-files=$(grep -lzsx "SLURM_JOB_ID=$SLURM_JOB_ID" /proc/[0-9]*/environ)
-[ -z "$files" ] || files=$(grep -lzsE '^SLURM_STEP_ID=[0-9]+$' $files)
-[ -z "$files" ] || files=$(grep -Lzsx "SLURM_STEP_ID=$SLURM_STEP_ID" $files)
-for file in $files; do
-  read -r stat 2>/dev/null <"${file%environ}stat" || continue
-  command=${stat#*\(} command=${command%\)*}
-  set -- "${stat%% *}" ${stat##*) }
-  echo "$SLURMD_NODENAME $1 $2 $((${13} + ${14} + ${15} + ${16})) $command"
-done
-"""
 
 
 class Watch:
@@ -124,10 +115,18 @@ class Errors:
 
 class Step:
     """first: srun's words about the end of the first task that has failed, in the last run; empty if none has.
-    has_killed: whether this program has then ended the other tasks."""
+    has_killed: whether this program has then ended the other tasks. lost: silent nodes, because of which this program
+    has ended the step."""
 
     def __init__(
-        self, job: Job, rules: Rules, record: Record, notify: Notify, ending: Ending, children: Children
+        self,
+        job: Job,
+        rules: Rules,
+        record: Record,
+        notify: Notify,
+        ending: Ending,
+        children: Children,
+        placement: Placement,
     ) -> None:
         self.job = job
         self.rules = rules
@@ -135,18 +134,23 @@ class Step:
         self.notify = notify
         self.ending = ending
         self.children = children
+        self.placement = placement
         self._agreed = False
         self.keepers: Optional[Keepers] = None
         self.first = ""
         self.has_killed = False
+        self.lost: List[str] = []
+        self._kill_at = math.inf  # time at which an srun that was ended gets KILL
+        self._consider_at = 0.0  # time at which silent nodes may end the step
 
     def run(self, words: Sequence[str], out: Optional[IO[bytes]] = None, watched: bool = True) -> int:
         """Runs the command to its end, and acts on TERM meanwhile. Returns its exit code."""
         self.first, self.has_killed = "", False
+        self.lost, self._kill_at, self._consider_at = [], math.inf, 0.0
         errors = Errors() if watched and self.rules.in_place else None
         terms = self.children.terms
         try:
-            child = self.children.start(words, out, errors.writing if errors else None)
+            child = self._start(words, out, errors.writing if errors else None, watched)
         except OSError as error:
             warn("{}: {}".format(words[0], error.strerror))
             return 127
@@ -161,20 +165,21 @@ class Step:
 
         def has_news() -> bool:
             is_due = (errors is not None and errors.is_due()) or (keepers is not None and keepers.is_due())
-            return is_due or self.children.has_news()
+            return is_due or time.monotonic() >= self._kill_at or self.children.has_news()
 
         def left_s() -> float:
-            return min(errors.left_s if errors else math.inf, keepers.left_s if keepers else math.inf)
+            kill_s = max(self._kill_at - time.monotonic(), 0.0)
+            return min(errors.left_s if errors else math.inf, keepers.left_s if keepers else math.inf, kill_s)
 
         try:
             while child.poll() is None:
                 timers = [watch.timer for watch in watches if watch.timer is not None]
                 self.children.wait([child, *timers], has_news, lambda: errors.open if errors else (), left_s)
                 try:
+                    has_term = self.children.terms > terms
                     if errors and errors.is_due():
-                        self._end_others(child, errors, self.children.terms > terms)
-                    if keepers is not None and keepers.is_due():
-                        keepers.tend(self.record)
+                        self._end_others(child, errors, has_term)
+                    self._tend(child, keepers, has_term)
                     if self.children.take_news():
                         self.on_term()
                     for watch in watches:
@@ -189,12 +194,20 @@ class Step:
                 self.first = errors.how
         return exit_code(child)
 
+    def _start(
+        self, words: Sequence[str], out: Optional[IO[bytes]], err: Optional[int], watched: bool
+    ) -> "subprocess.Popen[bytes]":
+        environ: Mapping[bytes, bytes] = self.children.environ
+        if watched:
+            words, environ = self.placement.step(words, environ, self.record)
+        return self.children.start(words, out, err, environ)
+
     def _watches(self, child: "subprocess.Popen[bytes]") -> List[Watch]:
         found = []
         if self.rules.kind == "entry":
             found.append(Watch(self.children, LINGERING_S, lambda: self._end_lingering(child)))
         if self.rules.silence_s:
-            silence = LogSilence(self.rules, self.job.logs, self.children)
+            silence = LogSilence(self.rules, self.job.logs, self.children, self.placement)
             found.append(Watch(self.children, silence.pause_s, lambda: self._look_at_silence(silence, child)))
         if "hang" in self.rules.notify:
             found.append(Watch(self.children, HANG_S, self._look_for_hang))
@@ -209,20 +222,44 @@ class Step:
         errors.grace_s, self.has_killed = math.inf, True
         child.terminate()  # on TERM, srun sends KILL to the tasks, which may ignore TERM
 
+    def _tend(self, child: "subprocess.Popen[bytes]", keepers: Optional[Keepers], has_term: bool) -> None:
+        if keepers is not None and keepers.is_due():
+            keepers.tend(self.record)
+            self._end_silent(child, keepers, has_term)
+        if time.monotonic() >= self._kill_at:
+            self._kill_at = math.inf
+            child.kill()
+
+    def _end_silent(self, child: "subprocess.Popen[bytes]", keepers: Keepers, has_term: bool) -> None:
+        """Ends the step if spare nodes can take the places of silent nodes. srun would wait for the tasks there, and
+        its orders to other nodes may go through a silent one: therefore it gets KILL after TERM, and the keepers kill
+        the ranks (see attempt.py)."""
+        lost = [] if self.lost else self.placement.replaceable(keepers.lost())
+        if not lost or time.monotonic() < self._consider_at:
+            return
+        self._consider_at = time.monotonic() + BLAMED_S
+        if self._may_save(has_term) or exhausted(self.ending.history, "node-lost", self.rules, 1):
+            return
+        warn("no sign of life from {} for {:.0f} s. Ending the step.".format(" ".join(lost), BLAMED_S))
+        self.lost, self._kill_at = lost, time.monotonic() + SILENT_GRACE_S
+        child.terminate()
+
     def _grace_s(self, how: str, has_term: bool) -> float:
         """Returns the seconds between the first failure of a task and the end of the others. The others may be saving
         if the task has saved, because of a signal, or before the end of the job; rank 0 of an entry may be writing down
         that the run cannot work. how: srun's words about the end of the task."""
-        if has_term or how in SAVING or (how == MISTAKEN and self.rules.kind == "entry"):
-            return LONG_GRACE_S
-        if self.job.is_marked("cancelled") or self.job.is_marked("stop"):
-            return LONG_GRACE_S
-        look = self.ending.slurm.glance()
-        is_near = look.ends_at is not None and look.ends_at - time.time() <= self.rules.warned_s
-        if is_near or look.state != slurm.RUNNING:
+        if how in SAVING or (how == MISTAKEN and self.rules.kind == "entry") or self._may_save(has_term):
             return LONG_GRACE_S
         hangs = os.path.exists(self.job.file("hang")) and not os.path.exists(self.job.file("hung"))
         return HANG_GRACE_S if hangs else GRACE_S
+
+    def _may_save(self, has_term: bool) -> bool:
+        """Returns whether the tasks may be saving, because of a signal, or before the end of the job."""
+        if has_term or self.ending.requeued or self.job.is_marked("cancelled") or self.job.is_marked("stop"):
+            return True
+        look = self.ending.slurm.glance()
+        is_near = look.ends_at is not None and look.ends_at - time.time() <= self.rules.warned_s
+        return is_near or look.state != slurm.RUNNING
 
     def on_term(self) -> None:
         """Acts on TERM, which comes at scancel, at a requeue, at the time limit, and at a preemption without grace
@@ -252,7 +289,7 @@ class Step:
         child.terminate()
         return False
 
-    def _look_at_silence(self, silence: "LogSilence", child: "subprocess.Popen[bytes]") -> bool:
+    def _look_at_silence(self, silence: LogSilence, child: "subprocess.Popen[bytes]") -> bool:
         found = silence.look()
         if found is None:
             return True
@@ -282,92 +319,3 @@ class Step:
 
     def _has_hang(self) -> bool:
         return os.path.exists(self.job.file("hang.txt"))
-
-
-class HangFinding(NamedTuple):
-    """A hang of the program, or its end."""
-
-    hangs: bool  # whether the program hangs; False: it continues after a hang
-    reason: str = ""
-    processes: str = ""
-    ends: bool = False  # whether the step must be ended
-
-
-class LogSilence:
-    """restart.hang_after_s: the program hangs if, for this time, no log has grown, and in the second half of the time,
-    no process has used CPU time. A program that waits for NCCL keeps a core busy, and is not found in this way.
-
-    This process checks the sizes of the logs. Only while the logs do not grow, a small step lists the processes of each
-    node. look() is called every `pause_s`. Time for which the job is suspended does not count.
-    """
-
-    def __init__(self, rules: Rules, logs: str, children: Children) -> None:
-        self.rules = rules
-        self.logs = logs
-        self.children = children
-        self.pause_s = max(rules.silence_s // 10, 1)
-        self._half_s = max(rules.silence_s // 2, 1)
-        self._sizes: Optional[Dict[str, Tuple[int, int]]] = None
-        self._silent_s = 0
-        self._since_s = 0
-        self._before = ""
-        self._reason = ""
-
-    def look(self) -> Optional[HangFinding]:
-        """Returns the HangFinding since the last call; None if nothing has changed."""
-        self._silent_s += self.pause_s
-        sizes = _sizes(self.logs)
-        if sizes != self._sizes:
-            self._sizes, self._silent_s, self._since_s, self._before = sizes, 0, 0, ""
-            return self._goes_on()
-        if self._silent_s - self._since_s < self._half_s:
-            return None
-        now = self._processes()
-        found = self._compare(now) if self._before else None
-        self._before, self._since_s = now, self._silent_s
-        return found
-
-    def _goes_on(self) -> Optional[HangFinding]:
-        told, self._reason = self._reason, ""
-        return HangFinding(False) if told else None
-
-    def _compare(self, now: str) -> Optional[HangFinding]:
-        idle_s = self._silent_s - self._since_s
-        if not is_idle(self._before, now, idle_s):
-            return self._goes_on()
-        limit = {"restart": self.rules.silence_s, "report": 0}.get(self.rules.on_hang, 2 * self.rules.silence_s)
-        ends = bool(limit) and self._silent_s >= limit
-        if self._reason and not ends:
-            return None
-        words = "no output for {} s, and no process has used CPU time in the last {} s"
-        fresh, self._reason = not self._reason, self._reason or words.format(self._silent_s, idle_s)
-        return HangFinding(True, self._reason if fresh else "", now, ends)
-
-    def _processes(self) -> str:
-        nodes = str(self.rules.nodes)
-        words = ["srun", "--overlap", "--mem=0", "--time=1", "--nodes=" + nodes, "--ntasks=" + nodes]
-        words += ["--ntasks-per-node=1", "--cpus-per-task=1", "bash", "-c", LIST_PROCESSES]
-        return self.children.run(words, err=False).said
-
-
-def is_idle(before: str, after: str, seconds: float) -> bool:
-    """Returns whether no process has used 1 % of a core or more. A new process counts as busy."""
-    used, now = _ticks(before), _ticks(after)
-    return bool(now) and all(key in used and ticks - used[key] < seconds for key, ticks in now.items())
-
-
-def _ticks(said: str) -> Dict[Tuple[str, str], int]:
-    rows: List[List[str]] = [line.split(None, 4) for line in said.split("\n")]
-    return {(row[0], row[1]): int(row[3]) for row in rows if len(row) > 3 and row[3].isdigit()}
-
-
-def _sizes(folder: str) -> Dict[str, Tuple[int, int]]:
-    """Returns the size of each file and the time of its last change in nanoseconds."""
-    found = {}
-    try:
-        for entry in os.scandir(folder):
-            status = entry.stat()
-            found[entry.name] = (status.st_size, status.st_mtime_ns)
-    except OSError:
-        pass
-    return found

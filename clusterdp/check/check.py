@@ -248,7 +248,7 @@ def _of_gpus(subject: Subject) -> Iterator[Finding]:
         return
     of_gres = sum(int(count) for _, count in GPUS.findall(resources.gres or ""))
     asked = str(resources.extra.get("gpus", "")).rpartition(":")[2]
-    of_extra = int(asked) // resources.nodes if asked.isdecimal() else 0
+    of_extra = int(asked) // resources.job_nodes if asked.isdecimal() else 0
     key = "resources.gres" if of_gres else "resources.extra.gpus"
     if (each := of_gres or of_extra) > 1:
         what = f"one rank on each node with {each} GPUs: only gpus_per_node makes a rank for each"

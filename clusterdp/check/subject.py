@@ -18,6 +18,7 @@ from clusterdp.operate.find.run_index import noted_runs
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.slurm.nodes import GPUS
 from clusterdp.slurm.quantities import megabytes_of, seconds_of
+from clusterdp.wording import counted
 
 if TYPE_CHECKING:  # `submit` itself does not read the program
     from clusterdp.check.program import CodePlace, ProgramText
@@ -43,6 +44,11 @@ class Subject:
     @property
     def ranks(self) -> int:
         return self.config.resources.nodes * self.spec.ranks_per_node
+
+    @property
+    def nodes_words(self) -> str:
+        spare = self.config.resources.spare_nodes
+        return counted(self.config.resources.job_nodes, "node") + (f" ({spare} of them spare)" if spare else "")
 
     def where(self, place: CodePlace) -> str:
         """Returns file and line such as `pkg/train.py:7`, relative to the submit directory."""

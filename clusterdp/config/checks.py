@@ -25,7 +25,7 @@ AT_LEAST = {  # minimum -> the keys that may not be smaller
     "train.accumulate train.max_steps profile.trace.steps checkpoint.keep_last checkpoint.every_steps "
     "checkpoint.keep_every checkpoint.timeout_s restart.max_attempts restart.chain sweep.samples sweep.parallel "
     "rehearse.steps",
-    0: "restart.max_crashes restart.max_no_progress restart.from_step checkpoint.max_failures "
+    0: "resources.spare_nodes restart.max_crashes restart.max_no_progress restart.from_step checkpoint.max_failures "
     "checkpoint.check_replicas_every checkpoint.keep_local checkpoint.retry_s checkpoint.memory_s rehearse.may_lose "
     + " ".join(f"restart.{cause}.limit restart.{cause}.wait_s" for cause in POLICIES),
 }
@@ -126,6 +126,13 @@ def _bad_combinations(c: Config) -> Iterator[tuple[str, str, str]]:
     if c.restart.chain and (c.restart.how != "resubmit" or not c.restart.requeue):
         remedy = "Set that as well, and restart.requeue: true"
         yield "restart.chain", "has no effect without restart.how: resubmit", remedy
+    if c.resources.spare_nodes and not (c.restart.in_place and c.restart.requeue and c.backend == "sbatch"):
+        needs = "needs restart.in_place: true, restart.requeue: true and backend: sbatch"
+        yield "resources.spare_nodes", needs, "Set these, or leave it out"
+    for option in ("no-kill", "gpus") if c.resources.spare_nodes else ():
+        if option in c.resources.extra:
+            remedy = "Leave it out" if option == "no-kill" else "Use resources.gpus_per_node"
+            yield f"resources.extra.{option}", "does not go with resources.spare_nodes", remedy
     if c.resources.gpus_per_task and c.launch.launcher == "torchrun":
         yield "resources.gpus_per_task", "torchrun's agent is one task for all ranks of a node", "Use gpus_per_node"
 

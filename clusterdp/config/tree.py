@@ -29,7 +29,10 @@ class Section:
 class ResourcesConfig(Section):
     """The resources that the job requests, with Slurm's names: `cpus_per_task` is `--cpus-per-task`."""
 
-    nodes: int = 1  # number of nodes of the job; e.g. `4`
+    nodes: int = 1  # number of nodes of the ranks; e.g. `4`
+    # Nodes that the job has besides, in reserve: one takes the place of a node that is lost or silent for 10 s, and the
+    # ranks start again, without the queue. They are charged as the others are; e.g. `1`
+    spare_nodes: int = 0
     tasks_per_node: int | None = None  # ranks on each node; default: one per GPU, else 1; e.g. `8`
     cpus_per_task: int = 1  # CPUs of each rank, with any launcher; e.g. `12`
     gpus_per_node: str | None = None  # a number, or a type and a number; e.g. `a100:4`
@@ -47,6 +50,10 @@ class ResourcesConfig(Section):
     exclusive: bool = False  # no other jobs on the nodes; e.g. `true`
     # Every other option of sbatch, by its long name: `true` for an option without a value; e.g. `{mail-type: END}`
     extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def job_nodes(self) -> int:
+        return self.nodes + self.spare_nodes
 
 
 @dataclass(eq=False, repr=False)

@@ -60,6 +60,9 @@ JOB = {
     "end_time": "SLURM_JOB_END_TIME",  # set by 22.05 only in some set-ups, by 23.02 and later always
 }
 
+# CLUSTERDP_NODES is set in a job with spare nodes, where the order of the ranks' nodes may not be Slurm's
+NODELISTS = ("CLUSTERDP_NODES", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
+
 FAKE_MARK = "FAKESLURM_JOB_OF"  # set in every job of a fake cluster, which has no real GPUs
 
 # --gpus-per-task=2 as 24.11 writes it (`cpu=4,gres/gpu=2`, `gres/gpu:a100=2`), and 23.11 (`gres:gpu:2`)
@@ -96,7 +99,7 @@ class SlurmEnv:
             **place,  # type: ignore[arg-type]
             **job,  # type: ignore[arg-type]
             restart_count=_number("SLURM_RESTART_COUNT", environ.get("SLURM_RESTART_COUNT") or "0"),
-            nodelist=environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or None,
+            nodelist=next((value for value in map(environ.get, NODELISTS) if value), None),
             gpus_per_task=_gpus_per_task(environ) if _is_task(launcher, place, environ) else None,
             gives_gpus=launcher != "single" and FAKE_MARK not in environ and _has_gpus(environ),
         )

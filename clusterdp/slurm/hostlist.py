@@ -37,6 +37,14 @@ def compress(hosts: Iterable[str]) -> str:
     return _compress(tuple(hosts))
 
 
+def joined(text: str) -> str:
+    """Returns a list of hosts as one expression; the text itself if it is none."""
+    try:
+        return compress(expand(text))
+    except HostlistError:
+        return text
+
+
 @lru_cache(maxsize=256)  # a listing of jobs repeats a few host lists many times
 def _compress(hosts: tuple[str, ...]) -> str:
     groups: list[tuple[str, list[list[str]]]] = []  # (prefix, ranges of [low, high] as digits); a bare name: no ranges

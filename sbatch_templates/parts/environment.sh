@@ -3,9 +3,9 @@ posix=${POSIXLY_CORRECT-}
 set +o posix # of the environment; it changes what `.` and functions do
 awake=${EPOCHREALTIME-$(date +%s)}
 # Where sbatch is called inside another job, that job's variables would change the size and the binding of our srun.
-unset "${!SBATCH_@}" "${!SRUN_@}" "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_EXPORT_ENV
+unset "${!SBATCH_@}" "${!SRUN_@}" "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_EXPORT_ENV SLURM_HOSTFILE
 # Where sbatch is called by a rank of another training, each of our ranks would take its place, and train alone.
-unset "${!TORCHELASTIC_@}" RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK CLUSTERDP_RESUME_STEP
+unset "${!TORCHELASTIC_@}" RANK WORLD_SIZE LOCAL_{RANK,WORLD_SIZE} NODE_RANK GROUP_RANK CLUSTERDP_{NODES,RESUME_STEP}
 {% for names in foreign_variables|batch(5) %}
 unset{% for name in names %} {{ name }}{% endfor +%}
 {% endfor %}

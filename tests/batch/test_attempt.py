@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,11 +12,16 @@ from clusterdp.batch import slurm
 from clusterdp.batch.attempt import ThisAttempt
 from clusterdp.batch.children import Children
 from clusterdp.batch.end import Ended
+from clusterdp.batch.failure import last_words
+from clusterdp.batch.history import History
 from clusterdp.batch.job import job_of
+from clusterdp.batch.rendezvous import Ports
 from clusterdp.batch.rules import Policy, Rules
 from clusterdp.batch.slurm import Look
 
-RULES = Rules(kind="entry", in_place=True, policies={cause: Policy(avoid=True) for cause in ("node-lost", "hung")})
+RULES = Rules(
+    kind="entry", nodes=2, in_place=True, policies={cause: Policy(avoid=True) for cause in ("node-lost", "hung")}
+)
 RUNNING = Look(slurm.RUNNING)
 
 
@@ -26,15 +33,33 @@ class Apart(Children):
 
 
 @pytest.fixture
-def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ThisAttempt:
-    """An attempt on n1 and n2 whose step has failed. Slurm shows all nodes as well."""
-    environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2"}
-    found = ThisAttempt(job_of(str(tmp_path), "job.sbatch", environ), RULES, Apart())
-    for folder in (tmp_path / "events", Path(found.job.here)):
-        folder.mkdir(parents=True)
-    found.step.first = "Killed"
-    monkeypatch.setattr(found.slurm, "down_nodes", lambda *words: [])
-    return found
+def of_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ThisAttempt]:
+    """An attempt on n1 and n2 whose step has failed, and with spare nodes from n3 on. Slurm shows all nodes as well."""
+
+    def make(**rules: Any) -> ThisAttempt:
+        nodes = 2 + rules.get("spare_nodes", 0)
+        names = [f"n{i}" for i in range(1, nodes + 1)]
+        environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": f"n[1-{nodes}]", "SLURM_JOB_NUM_NODES": str(nodes)}
+        environ["SLURMD_NODENAME"] = "n1"
+        found = ThisAttempt(job_of(str(tmp_path), "job.sbatch", environ), RULES._replace(**rules), Apart())
+        for folder in (tmp_path / "events", Path(found.job.here)):
+            folder.mkdir(parents=True, exist_ok=True)
+        found.step.first = "Killed"
+        monkeypatch.setattr(found.slurm, "down_nodes", lambda *words: [])
+        monkeypatch.setattr(found.slurm, "expand", lambda text: names)
+        return found
+
+    return make
+
+
+@pytest.fixture
+def attempt(of_rules: Callable[..., ThisAttempt]) -> ThisAttempt:
+    return of_rules()
+
+
+@pytest.fixture
+def with_spare(of_rules: Callable[..., ThisAttempt]) -> ThisAttempt:
+    return of_rules(spare_nodes=1)
 
 
 def blame(attempt: ThisAttempt, monkeypatch: pytest.MonkeyPatch, *nodes: str) -> None:
@@ -46,10 +71,179 @@ def avoided(attempt: ThisAttempt) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
-def test_silent_node_forbids_a_restart_in_place(attempt: ThisAttempt, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert attempt._restarts("crash", Ended(1, 9), RUNNING, "")
+def test_bad_node_without_a_spare_one_forbids_a_restart_in_place(
+    attempt: ThisAttempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt.keepers.silent = ["n2"]
+    assert attempt._replaced([], RUNNING) == {}, "it may be a false alarm"
     blame(attempt, monkeypatch, "n2")
-    assert not attempt._restarts("crash", Ended(1, 9), RUNNING, "")
+    with pytest.raises(LookupError):
+        attempt._replaced([], RUNNING)
+
+
+@pytest.mark.parametrize(("of", "avoids"), [("srun", []), ("Slurm", []), ("beats", ["n2"]), ("NodeList", [])])
+def test_bad_node_gives_its_place_to_a_spare_one(
+    with_spare: ThisAttempt, monkeypatch: pytest.MonkeyPatch, of: str, avoids: list[str]
+) -> None:
+    if of == "Slurm":
+        monkeypatch.setattr(with_spare.slurm, "down_nodes", lambda *words: ["n2"])
+    if of == "beats":
+        blame(with_spare, monkeypatch, "n2")
+    if of == "NodeList":
+        monkeypatch.setattr(
+            with_spare.slurm, "expand", lambda text: ["n1", "n3"] if text == "left" else ["n1", "n2", "n3"]
+        )
+    killed: list[str] = []
+    monkeypatch.setattr(with_spare.keepers, "kill", killed.append)
+    look = RUNNING._replace(nodes="left")
+    assert with_spare._replaced(["n2"] if of == "srun" else [], look) == {"n2": "n3"}
+    assert (with_spare.placement.nodes, avoided(with_spare)) == (["n1", "n3"], avoids)
+    assert (with_spare.keepers._forgotten, killed) == ({"n2"}, ["7.0"])
+
+
+def test_silent_spare_node_takes_a_place_last(of_rules: Callable[..., ThisAttempt]) -> None:
+    attempt = of_rules(spare_nodes=2)
+    attempt.keepers.silent = ["n3"]
+    assert attempt._replaced(["n2"], RUNNING) == {"n2": "n4"}
+
+
+def test_restart_on_the_same_nodes_kills_no_rank(with_spare: ThisAttempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(with_spare.keepers, "kill", pytest.fail)
+    with_spare.keepers.silent = ["n2"]
+    assert with_spare._replaced([], RUNNING) == {}, "it may be a false alarm"
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [("RuntimeError: Connection closed by peer [n2]\n", ["n2"]), ("", ["n2"]), ("ValueError: 7\n", [])],
+)
+def test_ranks_without_an_own_error_wait_for_the_silent_node(
+    of_rules: Callable[..., ThisAttempt], monkeypatch: pytest.MonkeyPatch, log: str, expected: list[str]
+) -> None:
+    for spare, lost in ((1, expected), (0, [])):
+        attempt = of_rules(spare_nodes=spare)
+        wait = (lambda record: ["n2", "n3"]) if spare else pytest.fail
+        monkeypatch.setattr(attempt.keepers, "settled", wait)
+        agent = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+        assert attempt._lost("", {"rank-00000.out": log, "node-00000.out": agent}) == lost
+
+
+def test_ranks_of_the_next_attempt_meet_at_another_port(
+    with_spare: ThisAttempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusterdp.batch.attempt.address_of", lambda host, slurm: "127.0.0.1")
+    with_spare.ports = Ports(with_spare.job, "n1")
+    ports = []
+    for _ in range(2):
+        with_spare._meet_at_first()
+        ports.append(with_spare.ports.next())
+    assert (len({*ports}), with_spare.ports.address) == (2, "127.0.0.1")
+
+
+@pytest.mark.parametrize(("replaced", "writes"), [("n1", False), ("n2", True)])
+def test_copies_are_written_if_the_manifest_is_on_this_node(
+    with_spare: ThisAttempt, monkeypatch: pytest.MonkeyPatch, replaced: str, writes: bool
+) -> None:
+    written = []
+    monkeypatch.setattr(with_spare.copies, "write", lambda *given: written.append(given))
+    with_spare.placement.replace([replaced], ["n1", "n2", "n3"])
+    with_spare._leave()
+    assert bool(written) is writes
+
+
+def test_avoided_node_gives_its_place_at_the_start(with_spare: ThisAttempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(with_spare.ending, "excluded", lambda: "m1,n2")
+    monkeypatch.setattr(with_spare.ending, "requeue", pytest.fail)
+    with_spare.ending.history = History(bad=("n2",))
+    with_spare._avoid_bad_nodes()
+    assert with_spare.placement.nodes == ["n1", "n3"]
+    (events,) = Path(with_spare.job.run, "events").iterdir()
+    assert '"event":"placed","attempt":"7.0","nodes":"n1,n3"' in events.read_text()
+
+
+@pytest.mark.parametrize(("spare", "excluded"), [(0, "n2"), (1, "")])
+def test_avoided_nodes_leave_enough_for_spare_ones(
+    of_rules: Callable[..., ThisAttempt], monkeypatch: pytest.MonkeyPatch, spare: int, excluded: str
+) -> None:
+    attempt = of_rules(spare_nodes=spare)
+    monkeypatch.setattr(attempt.ending, "usable_nodes", lambda: ["n1", "n2", "n3"])
+    monkeypatch.setattr(attempt.slurm, "expand", lambda text: [])
+    attempt.ending.avoid("node-lost", ["n2"])
+    assert attempt.ending.excluded() == excluded
+
+
+def test_last_words_come_from_the_ranks_alone(attempt: ThisAttempt) -> None:
+    logs = Path(attempt.job.logs)
+    logs.mkdir()
+    for name in ("rank-00000.out", "node-00001.out", "preflight.out", "keepers.log"):
+        (logs / name).write_text("MemoryError\n")
+    assert last_words(str(logs)).keys() == {"rank-00000.out", "node-00001.out"}
+
+
+def test_lost_node_is_enough_evidence_for_a_restart(with_spare: ThisAttempt) -> None:
+    with_spare.step.first = ""  # srun was killed, because it waited for the tasks of a silent node
+    assert with_spare._may_restart("node-lost", Ended(137, 9), RUNNING, "", ["n2"])
+    assert not with_spare._may_restart("crash", Ended(137, 9), RUNNING, "", [])
+    assert not with_spare._may_restart("node-lost", Ended(137, 9), Look(slurm.PREEMPTED), "", ["n2"])
+
+
+@pytest.mark.parametrize("lost", [[], ["n2"]])
+def test_ranks_on_a_silent_node_forbid_a_write_of_copies(
+    with_spare: ThisAttempt, monkeypatch: pytest.MonkeyPatch, lost: list[str]
+) -> None:
+    written = []
+    monkeypatch.setattr(with_spare.copies, "write", lambda *given: written.append(given))
+    monkeypatch.setattr(with_spare.ending, "look", lambda: Look(slurm.ENDING))
+    with_spare.step.lost = lost
+    with pytest.raises(SystemExit):
+        with_spare.finish(1)
+    assert bool(written) != bool(lost)
+
+
+class Srun:
+    """A child that does not end."""
+
+    def __init__(self) -> None:
+        self.signals: list[str] = []
+
+    def terminate(self) -> None:
+        self.signals.append("TERM")
+
+    def kill(self) -> None:
+        self.signals.append("KILL")
+
+
+@pytest.mark.parametrize(
+    ("silent", "spare", "limit", "saves", "expected"),
+    [
+        (["n2"], 1, None, False, ["TERM", "KILL"]),
+        (["n3"], 1, None, False, []),  # the spare node itself
+        (["n2", "n3"], 1, None, False, []),
+        (["n2"], 0, None, False, []),
+        (["n2"], 1, 0, False, []),  # the policy allows no other attempt
+        (["n2"], 1, None, True, []),
+    ],
+)
+def test_silent_node_ends_the_step_if_a_spare_one_is_there(
+    of_rules: Callable[..., ThisAttempt],
+    monkeypatch: pytest.MonkeyPatch,
+    silent: list[str],
+    spare: int,
+    limit: int | None,
+    saves: bool,
+    expected: list[str],
+) -> None:
+    attempt = of_rules(spare_nodes=spare, policies={"node-lost": Policy(limit=limit)})
+    monkeypatch.setattr(attempt.keepers, "lost", lambda: silent)
+    monkeypatch.setattr("clusterdp.batch.step.SILENT_GRACE_S", 0)
+    srun = Srun()
+    monkeypatch.setattr(attempt.step, "_may_save", lambda has_term: saves)
+    monkeypatch.setattr(attempt.keepers, "is_due", lambda: True)
+    monkeypatch.setattr(attempt.keepers, "tend", lambda record: None)
+    for _ in range(2):
+        attempt.step._tend(srun, attempt.keepers, False)  # type: ignore[arg-type]
+    assert srun.signals == expected
+    assert attempt.step.lost == (silent if expected else [])
 
 
 def test_silent_nodes_and_those_of_the_hang_are_avoided(attempt: ThisAttempt, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from clusterdp.batch.attempts import Attempt, last_event
 from clusterdp.batch.decisions import End, Start
 from clusterdp.batch.history import History, history_of
-from clusterdp.batch.policy import exhausted, has_bad_node, may_start, pause_s
+from clusterdp.batch.policy import exhausted, may_start, pause_s
 from clusterdp.batch.rules import Policy, Rules
 
 RULES = Rules(
@@ -166,9 +166,3 @@ def test_saved_checkpoint_resets_consecutive_ends_spent_time_and_idle_attempts()
     found = history_of([attempt("timeout", took=9), attempt("timeout", took=9, saved=True)], "7")
     assert isinstance(found, History)
     assert (found.row, found.spent_s, found.idle) == (("timeout",), 0, 0)
-
-
-def test_excluded_node_is_reported_only_before_the_first_requeue() -> None:
-    assert has_bad_node(["n1", "n2"], "m9,n2", History())
-    assert not has_bad_node(["n1", "n2"], "m9", History())
-    assert not has_bad_node(["n1", "n2"], "m9,n2", History(moved=1))

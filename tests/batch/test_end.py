@@ -72,7 +72,7 @@ def test_node_with_failed_task_launch_is_named_and_counted_as_node_lost() -> Non
     for ended, expected in (((), "Requeue node-lost"), (("node-lost",), "End gave-up")):
         found = by_nodes(["n2"], Ended(233, 1), History(ended=ended), rules)
         assert named(found) == expected
-        assert "srun has lost n2: a failed node" in found.said
+        assert "lost n2: a failed node" in found.said
 
 
 def test_repeated_exit_75_within_a_minute_ends_the_run() -> None:

@@ -210,8 +210,39 @@ def test_keepers_of_a_no_kill_job_start_once(job: Job, tmp_path: Path) -> None:
         with subprocess.Popen(["true"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as step:
             found.attach(step)
             step.wait()
+            found._heard = {"n1": 1.0}
             found.begin()
         assert (found._at < float("inf")) is starts, "those of before may live, and have the address"
+
+
+def test_keepers_without_a_beat_start_again_on_the_nodes_left(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Keepers(job, COPIES._replace(no_kill=True), Apart())
+    with subprocess.Popen(["true"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as step:
+        found.attach(step)
+        step.wait()
+        found.forget(["n2"], ["n1", "n3"])
+        found.begin()
+    assert found._at < float("inf"), "srun was refused, because a node was lost before"
+    assert "--nodes=2" in found._words()
+
+
+def test_node_of_an_ended_keeper_is_not_silent(beats: Beats, job: Job) -> None:
+    beats.look("n1", "n2", "n3", "n4")
+    (Path(job.logs) / "keepers.log").write_text("srun: error: n3: task 2: Killed\n")
+    for _ in range(9):
+        beats.look("n1", "n4")
+    assert beats.silent == ["n2"]
+
+
+def test_silent_node_may_beat_after_a_pause_before_it_is_blamed(beats: Beats) -> None:
+    beats.look("n1", "n2", "n3")
+    for _ in range(8):
+        beats.look("n1", "n3")
+    assert beats.look("n1", "n3", after_s=600) == ["n2"], "the job was suspended"
+    assert beats.lost() == []
+    for _ in range(14):
+        beats.look("n1", "n3")
+    assert beats.lost() == ["n2"]
 
 
 def test_blamed_nodes_are_a_minority_and_silent_for_longer(beats: Beats, job: Job) -> None:
@@ -224,6 +255,15 @@ def test_blamed_nodes_are_a_minority_and_silent_for_longer(beats: Beats, job: Jo
     for _ in range(40):
         beats.look("n1")
     assert (beats.silent, beats.blamed(Record(job))) == (["n2", "n3"], []), "n1 may be cut off"
+
+
+def test_forgotten_node_is_not_silent(beats: Beats, job: Job) -> None:
+    beats.look("n1", "n2", "n3")
+    beats.forget(["n2"], ["n1", "n3"])
+    assert [beats.look("n1", "n3") for _ in range(9)] == [[]] * 9
+    beats.look("n1", "n2", "n3")
+    assert [beats.look("n1", "n3") for _ in range(9)] == [[]] * 9
+    assert events(job) == []
 
 
 def test_warning_names_a_few_of_many_silent_nodes(beats: Beats, capfd: pytest.CaptureFixture[str]) -> None:
@@ -269,6 +309,36 @@ def test_keeper_beats_and_ends_by_a_word(job: Job, tmp_path: Path) -> None:
         wait_for("a beat", lambda: found._look(Record(job)) or "n1" in found._heard, 10, every_s=0.05)
         found.close()
         assert node.process.returncode == 0
+
+
+def test_keeper_kills_the_ranks_of_an_attempt_on_its_node(job: Job, tmp_path: Path) -> None:
+    def program(name: str, attempt: str, node: str) -> subprocess.Popen[bytes]:
+        about = {name: "1", "CLUSTERDP_ATTEMPT": attempt, "SLURMD_NODENAME": node}
+        return subprocess.Popen(["sleep", "60"], env={**os.environ, **about})
+
+    name = f"{uuid.uuid4().hex}.0"
+    killed = [program(each, name, "n1") for each in ("RANK", "PET_NODE_RANK")]
+    spared = [program("RANK", name, "n2"), program("RANK", name + ".1", "n1"), program("X", name, "n1")]
+    try:
+        with attached(job, tmp_path) as (found, _):
+            found.kill(name)
+            assert [each.wait(10) for each in killed] == [-9, -9]
+            assert [each.poll() for each in spared] == [None] * 3
+    finally:
+        for each in killed + spared:
+            each.kill()
+            each.wait()
+
+
+def test_silence_is_settled_after_a_beat_of_each_node(job: Job, tmp_path: Path) -> None:
+    with attached(job, tmp_path) as (found, _):
+        found._heard = {"n1": 0.0}
+        assert found.settled(Record(job)) == []
+        assert found._heard["n1"] > 0
+        found._heard["n2"] = found._heard["n1"] - keepers.SILENT_S + 1.5
+        assert found.settled(Record(job)) == ["n2"]
+        found._heard.update(dict.fromkeys(["n3", "n4"], 0.0))
+        assert found.settled(Record(job)) == [], "this node may be cut off"
 
 
 def test_term_ends_a_keeper_without_ranks(job: Job, tmp_path: Path) -> None:
@@ -361,6 +431,24 @@ def test_lookout_is_over_if_the_rescue_has_worked(slurm: Slurm, code: int) -> No
     assert not lookout.is_over()
     assert lookout._asked is not None, "it looks again"
     lookout._asked.communicate()
+
+
+def test_lookout_leaves_a_job_with_its_script_until_the_next_loss(slurm: Slurm) -> None:
+    lookout = slurm.lookout(rescue=["bash", "-c", f"exit {keeper.NEEDLESS}"])
+
+    def rescues(nodes: int) -> bool:
+        (slurm.folder / "job").write_text(f"{RUNNING} NumNodes={nodes}")
+        slurm.now += 2 * keeper.LOOK_S
+        assert not slurm.ended(lookout)
+        if lookout._rescues is None:
+            return False
+        lookout._rescues.wait()
+        assert not lookout.is_over()
+        return True
+
+    assert [rescues(2), rescues(2), rescues(1), rescues(1)] == [True, False, True, False]
+    lookout.miss_script()
+    assert rescues(1)
 
 
 def test_lookout_remembers_a_loss_of_nodes(slurm: Slurm) -> None:

@@ -108,8 +108,8 @@ CASES = [
     Case("error", "3-00:00:00 is more than gpu allows", {"partition": "gpu", "time": "3-00:00:00"},
          but={"time": "48:00:00"}),
     Case("hint", "time: is not set", of_cluster={"DefaultTime=NONE": "DefaultTime=00:30:00"}, but={"time": "1:00:00"}),
-    Case("error", "nodes: 4 are more than gpu allows", {"partition": "gpu", "nodes": 4}, but={"nodes": 3}),
-    Case("error", "less than main asks for: 2", of_cluster={"MinNodes=0": "MinNodes=2"}, but={"nodes": 2}),
+    Case("error", "4 nodes asked for, and gpu allows 3 at most", {"partition": "gpu", "nodes": 4}, but={"nodes": 3}),
+    Case("error", "main takes no job with less than 2", of_cluster={"MinNodes=0": "MinNodes=2"}, but={"nodes": 2}),
     Case("error", "CPUs on a node are more than main allows", {"cpus_per_task": 8},
          of_cluster={"MaxCPUsPerNode=UNLIMITED": "MaxCPUsPerNode=4"}, but={"cpus_per_task": 4}),
     Case("error", "mem: 15G is more than main allows", {"mem": "15G"},
@@ -365,7 +365,7 @@ def test_every_partition_must_accept_the_job_under_enforcepartlimits_all(
     values = {"resources": {"partition": names, "nodes": nodes}}
     of = cluster({"EnforcePartLimits": limits, "|3|32|": "|9|32|"})
     said = [each for each in found(tmp_path, values, of) if each.level == "error"]
-    assert [("more than gpu allows" in each.what, "EnforcePartLimits=ALL" in each.why) for each in said] == (
+    assert [("gpu allows 3 at most" in each.what, "EnforcePartLimits=ALL" in each.why) for each in said] == (
         [(True, True)] * refused
     )
 

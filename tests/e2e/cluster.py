@@ -32,11 +32,12 @@ class Cluster:
 
     def run(self, *words: str) -> str:
         """What a command of the cluster prints; it must succeed."""
-        done = self._ask(*words)
+        done = self.ask(*words)
         assert done.returncode == 0, f"{' '.join(words)}: exit {done.returncode}: {done.stderr}"
         return done.stdout
 
-    def _ask(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def ask(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """The result of a command that may fail."""
         return subprocess.run(
             [*self.user, *words], env=self.environ(), stdin=subprocess.DEVNULL, capture_output=True, text=True
         )
@@ -59,7 +60,7 @@ class Cluster:
             state, reason = self.state(job)
             if state == "PENDING" and reason == "BeginTime" and time.monotonic() > again:
                 again = time.monotonic() + 5
-                self._ask("scontrol", "update", f"JobId={job}", "StartTime=now+2")  # fails if it has just begun
+                self.ask("scontrol", "update", f"JobId={job}", "StartTime=now+2")  # fails if it has just begun
             return state not in ("PENDING", "COMPLETING")
 
         wait_for(f"job {job} to begin again", has_begun, 60, every_s=0.5, report=lambda: self.run("squeue"))

@@ -133,8 +133,7 @@ def keepers_on(run: Run) -> set[str]:
 
 @contextmanager
 def lost(run: Run, node: str) -> Iterator[None]:
-    """A node without power, on which the batch script runs: its daemons and processes are gone, and Slurm learns of
-    it. Back at the end."""
+    """A node without power: its daemons and processes are gone, and Slurm learns of it. Back at the end."""
     cluster = run.cluster
     if cluster.name == "fake":
         fake = FakeCluster.attach(Path(cluster.variables["SLURM_CONF"]).parent)
@@ -144,7 +143,9 @@ def lost(run: Run, node: str) -> Iterator[None]:
         return
     with without_slurmd(cluster, node):
         own = processes_on(run, node)
-        first = daemons(cluster, f"slurmstepd: [{run.job}.batch]")  # which would report the end of the script
+        has_script = any(str(run.files.path / "batch") in command_of(pid)[:6] for pid in own)
+        # It would report the end of the script.
+        first = daemons(cluster, f"slurmstepd: [{run.job}.batch]") if has_script else []
         parents = dict.fromkeys(parent_of(pid) for pid in own)
         stepds = [pid for pid in parents if command_of(pid)[0].startswith("slurmstepd")]
         for pid in [*first, *own, *stepds]:  # an srun that sees the end of a slurmstepd would end its step
@@ -152,4 +153,4 @@ def lost(run: Run, node: str) -> Iterator[None]:
                 os.kill(pid, signal.SIGKILL)
         cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=power")
         yield
-        cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        cluster.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")  # refused if it is up already

@@ -199,5 +199,5 @@ def harm(sweep: SweepRun, dice: random.Random, blows: int) -> None:
             with contextlib.suppress(AssertionError):  # it has just ended
                 sweep.cluster.preempt(job)
         else:
-            sweep.cluster._ask("scancel", "--signal=ABRT", job)  # KILL would be a scancel
+            sweep.cluster.ask("scancel", "--signal=ABRT", job)  # KILL would be a scancel
         time.sleep(dice.uniform(0, 1))

@@ -67,6 +67,14 @@ def test_restart_in_place_depends_on_cause_saves_and_time_left(
     assert not restarts_in_place(cause, "7.0", saved, History(since=since), Rules(), left_s)
 
 
+def test_lost_node_restarts_in_place_with_spare_nodes_alone() -> None:
+    rules = IN_PLACE._replace(spare_nodes=1)
+    history = History(since=("7.0", "7.0.1"))
+    assert restarts_in_place("node-lost", "7.0", False, history, rules, None)
+    assert not restarts_in_place("node-lost", "7.0", False, history, rules, 90)
+    assert not restarts_in_place("crash", "7.0", False, history, rules, None)
+
+
 def test_pause_longer_than_slurms_own_is_waited_in_the_queue() -> None:
     for wait_s, expected in ((120, True), (121, False)):
         rules = IN_PLACE._replace(policies={"crash": Policy(wait_s=wait_s)})

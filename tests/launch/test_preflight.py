@@ -63,6 +63,56 @@ def test_node_failing_the_preflight_is_excluded_and_the_job_requeued(
     assert '"failures":["n2: GPU 2 gives a  wrong  product"]' in said
 
 
+def has_three_nodes(stubs: Stubs) -> None:
+    names = '"show hostnames n[1-3]" | "show hostnames n1") echo n1; echo n2; echo n3; exit ;; esac'
+    stubs.on("scontrol", f'case "$*" in {names}')  # the job has NodeList=n1
+
+
+def test_node_lost_in_the_preflight_is_avoided_and_the_job_requeued(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any]
+) -> None:
+    has_three_nodes(stubs)
+    said = "srun: error: Node failure on n2\nsrun: error: n1: task 0: Killed\nsrun: error: n3: task 2: Killed\n"
+    (stubs.folder / "said").write_text(said)
+    of_job = {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_NUM_NODES": "1"}
+    run_script({**job, "resources": {"nodes": 2, "spare_nodes": 1}, "restart": {"in_place": True}}, **of_job)
+    assert (cause(tmp_path), requeues(stubs)) == ("preflight", ["requeue 7"]), "n3 was not checked"
+    assert (tmp_path / "run/attempts/7.0/avoid").read_text() == "n2\n"
+    assert '"failures":["n2: srun has lost it"]' in (tmp_path / "run/events/7.0-batch.jsonl").read_text()
+
+
+@pytest.mark.parametrize("bad", ["n2", "n3"])
+def test_spare_node_takes_the_place_of_one_failing_the_preflight(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any], bad: str
+) -> None:
+    has_three_nodes(stubs)
+    said = [f"preflight {node} {'failed x' if node == bad else 'ok 1.0'}\n" for node in ("n1", "n2", "n3")]
+    (stubs.folder / "said").write_text("".join(said))
+    of_job = {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_NUM_NODES": "1"}  # no keepers
+    run_script({**job, "resources": {"nodes": 2, "spare_nodes": 1}, "restart": {"in_place": True}}, **of_job)
+    assert cause(tmp_path) == "done"
+    left = ["n1", "n3"] if bad == "n2" else ["n1", "n2"]
+    assert (tmp_path / "run/attempts/7.0/hosts").read_text().split() == left
+    assert (tmp_path / "run/attempts/7.0/avoid").read_text() == f"{bad}\n"
+    assert requeues(stubs) == []
+    steps = (stubs.folder / "srun.args").read_text()
+    assert steps.startswith("--nodes=3 --ntasks=3 ")
+    assert f"\n--nodelist={','.join(left)} --overlap --nodes=2 --ntasks=2 " in steps
+    events = (tmp_path / "run/events/7.0-batch.jsonl").read_text()
+    assert f'"event":"placed","attempt":"7.0","nodes":"{",".join(left)}"' in events
+
+
+def test_more_bad_nodes_than_spare_ones_requeue_the_job(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any]
+) -> None:
+    has_three_nodes(stubs)
+    (stubs.folder / "said").write_text("preflight n1 ok 1.0\npreflight n2 failed x\npreflight n3 failed y\n")
+    of_job = {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_NUM_NODES": "1"}
+    run_script({**job, "resources": {"nodes": 2, "spare_nodes": 1}, "restart": {"in_place": True}}, **of_job)
+    assert (cause(tmp_path), requeues(stubs)) == ("preflight", ["requeue 7"])
+    assert not (stubs.folder / "ran").exists()
+
+
 @pytest.mark.parametrize(
     ("said", "avoided"),
     [

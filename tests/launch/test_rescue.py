@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp import config
+from clusterdp.batch.keeper import NEEDLESS
 from clusterdp.launch.render.script import render
 from clusterdp.launch.render.script_spec import make_spec
 from clusterdp.launch.snapshot.batch_copy import write_batch
@@ -68,14 +69,18 @@ def test_job_without_its_script_is_requeued_as_node_lost(
 
 
 @pytest.mark.parametrize(
-    ("answer", "lost"),
-    [('[ "$2" != job ] || sed -i s/NodeList=n1/NodeList=n0/ $STUBS/job', "n0"), ("exit 1", "n0"), ("true", "n9")],
+    ("answer", "lost", "code"),
+    [
+        ('[ "$2" != job ] || sed -i s/NodeList=n1/NodeList=n0/ $STUBS/job', "n0", NEEDLESS),
+        ("exit 1", "n0", 1),
+        ("true", "n9", 1),
+    ],
 )
 def test_job_with_a_script_is_left_alone(
-    rescue: Rescue, run_dir: Path, stubs: Stubs, tmp_path: Path, answer: str, lost: str
+    rescue: Rescue, run_dir: Path, stubs: Stubs, tmp_path: Path, answer: str, lost: str, code: int
 ) -> None:
     stubs.on("scontrol", answer)
-    assert rescue(lost) == 1
+    assert rescue(lost) == code
     assert (requeues(stubs), ledger(tmp_path), cause(tmp_path)) == ([], [], None)
 
 

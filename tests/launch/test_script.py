@@ -50,6 +50,10 @@ CASES: dict[str, dict[str, object]] = {
             "signal": "USR1@90",
         },
     },
+    "spare": {
+        "entry": "train:main",
+        "resources": {"nodes": 2, "spare_nodes": 1, "gpus_per_node": 4},
+    },
     "script": {
         "name": "lines",
         "script": "cd $SCRATCH\npython train.py | tee log",
@@ -221,6 +225,27 @@ def test_sbatch_requests_one_task_per_rank_or_one_per_node_under_torchrun() -> N
     agents = rendered({"command": "true", "resources": size, "launch": {"launcher": "torchrun"}})
     assert "#SBATCH --ntasks-per-node=1\n#SBATCH --cpus-per-task=12\n" in agents
     assert "--nnodes=2 --nproc-per-node=4" in agents
+
+
+def test_spare_nodes_are_requested_and_left_to_the_batch_program() -> None:
+    resources = {"nodes": 2, "spare_nodes": 1, "tasks_per_node": 4, "gpus_per_node": 4}
+    ranks = rendered({"command": "true", "resources": resources})
+    agents = rendered({"command": "train.py", "resources": resources, "launch": {"launcher": "torchrun"}})
+    for text, tasks in ((ranks, 8), (agents, 2)):
+        assert text.count("#SBATCH --nodes=3\n") == text.count("#SBATCH --no-kill\n") == 1
+        assert f"step=(srun --nodes=2 --ntasks={tasks} " in text
+    assert "--nnodes=2 --nproc-per-node=4" in agents
+    assert "NODE_RANK=$((SLURM_PROCID / 4))\n" in ranks, "SLURM_NODEID follows the sorted nodes"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"restart": {"in_place": False}}, {"restart": {"requeue": False}}, {"entry": "a:b", "backend": "submitit"}],
+)
+def test_spare_nodes_need_a_restart_in_place(values: dict[str, object]) -> None:
+    program = {} if "entry" in values else {"command": "true"}
+    with pytest.raises(ConfigError, match=r"resources\.spare_nodes: needs restart\.in_place: true"):
+        config.from_mapping({**program, **values, "resources": {"spare_nodes": 1}})
 
 
 def test_ranks_per_node_default_to_gpus_per_node() -> None:

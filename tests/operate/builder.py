@@ -130,10 +130,10 @@ class AttemptBuilder:
         self.builder.event("requeued", by, "batch", cause=cause, of=self.files.name)
         return self
 
-    def restarted(self, cause: str = "crash") -> AttemptBuilder:
+    def restarted(self, cause: str = "crash", **fields: Any) -> AttemptBuilder:
         """After a fault, the next attempt begins in the same allocation."""
         self.builder.event("failed", self.files.name, "batch", cause=cause, exit=1)
-        self.builder.event("restarted", self.files.name, "batch", cause=cause, of=self.files.name)
+        self.builder.event("restarted", self.files.name, "batch", cause=cause, of=self.files.name, **fields)
         self.files.cause.write_text(f"{cause}\n")
         return self
 

@@ -42,6 +42,10 @@ def test_slurm_env_reads_rank_world_size_and_attempt_of_an_srun_task() -> None:
     assert (env.attempt, env.nodelist, env.one_node) == ("77.0", "n[1-2]", False)
 
 
+def test_nodes_of_the_ranks_take_precedence_over_sorted_nodes() -> None:
+    assert SlurmEnv.read({**STEP, "CLUSTERDP_NODES": "n4,n2"}).nodelist == "n4,n2"
+
+
 def test_torchrun_variables_take_precedence_over_slurm_variables() -> None:
     env = SlurmEnv.read({**STEP, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_GTIDS": "1", **TORCHRUN})
     assert (env.launcher, env.rank, env.world_size) == ("torchrun", 5, 8)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterdp.slurm.hostlist import HostlistError, compress, compress_sorted, expand
+from clusterdp.slurm.hostlist import HostlistError, compress, compress_sorted, expand, joined
 
 RECORD = json.loads((Path(__file__).parent.parent / "slurm_facts" / "nodelists.json").read_text())
 # Slurm 22.05 makes something of these typing errors, by accident; we refuse them.
@@ -20,6 +20,11 @@ EXPANDED = [row for row in RECORD["expand"] if row["in"] not in TYPING_ERRORS]
 @pytest.mark.parametrize("row", EXPANDED, ids=lambda row: repr(row["in"]))
 def test_expand_agrees_with_recorded_scontrol_output(row: dict[str, list[str]]) -> None:
     assert expand(row["in"], strict=True) == row["out"]  # type: ignore[arg-type]
+
+
+def test_hosts_are_joined_in_their_order_and_other_text_is_kept() -> None:
+    pairs = {"n1,n2,n4": "n[1-2,4]", "n4,n2,n3": "n[4,2-3]", "n[1": "n[1", "": "", "n1": "n1"}
+    assert {text: joined(text) for text in pairs} == pairs
 
 
 @pytest.mark.parametrize("row", RECORD["compress"], ids=lambda row: ",".join(row["in"])[:60])

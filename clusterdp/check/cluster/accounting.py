@@ -122,7 +122,7 @@ def _of_time(subject: Subject, limits: Limits) -> Iterator[Finding]:
 
 def _of_size(subject: Subject, limits: Limits) -> Iterator[Finding]:
     less = "Ask for less, or name another QOS or account."
-    for tres, size in limits.sizes(subject.config.resources.nodes).items():
+    for tres, size in limits.sizes(subject.config.resources.job_nodes).items():
         for whose, said, whom in ((*each, whom) for kind, whom in MOST.items() for each in limits.of(kind, tres)):
             if size.count > _count(said):
                 what = f"{size.words}, and {whose} allows {said}{whom}"
@@ -166,7 +166,7 @@ def _of_minutes(subject: Subject, limits: Limits) -> Iterator[Finding]:
     if subject.time_s is None:
         return
     safe = limits.cluster.enforces("safe")
-    for tres, size in limits.sizes(subject.config.resources.nodes).items():
+    for tres, size in limits.sizes(subject.config.resources.job_nodes).items():
         minutes = size.count * subject.time_s / 60
         of_job = limits.of("MaxTRESMins", tres)
         of_all = [each for each in limits.of("GrpTRESMins", tres) if safe or (each[1] == "0" and minutes)]

@@ -105,11 +105,11 @@ def _of_size(subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping
         "" if cluster.has_flag(resources, name, f"Partition{key}") else limits.get(key, "")
         for key in ("MaxNodes", "MinNodes")
     )
-    if most.isdecimal() and resources.nodes > int(most):
-        what = f"{resources.nodes} are more than {name} allows: {most}"
+    if most.isdecimal() and resources.job_nodes > int(most):
+        what = f"{subject.nodes_words} asked for, and {name} allows {most} at most"
         yield Finding("error", "resources.nodes", what, NEVER, f"Write {most} or less.")
-    if least.isdecimal() and resources.nodes < int(least):
-        what = f"{counted(resources.nodes, 'node')} is less than {name} asks for: {least}"
+    if least.isdecimal() and resources.job_nodes < int(least):
+        what = f"{subject.nodes_words} asked for, and {name} takes no job with less than {least}"
         yield Finding("error", "resources.nodes", what, NEVER, f"Write {least} or more.")
     memory = megabytes_of(limits.get("MaxMemPerNode", ""))
     if memory and subject.memory_mb > memory:

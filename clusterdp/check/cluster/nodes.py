@@ -18,7 +18,7 @@ AWAY = re.compile(r"(down|drain|drng|fail|inval|maint|unk)|.*\*")  # sinfo's sta
 
 def node_findings(subject: Subject, cluster: ClusterFacts, partition: str) -> Iterator[Finding]:
     groups = [group for group in cluster.groups if group.partition == partition]
-    wanted = subject.config.resources.nodes
+    wanted = subject.config.resources.job_nodes
     yield from _of_names(subject, partition, hosts_of(cluster.partitions.get(partition, {}).get("Nodes", "")))
     if not groups:
         return
@@ -33,7 +33,7 @@ def node_findings(subject: Subject, cluster: ClusterFacts, partition: str) -> It
             yield Finding("warning", "resources.nodes", what, why, f"Write {up}, or wait." if up else "Wait.")
         return
     if fitting:
-        what = f"{counted(wanted, 'node')} asked for, and {partition} has {there} that fit"
+        what = f"{subject.nodes_words} asked for, and {partition} has {there} that fit"
         remedy = f"Write {there}, or ask for less on each node."
         yield Finding("error", "resources.nodes", what, NEVER, remedy)
         return
@@ -54,8 +54,8 @@ def _of_names(subject: Subject, partition: str, hosts: set[str]) -> Iterator[Fin
         what = f"{', '.join(others[:5])} of the list are not in {partition}"
         yield Finding("error", "resources.nodelist", what, NEVER, "Name nodes of that partition.")
     left = len(hosts - hosts_of(resources.exclude or ""))
-    if left < min(resources.nodes, len(hosts)):
-        what = f"leaves {counted(left, 'node')} of {partition}, and {resources.nodes} are asked for"
+    if left < min(resources.job_nodes, len(hosts)):
+        what = f"leaves {counted(left, 'node')} of {partition}, and {subject.nodes_words} are asked for"
         yield Finding("error", "resources.exclude", what, NEVER, "Exclude fewer, or ask for fewer nodes.")
 
 

@@ -23,6 +23,8 @@ def rules_of(spec: ScriptSpec, check: str = "") -> dict[str, Any]:
         "kind": spec.kind,
         "name": config.name,
         "nodes": config.resources.nodes,
+        "spare_nodes": config.resources.spare_nodes,
+        "tasks_per_node": spec.tasks_per_node,
         "exclude": config.resources.exclude or "",
         "nodelist": config.resources.nodelist or "",
         "requeue": config.restart.requeue,
@@ -66,7 +68,7 @@ def _preflight(spec: ScriptSpec, check: str) -> list[str]:
     """Returns the command of the preflight step: one task on each node, which sees the GPUs of all ranks of the node. A
     healthy task always exits with 0. Any other code means that the task has died, and --kill-on-bad-exit ends the
     step."""
-    nodes, cpus = spec.config.resources.nodes, spec.config.resources.cpus_per_task * spec.ranks_per_node
+    nodes, cpus = spec.config.resources.job_nodes, spec.config.resources.cpus_per_task * spec.ranks_per_node
     words = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}"]
     words += [*spec.preflight_flags(), "--export=ALL", "--kill-on-bad-exit=1", "--wait=420"]
     if spec.config.resources.gpus_per_task:
@@ -97,4 +99,6 @@ def requeues_of(rules: dict[str, Any]) -> list[str]:
     text = f"It is requeued {policies}; never after a scancel; and not after more than {', '.join(limits)}."
     if rules["in_place"]:
         text += " In place at first: crash, start, hung."
+    if rules["spare_nodes"]:
+        text += " A spare node takes the place of a lost one first."
     return textwrap.wrap(text, 116)

@@ -126,6 +126,7 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
         "python": spec.python,
         "kind": spec.kind,
         "nodes": config.resources.nodes,
+        "spare_nodes": config.resources.spare_nodes,
         "ranks_per_node": spec.ranks_per_node,
         "cpus_per_task": config.resources.cpus_per_task,
         "fills_sockets": spec.fills_sockets,

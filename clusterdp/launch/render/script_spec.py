@@ -90,6 +90,11 @@ class ScriptSpec:
         return resources.tasks_per_node or gpu_count(resources.gpus_per_node) or 1
 
     @property
+    def tasks_per_node(self) -> int:
+        """The tasks of srun on each node: ranks, or torchrun's agent."""
+        return 1 if self.is_torchrun else self.ranks_per_node
+
+    @property
     def command(self) -> list[str]:
         """The words of the program's command line. With torchrun, words that begin with a `.py` file (or -m) are a
         Python program, as for torchrun itself."""
@@ -125,7 +130,8 @@ class ScriptSpec:
     @property
     def no_kill(self) -> bool:
         """Whether the job goes on without a node that it has lost."""
-        return self.config.resources.extra.get("no-kill") not in (None, False, "off")
+        resources = self.config.resources
+        return resources.spare_nodes > 0 or resources.extra.get("no-kill") not in (None, False, "off")
 
     @property
     def keeps_copies(self) -> bool:
@@ -134,13 +140,11 @@ class ScriptSpec:
 
     def directives(self) -> list[tuple[str, str | None]]:
         """Returns `(option, value)` for each #SBATCH line. The value None stands for an option without a value."""
-        r, tasks = self.config.resources, self.ranks_per_node
-        cpus = r.cpus_per_task
-        if self.is_torchrun:
-            tasks, cpus = 1, cpus * tasks
+        r, tasks = self.config.resources, self.tasks_per_node
+        cpus = r.cpus_per_task * self.ranks_per_node // tasks
         rows: list[tuple[str, str | None]] = [
             ("job-name", self.config.name),
-            ("nodes", str(r.nodes)),
+            ("nodes", str(r.job_nodes)),
             ("ntasks-per-node", str(tasks)),
             ("cpus-per-task", str(cpus)),
             ("gpus-per-node", r.gpus_per_node if gpu_count(r.gpus_per_node) else None),
@@ -152,6 +156,8 @@ class ScriptSpec:
             ("open-mode", "append"),
         ]
         flags: list[tuple[str, str | None]] = [("exclusive", None)] if r.exclusive else []
+        if r.spare_nodes:
+            flags.append(("no-kill", None))
         flags.append(("requeue" if self.config.restart.requeue else "no-requeue", None))
         return [row for row in rows if row[1] is not None] + flags + extra_options(r)
 

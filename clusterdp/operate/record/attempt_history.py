@@ -17,6 +17,7 @@ from clusterdp.rundir.lenient_reads import (
     time_of,
     words,
 )
+from clusterdp.slurm.hostlist import joined
 
 ENDINGS = frozenset({"finished", "failed", "requeued", "restarted", "cancelled"})  # the batch script's last event
 # Names of the `signal` events that the batch program records if Slurm ends the attempt. (The `signal` events of ranks
@@ -104,7 +105,7 @@ def read_attempt(
         outcome="".join(outcome[:1]),
         started=time_of(own[0]) if own else modified(attempt.path),
         ended=_ended(attempt, ending["cause"], own, endings, records),
-        nodes=str(by_kind.get("started", {}).get("nodes") or ""),
+        nodes=joined(str((by_kind.get("placed") or by_kind.get("started", {})).get("nodes") or "")),
         avoid=tuple(words(attempt.avoid)),
         # Each crash is first recorded as failed, even if the run goes on; the `cause` file is written after that
         # decision.

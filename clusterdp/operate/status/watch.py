@@ -25,6 +25,7 @@ from clusterdp.operate.why.failure_words import exit_words, remedy, whose
 from clusterdp.operate.why.first_failure import FirstFailure, recorded_failure
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import Record
+from clusterdp.slurm.hostlist import joined
 from clusterdp.wording import counted, duration
 
 if TYPE_CHECKING:
@@ -310,7 +311,8 @@ def event_line(event: Record, history: RunHistory) -> str | None:
     if kind in ("submitted", "linked"):
         return f"submitted: job {job}" + (", which goes on when this one ends" if kind == "linked" else "")
     if kind == "started":
-        return f"attempt {number} started on {event.get('nodes') or event.get('host') or 'its nodes'} (job {job})"
+        nodes = event.get("nodes") or event.get("host")
+        return f"attempt {number} started on {joined(str(nodes)) if nodes else 'its nodes'} (job {job})"
     if kind == "restored":
         where = ", from the memory of the nodes" if event.get("memory") else ""
         return f"attempt {number} resumed at step {event.get('step')}{where}"
@@ -320,7 +322,7 @@ def event_line(event: Record, history: RunHistory) -> str | None:
         return _goes_on(event, history)
     if kind == "failed":
         return f"attempt {number} {_failed(event, attempt)}"
-    if kind in ("silent", "silent-ended", "hang", "hang-ended", "preflight", "save-failed"):
+    if kind in ("silent", "silent-ended", "hang", "hang-ended", "preflight", "placed", "save-failed"):
         return _trouble(event, number)
     if kind == "rehearsal":
         return f"rehearsal: preempting job {job} at step {event.get('step')}, to see it come back"
@@ -340,6 +342,8 @@ def _trouble(event: Record, number: object) -> str | None:
         failures = event.get("failures")
         said = "; ".join(map(str, failures)) if isinstance(failures, list) else ""
         return f"attempt {number} failed the preflight: {said}" if said else None
+    if event.get("event") == "placed":
+        return f"attempt {number} has its ranks on {joined(str(event.get('nodes')))}"
     if event.get("event") == "silent":
         return f"no sign of life from {event.get('nodes')}: {SILENT}"
     if event.get("event") == "silent-ended":
@@ -363,8 +367,10 @@ def _goes_on(event: Record, history: RunHistory) -> str | None:
         return None
     if attempt is not None and word in ("overtaken", "stopped"):
         return f"attempt {attempt.number} {ending_text(attempt)}"
-    in_place = event.get("event") == "restarted"
-    again = ["starts again on the same nodes"] if in_place else [] if word == "requeued" else ["requeued"]
+    if event.get("event") == "restarted":
+        again = [f"starts again {'with ' + str(event['spare']) if event.get('spare') else 'on the same nodes'}"]
+    else:
+        again = [] if word == "requeued" else ["requeued"]
     if attempt is None or attempt.last_step is None:
         kept, at = [], ""
     elif attempt.saved == attempt.last_step:

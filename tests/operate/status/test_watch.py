@@ -351,12 +351,15 @@ def test_watch_prints_submitted_before_started_even_if_recorded_later(builder: R
     assert told(builder)[:2] == ["submitted: job 7", "attempt 1 started on n[1-2] (job 7)"]
 
 
-def test_watch_reports_a_restart_on_the_same_nodes(builder: RunBuilder, queue: FakeQueue) -> None:
-    builder.submitted().attempt().trained(1, 9).saved(9).restarted()
+@pytest.mark.parametrize(("fields", "where"), [({}, "on the same nodes"), ({"spare": "n3"}, "with n3")])
+def test_watch_reports_a_restart_and_its_nodes(
+    builder: RunBuilder, queue: FakeQueue, fields: dict[str, str], where: str
+) -> None:
+    builder.submitted().attempt().trained(1, 9).saved(9).restarted(**fields)
     builder.attempt("7.0.1").restored(9).finished()
     out = io.StringIO()
     watch(builder.run, out, pace=Clock().pace())
-    assert "attempt 1 crashed at step 9: saved, starts again on the same nodes\n" in out.getvalue()
+    assert f"attempt 1 crashed at step 9: saved, starts again {where}\n" in out.getvalue()
 
 
 def test_watch_keeps_the_order_of_events_with_different_clocks(builder: RunBuilder, queue: FakeQueue) -> None:

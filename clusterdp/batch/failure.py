@@ -1,0 +1,68 @@
+"""The failure of a program: its reason in the logs and in Slurm's lines, and the decision that follows from it."""
+
+import os
+import re
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+from .decisions import Decision
+from .end import Ended, by_fault
+from .ending import Ending
+from .evidence import END, Failure, Mistake, failure_of, fault_of, is_repeated, mistake_from, mistake_of, own_error
+from .texts import lines, read, size, words
+
+OF_RANKS = re.compile(r"(?:rank|node)-([0-9]+)\.out$")  # `node`: a torchrun agent
+
+
+def last_words(folder: str) -> Dict[str, str]:
+    """Returns the last bytes of each log of the ranks, ordered by the time of the last write."""
+    try:
+        with os.scandir(folder) as files:
+            found = [(file.stat().st_mtime, file.name) for file in files if OF_RANKS.match(file.name)]
+    except OSError:
+        return {}
+    return {name: read(os.path.join(folder, name), END) for _, name in sorted(found)}
+
+
+def has_own_error(ends: Mapping[str, str]) -> bool:
+    """Returns whether a rank has an error that was not caused by the end of another rank."""
+    return any(own_error(ends[name]) for name, _ in _ranks(ends))
+
+
+def after_failure(
+    ending: Ending, ended: Ended, said: str, ends: Mapping[str, str], nodes: str, hosts: Sequence[str]
+) -> Decision:
+    """Returns the decision after a failure of the program itself, which depends on the reason of the failure. said: the
+    job's output in this attempt. ends: from last_words(). nodes: the nodes of the ranks. hosts: names of the first
+    node, which do not make an error another one."""
+    job = ending.job
+    is_hung = os.path.exists(job.file("hung"))
+    started = ended.saved or size(os.path.join(job.run, "metrics", job.attempt + ".jsonl")) > 0
+    fault = fault_of(list(ends.values()), said, is_hung, ended.took_s, started)
+    failure = Failure()
+    if is_hung:  # clusterdp has ended the ranks, and srun may report a healthy rank as killed
+        ending.avoid("hung", words(job.file("hung")))
+    else:
+        note = lines(job.file("error")) if os.path.exists(job.file("error")) else []
+        by_agents = any(name.startswith("node-") for name in ends)
+        failure = failure_of(note, said, {rank: ends[name] for name, rank in _ranks(ends)}, by_agents)
+    failure = failure._replace(node=failure.node or nodes)
+    if (failure.error or failure.reported) and not re.search(r"[][,]", failure.node):
+        ending.once = failure.node  # the next attempt shows whether the program also fails on another node
+    mistake = mistake_of(failure, ended.took_s, hosts)
+    return by_fault(ended, fault, failure, ending.history, ending.rules, lambda: _is_repeated(ending, mistake))
+
+
+def _is_repeated(ending: Ending, mistake: Optional[Mistake]) -> bool:
+    if mistake is None:
+        return False
+    ending.record.note("mistake", mistake.as_text())
+    if ending.job.has_saved():
+        return False
+    found = (mistake_from(lines(os.path.join(ending.job.folder_of(name), "mistake"))) for name in ending.history.since)
+    earlier: List[Mistake] = [each for each in found if each is not None and each.what == mistake.what]
+    return bool(earlier) and is_repeated(mistake, earlier, len(ending.usable_nodes()) > ending.rules.job_nodes)
+
+
+def _ranks(names: Iterable[str]) -> List[Tuple[str, int]]:
+    found = [(name, OF_RANKS.match(name)) for name in names if name.startswith("rank-")]
+    return [(name, int(match.group(1))) for name, match in found if match]
