@@ -20,7 +20,7 @@ from typing import Any
 
 from clusterdp import config as config_module
 from clusterdp.config import Config
-from clusterdp.errors import ClusterdpError, SlurmError
+from clusterdp.errors import ClusterdpError, ConfigError, SlurmError
 from clusterdp.fakeslurm.errors import FakeSlurmError
 from clusterdp.launch.plan import plan_for
 from clusterdp.operate.status.follow import Pace, RunUpdate, follow
@@ -65,10 +65,17 @@ def main() -> int:
 
 def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
     """Submits the job to its cluster, does the drill, and follows the run to its end."""
+    if spec.drill and drill_of(spec.drill).only_here and spec.cluster != "local":
+        return RunResult("", inapplicable="the ranks run on other machines", folder=spec.folder)
     folder, submit_dir = RunDir(Path(spec.folder)), Path(spec.submit_dir)
     overrides = [*spec.overrides, f"run_dir={json.dumps(str(folder.path))}"]
-    config = config_module.from_resolved(spec.values, overrides)
-    plan = plan_for(config, folder, submit_dir, RunDir(Path(spec.code_of)) if spec.code_of else None)
+    try:
+        config = config_module.from_resolved(spec.values, overrides)
+        plan = plan_for(config, folder, submit_dir, RunDir(Path(spec.code_of)) if spec.code_of else None)
+    except ConfigError as why:
+        if not spec.drill:
+            raise
+        return RunResult("", inapplicable=str(why), folder=spec.folder)  # an override of the drill does not fit
     with _cluster(spec, config, plan.spec.ranks_per_node) as cluster:
         began = time.monotonic()
         job, _ = plan.carry_out()

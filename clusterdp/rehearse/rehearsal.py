@@ -256,7 +256,7 @@ class Rehearsal:
 
     def _drill(self, drill: Drill, reference: Reference) -> Verdict:
         self.screen.begins(drill.name, drill.about)
-        overrides = [*self.overrides, *drill.limits, *(drill.config if reference.facts.ours else ())]
+        overrides = [*self.overrides, *drill.always, *(drill.config if reference.facts.ours else ())]
         for turn in itertools.count(1):
             name = drill.name if turn == 1 else f"{drill.name}-{turn}"
             result = self._run(drill.name, name, overrides, drill=drill.name, facts=reference.facts, seed=turn)

@@ -55,6 +55,7 @@ class Hit:
     file: str = ""  # a file that was half written when the fault came, or is damaged
     since: float | None = None  # when the save that the fault interrupted began; None if no save was interrupted
     moment: str = ""  # the moment of the interrupted save, in words
+    in_place: bool = False  # whether the next attempts must start in the same allocation, not through the queue
     resumes: str = ""  # MEMORY or DISK: the place from which the next attempt must resume; empty: any
 
 

@@ -14,9 +14,9 @@ from typing import cast
 
 import pytest
 
-from clusterdp.rehearse.drills.losses import node_stopped, rank_killed
+from clusterdp.rehearse.drills.losses import batch_host_lost, node_replaced, node_stopped, rank_killed
 from clusterdp.rehearse.drills.scene import Scene
-from clusterdp.rehearse.run_spec import Missed
+from clusterdp.rehearse.run_spec import Missed, NotPossibleHere
 from clusterdp.rundir import RunDir, append_line
 from tests.waiting import wait_for
 
@@ -99,3 +99,21 @@ def test_stopped_node_goes_on_with_or_without_its_name(tmp_path: Path, is_named:
         for task in tasks:
             task.kill()
             task.wait()
+
+
+@pytest.mark.parametrize(("drill", "nodes"), [(node_replaced, ["n1"]), (node_replaced, []), (batch_host_lost, [])])
+def test_node_drills_are_impossible_with_one_node_or_ranks_elsewhere(
+    drill: Callable[[Scene], None], nodes: list[str]
+) -> None:
+    with subprocess.Popen(["sleep", "100"], env={**os.environ, "SLURMD_NODENAME": "n1"}) as task:
+        scene = SimpleNamespace(
+            live=SimpleNamespace(ranks=lambda: {0: [task.pid]}),
+            cluster=SimpleNamespace(ranks_are_here=bool(nodes), fail=pytest.fail),
+            wait=lambda *given: None,
+            patience_s=1.0,
+        )
+        try:
+            with pytest.raises(NotPossibleHere):
+                drill(cast(Scene, scene))
+        finally:
+            task.kill()

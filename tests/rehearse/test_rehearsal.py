@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from clusterdp.config import Config
+from clusterdp.config import Config, from_mapping
 from clusterdp.errors import ConfigError, RunError
+from clusterdp.rehearse import one_run
 from clusterdp.rehearse import rehearsal as rehearsal_module
 from clusterdp.rehearse.judge.reference import Reference, end_state
 from clusterdp.rehearse.one_run import CUT_SHORT
-from clusterdp.rehearse.rehearsal import NOISE_RUNS, Rehearsal, Screen
-from clusterdp.rehearse.run_spec import Facts, RunResult
+from clusterdp.rehearse.rehearsal import NOISE_RUNS, Rehearsal, Screen, values_of
+from clusterdp.rehearse.run_spec import Facts, RunResult, RunSpec
 from clusterdp.rundir import RunDir
 
 
@@ -108,3 +110,17 @@ def test_noise_is_measured_once_with_five_undisturbed_runs(tmp_path: Path) -> No
     assert (len(made), reference.runs) == (NOISE_RUNS, NOISE_RUNS)
     assert reference.equal == "within the spread of 5 undisturbed runs"
     assert reference.spread and reference.spread["loss"] == pytest.approx(4 * two["loss"], rel=0.1)
+
+
+def test_drill_for_local_ranks_submits_no_job_elsewhere(tmp_path: Path) -> None:
+    spec = RunSpec("x", {}, [], str(tmp_path / "run"), str(tmp_path), cluster="slurm", drill="node-replaced")
+    assert one_run.run(spec, lambda step, words: None).inapplicable == "the ranks run on other machines"
+
+
+def test_override_without_a_fitting_config_makes_a_drill_inapplicable(tmp_path: Path) -> None:
+    values = values_of(from_mapping({"command": "true", "restart": {"in_place": False}}))
+    spec = RunSpec("x", values, ["resources.spare_nodes=1"], str(tmp_path / "run"), str(tmp_path), drill="node-lost")
+    said = one_run.run(spec, lambda step, words: None).inapplicable
+    assert "resources.spare_nodes: needs restart.in_place: true" in said
+    with pytest.raises(ConfigError):
+        one_run.run(replace(spec, drill=""), lambda step, words: None)

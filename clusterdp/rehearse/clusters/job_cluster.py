@@ -41,7 +41,7 @@ def shape_for(config: Config, ranks_per_node: int, *, spare: int = 0, grace_s: f
     )
     excluded = _hosts(r.exclude)  # sbatch refuses an excluded node that the cluster does not have
     named = _hosts(r.nodelist)
-    names = [*named, *(f"n{i}" for i in range(1, r.nodes + spare - len(named) + 1)), *excluded]
+    names = [*named, *(f"n{i}" for i in range(1, r.job_nodes + spare - len(named) + 1)), *excluded]
     partitions = [
         PartitionShape(name, default=not i, preempt="REQUEUE", grace_s=grace_s)
         for i, name in enumerate((r.partition or "main").split(","))

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 from clusterdp import procfs
 from clusterdp.batch import keeper
@@ -35,20 +36,38 @@ def rank_killed(scene: Scene) -> None:
 
 def node_lost(scene: Scene) -> None:
     """Makes a node of the job fail, which loses the files in its node-local folders. The cluster has a spare node."""
+    _fail(scene, lambda: scene.dice.choice(_job_nodes(scene)), "node-lost", "lost")
+
+
+def node_replaced(scene: Scene) -> None:
+    """Makes a node of the ranks fail, but not that of the batch script. A spare node of the job must take its place."""
+    others = _nodes(scene)[1:]
+    if not others:
+        raise NotPossibleHere("the ranks run on one node, where the batch script runs, too")
+    _fail(scene, lambda: scene.dice.choice(others), *CRASHES, "node-lost", in_place=True)
+
+
+def batch_host_lost(scene: Scene) -> None:
+    """Makes the node of the batch script fail. Another node of the job must requeue it."""
+    if not sys.platform.startswith("linux"):
+        raise NotPossibleHere("the nodes have keepers, of which another requeues the job, only on Linux")
+    node = _nodes(scene)[0]
+    scene.wait("the keepers", lambda: all(_has_keeper(scene, each) for each in _job_nodes(scene)), KEEPER_S)
+    _fail(scene, lambda: node, "node-lost")
+
+
+def _fail(scene: Scene, choose: Callable[[], str], *causes: str, in_place: bool = False) -> None:
+    """Makes the node fail that `choose` returns, at a moment of the training."""
     if local := scene.cluster.wrongly_shared(scene.facts.written):
         raise NotPossibleHere(f"the program writes {local[0]}, and nodes have no /tmp of their own on this machine")
     scene.wait_moment()
-    attempt = scene.newest()
-    names = scene.cluster.run("squeue", "-h", "-j", scene.job, "-o", "%N").strip()
-    node = scene.dice.choice(scene.cluster.run("scontrol", "show", "hostnames", names).split())
+    attempt, node = scene.newest(), choose()
     scene.cluster.fail(node)
-    scene.hit(f"node {node} failed", "node-lost", "lost", attempt=attempt)
+    scene.hit(f"node {node} failed", *causes, attempt=attempt, in_place=in_place)
 
 
 def node_stopped(scene: Scene) -> None:
     """Stops all processes of a node by SIGSTOP until the node is named as silent, and lets them go on."""
-    if not scene.cluster.ranks_are_here:
-        raise NotPossibleHere("the ranks run on other machines")
     others = _nodes(scene)[1:]
     if not others or not sys.platform.startswith("linux"):
         raise NotPossibleHere("a node is named as silent only beside others, and on Linux")
@@ -66,6 +85,12 @@ def node_stopped(scene: Scene) -> None:
     scene.hit(f"all processes of node {node} stood still, and it was named as silent after {took_s:.1f} s")
 
 
+def _job_nodes(scene: Scene) -> list[str]:
+    """Returns the nodes of the job, spare ones included."""
+    names = scene.cluster.run("squeue", "-h", "-j", scene.job, "-o", "%N").strip()
+    return scene.cluster.run("scontrol", "show", "hostnames", names).split()
+
+
 def _has_keeper(scene: Scene, node: str) -> bool:
     file = os.path.basename(keeper.__file__).encode()
     words = (word for pid in processes.of_node(scene.job, node) for word in procfs.command(pid))
@@ -74,6 +99,8 @@ def _has_keeper(scene: Scene, node: str) -> bool:
 
 def _nodes(scene: Scene) -> list[str]:
     """Returns the nodes of the ranks, that of rank 0 first, on which the batch script runs."""
+    if not scene.cluster.ranks_are_here:
+        raise NotPossibleHere("the ranks run on other machines")
     scene.wait("the ranks", lambda: bool(scene.live.ranks()), scene.patience_s)
     ranks = sorted(scene.live.ranks().items())
     return list(dict.fromkeys(processes.variable(pids[-1], "SLURMD_NODENAME") for _, pids in ranks if pids))

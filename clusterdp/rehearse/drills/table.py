@@ -13,6 +13,7 @@ FROM_DISK = ("checkpoint.memory_s=0",)  # ranks restart from the disk, and not f
 COPIES = ("checkpoint.memory_s=0.2",)
 COPIES_ALONE = (*COPIES, "checkpoint.every_s=null", "checkpoint.every_steps=null")
 HANGS = ("restart.hang_after_s=8", "restart.on_hang=restart")
+SPARE = ("resources.spare_nodes=1",)
 # These settings allow more attempts, because each moment of a save costs an attempt.
 NO_LIMITS = (
     "restart.max_crashes=1000",
@@ -30,7 +31,8 @@ class Drill:
     about: str  # the fault in words
     do: Callable[[Scene], None]
     config: tuple[str, ...] = NO_CONFIG  # overrides of the config for programs with our loop
-    limits: tuple[str, ...] = NO_CONFIG  # overrides of the limits of restarts, for all programs
+    always: tuple[str, ...] = NO_CONFIG  # overrides of the config for all programs
+    only_here: bool = False  # whether the fault needs ranks on this machine, and no job is submitted elsewhere
 
 
 DRILLS = (
@@ -47,14 +49,22 @@ DRILLS = (
     Drill("restarted-from-memory", "killed, with the state in memory", copies.restarted_from_memory, COPIES_ALONE),
     Drill("copy-damaged", "the copy of the state in memory is damaged", copies.copy_damaged, COPIES),
     Drill("rank-hung", "a rank hangs", losses.rank_hung, HANGS),
-    Drill("node-lost", "a node fails", losses.node_lost),
+    Drill("node-lost", "a node fails", losses.node_lost, always=("resources.spare_nodes=0",)),
+    Drill("node-replaced", "a node fails, with a spare one", losses.node_replaced, always=SPARE, only_here=True),
+    Drill(
+        "batch-host-lost",
+        "the first node fails, with a spare one",
+        losses.batch_host_lost,
+        always=SPARE,
+        only_here=True,
+    ),
     Drill("node-stopped", "a node stands still for seconds", losses.node_stopped),
     Drill(
         "killed-while-saving",
         "killed at moments of a save, each in turn",
         strikes.killed_while_saving,
         FROM_DISK,
-        limits=NO_LIMITS,
+        always=NO_LIMITS,
     ),
     Drill("disk-full", "the disk is full during a save, and free again later", saves.disk_full_while_saving),
     Drill("checkpoint-damaged", "the newest checkpoint is damaged", saves.newest_checkpoint_damaged, FROM_DISK),

@@ -118,7 +118,7 @@ def judge(
         why = f": {result.why}" if result.why else ""
         said = f"the job did not come back: {result.state}{why}"
         return Verdict(verdict=FAILED, said=said, diagnosis=diagnose(case), **told)  # type: ignore[arg-type]
-    if elsewhere := _resumed_elsewhere(result, history):
+    if elsewhere := _resumed_elsewhere(result, history) or _queued_again(result, history):
         return Verdict(verdict=FAILED, said=elsewhere, **told)  # type: ignore[arg-type]
     differences, unread = _differences(reference, run)
     if unread or differences:
@@ -151,6 +151,17 @@ def _resumed_elsewhere(result: RunResult, history: RunHistory) -> str:
         found = "" if event is None else MEMORY if event.get("memory") else DISK
         if wanted and found != wanted:
             return f"attempt {after.number} resumed from {found or 'nothing'}, and not from {wanted}"
+    return ""
+
+
+def _queued_again(result: RunResult, history: RunHistory) -> str:
+    """Returns how an attempt came back through the queue, although the drill demands a restart in place."""
+    names = [each.name for each in history.attempts]
+    for hit in result.hits:
+        after = names[names.index(hit.attempt) + 1 :] if hit.in_place and hit.attempt in names else []
+        allocation = ".".join(hit.attempt.split(".")[:2]) + "."
+        if again := next((name for name in after if not name.startswith(allocation)), ""):
+            return f"attempt {names.index(again) + 1} came back through the queue, although a spare node was there"
     return ""
 
 

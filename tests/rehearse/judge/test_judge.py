@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,14 @@ CONFIG = Config(command=["python", "count.py"])
 def made(tmp_path: Path) -> MakeRun:
     """A run folder of a program of its own: causes of its attempts, the steps that each has printed, its end state."""
 
-    def make(causes: list[str], printed: list[str], state: dict[str, Any], name: str = "run") -> RunDir:
+    def make(
+        causes: list[str], printed: list[str], state: dict[str, Any], name: str = "run", names: Sequence[str] = ()
+    ) -> RunDir:
         run = RunDir(tmp_path / name)
         run.code.mkdir(parents=True)
         Ledger(run, "submit-7", "submit").write("submitted", job="7", name="x")
         for number, (cause, text) in enumerate(zip(causes, printed, strict=True)):
-            attempt = run.attempt(f"7.{number}")
+            attempt = run.attempt(names[number] if names else f"7.{number}")
             attempt.logs.mkdir(parents=True)
             attempt.rank_log(0).write_text(text)
             attempt.cause.write_text(f"{cause}\n")
@@ -101,6 +103,17 @@ def test_memory_drill_fails_if_the_attempt_resumes_from_disk(
     for event in events:
         Ledger(run, "7.1", "rank").write("restored", step=4, **event)
     verdict = verdict_of(made, run, RunResult("done", hits=(hit("crash", resumes="memory"),)))
+    assert (verdict.verdict, verdict.said) == ((FAILED, said) if said else (PASSED, verdict.said))
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [("7.0.1", ""), ("7.1", "attempt 2 came back through the queue, although a spare node was there")],
+)
+def test_spare_node_drill_fails_if_the_job_is_requeued(made: MakeRun, second: str, said: str) -> None:
+    state = {"sum": 4, "scheduler": {"last_epoch": 3}}
+    run = made(["node-lost", "done"], ["step 4", "step 5\nstep 9"], state, names=("7.0", second))
+    verdict = verdict_of(made, run, RunResult("done", hits=(hit("node-lost", in_place=True),)))
     assert (verdict.verdict, verdict.said) == ((FAILED, said) if said else (PASSED, verdict.said))
 
 
