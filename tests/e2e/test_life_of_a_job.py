@@ -158,8 +158,7 @@ def test_job_killed_at_random_instants_ends_bit_for_bit(
     project: Path,
     saving: tuple[str, ...],
 ) -> None:
-    dice = random.Random(int(os.environ.get("CLUSTERDP_SEED", "1")))
-    kills, most = 0, int(os.environ.get("CLUSTERDP_KILLS", "12"))
+    dice, kills, most = random.Random(SEED), 0, KILLS
     longest_s = 20 if "checkpoint.every_s=null" in saving else 4  # many lives get to a copy in memory, or a checkpoint
     run = start(*NO_LIMITS, *saving, delay_s=most / 20)
     while (state := cluster.state(run.job))[0] != "COMPLETED":
@@ -182,6 +181,8 @@ def test_job_killed_at_random_instants_ends_bit_for_bit(
         assert [event for event in run.events("restored") + run.events("saved") if event.get("memory")], run.account()
 
 
+# They are read here, because a fixture removes such variables.
+SEED, KILLS = int(os.environ.get("CLUSTERDP_SEED", "1")), int(os.environ.get("CLUSTERDP_KILLS", "12"))
 NO_LIMITS = (
     "restart.max_crashes=1000",
     "restart.max_no_progress=1000",
