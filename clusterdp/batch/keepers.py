@@ -21,7 +21,7 @@ from .evidence import TASKS_ENDED
 from .job import Job
 from .record import Record
 from .rules import Rules
-from .texts import read, warn
+from .texts import read, size, warn
 
 OLDEST = (22, 5)  # release of Slurm
 FIRST_S = 1  # least seconds from the start of the ranks to that of the keepers: a program may fail at once
@@ -69,6 +69,7 @@ class Keepers:
         self._forgotten: Set[str] = set()
         self._nodes = job.node_count
         self._log = os.path.join(job.logs, "keepers.log")
+        self._log_began = 0  # where the words of the present step begin
         self._looked = math.inf
 
     @property
@@ -108,6 +109,7 @@ class Keepers:
         """Starts the keepers. Before Slurm 22.05, a step with --overlap shares CPUs only: the next step of the ranks
         would wait for the keepers' memory."""
         self._at, self._heard, self.silent = math.inf, {}, []
+        self._log_began = size(self._log)
         release = re.search(r"(\d+)\.(\d+)", self.children.run(["srun", "--version"]).said)
         if release is None or (int(release.group(1)), int(release.group(2))) < OLDEST:
             return
@@ -176,7 +178,7 @@ class Keepers:
 
     def _drop_ended(self) -> None:
         """Drops nodes whose keeper has ended by itself, because their ranks may be alive."""
-        for node, _, _ in TASKS_ENDED.findall(read(self._log)):
+        for node, _, _ in TASKS_ENDED.findall(read(self._log, begin=self._log_began)):
             self._heard.pop(node, None)
 
     def _silent_for(self, seconds: float) -> List[str]:

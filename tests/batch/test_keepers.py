@@ -234,6 +234,18 @@ def test_node_of_an_ended_keeper_is_not_silent(beats: Beats, job: Job) -> None:
     assert beats.silent == ["n2"]
 
 
+def test_node_of_an_earlier_ended_keeper_is_silent_in_the_next_step(
+    beats: Beats, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (Path(job.logs) / "keepers.log").write_text("srun: error: n2: task 1: Killed\n")
+    monkeypatch.setattr(beats.children, "run", lambda words: Answer(0, ""))
+    beats._start()
+    beats.look("n1", "n2", "n3")
+    for _ in range(9):
+        beats.look("n1", "n3")
+    assert beats.silent == ["n2"]
+
+
 def test_silent_node_may_beat_after_a_pause_before_it_is_blamed(beats: Beats) -> None:
     beats.look("n1", "n2", "n3")
     for _ in range(8):
