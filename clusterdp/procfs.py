@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 
 def stat(pid: int) -> list[str]:
@@ -85,3 +86,33 @@ def read(pid: int, file: str) -> str:
             return text.read()
     except OSError:
         return ""
+
+
+def memory_of_job(root: Path = Path("/")) -> tuple[float, float]:
+    """Returns the memory that this job may use on this node, and how much of it is free, in bytes: the least of the
+    machine and the control groups of this process (cgroups(7)). Pages of files count as free. (inf, inf) if unknown."""
+    found = [(float("inf"), float("inf"))]
+    with suppress(OSError, KeyError, ValueError):
+        lines = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
+        found.append(tuple(int(lines[name].split()[0]) * 1024.0 for name in ("MemTotal", "MemAvailable")))  # type: ignore[arg-type]
+    with suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            if kinds in ("", "memory"):
+                base = root / "sys/fs/cgroup" / kinds
+                folder = base / path.lstrip("/")
+                for each in (folder, *folder.parents):
+                    if not each.is_relative_to(base):
+                        break
+                    with suppress(OSError, KeyError, ValueError):
+                        found.append(_of_group(each, is_second=not kinds))
+    return min(limit for limit, _ in found), min(free for _, free in found)
+
+
+def _of_group(folder: Path, *, is_second: bool) -> tuple[float, float]:
+    """Returns the limit of a control group, of the second version or of the first, and how much of it is free."""
+    names = ("memory.max", "memory.current") if is_second else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    limit, used = ((folder / name).read_text() for name in names)
+    lines = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    files = sum(int(lines[("" if is_second else "total_") + name]) for name in ("active_file", "inactive_file"))
+    return float(limit), float(limit) - int(used) + files  # ValueError for `max`: no limit

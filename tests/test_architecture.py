@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "launch": LOGIN_NODE,
     "operate": LOGIN_NODE | {"checkpoint.format", "checkpoint.errors"},
     "check": LOGIN_NODE | {"launch", "checkpoint.format", "operate.find.run_index", "operate.output.formatting"},
-    "checkpoint": {"storage", "rundir", "errors", "wording"},
+    "checkpoint": {"storage", "rundir", "errors", "wording", "procfs"},
     "train": {"checkpoint", "procfs", *LOGIN_NODE},
     "recipes": {"train", "checkpoint", "errors"},
     # What it compares of checkpoints is read without torch: on a laptop the job alone pays for loading that.

@@ -110,12 +110,11 @@ class Copies:
         if time.monotonic() > deadline or stops():
             raise OSError("the job must leave its nodes")
         folder = copy.name.partition("/")[0]
-        count, written = len(json.loads(copy.manifest.decode("ascii"))["body"]["files"]), 0
-        for answer in self.keepers.order("write {} {}".format(folder, copy.token), deadline, stops):
-            word, _, rest = answer.partition(" ")
-            if word != "wrote":
-                raise OSError(answer)
-            written += int(rest.split(" ")[1])
+        count = len(json.loads(copy.manifest.decode("ascii"))["body"]["files"])
+        order = "write {} {}".format(folder, copy.token)
+        written = self._written(order, deadline, stops)
+        if written < count:  # the ranks of a lost node have files in the memory of other nodes
+            written += self._written(order + " " + keeper.HELD, deadline, stops)
         if written != count:
             raise OSError("{} of its {} files are in memory".format(written, count))
         path = os.path.join(self.folder, copy.name)
@@ -126,6 +125,16 @@ class Copies:
             os.fsync(file.fileno())
         os.rename(temporary, path)
         keeper.sync_folder(os.path.dirname(path))
+
+    def _written(self, order: str, deadline: float, stops: Callable[[], bool]) -> int:
+        """Returns the number of files that the keepers have written on this order. Raises OSError."""
+        written = 0
+        for answer in self.keepers.order(order, deadline, stops):
+            word, _, rest = answer.partition(" ")
+            if word != "wrote":
+                raise OSError(answer)
+            written += int(rest.split(" ")[1])
+        return written
 
     def _remove(self, copy: Copy) -> None:
         """Removes the files of a copy that has no manifest, because a full disk needs the room."""

@@ -46,6 +46,7 @@ import time
 from typing import Any, Dict, List, Optional, Tuple
 
 KEY = "CLUSTERDP_MEMORY"  # the socket's random key, and for the ranks a blank and the place of the checkpoints
+HELD = "held"  # folder of the files that a rank of this node keeps for one of another node
 LONGEST = 1 << 20  # bytes of a message
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 BEAT_S = 1.0
@@ -307,17 +308,21 @@ class Keeper:
         except OSError:
             pass
 
-    def _write(self, folder: str, token: str) -> int:
-        """Writes the files of a save to the disk. Returns their number."""
-        mine = sorted(name for name in self.files if name.startswith("{}/{}-".format(folder, token)))
+    def _write(self, folder: str, token: str, kept: str = "") -> int:
+        """Writes the files of a save to the disk. Returns their number. kept: HELD for the files of other nodes'
+        ranks, of which those are written that these nodes have not written."""
+        target = os.path.join(self.folder, folder)
+        start = os.path.join(kept, folder, "")
+        mine = sorted(name[len(start) :] for name in self.files if name.startswith(start + token + "-"))
+        if kept:
+            mine = [name for name in mine if not os.path.exists(os.path.join(target, name))]
         if not mine:
             return 0
-        target = os.path.join(self.folder, folder)
         os.makedirs(target, exist_ok=True)
         made = []  # type: List[str]
         try:
             for name in mine:
-                _copy(self.files[name], os.path.join(self.folder, name), made)
+                _copy(self.files[start + name], os.path.join(target, name), made)
             sync_folder(target)
             sync_folder(self.folder)
         except BaseException:

@@ -25,6 +25,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -164,7 +165,7 @@ class Checkpointer:
         and slow storage must not delay the training. Raises StateError if the state cannot be saved.
         """
         if self._copies_now:
-            self.wait()  # takes milliseconds
+            self.wait()  # milliseconds, and with partners the time to send this rank's files
         if self._save is not None:
             self.skipped += 1
             return False
@@ -196,13 +197,20 @@ class Checkpointer:
             compare=self._check_every > 0,  # a restore gives all ranks the same state
             on_commit=None,
             gives_way=True,
+            exchange=partial(copies.exchange, writer) if copies.partners is not None else None,
         )
         copies.cost_s = time.monotonic() - started
 
     def finish_copy(self) -> None:
-        """Waits for a copy in progress, if there is one, and commits it."""
-        if self._copies_now and self._save is not None:
+        """Waits for a copy in progress, if there is one, and commits it. With partners, begins the exchange, whose end
+        step() or advance_to() notices."""
+        if self._copies_now and self._save is not None and self._save.stage == 0:
             self._advance(self._save)
+
+    @property
+    def exchange_s(self) -> float:
+        """Seconds for which a save may wait for the end of a copy: those of the last exchange with partners."""
+        return self._copies.exchange_s if self._copies is not None else 0.0
 
     def copy_pause_s(self, asked_s: float | None = None) -> float | None:
         """Returns the seconds between two copies: asked_s, or so many that copies take at most 2 % of the time, as the
@@ -296,18 +304,21 @@ class Checkpointer:
         copies, began = self._copies, time.monotonic()
         assert copies is not None
         try:
-            save.advance()
-            commit = save.advance()  # at once, because a commit in memory waits for no file system
-            assert commit is not None
-            copies.done(commit.token)
+            commit = save.advance()
+            if commit is None and copies.partners is None:
+                commit = save.advance()  # at once, because a commit in memory waits for no file system
+            if commit is not None:
+                copies.done(commit.token)
         except LostContact:
             raise
         except CheckpointError as error:
             self._close(save)
             copies.failed(error)
             return
-        copies.cost_s += time.monotonic() - began + save.cpu_s
-        self._close(save)
+        copies.cost_s += time.monotonic() - began
+        if commit is not None:
+            copies.cost_s += save.cpu_s + copies.exchange_s
+            self._close(save)
 
     def _committed(self, commit: Commit) -> None:
         """Runs in rank 0's thread."""

@@ -6,6 +6,7 @@ Each node has its own files: a rank finds those that ranks of its node have writ
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import socket
 import tempfile
@@ -17,6 +18,8 @@ from typing import Any
 from clusterdp.batch import keeper
 from clusterdp.storage.base import Readable, Storage, already_there, checked
 
+HELD = keeper.HELD
+
 
 class MemoryStorage(Storage):
     """The files that this node's keeper holds. The connection is made at the first use, and again after an error.
@@ -27,10 +30,11 @@ class MemoryStorage(Storage):
     nodes_that_read_all = 1
     is_divided = True
 
-    def __init__(self, key: str, node: str, life: int = 0):
+    def __init__(self, key: str, node: str, life: int = 0, *, may_lose_nodes: bool = False):
         """life: number of the attempt in this allocation. Files of an earlier life are refused after those of a
-        later one."""
+        later one. may_lose_nodes: whether another node may take this one's place in the same allocation."""
         self.url = f"memory of {node}"
+        self.may_lose_nodes = may_lose_nodes
         self._key, self._node, self._life = key, node, life
         self._line: Any = None
         self._lock = threading.Lock()
@@ -46,7 +50,9 @@ class MemoryStorage(Storage):
         if not key or kept != url:
             return None
         life = environ.get("CLUSTERDP_ATTEMPT", "").split(".")[2:]  # <job>.<restart>.<life>
-        return cls(key, environ.get("SLURMD_NODENAME") or socket.gethostname(), int(life[0]) if life else 0)
+        node = environ.get("SLURMD_NODENAME") or socket.gethostname()
+        # CLUSTERDP_NODES is set in a job with spare nodes (batch/placement.py).
+        return cls(key, node, int(life[0]) if life else 0, may_lose_nodes="CLUSTERDP_NODES" in environ)
 
     def _ask(self, do: str, name: str, descriptor: int | None = None) -> tuple[dict[str, Any], int | None]:
         request = {"do": do, "life": self._life, "folder" if do == "list" else "name": checked(name)}
@@ -91,6 +97,14 @@ class MemoryStorage(Storage):
     @contextmanager
     def open(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[Readable]:
         yield _File(self._descriptor(name))
+
+    def mapped(self, name: str) -> memoryview:
+        """Returns the bytes of a file, without a copy. They stay when the file is removed."""
+        try:
+            file = self._descriptor(name)
+            return memoryview(mmap.mmap(file, 0) if os.fstat(file).st_size else b"")
+        finally:
+            self.forget(name)
 
     def make_folder(self, folder: str) -> None:
         checked(folder)

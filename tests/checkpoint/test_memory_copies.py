@@ -127,14 +127,15 @@ def test_copy_of_another_number_of_ranks_is_not_restored(
     assert (found.step, found.from_memory) == (1, False)
 
 
-def save_then_copy(rank: int, size: int, folder: str, keys: list[str], names: list[str], count: int = 10) -> str:
+def save_then_copy(
+    rank: int, size: int, folder: str, keys: list[str], names: list[str], count: int = 10, spare: bool = False
+) -> str:
     """Saves step 1, and copies step 3. Returns the state three steps later."""
     os.environ["SLURMD_NODENAME"] = names[rank]
     training = Training(seed=1, adam=True, ddp=size > 1)
     training.warm_up()
-    here = checkpointer(
-        Path(folder), MemoryStorage(keys[rank], names[rank]), {**training.state, "large": large(1, count)}
-    )
+    memory = MemoryStorage(keys[rank], names[rank], may_lose_nodes=spare)
+    here = checkpointer(Path(folder), memory, {**training.state, "large": large(1, count)})
     training.step()
     here.save(1)
     training.step()
@@ -154,12 +155,13 @@ def large(step: int, count: int = 10) -> Counter:
 
 
 def restore_and_go_on(
-    rank: int, size: int, folder: str, keys: list[str], names: list[str], count: int = 10
+    rank: int, size: int, folder: str, keys: list[str], names: list[str], count: int = 10, spare: bool = False
 ) -> tuple[int, bool, int, str]:
     os.environ["SLURMD_NODENAME"] = names[rank]
     training, values = Training(seed=2, adam=True, ddp=size > 1), large(0, count)
     training.warm_up()
-    here = checkpointer(Path(folder), MemoryStorage(keys[rank], names[rank]), {**training.state, "large": values})
+    memory = MemoryStorage(keys[rank], names[rank], may_lose_nodes=spare)
+    here = checkpointer(Path(folder), memory, {**training.state, "large": values})
     found = here.restore()
     assert isinstance(found, Restored)
     assert torch.equal(values.state["all"], large(1, count).state["all"])
@@ -457,11 +459,11 @@ def test_room_for_copies_is_a_share_of_the_jobs_memory(tmp_path: Path) -> None:
     check_room(1 << 28, 4, 1 << 28, tmp_path / "full")  # the memory of the copy before is used again
 
 
-def save_shards(rank: int, size: int, folder: str, key: str, kind: str) -> str:
+def save_shards(rank: int, size: int, folder: str, key: str, kind: str, spare: bool = False) -> str:
     os.environ["SLURMD_NODENAME"] = name = f"n{rank + 1}"
     run = Run(kind, size)
     run.step(rank)
-    here = checkpointer(Path(folder), MemoryStorage(key, name), run.state)
+    here = checkpointer(Path(folder), MemoryStorage(key, name, may_lose_nodes=spare), run.state)
     here.save(1)
     run.step(rank)
     copy(here, 2)
@@ -469,11 +471,13 @@ def save_shards(rank: int, size: int, folder: str, key: str, kind: str) -> str:
     return run.here()
 
 
-def restore_shards(rank: int, size: int, folder: str, key: str, kind: str) -> tuple[int, bool, str]:
-    os.environ["SLURMD_NODENAME"] = name = f"n{rank + 1}"
+def restore_shards(
+    rank: int, size: int, folder: str, key: str, kind: str, names: str = "n1 n2", spare: bool = False
+) -> tuple[int, bool, str]:
+    os.environ["SLURMD_NODENAME"] = name = names.split()[rank]
     run = Run(kind, size, seed=5)
     torch.manual_seed(99 + rank)
-    here = checkpointer(Path(folder), MemoryStorage(key, name), run.state)
+    here = checkpointer(Path(folder), MemoryStorage(key, name, may_lose_nodes=spare), run.state)
     found = here.restore()
     assert found is not None
     here.restore_rng()

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterdp.batch.keeper import HELD
 from tests.e2e.cluster import Cluster
-from tests.e2e.processes import keepers_on, lost, nodes_of, processes_on
+from tests.e2e.processes import copies_of, keepers_on, lost, nodes_of, processes_on
 from tests.e2e.run import Run, submit
 from tests.waiting import wait_for
 
@@ -103,11 +104,16 @@ def test_spare_node_takes_the_place_of_a_silent_one(start: Start, expected_diges
 
 @pytest.mark.long  # on a real Slurm
 def test_spare_node_takes_the_place_of_a_lost_one(start: Start, expected_digest: str) -> None:
-    run = start("resources.spare_nodes=1", "params.step_delay_s=0.2", *THREE_RANKS)
+    saving = ("checkpoint.every_s=null", "checkpoint.memory_s=0.3")
+    run = start("resources.spare_nodes=1", "params.step_delay_s=0.2", *saving, *THREE_RANKS)
     first, second, gone, spare = nodes_of(run)
+    wait_for("a copy", lambda: any(HELD in name for name in copies_of(run)), 30, report=run.account)
+    run.wait_step(run.step() + 5)
     with lost(run, gone):
         wait_for("the spare node", lambda: run.events("restarted"), 60, report=run.account)
         _check_swap(run, gone, f"{first},{second},{spare}", expected_digest)
+    (restored,) = run.events("restored")
+    assert restored["memory"], run.account()
 
 
 def _check_swap(run: Run, gone: str, nodes: str, digest: str) -> None:

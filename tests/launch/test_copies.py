@@ -24,6 +24,7 @@ from clusterdp.checkpoint import Checkpointer, list_checkpoints
 from clusterdp.storage import MemoryStorage
 from tests.checkpoint.gang import on_ranks
 from tests.keepers import Node, keepers
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memfds are Linux's")
 
@@ -35,7 +36,7 @@ class Apart(Children):
     """Without signal handlers."""
 
     def __init__(self) -> None:
-        self.environ = {}
+        self.environ, self.private = {}, []
 
 
 @pytest.fixture
@@ -72,10 +73,10 @@ def checkpointer(node: Node, tmp_path: Path, fill: float = 1.0) -> Checkpointer:
     return on_node(node.key, node.name, tmp_path, fill)
 
 
-def on_node(key: str, name: str, tmp_path: Path, fill: float = 1.0) -> Checkpointer:
+def on_node(key: str, name: str, tmp_path: Path, fill: float = 1.0, spare: bool = False) -> Checkpointer:
     model = torch.nn.Linear(300, 300)
     torch.nn.init.constant_(model.weight, fill)
-    memory = MemoryStorage(key, name)
+    memory = MemoryStorage(key, name, may_lose_nodes=spare)
     return Checkpointer(tmp_path / "checkpoints", {"model": model}, memory=memory, attempt="7.0")
 
 
@@ -214,5 +215,30 @@ def test_copy_is_written_only_if_all_nodes_have_their_files(
         assert nodes[1].order("write step_00000005 " + name[14:].partition("-r")[0]) == "wrote n2 3"
 
 
-def copy_on_node(rank: int, size: int, folder: str, key: str) -> None:
-    copy(on_node(key, f"n{rank + 1}", Path(folder)), 5)
+def copy_on_node(rank: int, size: int, folder: str, key: str, spare: bool = False) -> None:
+    os.environ["SLURMD_NODENAME"] = name = f"n{rank + 1}"
+    copy(on_node(key, name, Path(folder), spare=spare), 5)
+
+
+def test_files_of_a_lost_node_are_written_by_their_partners(job: Job, tmp_path: Path) -> None:
+    with keepers(tmp_path / "checkpoints", "n1", "n2", key=uuid.uuid4().hex) as nodes:
+        on_ranks(2, copy_on_node, str(tmp_path), nodes[0].key, True)
+        rules, apart = Rules(kind="entry", copies=True), Apart()
+        copies = Copies(job, rules, apart, Keepers(job, rules, apart))
+        nodes[1].end()
+        attach(copies, nodes[0])
+        wait_for("a beat", lambda: copies.keepers.blamed(Record(job)) or copies.keepers._heard, 10)
+        copies.write(Record(job), lambda: 60.0)
+    assert restored(tmp_path) == (5, 1.0)
+
+
+def test_files_on_the_disk_are_not_written_by_partners(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints/step_00000005"
+    with keepers(tmp_path / "checkpoints", "n1", "n2", key=uuid.uuid4().hex) as nodes:
+        on_ranks(2, copy_on_node, str(tmp_path), nodes[0].key, True)
+        (name, *_) = MemoryStorage(nodes[0].key, "n1").names()
+        token = name.rpartition("/")[2].partition("-r")[0]
+        folder.mkdir(parents=True)
+        (folder / f"{token}-r0001.json").write_text("written by its own node")
+        assert nodes[0].order(f"write step_00000005 {token} held") == "wrote n1 2"
+    assert (folder / f"{token}-r0001.json").read_text() == "written by its own node"

@@ -56,6 +56,8 @@ def choose(
     Raises StateError if the objects do not match the saved objects. Raises CheckpointError if there are checkpoints but
     no good one, or if this phase should have a checkpoint and has none. Live tensors may then have changed.
     """
+    if copies is not None:
+        copies.bring_back()
     listing = ranks.agree(conclude=lambda _: _list(committer, step, mirror, copies))
     candidates = [CheckpointInfo(**fields) for fields in listing["candidates"]]
     choice = ChosenCheckpoint(None, listing["newest"], listing["damaged"], kept=listing["kept"])

@@ -19,10 +19,13 @@ from clusterdp.checkpoint.format.checksum import checksum
 from clusterdp.checkpoint.format.layout import BLOCK, step_folder, token_of_file, token_of_manifest
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, FileRecord, Manifest, scan
 from clusterdp.checkpoint.save.commit import Committer
+from clusterdp.checkpoint.save.partners import Partners
 from clusterdp.checkpoint.save.writer import RankWriter, Staged
 from clusterdp.checkpoint.state.rank_group import RankGroup
 from clusterdp.errors import CheckpointError
+from clusterdp.procfs import memory_of_job
 from clusterdp.storage import MemoryStorage
+from clusterdp.storage.memory import HELD
 
 SHARE = 0.25  # of the job's memory on a node: limit for the copies, of which there are two while one is written
 SPARE = 0.1  # of the job's memory on a node: stays free when a copy is written
@@ -30,6 +33,7 @@ PACE = 0.015  # share of the time that is for copies, so that steps are at most 
 LEAST_S = 1.0  # seconds between two copies, if no number is asked for
 RETRY_S = 5.0  # seconds after a first failure, because the keepers may start later than the ranks; then doubled
 LONGEST_RETRY_S = 600.0
+ALONE_AFTER = 2  # failures in a row
 TOLD_AFTER = 3  # failures in a row, which are then reported once
 _GENERATIONS = 2
 _log = logging.getLogger("clusterdp.checkpoint")
@@ -44,8 +48,14 @@ class MemoryCopies:
     of: Committer  # commits the checkpoints
     failures: int = 0  # number of failed copies in a row: equal on all ranks
     cost_s: float = 0.0  # seconds that the last copy took of the training, and of a processor
+    exchange_s: float = 0.0  # seconds of the last exchange with partners
     newest: str = ""  # token of the newest good copy
     highest: int = 0  # on rank 0, the highest order of a checkpoint at the restore, good or not
+
+    def __post_init__(self) -> None:
+        possible = Partners.are_possible(self.storage, self.ranks)
+        self.partners = Partners(self.storage, self.ranks) if possible else None
+        self._held_rank = self.partners.of if self.partners else None
 
     @property
     def may_restore(self) -> bool:
@@ -64,7 +74,19 @@ class MemoryCopies:
         return asked_s or max(self.cost_s / PACE, LEAST_S)
 
     def writer(self, step: int, token: str) -> RankWriter:
-        return _CopyWriter(self.storage, step_folder(step), token, self.ranks)
+        return _CopyWriter(self.storage, step_folder(step), token, self.ranks, places=2 if self.partners else 1)
+
+    def exchange(self, writer: RankWriter) -> None:
+        """Exchanges the files of a copy with partners, in a thread."""
+        assert self.partners is not None
+        began = time.monotonic()
+        self.partners.exchange(writer.folder, writer.token)
+        self.exchange_s = time.monotonic() - began
+
+    def bring_back(self) -> None:
+        """Collective, before a restore: ranks on a new node get their files from their partners."""
+        if self.partners is not None:
+            self.partners.bring_back()
 
     def newer(self, than: CheckpointInfo | None) -> tuple[list[CheckpointInfo], str]:
         """Returns, on rank 0, the copies of this phase that are newer than a checkpoint and that these ranks can
@@ -98,8 +120,11 @@ class MemoryCopies:
         self._remove(lambda other: other != token)
 
     def failed(self, why: CheckpointError) -> None:
-        """Frees the memory of a failed copy. Called on all ranks. The next try comes later each time."""
+        """Frees the memory of a failed copy. Called on all ranks. The next try comes later each time. After some
+        failures copies have no partners, because there may be room for one place."""
         self.failures += 1
+        if self.partners is not None and self.failures == ALONE_AFTER:
+            self.partners = None
         if self.failures == TOLD_AFTER and self.ranks.rank == 0:
             said = str(why).rstrip(".")
             _log.warning("the state is not copied to the memory of the nodes, which is tried again: %s.", said)
@@ -116,18 +141,23 @@ class MemoryCopies:
                 file = name.rpartition("/")[2]
                 of_manifest = token_of_manifest(file)
                 token = of_manifest or token_of_file(file) or ""
-                mine = self.ranks.rank == 0 if of_manifest else file.startswith(f"{token}-r{self.ranks.rank:04d}")
-                if mine and unwanted(token):
+                rank = self._held_rank if name.startswith(f"{HELD}/") else self.ranks.rank
+                mine = rank == 0 if of_manifest else file.startswith(f"{token}-r{rank:04d}")
+                if rank is not None and mine and unwanted(token):
                     self.storage.remove(name)
 
 
 class _CopyWriter(RankWriter):
-    """Writes the files of a copy, in the thread of a save."""
+    """Writes the files of a copy, in the thread of a save. places: the number of ranks whose files this rank has."""
+
+    def __init__(self, storage: MemoryStorage, folder: str, token: str, ranks: RankGroup, places: int):
+        super().__init__(storage, folder, token, ranks)
+        self._places = places
 
     def write(self, staged: Staged, *, read_back: bool) -> dict[str, FileRecord]:
         size = len(staged.slice) + len(staged.local or b"") + len(staged.rank_file)
         assert isinstance(self.storage, MemoryStorage)
-        check_room(size, -(-self.ranks.size // self.ranks.nodes), self.storage.spare_bytes)
+        check_room(size * self._places, -(-self.ranks.size // self.ranks.nodes), self.storage.spare_bytes)
         return super().write(staged, read_back=read_back)
 
     def discard(self) -> None:
@@ -164,33 +194,3 @@ def check_room(size: int, ranks: int, has: int, root: Path = Path("/")) -> None:
             f"{size * ranks / 1e9:.1f} GB for a copy of the state would leave less than {SPARE:.0%} of the job's "
             f"{limit / 1e9:.1f} GB on this node"
         )
-
-
-def memory_of_job(root: Path = Path("/")) -> tuple[float, float]:
-    """Returns the memory that this job may use on this node, and how much of it is free, in bytes: the least of the
-    machine and the control groups of this process (cgroups(7)). Pages of files count as free. (inf, inf) if unknown."""
-    found = [(float("inf"), float("inf"))]
-    with suppress(OSError, KeyError, ValueError):
-        lines = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
-        found.append(tuple(int(lines[name].split()[0]) * 1024.0 for name in ("MemTotal", "MemAvailable")))  # type: ignore[arg-type]
-    with suppress(OSError):
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
-            _, kinds, path = line.split(":", 2)
-            if kinds in ("", "memory"):
-                base = root / "sys/fs/cgroup" / kinds
-                folder = base / path.lstrip("/")
-                for each in (folder, *folder.parents):
-                    if not each.is_relative_to(base):
-                        break
-                    with suppress(OSError, KeyError, ValueError):
-                        found.append(_of_group(each, is_second=not kinds))
-    return min(limit for limit, _ in found), min(free for _, free in found)
-
-
-def _of_group(folder: Path, *, is_second: bool) -> tuple[float, float]:
-    """Returns the limit of a control group, of the second version or of the first, and how much of it is free."""
-    names = ("memory.max", "memory.current") if is_second else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-    limit, used = ((folder / name).read_text() for name in names)
-    lines = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    files = sum(int(lines[("" if is_second else "total_") + name]) for name in ("active_file", "inactive_file"))
-    return float(limit), float(limit) - int(used) + files  # ValueError for `max`: no limit

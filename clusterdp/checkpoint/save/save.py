@@ -63,14 +63,17 @@ class Save:
         compare: bool,
         on_commit: Callable[[Commit], None] | None,
         gives_way: bool,
+        exchange: Callable[[], None] | None = None,
     ):
         """Copies the state. After the return, the live tensors may change. gives_way: whether threads of the save have
-        a lower priority than the training."""
+        a lower priority than the training. exchange: called on each rank, in a thread, when all ranks have written, and
+        on rank 0 after the commit, also if the commit fails."""
         self.stage = 0
         self.step = taken.step
         self.compare_s = 0.0  # seconds that a comparison of all tensors would take; 0 if this save compares no tensors
         self._ranks, self._committer, self._writer, self._taken = ranks, committer, writer, taken
         self._started, self._read_back, self._on_commit = started, read_back, on_commit
+        self._exchange = exchange
         self._chunks: Chunks | None = None
         compare = compare and ranks.size > 1 and not taken.shared.sharded  # sharded tensors have no replicas to compare
         work: Callable[[], _Report]
@@ -86,7 +89,7 @@ class Save:
         self._gives_way = gives_way
         self._writing = BackgroundTask(work, "write", gives_way=gives_way)
         self.cpu_s = 0.0  # seconds of a processor that this rank's files took
-        self._committing: BackgroundTask[Commit] | None = None  # the commit, on rank 0 only
+        self._committing: BackgroundTask[Commit | None] | None = None  # the commit, on rank 0, and the exchange
         self.cleaning: BackgroundTask[None] | None = None  # the clean-up after a failure
 
     @property
@@ -134,6 +137,8 @@ class Save:
         except CheckpointError:
             self.cleaning = BackgroundTask(self._writer.discard, "discard")
             raise
+        if self._exchange is not None and self._committing is None:
+            self._committing = BackgroundTask(self._exchange, "exchange", gives_way=self._gives_way)
 
     def _begin_commit(self, reports: list[Any]) -> None:
         """Begins the commit, on rank 0."""
@@ -156,6 +161,9 @@ class Save:
         except BaseException:
             self._committer.discard(manifest.info)
             raise
+        finally:
+            if self._exchange is not None:
+                self._exchange()
         commit = Commit(self.step, info.token, info.bytes, time.monotonic() - self._started)
         if self._on_commit:
             self._on_commit(commit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from clusterdp.checkpoint.state.tree import memory_of
 from clusterdp.errors import CheckpointError, DamagedError, StateError
 
 T = TypeVar("T")
+_TAG = 20_480  # of messages from one rank to another: a program may use its own, in the same group
 _KINDS: dict[str, type[CheckpointError]] = {
     kind.__name__: kind for kind in (CheckpointError, DamagedError, StateError, ClaimLost)
 }
@@ -29,6 +30,7 @@ class RankGroup:
     def __init__(self, group: dist.ProcessGroup | None = None):
         """Collective. Makes a new group with gloo if the process group has no gloo."""
         self.rank, self.size, self.nodes = 0, 1, 1
+        self.stride = 0  # the least number for which rank r and rank r + stride are on two nodes; 0 if there is none
         self._lost: str | None = None  # the error message of the first lost contact
         if not (dist.is_available() and dist.is_initialized()):
             return
@@ -39,7 +41,7 @@ class RankGroup:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         if self.size > 1:
             node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-            self.nodes = self.agree(report=node, conclude=lambda names: len(set(names)))
+            self.nodes, self.stride = self.agree(report=node, conclude=lambda names: [len(set(names)), _stride(names)])
 
     def agree(
         self,
@@ -96,6 +98,19 @@ class RankGroup:
             with self.contact():
                 dist.broadcast(tensor, dist.get_global_rank(self._world(), source), group=self.group)
 
+    def send(self, tensor: torch.Tensor, to: int) -> dist.Work:
+        """Begins to send the bytes to a rank, which calls receive(). wait() of the result belongs into contact(). Any
+        thread may send and receive, beside collectives."""
+        with self.contact():
+            found = dist.isend(tensor, dist.get_global_rank(self._world(), to), group=self.group, tag=_TAG)
+        assert found is not None
+        return found
+
+    def receive(self, tensor: torch.Tensor, source: int) -> None:
+        """Fills the tensor with the bytes that a rank sends."""
+        with self.contact():
+            dist.recv(tensor, dist.get_global_rank(self._world(), source), group=self.group, tag=_TAG)
+
     def _world(self) -> dist.ProcessGroup:
         group = self.group or dist.group.WORLD
         assert group is not None
@@ -143,6 +158,13 @@ class RankGroup:
             data = torch.empty(int(length), dtype=torch.uint8)
         self.broadcast(data, 0)
         return _decode(data)
+
+
+def _stride(names: Sequence[str]) -> int:
+    """names: the node of each rank."""
+    size = len(names)
+    fit = (n for n in range(1, size) if all(names[rank] != names[(rank + n) % size] for rank in range(size)))
+    return next(fit, 0)
 
 
 def tried(work: Callable[[], T]) -> tuple[T | None, Exception | None]:

@@ -50,7 +50,7 @@ DRILLS = (
     Drill("copy-damaged", "the copy of the state in memory is damaged", copies.copy_damaged, COPIES),
     Drill("rank-hung", "a rank hangs", losses.rank_hung, HANGS),
     Drill("node-lost", "a node fails", losses.node_lost, always=("resources.spare_nodes=0",)),
-    Drill("node-replaced", "a node fails, with a spare one", losses.node_replaced, always=SPARE, only_here=True),
+    Drill("node-replaced", "a node fails, with a spare one", losses.node_replaced, COPIES, SPARE, only_here=True),
     Drill(
         "batch-host-lost",
         "the first node fails, with a spare one",

@@ -215,7 +215,8 @@ class SaveSchedule:
             self._saved = self._taken
             self._tolerate.failures = 0
             assert self.checkpointer is not None
-            self._rank.flags.saves.append(commit.seconds + self.checkpointer.compare_s)  # seconds of a save at a stop
+            # The seconds of a save at a stop.
+            self._rank.flags.saves.append(commit.seconds + self.checkpointer.compare_s + self.checkpointer.exchange_s)
 
     def _say_lead(self) -> None:
         """Prints, once, how long before the end of the job's time the run will stop. Called after the first background
