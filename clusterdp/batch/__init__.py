@@ -23,6 +23,8 @@ because the first node's own Python runs the copy.
     attempt     one attempt, from its start to its end
     placement   the nodes of the ranks, if the job has spare nodes
     step        the srun command of the ranks, and what is watched while it runs
+    errors      the stderr of srun, and its line about the first task that has failed
+    standby     the step of ranks that wait for the next attempt
     log_silence  whether a program hangs that does not report its steps
     copies      the copy of the state in memory that a leaving job writes to the disk
     keepers     the step of the keepers, and the nodes that are silent

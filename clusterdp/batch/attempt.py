@@ -25,6 +25,7 @@ from .record import Record
 from .rendezvous import Ports, address_of, first_host, times_of
 from .rules import Rules
 from .slurm import Look, Slurm
+from .standby import Standby
 from .step import Step
 from .texts import LAST, number, read, size, warn, words
 
@@ -52,6 +53,7 @@ class ThisAttempt:
         children: Children,
         keepers: Optional[Keepers] = None,
         placement: Optional[Placement] = None,
+        standby: Optional[Standby] = None,
     ) -> None:
         self.job = job
         self.rules = rules
@@ -64,7 +66,8 @@ class ThisAttempt:
         self.step = Step(job, rules, self.record, self.notify, self.ending, children, self.placement)
         self.keepers = keepers or Keepers(job, rules, children)
         self.copies = Copies(job, rules, children, self.keepers)
-        self.step.keepers = self.keepers
+        self.standby = standby or Standby(rules, children)
+        self.step.keepers, self.step.standby = self.keepers, self.standby
         self.ending.on_leaving = self._leave
         self.setup = Setup()
         self.address = job.host
@@ -267,8 +270,7 @@ class ThisAttempt:
     def restarted(self) -> "ThisAttempt":
         """Returns the next attempt in this allocation, which may start its step. If it may not start, exits. It meets
         at another port, because ranks of this attempt may still be alive."""
-        job = self.job._replace(life=self.job.life + 1)
-        after = ThisAttempt(job, self.rules, self.children, self.keepers, self.placement)
+        after = ThisAttempt(self.job.after, self.rules, self.children, self.keepers, self.placement, self.standby)
         after.ports, after.address, after._has_ranks = self.ports, self.address, self._has_ranks
         after.start(str(time.time()), self.setup)
         if self.placement.lost:
@@ -335,6 +337,7 @@ class ThisAttempt:
     def _leave(self) -> None:
         """Avoids nodes that are silent, and writes a newer copy of the state to the disk, unless ranks are alive, or
         another attempt has the run. Called before the job leaves its nodes."""
+        self.standby.close()
         if not self.ending.is_replaced():
             self.ending.avoid("node-lost", self.keepers.blamed(self.record))
         if self._has_ranks:
@@ -378,7 +381,8 @@ class ThisAttempt:
         self.ending.avoid("node-lost", blamed)
         replaced = self.placement.replace(bad, left)
         if replaced:
-            self.keepers.kill(self.job.attempt)
+            self.standby.close(0)
+            self.keepers.kill(self.job.attempt, self.job.after.attempt)
         self.keepers.forget(self.placement.lost, left)
         return replaced
 

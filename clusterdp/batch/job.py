@@ -26,6 +26,11 @@ class Job(NamedTuple):
         return ".".join([self.id, str(self.restart), *([str(self.life)] if self.life else [])])
 
     @property
+    def after(self) -> "Job":
+        """The next attempt in this allocation."""
+        return self._replace(life=self.life + 1)
+
+    @property
     def here(self) -> str:
         return self.folder_of(self.attempt)
 

@@ -49,6 +49,7 @@ KEY = "CLUSTERDP_MEMORY"  # the socket's random key, and for the ranks a blank a
 HELD = "held"  # folder of the files that a rank of this node keeps for one of another node
 LONGEST = 1 << 20  # bytes of a message
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+RANK = (b"RANK=", b"PET_NODE_RANK=")  # variables of a rank, and of torchrun's agent
 BEAT_S = 1.0
 LOOK_S = 5.0  # seconds between two looks of all keepers at a --no-kill job
 NEEDLESS = 3  # exit code of RESCUE if the job still has its script's node
@@ -109,15 +110,17 @@ def _is_ours(line: socket.socket) -> bool:
     return bool(user == os.getuid())
 
 
-def kill_ranks(attempt: str, node: str) -> None:
-    """Kills the ranks of an attempt on a node, and torchrun's agents. (The fake cluster has all nodes on one
-    machine.)"""
-    marks = {os.fsencode("CLUSTERDP_ATTEMPT=" + attempt), os.fsencode("SLURMD_NODENAME=" + node)}
+def kill_ranks(attempt: str, after: str, node: str) -> None:
+    """Kills the ranks of an attempt on a node, torchrun's agents, and those that wait to become ranks of the attempt
+    after it. (The fake cluster has all nodes on one machine.)"""
+    here, name = os.fsencode("SLURMD_NODENAME=" + node), "CLUSTERDP_ATTEMPT="
+    ours, waiting = {here, os.fsencode(name + attempt)}, {here, os.fsencode(name + after), b"CLUSTERDP_STANDBY=1"}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open("/proc/{}/environ".format(pid), "rb") as file:
                 variables = file.read().split(b"\0")
-            if marks.issubset(variables) and any(each.startswith((b"RANK=", b"PET_NODE_RANK=")) for each in variables):
+            is_rank = ours.issubset(variables) and any(each.startswith(RANK) for each in variables)
+            if is_rank or waiting.issubset(variables):
                 os.kill(int(pid), signal.SIGKILL)
         except OSError:  # it has ended, or is another user's
             pass
@@ -293,7 +296,7 @@ class Keeper:
             if order == "end":
                 return False
             if order == "kill":
-                kill_ranks(given[0], self.node)
+                kill_ranks(given[0], given[1], self.node)
             if order == "write":
                 try:
                     self._print("wrote", self._write(*given))

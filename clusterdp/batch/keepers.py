@@ -7,7 +7,6 @@ SlurmdTimeout, 300 s by default, and never a node whose processes are stopped.
 
 import math
 import os
-import re
 import select
 import subprocess
 import sys
@@ -21,9 +20,9 @@ from .evidence import TASKS_ENDED
 from .job import Job
 from .record import Record
 from .rules import Rules
+from .slurm import steps_share_memory
 from .texts import read, size, warn
 
-OLDEST = (22, 5)  # release of Slurm
 FIRST_S = 1  # least seconds from the start of the ranks to that of the keepers: a program may fail at once
 LOOK_S = 0.5  # seconds between two looks at the beats
 LOOK_ALONE_S = 60  # the same in a job with one node, whose beats are of no use
@@ -106,12 +105,9 @@ class Keepers:
             self._look(record)
 
     def _start(self) -> None:
-        """Starts the keepers. Before Slurm 22.05, a step with --overlap shares CPUs only: the next step of the ranks
-        would wait for the keepers' memory."""
         self._at, self._heard, self.silent = math.inf, {}, []
         self._log_began = size(self._log)
-        release = re.search(r"(\d+)\.(\d+)", self.children.run(["srun", "--version"]).said)
-        if release is None or (int(release.group(1)), int(release.group(2))) < OLDEST:
+        if not steps_share_memory(self.children):
             return
         try:
             with open(self._log, "ab") as log, term_blocked():
@@ -124,9 +120,10 @@ class Keepers:
 
     def attach(self, step: "subprocess.Popen[bytes]") -> None:
         assert step.stdin is not None and step.stdout is not None
+        self._let_go()
         for stream in (step.stdin, step.stdout):
             os.set_blocking(stream.fileno(), False)
-        self.children.private = [step.stdin.fileno()]
+        self.children.private.append(step.stdin.fileno())
         self._step, self._looked = step, time.monotonic()
 
     def _words(self) -> List[str]:
@@ -256,10 +253,11 @@ class Keepers:
                 raise OSError("the keepers have ended")
         return list(self._answers.values())
 
-    def kill(self, attempt: str) -> None:
-        """Kills the ranks of an attempt. On a silent node, they end as soon as it goes on."""
+    def kill(self, attempt: str, after: str) -> None:
+        """Kills the ranks of an attempt, and those that wait for the one after it. On a silent node, they end as soon
+        as it goes on."""
         if self.are_alive:
-            self._send("kill " + attempt)
+            self._send("kill {} {}".format(attempt, after))
 
     def _send(self, line: str) -> bool:
         """Sends a line to all keepers. Returns False if srun does not take it."""
@@ -286,14 +284,19 @@ class Keepers:
         self._at = math.inf
         if self._step is None or self._step.stdin is None or self._step.stdin.closed:
             return
-        self.children.private = []
         self._send("end")
-        self._step.stdin.close()
+        self._let_go()
         deadline = time.monotonic() + END_S
         while time.monotonic() < deadline:  # srun does not end before its output is read
             if self._has_ended(END_S):
                 return
         end(self._step)
+
+    def _let_go(self) -> None:
+        """Closes the stdin of the step, if there is one."""
+        if self._step is not None and self._step.stdin is not None and not self._step.stdin.closed:
+            self.children.private.remove(self._step.stdin.fileno())
+            self._step.stdin.close()
 
 
 def _shown(nodes: Sequence[str]) -> str:

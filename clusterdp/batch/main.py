@@ -51,7 +51,9 @@ def main(words: Sequence[str]) -> int:
     try:
         return VERBS[given.verb](attempt, given)
     finally:
+        attempt.standby.close()
         attempt.keepers.close()
+        attempt.standby.tidy()
         attempt.children.wait_for_forks()
         run_traps(given.options)
 
@@ -68,15 +70,11 @@ def run(attempt: ThisAttempt, given: Words) -> int:
     except Exception as error:
         return not_started(error)
     while True:
-        finished(attempt, partial(run_step, attempt, given.step))
+        finished(attempt, partial(attempt.run, given.step))
         try:
             attempt = attempt.restarted()
         except Exception as error:
             return not_started(error)
-
-
-def run_step(attempt: ThisAttempt, words: Sequence[str]) -> int:
-    return attempt.run(with_logs(words, attempt.job.logs))
 
 
 def begin(attempt: ThisAttempt, given: Words) -> int:
@@ -191,16 +189,6 @@ def setup_of(environ: Mapping[str, str]) -> Setup:
     """Returns the result of launch.setup, as the script has recorded it."""
     failed, code, errors = (environ.get(name, "") for name in SETUP)
     return Setup(failed, number(code) or 0, errors.rstrip("\n"))
-
-
-def with_logs(step: Sequence[str], logs: str) -> List[str]:
-    """Replaces {logs} by this attempt's folder of logs, but only in srun's own options, in which % begins a pattern."""
-    words = list(step)
-    for i, word in enumerate(words[1:], 1):
-        if not word.startswith("-"):
-            break
-        words[i] = word.replace("{logs}", logs.replace("%", "%%"))
-    return words
 
 
 def quoted(value: str) -> str:

@@ -21,6 +21,7 @@ REQUEUED = "requeued"  # another attempt has the job, or will have it
 ENDING = "ending"  # cancelled
 UNKNOWN = "unknown"
 GOES_ON = (RUNNING, PREEMPTED, TIME_LIMIT)  # in these states, a job may be requeued
+OVERLAPS = (22, 5)  # release of Slurm
 PATIENCE_S = 1800
 PENDING_S = 30
 ANSWER_S = 10
@@ -42,6 +43,13 @@ def fields_of(said: str) -> Dict[str, str]:
     """Returns the fields of `scontrol show job`. Of several fields with one name, the first is taken, because a comment
     or a path of the user may look like a field."""
     return dict(reversed(re.findall(r"(?<!\S)(\w+)=(\S*)", said)))
+
+
+def steps_share_memory(children: Children) -> bool:
+    """Returns whether steps with --overlap share all resources of the job. Before Slurm 22.05, they share CPUs only:
+    another step would wait for their memory."""
+    release = re.search(r"(\d+)\.(\d+)", children.run(["srun", "--version"]).said)
+    return release is not None and (int(release.group(1)), int(release.group(2))) >= OVERLAPS
 
 
 def time_of(stamp: str) -> Optional[float]:

@@ -9,7 +9,8 @@ from typing import IO, Callable, List, Mapping, Optional, Sequence, Tuple
 from . import slurm
 from .children import Children, end, exit_code
 from .ending import Ending
-from .evidence import ASKED, first_to_exit
+from .errors import Errors, grace_s
+from .evidence import ASKED
 from .job import Job
 from .keepers import BLAMED_S, Keepers
 from .log_silence import LogSilence
@@ -18,13 +19,15 @@ from .placement import Placement
 from .policy import exhausted
 from .record import Record
 from .rules import Rules
+from .standby import Standby, logs_of
 from .texts import warn, warn_of_fault, words
 
 LINGERING_S = 300
 HANG_S = 60
 FINAL = ("done", "stop", "overtaken")
-GRACE_S = 0.5  # seconds between the first failure of a task and the end of the others, which may print their errors
-HANG_GRACE_S = 5  # the same if the ranks' watchers may be writing down a hang
+# Seconds between the first failure of a task and the end of the others, if the ranks' watchers may be writing down a
+# hang
+HANG_GRACE_S = 5
 SILENT_GRACE_S = 5.0  # seconds from TERM to KILL for an srun that waits for tasks on a silent node
 LONG_GRACE_S = 30  # the same if the other tasks may be saving
 # Words of srun about a task that has saved, or has got a signal, itself or in a shell
@@ -60,59 +63,6 @@ class Watch:
             end(self.timer)
 
 
-class Errors:
-    """The stderr of srun: copies it to the job's output, and finds srun's line about the first task that has failed.
-    how: srun's words about the end of this task.
-
-    A pipe, because the job's output may also have lines of another srun, which launch.setup has started."""
-
-    def __init__(self) -> None:
-        self.how = ""
-        self.grace_s: float = GRACE_S
-        self.reading, self.writing = os.pipe()
-        self.open: Tuple[int, ...] = (self.reading,)  # empty after the end of the stream
-        os.set_blocking(self.reading, False)
-        self._rest = b""  # the begin of a line
-        self._failed_at = 0.0
-
-    def copy(self) -> None:
-        """Copies all that srun has written so far."""
-        while True:
-            try:
-                said = os.read(self.reading, 65536)
-            except BlockingIOError:
-                return
-            if not said:
-                self.open = ()
-                return
-            try:
-                os.write(2, said)
-            except OSError:
-                pass  # if the disk is full, the line is lost
-            self._find(said)
-
-    def _find(self, said: bytes) -> None:
-        if self.how:
-            return
-        lines, _, self._rest = (self._rest + said).rpartition(b"\n")
-        self.how = first_to_exit(os.fsdecode(lines))
-        self._failed_at = time.monotonic()
-
-    @property
-    def left_s(self) -> float:
-        """Seconds until is_due() may become true."""
-        return max(0.0, self._failed_at + self.grace_s - time.monotonic()) if self.how else math.inf
-
-    def is_due(self) -> bool:
-        """Returns whether a task has failed `grace_s` ago."""
-        self.copy()
-        return self.left_s <= 0
-
-    def close(self) -> None:
-        self.copy()
-        os.close(self.reading)
-
-
 class Step:
     """first: srun's words about the end of the first task that has failed, in the last run; empty if none has.
     has_killed: whether this program has then ended the other tasks. lost: silent nodes, because of which this program
@@ -137,6 +87,7 @@ class Step:
         self.placement = placement
         self._agreed = False
         self.keepers: Optional[Keepers] = None
+        self.standby: Optional[Standby] = None
         self.first = ""
         self.has_killed = False
         self.lost: List[str] = []
@@ -144,32 +95,32 @@ class Step:
         self._consider_at = 0.0  # time at which silent nodes may end the step
 
     def run(self, words: Sequence[str], out: Optional[IO[bytes]] = None, watched: bool = True) -> int:
-        """Runs the command to its end, and acts on TERM meanwhile. Returns its exit code."""
+        """Runs the command to its end, and acts on TERM meanwhile. Returns its exit code. words: with {logs} in place
+        of the folder of the logs. watched: whether it is the ranks'."""
         self.first, self.has_killed = "", False
         self.lost, self._kill_at, self._consider_at = [], math.inf, 0.0
-        errors = Errors() if watched and self.rules.in_place else None
         terms = self.children.terms
         try:
-            child = self._start(words, out, errors.writing if errors else None, watched)
+            child, errors = self._start(words, out, watched)
         except OSError as error:
             warn("{}: {}".format(words[0], error.strerror))
             return 127
-        finally:
-            if errors:
-                os.close(errors.writing)
         watches = self._watches(child) if watched else []
 
         keepers = self.keepers if watched else None
-        if keepers is not None:
-            keepers.begin()
+        # After a loss the nodes may change again, and ranks in reserve need memory, too.
+        may_wait = watched and not self.placement.lost and "memory" not in self.ending.history.ended
+        standby = self.standby if may_wait else None
+        beside = [each for each in (keepers, standby) if each is not None]
+        for each in beside:
+            each.begin()
+        timed = [*([errors] if errors else []), *beside]
 
         def has_news() -> bool:
-            is_due = (errors is not None and errors.is_due()) or (keepers is not None and keepers.is_due())
-            return is_due or time.monotonic() >= self._kill_at or self.children.has_news()
+            return any(each.is_due() for each in timed) or time.monotonic() >= self._kill_at or self.children.has_news()
 
         def left_s() -> float:
-            kill_s = max(self._kill_at - time.monotonic(), 0.0)
-            return min(errors.left_s if errors else math.inf, keepers.left_s if keepers else math.inf, kill_s)
+            return min([max(self._kill_at - time.monotonic(), 0.0), *(each.left_s for each in timed)])
 
         try:
             while child.poll() is None:
@@ -180,6 +131,8 @@ class Step:
                     if errors and errors.is_due():
                         self._end_others(child, errors, has_term)
                     self._tend(child, keepers, has_term)
+                    if standby is not None and standby.is_due():
+                        self._start_standby(standby, words)
                     if self.children.take_news():
                         self.on_term()
                     for watch in watches:
@@ -195,12 +148,36 @@ class Step:
         return exit_code(child)
 
     def _start(
-        self, words: Sequence[str], out: Optional[IO[bytes]], err: Optional[int], watched: bool
-    ) -> "subprocess.Popen[bytes]":
+        self, words: Sequence[str], out: Optional[IO[bytes]], watched: bool
+    ) -> "Tuple[subprocess.Popen[bytes], Optional[Errors]]":
         environ: Mapping[bytes, bytes] = self.children.environ
         if watched:
-            words, environ = self.placement.step(words, environ, self.record)
-        return self.children.start(words, out, err, environ)
+            words, environ = self.placement.step(with_logs(words, self.job.logs), environ, self.record)
+            taken = self._taken(environ)
+            if taken:
+                return taken
+        if not watched or not self.rules.in_place:
+            return self.children.start(words, out, None, environ), None
+        errors = Errors()
+        try:
+            return self.children.start(words, out, errors.writing, environ), errors
+        finally:
+            os.close(errors.writing)
+
+    def _taken(self, environ: Mapping[bytes, bytes]) -> "Optional[Tuple[subprocess.Popen[bytes], Errors]]":
+        """Returns the step in reserve as that of the ranks, if there is one on the same nodes."""
+        if self.standby is None:
+            return None
+        if self.placement.lost:
+            self.standby.close()
+        taken = self.standby.take(environ, self.job)
+        if taken:
+            self.record.event("warm")
+        return taken
+
+    def _start_standby(self, standby: Standby, words: Sequence[str]) -> None:
+        words, environ = self.placement.step(with_logs(words, logs_of(self.job)), self.children.environ, self.record)
+        standby.start(words, environ, self.job)
 
     def _watches(self, child: "subprocess.Popen[bytes]") -> List[Watch]:
         found = []
@@ -215,9 +192,9 @@ class Step:
 
     def _end_others(self, child: "subprocess.Popen[bytes]", errors: Errors, has_term: bool) -> None:
         """Ends the other tasks after the first failure of a task, or gives them more time."""
-        grace_s = self._grace_s(errors.how, has_term)
-        if errors.grace_s < grace_s:
-            errors.grace_s = grace_s
+        least_s = self._grace_s(errors.how, has_term)
+        if errors.grace_s < least_s:
+            errors.grace_s = least_s
             return
         errors.grace_s, self.has_killed = math.inf, True
         child.terminate()  # on TERM, srun sends KILL to the tasks, which may ignore TERM
@@ -251,7 +228,7 @@ class Step:
         if how in SAVING or (how == MISTAKEN and self.rules.kind == "entry") or self._may_save(has_term):
             return LONG_GRACE_S
         hangs = os.path.exists(self.job.file("hang")) and not os.path.exists(self.job.file("hung"))
-        return HANG_GRACE_S if hangs else GRACE_S
+        return HANG_GRACE_S if hangs else grace_s(how)
 
     def _may_save(self, has_term: bool) -> bool:
         """Returns whether the tasks may be saving, because of a signal, or before the end of the job."""
@@ -319,3 +296,13 @@ class Step:
 
     def _has_hang(self) -> bool:
         return os.path.exists(self.job.file("hang.txt"))
+
+
+def with_logs(step: Sequence[str], logs: str) -> List[str]:
+    """Replaces {logs} by a folder, but only in srun's own options, in which % begins a pattern."""
+    words = list(step)
+    for i, word in enumerate(words[1:], 1):
+        if not word.startswith("-"):
+            break
+        words[i] = word.replace("{logs}", logs.replace("%", "%%"))
+    return words

@@ -25,7 +25,8 @@ AT_LEAST = {  # minimum -> the keys that may not be smaller
     "train.accumulate train.max_steps profile.trace.steps checkpoint.keep_last checkpoint.every_steps "
     "checkpoint.keep_every checkpoint.timeout_s restart.max_attempts restart.chain sweep.samples sweep.parallel "
     "rehearse.steps",
-    0: "resources.spare_nodes restart.max_crashes restart.max_no_progress restart.from_step checkpoint.max_failures "
+    0: "resources.spare_nodes restart.max_crashes restart.max_no_progress restart.from_step restart.warm_after_s "
+    "checkpoint.max_failures "
     "checkpoint.check_replicas_every checkpoint.keep_local checkpoint.retry_s checkpoint.memory_s rehearse.may_lose "
     + " ".join(f"restart.{cause}.limit restart.{cause}.wait_s" for cause in POLICIES),
 }

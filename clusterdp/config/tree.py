@@ -154,6 +154,9 @@ class RestartConfig(Section):
     # A crash, a hang or a killed rank: the job starts its ranks again on the same nodes, and kills what is left of the
     # old ones; after two attempts without a newer checkpoint, or on a bad node, the job goes through the queue instead
     in_place: bool = True
+    # After so many seconds of an entry under srun, ranks for the next attempt on the same nodes wait with torch loaded,
+    # which takes about 0.3 GB of memory a rank; none: they start when they are needed; e.g. `60`
+    warm_after_s: float | None = 30
     # requeue: the same job again; resubmit: a new job after it, for sites that forbid requeue; e.g. `resubmit`
     how: str = "requeue"
     # With resubmit: the next job waits in the queue while one runs, up to so many jobs in all; e.g. `5`

@@ -291,15 +291,16 @@ def terminate_steps(*jobs: str) -> None:
 
 
 def kill_step(job: str) -> None:
-    """Runs `scancel --signal=KILL` for the newest step: the ranks die, but not the batch script. If the argument were a
-    job instead of a step, scancel would cancel the job."""
-    done = _call(["squeue", "--steps", "--noheader", f"--jobs={_checked(job)}", "--format=%i"])
-    steps = [int(step) for step in (line.strip().partition(".")[2] for line in _lines(done)) if step.isdigit()]
+    """Runs `scancel --signal=KILL` for the step of the ranks, which is older than those beside it: the ranks die, but
+    not the batch script. If the argument were a job instead of a step, scancel would cancel the job."""
+    done = _call(["squeue", "--steps", "--noheader", f"--jobs={_checked(job)}", "--format=%i %j"])
+    found = [line.strip().partition(".")[2].partition(" ") for line in _lines(done)]
+    steps = [int(step) for step, _, name in found if step.isdigit() and name.strip() != "keepers"]
     if not steps:
         raise SlurmError(f"squeue: job {job} has no step. It may have ended. It says: {_said(done)}")
-    done = _call(["scancel", "--signal=KILL", f"{job}.{max(steps)}"])
+    done = _call(["scancel", "--signal=KILL", f"{job}.{min(steps)}"])
     if done.returncode != 0:
-        raise SlurmError(f"scancel: cannot signal step {job}.{max(steps)}. It says: {_said(done)}")
+        raise SlurmError(f"scancel: cannot signal step {job}.{min(steps)}. It says: {_said(done)}")
 
 
 def update_job(job: str, *assignments: str) -> None:

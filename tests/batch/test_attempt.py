@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,11 +95,11 @@ def test_bad_node_gives_its_place_to_a_spare_one(
             with_spare.slurm, "expand", lambda text: ["n1", "n3"] if text == "left" else ["n1", "n2", "n3"]
         )
     killed: list[str] = []
-    monkeypatch.setattr(with_spare.keepers, "kill", killed.append)
+    monkeypatch.setattr(with_spare.keepers, "kill", lambda *names: killed.extend(names))
     look = RUNNING._replace(nodes="left")
     assert with_spare._replaced(["n2"] if of == "srun" else [], look) == {"n2": "n3"}
     assert (with_spare.placement.nodes, avoided(with_spare)) == (["n1", "n3"], avoids)
-    assert (with_spare.keepers._forgotten, killed) == ({"n2"}, ["7.0"])
+    assert (with_spare.keepers._forgotten, killed) == ({"n2"}, ["7.0", "7.0.1"])
 
 
 def test_silent_spare_node_takes_a_place_last(of_rules: Callable[..., ThisAttempt]) -> None:
@@ -279,3 +280,27 @@ def test_node_failure_of_a_no_kill_job_counts_as_node_lost(
     with pytest.raises(SystemExit):
         attempt.finish(143)
     assert (requeued, avoided(attempt)) == (["node-lost"], expected)
+
+
+@pytest.mark.parametrize(
+    ("lost", "ended", "begins"),
+    [(set(), ("crash",), True), ({"n2"}, (), False), (set(), ("memory", "crash"), False)],
+    ids=["usual", "lost", "out-of-memory"],
+)
+def test_ranks_in_reserve_need_their_nodes_and_memory(
+    with_spare: ThisAttempt,
+    monkeypatch: pytest.MonkeyPatch,
+    lost: set[str],
+    ended: tuple[str, ...],
+    begins: bool,
+) -> None:
+    with subprocess.Popen("true") as process:
+        process.wait()
+    began: list[bool] = []
+    children = with_spare.children
+    children.terms, children.suspended_s = 0, 0.0
+    monkeypatch.setattr(children, "start", lambda *words: process)
+    monkeypatch.setattr(with_spare.standby, "begin", lambda: began.append(True))
+    with_spare.placement.lost, with_spare.ending.history = lost, History(ended=ended)
+    assert with_spare.step.run(["srun"]) == 0
+    assert bool(began) is begins

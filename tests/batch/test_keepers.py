@@ -35,7 +35,7 @@ class Apart(Children):
     """Without signal handlers."""
 
     def __init__(self) -> None:
-        self.environ = {}
+        self.environ, self.private = {}, []
 
 
 @pytest.fixture
@@ -333,11 +333,26 @@ def test_keeper_kills_the_ranks_of_an_attempt_on_its_node(job: Job, tmp_path: Pa
     spared = [program("RANK", name, "n2"), program("RANK", name + ".1", "n1"), program("X", name, "n1")]
     try:
         with attached(job, tmp_path) as (found, _):
-            found.kill(name)
+            found.kill(name, name + ".1")
             assert [each.wait(10) for each in killed] == [-9, -9]
             assert [each.poll() for each in spared] == [None] * 3
     finally:
         for each in killed + spared:
+            each.kill()
+            each.wait()
+
+
+def test_keeper_kills_ranks_in_reserve() -> None:
+    name = uuid.uuid4().hex
+    about = {"CLUSTERDP_ATTEMPT": f"{name}.1", "SLURMD_NODENAME": "n1", "RANK": "0"}
+    waiting = subprocess.Popen(["sleep", "60"], env={**os.environ, **about, "CLUSTERDP_STANDBY": "1"})
+    rank = subprocess.Popen(["sleep", "60"], env={**os.environ, **about})
+    try:
+        keeper.kill_ranks(name, f"{name}.1", "n1")
+        assert waiting.wait(10) == -9
+        assert rank.poll() is None, "the next attempt after a loss starts without them"
+    finally:
+        for each in (waiting, rank):
             each.kill()
             each.wait()
 

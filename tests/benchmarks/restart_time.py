@@ -23,13 +23,14 @@ from statistics import median
 from tests.benchmarks.first_allreduce import fake, real
 from tests.benchmarks.table import Row, show
 from tests.e2e.cluster import Cluster
-from tests.e2e.processes import processes_of, ranks_of
+from tests.e2e.processes import processes_of, ranks_of, waiting_of
 from tests.e2e.run import Run, submit
 from tests.waiting import wait_for
 
 BY_HAND, RESTART = "a cold start by hand", "clusterdp: restart"
 KILLED, HUNG = "clusterdp: rank killed, in place", "clusterdp: hung, in place"
-STARTS = (BY_HAND, RESTART, KILLED, HUNG)
+WARM = "clusterdp: rank killed, in place, warm"
+STARTS = (BY_HAND, RESTART, KILLED, HUNG, WARM)
 SAVED, STOP = "SIGTERM until that is saved", "SIGTERM to the last process gone"
 
 # The same training twice: as an entry, and as a program of its own with a loop that knows nothing of stops.
@@ -115,6 +116,7 @@ def main() -> None:
                 taken |= ours(cluster, folder, next(numbers))
             taken[KILLED] = in_place(cluster, folder, next(numbers), hangs=False)
             taken[HUNG] = in_place(cluster, folder, next(numbers), hangs=True)
+            taken[WARM] = in_place(cluster, folder, next(numbers), hangs=False, warm=True)
             if turn >= 0:  # the first one warms the caches
                 for each, value in taken.items():
                     seconds[each].append(value)
@@ -126,6 +128,7 @@ def main() -> None:
     limit = 1.1 * median(seconds[BY_HAND]) + 1
     for name in (KILLED, HUNG):
         print(f"{name}: {median(seconds[name]):.2f} s, limit {limit:.2f} s")
+    print(f"{WARM}: {median(seconds[WARM]):.2f} s, limit {0.35 * median(seconds[BY_HAND]):.2f} s")
     if STOP not in seconds:
         return
     print()
@@ -154,11 +157,13 @@ def ours(cluster: Cluster, folder: Path, number: int) -> dict[str, float]:
     return {RESTART: first_steps(run)[-1] - awake, STOP: gone, SAVED: save["time"] - began}
 
 
-def in_place(cluster: Cluster, folder: Path, number: int, hangs: bool) -> float:
+def in_place(cluster: Cluster, folder: Path, number: int, hangs: bool, warm: bool = False) -> float:
     """Seconds from a fault to the end of the first new step in the same allocation."""
-    words = ("restart.hang_after_s=2",) if hangs else ()
+    words = [f"restart.warm_after_s={1 if warm else 'null'}", *(["restart.hang_after_s=2"] if hangs else [])]
     run = submit(cluster, folder, "entry.yaml", f"run_dir={folder}/run-{number}", *words)
     wait_for("some steps", lambda: run.step() > 40, 60, report=run.account)
+    if warm:
+        wait_for("ranks in reserve", lambda: len(waiting_of(run)) == 2, 60, report=run.account)
     ranks = ranks_of(run)
     os.kill(ranks[0], signal.SIGSTOP)
     began = time.time()
@@ -169,6 +174,7 @@ def in_place(cluster: Cluster, folder: Path, number: int, hangs: bool) -> float:
         began = run.files.attempts()[0].hung.stat().st_mtime
     cluster.run("scancel", run.job)
     wait_for("an idle cluster", lambda: not cluster.run("squeue", "-h"), 60)
+    assert bool(run.events("warm")) == warm, run.account()
     return first_steps(run)[-1] - began
 
 

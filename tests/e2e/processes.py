@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from clusterdp import procfs
 from clusterdp.batch import keeper
 from clusterdp.fakeslurm import FakeCluster
 from clusterdp.storage import MemoryStorage
@@ -34,12 +35,19 @@ def processes_of(run: Run) -> dict[int, Variables]:
 
 def ranks_of(run: Run) -> dict[int, int]:
     """The process ids of an entry's ranks, by rank."""
-    found = {}
+    return {rank: pid for rank, pid in _workers(run) if procfs.name(pid) != "standby"}
+
+
+def waiting_of(run: Run) -> dict[int, int]:
+    """The process ids of those that wait to become ranks, and have loaded torch."""
+    return {rank: pid for rank, pid in _workers(run) if procfs.name(pid) == "standby" and len(procfs.threads(pid)) == 1}
+
+
+def _workers(run: Run) -> Iterator[tuple[int, int]]:
     for pid, variables in processes_of(run).items():
         words = command_of(pid)
         if "RANK" in variables and "clusterdp.train.worker" in words and "torchrun" not in words:
-            found[int(variables["RANK"])] = pid
-    return found
+            yield int(variables["RANK"]), pid
 
 
 def copies_of(run: Run) -> list[str]:

@@ -29,6 +29,7 @@ def rules_of(spec: ScriptSpec, check: str = "") -> dict[str, Any]:
         "nodelist": config.resources.nodelist or "",
         "requeue": config.restart.requeue,
         "in_place": spec.restarts_in_place,
+        "warm_after_s": spec.warm_after_s,
         "no_kill": spec.no_kill,
         "copies": spec.keeps_copies,
         "keeps_local": bool(config.checkpoint.keep_local),

@@ -128,6 +128,14 @@ class ScriptSpec:
         return restart.in_place and restart.requeue and self.config.backend != "submitit"
 
     @property
+    def warm_after_s(self) -> float | None:
+        """The seconds until ranks for the next attempt wait with torch loaded, beside those of an entry; None: never. A
+        container, or a program of a template, would start twice on each node."""
+        launch = self.config.launch
+        is_plain = self.kind == "entry" and not (self.is_torchrun or launch.container.image or launch.template)
+        return self.config.restart.warm_after_s if self.restarts_in_place and is_plain else None
+
+    @property
     def no_kill(self) -> bool:
         """Whether the job goes on without a node that it has lost."""
         resources = self.config.resources

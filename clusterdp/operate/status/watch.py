@@ -330,8 +330,10 @@ def event_line(event: Record, history: RunHistory) -> str | None:
         return f"trying {event.get('what')}"
     if kind == "finished" and event.get("cause") is None:  # rank 0 wrote the event; the batch script's event follows
         return f"finished at step {event.get('step')}"
-    if kind == "stop-asked":
-        return f"job {job} asked to save and stop"
+    if kind in ("stop-asked", "warm"):
+        return (
+            f"attempt {number}: its ranks had loaded torch" if kind == "warm" else f"job {job} asked to save and stop"
+        )
     if kind == "cancelled" and event.get("cause") is None:  # written by `clusterdp cancel`; another follows
         return f"cancelled job {job}" if job else "cancelled"
     return None

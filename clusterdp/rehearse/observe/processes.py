@@ -40,11 +40,11 @@ class OpenFile:
 
 
 def ranks_of(run: Path) -> dict[int, list[int]]:
-    """Returns the pids of each rank, parents before children."""
+    """Returns the pids of each rank, parents before children. Processes that wait for the next attempt do not count."""
     found: dict[int, list[int]] = {}
     for pid in processes.marked(f"CLUSTERDP_RUN_DIR={run}"):
         rank = _rank(procfs.environ(pid))
-        if rank.isdigit():
+        if rank.isdigit() and procfs.name(pid) != "standby":
             found.setdefault(int(rank), []).append(pid)
     return {rank: sorted(found[rank]) for rank in sorted(found)}
 

@@ -46,7 +46,7 @@ from clusterdp.train.hang.note import leave_hung
 from clusterdp.train.hang.page import END, PROGRAM
 from clusterdp.train.output.best_effort import LONGEST_WAIT_S, retry_while_full
 from clusterdp.train.output.say import say
-from clusterdp.train.process import entry
+from clusterdp.train.process import entry, standby
 from clusterdp.train.ranks.rendezvous import Rendezvous
 from clusterdp.train.ranks.stop import Stopped, StopSignal
 from clusterdp.train.settings import WorkerSettings
@@ -90,7 +90,8 @@ def run_folder(run_dir: Path, stop: StopSignal) -> Outcome:
     try:
         with _without_garbage_collection():
             settings = WorkerSettings.read(run_dir)
-            function = entry.load(settings.entry)
+            with standby.noting_variables(RunDir(run_dir).attempt(settings.attempt).path if settings.attempt else None):
+                function = entry.load(settings.entry)
             entry.check_params(function, settings.params)
             from clusterdp.train import job  # noqa: F401  # imports torch, if the entry has not
     except (EntryError, ConfigError) as error:

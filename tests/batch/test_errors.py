@@ -1,0 +1,19 @@
+"""The stderr of srun, and the pause between the first failure and the end of the other tasks."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from clusterdp.batch.errors import Errors
+
+
+@pytest.mark.parametrize(("how", "least", "most"), [("Killed", 0, 0.1), ("Exited with exit code 1", 0.3, 0.5)])
+def test_others_end_sooner_after_a_kill(how: str, least: float, most: float) -> None:
+    errors = Errors()
+    os.write(errors.writing, f"srun: error: n1: task 0: {how}\n".encode())
+    os.close(errors.writing)
+    assert not errors.is_due()
+    assert least <= errors.left_s <= most
+    errors.close()
