@@ -82,6 +82,8 @@ SETUP = ("CLUSTERDP_SETUP_FAILED", "CLUSTERDP_SETUP_CODE", "CLUSTERDP_SETUP_ERRO
 BEGAN = "CLUSTERDP_BEGAN"  # start of an attempt under submitit, and the length of its output at this time
 # Variables for this program, not for the ranks.
 OWN = ("CLUSTERDP_CHAIN", "CLUSTERDP_REPLACES", "CLUSTERDP_UNWRITTEN", BEGAN, *SETUP)
+COLD = "cold"  # file of an attempt: its program sets variables that torch reads when it is loaded
+STANDBY = "CLUSTERDP_STANDBY"  # tells a task to wait for the next attempt (standby.py)
 EXPORTED = (  # names of variables that the ranks get from this program
     "MASTER_ADDR",
     "MASTER_PORT",

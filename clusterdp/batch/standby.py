@@ -16,17 +16,14 @@ from typing import List, Mapping, Optional, Sequence, Tuple
 
 from .children import Children, end
 from .errors import Errors
-from .job import EXPORTED, Job
+from .job import COLD, EXPORTED, STANDBY, Job
 from .rules import Rules
 from .slurm import steps_share_memory
 from .texts import warn
 
-MARK = "CLUSTERDP_STANDBY"  # tells a task to wait
 END_S = 2.0  # limit of the seconds in which the tasks end by themselves
 AGAIN_S = 10.0  # seconds between two looks whether the ranks have loaded torch
-# Files in the folder of an attempt (train/process): rank 0 has loaded torch; the program sets variables that torch
-# reads when it is loaded.
-LOADED, COLD = "key", "cold"
+LOADED = "key"  # file of an attempt: rank 0 has loaded torch (train/process/attempt.py)
 LOGS = "next"  # folder of the logs in that of the attempt before
 
 
@@ -74,7 +71,7 @@ class Standby:
             self.is_wanted = False
             return
         self._job, self._errors, logs = job, Errors(holds=True), logs_of(job)
-        own = {MARK: "1", "CLUSTERDP_ATTEMPT": job.after.attempt}
+        own = {STANDBY: "1", "CLUSTERDP_ATTEMPT": job.after.attempt}
         environ = {**environ, **{os.fsencode(name): os.fsencode(value) for name, value in own.items()}}
         environ.pop(b"SLURM_STDINMODE", None)  # all tasks read
         words = [words[0], "--overlap", *(word for word in words[1:] if word != "--overlap")]

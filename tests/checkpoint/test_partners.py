@@ -169,16 +169,32 @@ def copies_without_room(rank: int, size: int, folder: str, key: str) -> list[boo
     here = checkpointer(Path(folder), MemoryStorage(key, name, may_lose_nodes=True), {"large": values})
     memory_copies.memory_of_job = lambda root: (30e6, 30e6)  # a quarter is enough for 3 MB twice, not four times
     found = []
-    for step in (1, 2, 3):
+    for step in (1, 2, 3, 4):
         here.copy(step)
         here.wait()
         found.append(bool(MemoryStorage(key, name).names()))
     return found
 
 
+def copies_beside_others(rank: int, size: int, folder: str, key: str) -> list[str]:
+    os.environ["SLURMD_NODENAME"] = name = f"n{rank + 1}"
+    others = f"{HELD}/step_00000001/0123456789ab-0001-r0001.json"
+    memory = MemoryStorage(key, name)
+    memory.write(others, [memoryview(b"{}")])
+    here = checkpointer(Path(folder), memory, {"large": large(1)})
+    here.copy(1)
+    here.wait()
+    return [each for each in memory.names() if each.startswith(HELD)]
+
+
+def test_ranks_without_partners_leave_files_of_others(tmp_path: Path, nodes: list[Node]) -> None:
+    found = on_ranks(2, copies_beside_others, str(tmp_path), nodes[0].key)
+    assert all(len(names) == 1 for names in found)
+
+
 def test_copies_have_no_partners_if_there_is_room_for_one_place(tmp_path: Path, nodes: list[Node]) -> None:
     found = on_ranks(2, copies_without_room, str(tmp_path), nodes[0].key)
-    assert found == [[False, False, True]] * 2
+    assert found == [[False, False, False, True]] * 2
 
 
 def test_half_received_copy_is_received_again(tmp_path: Path, nodes: list[Node]) -> None:

@@ -33,8 +33,7 @@ PACE = 0.015  # share of the time that is for copies, so that steps are at most 
 LEAST_S = 1.0  # seconds between two copies, if no number is asked for
 RETRY_S = 5.0  # seconds after a first failure, because the keepers may start later than the ranks; then doubled
 LONGEST_RETRY_S = 600.0
-ALONE_AFTER = 2  # failures in a row
-TOLD_AFTER = 3  # failures in a row, which are then reported once
+TOLD_AFTER = 3  # failures in a row, which are then reported once; after them, copies have no partners
 _GENERATIONS = 2
 _log = logging.getLogger("clusterdp.checkpoint")
 
@@ -123,7 +122,7 @@ class MemoryCopies:
         """Frees the memory of a failed copy. Called on all ranks. The next try comes later each time. After some
         failures copies have no partners, because there may be room for one place."""
         self.failures += 1
-        if self.partners is not None and self.failures == ALONE_AFTER:
+        if self.failures == TOLD_AFTER:
             self.partners = None
         if self.failures == TOLD_AFTER and self.ranks.rank == 0:
             said = str(why).rstrip(".")
@@ -142,8 +141,10 @@ class MemoryCopies:
                 of_manifest = token_of_manifest(file)
                 token = of_manifest or token_of_file(file) or ""
                 rank = self._held_rank if name.startswith(f"{HELD}/") else self.ranks.rank
+                if rank is None:
+                    continue
                 mine = rank == 0 if of_manifest else file.startswith(f"{token}-r{rank:04d}")
-                if rank is not None and mine and unwanted(token):
+                if mine and unwanted(token):
                     self.storage.remove(name)
 
 

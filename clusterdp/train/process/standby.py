@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clusterdp import procfs
+from clusterdp.batch.job import COLD, STANDBY
 
-MARK = "CLUSTERDP_STANDBY"
 NAME = b"standby"  # of the process, as in `ps -o comm`, while it waits
 NICE = 19
 NEEDS = 1e9  # bytes of memory, more than a process takes: the ranks may grow
@@ -34,7 +34,6 @@ LOADED = (
     "clusterdp.train.process.attempt",
     "clusterdp.train.ranks.peers",
 )
-COLD = "cold"  # file in the folder of an attempt
 READ_AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH_", "CUDA_", "CUBLAS_", "LD_")
 SPARE = 0.1  # share of the job's memory on a node that stays free
 
@@ -42,7 +41,7 @@ SPARE = 0.1  # share of the job's memory on a node that stays free
 def wait(begin: Callable[[], object]) -> None:
     """Calls begin() when this process is a rank: at once, or when it becomes one, with the variables of its attempt.
     Exits if it does not become one."""
-    if os.environ.pop(MARK, None) is None:
+    if os.environ.pop(STANDBY, None) is None:
         begin()
         return
     name, loading = _rename(NAME), _Loading()
