@@ -20,6 +20,7 @@ def test_resumed_ddp_run_is_exact_only_with_settle_buckets(tmp_path: Path, settl
         answers = ranks.answers
     for whole, halves in answers:
         assert (whole == halves) is settled
+    assert len({whole for whole, _ in answers}) == 1  # a settled model still exchanges gradients with all ranks
 
 
 def test_settle_buckets_changes_no_weights_buffers_or_random_numbers(job: JobHandle) -> None:
@@ -32,6 +33,15 @@ def test_settle_buckets_changes_no_weights_buffers_or_random_numbers(job: JobHan
     assert torch.equal(torch.get_rng_state(), random)
     assert all(p.grad is None for p in model.parameters())
     assert model.module is net
+
+
+def test_settle_buckets_sends_no_gradients(job: JobHandle) -> None:
+    layers = [torch.nn.Linear(256, 256) for _ in range(8)]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.25)
+    count = torch.distributed.group.WORLD._get_sequence_number_for_group
+    before = count()
+    settle_buckets(model)
+    assert count() - before == 2  # the two broadcasts of the buckets' layout; a backward pass has more than four
 
 
 def test_settle_buckets_warns_about_a_ddp_model_with_static_graph(job: JobHandle) -> None:

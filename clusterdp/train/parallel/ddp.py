@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -20,7 +22,7 @@ from clusterdp.wording import some_of
 if TYPE_CHECKING:
     from clusterdp.train.ranks.group import Group
 
-SETTLING = 2  # forward passes in settle_buckets(); DDP counts a pass before it begins
+SETTLING = 1  # forward passes in settle_buckets(); DDP counts a pass before it begins
 HOOKS = ("fp16", "bf16", "powersgd")
 _settled: WeakSet[torch.nn.Module] = WeakSet()
 
@@ -178,10 +180,23 @@ class _TouchAll(torch.nn.Module):
         self.all = parameters  # in a plain list, the parameters stay parameters of the model only
 
     def forward(self) -> torch.Tensor:
-        total = self.all[0].new_zeros((), dtype=torch.float32)
+        total = torch.zeros(())
         for parameter in self.all:
-            total = total + (parameter * 0).sum().float().to(total.device)
+            total = _Touch.apply(total, parameter)  # type: ignore[no-untyped-call]
         return total
+
+
+class _Touch(torch.autograd.Function):
+    """Returns the first tensor; the second's gradient is zeros, which take no time on the CPU until they are read."""
+
+    @staticmethod
+    def forward(ctx: Any, total: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(parameter)
+        return total.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return gradients[0], torch.zeros_like(ctx.saved_tensors[0])
 
 
 def reduced(model: DistributedDataParallel) -> dict[str, torch.nn.Parameter]:
@@ -195,7 +210,7 @@ def reduced(model: DistributedDataParallel) -> dict[str, torch.nn.Parameter]:
 
 
 def settle_buckets(model: torch.nn.Module) -> None:
-    """Makes DDP regroup its buckets now, by two throw-away backward passes. Call it once on all ranks, before step one.
+    """Makes DDP regroup its buckets now, by a throw-away backward pass. Call it once on all ranks, before step one.
 
     DDP regroups once, before its second forward pass, by the order in which gradients became ready in the first one.
     Gloo's and NCCL's sums follow the buckets, so the first step after a resume would add up in another order than the
@@ -205,8 +220,8 @@ def settle_buckets(model: torch.nn.Module) -> None:
     """
     if not isinstance(model, DistributedDataParallel) or model.find_unused_parameters or model in _settled:
         return  # with find_unused_parameters, DDP never regroups
-    _settled.add(model)
     if model.static_graph:
+        _settled.add(model)
         warnings.warn(
             "DDP(static_graph=True): its buckets cannot be settled beforehand. A resumed run may differ from the "
             "uninterrupted one in the last bits.",
@@ -218,10 +233,30 @@ def settle_buckets(model: torch.nn.Module) -> None:
     stand_in = _TouchAll(parameters)
     try:
         model.module = stand_in
-        for _ in range(2):
-            model.require_forward_param_sync = False  # else DDP would look for the model's buffers in the stand-in
-            model().backward()  # DDP's forward() sets require_forward_param_sync again
+        model.require_forward_param_sync = False  # else DDP would look for the model's buffers in the stand-in
+        with torch.enable_grad(), _exchanging_nothing(model, parameters):
+            model().backward()
     finally:
-        model.module = real
+        model.module, model.require_forward_param_sync = real, True
     for parameter in parameters:
         parameter.grad = None
+    if model.reducer._rebuild_buckets():  # as DDP does at the beginning of the second forward pass
+        model._has_rebuilt_buckets = True
+    _settled.add(model)
+
+
+@contextmanager
+def _exchanging_nothing(model: DistributedDataParallel, parameters: list[torch.nn.Parameter]) -> Iterator[None]:
+    """Leaves DDP on CPUs alone in a group of one rank: an all-reduce of the whole model over gloo would take seconds,
+    and add up zeros."""
+    group = model.process_group
+    if any(parameter.device.type != "cpu" for parameter in parameters):
+        yield
+        return
+    alone = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
+    model.reducer._update_process_group(alone)
+    try:
+        yield
+    finally:
+        model.reducer._update_process_group(group)
+        dist.destroy_process_group(alone)
