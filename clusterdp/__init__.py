@@ -12,7 +12,7 @@ error is a ClusterdpError. A public name is imported when it is first used, so t
 
     cli/           the verbs of the command line
     config/        the config tree, and how a file is read into it
-    launch/        login node: from a config to a submitted job
+    submission/    login node: from a config to a submitted job
     check/         login node: problems of a run, found before it is submitted
     batch/         first node of a job: decides whether an attempt starts, and acts on its end
     train/         compute node: the training, from a rank's environment to its last step
@@ -40,20 +40,20 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from clusterdp.config import Config, load
     from clusterdp.errors import ClusterdpError
-    from clusterdp.launch.job import Job
-    from clusterdp.launch.plan import submit
-    from clusterdp.launch.sweep.plan import submit_sweep
     from clusterdp.operate.sweep.results import sweep
     from clusterdp.rundir import RunDir
+    from clusterdp.submission.job import Job
+    from clusterdp.submission.plan import submit
+    from clusterdp.submission.sweep.plan import submit_sweep
 
 _WHERE = {
     "ClusterdpError": "clusterdp.errors",
     "Config": "clusterdp.config",
-    "Job": "clusterdp.launch.job",
+    "Job": "clusterdp.submission.job",
     "RunDir": "clusterdp.rundir",
     "load": "clusterdp.config",
-    "submit": "clusterdp.launch.plan",
-    "submit_sweep": "clusterdp.launch.sweep.plan",
+    "submit": "clusterdp.submission.plan",
+    "submit_sweep": "clusterdp.submission.sweep.plan",
     "sweep": "clusterdp.operate.sweep.results",
 }
 

@@ -22,7 +22,7 @@ MIRRORS = {
     "plainfile": ["operate/test_odd_files.py"],
     "procfs": ["test_procfs.py"],
     "pytest_plugin": ["fakeslurm/test_plugin.py"],
-    "rundir": ["operate/test_odd_files.py", "operate/logs", "operate/record", "launch/test_lock.py"],
+    "rundir": ["operate/test_odd_files.py", "operate/logs", "operate/record", "submission/test_lock.py"],
     "wording": ["test_wording.py"],
 }
 ACROSS = [ROOT / "tests" / name for name in ("test_maps.py", "test_architecture.py")]
@@ -43,7 +43,7 @@ def paths_for(part: str) -> list[Path]:
 
 def _own(path: Path) -> set[Path]:
     if path.parts[0] == "sbatch_templates":
-        return {ROOT / "tests/launch"}
+        return {ROOT / "tests/submission"}
     name = Path(path.parts[1]).stem
     mirror = {ROOT / "tests" / each for each in MIRRORS.get(name, [name])}
     if len(path.parts) == 2:

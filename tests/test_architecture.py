@@ -28,21 +28,21 @@ MAY_IMPORT = {
     "storage": {"errors", "plainfile", "batch.keeper"},  # the process that holds a node's files in memory
     "slurm": {"errors"},
     "config": {"errors", "plainfile", "storage.address", "wording"},  # a URL with a password in it is refused
-    "launch": LOGIN_NODE,
+    "submission": LOGIN_NODE,
     "operate": LOGIN_NODE | {"checkpoint.format", "checkpoint.errors"},
-    "check": LOGIN_NODE | {"launch", "checkpoint.format", "operate.find.run_index", "operate.output.formatting"},
+    "check": LOGIN_NODE | {"submission", "checkpoint.format", "operate.find.run_index", "operate.output.formatting"},
     "checkpoint": {"storage", "rundir", "errors", "wording", "procfs"},
     "train": {"checkpoint", "procfs", *LOGIN_NODE},
     "recipes": {"train", "checkpoint", "errors"},
     # What it compares of checkpoints is read without torch: on a laptop the job alone pays for loading that.
-    "rehearse": LOGIN_NODE | {"procfs", "launch", "operate", "check", "fakeslurm", "checkpoint.format"},
+    "rehearse": LOGIN_NODE | {"procfs", "submission", "operate", "check", "fakeslurm", "checkpoint.format"},
     "fakeslurm": {"procfs", "slurm.hostlist", "slurm.state"},  # so that it could leave as a package of its own
     "pytest_plugin": {"fakeslurm"},
 }
 # The rooms of a part from the ground up: each may import those below it, also for type checkers alone. Modules beside
 # the folders are rooms, too.
 FLOORS = {
-    "launch": "entry_check installed_check job render send snapshot plan resume sweep init show",
+    "submission": "entry_check installed_check job render send snapshot plan resume sweep init show",
     "check": "finding program subject cluster survival surroundings check at_submit show_check",
     "operate": (
         "output record find queue account why checkpoints status logs sweep change listing compare html_page report"
@@ -68,12 +68,12 @@ FREE = {"cli", "__init__", "__main__"}
 # Where each library may be imported: a folder, or a file. Nobody else, not even inside a function.
 OWNERS = {
     "torch": ("train/", "checkpoint/", "recipes/"),
-    "submitit": ("launch/send/submitit.py",),
+    "submitit": ("submission/send/submitit.py",),
     "omegaconf": ("config/",),
     "fsspec": ("storage/",),
     "botocore": ("storage/s3.py",),
     "paramiko": ("storage/sftp.py",),
-    "jinja2": ("launch/render/script.py", "operate/html_page/document.py"),
+    "jinja2": ("submission/render/script.py", "operate/html_page/document.py"),
 }
 TORCH_FREE = ("checkpoint/format/", "checkpoint/errors.py")  # what login nodes read of checkpoints
 STDLIB_ONLY = ("batch/", "slurm/", "fakeslurm/")
@@ -116,7 +116,7 @@ def _typing_blocks(tree: ast.Module) -> Iterator[ast.stmt]:
 
 
 def part_of(dotted: str) -> str:
-    """`clusterdp.launch.render.script` -> `launch`."""
+    """`clusterdp.submission.render.script` -> `launch`."""
     return dotted.removeprefix("clusterdp.").partition(".")[0]
 
 

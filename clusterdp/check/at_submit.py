@@ -11,7 +11,7 @@ from clusterdp.check.subject import Subject, last_run
 from clusterdp.check.surroundings.storage_room import room_findings
 
 if TYPE_CHECKING:
-    from clusterdp.launch.render.script_spec import ScriptSpec
+    from clusterdp.submission.render.script_spec import ScriptSpec
 
 
 def tell_errors(spec: ScriptSpec, sources: Mapping[str, str], elements: int = 1) -> None:

@@ -28,11 +28,11 @@ from clusterdp.check.survival.signals import signal_findings
 from clusterdp.config.foreign_keys import key_for
 from clusterdp.config.tree import ResourcesConfig
 from clusterdp.errors import SlurmError
-from clusterdp.launch.plan import make_plan
-from clusterdp.launch.render.script_spec import ScriptSpec, lines_of
-from clusterdp.launch.send.new_folder import is_a_run
 from clusterdp.slurm import commands
 from clusterdp.slurm.nodes import GPUS
+from clusterdp.submission.plan import make_plan
+from clusterdp.submission.render.script_spec import ScriptSpec, lines_of
+from clusterdp.submission.send.new_folder import is_a_run
 from clusterdp.wording import counted, did_you_mean, duration
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def check(given: Given, config_file: Path, probe: bool = False) -> Checked:
 
 def subject_of(given: Given, config_file: Path) -> Subject:
     if given.sweeps:
-        from clusterdp.launch.sweep.plan import make_sweep_plan
+        from clusterdp.submission.sweep.plan import make_sweep_plan
 
         sweep = make_sweep_plan(given)
         spec, script, elements = sweep.spec, sweep.scripts[0][1].text, len(sweep.sweep.elements)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from clusterdp.config import Config
 from clusterdp.errors import ClusterdpError
-from clusterdp.launch.render.script_spec import ScriptSpec, gpu_count
 from clusterdp.operate.find.run_index import noted_runs
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.slurm.nodes import GPUS
 from clusterdp.slurm.quantities import megabytes_of, seconds_of
+from clusterdp.submission.render.script_spec import ScriptSpec, gpu_count
 from clusterdp.wording import counted
 
 if TYPE_CHECKING:  # `submit` itself does not read the program

@@ -107,7 +107,7 @@ def _states(**_: Any) -> list[str]:
 
 
 def _examples(**_: Any) -> list[str]:
-    from clusterdp.launch.render.shipped_files import shipped_folder
+    from clusterdp.submission.render.shipped_files import shipped_folder
 
     return [path.stem for path in shipped_folder("configs").glob("*.yaml")]
 

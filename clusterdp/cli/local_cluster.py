@@ -19,10 +19,10 @@ from clusterdp.rundir import Ledger, read_events
 if TYPE_CHECKING:
     from clusterdp.config import Config
     from clusterdp.fakeslurm.cluster import FakeCluster
-    from clusterdp.launch.job import Job
-    from clusterdp.launch.plan import Plan
-    from clusterdp.launch.sweep.arrays import SentSweep
-    from clusterdp.launch.sweep.plan import SweepPlan
+    from clusterdp.submission.job import Job
+    from clusterdp.submission.plan import Plan
+    from clusterdp.submission.sweep.arrays import SentSweep
+    from clusterdp.submission.sweep.plan import SweepPlan
 
 
 def run(plan: Plan, send: Callable[[], Job]) -> int:

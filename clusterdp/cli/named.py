@@ -50,6 +50,6 @@ def config_path(word: str) -> str:
     is_ours = word.startswith("configs/") or not ("/" in word or word.endswith((".yaml", ".yml")))
     if not is_ours or os.path.exists(word):  # no pathlib: its import takes 10 ms
         return word
-    from clusterdp.launch.render.shipped_files import find_config
+    from clusterdp.submission.render.shipped_files import find_config
 
     return str(find_config(word))

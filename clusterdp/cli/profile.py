@@ -19,7 +19,7 @@ def profile(options: argparse.Namespace, path: str, send: Callable[..., int]) ->
     """Runs some steps, prints their times, and returns the run's exit code. `send` submits a plan as `submit` does, and
     follows the run."""
     from clusterdp import config
-    from clusterdp.launch.plan import make_plan
+    from clusterdp.submission.plan import make_plan
 
     find: str | None = options.find
     steps = STEPS[find] if options.steps is None else options.steps

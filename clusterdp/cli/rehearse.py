@@ -43,13 +43,13 @@ def rehearse(options: argparse.Namespace) -> int:
     if options.jobs is not None and options.jobs < 1:
         raise ConfigError(f"--jobs: {options.jobs} is not a number of drills. Write 1 or more.")
     from clusterdp import config
-    from clusterdp.launch.plan import make_plan, new_name
-    from clusterdp.launch.send.new_folder import make_parent
     from clusterdp.operate.output.formatting import shown_path
     from clusterdp.rehearse.clusters.job_cluster import grace_s
     from clusterdp.rehearse.rehearsal import AGAIN, UNDISTURBED, Rehearsal
     from clusterdp.rehearse.show.outcome import as_json, sentence, write
     from clusterdp.rehearse.show.screen import screen_for
+    from clusterdp.submission.plan import make_plan, new_name
+    from clusterdp.submission.send.new_folder import make_parent
     from clusterdp.wording import counted
 
     loaded = config.load(config_path(options.config), options.overrides)

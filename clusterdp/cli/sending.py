@@ -10,16 +10,16 @@ from clusterdp.cli.named import config_path, named_run
 from clusterdp.errors import SubmitError
 
 if TYPE_CHECKING:
-    from clusterdp.launch.job import Job
-    from clusterdp.launch.plan import Plan
-    from clusterdp.launch.send.lock import RunLock
     from clusterdp.rundir import RunDir
+    from clusterdp.submission.job import Job
+    from clusterdp.submission.plan import Plan
+    from clusterdp.submission.send.lock import RunLock
 
 
 def submit(options: argparse.Namespace) -> int:
     from clusterdp import config
     from clusterdp.check.at_submit import tell_errors
-    from clusterdp.launch.plan import make_plan
+    from clusterdp.submission.plan import make_plan
 
     given = config.read(config_path(options.config), options.overrides, options.sweep)
     if given.sweeps:
@@ -57,9 +57,9 @@ def resume(options: argparse.Namespace) -> int:
 def resume_run(run: RunDir, options: argparse.Namespace) -> int:
     """Resumes a run, and follows it if asked. `options` are the options of `clusterdp resume`. Returns the exit
     code."""
-    from clusterdp.launch.resume import changes_the_work, old_code, plan_again
-    from clusterdp.launch.send.lock import RunLock
     from clusterdp.operate.change.resume_check import check_resumable, check_step, nothing_left
+    from clusterdp.submission.resume import changes_the_work, old_code, plan_again
+    from clusterdp.submission.send.lock import RunLock
 
     plan = plan_again(run, options.step, options.overrides)
     if options.dry_run:
@@ -78,7 +78,7 @@ def resume_run(run: RunDir, options: argparse.Namespace) -> int:
 
 
 def again(options: argparse.Namespace) -> int:
-    from clusterdp.launch.resume import plan_new
+    from clusterdp.submission.resume import plan_new
 
     old = named_run("again", options.run, options.overrides)
     plan = plan_new(old, options.overrides)
@@ -104,8 +104,8 @@ def send_plan(plan: Plan, options: argparse.Namespace, lock: RunLock | None = No
 
     def send() -> Job:
         if lock:
-            from clusterdp.launch.resume import send_again
             from clusterdp.operate.change.resume_check import uncancelled
+            from clusterdp.submission.resume import send_again
 
             with uncancelled(plan.run):
                 job, taken = send_again(plan, lock), None

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from clusterdp.config import Given
-    from clusterdp.launch.sweep.arrays import SentSweep
-    from clusterdp.launch.sweep.plan import SweepPlan
     from clusterdp.operate.output.formatting import Colour
     from clusterdp.operate.sweep.elements import ElementStatus, SweepStatus
     from clusterdp.operate.sweep.results import Ranking
+    from clusterdp.submission.sweep.arrays import SentSweep
+    from clusterdp.submission.sweep.plan import SweepPlan
 
     Resume = Callable[[RunDir, argparse.Namespace], int]
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def submit(given: Given, options: argparse.Namespace) -> int:
     """Submits the sweep, prints its jobs, and follows the sweep if --watch is given."""
     from clusterdp.check.at_submit import tell_errors
-    from clusterdp.launch.sweep.plan import make_sweep_plan
+    from clusterdp.submission.sweep.plan import make_sweep_plan
 
     plan = make_sweep_plan(given)
     tell_errors(plan.spec, given.sources, len(plan.sweep.elements))
@@ -191,11 +191,11 @@ def _print_headline(found: SweepStatus, colour: Colour) -> None:
 def _retry(found: SweepStatus, options: argparse.Namespace, resume: Resume) -> int:
     """Submits elements with their own script one by one, as `resume` does, and every other element in an array of the
     sweep."""
-    from clusterdp.launch.resume import old_code
-    from clusterdp.launch.send.lock import RunLock
-    from clusterdp.launch.sweep.arrays import submit_again
     from clusterdp.operate.change.resume_check import uncancelled
     from clusterdp.operate.sweep.watch import to_retry, with_own_script
+    from clusterdp.submission.resume import old_code
+    from clusterdp.submission.send.lock import RunLock
+    from clusterdp.submission.sweep.arrays import submit_again
 
     chosen = to_retry(found, options.retry)
     if not chosen:

@@ -20,7 +20,7 @@ def show(options: argparse.Namespace) -> int:
     if options.config is None:
         raise ConfigError("CFG.yaml: is missing. Write clusterdp show train.yaml, or clusterdp show --explain KEY.")
     from clusterdp import config
-    from clusterdp.launch.show import annotated
+    from clusterdp.submission.show import annotated
 
     loaded = config.load_with_sources(config_path(options.config), options.overrides)
     sys.stdout.write(annotated(loaded))
@@ -49,7 +49,7 @@ def check(options: argparse.Namespace) -> int:
 def init(options: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from clusterdp.launch.init import plan, write
+    from clusterdp.submission.init import plan, write
 
     files = plan(Path(options.folder))
     if options.dry_run:
@@ -62,7 +62,7 @@ def init(options: argparse.Namespace) -> int:
 
 
 def configs(options: argparse.Namespace) -> int:
-    from clusterdp.launch.render.shipped_files import find_config, shipped_folder
+    from clusterdp.submission.render.shipped_files import find_config, shipped_folder
 
     if options.name:
         sys.stdout.write(find_config(options.name).read_text())

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from clusterdp.config import Config
 from clusterdp.errors import CheckpointError
-from clusterdp.launch.render.script_spec import lines_of
 from clusterdp.rehearse.judge.after_fault import AfterFault
 from clusterdp.rehearse.judge.lost_state import NOTHING, Shown
 from clusterdp.rehearse.judge.reference import Reference
@@ -34,6 +33,7 @@ from clusterdp.rehearse.state.flatten import leaves_of
 from clusterdp.rehearse.state.optimizers import optimizers_of
 from clusterdp.rehearse.state.stored import Bytes, Stored, read_range
 from clusterdp.rundir import RunDir
+from clusterdp.submission.render.script_spec import lines_of
 from clusterdp.wording import some_of
 
 START = "-start"  # suffix of a run's name: the folder of the files from which the run starts

@@ -22,7 +22,6 @@ from clusterdp import config as config_module
 from clusterdp.config import Config
 from clusterdp.errors import ClusterdpError, ConfigError, SlurmError
 from clusterdp.fakeslurm.errors import FakeSlurmError
-from clusterdp.launch.plan import plan_for
 from clusterdp.operate.status.follow import Pace, RunUpdate, follow
 from clusterdp.rehearse.clusters.drill_cluster import DrillCluster
 from clusterdp.rehearse.clusters.job_cluster import shape_for
@@ -37,6 +36,7 @@ from clusterdp.rehearse.observe.observer import Observer
 from clusterdp.rehearse.observe.save_shape import is_state, pointed_at
 from clusterdp.rehearse.run_spec import Missed, NotPossibleHere, RunResult, RunSpec, committed
 from clusterdp.rundir import RunDir
+from clusterdp.submission.plan import plan_for
 
 PACE = Pace(poll_s=0.2, ask_s=1, late_s=0.2, settle_s=2, close_s=5)
 CUT_SHORT = "cut-short"

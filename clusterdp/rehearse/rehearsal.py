@@ -23,7 +23,6 @@ from clusterdp.check.program import ProgramText, read_program, read_script
 from clusterdp.checkpoint.format.manifest import list_checkpoints
 from clusterdp.config import Config
 from clusterdp.errors import CheckpointError, ConfigError, RunError
-from clusterdp.launch.render.script_spec import lines_of, words_of
 from clusterdp.operate.output.formatting import shown_path
 from clusterdp.operate.record.run_history import read_history
 from clusterdp.rehearse import shortening
@@ -52,6 +51,7 @@ from clusterdp.rehearse.run_process import RunProcesses
 from clusterdp.rehearse.run_spec import RunResult, RunSpec
 from clusterdp.rehearse.state import best_models, candidates, check_patterns, compare
 from clusterdp.rundir import RunDir
+from clusterdp.submission.render.script_spec import lines_of, words_of
 from clusterdp.wording import counted, some_of
 
 STEPS_S = 15.0  # seconds from the first step after which the first run of a long job is cut short

@@ -12,8 +12,8 @@ from typing import Any
 from clusterdp.config import Config
 from clusterdp.config.tree import POLICIES
 from clusterdp.errors import ConfigError
-from clusterdp.launch.render.script_spec import words_of
 from clusterdp.rehearse.observe.facts import Facts
+from clusterdp.submission.render.script_spec import words_of
 
 SAVES = 6  # number of checkpoints of an undisturbed run: a drill needs some, and a save costs time
 LEAST_S = 2.0  # seconds between saves of the first run, because its number of steps is not known yet

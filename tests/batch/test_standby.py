@@ -17,7 +17,7 @@ from clusterdp.batch.children import Children
 from clusterdp.batch.job import Job, job_of
 from clusterdp.batch.rules import Rules
 from clusterdp.batch.standby import Standby, logs_of
-from clusterdp.launch.render.script_spec import make_spec
+from clusterdp.submission.render.script_spec import make_spec
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

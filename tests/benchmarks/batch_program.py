@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 from clusterdp import config
-from clusterdp.launch.render.script import render
-from clusterdp.launch.render.script_spec import make_spec
-from clusterdp.launch.snapshot.batch_copy import write_batch
+from clusterdp.submission.render.script import render
+from clusterdp.submission.render.script_spec import make_spec
+from clusterdp.submission.snapshot.batch_copy import write_batch
 from tests.benchmarks.table import Measure, rounds_of, show, take_turns
 
 SRUN = """\

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from clusterdp.config.tree import SnapshotConfig
-from clusterdp.launch.snapshot.code_snapshot import take
+from clusterdp.submission.snapshot.code_snapshot import take
 from tests.benchmarks.table import Measure, rounds_of, show, take_turns
 
 COUNT = 10_000

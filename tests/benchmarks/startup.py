@@ -15,10 +15,10 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from clusterdp import config
-from clusterdp.launch.plan import make_plan
-from clusterdp.launch.render import script
-from clusterdp.launch.render.shipped_files import shipped_folder
 from clusterdp.rundir import Ledger, RunDir
+from clusterdp.submission.plan import make_plan
+from clusterdp.submission.render import script
+from clusterdp.submission.render.shipped_files import shipped_folder
 from tests.benchmarks.table import Measure, rounds_of, show, take_turns
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,8 +10,8 @@ from clusterdp import config
 from clusterdp.check.cluster.cluster_facts import ClusterFacts
 from clusterdp.check.program import read_python_file
 from clusterdp.check.subject import LastRun, Subject
-from clusterdp.launch.render.script_spec import make_spec
 from clusterdp.slurm.nodes import read_sinfo
+from clusterdp.submission.render.script_spec import make_spec
 
 SINFO = """\
 main*|up|idle|4|8|16000|gpu:2|(null)|infinite|1-infinite

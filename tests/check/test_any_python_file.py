@@ -16,7 +16,7 @@ from clusterdp.check.cluster.cluster_facts import ClusterFacts
 from clusterdp.check.program import ProgramText, read_python_file
 from clusterdp.check.subject import Subject
 from clusterdp.config import from_mapping
-from clusterdp.launch.render.script_spec import ScriptSpec, make_spec
+from clusterdp.submission.render.script_spec import ScriptSpec, make_spec
 from tests.check.program_texts import PROGRAMS
 
 STDLIB = Path(sysconfig.get_path("stdlib"))

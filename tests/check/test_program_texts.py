@@ -10,7 +10,7 @@ from clusterdp import config
 from clusterdp.check.check import all_findings, program_of
 from clusterdp.check.cluster.cluster_facts import ClusterFacts
 from clusterdp.check.subject import Subject
-from clusterdp.launch.render.script_spec import make_spec
+from clusterdp.submission.render.script_spec import make_spec
 from tests.check.program_texts import HINTS, PROGRAMS, Program
 
 RESOURCES = {"nodes": 2, "gpus_per_node": 2, "tasks_per_node": 2, "cpus_per_task": 4, "time": "4:00:00"}

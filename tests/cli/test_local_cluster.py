@@ -13,9 +13,9 @@ from clusterdp.cli import main
 from clusterdp.cli.local_cluster import _rehearsal
 from clusterdp.fakeslurm.cluster import FakeCluster
 from clusterdp.fakeslurm.errors import FakeSlurmError
-from clusterdp.launch.job import Job
 from clusterdp.rehearse.clusters.job_cluster import shape_for
 from clusterdp.rundir import RunDir
+from clusterdp.submission.job import Job
 
 
 class Preempted:

@@ -206,7 +206,7 @@ def test_escaped_dollar_reaches_the_shell(tmp_path: Path) -> None:
 
 
 def test_every_shipped_config_loads() -> None:
-    from clusterdp.launch.render.shipped_files import shipped_folder
+    from clusterdp.submission.render.shipped_files import shipped_folder
 
     paths = sorted(shipped_folder("configs").glob("*.yaml"))
     assert paths

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clusterdp.errors import EntryError
-from clusterdp.launch.entry_check import check_entry
+from clusterdp.submission.entry_check import check_entry
 from clusterdp.train.process.entry import check_params
 
 IMPORTS = """

@@ -11,7 +11,7 @@ import pytest
 from clusterdp import config
 from clusterdp.config.shell_words import for_a_shell
 from clusterdp.errors import ConfigError
-from clusterdp.launch.render.script_spec import words_of
+from clusterdp.submission.render.script_spec import words_of
 
 # Their words are the same to bash and to us.
 PLAIN = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from clusterdp.launch.render.script import directive
+from clusterdp.submission.render.script import directive
 from tests.e2e.cluster import Cluster
-from tests.launch.conftest import HOSTILE
+from tests.submission.conftest import HOSTILE
 
 TEXTS = [text.strip() for text in HOSTILE if "\n" not in text and text.strip()]
 

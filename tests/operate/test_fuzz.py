@@ -19,10 +19,10 @@ import pytest
 
 from clusterdp import cli, config
 from clusterdp.cli import verbs
-from clusterdp.launch.send import answers, lock
 from clusterdp.operate.status.follow import Pace
 from clusterdp.operate.status.watch import watch
 from clusterdp.slurm import commands
+from clusterdp.submission.send import answers, lock
 from tests.checkpoint.test_manifest import manifest, write
 from tests.operate.builder import preempted_once
 from tests.operate.damage import spoil_answer, spoil_folder

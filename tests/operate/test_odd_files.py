@@ -13,7 +13,6 @@ import pytest
 
 from clusterdp.cli import main
 from clusterdp.errors import RunError, SlurmError
-from clusterdp.launch.resume import plan_again
 from clusterdp.operate.change.cancel import cancel
 from clusterdp.operate.change.resume_check import check_resumable
 from clusterdp.operate.find.find_run import find_run
@@ -27,6 +26,7 @@ from clusterdp.rundir.lenient_reads import ends_of, read_ledger, words
 from clusterdp.rundir.tail import Tail, last_bytes
 from clusterdp.slurm import commands
 from clusterdp.slurm.commands import job_states
+from clusterdp.submission.resume import plan_again
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
 

@@ -12,7 +12,7 @@ import yaml
 
 from clusterdp import config
 from clusterdp.fakeslurm import FakeCluster
-from clusterdp.launch.plan import make_plan
+from clusterdp.submission.plan import make_plan
 from tests.waiting import wait_for
 
 PAGE = Path(__file__).resolve().parents[2] / "clusterdp" / "recipes" / "CLUSTERS.md"

@@ -13,9 +13,9 @@ from clusterdp.check.finding import Finding
 from clusterdp.check.program import PathUse
 from clusterdp.check.program.command_words import program_of
 from clusterdp.check.subject import Subject
-from clusterdp.launch.plan import elsewhere
-from clusterdp.launch.render.script_spec import lines_of
-from clusterdp.launch.snapshot.code_snapshot import is_clutter, is_run
+from clusterdp.submission.plan import elsewhere
+from clusterdp.submission.render.script_spec import lines_of
+from clusterdp.submission.snapshot.code_snapshot import is_clutter, is_run
 
 NOT_FOUND = "the job runs in the snapshot and does not find it"
 WRITTEN = re.compile(r"out|log|save|dest|result|write|export|record|ckpt|checkpoint", re.I)  # output options

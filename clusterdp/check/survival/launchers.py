@@ -13,8 +13,8 @@ from clusterdp.check.finding import Finding
 from clusterdp.check.program.command_words import LAUNCHER_MODULES, LAUNCHERS, PYTHON, program_of, without_wrappers
 from clusterdp.check.program.shell_lines import commands_of
 from clusterdp.check.subject import Subject
-from clusterdp.launch.render.script_spec import lines_of
 from clusterdp.plainfile import read_plain
+from clusterdp.submission.render.script_spec import lines_of
 
 COUNT = re.compile(r"--?(?:nproc[_-]per[_-]node|num[_-]processes|num_gpus|nprocs|np|n)(?:[= ](\S+))?")
 # Options by which an agent of torchrun finds the other agents

@@ -1,4 +1,4 @@
-"""The checks of `clusterdp resume` before it submits a new job for a run. launch/resume.py submits the job."""
+"""The checks of `clusterdp resume` before it submits a new job for a run. submission/resume.py submits the job."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from clusterdp.errors import FakeError, SlurmError
 from clusterdp.fakeslurm.core import constraints
 from clusterdp.fakeslurm.core.paths import private_place
 from clusterdp.fakeslurm.core.shape import NodeShape, PartitionShape, Shape
-from clusterdp.launch.render.script_spec import gpu_count
 from clusterdp.slurm.hostlist import HostlistError, expand
+from clusterdp.submission.render.script_spec import gpu_count
 
 GRACE_S = 20.0
 ROOM = 100  # number of job ids that each cluster has for itself

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from clusterdp.config import Config
-from clusterdp.launch.render.script_spec import lines_of, words_of
 from clusterdp.operate.compare.curves import read_curves
 from clusterdp.operate.record.run_history import RunHistory
+from clusterdp.submission.render.script_spec import lines_of, words_of
 
 _NAME = re.compile(r"(?i)warm[_-]?up")
 _WORD = re.compile(r"(?i)(?<!\S)-*(?P<name>[\w.-]*warm[_-]?up[\w.-]*)(?:=|\s+)(?P<value>\d[\d.e+-]*)(?!\S)")

@@ -12,12 +12,12 @@ import pytest
 from clusterdp import cli, config
 from clusterdp.cli import rm as cli_rm
 from clusterdp.errors import RunError
-from clusterdp.launch.send.lock import RunLock
 from clusterdp.operate.change import remove as module
 from clusterdp.operate.find.find_run import find_run, known_runs
 from clusterdp.operate.find.run_index import remember
 from clusterdp.operate.listing.list_runs import find_all
 from clusterdp.rundir import RunDir
+from clusterdp.submission.send.lock import RunLock
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
 

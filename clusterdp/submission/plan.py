@@ -1,0 +1,182 @@
+"""Plan: everything that a submission will write and send, made before the submission begins.
+
+`clusterdp submit --dry-run` prints the plan, and `submit` carries it out. No other code writes or sends a submission.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterdp import config as config_module
+from clusterdp.config import Config
+from clusterdp.errors import ConfigError, SubmitError, SubmitInDoubt
+from clusterdp.rundir import Ledger, RunDir, write_durably
+from clusterdp.submission.entry_check import check_entry
+from clusterdp.submission.installed_check import check_installed
+from clusterdp.submission.render.job_secrets import check_secrets, secret_paths
+from clusterdp.submission.render.script import Script, render
+from clusterdp.submission.render.script_spec import ScriptSpec, make_spec
+
+if TYPE_CHECKING:  # a dry run, which does not import these modules, is a tenth faster
+    from clusterdp.submission.job import Job
+    from clusterdp.submission.send.lock import RunLock
+    from clusterdp.submission.snapshot.code_snapshot import CodeSnapshot
+
+
+@dataclass(frozen=True)
+class Plan:
+    spec: ScriptSpec
+    script: Script
+    run: RunDir
+    code_of: RunDir | None = None  # the run whose snapshot is copied; None: of the submit directory
+
+    def carry_out(self) -> tuple[Job, CodeSnapshot | None]:
+        """Makes the run folder, and submits the run. The folder is removed again if writing its files fails, or if
+        sbatch refuses the script. If sbatch may have accepted the job, the folder stays, because the job needs the
+        folder."""
+        from clusterdp.submission.send.new_folder import new_folder
+
+        with new_folder(self.run, named=bool(self.spec.config.run_dir)) as lock:
+            taken = self._write()
+            return self.send(lock), taken
+
+    def send(self, lock: RunLock) -> Job:
+        """Submits the run folder to Slurm. Raises SubmitInDoubt if sbatch may have accepted the job, but the job id is
+        unknown."""
+        from clusterdp.submission.send.answers import find_job, known_jobs
+
+        backend = importlib.import_module(f"clusterdp.submission.send.{self.spec.config.backend}")
+        known = known_jobs(self.run)
+        about = {
+            "name": self.spec.config.name,
+            "entry": self.spec.config.entry,
+            "backend": self.spec.config.backend,
+            "dir": str(self.spec.submit_dir),
+            "folder": str(self.run.path.absolute()),
+            "cluster": os.environ.get("SLURM_CONF", ""),
+            "from_step": self.spec.config.restart.from_step,
+        }
+        lock.check()
+        try:
+            job: Job = backend.send(self.spec, self.script, self.run)
+        except SubmitInDoubt as doubt:
+            try:
+                job = backend.adopt(find_job(self.run, self.spec.config.name, known, doubt), self.run)
+            except SubmitInDoubt:
+                with suppress(OSError):
+                    Ledger(self.run, "submit-unknown", "submit").write("submit-in-doubt", **about)
+                raise
+        except SubmitError as error:
+            from clusterdp.submission.send.answers import with_key
+
+            raise with_key(error, self.spec.config) from None
+        try:
+            Ledger(self.run, f"submit-{job.id}", "submit").write("submitted", job=job.id, **about)
+        except OSError as error:
+            raise SubmitInDoubt(
+                f"{self.run.path}: job {job.id} is submitted, but that cannot be written down: {error.strerror}. "
+                f"Make room, or end the job: `scancel {job.id}`."
+            ) from None
+        return job
+
+    def _write(self) -> CodeSnapshot | None:
+        """Writes all files of the run folder. After an error, no file is left."""
+        from clusterdp.submission.send.new_folder import empty, make_subfolders
+        from clusterdp.submission.snapshot import code_snapshot, source_record
+
+        path, taken = self.run.path, None
+        try:
+            make_subfolders(self.run)
+            if self.code_of:
+                taken = code_snapshot.take_over(self.code_of, self.run)
+                source_record.copy_record(self.code_of, self.run)
+            else:
+                if self.spec.config.snapshot.enabled:
+                    config = self.spec.config
+                    taken = code_snapshot.take(
+                        self.spec.submit_dir, self.run.code, config.snapshot, path, secret_paths(config)
+                    )
+                source_record.write_record(self.run, self.spec)
+            self.write_config()
+        except BaseException:
+            empty(self.run)
+            raise
+        return taken
+
+    def write_config(self) -> None:
+        """Writes config, rules and script. Each file is replaced in one step, because a job of the run may start at any
+        moment. Only the owner can read the files, whatever the umask is; the umask itself is passed to the job."""
+        from clusterdp.submission.snapshot.batch_copy import write_batch
+
+        write_durably(self.run.config, config_module.dump(self.spec.config), mode=0o600)
+        write_batch(self.run.path / "batch", self.script.rules)
+        write_durably(self.run.script, self.script.text, mode=0o600)
+
+
+def make_plan(config: Config) -> Plan:
+    """Returns the plan of a new run. Templates are read, and no file is written."""
+    if config.sweep.given:
+        raise ConfigError("sweep: is several runs, where one is meant. Use clusterdp.submit_sweep(), or leave it out.")
+    submit_dir = Path.cwd()
+    return plan_for(config, RunDir(new_path(config, submit_dir)), submit_dir)
+
+
+def new_path(config: Config, submit_dir: Path) -> Path:
+    """Returns the folder of a new run, or of a new sweep."""
+    named = Path(config.run_dir).expanduser() if config.run_dir else Path("runs", new_name(config.name))
+    return Path(os.path.normpath(submit_dir / named))
+
+
+def plan_for(config: Config, run: RunDir, submit_dir: Path, code_of: RunDir | None = None) -> Plan:
+    """Returns the plan for a run folder, which already exists in a `resume`. `code_of` is described in Plan."""
+    check_secrets(config)
+    shared = Path(os.path.realpath(run.code)) if run.code.is_symlink() else None  # the snapshot of the run's sweep
+    spec = make_spec(config, run.path, submit_dir, sys.executable, shared)
+    if config.entry and can_be_judged(spec):
+        code = next((each.code for each in (run, code_of) if each and each.code.is_dir()), submit_dir)
+        check_entry(config.entry, config.params, code, elsewhere(config))
+        if not elsewhere(config):
+            check_installed(config)
+    if config.backend == "submitit":
+        from clusterdp.submission.send.submitit import preview
+
+        return Plan(spec, preview(spec), run, code_of)
+    return Plan(spec, render(spec), run, code_of)
+
+
+def can_be_judged(spec: ScriptSpec) -> bool:
+    """Returns whether the job runs with this interpreter and without a container: only then the modules of the job can
+    be looked for here."""
+    return spec.python == sys.executable and not spec.config.launch.container.image
+
+
+def elsewhere(config: Config) -> bool:
+    """Returns whether setup, modules or PYTHONPATH may add modules that this interpreter does not find."""
+    return bool(config.launch.setup or config.launch.modules or "PYTHONPATH" in config.launch.env)
+
+
+def submit(config: Config | str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = ()) -> Job:
+    """Submits a run from Python: a Config, a YAML file, or a dictionary of the same keys. Returns without waiting for
+    the job."""
+    if isinstance(config, Mapping):
+        config = config_module.from_mapping(config, overrides)
+    elif not isinstance(config, Config):
+        config = config_module.load(config, overrides)
+    job, _ = make_plan(config).carry_out()
+    return job
+
+
+def new_name(name: str) -> str:
+    """Returns a name such as `digits-20260131-235959-1f2e`. Such names are readable and sort by time, and two login
+    nodes make different names in the same second."""
+    word = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "job"
+    return f"{word}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
