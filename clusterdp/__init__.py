@@ -7,8 +7,9 @@ losing work.
     job.wait()
 
 `submit_sweep` submits a run for each combination of swept values. `sweep(run)` returns the table of the runs' results,
-as dictionaries. `load` reads a file into a Config, without submitting a job. RunDir names the files of a run. Every
-error is a ClusterdpError. A public name is imported when it is first used, so that importing clusterdp is fast.
+as dictionaries. `launch` runs a function in several ranks on this machine, from a script or a notebook. `load` reads a
+file into a Config, without submitting a job. RunDir names the files of a run. Every error is a ClusterdpError. A public
+name is imported when it is first used, so that importing clusterdp is fast.
 
     cli/           the verbs of the command line
     config/        the config tree, and how a file is read into it
@@ -45,19 +46,32 @@ if TYPE_CHECKING:
     from clusterdp.submission.job import Job
     from clusterdp.submission.plan import submit
     from clusterdp.submission.sweep.plan import submit_sweep
+    from clusterdp.train.process.launch import launch
 
 _WHERE = {
     "ClusterdpError": "clusterdp.errors",
     "Config": "clusterdp.config",
     "Job": "clusterdp.submission.job",
     "RunDir": "clusterdp.rundir",
+    "launch": "clusterdp.train.process.launch",
     "load": "clusterdp.config",
     "submit": "clusterdp.submission.plan",
     "submit_sweep": "clusterdp.submission.sweep.plan",
     "sweep": "clusterdp.operate.sweep.results",
 }
 
-__all__ = ["ClusterdpError", "Config", "Job", "RunDir", "__version__", "load", "submit", "submit_sweep", "sweep"]
+__all__ = [
+    "ClusterdpError",
+    "Config",
+    "Job",
+    "RunDir",
+    "__version__",
+    "launch",
+    "load",
+    "submit",
+    "submit_sweep",
+    "sweep",
+]
 
 
 def __getattr__(name: str) -> Any:

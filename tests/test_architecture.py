@@ -73,6 +73,7 @@ OWNERS = {
     "fsspec": ("storage/",),
     "botocore": ("storage/s3.py",),
     "paramiko": ("storage/sftp.py",),
+    "cloudpickle": ("train/process/launch.py", "train/process/launched_rank.py"),
     "jinja2": ("submission/render/script.py", "operate/html_page/document.py"),
 }
 TORCH_FREE = ("checkpoint/format/", "checkpoint/errors.py")  # what login nodes read of checkpoints

@@ -258,6 +258,23 @@ class JobHandle:
         end(self.this_rank, self.record, self.stopwatch, self.profile.find, loader, batch, full)
 
 
+_running: list[JobHandle] = []
+
+
+def call(function: Callable[..., Any], job: JobHandle, params: Mapping[str, Any]) -> Any:
+    """Calls function(job, **params). Meanwhile, own_job() returns this handle."""
+    _running.append(job)
+    try:
+        return function(job, **params)
+    finally:
+        _running.pop()
+
+
+def running_job() -> JobHandle | None:
+    """Returns the handle of the function that the worker or launch() is calling."""
+    return _running[-1] if _running else None
+
+
 def new_attempt_name() -> str:
     """Returns a name for an attempt that runs without Slurm. Such names sort by time."""
     return f"local.{time.time_ns() // 1_000_000}"

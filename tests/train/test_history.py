@@ -28,6 +28,12 @@ def test_history_prints_as_an_aligned_table() -> None:
     ]
 
 
+def test_history_is_a_table_in_a_notebook() -> None:
+    rows = [{"epoch": 1, "a<b": 0.5}, {"epoch": 2, "a<b": None}]
+    assert repr(History(rows)) == str(History(rows))
+    assert History(rows)._repr_html_() == ("<table><tr><th>epoch<th>a&lt;b<tr><td>1<td>0.5<tr><td>2<td>-</table>")
+
+
 def test_history_best_ignores_nan() -> None:
     history = History(ROWS)
     assert history.best("val_loss") is ROWS[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,17 @@ class History:
         pick = min if mode == "min" else max
         return pick(rows, key=lambda row: row[monitor]) if rows else None
 
-    def __str__(self) -> str:
-        cells = [self.columns, *([_cell(row.get(name)) for name in self.columns] for row in self.rows)]
-        return "\n".join(table(cells, str.rjust))
+    def __repr__(self) -> str:
+        return "\n".join(table(self._cells(), str.rjust))
+
+    def _repr_html_(self) -> str:
+        """Returns the table for a notebook."""
+        head, *rows = [[html.escape(cell) for cell in row] for row in self._cells()]
+        lines = [f"<th>{'<th>'.join(head)}", *(f"<td>{'<td>'.join(row)}" for row in rows)]
+        return f"<table><tr>{'<tr>'.join(lines)}</table>"
+
+    def _cells(self) -> list[list[str]]:
+        return [self.columns, *([_cell(row.get(name)) for name in self.columns] for row in self.rows)]
 
     def plot(self, file: str | Path) -> Path:
         """Plots each measurement with its validation value into a file such as history.png. With a measurement's name

@@ -150,18 +150,25 @@ def refuse(error: ClusterdpError, run_dir: Path | None, peers: PeerWatch | None 
     return error.exit_code
 
 
-def run_function(function: Callable[..., Any], settings: WorkerSettings, stop: StopSignal) -> Outcome:
+def run_function(
+    function: Callable[..., Any],
+    settings: WorkerSettings,
+    stop: StopSignal,
+    failed: Callable[..., NoReturn] | None = None,
+) -> Outcome:
     """Runs the user's function. Collective from the rendezvous to the end. After a crash, run_function() does not
-    return."""
-    watch = start_hang_watch(settings)
+    return. failed: called with the arguments of fail(), instead of it, by launch(), which has no batch program to act
+    on a hang, either."""
+    watch = start_hang_watch(settings) if failed is None else None
     group, peers, attempt = start_group(settings, stop)
     if settings.entry:
         say(first_line(group))
     try:
         ending = _run_in_group(function, settings, stop, group, attempt, peers)
     except BaseException as error:
-        fail(error, peers, settings.run_dir)
-    watch.close()
+        (failed or fail)(error, peers, settings.run_dir)
+    if watch is not None:
+        watch.close()
     peers.stop()
     group.close()
     return ending
@@ -282,13 +289,14 @@ def _is_lost(claim: Claim | None) -> bool:
 
 def _call(function: Callable[..., Any], job: JobHandle) -> Outcome:
     from clusterdp.checkpoint.errors import ClaimLost
+    from clusterdp.train.job import call
     from clusterdp.train.process.batch_size_search import find_batch_size
     from clusterdp.train.profile.profiling import Profiled
 
     try:
         if job.profile.find == "batch-size":
             function = partial(find_batch_size, function)
-        result = function(job, **job.params)
+        result = call(function, job, job.params)
         ending = Outcome("done", "finished", job.step, result)
     except Profiled:
         ending = Outcome("done", "finished", job.step)

@@ -12,7 +12,7 @@ import torch
 from clusterdp.batch.evidence import OUT_OF_MEMORY
 from clusterdp.errors import ConfigError, TrainError
 from clusterdp.rundir import write_durably
-from clusterdp.train.job import JobHandle
+from clusterdp.train.job import JobHandle, call
 from clusterdp.train.profile.batch_size_finder import BatchSizeRow, BatchSizeTable
 from clusterdp.train.profile.profiling import Profiled, step_seconds, tell
 from clusterdp.train.ranks.group import seed_everything
@@ -70,7 +70,7 @@ def _measured(function: Callable[..., Any], job: JobHandle, params: dict[str, An
     params = {**params, PARAMETER: size}
     seed_everything(job.seed, job.rank)
     try:
-        function(job.for_measuring(params), **params)
+        call(function, job.for_measuring(params), params)
     except Profiled as profiled:
         if profiled.report is None:
             raise ConfigError(f"profile.steps: {job.profile.steps} are too few to measure. Use 6 or more.") from None

@@ -57,6 +57,24 @@ def check_params(function: Function, params: Mapping[str, Any]) -> None:
             check_value(each.name, params[each.name], _annotation(each), each.default, f"{what}()")
 
 
+def with_job(function: Function) -> Function:
+    """Returns the function with a first parameter for the JobHandle, if it has no positional parameter."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return function
+    if any(each.kind in (*POSITIONAL, each.VAR_POSITIONAL) for each in parameters):
+        return function
+
+    def called(job: Any, **params: Any) -> Any:
+        return function(**params)
+
+    handle = inspect.Parameter("_job", inspect.Parameter.POSITIONAL_ONLY)
+    called.__signature__ = inspect.Signature([handle, *parameters])  # type: ignore[attr-defined]
+    called.__qualname__ = getattr(function, "__qualname__", repr(function))
+    return called
+
+
 def _check_handle(what: str, first: inspect.Parameter, params: Mapping[str, Any]) -> None:
     if first.kind in POSITIONAL:
         check_handle(first.name, _annotation(first), first.default, f"{what}()", params)

@@ -19,7 +19,7 @@ from clusterdp.errors import ClusterdpError
 from clusterdp.rundir import RunDir
 from clusterdp.train.hang import page
 from clusterdp.train.hang.page import END, PROGRAM
-from clusterdp.train.job import JobHandle
+from clusterdp.train.job import JobHandle, running_job
 from clusterdp.train.output.say import say
 from clusterdp.train.process.attempt import (
     Outcome,
@@ -37,10 +37,14 @@ from clusterdp.train.ranks.stop import STOPPED_EXIT, Stopped, StopSignal
 from clusterdp.train.settings import WorkerSettings
 
 
-@functools.cache
 def own_job() -> JobHandle:
     """Returns the job of this process. Collective. The job ends with the process. An error on one rank ends all ranks,
-    and each rank prints one line."""
+    and each rank prints one line. In a function that the worker or launch() calls, returns the function's JobHandle."""
+    return running_job() or _own_job()
+
+
+@functools.cache
+def _own_job() -> JobHandle:
     stop = StopSignal().install()
     try:
         settings = WorkerSettings.own({})
