@@ -36,6 +36,7 @@ test-slurm: $(stamp)
 	$(in-release) $(bin)/python -m pytest -m "slurm and not long and not gpu"
 
 test-all: lint
+	@$(pip) --no-build-isolation --editable '.[notebook]'
 	$(bin)/python -m pytest -n 3 --dist worksteal -m "not slurm"
 	$(bin)/python -m pytest -m slurm
 
