@@ -17,9 +17,11 @@ from tests.submission.conftest import RunScript, Stubs, cause, last_event, ledge
 SRUN = """#!/bin/bash
 while [ "${1#-}" != "$1" ]; do shift; done
 export SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=1
+said=
+[ ! -e "$STUBS/how" ] || said="srun: error: n2: task 1: $(cat "$STUBS/how")"
 "$@" &
 trap 'kill -KILL $!; exit 137' TERM
-[ ! -e "$STUBS/how" ] || echo "srun: error: n2: task 1: $(cat "$STUBS/how")" >&2
+[ -z "$said" ] || echo "$said" >&2
 wait $!; code=$?
 [ $code = 0 ] || [ -e "$STUBS/silent" ] || echo "srun: error: n1: task 0: Exited with exit code $code" >&2
 exit $code
