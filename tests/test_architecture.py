@@ -117,7 +117,7 @@ def _typing_blocks(tree: ast.Module) -> Iterator[ast.stmt]:
 
 
 def part_of(dotted: str) -> str:
-    """`clusterdp.submission.render.script` -> `launch`."""
+    """`clusterdp.submission.render.script` -> `submission`."""
     return dotted.removeprefix("clusterdp.").partition(".")[0]
 
 

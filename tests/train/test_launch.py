@@ -129,6 +129,13 @@ def test_launch_without_a_folder_ignores_the_folder_around_it(tmp_path: Path, mo
     assert clusterdp.launch(lambda job: (job.run_dir, job.saving.url), ranks=1) == (None, None)
 
 
+def test_launched_function_may_name_a_parameter_job() -> None:
+    def main(*, job: str) -> str:
+        return job
+
+    assert clusterdp.launch(main, ranks=1, job="mine") == "mine"
+
+
 def test_launch_refuses_a_result_without_a_pickled_form() -> None:
     with pytest.raises(TrainError, match="the return value, a generator, cannot be pickled"):
         clusterdp.launch(lambda job: (n for n in range(3)), ranks=1)

@@ -66,7 +66,7 @@ def with_job(function: Function) -> Function:
     if any(each.kind in (*POSITIONAL, each.VAR_POSITIONAL) for each in parameters):
         return function
 
-    def called(job: Any, **params: Any) -> Any:
+    def called(_job: Any, /, **params: Any) -> Any:
         return function(**params)
 
     handle = inspect.Parameter("_job", inspect.Parameter.POSITIONAL_ONLY)
