@@ -518,18 +518,37 @@ def test_signal_during_predict_stops_the_run(job: JobHandle) -> None:
         trainer.predict(Slow(), batch_size=1)
 
 
-@pytest.mark.parametrize("how", ["bare", "wrapped", "hand"])
-def test_custom_step_on_model_parts_exchanges_gradients_or_is_refused(tmp_path: Path, how: str) -> None:
-    with running(tmp_path, programs.with_job, ENTRY + "adversaries", {"how": how}, size=2) as ranks:
-        (error, weights, at_once), (_, others, _) = ranks.answers
-    assert (weights == others) is (how != "bare")
-    if how == "bare":
-        assert at_once
-        assert error.startswith("model: its parts were called, and never the model itself")
-        assert "[job.wrap(generator), job.wrap(discriminator)]" in error
-        assert "per_rank" not in ranks.log
-    else:
-        assert error is None
+@pytest.mark.parametrize("model", ["parts", "forward", "wrapped", "hand"])
+def test_custom_step_on_model_parts_gives_all_ranks_the_same_weights(tmp_path: Path, model: str) -> None:
+    _, (end, other) = trained(tmp_path / "gan", 2, entry="gan", model=model)
+    assert end["weights"] == other["weights"]
+    assert end["history"] == other["history"]
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "fault"),
+    [
+        pytest.param("parts", 2, ["SIGTERM", 14, 1], id="parts, preempted"),
+        pytest.param("parts", 3, ["SIGKILL", 18, 0], id="parts, killed", marks=pytest.mark.slow),
+        pytest.param("forward", 2, ["SIGKILL", 14, 1], id="forward, killed", marks=pytest.mark.slow),
+    ],
+)
+def test_preempted_or_killed_gan_equals_the_uninterrupted_one(
+    tmp_path: Path, model: str, size: int, fault: list[Any]
+) -> None:
+    _, whole = trained(tmp_path / "whole", size, entry="gan", model=model)
+    run, resumed = trained(tmp_path / "resumed", size, fault, entry="gan", model=model)
+    assert "restored" in run.events
+    assert resumed == whole
+
+
+def test_loop_calling_only_parts_of_a_ddp_model_fails_with_the_remedy(tmp_path: Path) -> None:
+    with running(tmp_path, programs.with_job, ENTRY + "parts_of_ddp", {}, size=2) as ranks:
+        for error, at_once in ranks.answers:
+            assert at_once
+            assert error.startswith("model: its parts were called, and never the model itself")
+            assert "job.wrap(nn.ModuleList([generator, discriminator]))" in error
+    assert "per_rank" not in ranks.log
 
 
 def test_loop_reports_loaders_with_all_samples_on_every_rank(tmp_path: Path) -> None:

@@ -69,16 +69,30 @@ def held_out() -> TensorDataset:
     return TensorDataset(data.x, data.y)
 
 
+def striker(job: JobHandle, fault: list[Any] | None) -> Any:
+    """A callback for each step. fault: (signal, the step after which it comes, the rank that gets it). SIGKILL comes
+    later, if nothing has been saved by then."""
+
+    def is_saved() -> bool:
+        assert job.run_dir is not None
+        return any('"saved"' in file.read_text() for file in (job.run_dir / "events").glob("*"))
+
+    def strike(trainer: Trainer, values: Any) -> None:
+        assert trainer.loop is not None
+        if not fault or job.rank != fault[2] or trainer.loop.step + 1 < fault[1]:
+            return
+        if trainer.loop.step + 1 == fault[1] if fault[0] != "SIGKILL" else is_saved():
+            os.kill(os.getpid(), getattr(signal, fault[0]))
+
+    return strike
+
+
 def fit(job: JobHandle, record: str, amp: str = "fp32", epochs: int = 3, fault: list[Any] | None = None) -> None:
     """fault: (signal, the step after which it comes, the rank that gets it)."""
     shared_flags.MOST_STEPS = 1
     torch.manual_seed(5 + job.rank)
     net = Net()
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
-
-    def strike(trainer: Trainer, values: Any) -> None:
-        if fault and trainer.loop is not None and fault[1:] == [trainer.loop.step + 1, job.rank]:
-            os.kill(os.getpid(), getattr(signal, fault[0]))
 
     trainer = Trainer(
         net,
@@ -90,7 +104,7 @@ def fit(job: JobHandle, record: str, amp: str = "fp32", epochs: int = 3, fault: 
         accumulate=2,
         clip_norm=1.0,
         scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=30),
-        on_step=[strike],
+        on_step=[striker(job, fault)],
         on_epoch=[keep_best("val_loss")],
         wrap={"bucket_cap_mb": 0.3},
     )
@@ -331,50 +345,78 @@ def in_tensors(job: JobHandle, record: str, by_sample: str, fault: list[Any] | N
     torch.manual_seed(5)
     net = Net()
 
-    def strike(trainer: Trainer, values: Any) -> None:
-        if fault and trainer.loop is not None and fault[1:] == [trainer.loop.step + 1, job.rank]:
-            os.kill(os.getpid(), getattr(signal, fault[0]))
-
     options: dict[str, Any] = {"collate_fn": default_collate} if job.attempt == by_sample else {}
-    trainer = Trainer(net, nn.CrossEntropyLoss(), torch.optim.AdamW(net.parameters()), job=job, on_step=[strike])
+    trainer = Trainer(
+        net, nn.CrossEntropyLoss(), torch.optim.AdamW(net.parameters()), job=job, on_step=[striker(job, fault)]
+    )
     history = trainer.fit(held_out(), held_out(), epochs=3, batch_size=9 // job.world_size, **options)
     scores = [trainer.evaluate(held_out(), **options), trainer.predict(held_out(), **options)]
     end = [history.rows, digest([dict(net.named_parameters()), scores, torch.get_rng_state()])]
     Path(record, f"end-{job.rank}").write_text(json.dumps(end))
 
 
-def adversaries(job: JobHandle, how: str) -> tuple[str | None, str, bool]:
-    """A GAN whose step calls both parts. how: "bare" parts, parts that are "wrapped", or gradients added up by "hand".
-    The error, if one came, a digest of the weights, and whether the first one was called after the first step."""
-    torch.manual_seed(0)
-    g, d = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, 1)
-    if how == "wrapped":
-        g, d = job.wrap(g), job.wrap(d)  # type: ignore[assignment]
-    g_opt, d_opt = (torch.optim.SGD(part.parameters(), lr=0.1) for part in (g, d))
+class Adversaries(nn.Module):
+    """The parts of a GAN in a module with a forward() of its own, as Lightning's users write it."""
 
-    def descend(trainer: Trainer, loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
-        optimizer.zero_grad()
-        loss.backward()
-        if how == "hand":
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    torch.distributed.all_reduce(parameter.grad)
+    def __init__(self, generator: nn.Module, discriminator: nn.Module):
+        super().__init__()
+        self.generator, self.discriminator = generator, discriminator
+
+    def forward(self, noise: torch.Tensor) -> Any:
+        return self.generator(noise)
+
+
+def gan(job: JobHandle, record: str, model: str = "parts", fault: list[Any] | None = None) -> None:
+    """A GAN whose step calls both parts. model: "parts" in a ModuleDict; a module with a "forward" that is not called;
+    parts that are "wrapped" each; or gradients that the program averages by "hand", too. fault: as for fit()."""
+    shared_flags.MOST_STEPS = 1
+    torch.manual_seed(5 + job.rank)
+    g = nn.Sequential(nn.Linear(FEATURES, 32), nn.BatchNorm1d(32), nn.Dropout(0.1), nn.Linear(32, FEATURES))
+    d = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(FEATURES, 32)), nn.ReLU(), nn.Linear(32, 1))
+    nets = {"generator": g, "discriminator": d}
+    if model == "wrapped":
+        nets = {name: job.wrap(net, broadcast_buffers=name == "generator") for name, net in nets.items()}  # type: ignore[misc]
+    whole = nn.ModuleDict(nets) if model != "forward" else Adversaries(g, d)
+    g_opt, d_opt = (torch.optim.Adam(net.parameters(), lr=1e-2) for net in (g, d))
+
+    def descend(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+        loss.backward()  # type: ignore[no-untyped-call]
+        for parameter in optimizer.param_groups[0]["params"] if model == "hand" else ():
+            torch.distributed.all_reduce(parameter.grad)
         optimizer.step()
+        g_opt.zero_grad()
+        d_opt.zero_grad()
 
     def step(trainer: Trainer, batch: Any) -> dict[str, torch.Tensor]:
-        descend(trainer, (d(g(batch[0]).detach()) - d(batch[0])).mean(), d_opt)
-        loss = -d(g(batch[0])).mean()
-        descend(trainer, loss, g_opt)
+        make, judge = nets["generator"], nets["discriminator"]
+        made = make(torch.randn_like(batch[0]))
+        descend((judge(torch.cat([made.detach(), batch[0]])).split(len(made))[0]).mean(), d_opt)
+        loss = -judge(made).mean()
+        descend(loss, g_opt)
         return {"loss": loss.detach()}
 
-    trainer = Trainer(nn.ModuleList([g, d]), job=job, step=step)
+    state = {"g_opt": g_opt, "d_opt": d_opt}
+    trainer = Trainer(whole, job=job, step=step, state=state, on_step=[striker(job, fault)])
+    history = trainer.fit(Noisy(), epochs=3, batch_size=16 // job.world_size)
+    state_of_rank = [torch.get_rng_state(), whole.state_dict(), g_opt.state_dict(), d_opt.state_dict()]
+    end = {"history": history.rows, "weights": digest([*whole.parameters()]), "state": digest(state_of_rank)}
+    Path(record, f"end-{job.rank}").write_text(json.dumps(end))
+
+
+def parts_of_ddp(job: JobHandle) -> tuple[str | None, bool]:
+    """The error of a loop that calls the parts of a model in DDP, and whether it came after the first step."""
+    model = job.wrap(Adversaries(nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loop = job.loop(job.loader(Noisy(), 16), {"model": model, "optimizer": optimizer})
     error = None
     try:
-        trainer.fit(Noisy(), batch_size=16)
+        for x, _ in loop:
+            model.module.discriminator(model.module.generator(x)).mean().backward()  # type: ignore[union-attr]
+            optimizer.step()
+            optimizer.zero_grad()
     except ClusterdpError as caught:
         error = str(caught)
-    assert trainer.loop is not None
-    return error, digest(dict(trainer.net.named_parameters())), trainer.loop.step == 1
+    return error, loop.step == 1
 
 
 class Part(Dataset[Any]):

@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.errors import ConfigError
 from clusterdp.train.data.resumable_loader import batches_left
+from clusterdp.train.parallel.gradient_mean import mean_of
 
 Batch = TypeVar("Batch")
 AS_IT_IS = nullcontext()
@@ -52,7 +53,8 @@ def gradient_sync(model: nn.Module, on: bool) -> AbstractContextManager[Any]:
     """Decides whether backward passes in the with block average gradients over the ranks. Run the forward pass in the
     block, too.
 
-    Uses DDP's no_sync() or FSDP2's set_requires_gradient_sync(), and does nothing for other models.
+    Uses DDP's no_sync(), FSDP2's set_requires_gradient_sync() or the model's GradientMean, and does nothing for other
+    models.
     """
     return AS_IT_IS if on else _no_sync(model)
 
@@ -68,6 +70,8 @@ def _no_sync(model: nn.Module) -> Iterator[None]:
     else:
         with ExitStack() as stack:
             # Each part of a model that is split over devices may be in a DDP of its own.
+            if (mean := mean_of(model)) is not None:
+                stack.enter_context(mean.off())
             for part in (model,) if isinstance(model, DistributedDataParallel) else model.modules():
                 if isinstance(part, DistributedDataParallel):
                     stack.enter_context(part.no_sync())

@@ -32,6 +32,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clusterdp.errors import ConfigError, StateError
+from clusterdp.train.parallel.gradient_mean import called_modules
 
 if TYPE_CHECKING:
     from clusterdp.train.optim.nan_guard import NanGuard
@@ -108,7 +109,9 @@ class Amp:
         """Casts the weights in place, if the level requires it, and returns the model."""
         if not self._means.half:
             return model
-        return halve(model, keep_batchnorm_fp32=bool(self._means.keep_batchnorm_fp32))
+        for part in called_modules(model):
+            halve(part, keep_batchnorm_fp32=bool(self._means.keep_batchnorm_fp32))
+        return model
 
     def adopt(self, optimizer: torch.optim.Optimizer) -> None:
         """At O2, makes the optimizer step on fp32 copies of the weights. Raises ConfigError if no weight was cast."""

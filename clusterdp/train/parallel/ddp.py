@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.errors import ConfigError, TrainError
 from clusterdp.train.argument_names import check_options
+from clusterdp.train.parallel.gradient_mean import GradientMean, mean_of
 from clusterdp.wording import some_of
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def wrap(
 ) -> DistributedDataParallel:
     """Wraps a model. Collective. options: arguments of DistributedDataParallel. A model on several devices stays on
     these devices."""
-    check_options("train.ddp", options, DistributedDataParallel)
+    check(options)
     # Gradients that lie in the buckets need no copy of their own, and no time for it.
     options = {"gradient_as_bucket_view": True, **options}
     wrapped = DistributedDataParallel(model, device_ids=_device_ids(model), **options)
@@ -43,6 +44,11 @@ def wrap(
     if comm_hook is not None:
         add_hook(wrapped, comm_hook, powersgd or {})
     return wrapped
+
+
+def check(options: Mapping[str, Any]) -> None:
+    """Raises ConfigError if DistributedDataParallel has no argument of this name."""
+    check_options("train.ddp", options, DistributedDataParallel)
 
 
 def _device_ids(model: nn.Module) -> list[torch.device] | None:
@@ -88,11 +94,12 @@ def cannot_skip(what: str) -> ConfigError:
 
 
 class DdpModels:
-    """The models in the state of a loop for which DistributedDataParallel exchanges gradients."""
+    """The models in the state of a loop for which DistributedDataParallel or GradientMean exchanges gradients."""
 
     def __init__(self, state: Mapping[str, Any]):
-        modules = (module for part in state.values() if isinstance(part, torch.nn.Module) for module in part.modules())
+        modules = [module for part in state.values() if isinstance(part, torch.nn.Module) for module in part.modules()]
         self._models = [module for module in modules if isinstance(module, DistributedDataParallel)]
+        self._means: list[GradientMean] = [mean for module in modules if (mean := mean_of(module)) is not None]
         self._unused: list[DistributedDataParallel] = []  # models that have not been called
         self._is_first_window = True
 
@@ -102,12 +109,15 @@ class DdpModels:
             settle_buckets(model)
 
     def begin(self, world_size: int) -> None:
-        self._unused = [model for model in self._models if world_size > 1 and is_unused(model)]
+        alone = [model for model in self._models if mean_of(model) is None]
+        self._unused = [model for model in alone if world_size > 1 and is_unused(model)]
 
     def check_window(self, group: Group) -> None:
         """Checks the models at the end of each window. Collective after the first window."""
         for model in self._models:
             check_finished(model)
+        for mean in self._means:
+            mean.broadcast_buffers()
         if self._is_first_window:
             self._is_first_window = False
             self.check_exchanged(group)
@@ -150,8 +160,8 @@ def check_exchanged(models: list[DistributedDataParallel], group: Group) -> None
         if most != -least:  # equal parameters: not trained, or gradients averaged by the user
             raise TrainError(
                 "model: its parts were called, and never the model itself, so DistributedDataParallel has exchanged no "
-                "gradient, and the ranks differ. Give it a forward() that calls the parts; or wrap each part: "
-                "nn.ModuleList([job.wrap(generator), job.wrap(discriminator)])."
+                "gradient, and the ranks differ. Give it a forward() that calls the parts; or leave its own forward() "
+                "out, as in job.wrap(nn.ModuleList([generator, discriminator])), whose parts may be called one by one."
             )
 
 

@@ -1,6 +1,7 @@
 """Strategies: how a model is distributed over devices, chosen by `train.strategy` in the config.
 
-ddp     DistributedDataParallel: each rank has the whole model, and gradients are averaged. The default.
+ddp     DistributedDataParallel: each rank has the whole model, and gradients are averaged. The default. The gradients
+        of a model without a forward() of its own, as a ModuleList of a GAN's parts, are averaged by GradientMean.
 fsdp    FSDP2: each rank has a part of everything, for models that are too big otherwise
 hsdp    FSDP2 within each node, with one copy of the model per node: less traffic between nodes
 dp      torch's old DataParallel: one process, many GPUs. The last resort, if only one task is possible: it copies the
@@ -18,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.errors import ConfigError
-from clusterdp.train.parallel import ddp, same_model
+from clusterdp.train.parallel import ddp, gradient_mean, same_model
 from clusterdp.train.parallel.activation_checkpointing import recompute
 from clusterdp.train.parallel.model_parallel import is_split
 from clusterdp.train.parallel.syncbn import sync_batchnorm
@@ -70,7 +71,8 @@ def wrap(
         if train.strategy == "ddp" and share and options.get("bucket_cap_mb", 25) < 1:
             raise ConfigError("train.ddp.bucket_cap_mb: torch.compile needs 1 or more in DDP. Leave it out.")
         # The model is compiled in place, inside DDP: torch.compile then divides the graph at DDP's buckets.
-        model.compile(**(train.compile if isinstance(train.compile, Mapping) else {}))
+        for module in gradient_mean.called_modules(model):
+            module.compile(**(train.compile if isinstance(train.compile, Mapping) else {}))
     return wrapped
 
 
@@ -126,7 +128,14 @@ def distribute(
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return model.to(group.device)  # DDP refuses a model without trainable parameters
     if strategy == "ddp":
-        return ddp.wrap(model, options, train.comm_hook, train.powersgd) if share else model
+        if not share:
+            return model
+        if gradient_mean.has_forward(model):
+            return ddp.wrap(model, options, train.comm_hook, train.powersgd)
+        gradient_mean.refuse_hook(train.comm_hook)
+        ddp.check(options)
+        gradient_mean.average(model, group, options)
+        return model
     if any(parameter.dtype == torch.float16 for parameter in model.parameters()):
         raise ConfigError(
             f"train.amp.level: weights in fp16 (O2, O3) go with strategy ddp, not {strategy}, whose shards are the "

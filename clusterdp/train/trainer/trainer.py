@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from clusterdp.checkpoint.state.stateful import unwrap
@@ -45,6 +46,7 @@ from clusterdp.train.optim.amp import Amp
 from clusterdp.train.output.progress import Progress
 from clusterdp.train.output.say import say
 from clusterdp.train.parallel import strategy
+from clusterdp.train.parallel.gradient_mean import average
 from clusterdp.train.parallel.strategy import follow, is_distributed, is_sharded
 from clusterdp.train.process.own_job import own_job
 from clusterdp.train.trainer import train_step
@@ -70,7 +72,8 @@ class Trainer:
     ReduceLROnPlateau is stepped after each epoch, with val_loss if there is a validation, and with loss otherwise.
     forward: function(trainer, batch) -> (loss, outputs, targets). step: function(trainer, batch) -> {name: value}, a
     whole training step. The history has the means of these values, unless the step adds to trainer.scores itself. To
-    write your own, copy the defaults in train_step.
+    write your own, copy the defaults in train_step. A step may call any module of the model, and several optimizers:
+    the gradients are averaged over the ranks at the end of each backward pass.
     on_step(trainer, values): called after each step. on_epoch(trainer, row): called after each epoch. A stop waits
     until the functions after an epoch are done, including their evaluations. state: more state to save, by name.
     wrap: options of job.wrap(), which are arguments of DistributedDataParallel.
@@ -109,7 +112,7 @@ class Trainer:
         usual = step is train_step.step and forward is train_step.forward
         if usual and optimizer is not None and self.amp.masters is None:  # else the optimizer has only the masters
             check_trains(model, loss, optimizer)
-        self._wrapped = self._wrap(model, optimizer, wrap or {})
+        self._wrapped = self._wrap(model, optimizer, wrap or {}, by_parts=step is not train_step.step)
         self._sharded = is_sharded(self._wrapped)
         self.net = unwrap(self._wrapped)
         self.model = self._wrapped  # the model that forward() calls; during an evaluation, the bare module
@@ -277,9 +280,15 @@ class Trainer:
         return AS_IT_IS if self.amp.dtype is None else self.amp.autocast()
 
     def _wrap(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, options: Mapping[str, Any]
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        options: Mapping[str, Any],
+        *,
+        by_parts: bool,
     ) -> torch.nn.Module:
-        """Wraps the model as set in the config's `train`. A single rank gets no DDP."""
+        """Wraps the model as set in the config's `train`. A single rank gets no DDP. by_parts: whether modules of the
+        model may be called without the model's forward()."""
         job, several = self.job, self.job.world_size > 1
         if is_distributed(model):
             return model  # the user has already wrapped the model
@@ -293,6 +302,8 @@ class Trainer:
         before = dict(model.named_parameters())
         wrapped = strategy.wrap(model, job.group, job.train, self.amp, options, share=several)
         job.wrapped.add(wrapped)
+        if by_parts and isinstance(wrapped, DistributedDataParallel):
+            average(wrapped, job.group, {**options, **job.train.ddp})
         if is_sharded(wrapped) and optimizer is not None:
             follow(optimizer, before, wrapped)
         return wrapped
