@@ -1,4 +1,4 @@
-"""Common parts of messages: durations, counts, tables, long lists, and suggestions for misspelled names."""
+"""Common parts of messages: durations, sizes, counts, tables, long lists, and suggestions for misspelled names."""
 
 from __future__ import annotations
 
@@ -18,6 +18,15 @@ def duration(seconds: float) -> str:
         if count:
             words.append(f"{count} {word}")
     return " ".join(words)
+
+
+def size(nbytes: float) -> str:
+    """Returns a size such as `512 B` or `1.2 GB`, in decimal units like those of disks and quotas."""
+    units, power = ("B", "kB", "MB", "GB", "TB", "PB"), 0
+    while nbytes >= 999.5 and power < len(units) - 1:
+        nbytes /= 1000
+        power += 1
+    return f"{nbytes:.3g} {units[power]}"
 
 
 def some_of(names: Sequence[str], most: int = 8, separator: str = ",") -> str:

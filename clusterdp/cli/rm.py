@@ -10,8 +10,9 @@ from clusterdp.cli import streams
 from clusterdp.errors import ConfigError, RunError, SlurmError
 from clusterdp.operate.change.remove import Removal, check_over, plan_removal, remove, show_removals, what_is_left
 from clusterdp.operate.checkpoints.prune import confirmed
-from clusterdp.operate.output.formatting import shown_path, size
+from clusterdp.operate.output.formatting import shown_path
 from clusterdp.submission.send.lock import RunLock
+from clusterdp.wording import size
 
 
 def rm(options: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from clusterdp.errors import ConfigError
 from clusterdp.train import History
+from clusterdp.train.loop.history import Plot, row_line
 
 ROWS = [
     {"epoch": 1, "step": 6, "loss": 0.5, "val_loss": 0.75, "lr": 0.1},
@@ -21,10 +23,21 @@ ROWS = [
 
 def test_history_prints_as_an_aligned_table() -> None:
     assert str(History(ROWS)).splitlines() == [
-        "epoch  step   loss  val_loss   lr  val_f1",
-        "    1     6    0.5      0.75  0.1       -",
-        "    2    12   0.25       0.5  0.1       -",
-        "    3    18  0.125       nan  0.1     0.9",
+        "epoch  step   loss  val_loss  val_f1",
+        "    1     6    0.5      0.75       -",
+        "    2    12   0.25       0.5       -",
+        "    3    18  0.125       nan     0.9",
+    ]
+
+
+def test_learning_rate_is_a_column_of_the_table_if_it_changes() -> None:
+    rows = [{"epoch": 1, "lr": 0.1}, {"epoch": 2, "lr": 0.01}]
+    assert "lr" in str(History(rows))
+    assert "lr" in str(History(rows[:1]))
+    assert [row_line(row, before) for before, row in pairwise([{}, *rows, rows[1]])] == [
+        "epoch 1  lr 0.1",
+        "epoch 2  lr 0.01",
+        "epoch 2",
     ]
 
 
@@ -54,6 +67,7 @@ def test_history_returns_columns_and_rows_and_restores_from_its_state() -> None:
 
 def test_history_plot_writes_a_png(tmp_path: Path) -> None:
     file = History(ROWS).plot(tmp_path / "history.png")
+    assert isinstance(file, Path)
     assert file.read_bytes().startswith(b"\x89PNG")
 
 
@@ -64,7 +78,7 @@ def panels(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     seen: list[Any] = []
 
-    def savefig(figure: Any, file: Any) -> None:
+    def savefig(figure: Any, file: Any, **options: Any) -> None:
         figure.canvas.draw()
         for axes in figure.axes:
             ticks = [tick for tick in axes.get_xticks() if 1 <= tick <= 3]
@@ -80,9 +94,23 @@ def test_history_plot_omits_constant_columns_and_has_ticks_at_epochs(panels: lis
 
 
 def test_history_plot_of_one_metric_draws_only_its_train_and_val_columns(panels: list[Any]) -> None:
-    assert History(ROWS).plot("loss") == Path("loss.png")
-    assert History(ROWS).plot("lr") == Path("lr.png")
+    assert History(ROWS).plot("loss", "x.png") == Path("x.png")
+    assert History(ROWS).plot("lr", file="lr.png") == Path("lr.png")
     assert [lines for lines, _ in panels] == [["loss", "val_loss"], ["lr"]]
+
+
+def test_history_plot_of_several_runs_draws_them_together(panels: list[Any]) -> None:
+    other = History([{"epoch": epoch, "loss": 0.1 / epoch} for epoch in range(1, 6)])
+    History(ROWS).plot("loss", "x.png", large=other)
+    assert [lines for lines, _ in panels] == [["loss", "val_loss", "loss (large)"]]
+
+
+@pytest.mark.parametrize("what", [None, "loss"])
+def test_history_plot_without_a_file_is_a_picture_in_a_notebook(tmp_path: Path, what: Any) -> None:
+    plot = History(ROWS).plot(what)
+    assert isinstance(plot, Plot)
+    assert plot._repr_png_().startswith(b"\x89PNG")
+    assert plot.save(tmp_path / "x.svg").read_text().startswith("<?xml")
 
 
 def test_history_plot_without_matplotlib_is_an_error_with_a_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:

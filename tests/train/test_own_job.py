@@ -37,8 +37,9 @@ def test_user_mistake_under_own_job_prints_one_line_and_records_outcome_stop(
 ) -> None:
     run = Run(tmp_path / "run", "")
     code, output = script(run, last, **run.attempt("7.0"))
-    line, end = output.splitlines()
+    first, line, end = output.splitlines()
     assert code == 2
+    assert first.startswith("clusterdp: rank 0 of 1 on ")
     assert line.startswith(f"clusterdp: {said}")
     assert end == "the script's own end"
     assert run.outcome("7.0") == "stop entry 0"
@@ -49,7 +50,7 @@ def test_lost_claim_under_own_job_records_outcome_overtaken(tmp_path: Path) -> N
     lost = "from clusterdp.checkpoint.errors import ClaimLost; raise ClaimLost('claims: another attempt has the run.')"
     code, output = script(run, lost, **run.attempt("7.0"))
     assert code == 5
-    assert output.startswith("clusterdp: claims: another attempt has the run.")
+    assert output.splitlines()[1] == "clusterdp: claims: another attempt has the run."
     assert run.outcome("7.0") == "overtaken claim 0"
 
 

@@ -499,8 +499,58 @@ def test_trainer_summary_counts_all_and_trained_parameters(job: JobHandle, capfd
     net.stem.weight.requires_grad_(False)
     text = Trainer(net, job=job).summary(torch.ones(2, trainings.FEATURES))
     assert text in capfd.readouterr().out
-    assert text.splitlines()[2].split() == ["norm", "BatchNorm1d", "(2,", "512)", "1,024"]
-    assert text.splitlines()[-1] == "273,923 parameters, 265,731 of them trained; 1.1 MB with buffers"
+    assert text.splitlines()[2].split() == ["norm", "BatchNorm1d", "(2,", "512)", "1,024", "4.1", "kB"]
+    assert text.splitlines()[-2] == "273,923 parameters, 265,731 of them trained; 1.1 MB with buffers"
+
+
+class Tied(nn.Module):
+    """Two inputs, a parameter of its own, a shared weight and a shared module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(10, 4)
+        self.head = nn.Linear(4, 10, bias=False)
+        self.head.weight = self.words.weight
+        self.mix = nn.Linear(4, 4)
+        self.again = self.mix
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, word: torch.Tensor, more: torch.Tensor) -> Any:
+        return self.head(self.again(self.mix(self.words(word)) + more)) * self.scale
+
+
+def test_trainer_summary_rows_add_up_and_mark_shared_weights(job: JobHandle) -> None:
+    *rows, total, _ = Trainer(Tied(), job=job).summary().splitlines()
+    numbers = {row.split()[0]: re.split("  +", row)[-2] for row in rows[1:]}
+    assert numbers == {"(model)": "1", "words": "40", "head": "0", "mix": "20", "again": "0"}
+    assert total.startswith("61 parameters")
+    assert "Linear (shares words)" in rows[3]
+    assert "Linear (shares mix)" in rows[5]
+
+
+@pytest.mark.parametrize("form", [tuple, list, dict])
+def test_trainer_summary_takes_the_inputs_of_a_model_with_several(job: JobHandle, form: Any) -> None:
+    inputs = {"word": torch.zeros(3, 2, dtype=torch.int64), "more": torch.ones(3, 2, 4)}
+    text = Trainer(Tied(), job=job).summary(inputs if form is dict else form(inputs.values()))
+    assert "(3, 2, 10)" in text.splitlines()[1]
+
+
+def test_trainer_summary_takes_a_shape_without_the_batch_instead_of_a_sample(job: JobHandle) -> None:
+    trainer = Trainer(nn.Bilinear(2, 3, 4), job=job)
+    assert "(1, 4)" in trainer.summary(input_shape=[(2,), (3,)])
+    assert "(1, 5)" in Trainer(nn.Linear(2, 5), job=job).summary(input_shape=(2,))
+    with pytest.raises(ConfigError, match="both given"):
+        trainer.summary(torch.ones(1), input_shape=(2,))
+
+
+@pytest.mark.parametrize(("make", "states"), [(torch.optim.Adam, 2), (torch.optim.SGD, 0), (torch.optim.Adagrad, 1)])
+def test_trainer_summary_shows_the_memory_of_gradients_optimizer_and_activations(
+    job: JobHandle, make: Any, states: int
+) -> None:
+    net = nn.Sequential(nn.Linear(100, 100, bias=False), nn.Sigmoid(), nn.Linear(100, 1, bias=False))
+    last = Trainer(net, None, make(net.parameters(), lr=0.1), job=job).summary(torch.ones(5, 100)).splitlines()[-1]
+    memory = "a step adds gradients 40.4 kB, optimizer {}, activations of this batch 4 kB"  # the input, and sigmoid's
+    assert last == memory.format({2: "80.8 kB", 0: "0 B", 1: "40.4 kB"}[states])
 
 
 def test_signal_during_predict_stops_the_run(job: JobHandle) -> None:

@@ -10,8 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from clusterdp.check.finding import Finding
 from clusterdp.check.subject import Subject
-from clusterdp.operate.output.formatting import size
-from clusterdp.wording import counted
+from clusterdp.wording import counted, size
 
 LOCAL = frozenset(
     "btrfs ext2 ext3 ext4 overlay ramfs tmpfs xfs zfs".split()

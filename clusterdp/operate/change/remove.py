@@ -17,7 +17,7 @@ from typing import TextIO
 
 from clusterdp.errors import RunError, SlurmError
 from clusterdp.operate.find.find_run import REMOVING, RUNS, find_run, is_run, whole_name
-from clusterdp.operate.output.formatting import Colour, shown_path, size
+from clusterdp.operate.output.formatting import Colour, shown_path
 from clusterdp.operate.queue.moved_folder import refuse_copy
 from clusterdp.operate.queue.run_cluster import commands_of, is_gone, is_here
 from clusterdp.operate.queue.run_status import ask_for_all_jobs, live_jobs
@@ -25,7 +25,7 @@ from clusterdp.operate.record.run_history import RunHistory, read_history
 from clusterdp.operate.record.run_state import RunState
 from clusterdp.rundir import RunDir, SweepDir, is_sweep, sweep_of
 from clusterdp.rundir.names import names_in
-from clusterdp.wording import counted
+from clusterdp.wording import counted, size
 
 
 @dataclass(frozen=True)

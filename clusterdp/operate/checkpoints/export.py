@@ -18,9 +18,10 @@ from clusterdp.checkpoint.format.verified_reads import read_manifest
 from clusterdp.errors import CheckpointError, ConfigError, DamagedError, StateError
 from clusterdp.operate.checkpoints.place import CheckpointPlace
 from clusterdp.operate.checkpoints.read_progress import read_progress
-from clusterdp.operate.output.formatting import shown_path, size
+from clusterdp.operate.output.formatting import shown_path
 from clusterdp.operate.output.output_file import is_plain
 from clusterdp.plainfile import sync_folder
+from clusterdp.wording import size
 
 KINDS = (".safetensors", ".pt", ".pth")
 # Arguments: file, skeleton, tensors, callback for the bytes written since its last call. Only the .pt writer loads

@@ -10,8 +10,8 @@ from typing import Any, TextIO
 
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, Damage
 from clusterdp.operate.checkpoints.place import CheckpointPlace, look
-from clusterdp.operate.output.formatting import Colour, ago, clock, size
-from clusterdp.wording import counted, table
+from clusterdp.operate.output.formatting import Colour, ago, clock
+from clusterdp.wording import counted, size, table
 
 
 def show_list(place: CheckpointPlace, out: TextIO, as_json: bool = False, now: float | None = None) -> None:

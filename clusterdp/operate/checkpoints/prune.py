@@ -12,12 +12,12 @@ from clusterdp.errors import CheckpointError, ConfigError, RunError, SlurmError
 from clusterdp.operate.checkpoints.place import CheckpointPlace
 from clusterdp.operate.checkpoints.read_progress import read_progress
 from clusterdp.operate.checkpoints.verify import check
-from clusterdp.operate.output.formatting import Colour, shown_path, size
+from clusterdp.operate.output.formatting import Colour, shown_path
 from clusterdp.operate.queue.moved_folder import refuse_copy
 from clusterdp.operate.queue.run_status import ask_squeue, live_jobs
 from clusterdp.operate.record.run_history import read_history
 from clusterdp.rundir import RunDir
-from clusterdp.wording import counted, some_of
+from clusterdp.wording import counted, size, some_of
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from clusterdp.errors import DamagedError
 from clusterdp.operate.checkpoints.ls import why_of
 from clusterdp.operate.checkpoints.place import CheckpointPlace
 from clusterdp.operate.checkpoints.read_progress import read_progress
-from clusterdp.operate.output.formatting import Colour, size
+from clusterdp.operate.output.formatting import Colour
 from clusterdp.storage import Storage
-from clusterdp.wording import duration
+from clusterdp.wording import duration, size
 
 Advance = Callable[[int], None]
 

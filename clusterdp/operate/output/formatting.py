@@ -74,15 +74,6 @@ def shown_path(path: Path) -> str:
     return shlex.quote(str(path))
 
 
-def size(nbytes: float) -> str:
-    """Returns a size such as `512 B` or `1.2 GB`, in decimal units like those of disks and quotas."""
-    units, power = ("B", "kB", "MB", "GB", "TB", "PB"), 0
-    while nbytes >= 999.5 and power < len(units) - 1:
-        nbytes /= 1000
-        power += 1
-    return f"{nbytes:.3g} {units[power]}"
-
-
 def measured(metrics: dict[str, Any], most: int = 6) -> str:
     """Returns metrics as text, ordered by metric_rank(): `test_accuracy 0.981 loss 0.0123 lr 0.1`. Long texts are left
     out; --json shows them."""

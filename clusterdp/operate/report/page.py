@@ -18,12 +18,12 @@ from clusterdp.errors import ClusterdpError, ConfigError
 from clusterdp.operate.compare.curves import Curve, Line, RunCurves, by_interest, read_curves, thin
 from clusterdp.operate.compare.diff import OWN, abbreviated, commit_of, config_of, end_of, source_record
 from clusterdp.operate.html_page.document import base_style, policy, template
-from clusterdp.operate.output.formatting import number, shown_path, size
+from clusterdp.operate.output.formatting import number, shown_path
 from clusterdp.operate.output.output_file import write_output
 from clusterdp.operate.record.run_history import RunHistory, read_history
 from clusterdp.operate.report.run_view import view_of
 from clusterdp.rundir import RunDir, SweepDir, is_sweep
-from clusterdp.wording import counted
+from clusterdp.wording import counted, size
 
 HERE = Path(__file__).parent
 MOST_RUNS = 20  # runs on a page: a reader cannot distinguish more lines

@@ -17,7 +17,7 @@ from clusterdp.operate.checkpoints.place import locate, look, url_of
 from clusterdp.operate.compare.curves import RunCurves
 from clusterdp.operate.compare.diff import abbreviated, commit_of, source_record
 from clusterdp.operate.html_page.bars import Axis, Bar, Mark, meaning_of, seconds_by_kind
-from clusterdp.operate.output.formatting import clock, measured, number, size
+from clusterdp.operate.output.formatting import clock, measured, number
 from clusterdp.operate.record.ending import ending_text
 from clusterdp.operate.record.run_history import RunHistory, newest
 from clusterdp.operate.record.run_state import RunState
@@ -25,7 +25,7 @@ from clusterdp.operate.record.slurmstepd_notice import ended_by_slurm
 from clusterdp.plainfile import read_plain, reading
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import integer, time_of
-from clusterdp.wording import counted, duration
+from clusterdp.wording import counted, duration, size
 
 MANY = 100  # rows of a table: the newest attempts
 TONES = {RunState.DONE: "good", RunState.RUNNING: "busy", RunState.WAITING: "busy", RunState.CANCELLED: "dull"}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping
+import io
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ EpochRow = dict[str, Any]
 SHAPE = ("epoch", "step")  # columns that are not measurements
 
 
-def row_line(row: EpochRow) -> str:
-    return "  ".join(f"{name} {_cell(value)}" for name, value in row.items())
+def row_line(row: EpochRow, before: EpochRow) -> str:
+    """Returns the line that is printed after an epoch. before: the row of the previous epoch, or {}. The learning rate
+    is printed when it has changed."""
+    told = {name: value for name, value in row.items() if name != "lr" or value != before.get(name)}
+    return "  ".join(f"{name} {_cell(value)}" for name, value in told.items())
 
 
 class History:
@@ -23,6 +27,8 @@ class History:
     are saved.
 
     print(history), history["loss"], history[-1], history.plot("history.png"), pandas.DataFrame(history.rows)
+
+    In a notebook, a History is shown as a table, and history.plot() as a picture.
     """
 
     def __init__(self, rows: list[EpochRow] | None = None):
@@ -65,42 +71,83 @@ class History:
         return f"<table><tr>{'<tr>'.join(lines)}</table>"
 
     def _cells(self) -> list[list[str]]:
-        return [self.columns, *([_cell(row.get(name)) for name in self.columns] for row in self.rows)]
+        names = [name for name in self.columns if name != "lr" or len(self) < 2 or len({*self[name]}) > 1]
+        return [names, *([_cell(row.get(name)) for name in names] for row in self.rows)]
 
-    def plot(self, file: str | Path) -> Path:
-        """Plots each measurement with its validation value into a file such as history.png. With a measurement's name
-        as `file`, plots only this one: "loss" is drawn into loss.png. A plot of several measurements leaves out
-        measurements that are constant over all epochs."""
-        try:
-            from matplotlib.figure import Figure  # Figure opens no window, and changes no global state
-            from matplotlib.ticker import MaxNLocator
-        except ImportError:
-            raise ConfigError("history: matplotlib is not installed. pip install 'clusterdp[plots]'.") from None
-        names = [n for n in self.columns if n not in SHAPE and n.removeprefix("val_") == n]
-        names += [n for n in self.columns if n.startswith("val_") and n.removeprefix("val_") not in names]
-        if str(file) in self.columns:
-            names, file = [str(file)], f"{file}.png"
-        lines = {name: [n for n in (name, f"val_{name}") if n in self.columns and _numeric(self[n])] for name in names}
-        told = {name: of for name, of in lines.items() if any(len({*self[n]}) > 1 for n in of)} or lines
-        told = {name: of for name, of in told.items() if of}
-        figure = Figure(figsize=(6, 2.6 * max(1, len(told))), layout="constrained")
-        for place, columns in enumerate(told.values()):
-            axes = figure.add_subplot(len(told), 1, place + 1)
-            for column in columns:
-                axes.plot(self["epoch"], self[column], marker="." if len(self) < 30 else None, label=column)
-            axes.set_xlim(min(self["epoch"]) - 0.5, max(self["epoch"]) + 0.5)  # also shows a single epoch
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-            axes.set_xlabel("epoch")
-            axes.legend()
-            axes.grid(alpha=0.3)
-        figure.savefig(file)
-        return Path(file)
+    def plot(self, what: str | Path | None = None, file: str | Path | None = None, **others: History) -> Plot | Path:
+        """Plots each measurement with its validation value, over the epochs.
+
+        what: a measurement's name, to plot only this one; or a file such as history.png. Returns the path of the file
+        that was written; without a file, a Plot, which a notebook shows. A plot of several measurements leaves out
+        measurements that are constant. others: histories of other runs by the names that the plot gives them, as in
+        plot("loss", larger=other_history).
+        """
+        if what is not None and str(what) not in self.columns:
+            what, file = None, what if file is None else file
+        plot = Plot({"": self, **others}, None if what is None else str(what))
+        return plot if file is None else plot.save(file)
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": [dict(row) for row in self.rows]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.rows[:] = [dict(row) for row in state["rows"]]
+
+
+class Plot:
+    """A picture of one or several histories, which a notebook shows. figure: matplotlib's Figure."""
+
+    def __init__(self, histories: Mapping[str, History], only: str | None = None):
+        try:
+            from matplotlib.figure import Figure  # Figure opens no window, and changes no global state
+            from matplotlib.ticker import MaxNLocator
+        except ImportError:
+            raise ConfigError("history: matplotlib is not installed. pip install 'clusterdp[plots]'.") from None
+        panels = _panels(histories.values(), only)
+        self.figure = Figure(figsize=(6, 2.6 * max(1, len(panels))), layout="constrained")
+        for place, columns in enumerate(panels):
+            axes = self.figure.add_subplot(len(panels), 1, place + 1)
+            for number, (name, history) in enumerate(histories.items()):
+                for column in (column for column in columns if column in history.columns):
+                    style = "-" if len(histories) == 1 or column == columns[0] else "--"
+                    colour = None if len(histories) == 1 else f"C{number}"
+                    marker = "." if len(history) < 30 else None
+                    label = f"{column} ({name})" if name else column
+                    axes.plot(history["epoch"], history[column], style, color=colour, marker=marker, label=label)
+            epochs = [epoch for history in histories.values() for epoch in history["epoch"]]
+            axes.set_xlim(min(epochs) - 0.5, max(epochs) + 0.5)  # also shows a single epoch
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+            axes.set_xlabel("epoch")
+            axes.legend()
+            axes.grid(alpha=0.3)
+
+    def __repr__(self) -> str:
+        return "a Plot: save(file) writes it, and a notebook shows it"
+
+    def save(self, file: str | Path) -> Path:
+        """Writes the picture, in the format that the file's name ends with."""
+        self.figure.savefig(file)
+        return Path(file)
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.figure.savefig(file, format="png")
+        return file.getvalue()
+
+
+def _panels(histories: Iterable[History], only: str | None) -> list[list[str]]:
+    """Returns the columns of each panel: a measurement and its validation value."""
+    values: dict[str, list[Any]] = {}
+    for history in histories:
+        for name in history.columns:
+            values.setdefault(name, []).extend(history[name])
+    names = [n for n in values if n not in SHAPE and n.removeprefix("val_") == n]
+    names += [n for n in values if n.startswith("val_") and n.removeprefix("val_") not in names]
+    of_each = [[n for n in (name, f"val_{name}") if n in values and _numeric(values[n])] for name in names]
+    if only is not None:
+        return [[n for n in (only, f"val_{only}") if n in values]]
+    change = [columns for columns in of_each if any(len({*values[n]}) > 1 for n in columns)]
+    return change or [columns for columns in of_each if columns]
 
 
 def _numeric(column: list[Any]) -> bool:

@@ -26,6 +26,7 @@ from clusterdp.train.process.attempt import (
     ending_of,
     explained,
     fail,
+    first_line,
     refuse,
     report_failure,
     start_group,
@@ -79,6 +80,8 @@ def _own_job() -> JobHandle:
         claim = Claim.take(RunDir(settings.run_dir).claims, attempt, os.urandom(4).hex())
     job = JobHandle(settings, group, stop, attempt, claim)
     peers.step = lambda: job.step
+    if settings.run_dir is not None:  # else the program is on somebody's terminal, or in a notebook
+        say(first_line(group))
     page.enter(PROGRAM)
 
     @atexit.register

@@ -47,9 +47,11 @@ class BestModel:
             checkpointer = self._checkpointer()
             if not self._looked:
                 self._kept, self._looked = checkpointer.peek(), True
-            row, kept = self._history[-1], self._row(self._kept)
+            row: EpochRow = self._history[-1]
+            kept = self._row(self._kept)
             if monitor in row and History([*([kept] if kept else []), row]).best(monitor, mode) is row:
                 self._save(checkpointer)
+                self._say(f"kept as the best model: {monitor} {row[monitor]:.4g}")
 
     def load(self) -> int | None:
         """Loads the best model, and returns its step. Returns None, and leaves the model unchanged, if this run's past
@@ -59,11 +61,10 @@ class BestModel:
         if kept is None:
             return None
         if self._history.rows and kept["epoch"] and self._row(kept) is None:
-            if self._job.rank == 0:
-                say(
-                    f"clusterdp: the best model is of epoch {kept['epoch']} as it was before the run went back behind "
-                    "it: it is not loaded, and the model stays as it is."
-                )
+            self._say(
+                f"the best model is of epoch {kept['epoch']} as it was before the run went back behind it: it is not "
+                "loaded, and the model stays as it is."
+            )
             return None
         restored = checkpointer.restore()
         return restored.step if restored is not None else None
@@ -75,6 +76,10 @@ class BestModel:
         checkpointer.save(loop.step if loop is not None else self._job.step, meta)
         self._kept, self._looked = meta, True
         self._tolerate.failures = 0
+
+    def _say(self, text: str) -> None:
+        if self._job.rank == 0:
+            say(f"clusterdp: {text}")
 
     def _row(self, kept: Any) -> EpochRow | None:
         """Returns the row of the history that was the last when `kept` was saved; None if this row is no longer in the

@@ -1,52 +1,120 @@
-"""A model's layers as a table, for Trainer.summary()."""
+"""A model's layers as a table, and the memory of a training step, for Trainer.summary()."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from clusterdp.wording import table
+from clusterdp.errors import ConfigError
+from clusterdp.wording import size, table
 
 
-def summary(model: nn.Module, inputs: tuple[Any, ...] | None, device: torch.device) -> str:
-    """Returns a table of the innermost modules. inputs: a batch, from which the shape of each module's output is
-    computed."""
-    shapes = _shapes(model, inputs, device) if inputs is not None else {}
-    rows = [("layer", "type", *(("gives",) if shapes else ()), "parameters")]
-    for name, module in model.named_modules():
-        if next(module.children(), None) is None:
-            own = sum(parameter.numel() for parameter in module.parameters(recurse=False))
-            shown = (shapes.get(name, "-"),) if shapes else ()
-            rows.append((name or "(model)", type(module).__name__, *shown, f"{own:,}"))
+def summary(
+    model: nn.Module,
+    sample: Any,
+    input_shape: Sequence[Any] | None,
+    optimizer: torch.optim.Optimizer | None,
+    device: torch.device,
+) -> str:
+    """Returns a table of the modules that have parameters or no parts. The numbers of parameters add up: a parameter
+    counts in the first row that has it."""
+    if input_shape is not None:
+        if sample is not None:
+            raise ConfigError("summary: a sample and an input_shape are both given. Keep one.")
+        sample = _zeros(input_shape)
+    shapes, activations = _trial(model, sample, device) if sample is not None else ({}, 0)
+    rows = [("layer", "type", *(("gives",) if shapes else ()), "parameters", "size")]
+    first: dict[int, str] = {}  # the row of each parameter and module
+    for name, module in model.named_modules(remove_duplicate=False):
+        own = [*module._parameters.items()]
+        if next(module.children(), None) is not None and not own:
+            continue
+        mine = [p for _, p in own if p is not None and first.setdefault(id(p), name) == name]
+        shared = {first[id(p)] for _, p in own if p is not None} - {name}
+        shown = (shapes.get(name, "-"),) if shapes else ()
+        kind = type(module).__name__ + (f" (shares {', '.join(sorted(shared))})" if shared else "")
+        rows.append((name or "(model)", kind, *shown, f"{sum(p.numel() for p in mine):,}", size(_bytes(mine))))
+    trained = [p for p in model.parameters() if p.requires_grad]
+    every = sum(p.numel() for p in model.parameters())
+    everything = size(_bytes([*model.parameters(), *model.buffers()]))
     lines = table(rows)
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    size = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
-    everything = sum(parameter.numel() for parameter in model.parameters())
-    lines.append(f"{everything:,} parameters, {trained:,} of them trained; {size / 1e6:.1f} MB with buffers")
+    lines.append(
+        f"{every:,} parameters, {sum(p.numel() for p in trained):,} of them trained; {everything} with buffers"
+    )
+    parts = {"gradients": _bytes(trained)}
+    if optimizer is not None and (states := _states(optimizer)) is not None:
+        parts["optimizer"] = round(_bytes(trained) * states)
+    if sample is not None:
+        parts["activations of this batch"] = activations
+    lines.append("a step adds " + ", ".join(f"{name} {size(nbytes)}" for name, nbytes in parts.items()))
     return "\n".join(lines)
 
 
-def _shapes(model: nn.Module, inputs: tuple[Any, ...], device: torch.device) -> dict[str, str]:
+def _zeros(input_shape: Sequence[Any]) -> Any:
+    several = all(isinstance(shape, Sequence) for shape in input_shape)
+    shapes = input_shape if several and input_shape else [input_shape]
+    return tuple(torch.zeros(1, *shape) for shape in shapes)
+
+
+def _bytes(tensors: Sequence[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _states(optimizer: torch.optim.Optimizer) -> float | None:
+    """Returns how many tensors of a parameter's size the optimizer keeps for it: 2 for Adam. The answer comes from one
+    step of such an optimizer on a small parameter; None if it cannot be made or stepped so."""
+    parameter = nn.Parameter(torch.zeros(2, 2))
+    parameter.grad = torch.zeros(2, 2)
+    try:
+        takes = inspect.signature(type(optimizer)).parameters
+        small = type(optimizer)([parameter], **{name: v for name, v in optimizer.defaults.items() if name in takes})
+        small.step()
+    except Exception:  # an optimizer of the user's may want anything
+        return None
+    kept = [value for value in small.state[parameter].values() if isinstance(value, torch.Tensor)]
+    return sum(value.numel() for value in kept if value.dim()) / parameter.numel()
+
+
+def _trial(model: nn.Module, sample: Any, device: torch.device) -> tuple[dict[str, str], int]:
+    """Runs the model on the sample. Returns the shape of each module's output, and the bytes that autograd keeps for
+    the backward pass besides the parameters. The model is in eval mode, in which a batch of one sample is enough, and
+    no statistics change; dropout's masks are therefore not counted."""
     from clusterdp.train.data.prefetch import to_device
 
-    found: dict[str, str] = {}
+    names: dict[nn.Module, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        names.setdefault(module, []).append(name)
+    shapes: dict[str, str] = {}
+    known = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    kept: dict[int, int] = {}
 
-    def note(name: str) -> Any:
-        def hook(module: nn.Module, given: Any, output: Any) -> None:
-            found[name] = str(tuple(output.shape)) if isinstance(output, torch.Tensor) else type(output).__name__
+    def note(module: nn.Module, given: Any, output: Any) -> None:
+        text = str(tuple(output.shape)) if isinstance(output, torch.Tensor) else type(output).__name__
+        shapes.update(dict.fromkeys(names[module], text))
 
-        return hook
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
 
-    hooks = [module.register_forward_hook(note(name)) for name, module in model.named_modules()]
+    sample = to_device(sample, device)
+    hooks = [module.register_forward_hook(note) for module in names]
     training = model.training
     try:
-        model.eval()  # in eval mode, a batch of one sample is enough, and no statistics change
-        with torch.no_grad():
-            model(*to_device(inputs, device))
+        model.eval()
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            if isinstance(sample, Mapping):
+                output = model(**sample)
+            else:
+                output = model(*sample) if isinstance(sample, tuple | list) else model(sample)
+        del output
     finally:
         model.train(training)
         for hook in hooks:
             hook.remove()
-    return found
+    return shapes, sum(kept.values())

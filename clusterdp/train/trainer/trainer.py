@@ -246,11 +246,16 @@ class Trainer:
             raise ConfigError(NO_BATCH.format("predict"))
         return collect(self.job.group, outputs, size)
 
-    def summary(self, sample: Any = None) -> str:
-        """Returns and prints the layers, their parameters and, with a batch of inputs, the shapes of their outputs."""
+    def summary(self, sample: Any = None, *, input_shape: Sequence[Any] | None = None) -> str:
+        """Returns and prints the layers and their parameters. With a batch of inputs, also the shapes of their outputs,
+        and the memory of a training step.
+
+        sample: a tensor; a tuple or list of a model's several inputs; or a mapping of its keyword arguments.
+        input_shape: instead of a sample, the shape of one, without the batch: (3, 32, 32); or shapes of several inputs.
+        """
         from clusterdp.train.trainer.summary import summary
 
-        text = summary(self.net, None if sample is None else (sample,), self.job.device)
+        text = summary(self.net, sample, input_shape, self.optimizer, self.job.device)
         if self.job.rank == 0:
             say(text)
         return text
@@ -335,7 +340,8 @@ class Trainer:
         self.history.append(row)
         self.job.log(epoch=self.loop.epoch, **{name: value for name, value in row.items() if name not in SHAPE})
         if self.job.rank == 0:
-            say(f"clusterdp: {self.name}{'  ' if self.name else ''}{row_line(row)}")
+            before = self.history[-2] if len(self.history) > 1 else {}
+            say(f"clusterdp: {self.name}{'  ' if self.name else ''}{row_line(row, before)}")
         self._call_back(row)
 
     def _step_scheduler(self, row: EpochRow) -> None:

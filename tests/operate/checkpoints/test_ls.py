@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from clusterdp.checkpoint import Checkpointer
-from clusterdp.operate.output.formatting import size
+from clusterdp.wording import size
 from tests.operate.builder import RunBuilder
 from tests.operate.checkpoints.conftest import Run, Save, flip, manifest_file, model, thing
 

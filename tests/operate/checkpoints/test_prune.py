@@ -11,7 +11,7 @@ import pytest
 from clusterdp.checkpoint import Checkpointer, list_checkpoints
 from clusterdp.checkpoint.format import retention
 from clusterdp.cli import main
-from clusterdp.operate.output.formatting import size
+from clusterdp.wording import size
 from tests.operate.builder import RunBuilder
 from tests.operate.checkpoints.conftest import Run, Save, data_file, flip, manifest_file, model, thing
 from tests.operate.conftest import FakeQueue

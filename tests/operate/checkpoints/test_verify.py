@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from clusterdp.checkpoint import Checkpointer
-from clusterdp.operate.output.formatting import size
 from clusterdp.storage import LocalStorage
+from clusterdp.wording import size
 from tests.operate.checkpoints.conftest import Run, Save, data_file, flip, manifest_file, model, thing
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.operate.output.formatting import ago, clock, number, shown_path, size
+from clusterdp.operate.output.formatting import ago, clock, number, shown_path
+from clusterdp.wording import size
 
 
 @pytest.mark.parametrize(
