@@ -1,5 +1,5 @@
-"""Argument names of other libraries' trainers (Keras, Lightning, Hugging Face, MXNet), and their replacements in
-clusterdp. The error about a wrong argument is one line, which names the right argument.
+"""Argument and method names of other libraries' trainers (Keras, Lightning, skorch, accelerate, Hugging Face, Apex,
+Paddle, MXNet), and their replacements in clusterdp. The error about a wrong name is one line with the right name.
 """
 
 from __future__ import annotations
@@ -25,21 +25,28 @@ INSTEAD = {
     "Pass inputs and targets as one: fit((x, y))": "x y inputs targets labels",
     "Pass the data itself: evaluate(data)": "dataloaders test_data test_dataloaders test_dataset datamodule",
     "Split the data beforehand, as by torch.utils.data.random_split, and pass fit(train, val)": "validation_split",
-    "Write val_options={'batch_size': ...}": "validation_batch_size val_batch_size eval_batch_size",
+    "Write val_options={'batch_size': ...}": "validation_batch_size val_batch_size eval_batch_size "
+    "per_device_eval_batch_size",
     "Write fit(epochs=...)": "max_epochs num_epochs num_epoch n_epochs nb_epoch num_train_epochs",
-    "The config has it, as train.max_steps; without one, call trainer.stop() in Trainer(on_step=[...])": "max_steps "
-    "num_steps num_iters max_iters max_iterations fast_dev_run max_time",
-    "Pass a part of the data, such as torch.utils.data.Subset(data, range(1000))": "steps_per_epoch validation_steps "
-    "limit_train_batches limit_val_batches limit_test_batches limit_predict_batches overfit_batches max_eval_batches",
-    "fit() evaluates after each epoch; at others, call trainer.evaluate(data) in Trainer(on_epoch=[...])": ""
-    "val_check_interval check_val_every_n_epoch validation_freq eval_freq eval_every eval_steps "
-    "eval_strategy evaluation_strategy num_sanity_val_steps do_eval",
+    "Write fit(max_steps=...), in batches": "num_steps num_iters max_iters max_iterations num_iterations total_steps",
+    "Write resources.time in the config; or call trainer.stop() in Trainer(on_step=[...])": "max_time",
+    "Write fit(limit_batches=...)": "steps_per_epoch validation_steps limit_train_batches limit_val_batches "
+    "limit_test_batches max_eval_batches iters_per_epoch batches_per_epoch max_train_samples",
+    "Pass a part of the data, such as torch.utils.data.Subset(data, range(1000))": "limit_predict_batches "
+    "overfit_batches",
+    "Write fit(fast_dev_run=True)": "num_sanity_val_steps sanity_check",
+    "Write fit(val_every=...), in epochs": "check_val_every_n_epoch validation_freq eval_freq eval_every val_interval",
+    "fit() evaluates after an epoch; in one, call trainer.evaluate(data) in Trainer(on_step=[...])": ""
+    "val_check_interval eval_steps eval_strategy evaluation_strategy do_eval eval_on_start",
     "A run goes on from where it was by itself": "initial_epoch begin_epoch ckpt_path resume resume_from_checkpoint",
     "Write Trainer(on_epoch=[...]): functions of (trainer, row), such as early_stopping()": "callbacks callback "
-    "epoch_end_callback eval_end_callback on_epoch_end early_stopping early_stop patience",
+    "epoch_end_callback eval_end_callback on_epoch_end early_stopping early_stop patience on_train_epoch_end "
+    "on_train_epoch_start on_epoch_begin on_epoch_start on_validation_end on_validation_epoch_end on_evaluate "
+    "on_log on_save event_handlers eval_batch_end_callback",
     "Write Trainer(on_epoch=[keep_best('val_loss')]), and trainer.load_best() after fit()": "save_best_only "
     "load_best_model_at_end metric_for_best_model greater_is_better restore_best_weights monitor mode",
-    "Write Trainer(on_step=[...]): functions of (trainer, values)": "batch_end_callback on_batch_end",
+    "Write Trainer(on_step=[...]): functions of (trainer, values)": "batch_end_callback on_batch_end "
+    "on_train_batch_end on_train_batch_start on_batch_begin on_step_end",
     "A line an epoch is printed, and a terminal shows the progress": "verbose progress_bar enable_progress_bar "
     "show_progress disable_tqdm quiet log_every_n_steps log_every log_interval log_freq log_steps logging_steps "
     "print_every report_every",
@@ -51,48 +58,110 @@ INSTEAD = {
     "Split the data beforehand, and pass fit(train, val)": "train_split eval_split",
     "Write loss=...": "criterion loss_fn loss_function losses objective",
     "Write optimizer=..., an object": "optimizers optim opt",
-    "It is for the optimizer": "lr learning_rate weight_decay momentum optimizer_params optim_args learning_rates",
+    "It is for the optimizer": "lr learning_rate weight_decay momentum optimizer_params optim_args learning_rates "
+    "adam_beta1 adam_beta2 adam_epsilon betas eps",
     "Write scheduler=..., such as LambdaLR(optimizer, warmup_cosine(100, steps))": "warmup_steps "
     "warmup_ratio num_warmup_steps lr_scheduler_type",
     "Train the model before you pass it, or load it: model.load_state_dict(...)": "initializer arg_params aux_params "
     "pretrained weights checkpoint",
     "Write model=..., an object": "module net network backbone",
     "Write scheduler=...": "lr_scheduler schedulers lr_schedule",
-    "Write metrics=...": "metric eval_metric eval_metrics compute_metrics",
+    "Write metrics=...": "metric eval_metric eval_metrics compute_metrics validation_metric",
     "Write Trainer(amp=...): 'bf16', 'fp16' or O0 to O3": "precision fp16 bf16 use_amp mixed_precision amp_level",
-    "Write Trainer(accumulate=...)": "accumulate_grad_batches gradient_accumulation_steps accumulation_steps",
+    "Write Trainer(accumulate=...)": "accumulate_grad_batches gradient_accumulation_steps accumulation_steps "
+    "gradient_accumulation_plugin",
     "Write Trainer(clip_norm=...)": "gradient_clip_val max_grad_norm grad_clip clip_grad_norm gradient_clip",
-    "Write Trainer(clip_value=...)": "clipvalue gradient_clip_value",
+    "Write Trainer(clip_value=...)": "clipvalue gradient_clip_value gradient_clip_algorithm",
     "The config has it, as resources": "devices gpus accelerator num_nodes num_gpus tpu_cores num_processes",
-    "A rank has one device, job.device; the config says how many ranks": "device ctx context devices_ids device_ids",
-    "The config has it, as train.strategy": "strategy distributed_backend kvstore plugins",
-    "The config has it, as train.compile": "compile jit_compile torch_compile run_eagerly",
+    "A rank has one device, job.device; the config says how many ranks": "device ctx context devices_ids device_ids "
+    "device_placement local_rank selected_gpus cpu",
+    "The config has it, as train.strategy": "strategy distributed_backend kvstore plugins fsdp fsdp_config "
+    "deepspeed fsdp_plugin deepspeed_plugin",
+    "The config has it, as train.compile": "compile jit_compile torch_compile run_eagerly dynamo_backend "
+    "steps_per_execution",
     "The config has it, as train.recompute": "gradient_checkpointing activation_checkpointing",
     "Call trainer.summary()": "enable_model_summary weights_summary",
     "Run `clusterdp profile`": "profiler auto_scale_batch_size profile",
-    "The config has it, as train.sync_batchnorm": "sync_bn",
-    "The config has it, as metrics.to": "logger loggers log_dir report_to tensorboard wandb",
+    "The config has it, as train.sync_batchnorm": "sync_bn sync_batchnorm convert_syncbn_model",
+    "The config has it, as metrics.to": "logger loggers log_dir report_to tensorboard wandb log_with logging_dir",
     "The config has it, as checkpoint": "enable_checkpointing checkpoint_callback save_steps save_every checkpoint_dir "
     "save_freq save_interval save_strategy save_total_limit save save_model checkpoint_every",
-    "The config has it, as run_dir": "default_root_dir output_dir save_dir work_dir",
+    "The config has it, as run_dir": "default_root_dir output_dir save_dir work_dir project_dir run_name",
     "The config has it, as train.seed": "seed random_seed random_state",
     "The config has it, as train.deterministic": "deterministic benchmark",
+    "Write fit(epochs=...), and early_stopping(patience=...)": "min_epochs min_steps",
+    "Write early_stopping(least=...)": "min_delta delta early_stopping_threshold",
+    "The config has it, as train.amp: {level: O2, loss_scale: 128}": "opt_level loss_scale keep_batchnorm_fp32 "
+    "init_scale growth_interval amp_configs",
+    "The level of train.amp decides it": "cast_model_type patch_torch_functions master_weights cast_model_outputs "
+    "num_losses min_loss_scale max_loss_scale auto_scale_loss",
+    "The config has it, as train.ddp; or write Trainer(wrap={...})": "find_unused_parameters "
+    "ddp_find_unused_parameters delay_allreduce message_size gradient_average allreduce_always_fp32 bucket_cap_mb "
+    "ddp_bucket_cap_mb static_graph ddp_kwargs",
+    "Call torch.autograd.set_detect_anomaly(True) before fit()": "detect_anomaly",
+    "fit() divides data sets among the ranks by itself": "use_distributed_sampler replace_sampler_ddp split_batches "
+    "dispatch_batches even_batches distributed_batch_reader",
+    "Write loss=nn.CrossEntropyLoss(label_smoothing=...)": "label_smoothing_factor label_smoothing",
+    "Write drop_last=...": "dataloader_drop_last",
+    "Write pin_memory=...": "dataloader_pin_memory",
+    "Write persistent_workers=...": "dataloader_persistent_workers",
+    "Weigh the losses in Trainer(forward=...)": "loss_weights weighted_metrics",
+    "Write Trainer(forward=...), a function of (trainer, batch)": "predict_nonlinearity remove_unused_columns "
+    "preprocess_logits_for_metrics compute_loss_func",
+    "Make another Trainer to begin anew": "warm_start model_init",
+    "Write ema = clusterdp.train.Ema(model, 0.999) and Trainer(state={'ema': ema})": "swa swa_lrs swa_epoch_start "
+    "ema ema_decay",
+    "Write fit(sampler=...)": "group_by_length train_sampler batch_sampler_train",
+    "Pass a loader, or options of a DataLoader, to fit(train, val)": "iterator_train iterator_valid dataset "
+    "dataloader_config data_loader use_caching reload_dataloaders_every_n_epochs",
+    "Run `clusterdp profile --find batch-size`": "auto_find_batch_size",
+    "Compare learning rates in a sweep: see configs/sweep.yaml": "lr_find auto_lr_find",
+    "Write scheduler_every='step' or 'epoch'": "step_scheduler_with_optimizer interval",
+    "Each checkpoint has all random states": "rng_types",
+    "Evaluations run without gradients": "inference_mode",
+    "Leave it out": "barebones kwargs_handlers allow_missing force_rebind force_init ignore_data_skip sparse_row_id_fn",
+    "Write it before fit()": "on_train_begin on_train_start on_fit_start on_init_end setup",
+    "Write it after fit()": "on_train_end on_fit_end on_test_end teardown push_to_hub",
+    "Write try: trainer.fit(...)": "on_exception",
+    "Write it in Trainer(step=...), a function of (trainer, batch)": "on_after_backward on_before_optimizer_step "
+    "on_before_backward",
 }
 METHODS = {
     "Pass loss, optimizer and metrics to Trainer(...); the config's train.compile compiles the model": "compile",
     "Checkpoints save themselves. For the weights: torch.save(trainer.net.state_dict(), file), on rank 0": "save "
-    "save_model save_weights save_checkpoint save_params",
+    "save_model save_weights save_checkpoint save_params save_state save_pretrained",
     "A run goes on from where it was by itself. For weights: trainer.net.load_state_dict(...)": "load load_model "
-    "load_weights load_params load_checkpoint load_from_checkpoint resume",
+    "load_weights load_params load_checkpoint load_from_checkpoint load_state resume",
     "Call trainer.evaluate(data)": "test validate score eval evaluate_generator",
     "Call trainer.fit(train, val)": "train train_model fit_generator fit_loop partial_fit fit_one_cycle",
     "Write Trainer(step=...), a function of (trainer, batch)": "train_on_batch train_batch training_step train_step",
     "Write Trainer(forward=...), a function of (trainer, batch)": "test_on_batch eval_batch validation_step test_step "
     "predict_on_batch predict_batch predict_step",
-    "Call trainer.predict(data)": "predict_proba predict_generator transform",
+    "Call trainer.predict(data)": "predict_proba predict_generator transform get_outputs",
     "Write Trainer(on_epoch=[...]): functions of (trainer, row)": "add_callback register_callback",
     "fit() returns the history: history.plot('history.png')": "plot plot_history plot_metrics",
     "The Trainer puts the model on this rank's device, trainer.job.device": "to cuda cpu",
+    "Write Trainer(step=...), a function of (trainer, batch), with trainer.amp.backward(loss)": "manual_backward "
+    "toggle_optimizer untoggle_optimizer backward forward_backward update zero_grad compute_loss scale_loss "
+    "apply_collective_grads optimizer_step",
+    "The Trainer does it by itself": "prepare init_optimizer init_params bind initialize create_optimizer "
+    "create_scheduler configure_optimizers prepare_data setup free_memory no_sync clip_gradients clip_grad_norm_ "
+    "set_epoch",
+    "Pass data to trainer.fit(train, val)": "get_train_dataloader get_eval_dataloader train_dataloader "
+    "val_dataloader prepare_data_loader skip_first_batches",
+    "Call trainer.job.log(name=value)": "log log_dict log_metrics log_metric",
+    "Write if trainer.job.rank == 0": "is_global_zero is_main_process is_local_main_process is_world_process_zero "
+    "global_rank local_rank world_size",
+    "Read trainer.loop.step and trainer.loop.epoch": "global_step current_epoch num_steps",
+    "Call trainer.stop()": "should_stop stop_training stop_iter",
+    "Read trainer.net, a torch.nn.Module": "unwrap_model module get_layer layers parameters named_parameters "
+    "get_weights set_weights get_params set_params add state_dict load_state_dict train_mode",
+    "Read trainer.history": "callback_metrics logged_metrics get_metric",
+    "Metrics are over all ranks; for a value of your own, trainer.job.group.gather(value)": "gather "
+    "gather_for_metrics reduce all_gather wait_for_everyone barrier",
+    "Write Trainer(metrics=...)": "update_metric",
+    "Compare settings in a sweep: see configs/sweep.yaml": "lr_find tune hyperparameter_search",
+    "Run `clusterdp profile --find batch-size`": "scale_batch_size",
 }
 MEANT = {word: remedy for remedy, words in INSTEAD.items() for word in words.split()}
 METHOD = {word: remedy for remedy, words in METHODS.items() for word in words.split()}
@@ -110,6 +179,13 @@ def check_arguments(
     for word in given:
         if word not in known:
             raise ConfigError(f"{where}: {word!r} is not an argument here. {_remedy(word, known, elsewhere)}")
+
+
+def check_counts(**counts: int | None) -> None:
+    """Raises ConfigError for a number below 1, by the name of its argument."""
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ConfigError(f"{name}: {count} is less than 1. Use 1 or more; or leave it out.")
 
 
 def _remedy(word: str, known: Collection[str], elsewhere: Mapping[str, Any]) -> str:

@@ -164,6 +164,8 @@ class JobHandle:
         every_steps: int | None = None,
         every_s: float | None = None,
         move: bool | Callable[[Any], Any] = False,
+        max_steps: int | None = None,
+        limit_batches: int | None = None,
         name: str = "",
         continues: Loop[Any] | None = None,
     ) -> Loop[Batch]:
@@ -174,7 +176,8 @@ class JobHandle:
         accumulate: batches per step of the optimizer. accumulate, every_steps and every_s are by default
         train.accumulate, checkpoint.every_steps and checkpoint.every_s of the config. move: whether the next batch is
         moved to this rank's device during the current step. If move is a function, it also transforms each batch on the
-        device, for example to normalised floats. See Prefetcher.
+        device, for example to normalised floats. See Prefetcher. max_steps: the loop ends after this step (batch), like
+        the run after train.max_steps. limit_batches: the most batches of an epoch.
         """
         check_can_be_read_again("loader", loader, epochs)
         saving = self.saving
@@ -189,7 +192,8 @@ class JobHandle:
         from clusterdp.train.loop.loop import Loop
 
         every = {"every_steps": every_steps, "every_s": every_s}
-        phase: dict[str, Any] = {"name": name, "continues": continues}
+        limits: dict[str, Any] = {"max_steps": max_steps, "limit_batches": limit_batches}
+        phase: dict[str, Any] = {"name": name, "continues": continues, **limits}
         return Loop(self.phases, loader, state, epochs=epochs, accumulate=accumulate, move=move, **every, **phase)  # type: ignore[arg-type]
 
     def checkpointer(self, state: Mapping[str, Any], *, beside: str | None = None) -> Checkpointer | None:

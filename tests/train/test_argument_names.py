@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +15,20 @@ from torch.utils.data import DataLoader
 
 from clusterdp.errors import ConfigError
 from clusterdp.train import Amp, JobHandle, Trainer
-from clusterdp.train.argument_names import LOADER, MEANT, arguments_of
+from clusterdp.train.argument_names import (
+    INSTEAD,
+    LOADER,
+    MEANT,
+    METHODS,
+    NoSuchMethod,
+    arguments_of,
+    check_arguments,
+)
+from tests.train.foreign_words import LIBRARIES
 
 X, Y = torch.randn(8, 3), torch.arange(8) % 2
 DATA = (X, Y)
+TABLE = Path(__file__).parents[1] / "golden/foreign_words.txt"
 
 
 def trainer(job: JobHandle, **changes: Any) -> Trainer:
@@ -109,7 +121,7 @@ def test_wrong_argument_of_trainer_is_a_config_error_with_its_name(
         (lambda t: t.evaluate(DATA, epochs=2), "evaluate: 'epochs' is not an argument here. It is one of fit()."),
         (
             lambda t: t.predict(X, steps_per_epoch=3),
-            "predict: 'steps_per_epoch' is not an argument here. Pass a part of the data",
+            "predict: 'steps_per_epoch' is not an argument here. Write fit(limit_batches=...)",
         ),
         (
             lambda t: t.job.loader(DATA, 4, suffle=True),
@@ -161,20 +173,42 @@ def test_remedy_table_for_foreign_arguments_contains_no_own_argument() -> None:
     assert {*inspect.signature(DataLoader).parameters} - {"dataset", "batch_size"} < {*LOADER}
 
 
-# Arguments of Keras, Lightning, Hugging Face, Paddle and MXNet that no table had a remedy for.
-WORDS = """fast_dev_run limit_val_batches val_check_interval check_val_every_n_epoch log_every save max_steps num_iters
-limit_train_batches overfit_batches validation_freq eval_freq logging_steps save_freq train_batch_size data_collator
-warmup_steps monitor benchmark profiler initializer gradient_checkpointing quiet"""
+def answer(trained: Trainer, word: str, *, is_method: bool) -> str:
+    """What becomes of a name of another library: it works here, or the error names ours."""
+    if is_method:
+        try:
+            getattr(trained, word)
+        except NoSuchMethod as error:
+            return str(error).partition("not a method here. ")[2]
+        return "works"
+    for call in (Trainer, trained.fit, trained.evaluate, trained.predict):
+        if word in inspect.signature(call).parameters or (call == trained.fit and word in LOADER):
+            return f"works, in {'Trainer' if call is Trainer else call.__name__}()"  # type: ignore[union-attr]
+    with pytest.raises(ConfigError) as caught:
+        check_arguments("Trainer", [word], arguments_of(Trainer), {"fit": Trainer.fit})
+    return str(caught.value).partition("not an argument here. ")[2]
 
 
-def test_arguments_of_other_libraries_are_errors_with_a_remedy(job: JobHandle) -> None:
-    for word in WORDS.split():
-        with pytest.raises(ConfigError) as caught:
-            trainer(job, **{word: 1})
-        assert str(caught.value) == f"Trainer: {word!r} is not an argument here. {MEANT[word]}."
+def test_names_of_eight_libraries_work_or_have_a_remedy(job: JobHandle) -> None:
+    """The table is tests/golden/foreign_words.txt."""
+    trained = trainer(job)
+    lines = []
+    for library, (arguments, methods) in LIBRARIES.items():
+        for words, is_method in ((arguments, False), (methods, True)):
+            for word in words.split():
+                found = answer(trained, word, is_method=is_method)
+                assert found.startswith("works") or found in {f"{remedy}." for remedy in (*INSTEAD, *METHODS)} | {
+                    f"It is one of {name}()." for name in ("fit", "Trainer")
+                }, (library, word, found)
+                lines.append(f"{library:13} {word + '()' * is_method:28} {found}")
+    assert len(lines) > 200
+    text = "\n".join(lines) + "\n"
+    if os.environ.get("CLUSTERDP_REFRESH"):
+        TABLE.write_text(text)
+    assert TABLE.read_text() == text
 
 
-def test_methods_of_other_libraries_are_errors_with_a_remedy(job: JobHandle) -> None:
+def test_no_such_method_leaves_hasattr_false(job: JobHandle) -> None:
     trained = trainer(job)
     for method in ("compile", "save", "test", "train_on_batch", "load_from_checkpoint", "to"):
         assert not hasattr(trained, method)

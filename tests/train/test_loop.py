@@ -454,6 +454,30 @@ def test_max_steps_ends_the_training_also_after_a_resume(another: Any) -> None:
     assert limited(another_attempt(job))[0] == []
 
 
+class Resettable:
+    """As NVIDIA DALI's iterators: at the end of an epoch, it stays there until reset()."""
+
+    def __init__(self) -> None:
+        self.place = 0
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> int:
+        if self.place == 3:
+            raise StopIteration
+        self.place += 1
+        return self.place
+
+    def reset(self) -> None:
+        self.place = 0
+
+
+def test_iterator_with_reset_is_read_again_in_each_epoch(job: JobHandle) -> None:
+    loop = job.loop(Resettable(), {}, epochs=3)  # type: ignore[arg-type]
+    assert list(loop) == [1, 2, 3] * 3
+
+
 def load_data() -> Any:
     yield (torch.zeros(2),)
 

@@ -87,8 +87,15 @@ def striker(job: JobHandle, fault: list[Any] | None) -> Any:
     return strike
 
 
-def fit(job: JobHandle, record: str, amp: str = "fp32", epochs: int = 3, fault: list[Any] | None = None) -> None:
-    """fault: (signal, the step after which it comes, the rank that gets it)."""
+def fit(
+    job: JobHandle,
+    record: str,
+    amp: str = "fp32",
+    epochs: int | None = 3,
+    fault: list[Any] | None = None,
+    limits: dict[str, int] | None = None,
+) -> None:
+    """fault: (signal, the step after which it comes, the rank that gets it). limits: arguments of Trainer.fit()."""
     shared_flags.MOST_STEPS = 1
     torch.manual_seed(5 + job.rank)
     net = Net()
@@ -108,13 +115,13 @@ def fit(job: JobHandle, record: str, amp: str = "fp32", epochs: int = 3, fault: 
         on_epoch=[keep_best("val_loss")],
         wrap={"bucket_cap_mb": 0.3},
     )
-    history = trainer.fit(Noisy(), held_out(), epochs=epochs, batch_size=16 // job.world_size)
+    history = trainer.fit(Noisy(), held_out(), epochs=epochs, batch_size=16 // job.world_size, **(limits or {}))
     state = [net.state_dict(), optimizer.state_dict(), trainer.amp.state_dict(), torch.get_rng_state()]
     norms = [name for name in net.state_dict() if name.startswith("norm.")]
     end = {"history": history.rows, "digest": digest([dict(net.named_parameters()), *state[1:]]), "best": None}
     end["buffers"] = digest({name: net.state_dict()[name] for name in norms})
     scores = trainer.evaluate(held_out())
-    best = min(history, key=lambda row: row["val_loss"])
+    best = min((row for row in history if "val_loss" in row), key=lambda row: row["val_loss"])
     assert trainer.load_best() == best["step"]
     end["best"] = abs(trainer.evaluate(held_out())["loss"] - best["val_loss"])
     assert abs(scores["loss"] - history[-1]["val_loss"]) < 1e-6

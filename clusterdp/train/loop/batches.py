@@ -12,6 +12,7 @@ The position in a loader is kept by the first of these that exists:
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
@@ -69,8 +70,12 @@ class Batches(Generic[Batch]):
         loader: Iterable[Batch],
         move: bool | Callable[[Any], Any] = False,
         lap: Callable[[str], None] = lambda name: None,
+        *,
+        limit: int | None = None,
     ):
-        """lap: a function that is called with a name for the work since the last call; see Stopwatch."""
+        """lap: a function that is called with a name for the work since the last call; see Stopwatch. limit: the most
+        batches of an epoch."""
+        self.limit = limit
         self.rank = rank
         self.lap = lap
         self.move = move
@@ -82,8 +87,9 @@ class Batches(Generic[Batch]):
         self.per_epoch: int | None = None  # batches per epoch; None if the loader has no length
         self.left: int | None = None
         self._compared = self.is_global or rank.world_size == 1  # whether the ranks' batches need no check for equality
-        self._surplus = False  # this rank has more batches than another
+        self._surplus = False  # whether this rank has more batches than it gives: than another rank, or than the limit
         self._ready: Iterator[Batch] | None = None  # the iterator for the next epoch
+        self._read = False  # whether this process has read an epoch of the loader
         self._epoch_rng = EpochRng(loader)
         self._streams = OwnStreams()
         self._draws = False  # whether a resume reads the loader again, which may then draw other random numbers
@@ -114,6 +120,8 @@ class Batches(Generic[Batch]):
         if self._surplus:
             number = self.rank.number
             say(f"clusterdp: rank {number} has {own} batches, another rank only {least}; {own - least} dropped.")
+        if self.limit is not None and least > self.limit:
+            least, self._surplus = self.limit, True
         self.per_epoch = least if least >= 0 else None
         if not self._compared:
             self._compare(of_data_set(self.loader))
@@ -204,8 +212,21 @@ class Batches(Generic[Batch]):
             return 0
         # The sampler's count comes first: before a resume with another number of ranks, the run counted batches of
         # another size.
-        left = batches_left(self.loader)
-        return max(0, self.per_epoch - self.position.batch) if left is None else left
+        left, ours = batches_left(self.loader), max(0, self.per_epoch - self.position.batch)
+        return ours if left is None else left if self.limit is None else min(left, ours)
+
+    def steps_in_all(self, limit: int, steps: int | None) -> int | None:
+        """Returns the number of steps of the whole loop; None if it is unknown. limit: the most steps. steps: a number
+        of steps from now on, if it is fixed."""
+        place, rest, total = self.position, self.rest(), None
+        if steps is not None:
+            total = place.step + steps
+        elif place.finished:
+            total = place.step
+        elif self.per_epoch is not None and rest is not None:
+            total = place.step + rest + self.per_epoch * (place.epochs - place.epoch - 1)
+        limit = max(limit, place.step)
+        return total if limit == sys.maxsize else limit if total is None else min(total, limit)
 
     def done(self) -> int:
         """Returns how many batches of this epoch each rank would have finished if the epoch had begun with the
@@ -311,7 +332,7 @@ class Batches(Generic[Batch]):
             self._compare(of_batch(first))
             self._compared = True
             iterator = chain(first, iterator)
-        while not (self._surplus and self.left == 0):
+        while not (self._surplus and self.left == 0) and self.position.batch != self.limit:
             with self._streams:
                 batch = next(iterator, END)
             here = batch is not END
@@ -340,8 +361,14 @@ class Batches(Generic[Batch]):
             # Only the workers' seeds come from the generator, and every attempt must get the same seeds in this epoch.
             generator.manual_seed(self.rank.seed + self.rank.number + 1_000_003 * self.position.epoch)
         ready, self._ready = self._ready, None
+        if ready is not None:
+            return ready
         with self.rank.stop.shielded():
-            return iter(self.loader) if ready is None else ready
+            iterator = iter(self.loader)
+        if iterator is self.loader and self._read and callable(reset := getattr(iterator, "reset", None)):
+            reset()  # NVIDIA DALI's iterators and MXNet's stay at the end of an epoch until this call
+        self._read = True
+        return iterator
 
     def tell_epoch(self) -> None:
         """Calls set_epoch() of the loader's parts, before the epoch is handed out, so that the epoch's length and

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from clusterdp.checkpoint.state import rng
 from clusterdp.checkpoint.state.parameter_names import check_held
 from clusterdp.errors import ConfigError, StateError
+from clusterdp.train.argument_names import check_counts
 from clusterdp.train.data.even_batches import same_number
 from clusterdp.train.data.loader_defaults import check_can_be_read
 from clusterdp.train.hang import page
@@ -81,6 +82,8 @@ class Loop(Generic[Batch]):
         every_steps: int | None = None,
         every_s: float | None = None,
         move: bool | Callable[[Any], Any] = False,
+        max_steps: int | None = None,
+        limit_batches: int | None = None,
         name: str = "",
         continues: Loop[Any] | None = None,
     ):
@@ -88,11 +91,11 @@ class Loop(Generic[Batch]):
         self.name = name
         self.continues = continues
         self.over = False
-        self.batches = Batches(phases.rank, loader, move, phases.stopwatch.lap)
+        self.batches = Batches(phases.rank, loader, move, phases.stopwatch.lap, limit=limit_batches)
+        self._max_steps = max_steps
         self.position = self.batches.position
         self.position.epochs = self.total_epochs = epochs
-        if accumulate < 1:
-            raise ConfigError(f"accumulate: {accumulate} is less than 1. Use 1 or more.")
+        check_counts(accumulate=accumulate, max_steps=max_steps, limit_batches=limit_batches)
         check_never_skips(state)
         check_held(state)
         self.accumulate = accumulate
@@ -163,10 +166,9 @@ class Loop(Generic[Batch]):
         self._models.begin(self._rank.world_size)
         if self.continues is None and not self.position.finished:
             self.batches.say_share(str(self) if self.name else "")
-        self._count_steps()
+        self.total_steps = self.batches.steps_in_all(self._limit, self._phases.steps)
         self._phases.stopwatch.page[FIRST] = self.first + self.step
-        if self._at_limit and not self.position.finished:
-            self.position.last = self.epoch
+        self.position.at_limit = self._at_limit
         if self.position.finished:
             self._say_complete()
         while not self.position.finished:
@@ -236,7 +238,7 @@ class Loop(Generic[Batch]):
     def end(self) -> None:
         """Ends the training early. One rank or several ranks may call end() at any time. A job of one rank stops after
         the current step. The ranks of a larger job stop at the same step, within two exchanges of flags, or at the end
-        of the epoch. Code after the epoch still runs. For a fixed number of steps, use train.max_steps in the config.
+        of the epoch. Code after the epoch still runs. For a fixed number of steps, use max_steps.
         """
         self._enough = True
         self._rank.flags.set("enough")
@@ -287,18 +289,6 @@ class Loop(Generic[Batch]):
             start = checkpointer.restore_from(saving.start_from, saving.start_only or None)
             self._record.event("started-from", path=saving.start_from, step=start.step)
 
-    def _count_steps(self) -> None:
-        per_epoch, rest = self.batches.per_epoch, self.batches.rest()
-        if self._phases.steps is not None:
-            self.total_steps = self.step + self._phases.steps
-        elif self.position.finished:
-            self.total_steps = self.step
-        elif per_epoch is not None and rest is not None:
-            self.total_steps = self.step + rest + per_epoch * (self.total_epochs - self.epoch - 1)
-        if self._phases.max_steps is not None:
-            limit = max(self._phases.max_steps - self.first, self.step)
-            self.total_steps = limit if self.total_steps is None else min(self.total_steps, limit)
-
     def _epoch_batches(self) -> Iterator[Batch]:
         if self.position.batch == 0:
             self._restore_rng()  # no iterator of this epoch has drawn random numbers yet
@@ -319,7 +309,7 @@ class Loop(Generic[Batch]):
                 self._open = True
                 yield batch
                 self._close_step()
-                if self.position.last is not None:
+                if self.position.last is not None or self.position.at_limit:
                     self.position.ended = True
                     break
         except GeneratorExit:
@@ -370,7 +360,9 @@ class Loop(Generic[Batch]):
         if agreed is not None:
             watch.lap("agreement")
             self._apply(agreed)
-        if self._at_limit or (self._enough and self._rank.world_size == 1):
+        if self._at_limit:
+            self.position.at_limit, self.total_steps = True, self.step
+        elif self._enough and self._rank.world_size == 1:
             self._no_more_steps()
         self._due |= self.saves.due(position.step, agreed, self.window)
         if (self._stopping or self._due) and not self._open_window.put_off(self._rank.group):
@@ -393,8 +385,13 @@ class Loop(Generic[Batch]):
     @property
     def _at_limit(self) -> bool:
         """Whether max_steps is reached. The value is equal on all ranks, without communication."""
+        return self.step >= self._limit
+
+    @property
+    def _limit(self) -> int:
+        """The step of this loop after which the loop ends at the latest."""
         most = self._phases.max_steps
-        return most is not None and self.first + self.step >= most
+        return min(self._max_steps or sys.maxsize, sys.maxsize if most is None else most - self.first)
 
     def _no_more_steps(self) -> None:
         """Ends the loop after this step, on all ranks. The user's code after the epoch still runs."""

@@ -31,6 +31,7 @@ class Position:
         self.ended = False  # whether the epoch has no more batches; the code after the epoch may not be done yet
         self.epochs = 0  # requested
         self.last: int | None = None  # number of epochs after which the training was ended early; else None
+        self.at_limit = False  # whether max_steps is reached; not saved, because a later attempt may have another limit
         self.continued = 0  # the value of `last` from which a training has continued
         self.left: int | None = None  # batches after which the program left the previous epoch early; else None
         self.global_batch = global_batch  # number of samples that all ranks together take in a step; 0 if unknown
@@ -43,7 +44,12 @@ class Position:
     @property
     def finished(self) -> bool:
         """Whether no epoch is left."""
-        return self.epoch >= (self.epochs if self.last is None else min(self.epochs, self.last))
+        return self.at_limit or self.epoch >= (self.epochs if self.last is None else min(self.epochs, self.last))
+
+    @property
+    def is_last_epoch(self) -> bool:
+        """Whether the training ends with the current epoch, as far as is known."""
+        return self.at_limit or self.last is not None or self.epoch + 1 >= self.epochs
 
     def next_epoch(self) -> None:
         self.epoch += 1

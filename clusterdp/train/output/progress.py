@@ -22,8 +22,8 @@ class Progress:
     a log, or the last 10 s on a terminal. A learning rate is shown without averaging. The means use only the records
     that MetricLog keeps (not one for each step), and cost a step nothing.
 
-    samples: samples per step, over all ranks; None if unknown. out: standard error by default. If out is not a
-    terminal, Progress prints lines as in a log.
+    epochs: the number of epochs; 0 if it is unknown. samples: samples per step, over all ranks; None if unknown. out:
+    standard error by default. If out is not a terminal, Progress prints lines as in a log.
     """
 
     def __init__(self, epochs: int, samples: float | None = None, out: TextIO | None = None):
@@ -47,7 +47,11 @@ class Progress:
         if not self.live and record["time"] < self._due:
             return
         words = [record["phase"]] if "phase" in record else []
-        words += [f"epoch {record['epoch'] + 1}/{self.epochs}", f"step {step}/{total}"]
+        words += [
+            "epoch "
+            + (f"{record['epoch'] + 1}" if self.epochs == sys.maxsize else f"{record['epoch'] + 1}/{self.epochs}"),
+            f"step {step}/{total}",
+        ]
         seconds, steps = record["time"] - self._first[0], step - self._first[1]
         if steps and seconds > 0:
             rate = steps / seconds

@@ -2,6 +2,7 @@
 
 trainer      fit, evaluate, predict, summary
 train_step   the functions that handle a batch
+dev_run      one batch, to find errors
 scores       the loss and the metrics of an epoch
 meters       means, sums and extremes over all ranks
 callbacks    early stopping, the best model, plateau

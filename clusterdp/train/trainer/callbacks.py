@@ -41,11 +41,14 @@ def early_stopping(monitor: str = "val_loss", *, patience: int = 3, mode: str = 
     sign = 1 if mode == "min" else -1
 
     def watch(trainer: Trainer, row: EpochRow) -> None:
-        trainer.history.best(monitor, mode)  # this call raises ConfigError for a wrong name or mode
+        if not _has(trainer, row, monitor, mode):
+            return
         gone_on = trainer.loop.position.continued if trainer.loop is not None else 0
         best, since = float("inf"), 0
         for epoch, value in enumerate(trainer.history[monitor], 1):
-            better = value is not None and sign * value < best - least
+            if value is None:  # an epoch without an evaluation
+                continue
+            better = sign * value < best - least
             best, since = (sign * value, 0) if better else (best, 0 if epoch == gone_on else since + 1)
         if since >= patience:
             trainer.stop(f"{monitor} has not become better for {since} epochs")
@@ -58,7 +61,8 @@ def keep_best(monitor: str = "val_loss", *, mode: str = "min") -> OnEpoch:
     loads the saved model. A failed save is reported, and the training continues."""
 
     def keep(trainer: Trainer, row: EpochRow) -> None:
-        trainer.history.best(monitor, mode)  # this call raises ConfigError for a wrong name or mode
+        if not _has(trainer, row, monitor, mode):
+            return
         trainer.best_model.save_if_better(monitor, mode)
 
     return keep
@@ -69,6 +73,16 @@ def plateau(scheduler: Any, monitor: str = "val_loss") -> OnEpoch:
     scheduler with Trainer(state={"plateau": scheduler})."""
 
     def step(trainer: Trainer, row: EpochRow) -> None:
-        scheduler.step(row[monitor])
+        if _has(trainer, row, monitor):
+            scheduler.step(row[monitor])
 
     return step
+
+
+def _has(trainer: Trainer, row: EpochRow, monitor: str, mode: str = "min") -> bool:
+    """Returns whether the row has the value; an epoch without an evaluation has none. Raises ConfigError for a wrong
+    name or mode."""
+    if trainer.skips_val and monitor not in row:
+        return False
+    trainer.history.best(monitor, mode)
+    return True

@@ -10,9 +10,12 @@ uninterrupted run, including the history. If no `job` is passed, as in plain `py
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy
@@ -27,6 +30,7 @@ from clusterdp.train.argument_names import (
     LOADER,
     arguments_of,
     check_arguments,
+    check_counts,
     check_parts,
     check_trains,
     no_such_method,
@@ -49,7 +53,7 @@ from clusterdp.train.parallel import strategy
 from clusterdp.train.parallel.gradient_mean import average
 from clusterdp.train.parallel.strategy import follow, is_distributed, is_sharded
 from clusterdp.train.process.own_job import own_job
-from clusterdp.train.trainer import train_step
+from clusterdp.train.trainer import dev_run, train_step
 from clusterdp.train.trainer.best_model import BestModel
 from clusterdp.train.trainer.callbacks import OnEpoch, functions
 from clusterdp.train.trainer.scores import Metrics, Scores
@@ -134,6 +138,7 @@ class Trainer:
         self.scores = Scores(metrics, job.group)  # the scores of the current epoch
         self.loop: Loop[Any] | None = None
         self._calling = False  # whether the callbacks after an epoch are running
+        self.skips_val = False  # whether the epoch has no evaluation, and others have
         self._metrics = metrics
         self._data: Any = None  # the training data of fit()
         self.best_model = BestModel(self, self._wrapped)
@@ -153,7 +158,11 @@ class Trainer:
         train: Any,
         val: Any = None,
         *,
-        epochs: int = 1,
+        epochs: int | None = None,
+        max_steps: int | None = None,
+        limit_batches: int | None = None,
+        val_every: int = 1,
+        fast_dev_run: bool = False,
         batch_size: int | None = 32,
         transform: Callable[[Any], Any] | None = None,
         val_options: Mapping[str, Any] | None = None,
@@ -162,6 +171,10 @@ class Trainer:
         """Trains from the run's position to `epochs` in all, and evaluates on val after each epoch. A second call
         continues with the same data, to more epochs. Other data needs another Trainer, with a name.
 
+        epochs: default 1, or as many as max_steps take. max_steps: the training ends after this step (a batch), or at
+        the end of its window, also in the middle of an epoch. limit_batches: the most batches of an epoch, and of each
+        evaluation. val_every: epochs from one evaluation to the next; the last epoch is always evaluated.
+        fast_dev_run: trains and evaluates one batch, to find errors; the model changes, and nothing else is kept.
         train, val: a data set, or tensors (x, y), divided among the ranks in batches of batch_size each; or a loader or
         other iterable of this rank's batches. batch_size=None: each sample of the data set already is a batch, as in a
         batched WebDataset. loader: options of job.loader(), such as num_workers. transform: a function that changes a
@@ -180,27 +193,32 @@ class Trainer:
                 "Trainer.fit: this is not the data of the first fit(), whose position this Trainer keeps. Make another "
                 'one: Trainer(model, ..., name="finetune").'
             )
+        check_counts(val_every=val_every)
+        epochs = epochs if epochs is not None else 1 if max_steps is None else sys.maxsize
         batches = training_data(self.job.this_rank, train, batch_size, loader)
         if val is not None:
             check_can_be_read_again("val", val, epochs)
             options = options_of_val(val, loader, val_options or {})
             # An error in the validation's options is raised here, and not after the first epoch.
             evaluation_data(self.job.this_rank, val, batch_size, options, "val")
-        phase: dict[str, Any] = {"name": self.name, "continues": self.loop}
-        self.loop = loop = self.job.loop(
-            batches, self._state, epochs=epochs, accumulate=self.accumulate, move=transform or True, **phase
-        )
+        evaluate = None if val is None else partial(self._evaluate, val, batch_size, options, transform)
+        loops: dict[str, Any] = {"accumulate": self.accumulate, "move": transform or True}
+        if fast_dev_run:
+            return dev_run.run(self, batches, evaluate, loops)
+        loops |= {"max_steps": max_steps, "limit_batches": limit_batches, "name": self.name, "continues": self.loop}
+        self.loop = loop = self.job.loop(batches, self._state, epochs=epochs, **loops)
         self._data = train
         each = batch_size_of(loop.batches.loader)
         samples = None if each is None else each * self.job.world_size
-        progress = Progress(epochs, samples) if self.job.rank == 0 else None
+        progress = Progress(epochs if epochs < sys.maxsize else 0, samples) if self.job.rank == 0 else None
         if progress is not None:
             self.job.metrics.sinks.append(progress)
         self._mode(training=True)
         try:
             for epoch in loop.epochs():
                 self._train(epoch)
-                self._close_epoch(self._evaluate(val, batch_size, options, transform) if val is not None else {})
+                due = loop.position.is_last_epoch or (loop.epoch + 1) % val_every == 0
+                self._close_epoch({} if evaluate is None else evaluate(limit_batches) if due else None)
         finally:
             if progress is not None:
                 progress.close()
@@ -327,12 +345,13 @@ class Trainer:
             for call in on_step:
                 call(self, values)
 
-    def _close_epoch(self, val: Mapping[str, float]) -> None:
+    def _close_epoch(self, val: Mapping[str, float] | None) -> None:
         """Closes an epoch after its evaluation. If an attempt is stopped in the evaluation, the next attempt repeats
-        the evaluation."""
+        the evaluation. val: None if this epoch has no evaluation, and another one has."""
         assert self.loop is not None
+        self.skips_val = val is None
         row: EpochRow = {"epoch": self.loop.epoch + 1, "step": self.loop.step, **self.scores.meters.reduce()}
-        row |= {f"val_{name}": value for name, value in val.items()}
+        row |= {f"val_{name}": value for name, value in (val or {}).items()}
         if self.scheduler is not None and self.scheduler_every == "epoch":
             self._step_scheduler(row)
         if self.optimizer is not None:
@@ -347,6 +366,8 @@ class Trainer:
     def _step_scheduler(self, row: EpochRow) -> None:
         if not isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step()
+            return
+        if self.skips_val:
             return
         watched = row.get("val_loss", row.get("loss"))
         if watched is None:
@@ -369,14 +390,14 @@ class Trainer:
         check_arguments(where, options, [*own, *LOADER], {"fit": Trainer.fit, "Trainer": Trainer})
 
     def _evaluate(
-        self, data: Any, batch_size: int | None, loader: Mapping[str, Any], transform: Any
+        self, data: Any, batch_size: int | None, loader: Mapping[str, Any], transform: Any, limit: int | None = None
     ) -> dict[str, float]:
         batches, _ = evaluation_data(self.job.this_rank, data, batch_size, loader, "evaluate")
         scores, training = Scores(self._metrics, self.job.group), self.scores
         with self._evaluating():
             self.scores = scores
             try:
-                for batch, mine in self._watched(batches, transform):
+                for batch, mine in self._watched(islice(batches, limit), transform):
                     with self.autocast():
                         loss, outputs, targets = train_step.parts_of(self.forward(self, batch))
                     if mine:

@@ -1,0 +1,129 @@
+"""Exactly N steps, N batches of an epoch, an evaluation every N epochs, and one batch to find errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+from clusterdp.checkpoint import list_checkpoints
+from clusterdp.errors import ConfigError
+from clusterdp.train import JobHandle, Trainer, early_stopping, plateau
+from tests.train.test_trainer import trained
+
+DATA = torch.arange(40.0).reshape(20, 2), torch.zeros(20, 1)  # 5 batches of 4 samples an epoch
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter([(x, y) for x, y in zip(*DATA, strict=True)])
+
+
+def trainer_of(job: JobHandle, **options: Any) -> Trainer:
+    torch.manual_seed(0)
+    net = nn.Linear(2, 1)
+    return Trainer(net, nn.MSELoss(), torch.optim.SGD(net.parameters(), lr=1e-5), job=job, **options)
+
+
+def test_fit_ends_after_max_steps_and_a_later_call_goes_on(job: JobHandle) -> None:
+    trainer = trainer_of(job)
+    assert [row["step"] for row in trainer.fit(DATA, max_steps=7, batch_size=4)] == [5, 7]
+    assert [row["step"] for row in trainer.fit(DATA, max_steps=7, batch_size=4)] == [5, 7]
+    assert [row["step"] for row in trainer.fit(DATA, max_steps=13, batch_size=4)] == [5, 7, 12, 13]
+
+
+def test_epochs_and_max_steps_end_the_training_whichever_comes_first(job: JobHandle) -> None:
+    assert trainer_of(job, name="a").fit(DATA, epochs=1, max_steps=7, batch_size=4)[-1]["step"] == 5
+    assert trainer_of(job, name="b").fit(DATA, epochs=2, max_steps=7, batch_size=4)[-1]["step"] == 7
+
+
+@pytest.mark.parametrize("data", [DATA, DataLoader(Stream(), 4), [DATA] * 5], ids=["tensors", "stream", "list"])
+def test_limit_batches_ends_epochs_and_evaluations_of_any_data(job: JobHandle, data: Any) -> None:
+    seen: list[int] = []
+
+    def forward(trainer: Trainer, batch: Any) -> torch.Tensor:
+        seen.append(int(trainer.net.training))
+        return trainer.model(batch[0]).mean()  # type: ignore[no-any-return]
+
+    trainer = trainer_of(job, forward=forward)
+    options = {"batch_size": 4} if data is DATA else {}
+    assert [row["step"] for row in trainer.fit(data, data, epochs=2, limit_batches=3, **options)] == [3, 6]
+    assert seen == [1, 1, 1, 0, 0, 0] * 2
+
+
+def test_limit_above_the_number_of_batches_keeps_all_of_them(job: JobHandle) -> None:
+    whole = trainer_of(job, name="a").fit(DATA, epochs=2, batch_size=4)
+    assert trainer_of(job, name="b").fit(DATA, epochs=2, batch_size=4, limit_batches=9).rows == whole.rows
+
+
+@pytest.mark.parametrize(
+    ("epochs", "limits", "fault"),
+    [
+        pytest.param(None, {"max_steps": 26}, ["SIGTERM", 14, 1], id="max_steps"),
+        pytest.param(4, {"limit_batches": 6, "val_every": 3}, ["SIGTERM", 15, 0], id="limit, in an epoch"),
+        pytest.param(4, {"limit_batches": 6}, ["SIGTERM", 11, 1], id="limit, at its end", marks=pytest.mark.slow),
+        pytest.param(4, {"limit_batches": 6}, ["SIGKILL", 14, 1], id="limit, killed", marks=pytest.mark.slow),
+    ],
+)
+def test_limited_run_with_a_fault_equals_the_undisturbed_one(
+    tmp_path: Path, epochs: Any, limits: Any, fault: Any
+) -> None:
+    _, whole = trained(tmp_path / "whole", 2, epochs=epochs, limits=limits)
+    run, resumed = trained(tmp_path / "resumed", 2, fault, epochs=epochs, limits=limits)
+    assert "restored" in run.events
+    assert resumed == whole
+    assert whole[0]["history"][-1]["step"] == limits.get("max_steps", 24)
+
+
+def test_val_every_evaluates_every_nth_and_the_last_epoch(job: JobHandle) -> None:
+    history = trainer_of(job).fit(DATA, DATA, epochs=5, val_every=2, batch_size=4)
+    assert [row["epoch"] for row in history if "val_loss" in row] == [2, 4, 5]
+
+
+def test_callbacks_and_schedulers_ignore_epochs_without_an_evaluation(job: JobHandle) -> None:
+    def rises(trainer: Trainer, batch: Any) -> torch.Tensor:
+        return trainer.model(batch[0]).mean() * 0 + trainer.loop.step  # type: ignore[union-attr,no-any-return]
+
+    net = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    schedulers = [torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=100) for _ in range(2)]
+    calls = [early_stopping("val_loss", patience=2), plateau(schedulers[0])]
+    own: dict[str, Any] = {"scheduler": schedulers[1], "on_epoch": calls, "forward": rises}
+    history = Trainer(net, None, optimizer, job=job, **own).fit(DATA, DATA, epochs=20, val_every=2, batch_size=4)
+    assert len(history) == 6  # the best of epochs 2, 4 and 6 is the first one
+    assert [scheduler.last_epoch for scheduler in schedulers] == [3, 3]
+
+
+def test_fast_dev_run_keeps_neither_history_nor_position_nor_checkpoint(
+    job: JobHandle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    called: list[int] = []
+    trainer = trainer_of(job, on_epoch=[lambda trainer, row: called.append(1)])
+    row = trainer.fit(DATA, DATA, epochs=3, batch_size=4, fast_dev_run=True)[0]
+    assert {"loss", "val_loss"} <= set(row)
+    assert "clusterdp: fast_dev_run: epoch 1  step 1  loss " in capsys.readouterr().out
+    assert (len(trainer.history), called) == (0, [])
+    assert job.run_dir is None or not list_checkpoints(f"{job.run_dir}/checkpoints")
+    assert trainer.fit(DATA, DATA, batch_size=4)[-1]["step"] == 5
+
+
+def test_fast_dev_run_finds_an_error_of_the_validation(job: JobHandle) -> None:
+    def forward(trainer: Trainer, batch: Any) -> torch.Tensor:
+        if not trainer.net.training:
+            raise ValueError("in the validation")
+        return trainer.model(batch[0]).mean()  # type: ignore[no-any-return]
+
+    with pytest.raises(ValueError, match="in the validation"):
+        trainer_of(job, forward=forward).fit(DATA, DATA, batch_size=4, fast_dev_run=True)
+
+
+@pytest.mark.parametrize("name", ["max_steps", "limit_batches", "val_every"])
+def test_limits_below_1_are_refused_by_name(job: JobHandle, name: str) -> None:
+    fit: Callable[..., Any] = trainer_of(job).fit
+    with pytest.raises(ConfigError, match=f"{name}: 0 is less than 1"):
+        fit(DATA, **{name: 0})
