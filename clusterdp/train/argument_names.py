@@ -145,7 +145,7 @@ METHODS = {
     "toggle_optimizer untoggle_optimizer backward forward_backward update zero_grad compute_loss scale_loss "
     "apply_collective_grads optimizer_step",
     "The Trainer does it by itself": "prepare init_optimizer init_params bind initialize create_optimizer "
-    "create_scheduler configure_optimizers prepare_data setup free_memory no_sync clip_gradients clip_grad_norm_ "
+    "create_scheduler prepare_data setup free_memory no_sync "
     "set_epoch",
     "Pass data to trainer.fit(train, val)": "get_train_dataloader get_eval_dataloader train_dataloader "
     "val_dataloader prepare_data_loader skip_first_batches",
@@ -153,12 +153,15 @@ METHODS = {
     "Write if trainer.job.rank == 0": "is_global_zero is_main_process is_local_main_process is_world_process_zero "
     "global_rank local_rank world_size",
     "Read trainer.loop.step and trainer.loop.epoch": "global_step current_epoch num_steps",
+    "Write Trainer(optimizer=..., scheduler=...)": "configure_optimizers",
+    "Write Trainer(clip_norm=...)": "clip_gradients clip_grad_norm_",
+    "Call trainer.job.group.agree(0)": "wait_for_everyone barrier",
     "Call trainer.stop()": "should_stop stop_training stop_iter",
     "Read trainer.net, a torch.nn.Module": "unwrap_model module get_layer layers parameters named_parameters "
     "get_weights set_weights get_params set_params add state_dict load_state_dict train_mode",
     "Read trainer.history": "callback_metrics logged_metrics get_metric",
     "Metrics are over all ranks; for a value of your own, trainer.job.group.gather(value)": "gather "
-    "gather_for_metrics reduce all_gather wait_for_everyone barrier",
+    "gather_for_metrics reduce all_gather",
     "Write Trainer(metrics=...)": "update_metric",
     "Compare settings in a sweep: see configs/sweep.yaml": "lr_find tune hyperparameter_search",
     "Run `clusterdp profile --find batch-size`": "scale_batch_size",

@@ -621,17 +621,62 @@ class TwoInputs(nn.Module):
         return out
 
 
-def test_wrong_nesting_of_two_model_inputs_is_refused_with_a_remedy(job: JobHandle) -> None:
+def two_inputs(job: JobHandle, name: str = "") -> Trainer:
+    torch.manual_seed(0)
     net = TwoInputs()
+    return Trainer(net, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), lr=0.1), job=job, name=name)
+
+
+@pytest.mark.parametrize("form", [list, tuple, dict])
+def test_nested_inputs_are_spread_over_the_arguments_of_the_model(job: JobHandle, form: Any) -> None:
+    x, y = held().tensors
+    batch = ({"x": x, "z": 2 * x} if form is dict else form([x, 2 * x]), y)
+    flat = two_inputs(job, "flat")
+    nested = two_inputs(job, "nested")
+    assert nested.fit([batch], [batch]).rows == flat.fit([(x, 2 * x, y)], [(x, 2 * x, y)]).rows
+    assert torch.equal(nested.predict([batch]), flat.predict([(x, 2 * x, y)]))
+
+
+def test_list_stays_the_input_of_a_model_with_one_argument(job: JobHandle) -> None:
+    class Sum(nn.Linear):
+        def forward(self, parts: Any) -> torch.Tensor:  # type: ignore[override]
+            return super().forward(parts[0] + parts[1])
+
+    net = Sum(trainings.FEATURES, 3)
     trainer = Trainer(net, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), lr=0.1), job=job)
     x, y = held().tensors
+    assert len(trainer.fit([((x, x), y)])) == 1
+
+
+def test_wrong_number_of_model_inputs_is_refused_with_a_remedy(job: JobHandle) -> None:
+    x, y = held().tensors
+    trainer = two_inputs(job)
     with pytest.raises(
-        ConfigError, match=r"TwoInputs.forward\(\) takes \(x: .*has 1 \(list\) before.*fit\(\(x1, x2, y\)\)"
+        ConfigError, match=r"TwoInputs.forward\(\) takes \(x: .*has 1 \(Tensor\) before.*fit\(\(x1, x2, y\)\)"
     ):
-        trainer.fit(((x, x), y))
+        trainer.fit((x, y))
     assert len(trainer.fit((x, x, y))) == 1
     with pytest.raises(EntryError, match="not the data of the first fit"):
-        trainer.fit(((x, x), y), epochs=2)
+        trainer.fit((x, y), epochs=2)
+
+
+@pytest.mark.parametrize(("size", "fault"), [(2, ["SIGTERM", 4, 1])])
+def test_lbfgs_on_ranks_equals_one_rank_and_resumes_exactly(tmp_path: Path, size: int, fault: Any) -> None:
+    _, (alone,) = trained(tmp_path / "alone", 1, entry="lbfgs")
+    _, (whole, other) = trained(tmp_path / "whole", size, entry="lbfgs")
+    run, resumed = trained(tmp_path / "resumed", size, fault, entry="lbfgs")
+    assert "restored" in run.events
+    assert resumed == [whole, other]
+    assert whole["weights"] == other["weights"]
+    assert whole["loss"] == pytest.approx(alone["loss"], rel=1e-3)
+    assert whole["loss"][-1] < 0.5 * whole["loss"][0]
+
+
+def test_lbfgs_with_clipping_is_refused(job: JobHandle) -> None:
+    net = nn.Linear(trainings.FEATURES, 3)
+    optimizer = torch.optim.LBFGS(net.parameters())
+    with pytest.raises(ConfigError, match="optimizer: LBFGS evaluates the model several times in a step"):
+        Trainer(net, nn.CrossEntropyLoss(), optimizer, job=job, clip_norm=1.0).fit(held())
 
 
 def test_type_error_within_the_model_is_not_reported_as_wrong_inputs(job: JobHandle) -> None:

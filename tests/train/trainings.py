@@ -426,6 +426,19 @@ def parts_of_ddp(job: JobHandle) -> tuple[str | None, bool]:
     return error, loop.step == 1
 
 
+def lbfgs(job: JobHandle, record: str, fault: list[Any] | None = None) -> None:
+    """fault: as for fit()."""
+    shared_flags.MOST_STEPS = 1
+    torch.manual_seed(5)
+    net = nn.Linear(FEATURES, 3)
+    optimizer = torch.optim.LBFGS(net.parameters(), lr=0.5, max_iter=3, line_search_fn="strong_wolfe")
+    trainer = Trainer(net, nn.CrossEntropyLoss(), optimizer, job=job, on_step=[striker(job, fault)])
+    data = Subset(held_out(), range(20))
+    history = trainer.fit(data, epochs=8, batch_size=len(data) // job.world_size)
+    end = {"loss": history["loss"], "weights": digest([*net.parameters()]), "state": digest(optimizer.state_dict())}
+    Path(record, f"end-{job.rank}").write_text(json.dumps(end))
+
+
 class Part(Dataset[Any]):
     """Of ranks that know theirs."""
 

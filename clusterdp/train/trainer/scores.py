@@ -13,8 +13,9 @@ from clusterdp.train.data.datasets import size_of
 from clusterdp.train.data.prefetch import map_tensors
 from clusterdp.train.ranks.group import Group
 from clusterdp.train.trainer.meters import Meters
+from clusterdp.train.trainer.metric_names import by_name
 
-Metrics = Mapping[str, Any] | Sequence[Callable[..., Any]] | Callable[..., Any]
+Metrics = Mapping[str, Any] | Sequence[Callable[..., Any] | str] | Callable[..., Any] | str
 
 
 class Scores:
@@ -31,6 +32,7 @@ class Scores:
         self._functions: dict[str, Callable[..., Any]] = {}
         self._objects: list[Any] = []
         for name, metric in named.items():
+            metric = by_name(metric) if isinstance(metric, str) else metric
             if callable(getattr(metric, "update", None)) and callable(getattr(metric, "compute", None)):
                 metric = copy.deepcopy(metric)
                 if callable(to := getattr(metric, "to", None)):
@@ -40,10 +42,9 @@ class Scores:
             elif callable(metric):
                 self._functions[name] = metric
             else:
-                got = repr(metric) if isinstance(metric, str) else f"a {type(metric).__name__}"
                 raise ConfigError(
-                    f"metrics.{name}: {got} is neither a function of (outputs, targets) nor an "
-                    "object with update() and compute(). Pass one of them."
+                    f"metrics.{name}: a {type(metric).__name__} is neither a name, a function of (outputs, targets) "
+                    "nor an object with update() and compute(). Pass one of them."
                 )
 
     def add_values(self, batch: Any, values: Mapping[str, Any]) -> None:

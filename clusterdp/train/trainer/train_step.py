@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 from clusterdp.errors import ConfigError
 from clusterdp.train.optim.accumulation import gradient_sync
@@ -26,24 +28,45 @@ if TYPE_CHECKING:
 
 
 def forward(trainer: Trainer, batch: Any) -> Any:
-    """Runs the model on (x, y) or (x1, x2, y): the last part is the target. The Trainer uses forward() for training and
-    for evaluation."""
+    """Runs the model on (x, y), (x1, x2, y) or ((x1, x2), y): the last part is the target. The Trainer uses forward()
+    for training and for evaluation."""
     if not isinstance(batch, (list, tuple)) or len(batch) < 2 or trainer.loss is None:
         what = f"a {type(batch).__name__}" + (f" of {len(batch)}" if isinstance(batch, list | tuple) else "")
         raise ConfigError(
             f"Trainer: a batch is {what}{'' if trainer.loss else ', and there is no loss'}; (inputs, targets) and a "
             "loss are needed. Pass forward=, a function of (trainer, batch) that returns the loss."
         )
-    *inputs, targets = batch
-    try:
-        outputs = trainer.model(*inputs)
-    except TypeError:
-        _check_inputs(trainer.net, inputs)
-        raise
+    targets = batch[-1]
+    outputs = call_model(trainer, inputs_of(batch))
     return trainer.loss(outputs, targets), outputs, targets
 
 
-def _check_inputs(net: torch.nn.Module, inputs: list[Any]) -> None:
+def call_model(trainer: Trainer, inputs: Sequence[Any]) -> Any:
+    """Runs the model on its inputs. A single input that is a list, tuple or mapping is spread over the model's
+    arguments, if the model takes several: ((x1, x2), y), or ({"image": x, "text": t}, y)."""
+    named: Mapping[str, Any] = {}
+    if len(inputs) == 1 and isinstance(inputs[0], Mapping | list | tuple):
+        inputs, named = _spread(trainer.net, inputs[0])
+    try:
+        return trainer.model(*inputs, **named)
+    except TypeError:
+        if not named:
+            _check_inputs(trainer.net, inputs)
+        raise
+
+
+def _spread(net: torch.nn.Module, given: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    takes = inspect.signature(net.forward)
+    if isinstance(given, Mapping):
+        return ((), given) if all(name in takes.parameters for name in given) else ([given], {})
+    if all(p.kind is not inspect.Parameter.VAR_POSITIONAL for p in takes.parameters.values()):
+        with suppress(TypeError):
+            takes.bind(given)
+            return [given], {}  # the model takes one argument, and this is it
+    return given, {}
+
+
+def _check_inputs(net: torch.nn.Module, inputs: Sequence[Any]) -> None:
     """Raises ConfigError if the model does not take this number of inputs."""
     signature = inspect.signature(net.forward)
     try:
@@ -63,6 +86,8 @@ def step(trainer: Trainer, batch: Any) -> Mapping[str, Any]:
     assert loop is not None
     if optimizer is None:
         raise ConfigError("Trainer: there is no optimizer to step. Pass one, or a step= of your own.")
+    if trainer.takes_closure:
+        return _closure_step(trainer, batch, optimizer)
     ends, lap = loop.window_ends, trainer.job.stopwatch.lap
     with gradient_sync(trainer.model, ends):
         with trainer.autocast():
@@ -85,11 +110,48 @@ def step(trainer: Trainer, batch: Any) -> Mapping[str, Any]:
     return {"loss": loss}
 
 
+def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Returns whether the optimizer's step() needs a function that evaluates the model, as LBFGS's does."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def _closure_step(trainer: Trainer, batch: Any, optimizer: torch.optim.Optimizer) -> Mapping[str, Any]:
+    """Steps an optimizer that evaluates the model several times. All ranks get the same loss, the mean over the ranks,
+    and therefore take the same decisions."""
+    limits = any(value is not None for value in trainer.step_options.values())
+    if limits or trainer.accumulate > 1 or trainer.amp.is_scaled or trainer.amp.masters is not None:
+        raise ConfigError(
+            f"optimizer: {type(optimizer).__name__} evaluates the model several times in a step, and goes with amp O0 "
+            "or bf16 only, without accumulate, clip_norm, clip_value and on_nan. Leave them out, or write "
+            "Trainer(step=...)."
+        )
+    first: list[Any] = []
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        with trainer.autocast():
+            loss, outputs, targets = parts_of(trainer.forward(trainer, batch))
+        trainer.amp.backward(loss)
+        first.extend([] if first else [loss.detach(), outputs, targets])
+        mean = loss.detach().clone()
+        if trainer.job.world_size > 1:
+            dist.all_reduce(mean.div_(trainer.job.world_size))
+        return mean
+
+    optimizer.step(closure)  # type: ignore[arg-type]
+    optimizer.zero_grad()
+    if trainer.scheduler is not None and trainer.scheduler_every == "step":
+        trainer.scheduler.step()
+    trainer.scores.add(batch, *first)
+    return {"loss": first[0]}
+
+
 def outputs(trainer: Trainer, batch: Any) -> Any:
     """Returns the model's outputs for a prediction. If the user has passed a forward(), it is used, because it knows
     which part of the batch goes into the model."""
     if trainer.forward is forward:
-        return trainer.model(*inputs_of(batch))
+        return call_model(trainer, inputs_of(batch))
     try:
         given = trainer.forward(trainer, batch)
     except Exception as error:

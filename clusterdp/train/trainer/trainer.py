@@ -68,7 +68,8 @@ class Trainer:
 
     model: the model, which is wrapped as set in the config's `train`, unless it already is in DDP or FSDP2.
     metrics: name -> function(outputs, targets) -> number or one number per sample; or an object with update(outputs,
-    targets), compute() and reset(), such as torchmetrics'. A list of metrics, or a single one, is also accepted.
+    targets), compute() and reset(), such as torchmetrics'; or "accuracy", "top_5_accuracy", "mse" or "mae". A list of
+    metrics, or a single one, is also accepted.
     loss(outputs, targets) is a mean over the batch.
     amp: a level of Amp, or an Amp. accumulate: batches per step of the optimizer. clip_norm, clip_value: limits for the
     gradients. The defaults of amp, accumulate, clip_norm and clip_value are in the config's `train`.
@@ -124,6 +125,7 @@ class Trainer:
         if scheduler_every not in ("step", "epoch"):
             raise ConfigError(f"scheduler_every: {scheduler_every!r} is neither step nor epoch. Use one of them.")
         self.scheduler_every = "epoch" if isinstance(scheduler, ReduceLROnPlateau) else scheduler_every
+        self.takes_closure = optimizer is not None and train_step.needs_closure(optimizer)
         if optimizer is not None:
             self.amp.adopt(optimizer)
         self.accumulate = job.train.accumulate if accumulate is None else accumulate
