@@ -168,6 +168,16 @@ def test_time_without_watcher_polls_does_not_count_as_silence(tmp_path: Path) ->
     assert scene.passes(15).reported
 
 
+def test_pauses_of_a_busy_watcher_leave_the_silence_before_them(tmp_path: Path) -> None:
+    scene = begun(tmp_path, hang_after_s=5.0, on_hang="restart").steps(2, 1.0).at(BACKWARD)
+    for _ in range(3):  # seconds 2, 4 and 6 of silence; each pause is shorter than a suspension
+        scene.passes(2.0)
+        scene.now += 4.0
+        scene.watcher.look()
+    assert scene.reported
+    assert scene.rank.killed
+
+
 def test_time_of_a_stopped_single_rank_does_not_count_as_silence(tmp_path: Path) -> None:
     scene = begun(tmp_path, hang_after_s=100.0).steps(2, 1.0).at(BACKWARD).passes(90)
     scene.rank.stopped = True

@@ -30,6 +30,7 @@ LEAST_S = 300.0  # lower limit of hang_after_s, if hang_after_s is derived from 
 TIMES = 5  # hang_after_s, if derived, is this many times the longest step so far
 SHARE = 0.9  # part of a collective's time-out after which a phase that may take long is reported
 LONGEST_TICK_S = 1.0
+LATE_S = 2.0  # a longer pause of this process does not count as silence of the rank
 SUSPENDED_S = 10.0  # a longer pause of this process is a suspension; a busy machine causes shorter pauses
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -64,10 +65,14 @@ class Watcher:
     def look(self) -> None:
         self.now = self.clock()
         slept_s = self.now - self._looked
-        if slept_s > max(10 * self.tick_s, 2.0):
+        if slept_s > max(10 * self.tick_s, SUSPENDED_S):
             self._last_sign = self.now  # this process was suspended, and probably the rest of the job, too
-            if slept_s > SUSPENDED_S and self.task.rank == 0:
+            if self.task.rank == 0:
                 self._note_suspension(slept_s)
+        elif slept_s > max(10 * self.tick_s, LATE_S):
+            # The machine is busy, and the rank may have been late as well. The silence before the pause still counts:
+            # with a pause in each hang_after_s, a stopped rank was not reported at all.
+            self._last_sign += slept_s
         numbers, stopped = self.rank.numbers(), self.rank.is_stopped()
         if numbers != self.seen:
             self._note_sign(numbers)
