@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from clusterdp.config.tree import ProfileConfig
 from clusterdp.errors import ConfigError
@@ -16,6 +18,7 @@ from clusterdp.train import JobHandle
 from clusterdp.train.process.batch_size_search import find_batch_size
 from clusterdp.train.profile import worker_finder
 from clusterdp.train.profile.profiling import Profiled
+from clusterdp.train.profile.stopwatch import Stopwatch
 from clusterdp.train.settings import WorkerSettings
 from tests.train import programs
 from tests.train.ranks import running
@@ -60,6 +63,27 @@ def test_batch_size_search_requires_a_batch_size_parameter(job: JobHandle) -> No
 def test_batch_size_search_requires_a_loop_or_trainer(job: JobHandle) -> None:
     with pytest.raises(ConfigError, match=r"the entry has no job.loop\(\) and no Trainer"):
         find_batch_size(lambda job, batch_size=2: None, job)
+
+
+def test_profiled_loop_without_own_laps_measures_forward_backward_and_optimizer(
+    job: JobHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    laps: list[str] = []
+    monkeypatch.setattr(Stopwatch, "lap", lambda watch, name: laps.append(name))
+    settings = dataclasses.replace(job._settings, profile=ProfileConfig(steps=1))
+    job = JobHandle(settings, job.group, job.stop_signal, "1.0")
+    net = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def train() -> None:
+        for x in job.loop([torch.ones(3, 2)], {"model": net, "optimizer": optimizer}):
+            net(x).sum().backward()
+            optimizer.step()
+            net.eval()(x)
+
+    with pytest.raises(Profiled):
+        train()
+    assert laps[:5] == ["data", "forward", "backward", "optimizer", "step"]
 
 
 def test_profile_find_workers_starts_after_the_profiled_steps(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:

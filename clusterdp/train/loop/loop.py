@@ -168,6 +168,10 @@ class Loop(Generic[Batch]):
             self.batches.say_share(str(self) if self.name else "")
         self.total_steps = self.batches.steps_in_all(self._limit, self._phases.steps)
         self._phases.stopwatch.page[FIRST] = self.first + self.step
+        if self._phases.steps is not None and not self._phases.stopwatch.has_own_laps:
+            from clusterdp.train.profile.profiling import lap_parts
+
+            lap_parts(self.state, self._phases.stopwatch)
         self.position.at_limit = self._at_limit
         if self.position.finished:
             self._say_complete()

@@ -10,8 +10,10 @@ find: batch-size  the entry runs repeatedly, for this number of steps, with batc
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
+
+import torch
 
 from clusterdp.rundir import write_durably
 from clusterdp.train.output.attempt_record import AttemptRecord
@@ -47,6 +49,17 @@ def end(
         if rank.is_first:
             tell(record, found.lines())
     raise Profiled(report, batch, full)
+
+
+def lap_parts(state: Mapping[str, Any], stopwatch: Stopwatch) -> None:
+    """Measures forward, backward and optimizer of a program that makes no laps of its own, by hooks of the models and
+    optimizers in the loop's state. The loss, which is computed after the model, counts as backward."""
+    for part in state.values():
+        if isinstance(part, torch.nn.Module):
+            part.register_forward_hook(lambda module, *_: stopwatch.lap("forward") if module.training else None)
+        elif isinstance(part, torch.optim.Optimizer):
+            part.register_step_pre_hook(lambda *_: stopwatch.lap("backward"))
+            part.register_step_post_hook(lambda *_: stopwatch.lap("optimizer"))
 
 
 def step_seconds(report: dict[str, Any], without: str = "") -> float:

@@ -47,6 +47,7 @@ class Stopwatch:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.steps = 0
+        self.has_own_laps = False  # whether the program makes laps, as a Trainer's default step does
         self.page = page.current()  # the page shows the phase to the rank's watcher
         self._after = dict(AFTER)
         self._at = time.perf_counter()

@@ -215,6 +215,7 @@ class Trainer:
         progress = Progress(epochs if epochs < sys.maxsize else 0, samples) if self.job.rank == 0 else None
         if progress is not None:
             self.job.metrics.sinks.append(progress)
+        self.job.stopwatch.has_own_laps = self.step is train_step.step
         self._mode(training=True)
         try:
             for epoch in loop.epochs():
