@@ -455,10 +455,13 @@ def test_max_steps_ends_the_training_also_after_a_resume(another: Any) -> None:
 
 
 class Resettable:
-    """As NVIDIA DALI's iterators: at the end of an epoch, it stays there until reset()."""
+    """As NVIDIA DALI's iterators: at the end of an epoch, it stays there until reset(), and its length is not known."""
 
     def __init__(self) -> None:
-        self.place = 0
+        self.place, self._size = 0, -1
+
+    def __len__(self) -> int:
+        return 0
 
     def __iter__(self) -> Any:
         return self
@@ -476,6 +479,7 @@ class Resettable:
 def test_iterator_with_reset_is_read_again_in_each_epoch(job: JobHandle) -> None:
     loop = job.loop(Resettable(), {}, epochs=3)  # type: ignore[arg-type]
     assert list(loop) == [1, 2, 3] * 3
+    assert loop.batches.per_epoch is None
 
 
 def load_data() -> Any:

@@ -131,9 +131,11 @@ def _is_generator(thing: Any) -> bool:
 
 def length_of(thing: Any) -> int | None:
     try:
-        return len(thing)
+        length = len(thing)
     except (TypeError, NotImplementedError):
         return None
+    # NVIDIA DALI's iterator without a reader's name does not know its length, and returns 0 or less.
+    return None if length <= 0 and getattr(thing, "_size", 0) == -1 else length
 
 
 def batch_size_of(loader: Any) -> int | None:
