@@ -48,8 +48,9 @@ INSTEAD = {
     "Write Trainer(on_step=[...]): functions of (trainer, values)": "batch_end_callback on_batch_end "
     "on_train_batch_end on_train_batch_start on_batch_begin on_step_end",
     "A line an epoch is printed, and a terminal shows the progress": "verbose progress_bar enable_progress_bar "
-    "show_progress disable_tqdm quiet log_every_n_steps log_every log_interval log_freq log_steps logging_steps "
-    "print_every report_every",
+    "show_progress disable_tqdm quiet",
+    "Write fit(log_every=...), in steps": "log_every_n_steps log_interval log_freq log_steps logging_steps print_every "
+    "report_every",
     "It is for the loss, such as CrossEntropyLoss(weight=...)": "class_weight class_weights",
     "Pass sampler=WeightedRandomSampler(...), or weigh the loss in forward=": "sample_weight sample_weights",
     "Write num_workers=...": "workers n_workers num_processes_loader dataloader_num_workers use_multiprocessing",

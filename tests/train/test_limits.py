@@ -122,7 +122,32 @@ def test_fast_dev_run_finds_an_error_of_the_validation(job: JobHandle) -> None:
         trainer_of(job, forward=forward).fit(DATA, DATA, batch_size=4, fast_dev_run=True)
 
 
-@pytest.mark.parametrize("name", ["max_steps", "limit_batches", "val_every"])
+def test_log_every_prints_means_of_the_steps_since_the_last_line(
+    job: JobHandle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def step(trainer: Trainer, batch: Any) -> dict[str, Any]:
+        assert trainer.loop is not None
+        return {"loss": torch.tensor([float(trainer.loop.step)]), "half": trainer.loop.step / 2}
+
+    trainer_of(job, step=step).fit(DATA, epochs=2, batch_size=4, log_every=4)
+    lines = [line.split("  ") for line in capsys.readouterr().out.splitlines() if line.startswith("clusterdp: step")]
+    assert [line[:3] for line in lines] == [
+        ["clusterdp: step 4/10", "loss 1.5", "half 0.75"],
+        ["clusterdp: step 8/10", "loss 5.5", "half 2.75"],
+    ]
+    assert all(line[3].endswith(" samples/s") and " s, " in line[3] for line in lines)
+
+
+@pytest.mark.slow
+def test_log_every_prints_the_means_of_each_rank_in_its_own_log(tmp_path: Path) -> None:
+    trained(tmp_path / "run", 2, limits={"log_every": 5})
+    logs = [(tmp_path / f"run/run/1.0/log-{rank}").read_text() for rank in range(2)]
+    lines = [[line for line in log.splitlines() if line.startswith("clusterdp: step ")] for log in logs]
+    assert [len(each) for each in lines] == [6, 6]
+    assert lines[0] != lines[1]
+
+
+@pytest.mark.parametrize("name", ["max_steps", "limit_batches", "val_every", "log_every"])
 def test_limits_below_1_are_refused_by_name(job: JobHandle, name: str) -> None:
     fit: Callable[..., Any] = trainer_of(job).fit
     with pytest.raises(ConfigError, match=f"{name}: 0 is less than 1"):

@@ -1,12 +1,17 @@
-"""Progress: shows the progress of rank 0, as a sink of job.metrics: one changing line on a terminal, lines in a log."""
+"""Progress: shows the progress of rank 0, as a sink of job.metrics: one changing line on a terminal, lines in a log.
+StepLines: a line every N steps in each rank's log.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
+
+import torch
 
 from clusterdp.train.output.say import say
 from clusterdp.wording import duration
@@ -96,6 +101,33 @@ class Progress:
         self.out.write("\r" + line.ljust(self._shown))
         self.out.flush()
         self._shown = len(line)
+
+
+class StepLines:
+    """Prints a line in this rank's log every `every` steps, with the means of the rank's own values since then. Values
+    are added up on their device, and read for a line only. samples: samples of this rank in a step."""
+
+    def __init__(self, every: int, samples: int | None):
+        self.every, self.samples = every, samples
+        self._sums: dict[str, Any] = {}
+        self._steps, self._since = 0, time.monotonic()
+
+    def add(self, step: int, total: int | None, values: Mapping[str, Any]) -> None:
+        """Adds the values of a finished step."""
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor):
+                value = value.detach()
+            elif not isinstance(value, int | float):
+                continue
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
+        self._steps += 1
+        if step % self.every:
+            return
+        means = [f"{name} {float(value) / self._steps:.4g}" for name, value in self._sums.items()]
+        seconds = time.monotonic() - self._since  # after the values have been read, which waits for a GPU
+        rate = f"{seconds:.3g} s" + (f", {self._steps * self.samples / seconds:,.0f} samples/s" if self.samples else "")
+        say("clusterdp: " + "  ".join([f"step {step}" + (f"/{total}" if total else ""), *means, rate]))
+        self._sums, self._steps, self._since = {}, 0, time.monotonic()
 
 
 def _number(value: Any) -> float | None:

@@ -47,7 +47,7 @@ from clusterdp.train.loop.history import SHAPE, EpochRow, History, row_line
 from clusterdp.train.loop.loop import Loop
 from clusterdp.train.optim.accumulation import AS_IT_IS
 from clusterdp.train.optim.amp import Amp
-from clusterdp.train.output.progress import Progress
+from clusterdp.train.output.progress import Progress, StepLines
 from clusterdp.train.output.say import say
 from clusterdp.train.parallel import strategy
 from clusterdp.train.parallel.gradient_mean import average
@@ -143,6 +143,7 @@ class Trainer:
         self.skips_val = False  # whether the epoch has no evaluation, and others have
         self._metrics = metrics
         self._data: Any = None  # the training data of fit()
+        self._lines: StepLines | None = None
         self.best_model = BestModel(self, self._wrapped)
         self._state = {"model": self._wrapped, "amp": self.amp, "history": self.history, "scores": self.scores.meters}
         self._state |= {name: thing for name, thing in (("optimizer", optimizer), ("scheduler", scheduler)) if thing}
@@ -164,6 +165,7 @@ class Trainer:
         max_steps: int | None = None,
         limit_batches: int | None = None,
         val_every: int = 1,
+        log_every: int | None = None,
         fast_dev_run: bool = False,
         batch_size: int | None = 32,
         transform: Callable[[Any], Any] | None = None,
@@ -175,8 +177,9 @@ class Trainer:
 
         epochs: default 1, or as many as max_steps take. max_steps: the training ends after this step (a batch), or at
         the end of its window, also in the middle of an epoch. limit_batches: the most batches of an epoch, and of each
-        evaluation. val_every: epochs from one evaluation to the next; the last epoch is always evaluated.
-        fast_dev_run: trains and evaluates one batch, to find errors; the model changes, and nothing else is kept.
+        evaluation. val_every: epochs from one evaluation to the next; the last epoch is always evaluated. log_every:
+        steps from one line in each rank's log to the next, with this rank's means. fast_dev_run: trains and evaluates
+        one batch, to find errors; the model changes, and nothing else is kept.
         train, val: a data set, or tensors (x, y), divided among the ranks in batches of batch_size each; or a loader or
         other iterable of this rank's batches. batch_size=None: each sample of the data set already is a batch, as in a
         batched WebDataset. loader: options of job.loader(), such as num_workers. transform: a function that changes a
@@ -195,7 +198,7 @@ class Trainer:
                 "Trainer.fit: this is not the data of the first fit(), whose position this Trainer keeps. Make another "
                 'one: Trainer(model, ..., name="finetune").'
             )
-        check_counts(val_every=val_every)
+        check_counts(val_every=val_every, log_every=log_every)
         epochs = epochs if epochs is not None else 1 if max_steps is None else sys.maxsize
         batches = training_data(self.job.this_rank, train, batch_size, loader)
         if val is not None:
@@ -213,6 +216,7 @@ class Trainer:
         each = batch_size_of(loop.batches.loader)
         samples = None if each is None else each * self.job.world_size
         progress = Progress(epochs if epochs < sys.maxsize else 0, samples) if self.job.rank == 0 else None
+        self._lines = StepLines(log_every, each) if log_every is not None else None
         if progress is not None:
             self.job.metrics.sinks.append(progress)
         self.job.stopwatch.has_own_laps = self.step is train_step.step
@@ -316,15 +320,14 @@ class Trainer:
         """Wraps the model as set in the config's `train`. A single rank gets no DDP. by_parts: whether modules of the
         model may be called without the model's forward()."""
         job, several = self.job, self.job.world_size > 1
-        if is_distributed(model):
+        is_wrapped = model is not unwrap(model)
+        if is_distributed(model) or (is_wrapped and not several):
             return model  # the user has already wrapped the model
-        if model is not unwrap(model):
-            if several:
-                raise ConfigError(
-                    f"model: a {type(model).__name__} without DistributedDataParallel in it, which each of "
-                    f"{job.world_size} ranks would train alone. Pass the model itself; train.compile: true compiles it."
-                )
-            return model
+        if is_wrapped:
+            raise ConfigError(
+                f"model: a {type(model).__name__} without DistributedDataParallel in it, which each of "
+                f"{job.world_size} ranks would train alone. Pass the model itself; train.compile: true compiles it."
+            )
         before = dict(model.named_parameters())
         wrapped = strategy.wrap(model, job.group, job.train, self.amp, options, share=several)
         job.wrapped.add(wrapped)
@@ -345,6 +348,8 @@ class Trainer:
             if not self.scores.added:
                 self.scores.add_values(batch, values)
             loop.log(**values)
+            if self._lines is not None:
+                self._lines.add(loop.step + 1, loop.total_steps, values)
             for call in on_step:
                 call(self, values)
 
