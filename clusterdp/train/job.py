@@ -177,9 +177,9 @@ class JobHandle:
         train.accumulate, checkpoint.every_steps and checkpoint.every_s of the config. move: whether the next batch is
         moved to this rank's device during the current step. If move is a function, it also transforms each batch on the
         device, for example to normalised floats. See Prefetcher. max_steps: the loop ends after this step (batch), like
-        the run after train.max_steps. limit_batches: the most batches of an epoch.
+        the run after train.max_steps, and leaves out the rest of the epoch. limit_batches: an epoch's most batches.
         """
-        check_can_be_read_again("loader", loader, epochs)
+        check_can_be_read_again("loader", loader, epochs if epochs < sys.maxsize else 1)
         saving = self.saving
         if accumulate is None:
             accumulate = self.train.accumulate

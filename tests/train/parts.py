@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import nn
@@ -175,11 +177,32 @@ def buffers(job: JobHandle) -> Any:
     return [*told, digest(parts)]
 
 
+def sparse_on_one_rank(job: JobHandle) -> Any:
+    """Only rank 1 looks up rows."""
+    parts = job.wrap(nn.ModuleList([nn.Embedding(8, 2, sparse=True), nn.Linear(2, 2)]))
+    x = torch.ones(1, 2) if job.rank == 0 else parts[0](torch.tensor([3]))  # type: ignore[index]
+    parts[1](x).sum().backward()  # type: ignore[index]
+    return gradients(parts)
+
+
+def forgotten(job: JobHandle) -> bool:
+    """Whether the weights of a model are freed with it."""
+    parts = chunked(job)
+    both(parts, inputs(job))
+    weight = ref(parts[0].weight)
+    del parts
+    gc.collect()
+    return weight() is None
+
+
 def hooked(job: JobHandle) -> str:
     return raised(lambda: job.wrap(layers()))
 
 
-CASES = (in_chunks, one_part, accumulated, on_one_rank, frozen, failed, sparse, cleared, beside_ddp, buffers)
+CASES = (
+    in_chunks, one_part, accumulated, on_one_rank, frozen, failed, sparse, sparse_on_one_rank, cleared, beside_ddp,
+    buffers, forgotten,
+)  # fmt: skip
 
 
 def all_cases(job: JobHandle) -> dict[str, Any]:

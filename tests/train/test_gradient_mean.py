@@ -80,6 +80,16 @@ def test_sparse_gradients_stay_sparse_and_are_averaged(answers: Answers) -> None
     assert found == others
 
 
+def test_sparse_gradient_of_one_rank_is_shared_by_all(answers: Answers) -> None:
+    found, others = case(answers, "sparse_on_one_rank")
+    assert found == others
+    assert [row for row in range(8) if any(found[0][2 * row : 2 * row + 2])] == [3]
+
+
+def test_averaged_model_is_freed_with_its_last_reference(answers: Answers) -> None:
+    assert case(answers, "forgotten") == [True, True]
+
+
 def test_gradient_cleared_by_a_hook_is_refused_with_the_remedy(answers: Answers) -> None:
     for told in case(answers, "cleared"):
         assert told.startswith("TrainError: model: a hook has cleared a gradient")

@@ -105,6 +105,17 @@ def test_history_plot_of_several_runs_draws_them_together(panels: list[Any]) -> 
     assert [lines for lines, _ in panels] == [["loss", "val_loss", "loss (large)"]]
 
 
+def test_history_plot_joins_values_across_epochs_without_one() -> None:
+    plot = History([{"epoch": n, "loss": 1 / n, **({"val_loss": n} if n % 2 else {})} for n in range(1, 6)]).plot()
+    assert isinstance(plot, Plot)
+    assert [line.get_xydata().tolist() for line in plot.figure.axes[0].lines][1] == [[1, 1], [3, 3], [5, 5]]
+
+
+def test_history_plot_of_an_unknown_column_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'los' is not a column\. There are: epoch, step, loss"):
+        History(ROWS).plot("los")
+
+
 @pytest.mark.parametrize("what", [None, "loss"])
 def test_history_plot_without_a_file_is_a_picture_in_a_notebook(tmp_path: Path, what: Any) -> None:
     plot = History(ROWS).plot(what)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from clusterdp.checkpoint import list_checkpoints
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, Trainer, early_stopping, plateau
+from tests.checkpoint.training import digest
 from tests.train.test_trainer import trained
 
 DATA = torch.arange(40.0).reshape(20, 2), torch.zeros(20, 1)  # 5 batches of 4 samples an epoch
@@ -65,6 +69,7 @@ def test_limit_above_the_number_of_batches_keeps_all_of_them(job: JobHandle) -> 
     ("epochs", "limits", "fault"),
     [
         pytest.param(None, {"max_steps": 26}, ["SIGTERM", 14, 1], id="max_steps"),
+        pytest.param(None, {"max_steps": 26}, ["SIGTERM", 26, 0], id="max_steps, after the last"),
         pytest.param(4, {"limit_batches": 6, "val_every": 3}, ["SIGTERM", 15, 0], id="limit, in an epoch"),
         pytest.param(4, {"limit_batches": 6}, ["SIGTERM", 11, 1], id="limit, at its end", marks=pytest.mark.slow),
         pytest.param(4, {"limit_batches": 6}, ["SIGKILL", 14, 1], id="limit, killed", marks=pytest.mark.slow),
@@ -110,6 +115,75 @@ def test_fast_dev_run_keeps_neither_history_nor_position_nor_checkpoint(
     assert (len(trainer.history), called) == (0, [])
     assert job.run_dir is None or not list_checkpoints(f"{job.run_dir}/checkpoints")
     assert trainer.fit(DATA, DATA, batch_size=4)[-1]["step"] == 5
+
+
+def test_fast_dev_run_restores_all_state_and_the_place_of_a_loader(job: JobHandle) -> None:
+    net = nn.Sequential(nn.Linear(2, 1), nn.Dropout())
+    optimizer = torch.optim.Adam(net.parameters())
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    trainer = Trainer(net, nn.MSELoss(), optimizer, scheduler=scheduler, job=job)
+    loader = job.loader(DATA, 4)
+    parts = (net, optimizer, scheduler)
+    before = digest([*(part.state_dict() for part in parts), torch.get_rng_state()])
+    trainer.fit(loader, DATA, fast_dev_run=True)
+    assert digest([*(part.state_dict() for part in parts), torch.get_rng_state()]) == before
+    assert all(parameter.grad is None for parameter in net.parameters())
+    assert [row["step"] for row in trainer.fit(loader, epochs=2)] == [5, 10]
+
+
+class Placed:
+    """An endless loader with a position of its own."""
+
+    def __init__(self) -> None:
+        self.place = 0
+
+    def __iter__(self) -> Any:
+        while True:
+            self.place += 1
+            yield DATA
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.place = state["place"]
+
+
+def test_limit_batches_is_refused_for_a_loader_with_its_own_position(job: JobHandle) -> None:
+    trainer = trainer_of(job)
+    with pytest.raises(ConfigError, match="limit_batches: the loader has a position of its own"):
+        trainer.fit(Placed(), limit_batches=3)
+    loader = Placed()
+    trainer.fit(loader, fast_dev_run=True)
+    assert loader.place == 0
+    assert trainer.fit(loader, max_steps=3)[-1]["step"] == 3
+
+
+def test_max_steps_takes_a_generator(job: JobHandle) -> None:
+    endless = (DATA for _ in count())
+    assert trainer_of(job).fit(endless, max_steps=4)[-1]["step"] == 4
+
+
+def test_more_max_steps_go_on_after_an_early_stop(job: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = trainer_of(job, on_epoch=[lambda trainer, row: trainer.stop("enough")])
+    assert trainer.fit(DATA, max_steps=30, batch_size=4)[-1]["step"] == 5
+    assert trainer.fit(DATA, max_steps=30, batch_size=4)[-1]["step"] == 5
+    assert trainer.fit(DATA, max_steps=40, batch_size=4)[-1]["step"] == 10
+    assert str(sys.maxsize) not in capsys.readouterr().out
+
+
+def test_workers_of_an_evaluation_are_shielded_from_stop_signals(job: JobHandle) -> None:
+    class Blocked(Dataset[Any]):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> Any:
+            blocked = signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+            return torch.tensor([float(blocked)]), 0
+
+    trainer = trainer_of(job, forward=lambda trainer, batch: batch[0].mean())
+    with job.stop_signal.install():
+        assert trainer.evaluate(Blocked(), batch_size=2, num_workers=1)["loss"] == 1.0
 
 
 def test_fast_dev_run_finds_an_error_of_the_validation(job: JobHandle) -> None:

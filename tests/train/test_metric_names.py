@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, Trainer
 from clusterdp.train.trainer.metric_names import NAMES, by_name
 
@@ -24,12 +25,19 @@ LOGITS = torch.tensor([[3.0, 2, 1, 0, -1, -2], [0, 1, 2, 3, 4, 5], [1, 5, 2, 4, 
         ("accuracy", torch.tensor([[0.5], [-1.0]]), torch.tensor([1, 1]), [1, 0]),
         ("accuracy", torch.tensor([0.5, -1.0]), torch.tensor([1.0, 0.0]), [1, 1]),
         ("accuracy", LOGITS.T[None, :, :], torch.tensor([[0, 5, 0]]), [2 / 3]),  # a class for each of three places
+        ("accuracy", LOGITS[None, :, :], torch.tensor([[0, 5, 0]]), [2 / 3]),  # classes last, as a language model's
+        ("accuracy", torch.tensor([0.5, -1.0]), torch.tensor([[1], [1]]), [1, 0]),
         ("mse", torch.tensor([[1.0, 3.0], [0.0, 0.0]]), torch.tensor([[1.0, 1.0], [1.0, 1.0]]), [2, 1]),
         ("mae", torch.tensor([[1.0], [4.0]]), torch.tensor([2.0, 2.0]), [1, 2]),
     ],
 )
 def test_metric_by_name_gives_a_number_per_sample(name: str, outputs: Any, targets: Any, expected: Any) -> None:
     assert by_name(name)(outputs, targets).tolist() == pytest.approx(expected)
+
+
+def test_accuracy_of_one_hot_targets_is_refused_with_both_shapes() -> None:
+    with pytest.raises(ConfigError, match=r"accuracy is of outputs .*not of \(3, 6\) and \(3, 6\)"):
+        by_name("accuracy")(LOGITS, torch.eye(6)[:3])
 
 
 def test_trainer_takes_metrics_by_name(job: JobHandle) -> None:

@@ -101,6 +101,10 @@ class Batches(Generic[Batch]):
             return
         self.state["epoch_rng"] = self._epoch_rng
         if LoaderState.is_kept_by(loader):
+            if limit is not None:  # the rest of the epoch would be read, so that the loader's state is at its end
+                raise ConfigError(
+                    "limit_batches: the loader has a position of its own. Give it less data, or max_steps."
+                )
             self.state["loader"] = self._place = LoaderState(loader, self.position, rank.world_size)
 
     def with_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,10 +162,9 @@ class Batches(Generic[Batch]):
         why the next batches differ from those of an uninterrupted run; None if no reason is known."""
         place = self.position
         if place.last is not None and self.rank.is_first:
-            say(
-                f"clusterdp: the training was ended early, after epoch {place.last} of {place.epochs}: more epochs "
-                f"than {place.epochs} go on from there."
-            )
+            known = place.epochs < sys.maxsize
+            of, more = (f" of {place.epochs}", f"more epochs than {place.epochs}") if known else ("", "more steps")
+            say(f"clusterdp: the training was ended early, after epoch {place.last}{of}: {more} go on from there.")
         was, now = place.saved_global_batch, place.global_batch
         if was != now and self.is_global:
             ours = f" {was // self.rank.world_size} a rank would keep it." if was % self.rank.world_size == 0 else ""
@@ -332,7 +335,8 @@ class Batches(Generic[Batch]):
             self._compare(of_batch(first))
             self._compared = True
             iterator = chain(first, iterator)
-        while not (self._surplus and self.left == 0) and self.position.batch != self.limit:
+        limit, position = self.limit or sys.maxsize, self.position
+        while position.batch < limit and not (self._surplus and self.left == 0):
             with self._streams:
                 batch = next(iterator, END)
             here = batch is not END

@@ -83,6 +83,8 @@ class History:
         plot("loss", larger=other_history).
         """
         if what is not None and str(what) not in self.columns:
+            if not Path(what).suffix:
+                raise ConfigError(f"history: {str(what)!r} is not a column. There are: {', '.join(self.columns)}.")
             what, file = None, what if file is None else file
         plot = Plot({"": self, **others}, None if what is None else str(what))
         return plot if file is None else plot.save(file)
@@ -113,7 +115,8 @@ class Plot:
                     colour = None if len(histories) == 1 else f"C{number}"
                     marker = "." if len(history) < 30 else None
                     label = f"{column} ({name})" if name else column
-                    axes.plot(history["epoch"], history[column], style, color=colour, marker=marker, label=label)
+                    points = [(row["epoch"], row[column]) for row in history if row.get(column) is not None]
+                    axes.plot(*zip(*points, strict=True), style, color=colour, marker=marker, label=label)
             epochs = [epoch for history in histories.values() for epoch in history["epoch"]]
             axes.set_xlim(min(epochs) - 0.5, max(epochs) + 0.5)  # also shows a single epoch
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

@@ -92,9 +92,9 @@ class Loop(Generic[Batch]):
         self.continues = continues
         self.over = False
         self.batches = Batches(phases.rank, loader, move, phases.stopwatch.lap, limit=limit_batches)
-        self._max_steps = max_steps
         self.position = self.batches.position
-        self.position.epochs = self.total_epochs = epochs
+        self.position.epochs, self.position.limit = epochs, max_steps or 0
+        self.total_epochs, self._max_steps, self._limit = epochs, max_steps, sys.maxsize
         check_counts(accumulate=accumulate, max_steps=max_steps, limit_batches=limit_batches)
         check_never_skips(state)
         check_held(state)
@@ -172,7 +172,8 @@ class Loop(Generic[Batch]):
             from clusterdp.train.profile.profiling import lap_parts
 
             lap_parts(self.state, self._phases.stopwatch)
-        self.position.at_limit = self._at_limit
+        self._limit = self._find_limit()
+        self.position.end_at_limit(self.step >= self._limit)
         if self.position.finished:
             self._say_complete()
         while not self.position.finished:
@@ -364,8 +365,8 @@ class Loop(Generic[Batch]):
         if agreed is not None:
             watch.lap("agreement")
             self._apply(agreed)
-        if self._at_limit:
-            self.position.at_limit, self.total_steps = True, self.step
+        if position.step >= self._limit:
+            position.at_limit, self.total_steps = True, self.step
         elif self._enough and self._rank.world_size == 1:
             self._no_more_steps()
         self._due |= self.saves.due(position.step, agreed, self.window)
@@ -386,14 +387,8 @@ class Loop(Generic[Batch]):
         if agreed["enough"]:
             self._no_more_steps()
 
-    @property
-    def _at_limit(self) -> bool:
-        """Whether max_steps is reached. The value is equal on all ranks, without communication."""
-        return self.step >= self._limit
-
-    @property
-    def _limit(self) -> int:
-        """The step of this loop after which the loop ends at the latest."""
+    def _find_limit(self) -> int:
+        """Returns the step of this loop after which the loop ends at the latest: equal on all ranks."""
         most = self._phases.max_steps
         return min(self._max_steps or sys.maxsize, sys.maxsize if most is None else most - self.first)
 

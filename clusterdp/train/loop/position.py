@@ -15,7 +15,7 @@ from clusterdp.checkpoint.state import rng
 from clusterdp.train.data.batch_mark import LastBatch
 from clusterdp.train.data.loader_identity import facts
 
-SAVED = "step epoch batch ended epochs last continued global_batch left"  # attributes of a Position
+SAVED = "step epoch batch ended epochs limit last continued global_batch left"  # attributes of a Position
 
 
 class Position:
@@ -30,6 +30,7 @@ class Position:
         self.batch = 0  # finished batches of this epoch
         self.ended = False  # whether the epoch has no more batches; the code after the epoch may not be done yet
         self.epochs = 0  # requested
+        self.limit = 0  # requested steps; 0 if there is no such limit
         self.last: int | None = None  # number of epochs after which the training was ended early; else None
         self.at_limit = False  # whether max_steps is reached; not saved, because a later attempt may have another limit
         self.continued = 0  # the value of `last` from which a training has continued
@@ -44,7 +45,14 @@ class Position:
     @property
     def finished(self) -> bool:
         """Whether no epoch is left."""
-        return self.at_limit or self.epoch >= (self.epochs if self.last is None else min(self.epochs, self.last))
+        if self.at_limit and not self.batch:  # else the code after the epoch is not done yet
+            return True
+        return self.epoch >= (self.epochs if self.last is None else min(self.epochs, self.last))
+
+    def end_at_limit(self, at_limit: bool) -> None:
+        """Ends the epoch if max_steps is reached. An attempt that was stopped after its last step still closes it."""
+        self.at_limit = at_limit
+        self.ended = self.ended or (at_limit and self.batch > 0)
 
     @property
     def is_last_epoch(self) -> bool:
@@ -68,7 +76,8 @@ class Position:
         self.step, self.epoch, self.batch = state["step"], state["epoch"], state["batch"]
         self.ended = bool(state["ended"])
         self.last, self.continued, self.left = state.get("last"), state.get("continued", 0), state.get("left")
-        if self.last is not None and self.epochs > state.get("epochs", self.epochs):
+        more_epochs = self.epochs > state.get("epochs", self.epochs)
+        if self.last is not None and (more_epochs or self.limit > state.get("limit", self.limit)):
             self.continued = self.last
             self.last = None
         self.saved_global_batch = state["global_batch"]

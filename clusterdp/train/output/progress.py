@@ -52,11 +52,8 @@ class Progress:
         if not self.live and record["time"] < self._due:
             return
         words = [record["phase"]] if "phase" in record else []
-        words += [
-            "epoch "
-            + (f"{record['epoch'] + 1}" if self.epochs == sys.maxsize else f"{record['epoch'] + 1}/{self.epochs}"),
-            f"step {step}/{total}",
-        ]
+        of = f"/{self.epochs}" if self.epochs else ""
+        words += [f"epoch {record['epoch'] + 1}{of}", f"step {step}/{total}"]
         seconds, steps = record["time"] - self._first[0], step - self._first[1]
         if steps and seconds > 0:
             rate = steps / seconds

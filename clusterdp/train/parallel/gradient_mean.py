@@ -87,7 +87,9 @@ class GradientMean:
         for number, parameter in enumerate(self._parameters):
             is_trained = parameter.requires_grad
             parameter.requires_grad_(True)  # a frozen parameter takes no hook, and a GAN freezes and thaws its parts
-            note = partial(self._note, number)
+            # A hook with a strong reference would keep the parameters for ever: autograd holds it where the garbage
+            # collector does not look.
+            note = partial(_note, ref(self), number)
             self._hooks.append(parameter.register_post_accumulate_grad_hook(note))  # type: ignore[no-untyped-call]
             parameter.requires_grad_(is_trained)
         if isinstance(model, DistributedDataParallel):
@@ -119,12 +121,15 @@ class GradientMean:
         if torch.is_grad_enabled() and model.require_backward_grad_sync:
             self._by_ddp = True
 
-    def _note(self, number: int, parameter: torch.Tensor) -> None:
-        self._noted.add(number)
+    def note(self, number: int) -> None:
+        """Notes that a parameter has got a gradient, in a backward pass."""
         task = torch._C._current_graph_task_id()
-        if task != self._task:  # the first gradient of this pass; a pass that failed has called no _end()
+        if task != self._task:  # the first gradient of this pass
+            if self._task is not None:  # the pass before has failed, and has not called _end()
+                self._noted.clear()
             self._task = task
             torch.autograd.Variable._execution_engine.queue_callback(self._end)
+        self._noted.add(number)
 
     def _end(self) -> None:
         """Averages what the backward pass has left. Collective. Ranks may have gradients of different parameters."""
@@ -144,11 +149,14 @@ class GradientMean:
         most, least = self._group.agree(number, -number)
         if most == -least:
             return numbers
-        union = sorted({number for those in self._group.gather(numbers) for number in those})
-        for parameter in (self._parameters[number] for number in union):
+        here = [(number, _sparse_dim(self._parameters[number].grad)) for number in numbers]
+        union = {number: sparse for those in self._group.gather(here) for number, sparse in those}
+        for number, sparse in union.items():
+            parameter = self._parameters[number]
             if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        return union
+                zeros = torch.zeros_like(parameter)
+                parameter.grad = zeros.to_sparse(sparse) if sparse else zeros
+        return sorted(union)
 
     def _average(self, numbers: Sequence[int]) -> None:
         size = self._group.rendezvous.world_size
@@ -192,6 +200,15 @@ class GradientMean:
             room -= gradient.nbytes
         if chunk:
             yield chunk
+
+
+def _note(mean: ref[GradientMean], number: int, parameter: torch.Tensor) -> None:
+    if (its := mean()) is not None:
+        its.note(number)
+
+
+def _sparse_dim(gradient: torch.Tensor | None) -> int:
+    return gradient.sparse_dim() if gradient is not None and gradient.is_sparse else 0
 
 
 def refuse_hook(comm_hook: str | None) -> None:

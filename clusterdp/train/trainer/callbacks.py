@@ -36,8 +36,8 @@ def functions(where: str, given: Any) -> list[Callable[..., Any]]:
 
 
 def early_stopping(monitor: str = "val_loss", *, patience: int = 3, mode: str = "min", least: float = 0.0) -> OnEpoch:
-    """Ends the training when `monitor` has not become better by more than `least` for `patience` epochs. A resume with
-    more epochs continues the training, and restarts the count."""
+    """Ends the training when `monitor` has not become better by more than `least` for `patience` epochs; epochs without
+    an evaluation do not count. A resume with more epochs continues the training, and restarts the count."""
     sign = 1 if mode == "min" else -1
 
     def watch(trainer: Trainer, row: EpochRow) -> None:
@@ -47,6 +47,7 @@ def early_stopping(monitor: str = "val_loss", *, patience: int = 3, mode: str = 
         best, since = float("inf"), 0
         for epoch, value in enumerate(trainer.history[monitor], 1):
             if value is None:  # an epoch without an evaluation
+                since = 0 if epoch == gone_on else since
                 continue
             better = sign * value < best - least
             best, since = (sign * value, 0) if better else (best, 0 if epoch == gone_on else since + 1)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from clusterdp.checkpoint.state import rng
+from clusterdp.config.tree import CheckpointConfig, MetricsConfig, ProfileConfig
+from clusterdp.train.job import JobHandle
 from clusterdp.train.loop.history import EpochRow, History, row_line
 from clusterdp.train.output.say import say
 from clusterdp.train.trainer.scores import Scores
@@ -19,23 +25,40 @@ def run(
     evaluate: Callable[[int], Mapping[str, float]] | None,
     options: Mapping[str, Any],
 ) -> History:
-    """Trains and evaluates one batch, on all ranks, in a loop that keeps nothing. Returns a history of its own.
+    """Trains and evaluates one batch, on all ranks, and restores all state. Returns a history of its own.
 
     evaluate: a function of the most batches. options: the loop's.
     """
-    before, scores = trainer.loop, trainer.scores
-    job = trainer.job.for_measuring(trainer.job.params)
-    trainer.loop = loop = job.loop(batches, trainer._state, limit_batches=1, **{**options, "accumulate": 1})
-    trainer.scores = Scores(trainer._metrics, trainer.job.group)
+    before, scores, job = trainer.loop, trainer.scores, trainer.job
+    settings = replace(job._settings, run_dir=None, checkpoint=CheckpointConfig(), metrics=MetricsConfig())
+    settings = replace(settings, profile=ProfileConfig())
+    alone = JobHandle(settings, job.group, job.stop_signal, job.attempt)
+    trainer.loop = loop = alone.loop(batches, trainer._state, max_steps=1, **{**options, "accumulate": 1})
+    trainer.scores = Scores(trainer._metrics, job.group)
     row: EpochRow = {"epoch": 1, "step": 1}
     try:
-        trainer._mode(training=True)
-        for epoch in loop.epochs():
-            trainer._train(epoch)
-            row |= trainer.scores.meters.reduce()
-            row |= {f"val_{name}": value for name, value in (evaluate(1) if evaluate else {}).items()}
+        with _restored(loop.state, trainer):
+            trainer._mode(training=True)
+            for epoch in loop.epochs():
+                trainer._train(epoch)
+                row |= trainer.scores.meters.reduce()
+                row |= {f"val_{name}": value for name, value in (evaluate(1) if evaluate else {}).items()}
     finally:
         trainer.loop, trainer.scores = before, scores
-    if trainer.job.rank == 0:
+    if job.rank == 0:
         say(f"clusterdp: fast_dev_run: {row_line(row, {})}; callbacks after an epoch were not called")
     return History([row])
+
+
+@contextmanager
+def _restored(state: Mapping[str, Any], trainer: Trainer) -> Iterator[None]:
+    """Restores the state's parts and the random numbers after the with block."""
+    parts = [part for part in state.values() if hasattr(part, "load_state_dict")]
+    saved, streams = [copy.deepcopy(part.state_dict()) for part in parts], rng.capture()
+    try:
+        yield
+    finally:
+        for part, its in zip(parts, saved, strict=True):
+            part.load_state_dict(its)
+        trainer.net.zero_grad()
+        rng.apply(streams)

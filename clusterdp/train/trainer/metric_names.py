@@ -13,14 +13,25 @@ from clusterdp.wording import closest
 
 
 def accuracy(outputs: torch.Tensor, targets: torch.Tensor, most: int = 1) -> torch.Tensor:
-    """Returns 1 for samples whose class is among the `most` largest outputs, else 0. With one output per sample, the
-    class is 1 for a positive output (a logit), and 0 otherwise. Other dimensions of a sample are averaged."""
-    if outputs.ndim == targets.ndim or outputs.shape[1] == 1:  # one logit per target
+    """Returns 1 for samples whose class is among the `most` largest outputs, else 0. outputs: the classes are dimension
+    1, as in torch's CrossEntropyLoss, or the last one. With one output for each target, a logit, the class is 1 if it
+    is positive, and 0 otherwise. Other dimensions of a sample are averaged. Raises ConfigError for other shapes."""
+    if outputs.numel() == targets.numel() and 1 in (outputs.ndim, *outputs.shape[1:2]):
         right = (outputs.reshape(targets.shape) > 0) == (targets > 0.5)
     else:
-        most = min(most, outputs.shape[1])
-        right = (outputs.topk(most, 1).indices == targets.unsqueeze(1)).any(1)
+        if outputs.shape[:1] + outputs.shape[2:] != targets.shape and outputs.shape[:-1] == targets.shape:
+            outputs = outputs.movedim(-1, 1)
+        if outputs.shape[:1] + outputs.shape[2:] != targets.shape:
+            raise ConfigError(
+                f"metrics: accuracy is of outputs (samples, classes) and targets (samples), not of {_shape(outputs)} "
+                f"and {_shape(targets)}. Pass a function of (outputs, targets)."
+            )
+        right = (outputs.topk(min(most, outputs.shape[1]), 1).indices == targets.unsqueeze(1)).any(1)
     return right.float().flatten(1).mean(1) if right.ndim > 1 else right.float()
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return str(tuple(tensor.shape))
 
 
 def error(outputs: torch.Tensor, targets: torch.Tensor, power: int) -> torch.Tensor:

@@ -36,16 +36,16 @@ def forward(trainer: Trainer, batch: Any) -> Any:
             f"Trainer: a batch is {what}{'' if trainer.loss else ', and there is no loss'}; (inputs, targets) and a "
             "loss are needed. Pass forward=, a function of (trainer, batch) that returns the loss."
         )
-    targets = batch[-1]
-    outputs = call_model(trainer, inputs_of(batch))
+    *inputs, targets = batch
+    outputs = call_model(trainer, inputs)
     return trainer.loss(outputs, targets), outputs, targets
 
 
 def call_model(trainer: Trainer, inputs: Sequence[Any]) -> Any:
     """Runs the model on its inputs. A single input that is a list, tuple or mapping is spread over the model's
-    arguments, if the model takes several: ((x1, x2), y), or ({"image": x, "text": t}, y)."""
+    arguments, if the model needs several: ((x1, x2), y), or ({"image": x, "text": t}, y)."""
     named: Mapping[str, Any] = {}
-    if len(inputs) == 1 and isinstance(inputs[0], Mapping | list | tuple):
+    if len(inputs) == 1 and not isinstance(inputs[0], torch.Tensor) and isinstance(inputs[0], Mapping | list | tuple):
         inputs, named = _spread(trainer.net, inputs[0])
     try:
         return trainer.model(*inputs, **named)
@@ -58,7 +58,9 @@ def call_model(trainer: Trainer, inputs: Sequence[Any]) -> Any:
 def _spread(net: torch.nn.Module, given: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
     takes = inspect.signature(net.forward)
     if isinstance(given, Mapping):
-        return ((), given) if all(name in takes.parameters for name in given) else ([given], {})
+        names = {p.name for p in takes.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD}
+        by_name = given and (given.keys() <= names or len(names) < len(takes.parameters))
+        return ((), given) if by_name else ([given], {})
     if all(p.kind is not inspect.Parameter.VAR_POSITIONAL for p in takes.parameters.values()):
         with suppress(TypeError):
             takes.bind(given)

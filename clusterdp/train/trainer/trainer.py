@@ -77,8 +77,8 @@ class Trainer:
     ReduceLROnPlateau is stepped after each epoch, with val_loss if there is a validation, and with loss otherwise.
     forward: function(trainer, batch) -> (loss, outputs, targets). step: function(trainer, batch) -> {name: value}, a
     whole training step. The history has the means of these values, unless the step adds to trainer.scores itself. To
-    write your own, copy the defaults in train_step. A step may call any module of the model, and several optimizers:
-    the gradients are averaged over the ranks at the end of each backward pass.
+    write your own, copy the defaults in train_step. A step may call any module of a model that is not in DDP yet,
+    and several optimizers: the gradients are averaged over the ranks at the end of each backward pass.
     on_step(trainer, values): called after each step. on_epoch(trainer, row): called after each epoch. A stop waits
     until the functions after an epoch are done, including their evaluations. state: more state to save, by name.
     wrap: options of job.wrap(), which are arguments of DistributedDataParallel.
@@ -176,10 +176,10 @@ class Trainer:
         continues with the same data, to more epochs. Other data needs another Trainer, with a name.
 
         epochs: default 1, or as many as max_steps take. max_steps: the training ends after this step (a batch), or at
-        the end of its window, also in the middle of an epoch. limit_batches: the most batches of an epoch, and of each
-        evaluation. val_every: epochs from one evaluation to the next; the last epoch is always evaluated. log_every:
-        steps from one line in each rank's log to the next, with this rank's means. fast_dev_run: trains and evaluates
-        one batch, to find errors; the model changes, and nothing else is kept.
+        the end of its window; a later call begins the next epoch. limit_batches: the most batches of an epoch, and of
+        each evaluation. val_every: epochs from one evaluation to the next; the last epoch is evaluated, too, unless
+        stop() ends the training. log_every: steps from one line in each rank's log to the next, with this rank's means.
+        fast_dev_run: trains and evaluates one batch, to find errors, and restores all state.
         train, val: a data set, or tensors (x, y), divided among the ranks in batches of batch_size each; or a loader or
         other iterable of this rank's batches. batch_size=None: each sample of the data set already is a batch, as in a
         batched WebDataset. loader: options of job.loader(), such as num_workers. transform: a function that changes a
@@ -198,11 +198,11 @@ class Trainer:
                 "Trainer.fit: this is not the data of the first fit(), whose position this Trainer keeps. Make another "
                 'one: Trainer(model, ..., name="finetune").'
             )
-        check_counts(val_every=val_every, log_every=log_every)
+        check_counts(max_steps=max_steps, limit_batches=limit_batches, val_every=val_every, log_every=log_every)
         epochs = epochs if epochs is not None else 1 if max_steps is None else sys.maxsize
         batches = training_data(self.job.this_rank, train, batch_size, loader)
         if val is not None:
-            check_can_be_read_again("val", val, epochs)
+            check_can_be_read_again("val", val, epochs if epochs < sys.maxsize else 1)
             options = options_of_val(val, loader, val_options or {})
             # An error in the validation's options is raised here, and not after the first epoch.
             evaluation_data(self.job.this_rank, val, batch_size, options, "val")
@@ -288,8 +288,7 @@ class Trainer:
     def stop(self, why: str = "") -> None:
         """Ends the training, from a callback, on all ranks at the same step, even if only one rank calls stop()."""
         if why and self.job.rank == 0:
-            more = f" (More epochs than {self.loop.total_epochs} go on from here.)" if self.loop is not None else ""
-            say(f"clusterdp: training ends: {why}.{more}")
+            say(f"clusterdp: training ends: {why}. (A fit() of more epochs goes on from here.)")
         if self.loop is not None:
             self.loop.end()
 
@@ -405,7 +404,7 @@ class Trainer:
         with self._evaluating():
             self.scores = scores
             try:
-                for batch, mine in self._watched(islice(batches, limit), transform):
+                for batch, mine in self._watched(batches, transform, limit):
                     with self.autocast():
                         loss, outputs, targets = train_step.parts_of(self.forward(self, batch))
                     if mine:
@@ -436,7 +435,7 @@ class Trainer:
         self.model = self._wrapped if training else self.net
         self._wrapped.train(training)
 
-    def _watched(self, batches: Iterable[Any], transform: Any) -> Iterator[Any]:
+    def _watched(self, batches: Iterable[Any], transform: Any, limit: int | None = None) -> Iterator[Any]:
         """Yields each batch, and whether it is this rank's own. FSDP2 needs all ranks in each batch: a rank without
         batches gets repeated ones.
 
@@ -444,7 +443,7 @@ class Trainer:
         different numbers of batches.
         """
         with self.job.stop_signal.shielded():
-            iterator = iter(batches)
+            iterator = islice(iter(batches), limit)  # in this block, because it starts the loader's workers
         moved = Prefetcher(iterator, self.job.device, transform=transform, ahead=False)
         items = even_batches(moved, self.job.group) if self._sharded else ((batch, True) for batch in moved)
         yield from page.with_signs(items) if self._calling else self.job.phases.watch(items)
