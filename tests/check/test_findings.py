@@ -732,8 +732,9 @@ def test_program_module_or_config_file_ignored_by_git_is_reported(
     ],
 )
 def test_missing_program_file_in_the_command_is_a_warning(
-    command: str, values: Mapping[str, Any], missing: bool, tmp_path: Path
+    command: str, values: Mapping[str, Any], missing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)  # Debian has no `python`
     (tmp_path / "train.py").write_text("")
     made = matching(found(tmp_path, {"command": command, **values}, cluster()), "command: there is no")
     assert [each.level for each in made] == ["warning"] * missing

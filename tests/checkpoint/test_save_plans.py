@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed import distributed_c10d
-from torch.distributed.checkpoint.metadata import MetadataIndex
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 
 from clusterdp.checkpoint.save.sharded import plans_only
@@ -53,3 +53,28 @@ def test_plans_only_admits_pickled_save_plans_state_errors_and_dtypes() -> None:
         assert received(plan) == plan
         assert isinstance(received(StateError("w: no")), StateError)
         assert received([torch.float32, torch.strided]) == [torch.float32, torch.strided]
+
+
+class Attribute:
+    """Pickled as Python 3.11.0 to 3.11.3 pickles a member of an Enum."""
+
+    def __init__(self, of: Any, name: str):
+        self.of, self.name = of, name
+
+    def __reduce__(self) -> Any:
+        return getattr, (self.of, self.name)
+
+
+def test_plans_only_admits_enum_members_as_early_python_311_pickles_them() -> None:
+    contiguous = _MEM_FORMAT_ENCODING.TORCH_CONTIGUOUS_FORMAT
+    pickled = pickle.dumps(Attribute(_MEM_FORMAT_ENCODING, contiguous.name))
+    with plans_only():
+        assert distributed_c10d._unpickler(io.BytesIO(pickled)).load() is contiguous
+
+
+@pytest.mark.parametrize("name", ["__init__", "__subclasses__"])
+def test_plans_only_refuses_other_attributes(name: str) -> None:
+    for of in (Metadata, _MEM_FORMAT_ENCODING):
+        pickled = pickle.dumps(Attribute(of, name))
+        with plans_only(), pytest.raises(pickle.UnpicklingError, match="there is an attribute of"):
+            distributed_c10d._unpickler(io.BytesIO(pickled)).load()

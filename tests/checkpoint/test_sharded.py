@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from clusterdp.checkpoint import Checkpointer, CheckpointError, list_checkpoints
+from clusterdp.checkpoint.errors import LostContact
 from clusterdp.checkpoint.format.manifest import Manifest
 from clusterdp.checkpoint.format.payload import shared_payload, whole
 from clusterdp.checkpoint.format.verified_reads import read_manifest, verify
@@ -320,6 +321,23 @@ def test_failed_copy_of_one_shard_fails_the_save_on_all_ranks(tmp_path: Path) ->
     said = "rank 1: RuntimeError: cannot allocate memory"
     assert on_ranks(3, fail_on_one, str(tmp_path)) == [said] * 3
     assert list_checkpoints(tmp_path) == []
+
+
+def refuse_on_rank_0(rank: int, size: int, folder: str) -> str:
+    run = Run("fsdp", size, width=40)
+    if rank == 0:
+        sharded.ALLOWED.clear()
+    try:
+        Checkpointer(folder, run.state).save(1)
+    except LostContact as error:
+        return str(error)
+    return ""
+
+
+def test_refused_plan_ends_all_ranks_instead_of_a_wait(tmp_path: Path) -> None:
+    first, other = on_ranks(2, refuse_on_rank_0, str(tmp_path))
+    assert first.startswith("checkpoint: the ranks cannot plan a save: a rank has sent a ")
+    assert other.startswith("checkpoint: the ranks have lost contact: ")
 
 
 def save_four_times(rank: int, size: int, folder: str) -> tuple[list[int], list[str], list[str]]:

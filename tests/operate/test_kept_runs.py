@@ -17,7 +17,7 @@ RELEASES = sorted((Path(__file__).parent / "kept_runs").glob("*.tar.xz"))
 @pytest.fixture(params=RELEASES, ids=[path.name.removesuffix(".tar.xz") for path in RELEASES])
 def run(request: pytest.FixtureRequest, elsewhere: Path) -> Path:
     with tarfile.open(request.param) as file:
-        file.extractall(elsewhere, filter="data")
+        file.extractall(elsewhere, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     return elsewhere / "run"
 
 

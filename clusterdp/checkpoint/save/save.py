@@ -82,6 +82,8 @@ class Save:
             self._chunks = staged.chunks
             beside = replica_check.of_neighbour(taken.shared, ranks.rank, ranks.size) if compare else None
             work = partial(self._write, staged, beside)
+        except LostContact:
+            raise
         except FailedElsewhere:
             work = partial(_Report, {}, None, None)
         except Exception as error:  # any error, such as full memory, is reported to the other ranks

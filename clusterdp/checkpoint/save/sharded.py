@@ -25,10 +25,10 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from clusterdp.checkpoint.errors import FailedElsewhere
+from clusterdp.checkpoint.errors import FailedElsewhere, LostContact
 from clusterdp.checkpoint.format.chunks import Chunk, Chunks, header, name_of
 from clusterdp.checkpoint.state.rank_group import RankGroup
-from clusterdp.checkpoint.state.same_plan import SamePlan
+from clusterdp.checkpoint.state.same_plan import SamePlan, enum_member
 from clusterdp.checkpoint.state.tree import as_bytes, dtype_name, memory_of
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ def copy(
         if ranks.rank not in error.failures:
             raise FailedElsewhere from None
         raise error.failures[ranks.rank][0] from error
+    except pickle.UnpicklingError as error:  # the other ranks wait for this rank's part of the planning
+        raise LostContact(f"checkpoint: the ranks cannot plan a save: {error}.") from error
     staging.plan = SharedPlan(memory.request, len(json.dumps(note)), memory.agreed, memory.chunks)
     return ShardPieces(memory.file, memory.chunks)
 
@@ -155,6 +157,8 @@ class Plans(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in ALLOWED:
             return super().find_class(module, name)
+        if (module, name) == ("builtins", "getattr"):
+            return enum_member
         found = getattr(sys.modules.get(module), name, None)  # this lookup does not import the module
         if isinstance(found, type) and issubclass(found, BaseException):
             return found
