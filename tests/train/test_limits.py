@@ -41,6 +41,13 @@ def test_fit_ends_after_max_steps_and_a_later_call_goes_on(job: JobHandle) -> No
     assert [row["step"] for row in trainer.fit(DATA, max_steps=13, batch_size=4)] == [5, 7, 12, 13]
 
 
+def test_total_steps_are_limited_by_max_steps_from_the_first_step(job: JobHandle) -> None:
+    totals: list[Any] = []
+    on_step = [lambda trainer, values: totals.append(trainer.loop.total_steps)]
+    trainer_of(job, on_step=on_step).fit(DATA, max_steps=7, batch_size=4)
+    assert totals == [7] * 7
+
+
 def test_epochs_and_max_steps_end_the_training_whichever_comes_first(job: JobHandle) -> None:
     assert trainer_of(job, name="a").fit(DATA, epochs=1, max_steps=7, batch_size=4)[-1]["step"] == 5
     assert trainer_of(job, name="b").fit(DATA, epochs=2, max_steps=7, batch_size=4)[-1]["step"] == 7

@@ -166,13 +166,13 @@ class Loop(Generic[Batch]):
         self._models.begin(self._rank.world_size)
         if self.continues is None and not self.position.finished:
             self.batches.say_share(str(self) if self.name else "")
+        self._limit = self._find_limit()
         self.total_steps = self.batches.steps_in_all(self._limit, self._phases.steps)
         self._phases.stopwatch.page[FIRST] = self.first + self.step
         if self._phases.steps is not None and not self._phases.stopwatch.has_own_laps:
             from clusterdp.train.profile.profiling import lap_parts
 
             lap_parts(self.state, self._phases.stopwatch)
-        self._limit = self._find_limit()
         self.position.end_at_limit(self.step >= self._limit)
         if self.position.finished:
             self._say_complete()
