@@ -36,13 +36,15 @@ INSTEAD = {
     "overfit_batches",
     "Write fit(fast_dev_run=True)": "num_sanity_val_steps sanity_check",
     "Write fit(val_every=...), in epochs": "check_val_every_n_epoch validation_freq eval_freq eval_every val_interval",
-    "fit() evaluates after an epoch; in one, call trainer.evaluate(data) in Trainer(on_step=[...])": ""
+    "Write fit(val_every_steps=...), or fit(val_every=...), in epochs": ""
     "val_check_interval eval_steps eval_strategy evaluation_strategy do_eval eval_on_start",
     "A run goes on from where it was by itself": "initial_epoch begin_epoch ckpt_path resume resume_from_checkpoint",
-    "Write Trainer(on_epoch=[...]): functions of (trainer, row), such as early_stopping()": "callbacks callback "
-    "epoch_end_callback eval_end_callback on_epoch_end early_stopping early_stop patience on_train_epoch_end "
-    "on_train_epoch_start on_epoch_begin on_epoch_start on_validation_end on_validation_epoch_end on_evaluate "
-    "on_log on_save event_handlers eval_batch_end_callback",
+    "Write Trainer(callbacks=[...])": "callback event_handlers",
+    "Write Trainer(on_epoch=[...]): functions of (trainer, row), such as early_stopping()": "epoch_end_callback "
+    "on_epoch_end early_stopping early_stop patience on_train_epoch_end on_train_epoch_start on_epoch_begin "
+    "on_epoch_start on_log on_save",
+    "Pass an object with on_validation(trainer, row) in Trainer(callbacks=[...])": "on_validation_end "
+    "on_validation_epoch_end on_evaluate eval_end_callback eval_batch_end_callback",
     "Write Trainer(on_epoch=[keep_best('val_loss')]), and trainer.load_best() after fit()": "save_best_only "
     "load_best_model_at_end metric_for_best_model greater_is_better restore_best_weights monitor mode",
     "Write Trainer(on_step=[...]): functions of (trainer, values)": "batch_end_callback on_batch_end "
@@ -121,9 +123,11 @@ INSTEAD = {
     "Each checkpoint has all random states": "rng_types",
     "Evaluations run without gradients": "inference_mode",
     "Leave it out": "barebones kwargs_handlers allow_missing force_rebind force_init ignore_data_skip sparse_row_id_fn",
-    "Write it before fit()": "on_train_begin on_train_start on_fit_start on_init_end setup",
-    "Write it after fit()": "on_train_end on_fit_end on_test_end teardown push_to_hub",
-    "Write try: trainer.fit(...)": "on_exception",
+    "Pass an object with on_start(trainer) in Trainer(callbacks=[...])": "on_train_begin on_train_start on_fit_start "
+    "on_init_end setup",
+    "Pass an object with on_end(trainer) in Trainer(callbacks=[...])": "on_train_end on_fit_end teardown",
+    "Write it after fit()": "on_test_end push_to_hub",
+    "Pass an object with on_exception(trainer, error) in Trainer(callbacks=[...])": "on_exception",
     "Write it in Trainer(step=...), a function of (trainer, batch)": "on_after_backward on_before_optimizer_step "
     "on_before_backward",
 }

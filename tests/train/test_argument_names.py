@@ -53,7 +53,7 @@ class Timm:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"callbacks": []}, "Trainer: 'callbacks' is not an argument here. Write Trainer(on_epoch=[...])"),
+        ({"callback": []}, "Trainer: 'callback' is not an argument here. Write Trainer(callbacks=[...])"),
         ({"max_epochs": 3}, "Trainer: 'max_epochs' is not an argument here. Write fit(epochs=...)."),
         ({"epochs": 3}, "Trainer: 'epochs' is not an argument here. It is one of fit()."),
         ({"precision": 16}, "Trainer: 'precision' is not an argument here. Write Trainer(amp=...)"),

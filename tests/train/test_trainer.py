@@ -189,7 +189,7 @@ net = nn.Linear(16, 3)
 trainer = Trainer(net, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), lr=0.1), [accuracy])
 if len(sys.argv) > 1:
     import os, signal
-    trainer.on_epoch.append(lambda trainer, row: os.kill(os.getpid(), signal.SIGTERM))
+    trainer.callbacks.on_epoch.append(lambda trainer, row: os.kill(os.getpid(), signal.SIGTERM))
 history = trainer.fit(Noisy(), held_out(), epochs=3)
 print(history)
 trainer.evaluate("no data")

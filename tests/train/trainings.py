@@ -194,6 +194,54 @@ def wrapped(job: JobHandle) -> list[Any]:
         return [*answers, str(error)]
 
 
+class Worst:
+    """A callback with state: the largest loss of a step, and the number of evaluations."""
+
+    per_rank = True
+
+    def __init__(self) -> None:
+        self.seen = {"loss": 0.0, "evaluations": 0}
+
+    def on_step(self, trainer: Trainer, values: Any) -> None:
+        self.seen["loss"] = max(self.seen["loss"], float(values["loss"]))
+
+    def on_validation(self, trainer: Trainer, row: Any) -> None:
+        self.seen["evaluations"] += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.seen)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = dict(state)
+
+
+def validates(job: JobHandle, record: str, fault: list[Any] | None = None, every: int | None = 3) -> None:
+    """Evaluates within epochs of 11 steps, with random numbers. fault: (signal, step of the evaluation, rank, batch of
+    all evaluations)."""
+    shared_flags.MOST_STEPS = 1
+    torch.manual_seed(5)
+    net, worst, batches = Net(), Worst(), [0]
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+
+    def forward(trainer: Trainer, batch: Any) -> torch.Tensor:
+        loss = trainer.loss(trainer.model(batch[0]), batch[1])  # type: ignore[misc]
+        if net.training:
+            return loss
+        batches[0] += 1
+        assert trainer.loop is not None
+        if fault and job.rank == fault[2] and trainer.loop.step == fault[1] and batches[0] == fault[3]:
+            os.kill(os.getpid(), getattr(signal, fault[0]))
+        return loss + torch.rand(())
+
+    trainer = Trainer(
+        net, nn.CrossEntropyLoss(), optimizer, job=job, forward=forward, callbacks=[worst, keep_best()], accumulate=2
+    )
+    history = trainer.fit(Noisy(), held_out(), epochs=2, batch_size=16 // job.world_size, val_every_steps=every)
+    state = digest([net.state_dict(), optimizer.state_dict(), torch.get_rng_state()])
+    end = {"history": history.rows, "within": history.within, "worst": worst.seen, "digest": state}
+    Path(record, f"end-{job.rank}").write_text(json.dumps(end))
+
+
 def total(outputs: torch.Tensor, targets: torch.Tensor) -> float:
     return float(targets.sum()) / len(targets)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -43,6 +45,18 @@ def apply(state: dict[str, Any]) -> None:
         for place, more in state.get("cuda_of", {}).items():
             if here + place < count:
                 torch.cuda.set_rng_state(more.clone(), here + place)
+
+
+@contextmanager
+def kept(streams: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+    """Applies the streams, if any, for the with block, and restores the present ones after it, which are its value."""
+    now = capture()
+    if streams is not None:
+        apply(streams)
+    try:
+        yield now
+    finally:
+        apply(now)
 
 
 def difference(saved: dict[str, Any]) -> str | None:

@@ -47,7 +47,10 @@ def _goodput(run: Summary, now: float) -> str:
 
 NAME = Column("run", 9, lambda run, now: run["run"])
 STATE = Column("state", 8, lambda run, now: run["state"] + ("?" if run["as_recorded"] else ""))
-NOTE = Column("note", 5, lambda run, now: run["note"] or (run["why"] if run["elements"] else ""))  # sweeps: counts
+# The counts of a sweep, or that a run was a profile
+NOTE = Column(
+    "note", 5, lambda run, now: run["note"] or (run["why"] if run["elements"] or run["state"] == "done" else "")
+)
 COLUMNS = (
     NAME,
     STATE,

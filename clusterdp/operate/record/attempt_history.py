@@ -134,6 +134,8 @@ def _read_ending(
     if cause == "stopped" and "user" in (why, *outcome[1:2]):
         agreed = own if "user" in outcome[1:2] else []  # else the ranks ended for another reason
         why = next((str(e["name"]) for e in agreed if e.get("event") == "signal" and "step" in e), "clusterdp stop")
+    if cause == "done" and outcome[1:2] == ["profile"]:
+        why = "a profile, which keeps no state"
     if cause == "lost" and settled:  # the batch script recorded `lost`: Slurm's controller did not answer
         cause = "unknown"
     return {"cause": cause, "settled": settled, "why": why}

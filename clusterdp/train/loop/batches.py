@@ -142,9 +142,9 @@ class Batches(Generic[Batch]):
             "does a DistributedSampler, or an iterable that takes every job.world_size-th batch from job.rank on."
         )
 
-    def say_share(self, what: str = "") -> None:
+    def say_share(self, what: str = "", accumulate: int = 1) -> None:
         """Prints this rank's share of the batches, after measure(); nothing if the loader has no length. what: the
-        phase."""
+        phase. accumulate: batches, which are the steps here, for a step of the optimizer."""
         if self.per_epoch is None:
             return
         size = batch_size_of(self.loader)
@@ -155,6 +155,7 @@ class Batches(Generic[Batch]):
             all_samples = counted(self.sampler.size, "sample")
             shared = f"; the {all_samples} are shared by {ranks} ranks" if ranks > 1 else f", {all_samples} in all"
         what = f"{what}: " if what else ""
+        shared += f"; the optimizer steps once in {accumulate} of them" if accumulate > 1 else ""
         say(f"clusterdp: {what}rank {self.rank.number} has {steps} in an epoch{shared}")
 
     def resumed(self, same_ranks: bool) -> str | None:

@@ -6,20 +6,34 @@ import html
 import io
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterdp.errors import ConfigError
-from clusterdp.wording import table
+from clusterdp.wording import duration, table
 
 EpochRow = dict[str, Any]
 SHAPE = ("epoch", "step")  # columns that are not measurements
 
 
-def row_line(row: EpochRow, before: EpochRow) -> str:
+class Times(NamedTuple):
+    """The time of an epoch's steps in one process, without evaluations."""
+
+    seconds: float | None = None
+    samples_per_s: float | None = None  # of all ranks; None if a batch's number of samples is unknown
+
+
+UNTIMED = Times()
+
+
+def row_line(row: EpochRow, before: EpochRow, times: Times = UNTIMED) -> str:
     """Returns the line that is printed after an epoch. before: the row of the previous epoch, or {}. The learning rate
     is printed when it has changed."""
     told = {name: value for name, value in row.items() if name != "lr" or value != before.get(name)}
-    return "  ".join(f"{name} {_cell(value)}" for name, value in told.items())
+    words = [f"{name} {_cell(value)}" for name, value in told.items()]
+    if times.seconds is not None:
+        rate = "" if times.samples_per_s is None else f", {times.samples_per_s:,.0f} samples/s"
+        words.append((f"{_amount(times.seconds)} s" if times.seconds < 60 else duration(times.seconds)) + rate)
+    return "  ".join(words)
 
 
 class History:
@@ -28,14 +42,24 @@ class History:
 
     print(history), history["loss"], history[-1], history.plot("history.png"), pandas.DataFrame(history.rows)
 
+    within: rows of evaluations within an epoch: {"epoch": 1, "step": 90, "val_loss": 0.8}; also saved.
+
     In a notebook, a History is shown as a table, and history.plot() as a picture.
     """
 
     def __init__(self, rows: list[EpochRow] | None = None):
         self.rows: list[EpochRow] = rows or []
+        self.within: list[EpochRow] = []
+        self.validated = 0  # the step of the last evaluation
+        self.times: dict[int, Times] = {}  # by epoch, of this process; not saved, because no two runs have the same
 
     def append(self, row: EpochRow) -> None:
         self.rows.append(row)
+
+    def note_time(self, epoch: int, seconds: float, steps: int, samples: float | None) -> None:
+        """Records the time of an epoch's steps in this process. samples: of all ranks; None if unknown."""
+        if steps and seconds > 0:
+            self.times[epoch] = Times(seconds, None if samples is None else samples / seconds)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -72,7 +96,12 @@ class History:
 
     def _cells(self) -> list[list[str]]:
         names = [name for name in self.columns if name != "lr" or len(self) < 2 or len({*self[name]}) > 1]
-        return [names, *([_cell(row.get(name)) for name in names] for row in self.rows)]
+        timed = [name for name in Times._fields if any(getattr(each, name) is not None for each in self.times.values())]
+        rows = [[_cell(row.get(name)) for name in names] for row in self.rows]
+        for row, cells in zip(self.rows, rows, strict=True):
+            times = self.times.get(row["epoch"], UNTIMED)
+            cells += ["-" if (value := getattr(times, name)) is None else _amount(value) for name in timed]
+        return [[*names, *(name.replace("_per_", "/") for name in timed)], *rows]
 
     def plot(self, what: str | Path | None = None, file: str | Path | None = None, **others: History) -> Plot | Path:
         """Plots each measurement with its validation value, over the epochs.
@@ -90,10 +119,13 @@ class History:
         return plot if file is None else plot.save(file)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rows": [dict(row) for row in self.rows]}
+        rows = {"rows": [dict(row) for row in self.rows], "within": [dict(row) for row in self.within]}
+        return {**rows, "validated": self.validated}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.rows[:] = [dict(row) for row in state["rows"]]
+        self.within[:] = [dict(row) for row in state.get("within", [])]  # older versions have saved none
+        self.validated = state.get("validated", 0)
 
 
 class Plot:
@@ -155,6 +187,10 @@ def _panels(histories: Iterable[History], only: str | None) -> list[list[str]]:
 
 def _numeric(column: list[Any]) -> bool:
     return all(isinstance(value, int | float) or value is None for value in column)
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def _cell(value: Any) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
@@ -94,7 +94,7 @@ class Loop(Generic[Batch]):
         self.batches = Batches(phases.rank, loader, move, phases.stopwatch.lap, limit=limit_batches)
         self.position = self.batches.position
         self.position.epochs, self.position.limit = epochs, max_steps or 0
-        self.total_epochs, self._max_steps, self._limit = epochs, max_steps, sys.maxsize
+        self.total_epochs, self._max_steps, self._limit = epochs, max_steps, sys.maxsize  # last step at the latest
         check_counts(accumulate=accumulate, max_steps=max_steps, limit_batches=limit_batches)
         check_never_skips(state)
         check_held(state)
@@ -111,7 +111,9 @@ class Loop(Generic[Batch]):
         self._enough = False  # whether this rank has called end()
         self._rng_pending = False
         self._left = False  # whether the program has left the epoch early
-        self._rng_of_end: dict[str, Any] = {}  # random state at the end of the epoch
+        self._rng_before: dict[str, Any] = {}  # random state before the code that a resume repeats
+        self._is_repeated = False
+        self.between: Callable[[], None] | None = None  # called between two steps, and before the rest of an epoch
         self._logged: dict[str, Any] = {}
         self._graphs = GraphWatch()
         self._open_window = OpenWindow(state if accumulate == 1 else {})
@@ -165,8 +167,9 @@ class Loop(Generic[Batch]):
             self._restore()
         self._models.begin(self._rank.world_size)
         if self.continues is None and not self.position.finished:
-            self.batches.say_share(str(self) if self.name else "")
-        self._limit = self._find_limit()
+            self.batches.say_share(str(self) if self.name else "", self.accumulate)
+        most = self._phases.max_steps
+        self._limit = min(self._max_steps or sys.maxsize, sys.maxsize if most is None else most - self.first)
         self.total_steps = self.batches.steps_in_all(self._limit, self._phases.steps)
         self._phases.stopwatch.page[FIRST] = self.first + self.step
         if self._phases.steps is not None and not self._phases.stopwatch.has_own_laps:
@@ -280,7 +283,6 @@ class Loop(Generic[Batch]):
         self._record.event("restored", step=restored.step, checkpoint=restored.token, **told)
 
     def _say_complete(self) -> None:
-        """Prints that the training is complete, and no step is left to do."""
         if self._rng_pending:
             self.batches.pass_all()
         if self._rank.is_first:
@@ -306,6 +308,8 @@ class Loop(Generic[Batch]):
             differences = (*self.restored.differences, f"loader: {self.batches.differs}")
             self.restored, self.batches.differs = replace(self.restored, exact=False, differences=differences), None
         watch.skip()
+        if self.between is not None and self.position.batch and not self.position.ended:
+            self.between()
         try:
             for batch in batches:
                 watch.lap("data")
@@ -314,17 +318,19 @@ class Loop(Generic[Batch]):
                 self._open = True
                 yield batch
                 self._close_step()
-                if self.position.last is not None or self.position.at_limit:
+                if self.between is not None and not self._in_window and not self.position.is_cut:
+                    self.between()
+                if self.position.is_cut:
                     self.position.ended = True
                     break
         except GeneratorExit:
             if not sys.is_finalizing():
-                self._left, self._rng_of_end = True, rng.capture()
+                self._left, self._rng_before = True, rng.capture()
             raise
         finally:
             time.turn("evaluation")  # the work between two epochs may also be other than an evaluation
             page.enter(PROGRAM)
-        self._rng_of_end = rng.capture()
+        self._rng_before = rng.capture()
         if self._in_window:
             raise StateError(
                 f"accumulate: the loader ended {self.batches.left} batches before its length, in the middle of a "
@@ -387,27 +393,25 @@ class Loop(Generic[Batch]):
         if agreed["enough"]:
             self._no_more_steps()
 
-    def _find_limit(self) -> int:
-        """Returns the step of this loop after which the loop ends at the latest: equal on all ranks."""
-        most = self._phases.max_steps
-        return min(self._max_steps or sys.maxsize, sys.maxsize if most is None else most - self.first)
-
     def _no_more_steps(self) -> None:
-        """Ends the loop after this step, on all ranks. The user's code after the epoch still runs."""
+        """Ends the loop after this step, on all ranks."""
         self.position.last, self.total_steps = self.epoch + 1, self.step
 
     @contextmanager
     def _as_repeated(self) -> Iterator[None]:
-        """Makes saves in the block use the epoch end's random state, because a resume repeats code after the epoch."""
-        if not (self.position.ended and self._rng_of_end):
+        """Makes saves in the block use the random state before the code that a resume repeats."""
+        repeats = (self.position.ended or self._is_repeated) and self._rng_before
+        with rng.kept(self._rng_before) if repeats else nullcontext():
             yield
-            return
-        now = rng.capture()
-        rng.apply(self._rng_of_end)
-        try:
+
+    @contextmanager
+    def repeated(self) -> Iterator[None]:
+        """Marks code of `between`, which an attempt repeats that resumes from a save in the block. Restores the random
+        state."""
+        with rng.kept() as self._rng_before:
+            self._is_repeated = True
             yield
-        finally:
-            rng.apply(now)
+            self._is_repeated = False
 
     def _between_windows(self, what: str) -> None:
         with page.as_before():  # the step may have ended long ago: closing it must not change the phase

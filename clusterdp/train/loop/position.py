@@ -55,9 +55,14 @@ class Position:
         self.ended = self.ended or (at_limit and self.batch > 0)
 
     @property
+    def is_cut(self) -> bool:
+        """Whether the current epoch ends before its last batch, because the training ends."""
+        return self.last is not None or self.at_limit
+
+    @property
     def is_last_epoch(self) -> bool:
         """Whether the training ends with the current epoch, as far as is known."""
-        return self.at_limit or self.last is not None or self.epoch + 1 >= self.epochs
+        return self.is_cut or self.epoch + 1 >= self.epochs
 
     def next_epoch(self) -> None:
         self.epoch += 1

@@ -3,7 +3,7 @@
     environment -> Rendezvous -> Group -> claim -> function(job, **params) -> Ending, agreed by all ranks -> outcome
 
 How it ends             outcome                        exit
-    function returned   done finished STEP             0
+    function returned   done finished|profile STEP     0
     agreed stop, saved  requeue term|time STEP         0
     the same, requested stop user STEP                 0    by `clusterdp stop` or job.stop()
     claim lost          overtaken claim STEP           0    instead of any other outcome
@@ -78,7 +78,7 @@ class Outcome:
     """The end of an attempt. If it is `overtaken`, another attempt owns the run folder and decides about the run."""
 
     outcome: str  # one of done, requeue, stop and overtaken
-    reason: str  # one of finished, term, time, user, cancelled, entry and claim
+    reason: str  # one of finished, profile, term, time, user, cancelled, entry and claim
     step: int = 0
     result: Any = None  # the return value of the user's function
     exit_code: int = 0
@@ -297,9 +297,9 @@ def _call(function: Callable[..., Any], job: JobHandle) -> Outcome:
         if job.profile.find == "batch-size":
             function = partial(find_batch_size, function)
         result = call(function, job, job.params)
-        ending = Outcome("done", "finished", job.step, result)
+        ending = Outcome("done", "profile" if job.profile.find == "batch-size" else "finished", job.step, result)
     except Profiled:
-        ending = Outcome("done", "finished", job.step)
+        ending = Outcome("done", "profile", job.step)
     except Stopped as stopped:
         ending = ending_of(stopped)
     except RuntimeError as error:

@@ -41,7 +41,7 @@ def find_batch_size(function: Callable[..., Any], job: JobHandle, **params: Any)
                 break
             tell(job.record, table.lines())
             if job.record.folder is not None:
-                write_durably(job.record.folder.outcome, f"done finished {job.step}\n")
+                write_durably(job.record.folder.outcome, f"done profile {job.step}\n")
             raise TrainError(f"{PARAMETER} {size}: memory ran out on rank {job.rank}, which ends the search.") from None
         except ConfigError as error:
             if not table.rows:

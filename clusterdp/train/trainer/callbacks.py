@@ -1,4 +1,4 @@
-"""Three common functions of (trainer, row), which a Trainer calls after each epoch, on all ranks.
+"""Callbacks: functions that a Trainer calls, on all ranks, and three common ones.
 
     def tell(trainer, row):
         if row["val_accuracy"] > 0.99:
@@ -6,25 +6,98 @@
 
     Trainer(..., on_epoch=[tell, early_stopping("val_loss", patience=3), keep_best("val_accuracy", mode="max")])
 
-Callbacks read the past from trainer.history, which survives preemptions. Pass other state of a callback in
-Trainer(state=), so that it is saved, too.
+A callback of other moments is an object with one or several of these methods:
+
+    on_start(trainer)              before the first step of an attempt; the state is restored
+    on_step(trainer, values)       after each step
+    on_validation(trainer, row)    after each evaluation of fit()
+    on_epoch(trainer, row)         after each epoch, and its evaluation
+    on_exception(trainer, error)   when an error or Ctrl-C ends fit(); not at a stop, after which the run resumes
+    on_end(trainer)                at the end of fit()
+
+    class Worst:
+        per_rank = True                                  # the loss of a step is this rank's own
+        def __init__(self): self.loss = 0.0
+        def on_step(self, trainer, values): self.loss = max(self.loss, float(values["loss"]))
+        def state_dict(self): return {"loss": self.loss}
+        def load_state_dict(self, state): self.loss = state["loss"]
+
+    Trainer(..., callbacks=[Worst(), early_stopping()])
+
+The state of an object with state_dict() and load_state_dict() is saved. Callbacks read the past from trainer.history,
+which survives preemptions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterdp.errors import ConfigError
+from clusterdp.train.argument_names import MEANT
 
 if TYPE_CHECKING:
     from clusterdp.train.loop.history import EpochRow
     from clusterdp.train.trainer.trainer import Trainer
 
+OnStep = Callable[["Trainer", Mapping[str, Any]], Any]
 OnEpoch = Callable[["Trainer", "EpochRow"], Any]
+MOMENTS = ("on_start", "on_step", "on_validation", "on_epoch", "on_exception", "on_end")
 
 
-def functions(where: str, given: Any) -> list[Callable[..., Any]]:
+class Callbacks:
+    """The functions that a Trainer calls. on_step, on_epoch: those of these moments; others may be appended. state:
+    the objects that have state, by name."""
+
+    def __init__(self, given: Any, on_step: Any, on_epoch: Any):
+        self.on_step, self.on_epoch = _functions("on_step", on_step), _functions("on_epoch", on_epoch)
+        self._at: dict[str, list[Callable[..., Any]]] = {moment: [] for moment in MOMENTS}
+        self._at |= {"on_step": self.on_step, "on_epoch": self.on_epoch}
+        self.state: dict[str, Any] = {}
+        self.are_running = False  # saves and stops wait meanwhile, because a resume would close the same epoch twice
+        for each in given if isinstance(given, Sequence) else [given]:
+            self._add(each)
+
+    def _add(self, each: Any) -> None:
+        methods = [] if isinstance(each, type) else [name for name in dir(each) if name.startswith("on_")]
+        if not methods:
+            self.on_epoch.extend(_functions("callbacks", [each]))
+            return
+        name = type(each).__name__
+        for method in methods:
+            if method not in MOMENTS:
+                remedy = MEANT.get(method, f"There are: {', '.join(MOMENTS)}")
+                raise ConfigError(f"callbacks: {name}.{method}() would never be called. {remedy}.")
+            self._at[method].append(getattr(each, method))
+        if callable(getattr(each, "state_dict", None)):
+            number = sum(type(other) is type(each) for other in self.state.values()) + 1
+            self.state[f"callback.{name}" + (f".{number}" if number > 1 else "")] = each
+
+    def call(self, moment: str, trainer: Trainer, *given: Any) -> None:
+        """Calls the functions of a moment between two steps."""
+        if not self._at[moment]:
+            return
+        before, self.are_running, began = self.are_running, True, time.monotonic()
+        try:
+            for call in self._at[moment]:
+                call(trainer, *given)
+        finally:
+            self.are_running = before
+        trainer.job.flags.discount(time.monotonic() - began)
+
+    def around(self, trainer: Trainer, epochs: Iterable[Any]) -> Iterator[Any]:
+        """Yields the epochs of a fit()."""
+        has_begun = False
+        for epoch in epochs:
+            if not has_begun:  # the state is restored by now
+                self.call("on_start", trainer)
+            has_begun = True
+            yield epoch
+        self.call("on_end", trainer)
+
+
+def _functions(where: str, given: Any) -> list[Callable[..., Any]]:
     """Returns the callbacks as a list. Raises ConfigError for objects that cannot be called, such as another library's
     callbacks."""
     calls = [given] if callable(given) else list(given)

@@ -54,11 +54,11 @@ def run(
 def _restored(state: Mapping[str, Any], trainer: Trainer) -> Iterator[None]:
     """Restores the state's parts and the random numbers after the with block."""
     parts = [part for part in state.values() if hasattr(part, "load_state_dict")]
-    saved, streams = [copy.deepcopy(part.state_dict()) for part in parts], rng.capture()
-    try:
-        yield
-    finally:
-        for part, its in zip(parts, saved, strict=True):
-            part.load_state_dict(its)
-        trainer.net.zero_grad()
-        rng.apply(streams)
+    saved = [copy.deepcopy(part.state_dict()) for part in parts]
+    with rng.kept():
+        try:
+            yield
+        finally:
+            for part, its in zip(parts, saved, strict=True):
+                part.load_state_dict(its)
+            trainer.net.zero_grad()

@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -35,15 +33,10 @@ from clusterdp.train.argument_names import (
     check_trains,
     no_such_method,
 )
-from clusterdp.train.data.datasets import evaluation_data, is_same, options_of_val, training_data
-from clusterdp.train.data.even_batches import even_batches
-from clusterdp.train.data.loader_defaults import check_can_be_read_again
+from clusterdp.train.data.datasets import evaluation_data, is_same, training_data
 from clusterdp.train.data.loader_identity import batch_size_of
-from clusterdp.train.data.prefetch import Prefetcher
-from clusterdp.train.hang import page
-from clusterdp.train.hang.page import EVALUATION
 from clusterdp.train.job import JobHandle
-from clusterdp.train.loop.history import SHAPE, EpochRow, History, row_line
+from clusterdp.train.loop.history import SHAPE, UNTIMED, EpochRow, History, row_line
 from clusterdp.train.loop.loop import Loop
 from clusterdp.train.optim.accumulation import AS_IT_IS
 from clusterdp.train.optim.amp import Amp
@@ -53,14 +46,12 @@ from clusterdp.train.parallel import strategy
 from clusterdp.train.parallel.gradient_mean import average
 from clusterdp.train.parallel.strategy import follow, is_distributed, is_sharded
 from clusterdp.train.process.own_job import own_job
-from clusterdp.train.trainer import dev_run, train_step
+from clusterdp.train.trainer import dev_run, evaluation, train_step
 from clusterdp.train.trainer.best_model import BestModel
-from clusterdp.train.trainer.callbacks import OnEpoch, functions
+from clusterdp.train.trainer.callbacks import Callbacks, OnEpoch, OnStep
 from clusterdp.train.trainer.scores import Metrics, Scores
 
 ARRAYS = (torch.Tensor, numpy.ndarray)
-NO_BATCH = "{}: the data gave no batch. Give it data; an iterator that has been read is through, so pass a new one."
-OnStep = Callable[["Trainer", Mapping[str, Any]], Any]
 
 
 class Trainer:
@@ -80,7 +71,9 @@ class Trainer:
     write your own, copy the defaults in train_step. A step may call any module of a model that is not in DDP yet,
     and several optimizers: the gradients are averaged over the ranks at the end of each backward pass.
     on_step(trainer, values): called after each step. on_epoch(trainer, row): called after each epoch. A stop waits
-    until the functions after an epoch are done, including their evaluations. state: more state to save, by name.
+    until the functions after an epoch are done, including their evaluations. callbacks: functions as in on_epoch, and
+    objects with methods of other moments, whose state is saved: see clusterdp.train.trainer.callbacks.
+    state: more state to save, by name.
     wrap: options of job.wrap(), which are arguments of DistributedDataParallel.
     name: a name for this phase, if the program trains more than once (see Phases). Each Trainer has its own position,
     history and best model.
@@ -104,6 +97,7 @@ class Trainer:
         step: Callable[..., Mapping[str, Any]] = train_step.step,
         on_step: Sequence[OnStep] = (),
         on_epoch: Sequence[OnEpoch] = (),
+        callbacks: Sequence[Any] = (),
         state: Mapping[str, Any] | None = None,
         wrap: Mapping[str, Any] | None = None,
         name: str = "",
@@ -135,18 +129,19 @@ class Trainer:
             given |= {"clip_norm": job.train.clip_norm, "clip_value": job.train.clip_value}
         self.step_options = given  # for amp.step()
         self.forward, self.step = forward, step
-        self.on_step, self.on_epoch = functions("on_step", on_step), functions("on_epoch", on_epoch)
+        self.callbacks = Callbacks(callbacks, on_step, on_epoch)
         self.history = History()
         self.scores = Scores(metrics, job.group)  # the scores of the current epoch
         self.loop: Loop[Any] | None = None
-        self._calling = False  # whether the callbacks after an epoch are running
         self.skips_val = False  # whether the epoch has no evaluation, and others have
+        self._apart_s = 0.0  # seconds of evaluations within the epoch
         self._metrics = metrics
         self._data: Any = None  # the training data of fit()
         self._lines: StepLines | None = None
         self.best_model = BestModel(self, self._wrapped)
         self._state = {"model": self._wrapped, "amp": self.amp, "history": self.history, "scores": self.scores.meters}
         self._state |= {name: thing for name, thing in (("optimizer", optimizer), ("scheduler", scheduler)) if thing}
+        self._state |= self.callbacks.state
         if taken := sorted(self._state.keys() & (state or {}).keys()):
             raise ConfigError(f"state.{taken[0]}: the Trainer keeps its own under this name. Give yours another.")
         self._state |= state or {}
@@ -165,6 +160,7 @@ class Trainer:
         max_steps: int | None = None,
         limit_batches: int | None = None,
         val_every: int = 1,
+        val_every_steps: int | None = None,
         log_every: int | None = None,
         fast_dev_run: bool = False,
         batch_size: int | None = 32,
@@ -178,7 +174,8 @@ class Trainer:
         epochs: default 1, or as many as max_steps take. max_steps: the training ends after this step (a batch), or at
         the end of its window; a later call begins the next epoch. limit_batches: the most batches of an epoch, and of
         each evaluation. val_every: epochs from one evaluation to the next; the last epoch is evaluated, too, unless
-        stop() ends the training. log_every: steps from one line in each rank's log to the next, with this rank's means.
+        stop() ends the training. val_every_steps: steps from one evaluation within an epoch to the next; their rows are
+        in history.within. log_every: steps from one line in each rank's log to the next, with this rank's means.
         fast_dev_run: trains and evaluates one batch, to find errors, and restores all state.
         train, val: a data set, or tensors (x, y), divided among the ranks in batches of batch_size each; or a loader or
         other iterable of this rank's batches. batch_size=None: each sample of the data set already is a batch, as in a
@@ -199,14 +196,11 @@ class Trainer:
                 'one: Trainer(model, ..., name="finetune").'
             )
         check_counts(max_steps=max_steps, limit_batches=limit_batches, val_every=val_every, log_every=log_every)
+        check_counts(val_every_steps=val_every_steps)
         epochs = epochs if epochs is not None else 1 if max_steps is None else sys.maxsize
         batches = training_data(self.job.this_rank, train, batch_size, loader)
-        if val is not None:
-            check_can_be_read_again("val", val, epochs if epochs < sys.maxsize else 1)
-            options = options_of_val(val, loader, val_options or {})
-            # An error in the validation's options is raised here, and not after the first epoch.
-            evaluation_data(self.job.this_rank, val, batch_size, options, "val")
-        evaluate = None if val is None else partial(self._evaluate, val, batch_size, options, transform)
+        times = 2 if val_every_steps is not None else epochs if epochs < sys.maxsize else 1  # that val is read
+        evaluate = evaluation.of_fit(self, val, times, batch_size, loader, val_options or {}, transform)
         loops: dict[str, Any] = {"accumulate": self.accumulate, "move": transform or True}
         if fast_dev_run:
             return dev_run.run(self, batches, evaluate, loops)
@@ -221,11 +215,23 @@ class Trainer:
             self.job.metrics.sinks.append(progress)
         self.job.stopwatch.has_own_laps = self.step is train_step.step
         self._mode(training=True)
+
+        def is_due() -> bool:
+            return loop.position.is_last_epoch or (loop.epoch + 1) % val_every == 0
+
+        if evaluate is not None and val_every_steps is not None:
+            loop.between = partial(self._validate_within, val_every_steps, partial(evaluate, limit_batches), is_due)
         try:
-            for epoch in loop.epochs():
+            for epoch in self.callbacks.around(self, loop.epochs()):
+                began, first, self._apart_s = time.monotonic(), loop.step, 0.0
                 self._train(epoch)
-                due = loop.position.is_last_epoch or (loop.epoch + 1) % val_every == 0
-                self._close_epoch({} if evaluate is None else evaluate(limit_batches) if due else None)
+                done = loop.step - first
+                number = None if each is None else done * loop.batches.mean_size * self.job.world_size
+                self.history.note_time(loop.epoch + 1, time.monotonic() - began - self._apart_s, done, number)
+                self._close_epoch({} if evaluate is None else evaluate(limit_batches) if is_due() else None)
+        except (Exception, KeyboardInterrupt) as error:
+            self.callbacks.call("on_exception", self, error)
+            raise
         finally:
             if progress is not None:
                 progress.close()
@@ -239,7 +245,7 @@ class Trainer:
         if more:
             raise ConfigError("evaluate: inputs and targets are one argument. Write evaluate((x, y)).")
         self._check_loader_words("evaluate", loader, Trainer.evaluate)
-        return self._evaluate(data, batch_size, loader, transform)
+        return evaluation.evaluate(self, data, batch_size, loader, transform)
 
     def predict(
         self,
@@ -261,14 +267,14 @@ class Trainer:
         self._check_loader_words("predict", loader, Trainer.predict)
         batches, size = evaluation_data(self.job.this_rank, data, batch_size, loader, "predict")
         outputs = []
-        with self._evaluating():
-            for batch, mine in self._watched(batches, transform):
+        with evaluation.evaluating(self):
+            for batch, mine in evaluation.watched(self, batches, transform):
                 with self.autocast():
                     given = train_step.outputs(self, batch) if forward is None else forward(self, batch)
                 if mine:
                     outputs.append(on_host(given))  # all outputs together may not fit on the device
         if size is None and not outputs:
-            raise ConfigError(NO_BATCH.format("predict"))
+            raise ConfigError(evaluation.NO_BATCH.format("predict"))
         return collect(self.job.group, outputs, size)
 
     def summary(self, sample: Any = None, *, input_shape: Sequence[Any] | None = None) -> str:
@@ -337,7 +343,7 @@ class Trainer:
         return wrapped
 
     def _train(self, epoch: Iterable[Any]) -> None:
-        step, loop, on_step = self.step, self.loop, self.on_step
+        step, loop, on_step = self.step, self.loop, self.callbacks.on_step
         assert loop is not None
         for batch in epoch:
             self.scores.added = False
@@ -364,11 +370,35 @@ class Trainer:
         if self.optimizer is not None:
             row["lr"] = float(self.optimizer.param_groups[0]["lr"])
         self.history.append(row)
+        before = self.history[-2] if len(self.history) > 1 else {}
+        self._tell(row, row_line(row, before, self.history.times.get(row["epoch"], UNTIMED)))
+        if val:
+            self.history.validated = self.loop.step
+            self.callbacks.call("on_validation", self, row)
+        self.callbacks.call("on_epoch", self, row)
+
+    def _validate_within(self, every: int, evaluate: Callable[[], Mapping[str, float]], is_due: Any) -> None:
+        """Evaluates between two steps, if it is due. is_due: whether the present epoch ends with an evaluation."""
+        loop, history = self.loop, self.history
+        assert loop is not None
+        if loop.step // every == history.validated // every or (loop.batches.left == 0 and is_due()):
+            return
+        began = time.monotonic()
+        with loop.repeated():
+            row: EpochRow = {"epoch": loop.epoch + 1, "step": loop.step}
+            row |= {f"val_{name}": value for name, value in evaluate().items()}
+            history.validated = loop.step
+            history.within.append(row)
+            self._tell(row, row_line(row, {}))
+            self.callbacks.call("on_validation", self, row)
+        self._apart_s += time.monotonic() - began
+
+    def _tell(self, row: EpochRow, line: str) -> None:
+        """Logs and prints a row."""
+        assert self.loop is not None
         self.job.log(epoch=self.loop.epoch, **{name: value for name, value in row.items() if name not in SHAPE})
         if self.job.rank == 0:
-            before = self.history[-2] if len(self.history) > 1 else {}
-            say(f"clusterdp: {self.name}{'  ' if self.name else ''}{row_line(row, before)}")
-        self._call_back(row)
+            say(f"clusterdp: {self.name}{'  ' if self.name else ''}{line}")
 
     def _step_scheduler(self, row: EpochRow) -> None:
         if not isinstance(self.scheduler, ReduceLROnPlateau):
@@ -381,69 +411,11 @@ class Trainer:
             raise ConfigError("scheduler: ReduceLROnPlateau looks at the loss, and step= returned none. Return it.")
         self.scheduler.step(watched)
 
-    def _call_back(self, row: EpochRow) -> None:
-        """Calls the callbacks. Saves and stops wait meanwhile, because a resume would close the same epoch twice."""
-        self._calling, began = True, time.monotonic()
-        try:
-            for call in self.on_epoch:
-                call(self, row)
-        finally:
-            self._calling = False
-        self.job.flags.discount(time.monotonic() - began)
-
     @staticmethod
     def _check_loader_words(where: str, options: Mapping[str, Any], method: Any = None) -> None:
         own = arguments_of(method) if method is not None else ["batch_size"]
         check_arguments(where, options, [*own, *LOADER], {"fit": Trainer.fit, "Trainer": Trainer})
 
-    def _evaluate(
-        self, data: Any, batch_size: int | None, loader: Mapping[str, Any], transform: Any, limit: int | None = None
-    ) -> dict[str, float]:
-        batches, _ = evaluation_data(self.job.this_rank, data, batch_size, loader, "evaluate")
-        scores, training = Scores(self._metrics, self.job.group), self.scores
-        with self._evaluating():
-            self.scores = scores
-            try:
-                for batch, mine in self._watched(batches, transform, limit):
-                    with self.autocast():
-                        loss, outputs, targets = train_step.parts_of(self.forward(self, batch))
-                    if mine:
-                        scores.add(batch, loss, outputs, targets)
-            finally:
-                self.scores = training
-        if not (found := scores.meters.reduce()):
-            raise ConfigError(NO_BATCH.format("evaluate"))
-        return found
-
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        """Uses the bare module in the with block: ranks may have different numbers of batches, and DDP would wait for
-        all ranks."""
-        if self.job.world_size > 1 and (self._sharded or getattr(self._wrapped, "broadcast_buffers", False)):
-            # All ranks evaluate the buffers that a checkpoint keeps. DDP copies buffers to all ranks before a step,
-            # FSDP2 does not.
-            for buffer in self.net.buffers():
-                if not hasattr(buffer, "full_tensor"):  # a DTensor has the attribute full_tensor
-                    dist.broadcast(buffer, 0)
-        was = self.net.training
-        self._mode(training=False)
-        with torch.no_grad(), page.during(EVALUATION):
-            yield
-        self._mode(training=was)
-
     def _mode(self, *, training: bool) -> None:
         self.model = self._wrapped if training else self.net
         self._wrapped.train(training)
-
-    def _watched(self, batches: Iterable[Any], transform: Any, limit: int | None = None) -> Iterator[Any]:
-        """Yields each batch, and whether it is this rank's own. FSDP2 needs all ranks in each batch: a rank without
-        batches gets repeated ones.
-
-        A stop is possible, except in callbacks: see _call_back(). No batch is fetched ahead, because the ranks may have
-        different numbers of batches.
-        """
-        with self.job.stop_signal.shielded():
-            iterator = islice(iter(batches), limit)  # in this block, because it starts the loader's workers
-        moved = Prefetcher(iterator, self.job.device, transform=transform, ahead=False)
-        items = even_batches(moved, self.job.group) if self._sharded else ((batch, True) for batch in moved)
-        yield from page.with_signs(items) if self._calling else self.job.phases.watch(items)

@@ -22,6 +22,7 @@ def run(**values: Any) -> dict[str, Any]:
         "state": "done",
         "as_recorded": False,
         "elements": None,
+        "why": "",
         "attempt_number": 1,
         "step": 400,
         "total": 400,
