@@ -179,7 +179,7 @@ def _checkpoint(sub: CliParser) -> None:
 
 def _profile(sub: CliParser) -> None:
     sub.add_argument("--steps", type=int, metavar="N", help="default: 50; 20 for each batch size")
-    sub.add_argument("--find", choices=("batch-size", "workers"), help="try some out, and say which to take")
+    sub.add_argument("--find", choices=("batch-size", "lr", "workers"), help="try some out, and say which to take")
 
 
 def _show(sub: CliParser) -> None:

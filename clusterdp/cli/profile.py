@@ -1,5 +1,6 @@
 """`clusterdp profile`: runs some steps of a job, and prints how the steps used their time: as a table of the ranks, and
-in words. With --find, batch sizes or numbers of workers are tried, and a table and the best value are printed.
+in words. With --find, batch sizes, learning rates or numbers of workers are tried, and a table and the best value are
+printed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from clusterdp.errors import ConfigError, RunError
 from clusterdp.plainfile import read_plain
 
-STEPS = {None: 50, "workers": 50, "batch-size": 20}
+STEPS = {None: 50, "workers": 50, "batch-size": 20, "lr": 100}
 
 
 def profile(options: argparse.Namespace, path: str, send: Callable[..., int]) -> int:
@@ -30,7 +31,7 @@ def profile(options: argparse.Namespace, path: str, send: Callable[..., int]) ->
     plan = make_plan(loaded)
     options.watch = True
     code = send(plan, options)
-    if find != "batch-size" and code == 0:
+    if find not in ("batch-size", "lr") and code == 0:
         print("\n".join(["", *lines_of(plan.run)]))
     if find and (found := found_in(plan.run)):
         print("\n".join(["", *found]))

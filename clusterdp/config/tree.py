@@ -279,7 +279,7 @@ class ProfileConfig(Section):
     section."""
 
     steps: int | None = None  # end the run after n steps, as `clusterdp profile` does; e.g. `50`
-    # batch-size or workers: several values are tried, by `clusterdp profile --find`; e.g. `workers`
+    # batch-size, lr or workers: several values are tried, by `clusterdp profile --find`; e.g. `workers`
     find: str | None = None
     trace: TraceConfig = field(default_factory=TraceConfig)
 

@@ -84,7 +84,7 @@ INSTEAD = {
     "steps_per_execution",
     "The config has it, as train.recompute": "gradient_checkpointing activation_checkpointing",
     "Call trainer.summary()": "enable_model_summary weights_summary",
-    "Run `clusterdp profile`": "profiler auto_scale_batch_size profile",
+    "Run `clusterdp profile`": "profiler profile",
     "The config has it, as train.sync_batchnorm": "sync_bn sync_batchnorm convert_syncbn_model",
     "The config has it, as metrics.to": "logger loggers log_dir report_to tensorboard wandb log_with logging_dir",
     "The config has it, as checkpoint": "enable_checkpointing checkpoint_callback save_steps save_every checkpoint_dir "
@@ -117,8 +117,9 @@ INSTEAD = {
     "Write fit(sampler=...)": "group_by_length train_sampler batch_sampler_train",
     "Pass a loader, or options of a DataLoader, to fit(train, val)": "iterator_train iterator_valid dataset "
     "dataloader_config data_loader use_caching reload_dataloaders_every_n_epochs",
-    "Run `clusterdp profile --find batch-size`": "auto_find_batch_size",
-    "Compare learning rates in a sweep: see configs/sweep.yaml": "lr_find auto_lr_find",
+    "Call trainer.find_batch_size(train), or run `clusterdp profile --find batch-size`": "auto_find_batch_size "
+    "auto_scale_batch_size",
+    "Call trainer.find_lr(train), or run `clusterdp profile --find lr`": "lr_find auto_lr_find",
     "Write scheduler_every='step' or 'epoch'": "step_scheduler_with_optimizer interval",
     "Each checkpoint has all random states": "rng_types",
     "Evaluations run without gradients": "inference_mode",
@@ -168,8 +169,9 @@ METHODS = {
     "Metrics are over all ranks; for a value of your own, trainer.job.group.gather(value)": "gather "
     "gather_for_metrics reduce all_gather",
     "Write Trainer(metrics=...)": "update_metric",
-    "Compare settings in a sweep: see configs/sweep.yaml": "lr_find tune hyperparameter_search",
-    "Run `clusterdp profile --find batch-size`": "scale_batch_size",
+    "Compare settings in a sweep: see configs/sweep.yaml": "tune hyperparameter_search",
+    "Call trainer.find_batch_size(train)": "scale_batch_size",
+    "Call trainer.find_lr(train)": "lr_find",
 }
 MEANT = {word: remedy for remedy, words in INSTEAD.items() for word in words.split()}
 METHOD = {word: remedy for remedy, words in METHODS.items() for word in words.split()}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 import torch
@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # a function with its own loop need not wait for these import
     from clusterdp.train.optim.amp import Amp
     from clusterdp.train.optim.batch_size import BatchSize
     from clusterdp.train.optim.nan_guard import NanGuard
+    from clusterdp.train.profile.profiling import Profile
 
 Batch = TypeVar("Batch")
 
@@ -75,8 +76,7 @@ class JobHandle:
             self.checkpointer,
             resume_step=settings.resume_step,
             max_steps=settings.train.max_steps,
-            steps=settings.profile.steps,
-            end_profile=self._end_profile,
+            profile=self._profile(),
         )
 
     @property
@@ -256,10 +256,12 @@ class JobHandle:
         file = self._run.attempt(self.attempt).trace(self.rank)
         return TracingStopwatch(Tracer(file, start=trace.start, steps=trace.steps))
 
-    def _end_profile(self, loader: Any, batch: float, full: int) -> NoReturn:
-        from clusterdp.train.profile.profiling import end
+    def _profile(self) -> Profile | None:
+        if self.profile.steps is None:
+            return None
+        from clusterdp.train.profile.profiling import Profile
 
-        end(self.this_rank, self.record, self.stopwatch, self.profile.find, loader, batch, full)
+        return Profile(self.this_rank, self.record, self.stopwatch, self.profile.steps, self.profile.find)
 
 
 _running: list[JobHandle] = []

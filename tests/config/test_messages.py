@@ -69,7 +69,7 @@ WRONG_VALUES = {
     "train.timeout_s": ["0"],
     "metrics.to": ["[tensorbord]", "[csv]"],
     "metrics.every_s": ["0"],
-    "profile.find": ["lr"],
+    "profile.find": ["loader"],
     "local.preempt_at": ["0", "1", "2"],
 }
 NO_TYPE = {"command", "script", "launch.setup", "train.amp.loss_scale", "train.compile"}  # of several

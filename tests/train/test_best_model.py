@@ -101,7 +101,7 @@ def test_load_best_ignores_a_best_model_saved_after_the_resumed_step(
     def look(trainer: Trainer, values: Any) -> None:
         before = torch.clone(trainer.net.weight)  # type: ignore[arg-type]
         found.append((trainer.load_best(), torch.equal(before, trainer.net.weight)))  # type: ignore[arg-type]
-        trainer.on_step.clear()
+        trainer.callbacks.on_step.clear()
 
     fit(job, 3, 4, attempt="1.1", resume_step=EPOCH + 2, on_step=[look])
     assert found == [(None, True)]

@@ -263,7 +263,7 @@ def test_stop_during_evaluation_of_an_earlier_model_saves_the_active_phase(job: 
             os.kill(os.getpid(), signal.SIGTERM)
             teacher.evaluate(phased.data(400), batch_size=4)
 
-    student.on_step.append(ask)
+    student.callbacks.on_step.append(ask)
     with job.stop_signal.install(), pytest.raises(Stopped):
         student.fit(phased.data(), epochs=1, batch_size=4)
     newest = list_checkpoints(str(job.saving.url))[-1]

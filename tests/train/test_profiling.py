@@ -32,7 +32,7 @@ def test_out_of_memory_on_one_rank_ends_the_batch_size_search(tmp_path: Path) ->
     run = Run(tmp_path / "run", ENTRY, profile=FIND)
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=2, env=run.attempt("1.0")) as ranks:
         ranks.join()
-    assert run.outcome("1.0") == "done finished 0", ranks.log
+    assert run.outcome("1.0") == "done profile 0", ranks.log
     found = json.loads(run.dir.attempt("1.0").found.read_text())
     assert [line.split()[0] for line in found[:4]] == ["batch", "8", "16", "32"]
     assert found[3].split(maxsplit=1)[1] == "memory ran out on rank 1"
@@ -45,7 +45,7 @@ def test_batch_size_search_in_one_process_records_outcome_done(tmp_path: Path) -
     run = Run(tmp_path / "run", ENTRY, {"batch_size": 8, "rank": 0}, profile=FIND)
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=1, env=run.attempt("1.0")) as ranks:
         assert ranks.join() == [0], ranks.log
-    assert run.outcome("1.0") == "done finished 0"
+    assert run.outcome("1.0") == "done profile 0"
     found = json.loads(run.dir.attempt("1.0").found.read_text())
     assert [line.split()[0] for line in found[:4]] == ["batch", "8", "16", "32"]
     history = read_history(run.dir)

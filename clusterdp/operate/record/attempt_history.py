@@ -135,7 +135,7 @@ def _read_ending(
         agreed = own if "user" in outcome[1:2] else []  # else the ranks ended for another reason
         why = next((str(e["name"]) for e in agreed if e.get("event") == "signal" and "step" in e), "clusterdp stop")
     if cause == "done" and outcome[1:2] == ["profile"]:
-        why = "a profile, which keeps no state"
+        why = "a profile, not a training"
     if cause == "lost" and settled:  # the batch script recorded `lost`: Slurm's controller did not answer
         cause = "unknown"
     return {"cause": cause, "settled": settled, "why": why}

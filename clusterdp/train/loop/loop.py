@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from clusterdp.checkpoint.state import rng
 from clusterdp.checkpoint.state.parameter_names import check_held
@@ -91,6 +91,7 @@ class Loop(Generic[Batch]):
         self.name = name
         self.continues = continues
         self.over = False
+        self.announces = True  # whether each rank prints its share of the samples
         self.batches = Batches(phases.rank, loader, move, phases.stopwatch.lap, limit=limit_batches)
         self.position = self.batches.position
         self.position.epochs, self.position.limit = epochs, max_steps or 0
@@ -166,16 +167,15 @@ class Loop(Generic[Batch]):
             self._phases.begin(self)
             self._restore()
         self._models.begin(self._rank.world_size)
-        if self.continues is None and not self.position.finished:
+        if self.announces and self.continues is None and not self.position.finished:
             self.batches.say_share(str(self) if self.name else "", self.accumulate)
         most = self._phases.max_steps
         self._limit = min(self._max_steps or sys.maxsize, sys.maxsize if most is None else most - self.first)
-        self.total_steps = self.batches.steps_in_all(self._limit, self._phases.steps)
+        profile = self._phases.profile
+        self.total_steps = self.batches.steps_in_all(self._limit, None if profile is None else profile.steps)
         self._phases.stopwatch.page[FIRST] = self.first + self.step
-        if self._phases.steps is not None and not self._phases.stopwatch.has_own_laps:
-            from clusterdp.train.profile.profiling import lap_parts
-
-            lap_parts(self.state, self._phases.stopwatch)
+        if profile is not None:
+            profile.begin(self.state)
         self.position.end_at_limit(self.step >= self._limit)
         if self.position.finished:
             self._say_complete()
@@ -356,6 +356,8 @@ class Loop(Generic[Batch]):
         total = self.total_steps + self.first if self.total_steps is not None else None
         fields = {"step": record.step, "total": total, "epoch": position.epoch, **record.phase_field}
         record.step_done(fields, self._logged)
+        if (profile := self._phases.profile) is not None:
+            profile.add(self._logged)
         self._logged = {}
         self._in_window += 1
         watch.step()
@@ -365,8 +367,10 @@ class Loop(Generic[Batch]):
         self._models.check_window(self._rank.group)
         self.saves.finish_copy()
         self.saves.ask_if_due()
-        if self._phases.steps is not None and watch.steps >= self._phases.steps:
-            self._end_profile()
+        if profile is not None and watch.steps >= profile.steps:
+            self._rank.flags.drain()
+            self.batches.close()
+            profile.end(self.batches.loader, self.batches.mean_size, self.batches.batch_size)
         agreed = self._rank.flags.tick() if self._stopping is None else None
         if agreed is not None:
             watch.lap("agreement")
@@ -429,11 +433,6 @@ class Loop(Generic[Batch]):
         report_times(self._phases.stopwatch, self._rank, self._record, self.batches.loader)
         self._record.stopped(reason)
         raise Stopped(reason, self._record.step)
-
-    def _end_profile(self) -> NoReturn:
-        self._rank.flags.drain()
-        self.batches.close()
-        self._phases.end_profile(self.batches.loader, self.batches.mean_size, self.batches.batch_size)
 
     def _finish(self) -> None:
         self._restore_rng()

@@ -12,7 +12,7 @@ steps."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterdp.checkpoint.format.layout import is_phase
 from clusterdp.config.tree import CheckpointConfig
@@ -28,6 +28,7 @@ from clusterdp.train.ranks.stop import Stopped
 if TYPE_CHECKING:
     from clusterdp.checkpoint import Checkpointer
     from clusterdp.train.loop.loop import Loop
+    from clusterdp.train.profile.profiling import Profile
 
 Item = TypeVar("Item")
 
@@ -38,8 +39,7 @@ class Phases:
     loop: the running loop, or the last one; None before the first loop has begun.
     resume_step: the step of the run to go back to; None once a phase has gone back.
     max_steps: the run's number of steps. The loop that reaches max_steps ends, and later loops end at once.
-    steps: number of steps after which each loop calls `end_profile(loader, mean batch, full batch)`; None: a loop never
-    calls it.
+    profile: the measurement of each loop's first steps; None: there is none.
     """
 
     def __init__(
@@ -52,11 +52,10 @@ class Phases:
         *,
         resume_step: int | None,
         max_steps: int | None = None,
-        steps: int | None,
-        end_profile: Callable[[Any, float, int], NoReturn],
+        profile: Profile | None = None,
     ):
         self.rank, self.record, self.stopwatch, self.saving = rank, record, stopwatch, saving
-        self.steps, self.end_profile = steps, end_profile
+        self.profile = profile
         self.resume_step, self.max_steps = resume_step, max_steps
         self.loop: Loop[Any] | None = None
         self.begun = 0  # number of loops that have begun

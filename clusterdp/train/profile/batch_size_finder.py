@@ -73,6 +73,9 @@ class BatchSizeTable:
             found.append(f"{size:>10}   memory ran out on rank {rank}")
         return [*found, "", *self._advice()]
 
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
+
     def _advice(self) -> list[str]:
         best = self.best()
         if best is None:

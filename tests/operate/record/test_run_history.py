@@ -54,7 +54,7 @@ def test_run_done_after_a_restart_in_place_does_not_come_again(builder: RunBuild
 def test_profile_run_is_done_with_its_kind_as_the_reason(builder: RunBuilder) -> None:
     builder.submitted().attempt("7.0").trained(1, 20).finished(20).outcome("done profile 20")
     history = read_history(builder.run)
-    assert (history.state, history.why) == (RunState.DONE, "a profile, which keeps no state")
+    assert (history.state, history.why) == (RunState.DONE, "a profile, not a training")
 
 
 def test_steps_before_an_attempt_without_steps_are_lost_as_well(builder: RunBuilder) -> None:
