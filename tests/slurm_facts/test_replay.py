@@ -17,6 +17,8 @@ from clusterdp.fakeslurm import FakeCluster
 HERE = Path(__file__).parent
 BREAK = HERE / "break_node.py"
 AT_ONCE = 4  # scenarios mostly wait
+# Variables of these tests' own, which hide GPUs and would be in the environment of each job
+NOT_RECORDED = {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}
 PATIENCE = ["--tolerance", "4"]  # seconds: the machine may be busy with other tests; KillWait is 5
 
 SCENARIOS = sorted(path.stem for path in (HERE / "records" / "22.05").glob("*.json"))
@@ -37,7 +39,7 @@ def cases() -> Iterator[ParameterSet]:
 def play(release: str, name: str, out: Path) -> str:
     """Record one scenario on a cluster of its own; returns what the recorder said."""
     with FakeCluster(slurm_version=release) as cluster:
-        environ = {name: value for name, value in cluster.environ().items() if name != "SLURM_CONF"}
+        environ = {name: value for name, value in cluster.environ().items() if name not in NOT_RECORDED}
         environ["SLURM_CONF"] = str(cluster.folder / "slurm.conf")
         for verb in ("fail", "restore"):
             environ[f"{verb.upper()}_NODE"] = f"{sys.executable} {BREAK} {cluster.folder} {verb}"
