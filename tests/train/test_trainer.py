@@ -217,7 +217,8 @@ def test_plain_trainer_script_is_stopped_saved_and_resumed(tmp_path: Path) -> No
         "accuracy",
         "val_loss",
         "val_accuracy",
-        "lr",
+        "seconds",
+        "samples/s",
     ]
     assert done.stdout.splitlines()[-1].split()[:2] == ["3", "18"]
     assert done.stderr == "clusterdp: data: a str is not a data set, tensors or batches. Pass one of these.\n"
