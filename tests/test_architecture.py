@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "storage": {"errors", "plainfile", "batch.keeper"},  # the process that holds a node's files in memory
     "slurm": {"errors"},
     "config": {"errors", "plainfile", "storage.address", "wording"},  # a URL with a password in it is refused
-    "submission": LOGIN_NODE,
+    "submission": LOGIN_NODE | {"operate.notebook"},
     "operate": LOGIN_NODE | {"checkpoint.format", "checkpoint.errors"},
     "check": LOGIN_NODE | {"submission", "checkpoint.format", "operate.find.run_index", "operate.output.formatting"},
     "checkpoint": {"storage", "rundir", "errors", "wording", "procfs"},
@@ -45,7 +45,7 @@ FLOORS = {
     "submission": "entry_check installed_check job render send snapshot plan resume sweep init show",
     "check": "finding program subject cluster survival surroundings check at_submit show_check",
     "operate": (
-        "output record find queue account why checkpoints status logs sweep change listing compare html_page report"
+        "output record find queue account why checkpoints status logs sweep change listing compare html_page report notebook"
     ),
     "checkpoint": "errors format state save load checkpointer",
     "fakeslurm": (

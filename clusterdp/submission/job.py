@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,15 +43,29 @@ class Job:
         # Slurm may requeue a job whose run is done: the new attempt finds the run done, and ends at once.
         return row.state if row.state in BUSY or not self._has_finished(job) else JobState.COMPLETED.value
 
-    def wait(self, timeout_s: float | None = None, poll_s: float = 2.0) -> str:
+    def wait(self, timeout_s: float | None = None, poll_s: float = 2.0, *, progress: bool | None = None) -> str:
         """Waits until the run is over, also through requeues. Returns the job's last state. Raises RunError after
-        `timeout_s`."""
+        `timeout_s`.
+
+        progress: whether to print each event and the progress, as `clusterdp watch` does; by default in notebooks.
+        """
+        from clusterdp.operate.notebook import progress_of
+
+        show = progress_of(self.run) if progress or (progress is None and in_notebook()) else lambda: None
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while (state := self.state) != "UNKNOWN" and not JobState.parse(state).final:
+            show()
             if deadline is not None and time.monotonic() > deadline:
                 raise RunError(f"{self.run.path}: is still {state} after {timeout_s} s. Wait longer, or cancel() it.")
             time.sleep(poll_s)
+        show()
         return state
+
+    def _repr_html_(self) -> str:
+        """Returns state, attempts and a curve, for a notebook."""
+        from clusterdp.operate.notebook import run_html
+
+        return run_html(self.run)
 
     def cancel(self) -> None:
         """Cancels the run for good: no further attempt starts."""
@@ -79,6 +94,10 @@ class Job:
         endings = [str(event.get("event")) for event in read_events(self.run)]
         words = {"finished": "COMPLETED", "failed": "FAILED", "cancelled": "CANCELLED"}
         return next((words[ending] for ending in reversed(endings) if ending in words), "UNKNOWN")
+
+
+def in_notebook() -> bool:
+    return "ipykernel" in sys.modules
 
 
 def _text(log: Path) -> str:

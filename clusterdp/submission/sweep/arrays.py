@@ -35,6 +35,12 @@ class SentSweep:
     jobs: Sequence[Job]  # a Job for each element, in the order of the elements
     refused: str = ""  # sbatch's message, if an array was refused and sweep.on_refusal is keep
 
+    def _repr_html_(self) -> str:
+        """Returns the table of the elements, best first, for a notebook."""
+        from clusterdp.operate.notebook import sweep_html
+
+        return sweep_html(self.folder)
+
 
 def submit_arrays(plan: SweepPlan, lock: RunLock) -> SentSweep:
     """Submits the arrays of a sweep. Raises SubmitError with sbatch's text if sbatch refuses an array, SubmitInDoubt if

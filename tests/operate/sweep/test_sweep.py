@@ -19,6 +19,7 @@ from clusterdp.operate.change.cancel import cancel
 from clusterdp.operate.change.end_sweep import cancel_sweep, check_sweep_over, stop_sweep
 from clusterdp.operate.find.find_run import find_run
 from clusterdp.operate.find.run_index import remember
+from clusterdp.operate.notebook import sweep_html
 from clusterdp.operate.output.formatting import Colour
 from clusterdp.operate.record.note import write_note
 from clusterdp.operate.record.run_state import RunState
@@ -77,6 +78,7 @@ def test_sweep_table_has_values_states_and_metrics_best_first(built: SweepBuilde
     assert all(len(line) <= 80 for line in lines)
     assert counts(elements, plain()) == "1 waiting, 1 running, 1 done, 1 failed"
     assert ranking.in_words() == "best first, by the last test_accuracy: the highest"
+    assert sweep_html(built.sweep) == f"<pre>{TABLE}</pre>"
 
 
 @pytest.mark.parametrize("verb", [cancel_sweep, stop_sweep, check_sweep_over, watch_sweep])
