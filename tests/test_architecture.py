@@ -45,7 +45,8 @@ FLOORS = {
     "submission": "entry_check installed_check job render send snapshot plan resume sweep init show",
     "check": "finding program subject cluster survival surroundings check at_submit show_check",
     "operate": (
-        "output record find queue account why checkpoints status logs sweep change listing compare html_page report notebook"
+        "output record find queue account why checkpoints status logs sweep change listing compare html_page report"
+        " notebook"
     ),
     "checkpoint": "errors format state save load checkpointer",
     "fakeslurm": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +16,8 @@ import pytest
 import clusterdp
 from clusterdp.errors import ConfigError, EntryError, TrainError
 from clusterdp.train import History, JobHandle, Trainer, own_job
+from clusterdp.train.process import launch
+from clusterdp.train.ranks.rendezvous import PortTaken
 from tests.train.ranks import wait_until
 
 # A program whose function, classes and values are all in its main script; it takes a folder or "" as its argument.
@@ -65,11 +68,38 @@ def test_launch_returns_the_result_and_shows_the_output_of_rank_0(capsys: pytest
     assert capsys.readouterr().out == "hello from 0\n"
 
 
-def test_launch_keeps_the_output_of_other_ranks_in_the_run_folder(tmp_path: Path) -> None:
+def test_launch_keeps_the_output_of_all_ranks_in_the_run_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     clusterdp.launch(greet, ranks=2, run_dir=tmp_path / "run", word="hello")
     (attempt,) = clusterdp.RunDir(tmp_path / "run").attempts()
     assert attempt.rank_log(1).read_text() == "hello from 1\n"
+    assert attempt.rank_log(0).read_text() == capsys.readouterr().out == "hello from 0\n"
     assert attempt.outcome.read_text() == "done finished 0\n"
+
+
+def test_error_of_rank_0_is_in_its_log(tmp_path: Path) -> None:
+    def main(job: JobHandle) -> None:
+        raise ValueError("bad")
+
+    with pytest.raises(ValueError, match="bad"):
+        clusterdp.launch(main, ranks=1, run_dir=tmp_path / "run")
+    (attempt,) = clusterdp.RunDir(tmp_path / "run").attempts()
+    assert attempt.rank_log(0).read_text().endswith("ValueError: bad\n\n")
+
+
+@pytest.mark.parametrize("taken", [1, 3])
+def test_launch_tries_three_ports(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        free, ports = launch._free_port, [other.getsockname()[1]] * taken
+        monkeypatch.setattr(launch, "_free_port", lambda: ports.pop() if ports else free())
+        if taken < launch.PORTS:
+            assert clusterdp.launch(greet, ranks=2, word="hello") == ("hello", 1)
+        else:
+            with pytest.raises(PortTaken):
+                clusterdp.launch(greet, ranks=2, word="hello")
 
 
 def test_trainer_in_a_launched_function_needs_no_job_handle() -> None:

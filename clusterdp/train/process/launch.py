@@ -33,10 +33,12 @@ from clusterdp.rundir import RunDir
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train.output.say import say
 from clusterdp.train.process import entry
+from clusterdp.train.ranks.rendezvous import PORT_TAKEN_EXIT, PortTaken
 from clusterdp.train.ranks.stop import STOPPED_EXIT
 
 FOLLOWS_S = 0.5  # after a lost connection, another rank's own error or death is the cause, if it comes this soon
 LOOK_EVERY_S = 0.1
+PORTS = 3  # ports to try: another process may take a free one before rank 0 does
 TAIL_BYTES = 2000
 STOPS = (signal.SIGTERM, signal.SIGUSR2)
 # Variables of a launcher around this process, whose job, run folder and rank are not those of these ranks.
@@ -75,7 +77,8 @@ def launch(function: Callable[..., Any], /, ranks: int = 2, *, run_dir: str | Pa
     function without positional parameters gets none, and own_job() returns the handle. run_dir: the folder of the run;
     calling launch() with the same folder continues the run. Without a folder, nothing is saved.
 
-    Rank 0's output is printed here; the other ranks' output goes to the run folder's logs, or is deleted. The first
+    Rank 0's output is printed here. All output goes to the run folder's logs; without a folder, that of the other ranks
+    is deleted. The first
     error of a rank is raised here, and ends all ranks. An interrupt ends them, too; if the run has a folder, at an
     agreed step, after a save. A run that stops by itself, or at SIGTERM, raises SystemExit(75): call launch() again to
     continue.
@@ -87,6 +90,13 @@ def launch(function: Callable[..., Any], /, ranks: int = 2, *, run_dir: str | Pa
         RunDir(run).stop.unlink(missing_ok=True)  # the mark of `clusterdp stop`: this call continues the run
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+    for _ in range(PORTS - 1):
+        with suppress(PortTaken):
+            return _launched(ranks, run, request)
+    return _launched(ranks, run, request)
+
+
+def _launched(ranks: int, run: Path | None, request: bytes) -> Any:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clusterdp-launch-")))
         caught = stack.enter_context(_signals_caught())
@@ -132,10 +142,13 @@ def _packed(function: Callable[..., Any], params: dict[str, Any]) -> bytes:
         ) from None
 
 
-def _environs(ranks: int, run: Path | None) -> Iterator[dict[str, str]]:
+def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        return int(probe.getsockname()[1])
+
+
+def _environs(ranks: int, run: Path | None) -> Iterator[dict[str, str]]:
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     kept = {"CLUSTERDP_JOB_END_TIME"}
     environ = {name: value for name, value in os.environ.items() if name in kept or not name.startswith(FOREIGN)}
@@ -144,7 +157,7 @@ def _environs(ranks: int, run: Path | None) -> Iterator[dict[str, str]]:
         "LOCAL_WORLD_SIZE": str(ranks),
         "NODE_RANK": "0",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(_free_port()),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, cpus // ranks)),
         "PYTHONUNBUFFERED": "1",  # output is live, and that of a failed rank is complete
     }
@@ -155,12 +168,14 @@ def _environs(ranks: int, run: Path | None) -> Iterator[dict[str, str]]:
 
 
 def _start(rank: int, environ: dict[str, str], folder: Path, run: Path | None) -> Launched:
-    log = None
-    if rank:
-        log = folder / f"{rank}.out"
-        if run is not None:
-            log = RunDir(run).attempt(environ["CLUSTERDP_ATTEMPT"]).rank_log(rank)
-            log.parent.mkdir(parents=True, exist_ok=True)
+    log = folder / f"{rank}.out" if rank else None
+    if run is not None:
+        kept = RunDir(run).attempt(environ["CLUSTERDP_ATTEMPT"]).rank_log(rank)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        if rank:
+            log = kept
+        else:
+            environ = {**environ, "CLUSTERDP_OUTPUT_COPY": str(kept)}
     # A notebook's sys.stdout is not a file. On a terminal, rank 0 gets the terminal itself, so that progress is live.
     shown = {1: sys.stdout, 2: sys.stderr}
     relayed = rank == 0 and (sys.stdout is not sys.__stdout__ or sys.stderr is not sys.__stderr__)
@@ -314,6 +329,8 @@ def _raise(each: Launched) -> NoReturn:
     """Raises the error of a rank. The traceback in the rank is the error's cause."""
     if each.error is None:
         code = each.process.returncode
+        if code == PORT_TAKEN_EXIT:
+            raise PortTaken(f"launch: {PORTS} ports were taken by other processes before rank 0 could. Launch again.")
         how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
         said = f" Its last lines: {_tail(each.log)}" if each.log is not None else ""
         raise TrainError(f"launch: rank {each.rank} {how}.{said}")

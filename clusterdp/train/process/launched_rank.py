@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import io
 import os
 import pickle
 import signal
@@ -12,11 +13,27 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from clusterdp.errors import ClusterdpError, EntryError, RunError, TrainError
 from clusterdp.train.ranks.peers import leave_now
 from clusterdp.train.ranks.stop import REASONS, STOPPED_EXIT, StopSignal
+
+
+class Copied:
+    """An output stream whose text also goes to a log, except a line of progress that changes on a terminal."""
+
+    def __init__(self, stream: TextIO, log: TextIO):
+        self._stream, self.log = stream, log
+
+    def write(self, text: str) -> int:
+        if not text.startswith("\r"):
+            with suppress(OSError):  # on a full disk, the copy is lost
+                self.log.write(text)
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class Launcher:
@@ -56,8 +73,8 @@ class Launcher:
         plain = isinstance(shown, ClusterdpError)  # a user's mistake, in a line
         text = "" if plain else "".join(traceback.format_exception(shown))
         said = f"{type(error).__name__}: {error}"
-        if self.rank:  # the launcher shows rank 0's output, and the error
-            print(text or said, file=sys.stderr, flush=True)
+        # The launcher shows rank 0's output, and the error.
+        print(text or said, file=sys.stderr if self.rank else getattr(sys.stderr, "log", io.StringIO()), flush=True)
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
@@ -75,6 +92,9 @@ def main() -> NoReturn:
     stop = StopSignal().install()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, REASONS)  # the launcher has blocked them
     launcher = Launcher()
+    if path := os.environ.pop("CLUSTERDP_OUTPUT_COPY", ""):
+        log = open(path, "a", buffering=1)  # noqa: SIM115, it stays open to the end
+        sys.stdout, sys.stderr = Copied(sys.stdout, log), Copied(sys.stderr, log)
     function, params = launcher.function()
     from clusterdp.train.process import attempt, entry
     from clusterdp.train.settings import WorkerSettings
