@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from clusterdp.train.optim.ema import Ema as Ema
     from clusterdp.train.optim.lr_schedule import warmup_cosine as warmup_cosine
     from clusterdp.train.optim.nan_guard import NanGuard as NanGuard
+    from clusterdp.train.optim.swa import Swa as Swa
     from clusterdp.train.parallel.activation_checkpointing import recompute as recompute
     from clusterdp.train.parallel.ddp import settle_buckets as settle_buckets
     from clusterdp.train.parallel.model_parallel import ModelParallel as ModelParallel
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
     from clusterdp.train.trainer.callbacks import keep_best as keep_best
     from clusterdp.train.trainer.callbacks import plateau as plateau
     from clusterdp.train.trainer.meters import Meters as Meters
+    from clusterdp.train.trainer.predictions import load_predictions as load_predictions
     from clusterdp.train.trainer.trainer import Trainer as Trainer
 
 _HOMES = {
@@ -109,6 +111,7 @@ _HOMES = {
     "BatchSize": "optim.batch_size",
     "SharedFlags": "ranks.shared_flags",
     "Ema": "optim.ema",
+    "Swa": "optim.swa",
     "Epoch": "loop.batches",
     "NanGuard": "optim.nan_guard",
     "Group": "ranks.group",
@@ -126,6 +129,7 @@ _HOMES = {
     "Stopped": "ranks.stop",
     "Tracer": "profile.tracer",
     "Trainer": "trainer.trainer",
+    "load_predictions": "trainer.predictions",
     "early_stopping": "trainer.callbacks",
     "even_batches": "data.even_batches",
     "find_workers": "profile.worker_finder",

@@ -112,8 +112,8 @@ INSTEAD = {
     "Write Trainer(forward=...), a function of (trainer, batch)": "predict_nonlinearity remove_unused_columns "
     "preprocess_logits_for_metrics compute_loss_func",
     "Make another Trainer to begin anew": "warm_start model_init",
-    "Write ema = clusterdp.train.Ema(model, 0.999) and Trainer(state={'ema': ema})": "swa swa_lrs swa_epoch_start "
-    "ema ema_decay",
+    "Write ema = clusterdp.train.Ema(model, 0.999) and Trainer(state={'ema': ema})": "ema ema_decay",
+    "Write Trainer(callbacks=[clusterdp.train.Swa(model, first_epoch=8)])": "swa swa_lrs swa_epoch_start",
     "Write fit(sampler=...)": "group_by_length train_sampler batch_sampler_train",
     "Pass a loader, or options of a DataLoader, to fit(train, val)": "iterator_train iterator_valid dataset "
     "dataloader_config data_loader use_caching reload_dataloaders_every_n_epochs",

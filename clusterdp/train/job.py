@@ -243,6 +243,13 @@ class JobHandle:
         """Writes a record to the metrics, on rank 0: a result such as an accuracy. For losses, use loop.log()."""
         self.record.log(**values)
 
+    @property
+    def tensorboard(self) -> Any:
+        """TensorBoard's SummaryWriter on rank 0, for images, histograms and texts, if `metrics.to` has tensorboard;
+        else None. Pass job.step as their step."""
+        boards = (getattr(sink, "writer_at", None) for sink in self.metrics.sinks)
+        return next((writer_at(self.step) for writer_at in boards if writer_at is not None), None)
+
     def event(self, event: str, **fields: Any) -> None:
         """Writes a line to the run's ledger, on rank 0. While the disk is full, the line is lost."""
         self.record.event(event, **fields)

@@ -230,7 +230,8 @@ def objects_over(values: list[Any]) -> Any:
 
     class Gives:
         def compute(self) -> Any:
-            return values[dist.get_rank()]
+            mine = values[dist.get_rank()]
+            return torch.tensor(mine) if isinstance(mine, list) else mine
 
         def reset(self) -> None: ...
 

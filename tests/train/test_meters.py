@@ -132,6 +132,8 @@ def test_attached_metric_object_is_saved_and_restored() -> None:
         ([0.5, 0.5], {"f1": 0.5}),
         ([0.5, 0.5 * (1 + 1e-7)], {"f1": 0.5}),  # added up in another order; a GPU's choice
         ([{"a": 1.0, "b": math.inf}] * 2, {"f1_a": 1.0, "f1_b": math.inf}),
+        ([[[3.0, 1.0], [0.0, 4.0]]] * 2, {"f1": [[3.0, 1.0], [0.0, 4.0]]}),
+        ([[[3.0, 1.0]], [[3.0, 2.0]]], "metrics.f1: compute() gave [[3.0, 1.0]] on rank 0 and [[3.0, 2.0]] on rank 1"),
         ([0.5, 0.75], "metrics.f1: compute() gave 0.5 on rank 0 and 0.75 on rank 1"),
         ([0.5, math.nan], "metrics.f1: compute() gave 0.5 on rank 0 and nan on rank 1"),
         ([{"a": 1.0}, {"a": 1.0, "b": 0.5}], "metrics.f1_b: compute() gave None on rank 0 and 0.5 on rank 1"),

@@ -12,12 +12,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from clusterdp.config.tree import MetricsConfig
 from clusterdp.errors import ConfigError
 from clusterdp.rundir import RunDir
+from clusterdp.train import JobHandle, Trainer
 from clusterdp.train.output import sinks
 from clusterdp.train.output.metric_log import MetricLog
 from clusterdp.train.output.sinks import open_sinks
+from clusterdp.train.settings import WorkerSettings
 
 RECORD = {"time": 12.5, "step": 40, "total": 80, "epoch": 1, "loss": 0.5, "digest": "a0", "norm": "nan"}
 
@@ -200,6 +204,29 @@ def test_real_tensorboard_shows_each_step_once(run: RunDir) -> None:
     shown = EventAccumulator(str(run.path / "tensorboard"))
     shown.Reload()
     assert [point.step for point in shown.Scalars("loss")] == [1, 2, 3, 4]
+
+
+@pytest.mark.filterwarnings("default")
+def test_job_gives_rank_0_the_writer_of_tensorboard(tmp_path: Path, job: JobHandle) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert job.tensorboard is None
+    settings = WorkerSettings(run_dir=tmp_path, metrics=MetricsConfig(to=["tensorboard"]))
+    handle = JobHandle(settings, job.group, job.stop_signal, "1.0")
+    matrix = [[3.0, 1.0], [0.0, 4.0]]
+    net = torch.nn.Linear(1, 1)
+    trainer = Trainer(net, torch.nn.MSELoss(), torch.optim.SGD(net.parameters(), lr=0.1), job=handle)
+    trainer.scores.meters.reduce = lambda: {"loss": 0.5, "confusion": matrix}  # type: ignore[method-assign]
+    trainer.fit((torch.zeros(4, 1), torch.zeros(4, 1)))
+    handle.tensorboard.add_histogram("weight", net.weight, handle.step)
+    handle.metrics.close()
+    shown = EventAccumulator(str(tmp_path / "tensorboard"))
+    shown.Reload()
+    assert (shown.Tags()["images"], shown.Tags()["histograms"]) == (["confusion"], ["weight"])
+    assert [(image.width, image.height, image.step) for image in shown.Images("confusion")] == [(32, 32, 1)]
+    assert "confusion" not in str(trainer.history)
+    assert trainer.history[-1]["confusion"] == matrix
 
 
 @pytest.mark.filterwarnings("default")

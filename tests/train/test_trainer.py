@@ -334,6 +334,18 @@ def test_predict_uses_a_custom_forward(job: JobHandle) -> None:
         trainer.predict({"x": x, "y": y})
 
 
+def test_predict_to_files_needs_data_of_known_length(job: JobHandle, tmp_path: Path) -> None:
+    trainer = linear(job)
+    with pytest.raises(ConfigError, match="predict: to= needs data of known length"):
+        trainer.predict([held().tensors], to=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_predict_to_files_refuses_more_rows_than_samples(job: JobHandle, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="predict: the model gave more rows than the 51 samples"):
+        linear(job).predict(held(), to=tmp_path / "out", forward=lambda trainer, batch: torch.zeros(60, 2))
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes yet")
 def test_predict_error_for_data_without_targets_has_a_note_with_the_remedy(job: JobHandle) -> None:
     trainer = linear(job)

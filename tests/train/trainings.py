@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 from torch.utils.data import (
@@ -21,7 +23,7 @@ from torch.utils.data import (
 )
 
 from clusterdp.errors import ClusterdpError, ConfigError
-from clusterdp.train import JobHandle, Trainer, early_stopping, keep_best
+from clusterdp.train import JobHandle, Trainer, early_stopping, keep_best, load_predictions
 from clusterdp.train.ranks import shared_flags
 from tests.checkpoint.training import digest
 
@@ -161,6 +163,12 @@ def alone(job: JobHandle, size: int) -> Any:
     forms = Trainer(Forms(), job=job).predict(data.x, batch_size=4)
     assert torch.equal(forms["twice"][0], data.x * 2)
     assert torch.equal(forms["half"], data.x.half())
+    with tempfile.TemporaryDirectory() as own:
+        folder = Trainer(Forms(), job=job).predict(data.x, batch_size=4, to=job.group.gather(own)[0])
+        files = load_predictions(folder)
+        assert numpy.array_equal(files["twice"][1], forms["twice"][1])
+        assert numpy.array_equal(files["half"], forms["half"])
+        job.group.agree(0)  # all have read
     return [trainer.evaluate(whole, batch_size=4), digest(shown)]
 
 

@@ -29,6 +29,7 @@ def row_line(row: EpochRow, before: EpochRow, times: Times = UNTIMED) -> str:
     """Returns the line that is printed after an epoch. before: the row of the previous epoch, or {}. The learning rate
     is printed when it has changed."""
     told = {name: value for name, value in row.items() if name != "lr" or value != before.get(name)}
+    told = {name: value for name, value in told.items() if not isinstance(value, list)}  # a matrix fits in no line
     words = [f"{name} {_cell(value)}" for name, value in told.items()]
     if times.seconds is not None:
         rate = "" if times.samples_per_s is None else f", {times.samples_per_s:,.0f} samples/s"
@@ -96,6 +97,7 @@ class History:
 
     def _cells(self) -> list[list[str]]:
         names = [name for name in self.columns if name != "lr" or len(self) < 2 or len({*self[name]}) > 1]
+        names = [name for name in names if not any(isinstance(value, list) for value in self[name])]
         timed = [name for name in Times._fields if any(getattr(each, name) is not None for each in self.times.values())]
         rows = [[_cell(row.get(name)) for name in names] for row in self.rows]
         for row, cells in zip(self.rows, rows, strict=True):

@@ -7,4 +7,5 @@ batch_size      the samples of a step, and its learning rate
 lr_schedule     warm-up and cosine
 nan_guard       handles a loss that is NaN
 ema             a moving average of the weights
+swa             the mean of the weights after epochs
 """

@@ -51,14 +51,20 @@ class TensorBoard:
 
     def __call__(self, record: Mapping[str, Any]) -> None:
         step = record.get("step")
-        if self._writer is None:
-            self._writer = self._make(str(self._folder), purge_step=step, **self._options)
+        writer = self.writer_at(step)
         try:
             for name, value in _numbers(record).items():
-                self._writer.add_scalar(name, value, step, walltime=record["time"])
+                writer.add_scalar(name, value, step, walltime=record["time"])
         except OSError:
             self._writer = None  # a full disk has ended the writer's thread, so that the next record opens another file
             raise
+
+    def writer_at(self, step: int | None) -> Any:
+        """Returns the SummaryWriter. The first call of an attempt hides records from `step` on, which are trained
+        again."""
+        if self._writer is None:
+            self._writer = self._make(str(self._folder), purge_step=step, **self._options)
+        return self._writer
 
     def close(self) -> None:
         if self._writer is not None:

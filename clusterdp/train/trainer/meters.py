@@ -130,7 +130,7 @@ class Meters:
     def reduce(self) -> dict[str, float]:
         """Returns the numbers over all ranks, on all ranks, and resets the meters. Collective. Waits for the GPU."""
         own = {name: _numbers(meter) for name, meter in self._meters.items()}
-        computed: dict[str, float] = {}
+        computed: dict[str, Any] = {}
         for name, metric in self._objects.items():
             computed |= _computed(name, metric.compute())
             metric.reset()
@@ -217,11 +217,13 @@ def _extreme(kind: str, values: list[float]) -> float:
     return max(values) if kind == "max" else min(values)
 
 
-def _computed(name: str, value: Any) -> dict[str, float]:
-    """Returns the numbers of compute() by name: one number, the named numbers of a collection, or one number per
-    class."""
+def _computed(name: str, value: Any) -> dict[str, Any]:
+    """Returns the numbers of compute() by name: one number, the named numbers of a collection, one number per class, or
+    the rows of a matrix, such as a confusion matrix."""
     if isinstance(value, Mapping):
         return {f"{name}_{key}": float(part) for key, part in value.items()}
+    if isinstance(value, torch.Tensor) and value.ndim > 1:
+        return {name: value.tolist()}
     if isinstance(value, torch.Tensor) and value.numel() > 1:
         return {f"{name}_{index}": part for index, part in enumerate(value.flatten().tolist())}
     return {name: float(value)}
@@ -232,7 +234,7 @@ def _parts(metric: Any) -> Iterable[Any]:
     return metric.modules() if isinstance(metric, torch.nn.Module) else ()
 
 
-def _agreed(ranks: list[dict[str, float]]) -> dict[str, float]:
+def _agreed(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     """Returns rank 0's numbers on all ranks, because all ranks must agree on whether an epoch is the best."""
     for rank, other in enumerate(ranks):
         for name in {**ranks[0], **other}:
@@ -246,7 +248,9 @@ def _agreed(ranks: list[dict[str, float]]) -> dict[str, float]:
     return ranks[0]
 
 
-def _same(one: float | None, other: float | None) -> bool:
+def _same(one: Any, other: Any) -> bool:
     if one is None or other is None:
         return False  # the numbers are not comparable: only one rank has seen this class
+    if isinstance(one, list):
+        return isinstance(other, list) and len(one) == len(other) and all(map(_same, one, other))
     return math.isclose(one, other, rel_tol=ROUNDING, abs_tol=ROUNDING**1.5) or (one != one and other != other)

@@ -1,20 +1,47 @@
-"""Joins the predictions of all ranks in the order of the data."""
+"""The predictions of all ranks in the order of the data, in memory or in files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import torch
 import torch.distributed as dist
 
 from clusterdp.errors import ConfigError
+from clusterdp.rundir import write_durably
+from clusterdp.train.trainer import evaluation, train_step
 
 if TYPE_CHECKING:
     from clusterdp.train.ranks.group import Group
+    from clusterdp.train.trainer.trainer import Trainer
 
 
+FORM = "form.json"  # number of samples and of ranks, and the structure of an output
 Flat = tuple[Any, list[torch.Tensor]]  # the structure of an output, as JSON values, and its tensors
+
+
+def predict(
+    trainer: Trainer, batches: Iterable[Any], size: int | None, transform: Any, forward: Any, to: str | Path | None
+) -> Any:
+    """Returns all outputs, or the folder `to`. Collective. size: as for collect()."""
+    outputs: list[Flat] = []
+    keep = outputs.append if to is None else Writer(Path(to), trainer.job.group, size).add
+    with evaluation.evaluating(trainer):
+        for batch, mine in evaluation.watched(trainer, batches, transform):
+            with trainer.autocast():
+                given = train_step.outputs(trainer, batch) if forward is None else forward(trainer, batch)
+            if mine:
+                keep(on_host(given))  # all outputs together may not fit on the device
+    if to is not None:
+        trainer.job.group.agree(0)  # all ranks have written
+        return Path(to)
+    if size is None and not outputs:
+        raise ConfigError(evaluation.NO_BATCH.format("predict"))
+    return collect(trainer.job.group, outputs, size)
 
 
 def on_host(output: Any) -> Flat:
@@ -47,6 +74,65 @@ def collect(group: Group, flat: list[Flat], size: int | None) -> Any:
     if not leaves:
         leaves = [torch.empty(0, *shape, dtype=getattr(torch, dtype.removeprefix("torch."))) for shape, dtype in kinds]
     return _build(skeleton, (_in_order(group, leaf, size) for leaf in leaves))
+
+
+class Writer:
+    """Writes this rank's rows to files of its own in a folder, batch by batch: no rank holds more than a batch, and no
+    two ranks write to one file, whose pages NFS would mix up. size: as for collect(). Collective."""
+
+    def __init__(self, folder: Path, group: Group, size: int | None):
+        if size is None:
+            raise ConfigError("predict: to= needs data of known length. Pass a data set with __len__, or tensors.")
+        self._folder, self._size = folder, size
+        self._rank, self._ranks = group.rendezvous.rank, group.rendezvous.world_size
+        self._files: list[Any] = []
+        self._rows = 0
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._rank == 0:
+            (folder / FORM).unlink(missing_ok=True)
+        group.agree(0)
+
+    def add(self, flat: Flat) -> None:
+        form, leaves = flat
+        # numpy has no bfloat16.
+        rows = [(leaf.float() if leaf.dtype is torch.bfloat16 else leaf).numpy() for leaf in leaves]
+        mine = len(range(self._rank, self._size, self._ranks))
+        if not self._files:
+            if self._rank == 0:  # rank 0 has a sample, if any rank has one
+                text = json.dumps({"samples": self._size, "ranks": self._ranks, "leaves": len(rows), "form": form})
+                write_durably(self._folder / FORM, text + "\n")
+            for number, leaf in enumerate(rows):
+                file, shape = _file(self._folder, self._rank, number), (mine, *leaf.shape[1:])
+                self._files.append(numpy.lib.format.open_memmap(file, "w+", leaf.dtype, shape))
+        for file, leaf in zip(self._files, rows, strict=True):
+            if self._rows + len(leaf) > mine:
+                raise ConfigError(f"predict: the model gave more rows than the {mine} samples. It must give as many.")
+            file[self._rows : self._rows + len(leaf)] = leaf
+        self._rows += len(rows[0])
+
+
+def load_predictions(folder: str | Path) -> Any:
+    """Returns the outputs that predict(to=folder) has written, one row per sample, in the order of the data: an array,
+    or tuples and mappings of arrays as the model's. The arrays of a single rank are memory-mapped; those of several
+    are joined in memory."""
+    folder = Path(folder)
+    facts = json.loads((folder / FORM).read_text())
+    samples, ranks, form = facts["samples"], facts["ranks"], facts["form"]
+    leaves = []
+    for number in range(facts["leaves"]):
+        parts = [numpy.load(_file(folder, rank, number), mmap_mode="r") for rank in range(min(ranks, samples))]
+        if len(parts) == 1:
+            leaves.append(parts[0])
+            continue
+        whole = numpy.empty((samples, *parts[0].shape[1:]), parts[0].dtype)
+        for rank, part in enumerate(parts):
+            whole[rank::ranks] = part
+        leaves.append(whole)
+    return _build(form, iter(leaves))
+
+
+def _file(folder: Path, rank: int, leaf: int) -> Path:
+    return folder / f"rank-{rank:05d}.{leaf}.npy"
 
 
 def _in_order(group: Group, rows: torch.Tensor, size: int) -> torch.Tensor:
@@ -83,7 +169,7 @@ def _flatten(output: Any) -> Flat:
     raise ConfigError(f"predict: the model gave a {type(output).__name__}. It must give tensors.")
 
 
-def _build(form: Any, leaves: Iterator[torch.Tensor]) -> Any:
+def _build(form: Any, leaves: Iterator[Any]) -> Any:
     if form == "*":
         return next(leaves)
     if isinstance(form, dict):

@@ -85,6 +85,13 @@ class Scores:
         self.meters.mean(weight, **{name: value})
 
 
+def heat_map(matrix: list[list[float]]) -> torch.Tensor:
+    """Returns the matrix as a grey picture of (height, width), 16 pixels a cell: 0 is black, the largest is white."""
+    values = torch.tensor(matrix, dtype=torch.float32)
+    scaled = values / values.abs().max().clamp(min=1e-12)
+    return scaled.repeat_interleave(16, 0).repeat_interleave(16, 1)
+
+
 def _name_of(metric: Any) -> str:
     return metric if isinstance(metric, str) else str(getattr(metric, "__name__", type(metric).__name__)).lower()
 

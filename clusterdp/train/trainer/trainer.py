@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy
@@ -49,7 +50,7 @@ from clusterdp.train.process.own_job import own_job
 from clusterdp.train.trainer import dev_run, evaluation, train_step
 from clusterdp.train.trainer.best_model import BestModel
 from clusterdp.train.trainer.callbacks import Callbacks, OnEpoch, OnStep
-from clusterdp.train.trainer.scores import Metrics, Scores
+from clusterdp.train.trainer.scores import Metrics, Scores, heat_map
 
 if TYPE_CHECKING:
     from clusterdp.train.profile.batch_size_finder import BatchSizeTable
@@ -258,6 +259,7 @@ class Trainer:
         batch_size: int | None = 32,
         transform: Any = None,
         forward: Callable[..., Any] | None = None,
+        to: str | Path | None = None,
         **loader: Any,
     ) -> Any:
         """Returns the model's outputs, one row per sample, in the order of the data, on all ranks, in host memory.
@@ -265,21 +267,14 @@ class Trainer:
         data: a data set, or a tensor. From a sample (x, y), only x is used. With one rank, any iterable of batches.
         forward: function(trainer, batch) -> outputs, for example for data without targets. The default is the outputs
         of the Trainer's forward, if you have passed a forward, and the model's outputs otherwise.
+        to: a folder, if all outputs together are too large for a rank's memory. Each rank writes its rows there, and
+        the folder is returned; load_predictions(folder) joins them in the order of the data, as memory-mapped arrays.
         """
-        from clusterdp.train.trainer.predictions import collect, on_host
+        from clusterdp.train.trainer import predictions
 
         self._check_loader_words("predict", loader, Trainer.predict)
         batches, size = evaluation_data(self.job.this_rank, data, batch_size, loader, "predict")
-        outputs = []
-        with evaluation.evaluating(self):
-            for batch, mine in evaluation.watched(self, batches, transform):
-                with self.autocast():
-                    given = train_step.outputs(self, batch) if forward is None else forward(self, batch)
-                if mine:
-                    outputs.append(on_host(given))  # all outputs together may not fit on the device
-        if size is None and not outputs:
-            raise ConfigError(evaluation.NO_BATCH.format("predict"))
-        return collect(self.job.group, outputs, size)
+        return predictions.predict(self, batches, size, transform, forward, to)
 
     def find_lr(
         self, train: Any, *, steps: int = 100, batch_size: int | None = 32, transform: Any = None, **loader: Any
@@ -421,7 +416,12 @@ class Trainer:
     def _tell(self, row: EpochRow, line: str) -> None:
         """Logs and prints a row."""
         assert self.loop is not None
-        self.job.log(epoch=self.loop.epoch, **{name: value for name, value in row.items() if name not in SHAPE})
+        matrices = {name: value for name, value in row.items() if isinstance(value, list)}
+        measured = {name: value for name, value in row.items() if name not in SHAPE and name not in matrices}
+        self.job.log(epoch=self.loop.epoch, **measured)
+        if matrices and (board := self.job.tensorboard) is not None:
+            for name, matrix in matrices.items():
+                board.add_image(name, heat_map(matrix), self.job.step, dataformats="HW")
         if self.job.rank == 0:
             say(f"clusterdp: {self.name}{'  ' if self.name else ''}{line}")
 
