@@ -35,7 +35,7 @@ def fed(losses: list[float]) -> LrFinder:
     return finder
 
 
-def test_rates_grow_evenly_from_the_first_to_the_last_and_groups_keep_their_ratio() -> None:
+def test_rates_grow_evenly_and_groups_keep_their_ratio() -> None:
     net, optimizer = parts()
     finder = LrFinder([optimizer], 9)
     seen = []
@@ -55,7 +55,7 @@ def test_rates_grow_evenly_from_the_first_to_the_last_and_groups_keep_their_rati
     assert optimizer.param_groups[0]["lr"] == 0.5
 
 
-def test_best_rate_is_where_the_loss_falls_fastest() -> None:
+def test_best_rate_lies_in_the_steepest_fall_of_the_loss() -> None:
     finder = fed([*[1.0] * 40, *[1.0 - 0.05 * n for n in range(1, 16)], *[0.3] * 10, 3.0, 9.0, 40.0, math.nan])
     rates = [rate for rate, _ in finder.rows]
     assert finder.best is not None
@@ -75,7 +75,7 @@ def test_losses_without_a_fall_give_no_rate(losses: list[float], said: str) -> N
     assert (finder.best, finder.lines()[-1]) == (None, said)
 
 
-def test_find_lr_restores_all_state_and_names_a_rate_of_the_right_size(job: JobHandle) -> None:
+def test_find_lr_restores_all_state_and_names_a_plausible_rate(job: JobHandle) -> None:
     net, optimizer = parts()
     trainer = Trainer(net, nn.MSELoss(), optimizer, job=job)
     before = digest([net.state_dict(), optimizer.state_dict(), torch.get_rng_state()])
@@ -87,7 +87,7 @@ def test_find_lr_restores_all_state_and_names_a_rate_of_the_right_size(job: JobH
     assert (trainer.loop, len(trainer.history), trainer.callbacks.on_step) == (None, 0, [])
 
 
-def test_find_batch_size_restores_all_state_and_ends_at_the_size_of_the_data(job: JobHandle) -> None:
+def test_find_batch_size_restores_all_state_and_gives_advice(job: JobHandle) -> None:
     net, optimizer = parts()
     trainer = Trainer(net, nn.MSELoss(), optimizer, job=job)
     before = digest([net.state_dict(), optimizer.state_dict(), torch.get_rng_state()])
