@@ -39,6 +39,8 @@ test-all: lint
 	@$(pip) --no-build-isolation --editable '.[notebook]'
 	$(bin)/python -m pytest -n 3 --dist worksteal -m "not slurm"
 	$(bin)/python -m pytest -m slurm
+	@$(pip) lightning==2.6.6 keras==3.15.0 skorch==1.4.0
+	$(bin)/python -m tests.benchmarks.five_tasks
 
 # On a machine with a GPU, with the torch that is there: PYTHON=python3 make gpu-day
 PYTHON ?= $(bin)/python

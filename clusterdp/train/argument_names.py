@@ -46,7 +46,8 @@ INSTEAD = {
     "Pass an object with on_validation(trainer, row) in Trainer(callbacks=[...])": "on_validation_end "
     "on_validation_epoch_end on_evaluate eval_end_callback eval_batch_end_callback",
     "Write Trainer(on_epoch=[keep_best('val_loss')]), and trainer.load_best() after fit()": "save_best_only "
-    "load_best_model_at_end metric_for_best_model greater_is_better restore_best_weights monitor mode",
+    "load_best_model_at_end metric_for_best_model greater_is_better monitor mode",
+    "Write Trainer(callbacks=[early_stopping(load_best=True)])": "restore_best_weights",
     "Write Trainer(on_step=[...]): functions of (trainer, values)": "batch_end_callback on_batch_end "
     "on_train_batch_end on_train_batch_start on_batch_begin on_step_end",
     "A line an epoch is printed, and a terminal shows the progress": "verbose progress_bar enable_progress_bar "

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -253,3 +256,55 @@ def is_alive(pid: int) -> bool:
     """A zombie is not: another test may have made this process the one that its descendants are left to."""
     state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout
     return state.strip()[:1] not in ("", "Z")
+
+
+WORKERS = """\
+import time, torch, clusterdp
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 10_000
+    def __getitem__(self, index): return torch.zeros(3)
+
+def main(job):
+    for x in job.loop(job.loader(Data(), 4, num_workers=1), {}):
+        time.sleep(0.01)
+
+clusterdp.launch(main, ranks=2)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
+def test_processes_of_100_killed_launchers_all_end(tmp_path: Path) -> None:
+    """Killed at random instants: before there is a rank, while ranks start, with workers of a DataLoader."""
+    file = tmp_path / "train.py"
+    file.write_text(WORKERS)
+    dice = random.Random(os.environ.get("CLUSTERDP_SEED", "5"))
+    with_workers = 0
+    for number in range(100):
+        mark = f"ORPHAN_MARK={tmp_path.name}-{number}-"
+        env = {**os.environ, "ORPHAN_MARK": mark.partition("=")[2]}
+        launcher = subprocess.Popen(
+            [sys.executable, str(file)], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        time.sleep(dice.uniform(0, 6))
+        with_workers += len(marked(mark)) > 3
+        launcher.send_signal(dice.choice([signal.SIGKILL, signal.SIGINT, signal.SIGTERM]))
+        launcher.wait(60)
+        wait_until(lambda mark=mark: not marked(mark), f"the end of launcher {number}'s processes")
+    assert with_workers >= 10
+
+
+def marked(mark: str) -> list[str]:
+    """Returns the processes that have the mark in their environment."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError):
+            if (
+                folder.name.isdigit()
+                and mark.encode() in (folder / "environ").read_bytes()
+                and is_alive(int(folder.name))
+            ):
+                found.append(folder.name)
+    return found

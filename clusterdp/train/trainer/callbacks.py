@@ -108,9 +108,14 @@ def _functions(where: str, given: Any) -> list[Callable[..., Any]]:
     return calls
 
 
-def early_stopping(monitor: str = "val_loss", *, patience: int = 3, mode: str = "min", least: float = 0.0) -> OnEpoch:
+def early_stopping(
+    monitor: str = "val_loss", *, patience: int = 3, mode: str = "min", least: float = 0.0, load_best: bool = False
+) -> Any:
     """Ends the training when `monitor` has not become better by more than `least` for `patience` epochs; epochs without
-    an evaluation do not count. A resume with more epochs continues the training, and restarts the count."""
+    an evaluation do not count. A resume with more epochs continues the training, and restarts the count.
+
+    load_best: whether the model has its best epoch's weights after fit(), as with keep_best() and load_best(). Then
+    pass it in Trainer(callbacks=[...])."""
     sign = 1 if mode == "min" else -1
 
     def watch(trainer: Trainer, row: EpochRow) -> None:
@@ -127,7 +132,21 @@ def early_stopping(monitor: str = "val_loss", *, patience: int = 3, mode: str = 
         if since >= patience:
             trainer.stop(f"{monitor} has not become better for {since} epochs")
 
-    return watch
+    return _LoadsBest(watch, keep_best(monitor, mode=mode)) if load_best else watch
+
+
+class _LoadsBest:
+    """Loads the best model at the end of fit()."""
+
+    def __init__(self, watch: OnEpoch, keep: OnEpoch):
+        self._watch, self._keep = watch, keep
+
+    def on_epoch(self, trainer: Trainer, row: EpochRow) -> None:
+        self._keep(trainer, row)
+        self._watch(trainer, row)
+
+    def on_end(self, trainer: Trainer) -> None:
+        trainer.load_best()
 
 
 def keep_best(monitor: str = "val_loss", *, mode: str = "min") -> OnEpoch:

@@ -1,0 +1,1 @@
+"""Five everyday tasks, each written for clusterdp, Lightning, Keras and skorch."""
