@@ -5,6 +5,7 @@ first             a training to begin with, to be filled with another model and 
 digits            a convolutional network on handwritten digits, with job.loop
 trainer_digits    the digits with Trainer
 gan               two networks, two optimizers, and a step of its own
+unet              an encoder and a decoder with skip connections on two devices
 techniques        the digits with every technique that a config can choose
 shards            the digits from tar files
 results           the accuracy and the digest that recipes report at their end

@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from clusterdp.train.parallel.ddp import settle_buckets as settle_buckets
     from clusterdp.train.parallel.model_parallel import ModelParallel as ModelParallel
     from clusterdp.train.parallel.model_parallel import in_parts as in_parts
+    from clusterdp.train.parallel.model_parallel import place as place
     from clusterdp.train.parallel.syncbn import sync_batchnorm as sync_batchnorm
     from clusterdp.train.process.own_job import own_job as own_job
     from clusterdp.train.profile.tracer import Tracer as Tracer
@@ -135,6 +136,7 @@ _HOMES = {
     "find_workers": "profile.worker_finder",
     "gradient_sync": "optim.accumulation",
     "in_parts": "parallel.model_parallel",
+    "place": "parallel.model_parallel",
     "keep_best": "trainer.callbacks",
     "own_job": "process.own_job",
     "plateau": "trainer.callbacks",

@@ -11,7 +11,7 @@ from torch import nn
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle
 from clusterdp.train.parallel import strategy
-from clusterdp.train.parallel.model_parallel import ModelParallel, in_parts, is_split
+from clusterdp.train.parallel.model_parallel import ModelParallel, in_parts, is_split, place
 from tests.train import techniques
 from tests.train.ranks import running
 from tests.train.test_strategy import close
@@ -36,6 +36,46 @@ def test_model_parallel_in_ddp_trains_like_the_whole_model(tmp_path: Path) -> No
     whole, inside, each = answers[0]
     assert inside == whole
     assert close(each, whole)  # its buckets are others
+
+
+class Skips(nn.Module):
+    """An encoder and a decoder with a skip connection, one of whose arguments is named."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(4, 3), nn.Bilinear(3, 4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.decoder(self.encoder(x), input2=x)
+        return out
+
+
+def test_placed_submodules_get_their_arguments_on_their_devices() -> None:
+    model = place(Skips(), {"encoder": "cpu", "decoder": "meta"})
+    assert [p.device.type for p in model.parameters()] == ["cpu", "cpu", "meta", "meta"]
+    out = model(torch.ones(5, 4))
+    assert (out.device.type, out.shape) == ("meta", (5, 2))
+    assert is_split(model)
+
+
+def test_placed_model_on_one_device_computes_as_before() -> None:
+    torch.manual_seed(0)
+    model, x = Skips(), torch.randn(5, 4)
+    before = model(x)
+    assert torch.equal(place(model, {"encoder": "cpu", "decoder": "cpu"})(x), before)
+
+
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [
+        ({"encoder": "cpu"}, "place: decoder.weight is in none of encoder"),
+        ({"encoder": "cpu", "decoder": "cpu", "decoder.weight": "cpu"}, "place: decoder.weight is in decoder and in"),
+    ],
+)
+def test_place_refuses_parameters_in_no_submodule_or_in_two(devices: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        place(Skips(), devices)
+    assert str(caught.value).startswith(said)
 
 
 def test_wrap_does_not_move_a_model_on_several_devices(job: JobHandle) -> None:

@@ -1,18 +1,22 @@
-"""ModelParallel: a model whose parts lie on several devices of one rank, because it does not fit on one.
+"""A model whose parts lie on several devices of one rank, because it does not fit on one.
 
-    model = ModelParallel(front, back, devices=job.devices)     # resources.gpus_per_task: 2
+    model = ModelParallel(front, back, devices=job.devices)     # a chain; resources.gpus_per_task: 2
+    place(model, {"encoder": job.devices[0], "decoder": job.devices[-1]})   # any other model, by its submodules
     model = job.wrap(model)                             # DDP averages the gradients of each part, on its device
 
-While one part computes, the others wait: ModelParallel saves memory, not time.
+While one part computes, the others wait: this saves memory, not time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 from clusterdp.errors import ConfigError
 
@@ -37,6 +41,26 @@ class ModelParallel(nn.Sequential):
         for part, device in zip(self, self.devices, strict=True):
             x = part(x.to(device, non_blocking=True))
         return x
+
+
+def place(model: nn.Module, devices: Mapping[str, torch.device | str]) -> nn.Module:
+    """Moves submodules to devices, for a model that is no chain: with skip connections, several inputs, or an encoder
+    and a decoder. Before each call of such a submodule, its arguments are moved to its device; forward() stays as it
+    is, as long as it calls the submodules themselves. Returns the model.
+
+    devices: name of a submodule, as in named_modules() -> device. Raises ConfigError if a parameter or buffer lies in
+    none of the submodules, or in two.
+    """
+    for name, _ in chain(model.named_parameters(), model.named_buffers()):
+        holders = [part for part in devices if f"{name}.".startswith(f"{part}.")]
+        if len(holders) != 1:
+            found = f"is in {' and in '.join(holders)}" if holders else f"is in none of {', '.join(devices)}"
+            raise ConfigError(f"place: {name} {found}. Name submodules that have each parameter and buffer once.")
+    for part, device in devices.items():
+        module = model.get_submodule(part).to(device)
+        move = partial(tree_map_only, torch.Tensor, partial(torch.Tensor.to, device=device, non_blocking=True))
+        module.register_forward_pre_hook(lambda _, args, named, move=move: (move(args), move(named)), with_kwargs=True)
+    return model
 
 
 def is_split(model: nn.Module) -> bool:
