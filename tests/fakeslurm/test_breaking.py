@@ -39,6 +39,19 @@ def test_kill_rank_leaves_the_remaining_ranks_running(desk: Desk) -> None:
     assert {"job": job, "rank": "1"}.items() <= history(desk, "kill-rank")[-1].items()
 
 
+def test_kill_rank_spares_a_newer_step_beside_the_ranks(desk: Desk) -> None:
+    beside = "srun --overlap -n2 bash -c 'echo beside; until [ -e go ]; do sleep 0.05; done; echo spared' &"
+    job = desk.submit("-n2", script=f"{SLEEP} & until [ -e next ]; do sleep 0.05; done; {beside} wait")
+    desk.until_said(job, "rank 1")
+    (desk.folder / "next").touch()
+    desk.until(lambda: desk.output(job).count("beside") == 2, "the step beside the ranks")
+    desk.cluster.kill_rank(job, 1)
+    desk.until_said(job, "task 1: Killed")
+    (desk.folder / "go").touch()
+    desk.until(lambda: desk.output(job).count("spared") == 2, "the end of the step beside the ranks")
+    desk.say(f"scancel {job}")
+
+
 def test_kill_rank_of_a_missing_rank_is_an_error(desk: Desk) -> None:
     job = desk.submit("-n2", script=SLEEP)
     desk.until_said(job, "rank 1")

@@ -90,13 +90,15 @@ def _drain(controller: Controller, node: str) -> None:
 
 
 def _kill_rank(controller: Controller, job: str, rank: str) -> None:
-    """Kills the task with this rank in the job's newest step that has so many tasks."""
+    """Kills the task with this rank in the job's newest step that has so many tasks. A step with --overlap, which helps
+    or watches another step, counts only if there is no other."""
     name = parse(job)
     for each in find(controller.model, name) if name else []:
-        for step in reversed(each.steps):
-            if step.live and step.id != BATCH and int(rank) < step.tasks:
-                controller.runner.order(each, step, KillRank(int(rank)))
-                return
+        steps = [step for step in reversed(each.steps) if step.live and step.id != BATCH and int(rank) < step.tasks]
+        if steps:
+            step = next((step for step in steps if not step.overlap), steps[0])
+            controller.runner.order(each, step, KillRank(int(rank)))
+            return
     raise Refusal(f"{job}: no step runs there that has a rank {rank}. Look with `squeue --steps`.")
 
 
