@@ -64,6 +64,12 @@ class Notebook:
                 shown += output.get("text") or output["data"]["text/plain"]
         return shown
 
+    def restart(self) -> None:
+        from nbclient.util import run_sync
+
+        run_sync(self.client.km.restart_kernel)(now=True)  # type: ignore[union-attr]
+        run_sync(self.client.kc.wait_for_ready)(timeout=60)  # type: ignore[union-attr]
+
     @property
     def pid(self) -> int:
         return int(self.run("import os; print(os.getpid())"))
@@ -110,7 +116,7 @@ def test_cell_catches_its_own_class_of_error_from_a_rank(notebook: Notebook, ran
 
 
 def test_interrupted_cell_saves_and_its_next_run_continues(notebook: Notebook, tmp_path: Path) -> None:
-    whole = notebook.run("print(clusterdp.launch(main, ranks=2, epochs=3))").splitlines()[-4:]
+    whole = notebook.run("print(clusterdp.launch(main, ranks=2, epochs=3).rows)").splitlines()[-1]
     begun = tmp_path / "begun"
     sender = sends(signal.SIGINT, notebook.pid, begun)
     mark = f"import pathlib; pathlib.Path('{begun}').touch()"
@@ -119,8 +125,44 @@ def test_interrupted_cell_saves_and_its_next_run_continues(notebook: Notebook, t
     sender.join()
     assert "KeyboardInterrupt: stopped at step" in shown
     assert ranks() == []
-    again = notebook.run("print(clusterdp.launch(main, ranks=2, run_dir='run', epochs=3))").splitlines()[-4:]
+    again = notebook.run("print(clusterdp.launch(main, ranks=2, run_dir='run', epochs=3).rows)").splitlines()[-1]
     assert again == whole
+
+
+def test_session_of_20_cells_survives_errors_interrupts_and_a_restart(notebook: Notebook, tmp_path: Path) -> None:
+    """DEFINITIONS is the first of the 20 cells. The kernel restarts after the tenth."""
+    run = notebook.run
+    assert run("clusterdp.launch(lambda job: job.rank, ranks=2)") == "0"
+    assert "Mine: of a cell" in run("clusterdp.launch(main, ranks=2, bad=1)")
+    assert run("whole = clusterdp.launch(main, ranks=2, epochs=3)").count("clusterdp: epoch") == 3
+    digest = "import hashlib; print(hashlib.sha256(repr({}.rows).encode()).hexdigest())"
+    wanted = run(digest.format("whole"))
+    begun = tmp_path / "begun"
+    sender = sends(signal.SIGINT, notebook.pid, begun)
+    slow = (
+        "def slowly(job, **params):\n    import pathlib; pathlib.Path('begun').touch()\n    return main(job, **params)"
+    )
+    assert run(slow) == ""
+    call = "clusterdp.launch({}, ranks=2, run_dir='run', epochs=3{})"
+    assert "KeyboardInterrupt: stopped at step" in run(call.format("slowly", ", slow=0.1"))
+    sender.join()
+    assert "Mine: of a cell" in run(call.format("main", ", bad=1").replace("'run'", "'other'"))
+    assert ranks() == []
+    notebook.restart()
+    assert "NameError" in run("clusterdp")
+    assert run(DEFINITIONS) == ""
+    assert "clusterdp: epoch 3" in run(f"history = {call.format('main', '')}")
+    assert run(digest.format("history")) == wanted
+    assert run("history").splitlines()[0].split()[:3] == ["epoch", "step", "loss"]
+    assert "a Plot" in run("history.plot()")
+    assert run("net = Net(SIZE, 1); data = torch.randn(64, SIZE), torch.randn(64, 1)") == ""
+    trainer = "Trainer(net, torch.nn.MSELoss(), torch.optim.SGD(net.parameters(), lr=0.1))"
+    assert "Try lr" in run(f"trainer = {trainer}; trainer.find_lr(data)")
+    assert "epoch 1" in run("trainer.fit(data)")
+    assert run("tuple(trainer.predict(data[0]).shape)") == "(64, 1)"
+    assert run("trainer.evaluate(data)").startswith("{'loss': ")
+    assert notebook.number == 20
+    assert ranks() == []
 
 
 def test_ranks_end_with_a_killed_kernel(notebook: Notebook, tmp_path: Path) -> None:
