@@ -25,6 +25,8 @@ def profile(options: argparse.Namespace, path: str, send: Callable[..., int]) ->
     find: str | None = options.find
     steps = STEPS[find] if options.steps is None else options.steps
     ours = [f"profile.steps={steps}", "local.preempt_at=null", "restart.max_crashes=0"]
+    if find == "lr":
+        ours.append("train.on_nan=null")  # the loss is to diverge at the largest rates
     loaded = config.load(path, [*options.overrides, *ours, *([f"profile.find={find}"] if find else [])])
     if not loaded.entry:
         raise ConfigError("profile: only an entry: with job.loop() can be profiled. Use other tools for the rest.")

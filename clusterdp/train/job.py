@@ -248,7 +248,8 @@ class JobHandle:
         """TensorBoard's SummaryWriter on rank 0, for images, histograms and texts, if `metrics.to` has tensorboard;
         else None. Pass job.step as their step."""
         boards = (getattr(sink, "writer_at", None) for sink in self.metrics.sinks)
-        return next((writer_at(self.step) for writer_at in boards if writer_at is not None), None)
+        step = self.step if self.phases.begun else None
+        return next((writer_at(step) for writer_at in boards if writer_at is not None), None)
 
     def event(self, event: str, **fields: Any) -> None:
         """Writes a line to the run's ledger, on rank 0. While the disk is full, the line is lost."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, Trainer
+from clusterdp.train.settings import WorkerSettings
 from tests.train.test_limits import DATA, trainer_of
 from tests.train.test_trainer import trained
 
@@ -79,15 +82,16 @@ def test_callback_with_a_foreign_method_is_refused_with_ours(job: JobHandle, met
     assert str(caught.value).startswith(said)
 
 
-def test_two_callbacks_of_one_class_keep_their_own_state(job: JobHandle) -> None:
+def test_callbacks_of_one_name_keep_their_own_state(job: JobHandle) -> None:
     class Count(Moments):
         def state_dict(self) -> dict[str, Any]:
             return {}
 
         def load_state_dict(self, state: Any) -> None: ...
 
-    trainer = trainer_of(job, callbacks=[Count(), Count()])
-    assert {"callback.Count", "callback.Count.2"} <= trainer._state.keys()
+    same_name = type("Count", (Count,), {})
+    trainer = trainer_of(job, callbacks=[Count(), Count(), same_name()])
+    assert {"callback.Count", "callback.Count.2", "callback.Count.3"} <= trainer._state.keys()
 
 
 def test_evaluations_within_an_epoch_come_at_the_given_steps(job: JobHandle) -> None:
@@ -125,3 +129,96 @@ def test_run_stopped_in_an_evaluation_within_an_epoch_equals_the_undisturbed_one
     assert resumed == whole
     assert [row["step"] for row in whole[0]["within"]] == [4, 6, 10, 13, 15, 19, 21]
     assert whole[0]["worst"]["evaluations"] == 9
+
+
+def test_attributes_of_a_callback_are_not_moments(job: JobHandle) -> None:
+    class Flagged(Moments):
+        on_gpu = True
+
+    assert trainer_of(job, callbacks=[Flagged()]).fit(DATA, batch_size=4)
+
+
+def test_start_and_end_callbacks_come_in_pairs_without_a_step(job: JobHandle) -> None:
+    moments = Moments()
+    trainer = trainer_of(job, callbacks=[moments])
+    trainer.fit(DATA, batch_size=4)
+    moments.seen.clear()
+    trainer.fit(DATA, batch_size=4)
+    assert moments.seen == ["start", "end"]
+
+
+def test_error_of_an_exception_callback_does_not_replace_the_first(
+    job: JobHandle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Bad:
+        def on_exception(self, trainer: Trainer, error: BaseException) -> None:
+            raise KeyError("of the callback")
+
+    def fail(trainer: Trainer, values: Any) -> None:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        trainer_of(job, callbacks=[Bad()], on_step=[fail]).fit(DATA, batch_size=4)
+    assert "on_exception failed: KeyError: 'of the callback'" in capsys.readouterr().err
+
+
+def test_evaluation_within_an_epoch_waits_for_the_end_of_a_detected_window(job: JobHandle) -> None:
+    def step(trainer: Trainer, batch: Any) -> dict[str, torch.Tensor]:
+        assert trainer.loop is not None
+        assert trainer.optimizer is not None
+        loss = trainer.model(batch[0]).square().mean()
+        loss.backward()
+        if (trainer.loop.step + 1) % 4 == 0:
+            trainer.optimizer.step()
+            trainer.optimizer.zero_grad()
+        return {"loss": loss.detach()}
+
+    trainer = trainer_of(job, step=step)
+    data = torch.ones(40, 2), torch.zeros(40, 1)
+    history = trainer.fit(data, data, epochs=2, batch_size=2, val_every_steps=6)
+    assert [row["step"] for row in history.within] == [8, 12, 24, 32, 36]  # step 20 ends an epoch
+
+
+def test_evaluation_within_an_epoch_adds_no_time_to_the_data(job: JobHandle) -> None:
+    def forward(trainer: Trainer, batch: Any) -> torch.Tensor:
+        if not trainer.net.training:
+            time.sleep(0.05)
+        return trainer.model(batch[0]).mean()  # type: ignore[no-any-return]
+
+    trainer = trainer_of(job, forward=forward)
+    trainer.fit(DATA, DATA, epochs=8, batch_size=4, val_every_steps=2)
+    report = job.stopwatch.report(job.group)
+    assert report is not None
+    assert report["ranks"][0]["ms"]["data"] < 10
+
+
+@pytest.mark.parametrize("within", [None, 6])
+def test_training_ended_at_a_saved_step_stays_ended_in_the_next_attempt(job: JobHandle, within: int | None) -> None:
+    """stop() takes effect at step 6, which a periodic save has kept; the process ends in the evaluation after it."""
+
+    def run(attempt: str, fault: bool) -> Trainer:
+        saving = CheckpointConfig(url=f"{job.run_dir}/saved", every_steps=6)
+        settings = WorkerSettings(run_dir=job.run_dir, checkpoint=saving)
+        handle = JobHandle(settings, job.group, job.stop_signal, attempt)
+
+        def forward(trainer: Trainer, batch: Any) -> torch.Tensor:
+            if fault and not trainer.net.training and trainer.loop is not None and trainer.loop.step == 6:
+                raise KeyboardInterrupt
+            return trainer.model(batch[0]).square().mean()  # type: ignore[no-any-return]
+
+        def stop(trainer: Trainer, values: Any) -> None:
+            if trainer.loop is not None and trainer.loop.step == 5:
+                trainer.stop()
+
+        trainer = trainer_of(handle, forward=forward, on_step=[stop])
+        try:
+            trainer.fit((torch.ones(80, 2), torch.zeros(80, 1)), DATA, epochs=2, batch_size=4, val_every_steps=within)
+        except KeyboardInterrupt:
+            assert trainer.loop is not None
+            trainer.loop.saves.now(6)
+        return trainer
+
+    run("1.0", fault=True)
+    trainer = run("1.1", fault=False)
+    assert trainer.loop is not None
+    assert (trainer.loop.step, len(trainer.history), trainer.history.within) == (6, 1, [])

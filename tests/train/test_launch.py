@@ -18,6 +18,7 @@ import pytest
 
 import clusterdp
 from clusterdp.errors import ConfigError, EntryError, TrainError
+from clusterdp.rundir import Attempt
 from clusterdp.train import History, JobHandle, Trainer, own_job
 from clusterdp.train.process import launch
 from clusterdp.train.ranks.rendezvous import PortTaken
@@ -89,6 +90,17 @@ def test_error_of_rank_0_is_in_its_log(tmp_path: Path) -> None:
         clusterdp.launch(main, ranks=1, run_dir=tmp_path / "run")
     (attempt,) = clusterdp.RunDir(tmp_path / "run").attempts()
     assert attempt.rank_log(0).read_text().endswith("ValueError: bad\n\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_error_of_rank_0_arrives_with_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Attempt, "rank_log", lambda self, rank: Path("/dev/full"))
+
+    def main(job: JobHandle) -> None:
+        raise ValueError("bad")
+
+    with pytest.raises(ValueError, match="bad"):
+        clusterdp.launch(main, ranks=1, run_dir=tmp_path / "run")
 
 
 @pytest.mark.parametrize("taken", [1, 3])

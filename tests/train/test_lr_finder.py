@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,6 +64,34 @@ def test_best_rate_lies_in_the_steepest_fall_of_the_loss() -> None:
     assert finder.lines()[-1].startswith(f"Try lr: {finder.best:.1e}, where the loss falls fastest, and rises after")
 
 
+@pytest.mark.parametrize("above", [0.0, -2.0, -9.0])
+def test_best_rate_depends_on_no_offset_of_the_loss(above: float) -> None:
+    losses = [*[1.0] * 40, *[1.0 - 0.05 * n for n in range(1, 16)], *[0.25] * 10]
+    best = fed([loss + above for loss in losses]).best
+    assert best is not None
+    assert math.isclose(best, fed(losses).best or 0.0)
+
+
+def test_losses_of_every_tenth_step_are_enough() -> None:
+    finder = LrFinder([parts()[1]], 200)
+    for step in range(200):
+        finder.add({"loss": 1.0 / (1 + step)} if step % 10 == 0 else {})
+    assert finder.best is not None
+
+
+def test_find_lr_goes_on_after_an_infinite_loss(job: JobHandle) -> None:
+    net, optimizer = parts()
+    guarded = replace(job._settings, train=replace(job._settings.train, on_nan="stop"))
+    handle = JobHandle(guarded, job.group, job.stop_signal, "1.0")
+    wrong: list[int] = []
+    trainer = Trainer(net, lambda a, b: (a - b).square().mean() / (optimizer.param_groups[0]["lr"] < 0.1), optimizer,
+                      job=handle, on_step=[lambda trainer, values: wrong.append(1)])  # fmt: skip
+    guard = trainer.nan_guard
+    assert trainer.find_lr(DATA).best is not None
+    assert (trainer.nan_guard, trainer.step_options["nan_guard"], wrong) == (guard, guard, [])
+    assert guard is not None
+
+
 @pytest.mark.parametrize(
     ("losses", "said"),
     [
@@ -95,6 +124,8 @@ def test_find_batch_size_restores_all_state_and_gives_advice(job: JobHandle) -> 
     assert digest([net.state_dict(), optimizer.state_dict(), torch.get_rng_state()]) == before
     assert [row.size for row in table.rows][:2] == [100, 200]
     assert "Try batch_size: " in str(table)
+    short = trainer.find_batch_size(DATA, first=100, drop_last=True)
+    assert [row.size for row in short.rows] == [100, 200]
 
 
 def test_profile_with_find_lr_ends_after_its_steps_with_the_table(

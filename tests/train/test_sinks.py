@@ -206,6 +206,21 @@ def test_real_tensorboard_shows_each_step_once(run: RunDir) -> None:
     assert [point.step for point in shown.Scalars("loss")] == [1, 2, 3, 4]
 
 
+def test_tensorboard_writer_of_an_unrestored_job_hides_no_steps(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int | None] = []
+
+    def writer(folder: str, purge_step: int | None, **options: Any) -> Any:
+        opened.append(purge_step)
+        return SimpleNamespace(close=lambda: opened.append(-1), add_scalar=lambda *_, **__: None)
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=writer))
+    (sink,) = open_sinks(["tensorboard"], run, {})
+    sink.writer_at(None)
+    sink({"step": 7, "time": 1.0, "loss": 1.0})
+    sink.writer_at(9)
+    assert opened == [None, -1, 7]
+
+
 @pytest.mark.filterwarnings("default")
 def test_job_gives_rank_0_the_writer_of_tensorboard(tmp_path: Path, job: JobHandle) -> None:
     pytest.importorskip("tensorboard")

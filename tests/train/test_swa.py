@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ import torch
 from torch import nn
 
 from clusterdp.errors import ConfigError
-from clusterdp.train import JobHandle, Swa, Trainer
+from clusterdp.train import Ema, JobHandle, Swa, Trainer
 from tests.checkpoint.training import digest
+from tests.train import programs
+from tests.train.ranks import running
 
 X = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
 DATA = X, X.sum(1, keepdim=True)
@@ -38,6 +41,35 @@ def test_swa_callback_averages_the_weights_after_each_epoch_from_the_first(job: 
     swa.finish(job.loader(DATA, 64))
     assert all(map(torch.allclose, net.parameters(), means))
     assert torch.allclose(net[1].running_mean, net[0](X).mean(0), atol=1e-6)
+
+
+def sharded(job: JobHandle) -> list[float]:
+    """The mean of FSDP2's shards, and the model's weights after finish()."""
+    net = normed()
+    swa = Swa(net, first_epoch=1)
+    trainer = Trainer(net, nn.MSELoss(), torch.optim.SGD(net.parameters(), lr=0.05), job=job, callbacks=[swa])
+    seen: list[torch.Tensor] = []
+    trainer.callbacks.on_epoch.append(lambda trainer, row: seen.append(net[0].weight.full_tensor().detach().clone()))
+    trainer.fit(DATA, epochs=3, batch_size=8)
+    swa.finish(job.loader(DATA, 32))
+    mean, own = torch.stack(seen).mean(0), net[0].weight.full_tensor()
+    return [float((mean - own).abs().max()), float((seen[-1] - own).abs().max())]
+
+
+def test_swa_made_before_its_trainer_averages_the_shards_of_fsdp(tmp_path: Path) -> None:
+    args = (programs.with_job, "tests.train.test_swa:sharded", {}, {"strategy": "fsdp"})
+    with running(tmp_path, *args, size=2) as ranks:
+        for of_mean, of_last in ranks.answers:
+            assert of_mean < 1e-6 < of_last
+
+
+def test_ema_made_before_its_trainer_averages_the_masters_of_o2(job: JobHandle) -> None:
+    net = normed()
+    ema = Ema(net, 0.5)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    trainer = Trainer(net, nn.MSELoss(), optimizer, job=job, amp="O2", state={"ema": ema})
+    assert trainer.amp.masters is not None
+    assert ema._sources[0] is trainer.amp.full(net[0].weight)
 
 
 def test_swa_state_continues_the_mean() -> None:

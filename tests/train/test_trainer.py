@@ -43,7 +43,10 @@ def trained(
     """To its end, in two attempts if there is a fault. What each rank ended with."""
     folder.mkdir()
     run = Run(
-        folder / "run", ENTRY + entry, {"record": str(folder), **params, "fault": fault}, checkpoint={"every_steps": 4}
+        folder / "run",
+        entry if ":" in entry else ENTRY + entry,
+        {"record": str(folder), **params, "fault": fault},
+        checkpoint={"every_steps": 4},
     )
     ranks = attempt(run, "1.0", size)
     if fault:
@@ -341,9 +344,25 @@ def test_predict_to_files_needs_data_of_known_length(job: JobHandle, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
-def test_predict_to_files_refuses_more_rows_than_samples(job: JobHandle, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="predict: the model gave more rows than the 51 samples"):
-        linear(job).predict(held(), to=tmp_path / "out", forward=lambda trainer, batch: torch.zeros(60, 2))
+@pytest.mark.parametrize(
+    ("outputs", "said"),
+    [
+        (lambda size, number: torch.zeros(size + 9, 2), "predict: the model gave more rows than the 51 samples."),
+        (lambda size, number: torch.zeros(1, 2), "predict: the model gave 3 rows for 51 samples."),
+        (lambda size, number: torch.zeros(size, 1 + number), "predict: the outputs of two batches do not fit: "),
+        (lambda size, number: (torch.zeros(size), torch.zeros(1)), "predict: the model gave more rows than"),
+    ],
+)
+def test_predict_to_files_refuses_outputs_of_another_shape(
+    job: JobHandle, tmp_path: Path, outputs: Any, said: str
+) -> None:
+    numbers = iter(range(9))
+    with pytest.raises(ConfigError) as caught:
+        linear(job).predict(
+            held(), batch_size=20, to=tmp_path, forward=lambda trainer, batch: outputs(len(batch[0]), next(numbers))
+        )
+    assert str(caught.value).startswith(said)
+    assert not (tmp_path / "form.json").exists()  # without it, load_predictions() reads nothing
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes yet")

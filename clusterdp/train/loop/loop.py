@@ -38,7 +38,7 @@ from clusterdp.train.ranks.stop import Stopped
 from clusterdp.wording import counted
 
 if TYPE_CHECKING:
-    from clusterdp.checkpoint import Checkpointer, Restored
+    from clusterdp.checkpoint import Restored
     from clusterdp.train.loop.phases import Phases
 
 Batch = TypeVar("Batch")
@@ -114,7 +114,7 @@ class Loop(Generic[Batch]):
         self._left = False  # whether the program has left the epoch early
         self._rng_before: dict[str, Any] = {}  # random state before the code that a resume repeats
         self._is_repeated = False
-        self.between: Callable[[], None] | None = None  # called between two steps, and before the rest of an epoch
+        self.between: Callable[[], bool] | None = None  # called between two steps; returns whether time passed
         self._logged: dict[str, Any] = {}
         self._graphs = GraphWatch()
         self._open_window = OpenWindow(state if accumulate == 1 else {})
@@ -267,7 +267,7 @@ class Loop(Generic[Batch]):
             if self.continues is not None:  # the loop in `continues` was interrupted before its first save
                 self.batches.go_on_from(self.continues.position)
             elif phases.begun == 1:
-                self._start_from(self.saves.checkpointer)
+                self.saves.start_from()
             return
         if restored.from_memory or restored.step == phases.resume_step:
             phases.resume_step = None
@@ -289,13 +289,6 @@ class Loop(Generic[Batch]):
             epochs = counted(self.epoch, "epoch")
             say(f"clusterdp: {self} is complete ({epochs}, step {self.step}): nothing left to do.")
 
-    def _start_from(self, checkpointer: Checkpointer) -> None:
-        """Restores state that another program has trained, as step 0 of this run."""
-        saving = self._phases.saving
-        if saving.start_from is not None:
-            start = checkpointer.restore_from(saving.start_from, saving.start_only or None)
-            self._record.event("started-from", path=saving.start_from, step=start.step)
-
     def _epoch_batches(self) -> Iterator[Batch]:
         if self.position.batch == 0:
             self._restore_rng()  # no iterator of this epoch has drawn random numbers yet
@@ -308,8 +301,8 @@ class Loop(Generic[Batch]):
             differences = (*self.restored.differences, f"loader: {self.batches.differs}")
             self.restored, self.batches.differs = replace(self.restored, exact=False, differences=differences), None
         watch.skip()
-        if self.between is not None and self.position.batch and not self.position.ended:
-            self.between()
+        if self.position.batch and not self.position.ended:
+            self._do_between()
         try:
             for batch in batches:
                 watch.lap("data")
@@ -318,8 +311,7 @@ class Loop(Generic[Batch]):
                 self._open = True
                 yield batch
                 self._close_step()
-                if self.between is not None and not self._in_window and not self.position.is_cut:
-                    self.between()
+                self._do_between()
                 if self.position.is_cut:
                     self.position.ended = True
                     break
@@ -407,6 +399,15 @@ class Loop(Generic[Batch]):
         repeats = (self.position.ended or self._is_repeated) and self._rng_before
         with rng.kept(self._rng_before) if repeats else nullcontext():
             yield
+
+    def _do_between(self) -> None:
+        is_free = not self._in_window and not self.position.is_cut and self._phases.profile is None
+        if self.between is not None and is_free and self.between():
+            self._phases.stopwatch.skip()
+
+    def waits_for_window(self) -> bool:
+        """Returns whether a window is open that the loop has detected. Collective."""
+        return self._open_window.put_off(self._rank.group)
 
     @contextmanager
     def repeated(self) -> Iterator[None]:

@@ -50,9 +50,10 @@ class Position:
         return self.epoch >= (self.epochs if self.last is None else min(self.epochs, self.last))
 
     def end_at_limit(self, at_limit: bool) -> None:
-        """Ends the epoch if max_steps is reached. An attempt that was stopped after its last step still closes it."""
+        """Ends the epoch if max_steps is reached, or if the training was ended early in it. An attempt that was stopped
+        after its last step still closes it."""
         self.at_limit = at_limit
-        self.ended = self.ended or (at_limit and self.batch > 0)
+        self.ended = self.ended or (self.is_cut and self.batch > 0)
 
     @property
     def is_cut(self) -> bool:
@@ -63,6 +64,10 @@ class Position:
     def is_last_epoch(self) -> bool:
         """Whether the training ends with the current epoch, as far as is known."""
         return self.is_cut or self.epoch + 1 >= self.epochs
+
+    def is_due(self, every: int) -> bool:
+        """Whether the work of every n-th epoch is due after the current one. The last epoch has it, too."""
+        return self.is_last_epoch or (self.epoch + 1) % every == 0
 
     def next_epoch(self) -> None:
         self.epoch += 1

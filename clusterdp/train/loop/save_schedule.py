@@ -62,6 +62,13 @@ class SaveSchedule:
         if self.checkpointer is not None:
             rank.flags.progress = self.checkpointer.progress
 
+    def start_from(self) -> None:
+        """Restores state that another program has trained, as step 0 of this run, if the config names one."""
+        saving = self._saving
+        if self.checkpointer is not None and saving.start_from is not None:
+            start = self.checkpointer.restore_from(saving.start_from, saving.start_only or None)
+            self._record.event("started-from", path=saving.start_from, step=start.step)
+
     def note_restored(self, run_step: int, step: int, *, from_memory: bool) -> None:
         self.first = run_step - step
         self._saved = None if from_memory else self._moment(step)

@@ -16,6 +16,7 @@ shards, which cannot be copied as a module.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -41,13 +42,26 @@ class Ema:
         if not 0 <= decay <= 1:
             raise ConfigError(f"ema: decay: {decay} is not between 0 and 1. Use e.g. 0.999.")
         self._model = unwrap(model)
+        self._kept: dict[int, torch.Tensor] = {}  # id of a parameter -> its own weight, while it has the average
+        self._average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+        self._begin(amp)
+
+    def _begin(self, amp: Amp | None) -> None:
         named = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
         self._parameters = [*named.values()]
         self._sources = [amp.full(p) if amp is not None else p for p in self._parameters]
         self._averages = [source.detach().float().clone() for source in self._sources]
         self._names = [*named]
-        self._kept: dict[int, torch.Tensor] = {}  # id of a parameter -> its own weight, while it has the average
-        self._average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+
+    def follow(self, model: nn.Module, amp: Amp) -> None:
+        """Averages what `amp` steps on, if the model was moved, sharded or got masters since this object was made, as
+        by a Trainer. The averages then begin again with the present weights."""
+        if unwrap(model) is not self._model:
+            return
+        now = [amp.full(p) for p in self._model.parameters() if p.requires_grad]
+        same = len(now) == len(self._sources) and all(map(operator.is_, now, self._sources))
+        if not same or any(p.device != a.device for p, a in zip(now, self._averages, strict=True)):
+            self._begin(amp)
 
     @torch.no_grad()
     def update(self) -> None:

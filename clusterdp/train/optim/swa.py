@@ -19,6 +19,7 @@ from torch.optim.swa_utils import update_bn
 
 from clusterdp.errors import ConfigError
 from clusterdp.train.optim.ema import Ema
+from clusterdp.train.parallel.strategy import reshard
 
 if TYPE_CHECKING:
     from clusterdp.train.optim.amp import Amp
@@ -52,6 +53,7 @@ class Swa(Ema):
             raise ConfigError(f"swa: no epoch was averaged; the first is {self.first_epoch}. Train that far.")
         self._put(self._averages)
         update_bn(batches, self._model, next(self._model.parameters()).device)
+        reshard(self._model)  # FSDP2 keeps weights gathered after a forward without a backward
         if dist.is_initialized():
             for buffer in self._model.buffers():
                 if not hasattr(buffer, "full_tensor"):  # a DTensor has the attribute full_tensor

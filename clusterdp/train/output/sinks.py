@@ -48,6 +48,7 @@ class TensorBoard:
         self._folder = run.path / "tensorboard"
         self._options = {"flush_secs": 10, **options}  # flush_secs: seconds of records that a killed rank may lose
         self._writer: Any = None
+        self._has_hidden = False
 
     def __call__(self, record: Mapping[str, Any]) -> None:
         step = record.get("step")
@@ -60,10 +61,14 @@ class TensorBoard:
             raise
 
     def writer_at(self, step: int | None) -> Any:
-        """Returns the SummaryWriter. The first call of an attempt hides records from `step` on, which are trained
-        again."""
+        """Returns the SummaryWriter. The first call of an attempt with a step hides records from this step on, which
+        are trained again. Without a step, before the state is restored, nothing is hidden yet."""
+        if self._writer is not None and step is not None and not self._has_hidden:
+            self.close()
+            self._writer = None
         if self._writer is None:
             self._writer = self._make(str(self._folder), purge_step=step, **self._options)
+            self._has_hidden = step is not None
         return self._writer
 
     def close(self) -> None:

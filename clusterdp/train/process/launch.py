@@ -77,11 +77,10 @@ def launch(function: Callable[..., Any], /, ranks: int = 2, *, run_dir: str | Pa
     function without positional parameters gets none, and own_job() returns the handle. run_dir: the folder of the run;
     calling launch() with the same folder continues the run. Without a folder, nothing is saved.
 
-    Rank 0's output is printed here. All output goes to the run folder's logs; without a folder, that of the other ranks
-    is deleted. The first
-    error of a rank is raised here, and ends all ranks. An interrupt ends them, too; if the run has a folder, at an
-    agreed step, after a save. A run that stops by itself, or at SIGTERM, raises SystemExit(75): call launch() again to
-    continue.
+    Rank 0's output is printed here. What the ranks print goes to the run folder's logs, too; without a folder, that of
+    the other ranks is deleted. The first error of a rank is raised here, and ends all ranks. An interrupt ends them,
+    too; if the run has a folder, at an agreed step, after a save. A run that stops by itself, or at SIGTERM, raises
+    SystemExit(75): call launch() again to continue.
     """
     _check(function, ranks, params)
     request = _packed(function, params)

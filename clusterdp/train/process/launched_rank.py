@@ -74,7 +74,8 @@ class Launcher:
         text = "" if plain else "".join(traceback.format_exception(shown))
         said = f"{type(error).__name__}: {error}"
         # The launcher shows rank 0's output, and the error.
-        print(text or said, file=sys.stderr if self.rank else getattr(sys.stderr, "log", io.StringIO()), flush=True)
+        with suppress(OSError, ValueError):  # a full disk is a common cause of an error
+            print(text or said, file=sys.stderr if self.rank else getattr(sys.stderr, "log", io.StringIO()), flush=True)
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
@@ -93,7 +94,7 @@ def main() -> NoReturn:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, REASONS)  # the launcher has blocked them
     launcher = Launcher()
     if path := os.environ.pop("CLUSTERDP_OUTPUT_COPY", ""):
-        log = open(path, "a", buffering=1)  # noqa: SIM115, it stays open to the end
+        log = open(path, "a", buffering=1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115, it stays open to the end
         sys.stdout, sys.stderr = Copied(sys.stdout, log), Copied(sys.stderr, log)
     function, params = launcher.function()
     from clusterdp.train.process import attempt, entry

@@ -14,7 +14,7 @@ from clusterdp.errors import ConfigError
 
 FIRST, LAST = 1e-7, 10.0
 SMOOTHING = 0.9  # weight of the earlier losses in the mean; without it, noise of the batches would choose
-DIVERGED = 4.0  # times the least loss; larger losses are not shown
+DIVERGED = 3.0  # times the fall of the loss; losses that have risen by more are not shown
 ROWS = 12
 
 
@@ -67,7 +67,8 @@ class LrFinder:
         least, found = math.inf, list[tuple[float, float]]()
         for rate, loss in self.rows:
             least = min(least, loss)
-            if loss > DIVERGED * least and len(found) > 2:
+            first = self.rows[0][1]
+            if loss - least > max(DIVERGED * (first - least), abs(first)) and len(found) > 2:
                 break
             found.append((rate, loss))
         return found
@@ -77,7 +78,7 @@ class LrFinder:
         """The rate of the steepest fall before the least loss; None if the loss does not fall."""
         rows = self._sound
         end = min(range(len(rows)), key=lambda place: rows[place][1], default=0)
-        begin = max(1, self.steps // 10)  # the mean of few losses is noise
+        begin = max(1, len(self.rows) // 10)  # the mean of few losses is noise
         falls = {rows[place][0]: rows[place + 1][1] - rows[place - 1][1] for place in range(begin, end)}
         steepest = min(falls, key=lambda rate: falls[rate], default=None)
         return steepest if steepest is not None and falls[steepest] < 0 else None

@@ -107,7 +107,7 @@ class InMemory:
         self._kept: tuple[int, Any, dict[str, Any]] | None = None
 
     def save(self, step: int, meta: Any) -> None:
-        self._kept = step, meta, {name: _copied(value) for name, value in self._model.state_dict().items()}
+        self._kept = step, meta, {name: copied(value) for name, value in self._model.state_dict().items()}
 
     def peek(self) -> Any:
         return self._kept[1] if self._kept is not None else None
@@ -120,11 +120,14 @@ class InMemory:
         return Restored(step, "", meta, exact=True)
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
+    """Returns a copy in host memory, of a shard on its device."""
     if not isinstance(value, torch.Tensor):
         return copy.deepcopy(value)
     return value.detach().clone() if is_sharded(value) else value.detach().to("cpu", copy=True)
 
 
 def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
     return bool(one == other or (one != one and other != other))

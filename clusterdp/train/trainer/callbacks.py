@@ -8,12 +8,13 @@
 
 A callback of other moments is an object with one or several of these methods:
 
-    on_start(trainer)              before the first step of an attempt; the state is restored
+    on_start(trainer)              before the first step of fit(), in each attempt; the state is restored
     on_step(trainer, values)       after each step
     on_validation(trainer, row)    after each evaluation of fit()
     on_epoch(trainer, row)         after each epoch, and its evaluation
-    on_exception(trainer, error)   when an error or Ctrl-C ends fit(); not at a stop, after which the run resumes
-    on_end(trainer)                at the end of fit()
+    on_exception(trainer, error)   when an error or Ctrl-C ends fit(), on the rank that has it; others may be waiting in
+                                   a step, so without collectives. Not at a stop, after which the run resumes
+    on_end(trainer)                at the end of fit(), also if a later attempt finds nothing left to train
 
     class Worst:
         per_rank = True                                  # the loss of a step is this rank's own
@@ -36,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterdp.errors import ConfigError
 from clusterdp.train.argument_names import MEANT
+from clusterdp.train.output.say import say
 
 if TYPE_CHECKING:
     from clusterdp.train.loop.history import EpochRow
@@ -60,7 +62,8 @@ class Callbacks:
             self._add(each)
 
     def _add(self, each: Any) -> None:
-        methods = [] if isinstance(each, type) else [name for name in dir(each) if name.startswith("on_")]
+        named = [] if isinstance(each, type) else [name for name in dir(each) if name.startswith("on_")]
+        methods = [name for name in named if callable(getattr(each, name))]
         if not methods:
             self.on_epoch.extend(_functions("callbacks", [each]))
             return
@@ -71,8 +74,11 @@ class Callbacks:
                 raise ConfigError(f"callbacks: {name}.{method}() would never be called. {remedy}.")
             self._at[method].append(getattr(each, method))
         if callable(getattr(each, "state_dict", None)):
-            number = sum(type(other) is type(each) for other in self.state.values()) + 1
-            self.state[f"callback.{name}" + (f".{number}" if number > 1 else "")] = each
+            key, number = f"callback.{name}", 1
+            while key in self.state:
+                number += 1
+                key = f"callback.{name}.{number}"
+            self.state[key] = each
 
     def call(self, moment: str, trainer: Trainer, *given: Any) -> None:
         """Calls the functions of a moment between two steps."""
@@ -94,7 +100,16 @@ class Callbacks:
                 self.call("on_start", trainer)
             has_begun = True
             yield epoch
+        if not has_begun:
+            self.call("on_start", trainer)
         self.call("on_end", trainer)
+
+    def note_error(self, trainer: Trainer, error: BaseException) -> None:
+        """Calls the functions for the error that ends fit(). An error of theirs is printed, and does not replace it."""
+        try:
+            self.call("on_exception", trainer, error)
+        except Exception as other:  # user code runs here, and may raise anything
+            say(f"clusterdp: callbacks: on_exception failed: {type(other).__name__}: {other}", error=True)
 
 
 def _functions(where: str, given: Any) -> list[Callable[..., Any]]:

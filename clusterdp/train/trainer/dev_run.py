@@ -4,7 +4,6 @@ batch size. All calls are collective.
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from clusterdp.checkpoint.state import rng
 from clusterdp.config.tree import CheckpointConfig, MetricsConfig, ProfileConfig
@@ -23,6 +23,7 @@ from clusterdp.train.output.say import say
 from clusterdp.train.process.batch_size_search import is_out_of_memory
 from clusterdp.train.profile.batch_size_finder import BatchSizeRow, BatchSizeTable
 from clusterdp.train.profile.lr_finder import LrFinder
+from clusterdp.train.trainer.best_model import copied
 from clusterdp.train.trainer.scores import Scores
 
 if TYPE_CHECKING:
@@ -57,13 +58,13 @@ def find_lr(trainer: Trainer, batches: Iterable[Any], steps: int, options: Mappi
         raise ConfigError("find_lr: the Trainer has no optimizer, whose learning rate could grow. Pass one.")
     with tried(trainer, batches, steps, **options) as loop:
         finder = LrFinder([trainer.optimizer], steps)
-        on_step = trainer.callbacks.on_step
-        on_step.append(lambda trainer, values: finder.add(values))
+        guard, trainer.nan_guard = trainer.nan_guard, None  # the loss is to diverge at the largest rates
+        no_guard = {**trainer.step_options, "nan_guard": None}
+        options_before, trainer.step_options = trainer.step_options, no_guard
         try:
-            for epoch in loop.epochs():
-                trainer._train(epoch)
+            _train(trainer, loop, lambda trainer, values: finder.add(values))
         finally:
-            on_step.pop()
+            trainer.nan_guard, trainer.step_options = guard, options_before
             finder.close()
     finder.rows = trainer.job.group.gather(finder.rows)[0]
     return finder
@@ -76,19 +77,20 @@ def find_batch_size(
     job, cuda = trainer.job, trainer.job.device.type == "cuda"
     table, size = BatchSizeTable(job.world_size, on_gpu=cuda), first
     while table.go_on(size):
-        batches = training_data(job.this_rank, data, size, loader)
+        try:
+            batches = training_data(job.this_rank, data, size, loader)
+        except ConfigError as error:  # the size is larger than a rank's share
+            if not table.rows:
+                raise
+            table.ended = f"{error}".partition(". ")[0] + "."
+            break
         if cuda:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(job.device)
         times: list[float] = []
         try:
             with tried(trainer, batches, steps, **options) as loop:
-                trainer.callbacks.on_step.append(lambda *_, times=times: times.append(_now(job.device)))
-                try:
-                    for epoch in loop.epochs():
-                        trainer._train(epoch)
-                finally:
-                    trainer.callbacks.on_step.pop()
+                _train(trainer, loop, lambda *_, times=times: times.append(_now(job.device)))
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -105,6 +107,16 @@ def find_batch_size(
         table.add(BatchSizeRow(size, inner.mean_size, inner.batch_size, seconds, memory / 1e9 if cuda else None))
         size *= 2
     return table
+
+
+def _train(trainer: Trainer, loop: Loop[Any], on_step: Callable[..., Any]) -> None:
+    """Trains, and calls this function after each step instead of the user's, which may stop the training."""
+    before, trainer.callbacks.on_step = trainer.callbacks.on_step, [on_step]
+    try:
+        for epoch in loop.epochs():
+            trainer._train(epoch)
+    finally:
+        trainer.callbacks.on_step = before
 
 
 def _now(device: torch.device) -> float:
@@ -134,7 +146,7 @@ def tried(trainer: Trainer, batches: Iterable[Any], steps: int, **options: Any) 
 def _restored(state: Mapping[str, Any], trainer: Trainer) -> Iterator[None]:
     """Restores the state's parts and the random numbers after the with block."""
     parts = [part for part in state.values() if hasattr(part, "load_state_dict")]
-    saved = [copy.deepcopy(part.state_dict()) for part in parts]
+    saved = [tree_map(copied, part.state_dict()) for part in parts]
     with rng.kept():
         try:
             yield

@@ -221,7 +221,8 @@ def _computed(name: str, value: Any) -> dict[str, Any]:
     """Returns the numbers of compute() by name: one number, the named numbers of a collection, one number per class, or
     the rows of a matrix, such as a confusion matrix."""
     if isinstance(value, Mapping):
-        return {f"{name}_{key}": float(part) for key, part in value.items()}
+        parts = (_computed(f"{name}_{key}", part) for key, part in value.items())
+        return {key: part for each in parts for key, part in each.items()}
     if isinstance(value, torch.Tensor) and value.ndim > 1:
         return {name: value.tolist()}
     if isinstance(value, torch.Tensor) and value.numel() > 1:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 FORM = "form.json"  # number of samples and of ranks, and the structure of an output
+ALIKE, AS_MANY = "Make them alike.", "It must give as many."
 Flat = tuple[Any, list[torch.Tensor]]  # the structure of an output, as JSON values, and its tensors
 
 
@@ -29,16 +30,16 @@ def predict(
 ) -> Any:
     """Returns all outputs, or the folder `to`. Collective. size: as for collect()."""
     outputs: list[Flat] = []
-    keep = outputs.append if to is None else Writer(Path(to), trainer.job.group, size).add
+    writer = None if to is None else Writer(Path(to), trainer.job.group, size)
+    keep = outputs.append if writer is None else writer.add
     with evaluation.evaluating(trainer):
         for batch, mine in evaluation.watched(trainer, batches, transform):
             with trainer.autocast():
                 given = train_step.outputs(trainer, batch) if forward is None else forward(trainer, batch)
             if mine:
                 keep(on_host(given))  # all outputs together may not fit on the device
-    if to is not None:
-        trainer.job.group.agree(0)  # all ranks have written
-        return Path(to)
+    if writer is not None:
+        return writer.close()
     if size is None and not outputs:
         raise ConfigError(evaluation.NO_BATCH.format("predict"))
     return collect(trainer.job.group, outputs, size)
@@ -83,9 +84,11 @@ class Writer:
     def __init__(self, folder: Path, group: Group, size: int | None):
         if size is None:
             raise ConfigError("predict: to= needs data of known length. Pass a data set with __len__, or tensors.")
-        self._folder, self._size = folder, size
+        self._folder, self._size, self._group = folder, size, group
         self._rank, self._ranks = group.rendezvous.rank, group.rendezvous.world_size
+        self._mine = len(range(self._rank, size, self._ranks))
         self._files: list[Any] = []
+        self._kind: Any = None  # the structure of an output, and shape and type of each leaf
         self._rows = 0
         folder.mkdir(parents=True, exist_ok=True)
         if self._rank == 0:
@@ -96,19 +99,37 @@ class Writer:
         form, leaves = flat
         # numpy has no bfloat16.
         rows = [(leaf.float() if leaf.dtype is torch.bfloat16 else leaf).numpy() for leaf in leaves]
-        mine = len(range(self._rank, self._size, self._ranks))
-        if not self._files:
-            if self._rank == 0:  # rank 0 has a sample, if any rank has one
-                text = json.dumps({"samples": self._size, "ranks": self._ranks, "leaves": len(rows), "form": form})
-                write_durably(self._folder / FORM, text + "\n")
+        kind = [form, [[list(leaf.shape[1:]), str(leaf.dtype)] for leaf in rows]]
+        if self._kind is None:
+            self._kind = kind
             for number, leaf in enumerate(rows):
-                file, shape = _file(self._folder, self._rank, number), (mine, *leaf.shape[1:])
+                file, shape = _file(self._folder, self._rank, number), (self._mine, *leaf.shape[1:])
                 self._files.append(numpy.lib.format.open_memmap(file, "w+", leaf.dtype, shape))
+        if kind != self._kind:
+            raise ConfigError(f"predict: the outputs of two batches do not fit: {self._kind} and {kind}. {ALIKE}")
+        count = len(rows[0])
+        if any(len(leaf) != count for leaf in rows) or self._rows + count > self._mine:
+            raise ConfigError(f"predict: the model gave more rows than the {self._mine} samples. {AS_MANY}")
         for file, leaf in zip(self._files, rows, strict=True):
-            if self._rows + len(leaf) > mine:
-                raise ConfigError(f"predict: the model gave more rows than the {mine} samples. It must give as many.")
-            file[self._rows : self._rows + len(leaf)] = leaf
-        self._rows += len(rows[0])
+            file[self._rows : self._rows + count] = leaf
+        self._rows += count
+
+    def close(self) -> Path:
+        """Returns the folder, once all ranks have written their rows to the store, and they fit together."""
+        if self._rows != self._mine:
+            raise ConfigError(f"predict: the model gave {self._rows} rows for {self._mine} samples. {AS_MANY}")
+        for file in self._files:
+            file.flush()
+        self._files.clear()
+        kinds = [kind for kind in self._group.gather(self._kind) if kind is not None]
+        if any(kind != kinds[0] for kind in kinds):
+            raise ConfigError(f"predict: the ranks' outputs differ in shape or type: {kinds}. {ALIKE}")
+        if self._rank == 0:  # the last file, so that a folder with it is complete
+            form, leaves = kinds[0] if kinds else (None, [])
+            text = json.dumps({"samples": self._size, "ranks": self._ranks, "leaves": len(leaves), "form": form})
+            write_durably(self._folder / FORM, text + "\n")
+        self._group.agree(0)
+        return self._folder
 
 
 def load_predictions(folder: str | Path) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from clusterdp.errors import ConfigError
 from clusterdp.train.data.datasets import size_of
 from clusterdp.train.data.prefetch import map_tensors
+from clusterdp.train.job import JobHandle
 from clusterdp.train.ranks.group import Group
 from clusterdp.train.trainer.meters import Meters
 from clusterdp.train.trainer.metric_names import by_name
@@ -85,11 +87,16 @@ class Scores:
         self.meters.mean(weight, **{name: value})
 
 
-def heat_map(matrix: list[list[float]]) -> torch.Tensor:
-    """Returns the matrix as a grey picture of (height, width), 16 pixels a cell: 0 is black, the largest is white."""
-    values = torch.tensor(matrix, dtype=torch.float32)
-    scaled = values / values.abs().max().clamp(min=1e-12)
-    return scaled.repeat_interleave(16, 0).repeat_interleave(16, 1)
+def show_matrices(job: JobHandle, matrices: Mapping[str, Any]) -> None:
+    """Writes matrices to TensorBoard as grey pictures, 16 pixels a cell: 0 is black, the largest value white."""
+    board: Any = job.tensorboard if matrices else None
+    for name, rows in matrices.items() if board is not None else ():
+        values = torch.tensor(rows, dtype=torch.float32).nan_to_num()
+        if values.ndim == 2:
+            scaled = values / values.abs().max().clamp(min=1e-12)
+            with suppress(OSError):  # a full disk, of which the log of scalars warns
+                picture = scaled.repeat_interleave(16, 0).repeat_interleave(16, 1)
+                board.add_image(name, picture, job.step, dataformats="HW")
 
 
 def _name_of(metric: Any) -> str:

@@ -41,6 +41,7 @@ from clusterdp.train.loop.history import SHAPE, UNTIMED, EpochRow, History, row_
 from clusterdp.train.loop.loop import Loop
 from clusterdp.train.optim.accumulation import AS_IT_IS
 from clusterdp.train.optim.amp import Amp
+from clusterdp.train.optim.ema import Ema
 from clusterdp.train.output.progress import Progress, StepLines
 from clusterdp.train.output.say import say
 from clusterdp.train.parallel import strategy
@@ -50,7 +51,7 @@ from clusterdp.train.process.own_job import own_job
 from clusterdp.train.trainer import dev_run, evaluation, train_step
 from clusterdp.train.trainer.best_model import BestModel
 from clusterdp.train.trainer.callbacks import Callbacks, OnEpoch, OnStep
-from clusterdp.train.trainer.scores import Metrics, Scores, heat_map
+from clusterdp.train.trainer.scores import Metrics, Scores, show_matrices
 
 if TYPE_CHECKING:
     from clusterdp.train.profile.batch_size_finder import BatchSizeTable
@@ -150,6 +151,9 @@ class Trainer:
         if taken := sorted(self._state.keys() & (state or {}).keys()):
             raise ConfigError(f"state.{taken[0]}: the Trainer keeps its own under this name. Give yours another.")
         self._state |= state or {}
+        for thing in self._state.values():
+            if isinstance(thing, Ema):
+                thing.follow(self.net, self.amp)
 
     if not TYPE_CHECKING:
 
@@ -200,8 +204,8 @@ class Trainer:
                 "Trainer.fit: this is not the data of the first fit(), whose position this Trainer keeps. Make another "
                 'one: Trainer(model, ..., name="finetune").'
             )
-        check_counts(max_steps=max_steps, limit_batches=limit_batches, val_every=val_every, log_every=log_every)
-        check_counts(val_every_steps=val_every_steps)
+        check_counts(max_steps=max_steps, limit_batches=limit_batches, log_every=log_every)
+        check_counts(val_every=val_every, val_every_steps=val_every_steps)
         epochs = epochs if epochs is not None else 1 if max_steps is None else sys.maxsize
         batches = training_data(self.job.this_rank, train, batch_size, loader)
         times = 2 if val_every_steps is not None else epochs if epochs < sys.maxsize else 1  # that val is read
@@ -214,18 +218,15 @@ class Trainer:
         self._data = train
         each = batch_size_of(loop.batches.loader)
         samples = None if each is None else each * self.job.world_size
-        progress = Progress(epochs if epochs < sys.maxsize else 0, samples) if self.job.rank == 0 else None
         self._lines = StepLines(log_every, each) if log_every is not None else None
+        progress = Progress(epochs if epochs < sys.maxsize else 0, samples) if self.job.rank == 0 else None
         if progress is not None:
             self.job.metrics.sinks.append(progress)
         self.job.stopwatch.has_own_laps = self.step is train_step.step
         self._mode(training=True)
 
-        def is_due() -> bool:
-            return loop.position.is_last_epoch or (loop.epoch + 1) % val_every == 0
-
         if evaluate is not None and val_every_steps is not None:
-            loop.between = partial(self._validate_within, val_every_steps, partial(evaluate, limit_batches), is_due)
+            loop.between = partial(self._validate_within, val_every_steps, partial(evaluate, limit_batches), val_every)
         try:
             for epoch in self.callbacks.around(self, loop.epochs()):
                 began, first, self._apart_s = time.monotonic(), loop.step, 0.0
@@ -233,9 +234,11 @@ class Trainer:
                 done = loop.step - first
                 number = None if each is None else done * loop.batches.mean_size * self.job.world_size
                 self.history.note_time(loop.epoch + 1, time.monotonic() - began - self._apart_s, done, number)
-                self._close_epoch({} if evaluate is None else evaluate(limit_batches) if is_due() else None)
+                self._close_epoch(
+                    {} if evaluate is None else evaluate(limit_batches) if loop.position.is_due(val_every) else None
+                )
         except (Exception, KeyboardInterrupt) as error:
-            self.callbacks.call("on_exception", self, error)
+            self.callbacks.note_error(self, error)
             raise
         finally:
             if progress is not None:
@@ -268,7 +271,7 @@ class Trainer:
         forward: function(trainer, batch) -> outputs, for example for data without targets. The default is the outputs
         of the Trainer's forward, if you have passed a forward, and the model's outputs otherwise.
         to: a folder, if all outputs together are too large for a rank's memory. Each rank writes its rows there, and
-        the folder is returned; load_predictions(folder) joins them in the order of the data, as memory-mapped arrays.
+        the folder is returned; load_predictions(folder) joins them in the order of the data.
         """
         from clusterdp.train.trainer import predictions
 
@@ -291,7 +294,7 @@ class Trainer:
     ) -> BatchSizeTable:
         """Trains for some steps with `first` samples of a rank, then with twice as many each time, until more brings no
         gain, and restores all state. Returns the speeds, which are shown as a table with advice. Raises TrainError if
-        one of several ranks runs out of memory: `clusterdp profile --find batch-size` goes on to its table then."""
+        one of several ranks runs out of memory."""
         self._check_loader_words("find_batch_size", loader, Trainer.find_batch_size)
         check_counts(first=first, steps=steps // 4)
         options = {"accumulate": self.accumulate, "move": transform or True}
@@ -397,12 +400,13 @@ class Trainer:
             self.callbacks.call("on_validation", self, row)
         self.callbacks.call("on_epoch", self, row)
 
-    def _validate_within(self, every: int, evaluate: Callable[[], Mapping[str, float]], is_due: Any) -> None:
-        """Evaluates between two steps, if it is due. is_due: whether the present epoch ends with an evaluation."""
+    def _validate_within(self, every: int, evaluate: Callable[[], Mapping[str, float]], val_every: int) -> bool:
+        """Evaluates between two steps, if it is due, and returns whether it was. val_every: as of fit()."""
         loop, history = self.loop, self.history
         assert loop is not None
-        if loop.step // every == history.validated // every or (loop.batches.left == 0 and is_due()):
-            return
+        ends = loop.batches.left == 0 and loop.position.is_due(val_every)  # the epoch, with an evaluation
+        if ends or loop.step // every == history.validated // every or loop.waits_for_window():
+            return False
         began = time.monotonic()
         with loop.repeated():
             row: EpochRow = {"epoch": loop.epoch + 1, "step": loop.step}
@@ -412,16 +416,14 @@ class Trainer:
             self._tell(row, row_line(row, {}))
             self.callbacks.call("on_validation", self, row)
         self._apart_s += time.monotonic() - began
+        return True
 
     def _tell(self, row: EpochRow, line: str) -> None:
-        """Logs and prints a row."""
         assert self.loop is not None
         matrices = {name: value for name, value in row.items() if isinstance(value, list)}
         measured = {name: value for name, value in row.items() if name not in SHAPE and name not in matrices}
         self.job.log(epoch=self.loop.epoch, **measured)
-        if matrices and (board := self.job.tensorboard) is not None:
-            for name, matrix in matrices.items():
-                board.add_image(name, heat_map(matrix), self.job.step, dataformats="HW")
+        show_matrices(self.job, matrices)
         if self.job.rank == 0:
             say(f"clusterdp: {self.name}{'  ' if self.name else ''}{line}")
 
