@@ -11,7 +11,7 @@ import torch
 
 from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import ConfigError
-from clusterdp.train import JobHandle, Trainer
+from clusterdp.train import JobHandle, Trainer, early_stopping
 from clusterdp.train.settings import WorkerSettings
 from tests.train.test_limits import DATA, trainer_of
 from tests.train.test_trainer import trained
@@ -129,6 +129,26 @@ def test_run_stopped_in_an_evaluation_within_an_epoch_equals_the_undisturbed_one
     assert resumed == whole
     assert [row["step"] for row in whole[0]["within"]] == [4, 6, 10, 13, 15, 19, 21]
     assert whole[0]["worst"]["evaluations"] == 9
+
+
+def test_object_in_on_epoch_is_refused_with_its_place(job: JobHandle) -> None:
+    with pytest.raises(ConfigError, match=r"on_epoch: a _LoadsBest is not a function\. Pass it in callbacks=\["):
+        trainer_of(job, on_epoch=[early_stopping(load_best=True)])
+
+
+def test_early_stopping_with_load_best_leaves_the_weights_of_the_best_epoch(job: JobHandle) -> None:
+    losses = iter([3.0, 1.0, 2.0, 2.5, 2.7])
+
+    def note(trainer: Trainer, row: Any) -> None:
+        row["measured"] = next(losses)
+        seen.append([p.detach().clone() for p in trainer.net.parameters()])
+
+    seen: list[list[torch.Tensor]] = []
+    stop = early_stopping("measured", patience=2, load_best=True)
+    trainer = trainer_of(job, callbacks=[note, stop])
+    assert len(trainer.fit(DATA, epochs=9, batch_size=4)) == 4
+    assert all(map(torch.equal, trainer.net.parameters(), seen[1]))
+    assert not torch.equal(seen[1][0], seen[3][0])
 
 
 def test_attributes_of_a_callback_are_not_moments(job: JobHandle) -> None:

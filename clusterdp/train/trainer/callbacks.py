@@ -119,7 +119,10 @@ def _functions(where: str, given: Any) -> list[Callable[..., Any]]:
     for call in calls:
         if isinstance(call, type) or not callable(call):
             name = call.__name__ if isinstance(call, type) else type(call).__name__
-            raise ConfigError(f"{where}: a {name} is not a function. Pass one; see clusterdp.train.trainer.callbacks.")
+            what = "it in callbacks=[...]" if hasattr(call, "on_epoch") and where != "callbacks" else "one"
+            raise ConfigError(
+                f"{where}: a {name} is not a function. Pass {what}; see clusterdp.train.trainer.callbacks."
+            )
     return calls
 
 
