@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from clusterdp.recipes import gan
 from clusterdp.train import JobHandle
 from tests.train import programs
@@ -17,24 +15,6 @@ ENTRY = "clusterdp.recipes.gan:main"
 
 def test_gan_recipe_makes_images_like_the_held_out_ones(job: JobHandle) -> None:
     assert gan.main(job, epochs=3) < 0.2, "untrained, it is off by 0.48"
-
-
-@pytest.mark.slow
-def test_preempted_gan_recipe_ends_with_the_undisturbed_weights(tmp_path: Path) -> None:
-    digests = []
-    for name, preempted in (("whole", False), ("preempted", True)):
-        run = Run(tmp_path / name, ENTRY, {"epochs": 4, "step_delay_s": 0.005 if preempted else 0.0})
-        args = (programs.run_worker, str(run.path))
-        if preempted:
-            with running(tmp_path / "first", *args, size=2, env=run.attempt("1.0")) as ranks:
-                ranks.reach(lambda run=run: run.step() > 60, "the second epoch")
-                ranks.processes[1].terminate()
-                assert ranks.join() == [0, 0], ranks.log
-            assert (run.outcome("1.0") or "").startswith("requeue term")
-        with running(tmp_path / f"last {name}", *args, size=2, env=run.attempt("1.1")) as ranks:
-            assert ranks.join() == [0, 0], ranks.log
-        digests.append(run.last("digest"))
-    assert digests[0] == digests[1]
 
 
 def test_gan_recipe_fails_above_its_at_most_param(tmp_path: Path) -> None:
