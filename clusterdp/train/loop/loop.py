@@ -301,8 +301,8 @@ class Loop(Generic[Batch]):
             differences = (*self.restored.differences, f"loader: {self.batches.differs}")
             self.restored, self.batches.differs = replace(self.restored, exact=False, differences=differences), None
         watch.skip()
-        if self.position.batch and not self.position.ended:
-            self._do_between()
+        if self.between is not None and self.position.batch and not self.position.ended:
+            self._do_between(self.between)
         try:
             for batch in batches:
                 watch.lap("data")
@@ -311,8 +311,9 @@ class Loop(Generic[Batch]):
                 self._open = True
                 yield batch
                 self._close_step()
-                self._do_between()
-                if self.position.is_cut:
+                if self.between is not None:
+                    self._do_between(self.between)
+                if self.position.last is not None or self.position.at_limit:
                     self.position.ended = True
                     break
         except GeneratorExit:
@@ -400,9 +401,9 @@ class Loop(Generic[Batch]):
         with rng.kept(self._rng_before) if repeats else nullcontext():
             yield
 
-    def _do_between(self) -> None:
+    def _do_between(self, between: Callable[[], bool]) -> None:
         is_free = not self._in_window and not self.position.is_cut and self._phases.profile is None
-        if self.between is not None and is_free and self.between():
+        if is_free and between():
             self._phases.stopwatch.skip()
 
     def waits_for_window(self) -> bool:
