@@ -118,7 +118,7 @@ def test_evaluation_within_an_epoch_leaves_the_training_unchanged(job: JobHandle
     "fault",
     [
         pytest.param(["SIGTERM", 6, 1, 6], id="preempted in the second one"),
-        pytest.param(["SIGTERM", 4, 0, 1], id="preempted in the first batch of one"),
+        pytest.param(["SIGTERM", 4, 0, 1], id="preempted in the first batch of one", marks=pytest.mark.slow),
         pytest.param(["SIGKILL", 15, 0, 22], id="killed in the second epoch", marks=pytest.mark.slow),
     ],
 )
@@ -202,14 +202,14 @@ def test_evaluation_within_an_epoch_waits_for_the_end_of_a_detected_window(job: 
 def test_evaluation_within_an_epoch_adds_no_time_to_the_data(job: JobHandle) -> None:
     def forward(trainer: Trainer, batch: Any) -> torch.Tensor:
         if not trainer.net.training:
-            time.sleep(0.05)
+            time.sleep(0.02)
         return trainer.model(batch[0]).mean()  # type: ignore[no-any-return]
 
     trainer = trainer_of(job, forward=forward)
-    trainer.fit(DATA, DATA, epochs=8, batch_size=4, val_every_steps=2)
+    trainer.fit(DATA, DATA, epochs=4, batch_size=4, val_every_steps=4)
     report = job.stopwatch.report(job.group)
     assert report is not None
-    assert report["ranks"][0]["ms"]["data"] < 10
+    assert report["ranks"][0]["ms"]["data"] < 5  # with the evaluations' 100 ms it would be 10 or more
 
 
 @pytest.mark.parametrize("within", [None, 6])

@@ -103,7 +103,7 @@ def test_error_of_rank_0_arrives_with_a_full_disk(tmp_path: Path, monkeypatch: p
         clusterdp.launch(main, ranks=1, run_dir=tmp_path / "run")
 
 
-@pytest.mark.parametrize("taken", [1, 3])
+@pytest.mark.parametrize("taken", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_launch_tries_three_ports(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -223,7 +223,7 @@ def test_launch_within_a_rank_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 class Script:
     """SCRIPT, as a process whose output is in a file."""
 
-    def __init__(self, folder: Path, run: Path | str = "", until: int = 0):
+    def __init__(self, folder: Path, run: Path | str = "", until: int = -1):
         folder.mkdir(exist_ok=True)
         (folder / "train.py").write_text(SCRIPT)
         self.out = folder / "out"
