@@ -159,8 +159,9 @@ def test_job_killed_at_random_instants_ends_bit_for_bit(
     saving: tuple[str, ...],
 ) -> None:
     dice, kills, most = random.Random(SEED), 0, KILLS
-    longest_s = 20 if "checkpoint.every_s=null" in saving else 4  # many lives get to a copy in memory, or a checkpoint
-    run = start(*NO_LIMITS, *saving, delay_s=most / 20)
+    in_memory = "checkpoint.every_s=null" in saving
+    longest_s = 20 if in_memory else 4  # many lives get to a copy in memory, or a checkpoint
+    run = start(*NO_LIMITS, *saving, delay_s=most / (12 if in_memory else 20))  # of which less is lost
     while (state := cluster.state(run.job))[0] != "COMPLETED":
         if state == ("PENDING", "BeginTime"):
             cluster.start_now(run.job)
