@@ -86,7 +86,7 @@ def _kill_when_saved(run: Run, life: int) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 def test_dead_rank_in_reserve_leads_to_a_cold_start(start: Start) -> None:
-    run = start("params.epochs=2")
+    run = start("params.epochs=4")
     os.kill(waiting_of(run)[3], signal.SIGKILL)
     os.kill(ranks_of(run)[2], signal.SIGKILL)
     assert run.wait_end() == "COMPLETED", run.account()
@@ -97,7 +97,7 @@ def test_dead_rank_in_reserve_leads_to_a_cold_start(start: Start) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 def test_preempted_job_ends_its_ranks_in_reserve(cluster: Cluster, start: Start) -> None:
-    run = start("params.epochs=2", "resources.partition=low")
+    run = start("params.epochs=4", "resources.partition=low")
     cluster.preempt(run.job)
     assert run.wait_end() == "COMPLETED", run.account()
     assert not run.events("warm"), run.account()
