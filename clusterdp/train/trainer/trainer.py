@@ -296,9 +296,9 @@ class Trainer:
         gain, and restores all state. Returns the speeds, which are shown as a table with advice. Raises TrainError if
         one of several ranks runs out of memory."""
         self._check_loader_words("find_batch_size", loader, Trainer.find_batch_size)
-        check_counts(first=first, steps=steps // 4)
+        check_counts(first=first, steps=steps)
         options = {"accumulate": self.accumulate, "move": transform or True}
-        return dev_run.find_batch_size(self, train, first, steps, loader, options)
+        return dev_run.find_batch_size(self, train, first, max(steps, 4), loader, options)
 
     def summary(self, sample: Any = None, *, input_shape: Sequence[Any] | None = None) -> str:
         """Returns and prints the layers and their parameters. With a batch of inputs, also the shapes of their outputs,
