@@ -11,6 +11,7 @@ import os
 import socket
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -60,6 +61,8 @@ class MemoryStorage(Storage):
             try:
                 if self._line is None:
                     self._line = keeper.connect(self._key, self._node)
+                    # __del__ is too late: the collector may finalize the socket first, which warns.
+                    weakref.finalize(self, self._line.close)
                 return keeper.ask(self._line, request, descriptor)
             except OSError as error:
                 if self._line is not None:
@@ -176,8 +179,6 @@ class MemoryStorage(Storage):
         self.free_spares()
         for file in self._written.values():
             os.close(file)
-        if self._line is not None:
-            self._line.close()
 
 
 def _new_file(name: str) -> int:

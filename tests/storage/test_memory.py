@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,19 @@ def test_file_outlives_the_process_of_its_writer(node: Node) -> None:
     done = subprocess.run([sys.executable, "-c", WRITER], env={**os.environ, **node.environ})
     assert done.returncode == -signal.SIGKILL
     assert storage_of(node).read("step_1/x") == b"kept"
+
+
+def test_connection_collected_before_its_storage_is_closed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [keeper.connect(node.key, node.name)]  # older than the storage, so that the collector finalizes it first
+    monkeypatch.setattr(keeper, "connect", lambda *words: lines.pop())
+    storage = storage_of(node)
+    storage.names()
+    storage.itself = storage  # type: ignore[attr-defined]
+    del storage
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert [str(each.message) for each in caught] == []
 
 
 def test_killed_writer_and_keeper_leave_no_memory_in_use(node: Node) -> None:
