@@ -27,6 +27,15 @@ RELEASES = ("22.05", "24.11", "26.05")
 RANK = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "SLURM_STEP_GPUS": "0,1"}
 
 
+def test_agree_returns_after_gloo_has_freed_its_work(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A work that is freed while the interpreter exits aborts the process."""
+    reduced, all_reduce = [], dist.all_reduce
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, **more: (reduced.append(tensor), all_reduce(tensor, **more)))
+    for _ in range(2000):  # 40 of them failed
+        group.agree(1)
+        assert reduced.pop()._use_count() == 1
+
+
 def place_of(local: int, size: int) -> Rendezvous:
     return Rendezvous(local, size, local, size, 0, "127.0.0.1", 1)
 
