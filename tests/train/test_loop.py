@@ -352,6 +352,15 @@ def test_resumed_loop_of_a_finished_run_has_no_batches(another: Any) -> None:
     assert (loop.step, loop.total_steps, counter.value) == (15, 15, 15)
 
 
+def test_training_continued_for_more_epochs_has_their_total_steps(another: Any) -> None:
+    job = another("run")
+    seen(job, job.loader(DATA, 2), epochs=1)
+    again = another_attempt(job)
+    loop = again.loop(again.loader(DATA, 2), {"counter": Counter()}, epochs=3)
+    next(iter(loop))
+    assert loop.total_steps == 15
+
+
 def test_stop_after_a_save_of_the_same_step_does_not_save_again(job: JobHandle) -> None:
     seen(job, job.loader(DATA, 2), stop_at=3, every_steps=1)
     steps = saved(job)

@@ -217,6 +217,8 @@ class Batches(Generic[Batch]):
         # The sampler's count comes first: before a resume with another number of ranks, the run counted batches of
         # another size.
         left, ours = batches_left(self.loader), max(0, self.per_epoch - self.position.batch)
+        if self.sampler is not None and self.sampler.epoch != self.position.epoch:
+            left = None  # it counts the epoch before until tell_epoch()
         return ours if left is None else left if self.limit is None else min(left, ours)
 
     def steps_in_all(self, limit: int, steps: int | None) -> int | None:
