@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from clusterdp.slurm.jobid import JOB_ID
 
-ATTEMPT = re.compile(rf"({JOB_ID})\.([0-9]{{1,9}})(?:\.([0-9]{{1,9}}))?")
+LOCAL = "local"  # in the place of a job id, in the name of an attempt without Slurm: local.<milliseconds since 1970>
+ATTEMPT = re.compile(rf"({JOB_ID}|{LOCAL})\.([0-9]{{1,15}})(?:\.([0-9]{{1,9}}))?")
 
 
 class _Within:
@@ -97,11 +99,17 @@ def names_in(folder: Path) -> list[str]:
 
 
 def _attempt_order(name: str) -> tuple[int, int, int, str]:
-    job, restart, life = place_of(name) or ("0", 0, 0)
-    return int(job.partition("_")[0]), restart, life, name
+    job, restart, life = place_of(name) or (LOCAL, 0, 0)
+    return 0 if job == LOCAL else int(job.partition("_")[0]), restart, life, name
+
+
+def new_local_attempt() -> str:
+    """Returns a name for an attempt that runs without Slurm. Such names sort by time."""
+    return f"{LOCAL}.{time.time_ns() // 1_000_000}"
 
 
 def place_of(attempt: str) -> tuple[str, int, int] | None:
-    """Returns the job, the restart count and the life in an attempt's name; None if the name is not an attempt's."""
+    """Returns the job (or LOCAL), the restart count and the life in an attempt's name; None if the name is not an
+    attempt's."""
     found = ATTEMPT.fullmatch(attempt)
     return None if found is None else (found[1], int(found[2]), int(found[3] or 0))

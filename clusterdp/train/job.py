@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -287,8 +286,3 @@ def call(function: Callable[..., Any], job: JobHandle, params: Mapping[str, Any]
 def running_job() -> JobHandle | None:
     """Returns the handle of the function that the worker or launch() is calling."""
     return _running[-1] if _running else None
-
-
-def new_attempt_name() -> str:
-    """Returns a name for an attempt that runs without Slurm. Such names sort by time."""
-    return f"local.{time.time_ns() // 1_000_000}"

@@ -18,6 +18,8 @@ import pytest
 
 import clusterdp
 from clusterdp.errors import ConfigError, EntryError, TrainError
+from clusterdp.operate.queue.run_status import current_status
+from clusterdp.operate.record.run_history import read_history
 from clusterdp.rundir import Attempt
 from clusterdp.train import History, JobHandle, Trainer, own_job
 from clusterdp.train.process import launch
@@ -67,6 +69,11 @@ def greet(job: JobHandle, word: str) -> tuple[str, int]:
     return word, int(job.group.agree(job.rank)[0])
 
 
+def status_of(run: Path) -> tuple[str, str]:
+    status = current_status(read_history(clusterdp.RunDir(run)))
+    return status.state.value, status.why
+
+
 def test_launch_returns_the_result_and_shows_the_output_of_rank_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert clusterdp.launch(greet, ranks=2, word="hello") == ("hello", 1)
     assert capsys.readouterr().out == "hello from 0\n"
@@ -80,6 +87,7 @@ def test_launch_keeps_the_output_of_all_ranks_in_the_run_folder(
     assert attempt.rank_log(1).read_text() == "hello from 1\n"
     assert attempt.rank_log(0).read_text() == capsys.readouterr().out == "hello from 0\n"
     assert attempt.outcome.read_text() == "done finished 0\n"
+    assert status_of(tmp_path / "run") == ("done", "")
 
 
 def test_error_of_rank_0_is_in_its_log(tmp_path: Path) -> None:
@@ -90,6 +98,7 @@ def test_error_of_rank_0_is_in_its_log(tmp_path: Path) -> None:
         clusterdp.launch(main, ranks=1, run_dir=tmp_path / "run")
     (attempt,) = clusterdp.RunDir(tmp_path / "run").attempts()
     assert attempt.rank_log(0).read_text().endswith("ValueError: bad\n\n")
+    assert status_of(tmp_path / "run") == ("vanished", "no ending on record, and its process is gone")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

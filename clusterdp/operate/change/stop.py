@@ -47,4 +47,9 @@ def stop(run: RunDir) -> str:
     how = "saves at one of its next steps and ends" if history.entry else "got TERM, and ends when its program does"
     done += [f"job {job} {how}" for job in running]
     words = "; ".join(done) or "marked; a job that runs stops, and no attempt starts any more"
-    return f"{path}: {words}. `clusterdp resume {path}` goes on with it."
+    after = (
+        "The program, started again, goes on with it"
+        if history.is_local
+        else f"`clusterdp resume {path}` goes on with it"
+    )
+    return f"{path}: {words}. {after}."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -61,6 +63,8 @@ def status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError | 
 
 
 def _status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError | None) -> RunStatus:
+    if history.is_local:
+        return _local_status(history)
     if history.may_come_again:  # such a run stays done, even if Slurm starts its job again
         row = None if rows is None or isinstance(rows, SlurmError) else rows.get(history.job or "")
         if row is None or row.state not in WAITS:
@@ -74,6 +78,31 @@ def _status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError |
         no_squeue = "there is no squeue here that knows its cluster"
         return RunStatus(history.state, f"as last recorded; {no_squeue if history.submitted else NO_CLUSTER}")
     return combine(history, rows)
+
+
+def _local_status(history: RunHistory) -> RunStatus:
+    """Returns the status of a run whose last attempt ran without Slurm."""
+    last = history.last
+    assert last is not None
+    if history.state is RunState.WAITING:  # preempted, for example: nothing starts it again
+        return RunStatus(RunState.STOPPED, "start it again to continue")
+    if history.state is not RunState.RUNNING:
+        return RunStatus(history.state, history.why)
+    if last.nodes != socket.gethostname():
+        return RunStatus(RunState.RUNNING, f"as last recorded, on {last.nodes}")
+    if last.pid is not None and _is_alive(last.pid):
+        return RunStatus(RunState.RUNNING, "")
+    return RunStatus(RunState.VANISHED, "no ending on record, and its process is gone")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True
 
 
 def queued_again(job: str | None, row: SqueueRow) -> str:

@@ -48,6 +48,7 @@ class AttemptHistory:
     started: float | None = None
     ended: float | None = None
     nodes: str = ""
+    pid: int | None = None  # rank 0's process, of an attempt without Slurm
     avoid: tuple[str, ...] = ()  # nodes that later attempts avoid
     failed: bool = False  # the batch script recorded a failure, and did not requeue the job
     requeued: bool = False
@@ -106,6 +107,7 @@ def read_attempt(
         started=time_of(own[0]) if own else modified(attempt.path),
         ended=_ended(attempt, ending["cause"], own, endings, records),
         nodes=joined(str((by_kind.get("placed") or by_kind.get("started", {})).get("nodes") or "")),
+        pid=integer(by_kind.get("started", {}).get("pid")),
         avoid=tuple(words(attempt.avoid)),
         # Each crash is first recorded as failed, even if the run goes on; the `cause` file is written after that
         # decision.

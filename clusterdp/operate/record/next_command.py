@@ -28,7 +28,7 @@ def next_commands(history: RunHistory, state: RunState) -> list[tuple[str, str]]
     resume = (f"clusterdp resume {run}", f"goes on {where}")
     longer = length_param(history.run) if state is RunState.DONE and history.entry and history.step else ""
     trains_on = [(f"clusterdp resume {run} {longer}=..", "trains on")] if longer else []
-    return {
+    proposed = {
         RunState.WAITING: [
             (f"clusterdp why {run}", "what it waits for"),
             (f"clusterdp watch {run}", "follows it to its end"),
@@ -50,6 +50,9 @@ def next_commands(history: RunHistory, state: RunState) -> list[tuple[str, str]]
         ],
         RunState.CANCELLED: [status, resume],
     }[state]
+    if history.is_local:  # there is neither a job nor a config
+        return [row for row in proposed if row[0].split()[1] in ("logs", "status", "why")]
+    return proposed
 
 
 def next_command_lines(

@@ -16,7 +16,7 @@ from clusterdp.operate.record.run_state import RunState
 from clusterdp.operate.record.slurmstepd_notice import with_notices
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import Record, modified, read_ledger, time_of, words
-from clusterdp.rundir.names import names_in, place_of
+from clusterdp.rundir.names import LOCAL, names_in, place_of
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,12 @@ class RunHistory:
     @property
     def closed(self) -> bool:
         """Whether the run is over, and the batch script has written its last record, too."""
-        return self.state.over and (self.last is None or self.last.closed)
+        return self.state.over and (self.last is None or self.last.closed or self.is_local)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the last attempt ran without Slurm: under launch(), torchrun or python, with a run folder."""
+        return self.last is not None and self.last.job == LOCAL
 
     @property
     def step(self) -> int | None:
@@ -158,7 +163,7 @@ def state_of(
     that scancel succeeded."""
     ended = RunState.CANCELLED if cancelled else RunState.STOPPED if asked_to_stop else None
     last = newest([a for a in attempts if a.cause != "overtaken"] or attempts)
-    if last is None or (job is not None and last.job != job):
+    if last is None or (job is not None and last.job not in (job, LOCAL)):
         if in_queue:
             return RunState.WAITING, ""
         return (ended, "before it began") if ended else (RunState.WAITING, "")
@@ -227,7 +232,7 @@ def _jobs(attempts: Sequence[AttemptHistory], events: Sequence[Record]) -> tuple
     begins. A job that waits for the end of another job (`linked`) counts as older."""
     waiting = [str(e["job"]) for e in events if e.get("job") and e.get("event") == "linked"]
     named = [str(e["job"]) for e in events if e.get("job") and e.get("event") in ("submitted", "started")]
-    unnamed = [a.job for a in attempts if a.job not in named]
+    unnamed = [a.job for a in attempts if a.job not in named and a.job != LOCAL]
     newest_first = dict.fromkeys(reversed([*waiting, *unnamed, *named]))
     return tuple(reversed(newest_first))
 

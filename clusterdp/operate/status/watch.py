@@ -306,13 +306,15 @@ def event_line(event: Record, history: RunHistory) -> str | None:
     kind, job = event.get("event"), event.get("job")
     if kind == "saved":
         return None
+    of_job = f" (job {job})" if job else ""  # an attempt without Slurm has none
     attempt = _find(history, event.get("attempt"))
     number = attempt.number if attempt else "?"
     if kind in ("submitted", "linked"):
         return f"submitted: job {job}" + (", which goes on when this one ends" if kind == "linked" else "")
     if kind == "started":
         nodes = event.get("nodes") or event.get("host")
-        return f"attempt {number} started on {joined(str(nodes)) if nodes else 'its nodes'} (job {job})"
+        where = joined(str(nodes)) if nodes else "its nodes"
+        return f"attempt {number} started on {where}{of_job}"
     if kind == "restored":
         where = ", from the memory of the nodes" if event.get("memory") else ""
         return f"attempt {number} resumed at step {event.get('step')}{where}"
@@ -331,9 +333,7 @@ def event_line(event: Record, history: RunHistory) -> str | None:
     if kind == "finished" and event.get("cause") is None:  # rank 0 wrote the event; the batch script's event follows
         return f"finished at step {event.get('step')}"
     if kind in ("stop-asked", "warm"):
-        return (
-            f"attempt {number}: its ranks had loaded torch" if kind == "warm" else f"job {job} asked to save and stop"
-        )
+        return f"asked to save and stop{of_job}" if kind != "warm" else f"attempt {number}: its ranks had loaded torch"
     if kind == "cancelled" and event.get("cause") is None:  # written by `clusterdp cancel`; another follows
         return f"cancelled job {job}" if job else "cancelled"
     return None

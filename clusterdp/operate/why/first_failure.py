@@ -111,7 +111,7 @@ def find_failure(history: RunHistory) -> FirstFailure:
     program."""
     last = _last_that_failed(history)
     batch = batch_log(history.run, history.job)
-    if last is None or last.job != history.job:
+    if last is None or (last.job != history.job and not history.is_local):
         return _of_batch(batch, "", "")
     attempt = history.run.attempt(last.name)
     if last.cause == "hung" and (hang := hang_of(history, last)):

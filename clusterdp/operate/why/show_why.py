@@ -217,7 +217,8 @@ def _of_an_end(
     if last is not None and (silent := silent_since(history, last)):
         facts.append(("silent", "at its end, " + silent_text(silent, now)))
     if status.state is RunState.VANISHED:
-        facts.append(("see", f"`sacct -j {history.job} -o JobID,State,ExitCode,End`, if your site keeps accounts"))
+        if history.job:
+            facts.append(("see", f"`sacct -j {history.job} -o JobID,State,ExitCode,End`, if your site keeps accounts"))
         facts += _of_another(history)
     return facts
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterdp.config.tree import MetricsConfig
 from clusterdp.rundir import Ledger, RunDir, write_durably
+from clusterdp.rundir.names import LOCAL
 from clusterdp.train.output.best_effort import BestEffortFile, retry_while_full
 from clusterdp.train.output.metric_log import MetricLog
 
@@ -41,6 +44,8 @@ class AttemptRecord:
         path = run.attempt(attempt).path
         retry_while_full(lambda: path.mkdir(parents=True, exist_ok=True), path)  # the batch script may have made it
         self._ledger = Ledger(run, attempt, "rank0")
+        if attempt.startswith(LOCAL):  # else the batch program records the start
+            self.event("started", nodes=socket.gethostname(), pid=os.getpid())
         self.metrics = MetricLog(run.metrics / f"{attempt}.jsonl", metrics.every_s)
         if metrics.to:
             from clusterdp.train.output.sinks import open_sinks

@@ -199,7 +199,7 @@ def start_hang_watch(settings: WorkerSettings) -> HangWatch:
 def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, PeerWatch, str]:
     """Meets the other ranks, sets the seeds and agrees on the attempt's name. Collective. If the rendezvous fails,
     reports the error and ends the process."""
-    from clusterdp.train.job import new_attempt_name
+    from clusterdp.rundir.names import new_local_attempt
     from clusterdp.train.ranks.group import Group, seed_everything  # loads torch
     from clusterdp.train.ranks.peers import PeerWatch, leave_now
     from clusterdp.train.ranks.store_notes import StoreNotes, make_key, read_key
@@ -212,7 +212,7 @@ def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, Peer
             stop.set_end_time(settings.end_time, settings.margin_s)
         if slurm.attempt is not None:  # in a job array, this name contains the array index, which the job's id lacks
             stop.ask_end = partial(_ask_end, slurm.attempt.rpartition(".")[0])
-    attempt = settings.attempt or new_attempt_name()
+    attempt = settings.attempt or new_local_attempt()
     run = RunDir(settings.run_dir) if settings.run_dir else None
     try:
         place = Rendezvous.find()

@@ -30,6 +30,7 @@ from typing import Any, NoReturn
 import clusterdp
 from clusterdp.errors import ClusterdpError, ConfigError, EntryError, TrainError
 from clusterdp.rundir import RunDir
+from clusterdp.rundir.names import new_local_attempt
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train.output.say import say
 from clusterdp.train.process import entry
@@ -71,7 +72,7 @@ class Launched:
 
 
 def launch(function: Callable[..., Any], /, ranks: int = 2, *, run_dir: str | Path | None = None, **params: Any) -> Any:
-    """Calls function(job, **params) in `ranks` processes on this machine, and returns rank 0's return value.
+    """Calls `function(job, **params)` in `ranks` processes on this machine, and returns rank 0's return value.
 
     function: also a lambda, or a function of a notebook or of the main script. Its first parameter is the JobHandle; a
     function without positional parameters gets none, and own_job() returns the handle. run_dir: the folder of the run;
@@ -161,7 +162,7 @@ def _environs(ranks: int, run: Path | None) -> Iterator[dict[str, str]]:
         "PYTHONUNBUFFERED": "1",  # output is live, and that of a failed rank is complete
     }
     if run is not None:
-        environ |= {"CLUSTERDP_RUN_DIR": str(run), "CLUSTERDP_ATTEMPT": f"local.{time.time_ns() // 1_000_000}"}
+        environ |= {"CLUSTERDP_RUN_DIR": str(run), "CLUSTERDP_ATTEMPT": new_local_attempt()}
     for rank in range(ranks):
         yield {**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}
 

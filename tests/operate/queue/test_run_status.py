@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -140,3 +144,33 @@ def test_status_and_list_report_torn_records_without_a_cluster_name(
     assert current_status(read_history(builder.run)).why == f"as last recorded; {said}"
     assert main(["list"]) == 0
     assert capsys.readouterr().err == f"clusterdp: runs/digits: {said}. A ? marks what was last recorded.\n"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "host", "pid", "expected"),
+    [
+        ("done finished 9", "", os.getpid(), ("done", "")),
+        ("requeue term 4", "", os.getpid(), ("stopped", "start it again to continue")),
+        ("", "", os.getpid(), ("running", "")),
+        ("", "", 0, ("vanished", "no ending on record, and its process is gone")),
+        ("", "elsewhere", 0, ("running", "as last recorded, on elsewhere")),
+    ],
+    ids=["done", "preempted", "running", "killed", "on another host"],
+)
+def test_status_of_a_run_without_slurm_follows_its_process(
+    tmp_path: Path, outcome: str, host: str, pid: int, expected: tuple[str, str]
+) -> None:
+    if not pid:
+        ended = subprocess.Popen([sys.executable, "-c", ""])
+        ended.wait()
+        pid = ended.pid
+    builder = RunBuilder(tmp_path / "run")
+    attempt = builder.run.attempt("local.1700000000123")
+    attempt.path.mkdir(parents=True)
+    builder.event("started", attempt.name, "rank0", nodes=host or socket.gethostname(), pid=pid)
+    if outcome:
+        attempt.outcome.write_text(outcome + "\n")
+    history = read_history(builder.run)
+    status = current_status(history)
+    assert (status.state.value, status.why) == expected
+    assert history.jobs == ()
