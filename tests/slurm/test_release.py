@@ -46,8 +46,8 @@ def on(name: str, *command: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def stories_hold_on(name: str, *words: str) -> None:
-    done = on(name, "pytest", "-p", "no:cacheprovider", "-m", "slurm", *words)
+def stories_hold_on(name: str, *words: str, marks: str = "slurm") -> None:
+    done = on(name, "pytest", "-p", "no:cacheprovider", "-m", marks, *words)
     print(done.stdout)
     assert done.returncode == 0, done.stderr
     skipped = re.findall(r"^SKIPPED .*", done.stdout, re.MULTILINE)
@@ -66,15 +66,16 @@ def test_slurm_release_boots_and_runs_a_step_of_an_ordinary_user(name: str) -> N
 
 
 @pytest.mark.timeout(600)
-def test_job_life_cycle_tests_pass_on_slurm_24_11() -> None:
-    stories_hold_on("24.11", *LIFE)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "24.11" else pytest.mark.long) for n in OTHERS])
+def test_job_life_cycle_tests_pass_on_each_slurm_release(name: str) -> None:
+    stories_hold_on(name, *LIFE)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", OTHERS)
 def test_end_to_end_tests_pass_on_each_slurm_release(name: str) -> None:
-    stories_hold_on(name, "tests/e2e", "tests/slurm/test_testbed.py")
+    stories_hold_on(name, "tests/e2e", "tests/slurm/test_testbed.py", marks="slurm and not long")
 
 
 def test_unknown_slurm_release_prints_usage_and_exits_with_2() -> None:
