@@ -8,6 +8,7 @@ gan               two networks, two optimizers, and a step of its own
 unet              an encoder and a decoder with skip connections on two devices
 techniques        the digits with every technique that a config can choose
 shards            the digits from tar files
+dali              the digits from a pipeline of NVIDIA DALI
 results           the accuracy and the digest that recipes report at their end
 by_hand           data parallelism written out, without DistributedDataParallel
 parameter_server  a synchronous parameter server

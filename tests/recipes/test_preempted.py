@@ -15,12 +15,14 @@ from tests.train.runs import Run
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "epochs", "until"),
-    [pytest.param("trainer_digits", 5, 200, id="digits"), ("gan", 4, 60), ("unet", 3, 30)],
+    [pytest.param("trainer_digits", 5, 200, id="digits"), ("gan", 4, 60), ("unet", 3, 30), ("dali", 3, 60)],
 )
 def test_preempted_recipe_ends_with_the_undisturbed_rows_and_weights(
     tmp_path: Path, recipe: str, epochs: int, until: int
 ) -> None:
     """until: the step after which rank 1 gets SIGTERM."""
+    if recipe == "dali":
+        pytest.importorskip("nvidia.dali")
     ends = []
     for name, preempted in (("whole", False), ("preempted", True)):
         params = {"epochs": epochs, "step_delay_s": 0.01 if preempted else 0.0}
