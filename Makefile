@@ -7,7 +7,8 @@
 #   make test-all    both, the slow tests, and those on a real Slurm on three other releases
 #   make bench       what things cost, beside what one would write by hand
 #   make gpu-day     all checks and figures that take a GPU (make test-gpu and bench-gpu are its halves)
-#   make rehearsals  mutants, correct programs and programs of others under the drills (hours), and REHEARSED.md
+#   make rehearsals  mutants, correct programs and programs of others under the drills (hours), and docs/rehearsed.md
+#   make docs        the pages as HTML, in build/docs
 #   make lint        ruff and mypy;  make format mends what ruff can mend
 #   make release V=0.2.0  version, changelog, test of the wheel, commit and tag; nothing is pushed
 #   make clean       remove .venv, caches and builds (not runs/)
@@ -36,6 +37,7 @@ test-slurm: $(stamp)
 	$(in-release) $(bin)/python -m pytest -m "slurm and not long and not gpu"
 
 test-all: lint
+	@$(MAKE) docs
 	@$(pip) --no-build-isolation --editable '.[notebook]'
 	$(bin)/python -m pytest -n 3 --dist worksteal -m "not slurm"
 	$(bin)/python -m pytest -m slurm
@@ -74,11 +76,15 @@ bench: $(stamp)
 	$(bin)/python -m tests.benchmarks.report
 	$(bin)/python -m tests.benchmarks.fake_speed
 	$(bin)/python -m tests.benchmarks.sweep_submit
-	@$(bin)/python -m tests.benchmarks.readme $$CLUSTERDP_BENCH_FIGURES
+	@$(bin)/python -m tests.benchmarks.claims $$CLUSTERDP_BENCH_FIGURES
 
 rehearsals: $(stamp)
 	$(bin)/python -m tests.rehearse.rehearsals
 	$(bin)/python -m tests.rehearse.rehearsed
+
+docs: $(stamp)
+	@$(pip) --no-build-isolation --editable '.[docs]'
+	$(bin)/python -m sphinx -W -n --keep-going -b html -d build/doctrees docs build/docs
 
 lint: $(stamp)
 	$(bin)/ruff check .
@@ -112,4 +118,4 @@ $(stamp): pyproject.toml .ci/constraints.txt .ci/find-python
 	@$(pip) --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-.PHONY: demo test test-part test-slurm test-all test-gpu bench-gpu gpu-day bench rehearsals lint format release clean
+.PHONY: demo test test-part test-slurm test-all test-gpu bench-gpu gpu-day bench rehearsals docs lint format release clean

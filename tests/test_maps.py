@@ -15,8 +15,8 @@ from tests.part import paths_for
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "clusterdp"
 TOP = {"clusterdp", "sbatch_templates", "configs", "tests"}  # the rest is what was built or measured here
-README = (ROOT / "README.md").read_text()
-PAGES = "\n".join([errors.__doc__ or "", README, *(path.read_text() for path in PACKAGE.rglob("*.md"))])
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+PAGES = "\n".join([errors.__doc__ or "", *(path.read_text() for path in (ROOT / "docs").rglob("*.md"))])
 LINE = re.compile(r"^(?: {4})?([a-z_0-9]+/?) {2,}\S", re.MULTILINE)
 
 
@@ -42,8 +42,8 @@ def test_package_docstring_lists_exactly_its_modules(folder: Path) -> None:
     assert map_of(folder) == listing(folder), "give each module a line in the package's docstring"
 
 
-def test_readme_tree_lists_exactly_the_modules_of_clusterdp() -> None:
-    block = README.split("## The tree")[1].split("```")[1]
+def test_architecture_tree_lists_exactly_the_modules_of_clusterdp() -> None:
+    block = ARCHITECTURE.split("## The tree")[1].split("```")[1]
     shown = set(re.findall(r"^  ([a-z_]+(?:/|\.py))", block, re.MULTILINE))
     there = {f"{name}" if name.endswith("/") else f"{name}.py" for name in listing(PACKAGE)}
     assert shown == there
@@ -51,17 +51,9 @@ def test_readme_tree_lists_exactly_the_modules_of_clusterdp() -> None:
         "clusterdp/",
         "sbatch_templates/",
         "configs/",
+        "docs/",
         "tests/",
     }
-
-
-def test_readme_lists_the_exit_code_of_every_error_class() -> None:
-    table = README.split("## Exit codes")[1].split("\n## ")[0]
-    listed = {int(code) for row in re.findall(r"^\| ([0-9, ]+) \|", table, re.MULTILINE) for code in row.split(",")}
-    kinds = [
-        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.ClusterdpError)
-    ]
-    assert {kind.exit_code for kind in kinds} <= listed
 
 
 @pytest.mark.parametrize("package", ["clusterdp", "clusterdp.checkpoint", "clusterdp.fakeslurm", "clusterdp.train"])

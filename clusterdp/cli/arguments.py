@@ -20,10 +20,10 @@ RUN is a run folder, a job id, or nothing for the latest run of this folder; sto
 named."""
 
 SHARED: dict[str, dict[str, Any]] = {  # arguments that several verbs have; the last word of a key is the argument
-    "config": {"metavar": "CFG.yaml"},
-    "optional config": {"metavar": "CFG.yaml", "nargs": "?"},
-    "overrides": {"nargs": "*", "default": [], "metavar": "key=value"},
-    "run": {"nargs": "?", "metavar": "RUN"},
+    "config": {"metavar": "CFG.yaml", "help": "the config, or the name of an example: digits"},
+    "optional config": {"metavar": "CFG.yaml", "nargs": "?", "help": "the config, or the name of an example: digits"},
+    "overrides": {"nargs": "*", "default": [], "metavar": "key=value", "help": "a value in place of the config's"},
+    "run": {"nargs": "?", "metavar": "RUN", "help": "default: the latest of this folder"},
     "named run": {"nargs": "?", "metavar": "RUN", "help": "must be named; without it the latest is shown"},
     "--json": {"action": "store_true", "help": "for programs"},
     "--dry-run": {"action": "store_true", "help": "print the script; write and submit nothing"},

@@ -30,11 +30,24 @@ class KeyExplanation:
     unit: str
 
     def __str__(self) -> str:
-        default = "none" if self.default is None else _yaml(self.default)
-        default = "" if "default:" in self.meaning else f"; default: {default}"
-        unit = f"{self.unit}: " if self.unit and self.unit not in self.meaning else ""
-        name = self.key.rpartition(".")[2]
-        return f"{self.key}\n    {unit}{self.meaning}{default}\n    e.g. {name}: {self.example}"
+        default = f"; default: {self.shown_default}" if self.shown_default else ""
+        return f"{self.key}\n    {self.text}{default}\n    e.g. {self.shown_example}"
+
+    @property
+    def text(self) -> str:
+        """The meaning, after the unit if the meaning does not have it."""
+        return f"{self.unit}: {self.meaning}" if self.unit and self.unit not in self.meaning else self.meaning
+
+    @property
+    def shown_default(self) -> str:
+        """The default as YAML, or `none`; empty if the meaning has it."""
+        if "default:" in self.meaning:
+            return ""
+        return "none" if self.default is None else _yaml(self.default)
+
+    @property
+    def shown_example(self) -> str:
+        return f"{self.key.rpartition('.')[2]}: {self.example}"
 
 
 def explain(key: str = "") -> str:
@@ -59,7 +72,7 @@ def explanations(tree: Any = None, above: str = "") -> Iterator[KeyExplanation]:
     """Yields the explanations of all keys in `tree`, a section with its defaults. By default, `tree` is the whole
     config."""
     tree = Config() if tree is None else tree
-    comments = _comments(type(tree))
+    comments = comments_of(type(tree))
     for field in dataclasses.fields(tree):
         key, default = f"{above}{field.name}", getattr(tree, field.name)
         if dataclasses.is_dataclass(default):
@@ -70,7 +83,7 @@ def explanations(tree: Any = None, above: str = "") -> Iterator[KeyExplanation]:
         yield KeyExplanation(key, str(field.type), default, meaning, example, unit_of(field.name))
 
 
-def _comments(tree: type) -> dict[str, str]:
+def comments_of(tree: type) -> dict[str, str]:
     """Returns the comment of each field: the text at the end of the field's line, or on the lines above."""
     lines = inspect.getsource(config_module).splitlines()
     found = {}

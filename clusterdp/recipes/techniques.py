@@ -1,4 +1,4 @@
-"""Trains on the digits, with any technique that a config can choose. TECHNIQUES.md explains when to use each technique.
+"""Trains on the digits, with any technique that a config can choose. docs/techniques.md explains when to use each.
 
 clusterdp submit configs/fsdp.yaml --cluster local
 clusterdp submit configs/amp.yaml --cluster local train.amp.level=O3 train.amp.loss_scale=128

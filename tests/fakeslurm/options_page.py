@@ -1,4 +1,4 @@
-"""`python -m tests.fakeslurm.options_page > clusterdp/fakeslurm/OPTIONS.md`: writes the page from the tables."""
+"""`python -m tests.fakeslurm.options_page > docs/fake_options.md`: writes the page from the tables."""
 
 import textwrap
 
@@ -10,8 +10,8 @@ HEAD = """\
 Every option of sbatch, srun and salloc does here what it does on Slurm 24.11, except those below. A value that Slurm
 could not read is refused nevertheless, in Slurm's words; so is an option that Slurm does not know.
 
-`python -m tests.fakeslurm.options_page` writes this page from the tables in [options.py](commands/options.py); a test
-compares them.
+`python -m tests.fakeslurm.options_page` writes this page from the tables in
+`clusterdp/fakeslurm/commands/options.py`; a test compares them.
 """
 IDLE_HEAD = """
 ## Accepted, without effect

@@ -1,4 +1,4 @@
-"""The fixture that ships with the package, and what the README shows of it."""
+"""The fixture that ships with the package, and what docs/fake_cluster.md shows of it."""
 
 import os
 import re
@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import clusterdp.fakeslurm
 from clusterdp.cli.fake import read_shape
 from clusterdp.fakeslurm import FakeCluster
 
-README = (Path(clusterdp.fakeslurm.__file__).parent / "README.md").read_text()
-TESTED = re.findall(r"<!-- tested: (\S+) -->\n```\w+\n(.*?)```", README, re.DOTALL)
+PAGE = (Path(__file__).resolve().parents[2] / "docs/fake_cluster.md").read_text()
+TESTED = re.findall(r"<!-- tested: (\S+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 from clusterdp.config import tree
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "clusterdp" / "recipes" / "EXACT.md").read_text()
+PAGE = (ROOT / "docs" / "exact.md").read_text()
 
 
 def test_exact_page_names_only_existing_tests_and_configs() -> None:
@@ -26,6 +26,6 @@ def test_exact_page_names_only_existing_config_keys() -> None:
         assert key in {field.name for field in dataclasses.fields(kind)}, key
 
 
-def test_techniques_and_any_code_pages_link_to_the_exact_page() -> None:
-    for page in ("TECHNIQUES.md", "ANY_CODE.md"):
-        assert "[EXACT.md](EXACT.md)" in (ROOT / "clusterdp" / "recipes" / page).read_text()
+def test_pages_of_techniques_and_eleven_lines_link_to_the_exact_page() -> None:
+    for page in ("techniques.md", "eleven_lines.md"):
+        assert "(exact.md)" in (ROOT / "docs" / page).read_text()

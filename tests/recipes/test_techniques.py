@@ -71,7 +71,7 @@ def test_accuracy_below_the_at_least_param_fails_the_run(tmp_path: Path) -> None
 
 
 def test_techniques_page_names_every_config_and_only_existing_train_keys() -> None:
-    page = (CONFIGS.parent / "clusterdp" / "recipes" / "TECHNIQUES.md").read_text()
+    page = (CONFIGS.parent / "docs" / "techniques.md").read_text()
     for key in re.findall(r"`train\.(\w+)", page):
         assert key in {field.name for field in dataclasses.fields(TrainConfig)}, key
     named = set(re.findall(r"configs/(\w+)\.yaml", page)) - {"NAME"}  # which stands for all
@@ -79,7 +79,7 @@ def test_techniques_page_names_every_config_and_only_existing_train_keys() -> No
 
 
 def test_apex_page_calls_only_existing_functions_and_methods() -> None:
-    page = (CONFIGS.parent / "clusterdp" / "recipes" / "APEX.md").read_text()
+    page = (CONFIGS.parent / "docs" / "apex.md").read_text()
     new = " ".join(re.findall(r"^\| `.*?` .*?\| (.*) \|$", page, re.MULTILINE))
     for name in set(re.findall(r"(?<![\w.])(\w+)\(", new)) - {"model", "len"}:
         assert hasattr(train, name) or hasattr(checkpoint, name), name

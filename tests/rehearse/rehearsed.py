@@ -1,4 +1,4 @@
-"""Writes clusterdp/recipes/REHEARSED.md from the results of `make rehearsals`: `python -m tests.rehearse.rehearsed`."""
+"""Writes docs/rehearsed.md from the results of `make rehearsals`: `python -m tests.rehearse.rehearsed`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.rehearse.programs.correct.table import CORRECT
 from tests.rehearse.programs.foreign import FOREIGN
 from tests.rehearse.rehearsals import FOREIGN_KIND, RIGHT, Row, kept
 
-PAGE = Path(__file__).resolve().parents[2] / "clusterdp/recipes/REHEARSED.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/rehearsed.md"
 IN_A_TABLE = 4
 WIDTH = 120
 LONGEST = 200  # limit of the characters of an explanation

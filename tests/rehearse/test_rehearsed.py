@@ -1,4 +1,4 @@
-"""REHEARSED.md, made from rows of results."""
+"""docs/rehearsed.md, made from rows of results."""
 
 from __future__ import annotations
 

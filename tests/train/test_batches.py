@@ -447,7 +447,7 @@ class Own(Noisy):
 def test_resume_with_a_data_set_generator_is_exact_only_in_epoch_0(
     attempt: Any, epoch: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As EXACT.md says: what is read again draws again, and the last batch that is read shows whether it is the one."""
+    """As in docs/exact.md: what is read again draws again, and the last batch shows whether it is the one."""
     whole, _ = attempt("whole", lambda: DataLoader(Own(), 2))
     first, _ = attempt("run", lambda: DataLoader(Own(), 2), 2 + 5 * epoch)
     second, loop = attempt("run", lambda: DataLoader(Own(), 2))

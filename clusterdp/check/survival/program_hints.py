@@ -160,7 +160,7 @@ def _of_ranks(subject: Subject) -> Iterator[Finding]:
         return
     what = f"{program.files[0].name} trains, and nothing in it forms a process group or reads RANK"
     why = f"each of {subject.ranks} ranks trains by itself: {subject.ranks} copies of the same, on all of the data"
-    remedy = "Begin with the eleven lines of ANY_CODE.md, or ask for one rank: nodes: 1, tasks_per_node: 1."
+    remedy = "Begin with the eleven lines of docs/eleven_lines.md, or ask for one rank: nodes: 1, tasks_per_node: 1."
     yield Finding("warning", "command", what, why, remedy, subject.where(program.trains[0]))
 
 

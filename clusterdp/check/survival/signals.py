@@ -77,7 +77,7 @@ def _of_handlers(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
             form = f"{preemption.in_words()}. " if preemption else ""
             what = f"nothing in {program.files[0].name} handles SIGTERM"
             why = f"{form}A preempted or timed-out job loses all since its last save"
-            yield Finding("hint", subject.spec.kind, what, why, "Save at SIGTERM, or use entry: (ANY_CODE.md).")
+            yield Finding("hint", subject.spec.kind, what, why, "Save at SIGTERM, or see docs/eleven_lines.md.")
 
 
 def _of_shells(subject: Subject) -> Iterator[Finding]:

@@ -1,6 +1,6 @@
 """The machine and libraries on which a rank computes: kernels of another release or GPU may round differently.
 
-A difference of machines need not change a bit, and equal machines do not guarantee equal bits: see EXACT.md.
+A difference of machines need not change a bit, and equal machines do not guarantee equal bits: see docs/exact.md.
 """
 
 from __future__ import annotations

@@ -248,8 +248,8 @@ SIGNATURES = (
         "hung",
         r"the attempt has hung|; the others? waits? in ",
         "no rank made progress, so clusterdp ended the attempt as hung",
-        "hang.txt has what each rank was at, with its stack; CLUSTERS.md has the usual causes. If it was only slow, "
-        "set restart.hang_after_s.",
+        "hang.txt has what each rank was at, with its stack; docs/failures.md has the usual causes. If it was only "
+        "slow, set restart.hang_after_s.",
         "clusterdp: ending rank 1: the attempt has hung; see /home/user/runs/h/attempts/7.0/hang.txt",
     ),
     Signature(
@@ -290,7 +290,7 @@ SIGNATURES = (
         r"connectFullMesh failed|RendezvousTimeoutError|RendezvousConnectionError",
         "the ranks did not find each other",
         "Look for a rank that ended or hung before. Else MASTER_ADDR cannot be reached from a node: see its network "
-        "in CLUSTERS.md; launch.preflight=true tries the way.",
+        "in docs/environments.md; launch.preflight=true tries the way.",
         "torch.distributed.DistStoreError: Timed out after 2 seconds waiting for clients. 1/2 clients joined.",
     ),
     # --- files

@@ -1,6 +1,6 @@
-"""README's figures that the benchmarks have just found worse: `make bench` ends with them.
+"""Figures of docs/proved.md that the benchmarks have just found worse: `make bench` ends with them.
 
-python -m tests.benchmarks.readme build/figures.jsonl
+python -m tests.benchmarks.claims build/figures.jsonl
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-README = Path(__file__).resolve().parents[2] / "README.md"
 SLACK = 1.1  # between two runs on one machine
-# Words of README, the figure in them, and its name among those that were kept (table.keep).
+# Words of docs/proved.md, the figure in them, and its name among those that were kept (table.keep).
 CLAIMS: list[tuple[str, float, str]] = [
     ("`--help` 36 ms", 36, "Start-up of the command line: clusterdp --help, ms"),
     ("`status` 68 ms", 68, "Start-up of the command line: clusterdp status RUN, ms"),
@@ -48,5 +47,5 @@ def worse(figures: Path) -> Iterator[str]:
 
 if __name__ == "__main__":
     rows = [*worse(Path(sys.argv[1]))]
-    print("\n".join(["", "Worse than README's:", *rows] if rows else ["", "README's figures hold."]))
+    print("\n".join(["", "Worse than in docs/proved.md:", *rows] if rows else ["", "docs/proved.md holds."]))
     sys.exit(bool(rows))

@@ -1,18 +1,17 @@
-"""README: the tests that it names are there, and its figures are those that `make bench` compares."""
+"""Claims of the pages: the tests they name are there, and their figures are those that `make bench` compares."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from tests.benchmarks.readme import CLAIMS, worse
+from tests.benchmarks.claims import CLAIMS, worse
+from tests.docs.pages import ROOT
 from tests.slurm.release import SUITES
 
-ROOT = Path(__file__).resolve().parents[1]
 
-
-def test_readme_table_of_slurm_releases_names_existing_tests() -> None:
-    section = (ROOT / "README.md").read_text().split("## Releases of Slurm")[1].split("\n## ")[0]
+def test_table_of_slurm_releases_names_existing_tests() -> None:
+    section = (ROOT / "docs/releases.md").read_text()
     head, _, *rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
     assert head[2:] == list(SUITES)
     tests = "".join(path.read_text() for path in (ROOT / "tests/e2e").glob("test_*.py"))
@@ -22,13 +21,13 @@ def test_readme_table_of_slurm_releases_names_existing_tests() -> None:
         assert all(re.fullmatch(r"passed|not run|no: .+", cell) for cell in row[2:]), row
 
 
-def test_readme_contains_every_figure_compared_by_make_bench() -> None:
-    readme = (ROOT / "README.md").read_text()
+def test_proved_page_contains_every_figure_compared_by_make_bench() -> None:
+    page = (ROOT / "docs/proved.md").read_text()
     for words, claimed, _ in CLAIMS:
-        assert words in readme and f"{claimed:g}" in words.replace(",", "")
+        assert words in page and f"{claimed:g}" in words.replace(",", "")
 
 
-def test_bench_comparison_lists_figures_unmeasured_or_20_percent_above_readme(tmp_path: Path) -> None:
+def test_bench_comparison_lists_figures_unmeasured_or_20_percent_above_the_page(tmp_path: Path) -> None:
     _, first, name = CLAIMS[0]
     _, second, other = CLAIMS[1]
     (tmp_path / "figures").write_text(f'["{name}", {first * 1.2}]\n["{other}", {second * 1.05}]\n')

@@ -1,4 +1,4 @@
-"""CLUSTERS.md: its blocks are configs, and do what it says, with stand-ins for the tools of a site."""
+"""Blocks of docs/environments.md and docs/failures.md do as written, with stand-ins for the tools of a site."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import yaml
 from clusterdp import config
 from clusterdp.fakeslurm import FakeCluster
 from clusterdp.submission.plan import make_plan
+from tests.docs.pages import ROOT, blocks
 from tests.waiting import wait_for
 
-PAGE = Path(__file__).resolve().parents[2] / "clusterdp" / "recipes" / "CLUSTERS.md"
-BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.S)
+BLOCKS = [each.text for name in ("environments", "failures") for each in blocks(ROOT / f"docs/{name}.md", "yaml")]
 
 
 def block(word: str) -> str:
@@ -62,15 +62,6 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Site:
     return Site(tmp_path, cluster, monkeypatch)
-
-
-@pytest.mark.parametrize("text", BLOCKS)
-def test_yaml_blocks_of_the_clusters_page_are_valid_configs(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    (tmp_path / "cfg.yaml").write_text(f"command: [true]\n{text}")
-    config.load(tmp_path / "cfg.yaml")
 
 
 def test_virtual_environment_is_activated_before_the_program_starts(site: Site) -> None:

@@ -16,7 +16,7 @@ import torch
 from clusterdp.rundir import RunDir, read_events
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "clusterdp" / "recipes" / "ANY_CODE.md").read_text()
+PAGE = (ROOT / "docs" / "eleven_lines.md").read_text()
 STEP = "        optimizer.step()\n"
 STOP = "        if loop.step == 30 and 'STOP' in os.environ: os.kill(os.getpid(), 15)\n"
 
@@ -50,7 +50,7 @@ def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_any_code_page_adds_at_most_eleven_lines_to_the_script() -> None:
+def test_eleven_lines_page_adds_at_most_eleven_lines_to_the_script() -> None:
     added = [line for line in block("diff").splitlines() if line.startswith("+")]
     assert len(added) <= 11
 
@@ -70,7 +70,7 @@ def test_stopped_any_code_script_resumes_under_plain_python_to_the_same_weights(
 
 
 @pytest.mark.slow
-def test_any_code_script_obeys_seed_and_checkpoint_keys_of_the_config(tmp_path: Path) -> None:
+def test_eleven_lines_script_obeys_seed_and_checkpoint_keys_of_the_config(tmp_path: Path) -> None:
     short = script(" +").replace("epochs = 20", "epochs = 1")
     said = {
         "checkpoint": {"every_steps": 40, "every_s": None, "async_save": False, "keep_last": 2},
