@@ -6,6 +6,7 @@ No function raises: if a process is gone, and on macOS, the result is "" or an e
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,24 @@ def stat(pid: int) -> list[str]:
 def state(pid: int) -> str:
     """Returns the state's letter, such as S, R, T (stopped), Z (zombie) or D (waits in the kernel)."""
     return "".join(stat(pid)[:1])
+
+
+def is_alive(pid: int, begun: float | None = None) -> bool:
+    """Returns whether a process exists, is not a zombie, and is older than `begun`, a Unix time in seconds: a number
+    may have been given again. Without /proc, only whether the process exists."""
+    if not 0 < pid < 1 << 31:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        pass
+    fields, uptime = stat(pid), read("uptime").split()
+    if len(fields) < 20 or not uptime:
+        return True
+    started = time.time() - float(uptime[0]) + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return fields[0] != "Z" and (begun is None or started < begun + 2.0)
 
 
 def name(pid: int) -> str:
@@ -80,9 +99,9 @@ def descriptors(pid: int) -> list[tuple[int, str]]:
     return found
 
 
-def read(pid: int, file: str) -> str:
+def read(*path: object) -> str:
     try:
-        with open(f"/proc/{pid}/{file}", encoding="utf-8", errors="surrogateescape", newline="") as text:
+        with open("/proc/" + "/".join(map(str, path)), encoding="utf-8", errors="surrogateescape", newline="") as text:
             return text.read()
     except OSError:
         return ""

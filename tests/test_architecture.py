@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "slurm": {"errors"},
     "config": {"errors", "plainfile", "storage.address", "wording"},  # a URL with a password in it is refused
     "submission": LOGIN_NODE | {"operate.notebook"},
-    "operate": LOGIN_NODE | {"checkpoint.format", "checkpoint.errors"},
+    "operate": LOGIN_NODE | {"checkpoint.format", "checkpoint.errors", "procfs"},
     "check": LOGIN_NODE | {"submission", "checkpoint.format", "operate.find.run_index", "operate.output.formatting"},
     "checkpoint": {"storage", "rundir", "errors", "wording", "procfs"},
     "train": {"checkpoint", "procfs", *LOGIN_NODE},

@@ -98,7 +98,8 @@ def test_error_of_rank_0_is_in_its_log(tmp_path: Path) -> None:
         clusterdp.launch(main, ranks=1, run_dir=tmp_path / "run")
     (attempt,) = clusterdp.RunDir(tmp_path / "run").attempts()
     assert attempt.rank_log(0).read_text().endswith("ValueError: bad\n\n")
-    assert status_of(tmp_path / "run") == ("vanished", "no ending on record, and its process is gone")
+    why = "no ending on record, and its process is gone: it has failed, or was killed"
+    assert status_of(tmp_path / "run") == ("vanished", why)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -16,6 +16,7 @@ from clusterdp.operate.output.terminal import width_of
 from clusterdp.operate.queue.run_status import RunStatus, current_status
 from clusterdp.operate.record.run_history import RunHistory, read_history
 from clusterdp.rundir import RunDir
+from clusterdp.rundir.names import LOCAL
 from clusterdp.wording import counted, duration
 
 HEADS = {
@@ -193,5 +194,6 @@ def _notes(account: RunAccount, colour: Colour) -> list[str]:
     if open_ends:
         numbers = ", ".join(str(a.number) for a in open_ends)
         job = open_ends[-1].name.partition(".")[0]
-        notes.append(f"the end of attempt {numbers} is not on record: `sacct --duplicates -j {job}` may know it")
+        asks = "" if job == LOCAL else f": `sacct --duplicates -j {job}` may know it"
+        notes.append(f"the end of attempt {numbers} is not on record{asks}")
     return ["", *(colour("dim", note) for note in notes)] if notes else []

@@ -21,6 +21,7 @@ from dataclasses import dataclass, fields
 from clusterdp.operate.record.attempt_history import ENDINGS, AttemptHistory
 from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.rundir.lenient_reads import Record, integer, time_of
+from clusterdp.rundir.names import LOCAL
 
 ENDED_BY_ITSELF = (0, 75)  # exit codes of a program that chose its end by itself
 ALL = 1 << 63
@@ -235,6 +236,8 @@ def _since(
 ) -> float | None:
     """Returns the time when an attempt's wait in the queue began: its submit or its requeue, but not before the end of
     the previous attempt."""
+    if attempt.job == LOCAL:
+        return None
     if before and attempt.name.count(".") > 1:  # a restart in place has no wait
         return before[-1].end
     requeued = bool(before) and not attempt.name.endswith(".0")
@@ -257,6 +260,8 @@ def _end(
         return seen, True
     if requeued := _queued(after)[0]:
         return requeued, True
+    if attempt.job == LOCAL:
+        return seen, bool(attempt.outcome)
     return seen, any(event.get("name") == "ending" for event in own)
 
 

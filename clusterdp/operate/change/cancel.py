@@ -24,6 +24,8 @@ def cancel(run: RunDir) -> str:
     history = read_history(run)
     refuse_copy(history)
     path = shown_path(run.path)
+    if history.is_local and not history.state.over:
+        raise RunError(f"{path}: runs without Slurm. `clusterdp stop {path}` saves and ends it.")
     over = history.state.over and not history.cancelled
     # A user or an administrator may have requeued the job of a failed run: the run is over only if squeue has no live
     # job.

@@ -58,6 +58,10 @@ def check_over(run: RunDir) -> None:
         return
     history = read_history(run)
     path = shown_path(run.path)
+    if history.is_local and not history.state.over:
+        raise RunError(f"{path}: is not over: it runs without Slurm. Wait for its end, or `clusterdp stop {path}`.")
+    if history.is_local and not history.jobs:
+        return
     with commands_of(history.cluster):
         try:
             rows = ask_for_all_jobs(history)

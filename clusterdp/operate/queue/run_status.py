@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -63,8 +61,6 @@ def status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError | 
 
 
 def _status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError | None) -> RunStatus:
-    if history.is_local:
-        return _local_status(history)
     if history.may_come_again:  # such a run stays done, even if Slurm starts its job again
         row = None if rows is None or isinstance(rows, SlurmError) else rows.get(history.job or "")
         if row is None or row.state not in WAITS:
@@ -78,31 +74,6 @@ def _status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError |
         no_squeue = "there is no squeue here that knows its cluster"
         return RunStatus(history.state, f"as last recorded; {no_squeue if history.submitted else NO_CLUSTER}")
     return combine(history, rows)
-
-
-def _local_status(history: RunHistory) -> RunStatus:
-    """Returns the status of a run whose last attempt ran without Slurm."""
-    last = history.last
-    assert last is not None
-    if history.state is RunState.WAITING:  # preempted, for example: nothing starts it again
-        return RunStatus(RunState.STOPPED, "start it again to continue")
-    if history.state is not RunState.RUNNING:
-        return RunStatus(history.state, history.why)
-    if last.nodes != socket.gethostname():
-        return RunStatus(RunState.RUNNING, f"as last recorded, on {last.nodes}")
-    if last.pid is not None and _is_alive(last.pid):
-        return RunStatus(RunState.RUNNING, "")
-    return RunStatus(RunState.VANISHED, "no ending on record, and its process is gone")
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        pass
-    return True
 
 
 def queued_again(job: str | None, row: SqueueRow) -> str:
@@ -128,7 +99,7 @@ def ask_squeue(history: RunHistory) -> dict[str, SqueueRow] | None:
 
     if history.unread:
         raise SlurmError(f"{history.unread}. So it is not known which jobs there are. Make it readable first.")
-    if not history.jobs or is_gone(history.cluster):
+    if not history.jobs or history.is_local or is_gone(history.cluster):
         return {}
     return commands.job_states(list(history.jobs)) if is_here(history.cluster) else None
 
@@ -163,7 +134,7 @@ def combine(history: RunHistory, rows: Mapping[str, SqueueRow]) -> RunStatus:
     """Returns the status that the records show if they contain the run's end, else the status that squeue's rows
     show."""
     row = rows.get(history.job or "")
-    if history.state.over:
+    if history.state.over or history.is_local:
         return RunStatus(history.state, history.why, row)
     if history.job is None:
         return RunStatus(history.state, "nothing on record of a job having been submitted")

@@ -48,7 +48,7 @@ def next_commands(history: RunHistory, state: RunState) -> list[tuple[str, str]]
             (f"sacct -j {history.job}", "if your site keeps accounts, how it ended"),
             resume,
         ],
-        RunState.CANCELLED: [status, resume],
+        RunState.CANCELLED: [logs, status, resume] if history.is_local else [status, resume],
     }[state]
     if history.is_local:  # there is neither a job nor a config
         return [row for row in proposed if row[0].split()[1] in ("logs", "status", "why")]
@@ -65,7 +65,7 @@ def next_command_lines(
 
 def command_lines(rows: Sequence[tuple[str, str]], colour: Colour, columns: int = ENDLESS) -> list[str]:
     """Returns lines with the commands, and their purposes beside them if there is room."""
-    width = max(len(command) for command, _ in rows)
+    width = max((len(command) for command, _ in rows), default=0)
     if width + 4 + LEAST > min(columns, USUAL):  # a long path leaves no room for the purpose
         return [f"  {command}" for command, _ in rows]
     lines = []

@@ -4,10 +4,12 @@ Every file may be missing, torn or shown late by NFS. A value that is unknown is
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from clusterdp import procfs
 from clusterdp.errors import RunError
 from clusterdp.operate.output.formatting import shown_path
 from clusterdp.operate.record.attempt_history import AttemptHistory, read_attempt
@@ -38,6 +40,7 @@ class RunHistory:
     cancelled: bool  # `clusterdp cancel` has marked the run
     asked_to_stop: bool  # `clusterdp stop` has marked the run
     unread: str = ""  # name of a record that cannot be read, and the reason
+    is_local: bool = False  # the last attempt ran without Slurm: under launch(), torchrun or python, with a run folder
 
     @property
     def job(self) -> str | None:
@@ -64,11 +67,6 @@ class RunHistory:
     def closed(self) -> bool:
         """Whether the run is over, and the batch script has written its last record, too."""
         return self.state.over and (self.last is None or self.last.closed or self.is_local)
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the last attempt ran without Slurm: under launch(), torchrun or python, with a run folder."""
-        return self.last is not None and self.last.job == LOCAL
 
     @property
     def step(self) -> int | None:
@@ -120,7 +118,11 @@ def read_history(run: RunDir, all_metrics: bool = True) -> RunHistory:
     jobs = _jobs(attempts, events)
     job = jobs[-1] if jobs else None
     in_queue = cancelled and _untold(events, job)
-    state, why = state_of(attempts, job, cancelled, asked_to_stop, in_queue)
+    last = newest(attempts)
+    is_local = last is not None and last.job == LOCAL and not any(time_of(e) > (last.started or 0.0) for e in submitted)
+    state, why = state_of(attempts, LOCAL if is_local else job, cancelled, asked_to_stop, in_queue)
+    if is_local and last is not None:
+        state, why = local_state(last, state, why)
     return RunHistory(
         run=run,
         name=_said(submitted, "name") or run.path.absolute().name,
@@ -136,6 +138,7 @@ def read_history(run: RunDir, all_metrics: bool = True) -> RunHistory:
         cancelled=cancelled,
         asked_to_stop=asked_to_stop,
         unread=unread,
+        is_local=is_local,
     )
 
 
@@ -163,7 +166,7 @@ def state_of(
     that scancel succeeded."""
     ended = RunState.CANCELLED if cancelled else RunState.STOPPED if asked_to_stop else None
     last = newest([a for a in attempts if a.cause != "overtaken"] or attempts)
-    if last is None or (job is not None and last.job not in (job, LOCAL)):
+    if last is None or (job is not None and last.job != job):
         if in_queue:
             return RunState.WAITING, ""
         return (ended, "before it began") if ended else (RunState.WAITING, "")
@@ -180,6 +183,20 @@ def state_of(
     if last.failed:
         return RunState.FAILED, last.why
     return RunState.WAITING, f"the last attempt ended: {last.cause}"
+
+
+def local_state(last: AttemptHistory, state: RunState, why: str) -> tuple[RunState, str]:
+    """Returns the state of a run whose last attempt ran without Slurm: nothing starts it again, and its process on this
+    host shows whether it lives. `state` and `why` are those that its records show."""
+    if state is RunState.WAITING:  # after a signal, for example
+        return RunState.STOPPED, "start it again to continue"
+    if state is not RunState.RUNNING:
+        return state, why
+    if last.nodes != socket.gethostname():
+        return state, f"as last recorded, on {last.nodes}"
+    if last.pid is not None and procfs.is_alive(last.pid, last.started):
+        return state, why
+    return RunState.VANISHED, "no ending on record, and its process is gone: it has failed, or was killed"
 
 
 def _read_attempts(

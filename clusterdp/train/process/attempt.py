@@ -206,8 +206,8 @@ def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, Peer
 
     slurm = SlurmEnv.read()
     if slurm.rank == 0:
-        if settings.run_dir and settings.attempt:
-            stop.file = RunDir(settings.run_dir).stop
+        if settings.run_dir:
+            stop.watch(RunDir(settings.run_dir).stop, anew=settings.attempt is None)
         if settings.end_time is not None:
             stop.set_end_time(settings.end_time, settings.margin_s)
         if slurm.attempt is not None:  # in a job array, this name contains the array index, which the job's id lacks

@@ -60,6 +60,13 @@ class StopSignal:
         if end_time is not None:
             self.set_end_time(end_time, margin_s)
 
+    def watch(self, file: Path, *, anew: bool) -> None:
+        """Makes the existence of this file ask for a stop. anew: this attempt was started by hand, so that a file which
+        exists already has asked the attempt before."""
+        if anew:
+            file.unlink(missing_ok=True)
+        self.file = file
+
     def set_end_time(self, end_time: float, margin_s: float) -> None:
         # The margin is a quarter of the time at most: with a margin longer than the whole time, no attempt could make a
         # step.

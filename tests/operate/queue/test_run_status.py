@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -152,7 +153,7 @@ def test_status_and_list_report_torn_records_without_a_cluster_name(
         ("done finished 9", "", os.getpid(), ("done", "")),
         ("requeue term 4", "", os.getpid(), ("stopped", "start it again to continue")),
         ("", "", os.getpid(), ("running", "")),
-        ("", "", 0, ("vanished", "no ending on record, and its process is gone")),
+        ("", "", 0, ("vanished", "no ending on record, and its process is gone: it has failed, or was killed")),
         ("", "elsewhere", 0, ("running", "as last recorded, on elsewhere")),
     ],
     ids=["done", "preempted", "running", "killed", "on another host"],
@@ -165,6 +166,7 @@ def test_status_of_a_run_without_slurm_follows_its_process(
         ended.wait()
         pid = ended.pid
     builder = RunBuilder(tmp_path / "run")
+    builder.now = time.time()  # later than the start of this process
     attempt = builder.run.attempt("local.1700000000123")
     attempt.path.mkdir(parents=True)
     builder.event("started", attempt.name, "rank0", nodes=host or socket.gethostname(), pid=pid)
@@ -174,3 +176,35 @@ def test_status_of_a_run_without_slurm_follows_its_process(
     status = current_status(history)
     assert (status.state.value, status.why) == expected
     assert history.jobs == ()
+
+
+def test_process_younger_than_its_run_without_slurm_is_another(tmp_path: Path) -> None:
+    builder = RunBuilder(tmp_path / "run")  # in 2023
+    builder.run.attempt("local.1").path.mkdir(parents=True)
+    builder.event("started", "local.1", "rank0", nodes=socket.gethostname(), pid=os.getpid())
+    assert read_history(builder.run).state is RunState.VANISHED
+
+
+def test_job_submitted_after_an_attempt_without_slurm_decides_the_state(builder: RunBuilder, queue: FakeQueue) -> None:
+    attempt = builder.run.attempt("local.1")
+    attempt.path.mkdir(parents=True)
+    builder.event("started", "local.1", "rank0", nodes="elsewhere", pid=1)
+    attempt.outcome.write_text("done finished 9\n")
+    assert read_history(builder.run).is_local
+    builder.submitted("8")
+    queue.answers("8|PENDING|Resources|")
+    assert current_status(read_history(builder.run)).state is RunState.WAITING
+
+
+@pytest.mark.parametrize("verb", ["cancel", "rm"])
+def test_running_run_without_slurm_is_neither_cancelled_nor_removed(
+    tmp_path: Path, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    builder = RunBuilder(tmp_path / "run")
+    builder.now = time.time()
+    builder.run.attempt("local.1").path.mkdir(parents=True)
+    builder.event("started", "local.1", "rank0", nodes=socket.gethostname(), pid=os.getpid())
+    words = [verb, str(builder.run.path), *(["--yes"] if verb == "rm" else [])]
+    assert main(words) == 4
+    assert "runs without Slurm" in capsys.readouterr().err
+    assert not builder.run.cancelled.exists()
