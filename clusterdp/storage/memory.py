@@ -62,11 +62,12 @@ class MemoryStorage(Storage):
                 if self._line is None:
                     self._line = keeper.connect(self._key, self._node)
                     # __del__ is too late: the collector may finalize the socket first, which warns.
-                    weakref.finalize(self, self._line.close)
+                    self._close_line = weakref.finalize(self, self._line.close)
+                    self._close_line.atexit = False  # a save may still be written then
                 return keeper.ask(self._line, request, descriptor)
             except OSError as error:
                 if self._line is not None:
-                    self._line.close()
+                    self._close_line()
                     self._line = None
                 raise OSError(error.errno or errno.EIO, error.strerror or str(error), self.url) from None
 

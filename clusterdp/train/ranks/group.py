@@ -93,7 +93,7 @@ class Group:
         """Returns each value's maximum (or minimum) over all ranks. agree() blocks until all ranks call it."""
         vector = torch.tensor(values, dtype=torch.int64)
         dist.all_reduce(vector, op=dist.ReduceOp.MIN if least else dist.ReduceOp.MAX, group=self.control)
-        _wait_until_freed(vector)
+        _wait_until_freed([vector])
         return [int(value) for value in vector.tolist()]
 
     def gather(self, value: Any) -> list[Any]:
@@ -105,7 +105,7 @@ class Group:
         padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         slots = [torch.empty_like(padded) for _ in range(self.rendezvous.world_size)]
         dist.all_gather(slots, padded, group=self.control)
-        _wait_until_freed(padded)
+        _wait_until_freed([padded, *slots])
         return [json.loads(bytes(slot.tolist())) for slot in slots]
 
     def close(self) -> None:
@@ -117,13 +117,14 @@ class Group:
             dist.destroy_process_group()
 
 
-def _wait_until_freed(tensor: torch.Tensor) -> None:
-    """Waits until gloo's thread has freed the work of a finished collective. It takes the GIL for this, and if the
-    interpreter has begun to exit, it aborts the process instead: "terminate called without an active exception", in one
-    of 30 runs of a script that ends after its last step (pytorch/pytorch#190489)."""
+def _wait_until_freed(tensors: Sequence[torch.Tensor]) -> None:
+    """Waits until gloo's thread has freed the work of a finished collective on these tensors. It takes the GIL for
+    this, and if the interpreter has begun to exit, it aborts the process instead: "terminate called without an active
+    exception", in one of 30 runs of a script that ends after its last step (pytorch/pytorch#190489)."""
     deadline = time.monotonic() + FREED_S
-    while tensor._use_count() > 1 and time.monotonic() < deadline:  # type: ignore[attr-defined]
-        time.sleep(0)  # gives up the GIL
+    for tensor in tensors:
+        while tensor._use_count() > 1 and time.monotonic() < deadline:  # type: ignore[attr-defined]
+            time.sleep(0)  # gives up the GIL
 
 
 def seed_everything(seed: int, rank: int, *, deterministic: bool = False) -> None:
