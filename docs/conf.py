@@ -55,6 +55,9 @@ def copy_markdown(app: Any, error: Exception | None) -> None:
         shutil.copyfile(HERE / f"{page}.md", Path(app.outdir) / f"{page}.md")
         lines.append(f"- [{app.env.titles[page].astext()}]({page}.md)")
     (Path(app.outdir) / "llms.txt").write_text("\n".join(lines) + "\n")
+    texts = "".join((HERE / f"{page}.md").read_text() for page in app.env.found_docs)
+    links = sorted(set(re.findall(r"https://[^\s)\"`<>]+", texts)))  # listed, and not fetched
+    (Path(app.outdir) / "external-links.txt").write_text("\n".join(links) + "\n")
 
 
 def setup(app: Any) -> None:

@@ -23,10 +23,9 @@ FORMAT = """\
   line-height: {line_height}px; font-variant-east-asian: full-width; }}
 {styles}
 </style>
-<defs><clipPath id="{unique_id}-clip-terminal"><rect width="{terminal_width}" height="{terminal_height}"/></clipPath>
-{lines}</defs>
+<defs>{lines}</defs>
 {chrome}
-<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+<g transform="translate({terminal_x}, {terminal_y})">
 {backgrounds}<g class="{unique_id}-matrix">{matrix}</g></g>
 </svg>
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -62,6 +63,19 @@ def test_command_lines_of_a_page_are_parsed(page: Path) -> None:
         assert is_parsed(shlex.split(line, comments=True)[1:]), line
         for key in re.findall(r" ((?!params)[a-z_]+\.[a-z_.]+)=", line):
             explain(key)
+
+
+def test_command_lines_in_docstrings_are_parsed() -> None:
+    lines = []
+    for module in (ROOT / "clusterdp").rglob("*.py"):
+        nodes = ast.walk(ast.parse(module.read_text()))
+        docs = (
+            ast.get_docstring(node) for node in nodes if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+        )
+        lines += re.findall(r"^(?: {4})?(clusterdp [a-z]+ .*\.yaml.*)", "\n".join(filter(None, docs)), re.M)
+    assert len(lines) >= 10
+    for line in lines:
+        assert is_parsed(shlex.split(line, comments=True)[1:]), line
 
 
 @pytest.mark.parametrize("page", having("yaml"), ids=name)
