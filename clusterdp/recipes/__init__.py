@@ -6,6 +6,7 @@ digits            a convolutional network on handwritten digits, with job.loop
 trainer_digits    the digits with Trainer
 gan               two networks, two optimizers, and a step of its own
 unet              an encoder and a decoder with skip connections on two devices
+pipeline          two stages on two ranks, with microbatches
 techniques        the digits with every technique that a config can choose
 shards            the digits from tar files
 dali              the digits from a pipeline of NVIDIA DALI

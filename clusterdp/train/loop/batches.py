@@ -151,7 +151,7 @@ class Batches(Generic[Batch]):
         steps = counted(self.per_epoch, "step") + (f" of {counted(size, 'sample')}" if size else "")
         shared = ""
         if self.sampler is not None:
-            ranks = self.rank.world_size
+            ranks = self.sampler.world_size
             all_samples = counted(self.sampler.size, "sample")
             shared = f"; the {all_samples} are shared by {ranks} ranks" if ranks > 1 else f", {all_samples} in all"
         what = f"{what}: " if what else ""
