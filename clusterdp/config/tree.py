@@ -31,7 +31,7 @@ class ResourcesConfig(Section):
 
     nodes: int = 1  # number of nodes of the ranks; e.g. `4`
     # Nodes that the job has besides, in reserve: one takes the place of a node that is lost or silent for 10 s, and the
-    # ranks start again, without the queue. They are charged as the others are; e.g. `1`
+    # ranks start again, without the queue. They are charged as the others are, and need Slurm 22.05; e.g. `1`
     spare_nodes: int = 0
     tasks_per_node: int | None = None  # ranks on each node; default: one per GPU, else 1; e.g. `8`
     cpus_per_task: int = 1  # CPUs of each rank, with any launcher; e.g. `12`

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from clusterdp import procfs
 from clusterdp.batch import keeper
 from clusterdp.fakeslurm import FakeCluster
@@ -132,6 +134,11 @@ def without_slurmd(cluster: Cluster, node: str) -> Iterator[None]:
 def nodes_of(run: Run) -> list[str]:
     names = run.cluster.run("squeue", "-h", "-j", run.job, "-o", "%N").strip()
     return run.cluster.run("scontrol", "show", "hostnames", names).split()
+
+
+def skip_without_keepers(cluster: Cluster) -> None:
+    if cluster.run("srun", "--version").split()[-1] < "22.05":
+        pytest.skip("a step with --overlap shares CPUs only in this release")
 
 
 def keepers_on(run: Run) -> set[str]:

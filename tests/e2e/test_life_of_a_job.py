@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.processes import command_of, copies_of, ranks_of
+from tests.e2e.processes import command_of, copies_of, ranks_of, skip_without_keepers
 from tests.e2e.run import Run, clusterdp, submit
 from tests.waiting import wait_for
 
@@ -121,11 +121,6 @@ def test_job_with_a_killed_rank_ends_bit_for_bit_in_one_allocation(
     (restored,) = run.events("restored")
     assert (restored["step"] > 0, restored["memory"]) == (True, True), run.account()
     assert run.digest() == reference_on(cluster).digest
-
-
-def skip_without_keepers(cluster: Cluster) -> None:
-    if cluster.run("srun", "--version").split()[-1] < "22.05":
-        pytest.skip("a step with --overlap shares CPUs only in this release")
 
 
 @pytest.mark.slow

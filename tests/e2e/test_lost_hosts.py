@@ -12,7 +12,7 @@ import pytest
 
 from clusterdp.batch.keeper import HELD
 from tests.e2e.cluster import Cluster
-from tests.e2e.processes import copies_of, keepers_on, lost, nodes_of, processes_on
+from tests.e2e.processes import copies_of, keepers_on, lost, nodes_of, processes_on, skip_without_keepers
 from tests.e2e.run import Run, submit
 from tests.waiting import wait_for
 
@@ -86,7 +86,8 @@ def test_no_kill_job_without_its_batch_host_is_requeued(cluster: Cluster, start:
 
 
 @pytest.mark.slow  # here; in test-slurm it runs all the same
-def test_spare_node_takes_the_place_of_a_silent_one(start: Start, expected_digest: str) -> None:
+def test_spare_node_takes_the_place_of_a_silent_one(cluster: Cluster, start: Start, expected_digest: str) -> None:
+    skip_without_keepers(cluster)
     run = start("resources.spare_nodes=1", "launch.preflight=true", "params.step_delay_s=0.2", *THREE_RANKS)
     first, silent, third, spare = nodes_of(run)
     pids = processes_on(run, silent)
@@ -103,7 +104,8 @@ def test_spare_node_takes_the_place_of_a_silent_one(start: Start, expected_diges
 
 
 @pytest.mark.long  # on a real Slurm
-def test_spare_node_takes_the_place_of_a_lost_one(start: Start, expected_digest: str) -> None:
+def test_spare_node_takes_the_place_of_a_lost_one(cluster: Cluster, start: Start, expected_digest: str) -> None:
+    skip_without_keepers(cluster)
     saving = ("checkpoint.every_s=null", "checkpoint.memory_s=0.3")
     run = start("resources.spare_nodes=1", "params.step_delay_s=0.2", *saving, *THREE_RANKS)
     first, second, gone, spare = nodes_of(run)
