@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -42,3 +43,14 @@ def test_procfs_returns_empty_values_for_an_ended_process() -> None:
     ]
     assert not any([*found, procfs.children(child.pid), procfs.descriptors(child.pid)])
     assert procfs.disposition(child.pid, signal.SIGTERM) == ""
+
+
+def test_zombies_and_later_processes_are_not_alive() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie, which still has its number
+    assert not procfs.is_alive(child.pid)
+    child.wait()
+    assert not procfs.is_alive(child.pid)
+    assert procfs.is_alive(os.getpid(), begun=time.time())
+    assert not procfs.is_alive(os.getpid(), begun=1.7e9)
+    assert not procfs.is_alive(1 << 40)
