@@ -32,19 +32,19 @@ def pytest_in(folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
 ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p clusterdp.pytest_plugin"}
 
 
-def test_readme_example_of_testing_a_script_passes(examples: Path) -> None:
+def test_page_example_of_testing_a_script_passes(examples: Path) -> None:
     done = pytest_in(examples, **ALONE)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow
-def test_readme_example_fails_for_a_script_restarting_from_the_beginning(examples: Path) -> None:
+def test_page_example_fails_for_a_script_restarting_from_the_beginning(examples: Path) -> None:
     script = examples / "count.sbatch"
     script.write_text(script.read_text().replace("cat at.", "cat nothing."))
     assert pytest_in(examples, **ALONE).returncode == 1
 
 
-def test_readme_cluster_shape_is_read_with_its_nodes_and_time_limits(examples: Path) -> None:
+def test_page_cluster_shape_is_read_with_its_nodes_and_time_limits(examples: Path) -> None:
     shape = read_shape(str(examples / "cluster.yaml"))
     assert len(shape.nodes) == 20
     assert [part.max_minutes for part in shape.partitions] == [2880, None]

@@ -13,8 +13,9 @@ from torch import nn
 
 from clusterdp.checkpoint import list_checkpoints
 from clusterdp.config.tree import CheckpointConfig
+from clusterdp.errors import ConfigError
 from clusterdp.storage import LocalStorage
-from clusterdp.train import JobHandle, Trainer, keep_best
+from clusterdp.train import JobHandle, Trainer, early_stopping, keep_best
 from clusterdp.train.settings import WorkerSettings
 from tests.train.trainings import FEATURES, Noisy
 
@@ -165,3 +166,12 @@ def test_load_best_after_save_best_in_mid_epoch_returns_the_saved_step(job: JobH
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     Trainer(net, nn.CrossEntropyLoss(), optimizer, job=job, on_step=[by_hand]).fit(Noisy(), epochs=2)
     assert found == [1, EPOCH + 1]
+
+
+def test_second_rule_of_a_best_model_is_refused(job: JobHandle) -> None:
+    net = nn.Linear(FEATURES, 3)
+    stop = early_stopping("val_loss", load_best=True)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    trainer = Trainer(net, nn.CrossEntropyLoss(), optimizer, job=job, on_epoch=[keep_best("loss")], callbacks=[stop])
+    with pytest.raises(ConfigError, match=r"by loss \(min\), and cannot keep another by val_loss \(min\)"):
+        trainer.fit(Noisy(), Noisy(), epochs=1)

@@ -15,6 +15,7 @@ import torch
 from clusterdp.checkpoint import Checkpointer, Restored
 from clusterdp.checkpoint.state.stateful import unwrap
 from clusterdp.checkpoint.state.tree import is_sharded
+from clusterdp.errors import ConfigError
 from clusterdp.train.loop.history import EpochRow, History
 from clusterdp.train.loop.save_schedule import Tolerance
 from clusterdp.train.output.say import say
@@ -33,6 +34,7 @@ class BestModel:
         self._tolerate = Tolerance(trainer.job.this_rank, trainer.job.record, "the best model")
         self._opened: Checkpointer | InMemory | None = None
         self._kept: Any = None  # the metadata of the saved model
+        self._rule: tuple[str, str] | None = None  # monitor and mode
         self._looked = False  # whether save_if_better() has read the metadata of an earlier attempt
 
     def save(self) -> None:
@@ -42,7 +44,13 @@ class BestModel:
 
     def save_if_better(self, monitor: str, mode: str) -> None:
         """Saves the model if the newest epoch is better than the epoch of the saved model. (An even better epoch may
-        not be saved, because its save failed.)"""
+        not be saved, because its save failed.) Raises ConfigError for a second rule, because one model is kept."""
+        before, self._rule = self._rule or (monitor, mode), (monitor, mode)
+        if before != self._rule:
+            raise ConfigError(
+                f"keep_best: this Trainer keeps its best model by {before[0]} ({before[1]}), and cannot keep another "
+                f"by {monitor} ({mode}). Leave one out; early_stopping(load_best=True) keeps one, too."
+            )
         with self._tolerate(math.inf):
             checkpointer = self._checkpointer()
             if not self._looked:
