@@ -31,9 +31,8 @@ net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
 job = own_job()
 """
 
-# The function that both pages define, called.
-CALL = "Net, Images = (lambda: net), (lambda: data)\nmain(job, epochs=1)\n"
-AFTERWARDS = {"README.md": CALL, "docs/configs.md": CALL}
+# The function that the page defines, called.
+AFTERWARDS = {"README.md": "Net, Images = (lambda: net), (lambda: data)\nmain(job, epochs=1)\n"}
 
 
 def having(language: str) -> list[Path]:
