@@ -103,7 +103,8 @@ def test_spare_node_takes_the_place_of_a_silent_one(cluster: Cluster, start: Sta
     _check_swap(run, silent, f"{first},{spare},{third}", expected_digest)  # in an order that is not Slurm's
 
 
-@pytest.mark.long  # on a real Slurm
+@pytest.mark.slow  # 40 s; the silent one runs in test-slurm
+@pytest.mark.long
 def test_spare_node_takes_the_place_of_a_lost_one(cluster: Cluster, start: Start, expected_digest: str) -> None:
     skip_without_keepers(cluster)
     saving = ("checkpoint.every_s=null", "checkpoint.memory_s=0.3")
