@@ -177,8 +177,8 @@ def run_script(tmp_path: Path, stubs: Stubs) -> RunScript:
     return run
 
 
-LEAVE = (
-    "mkdir -p {run}/attempts/$CLUSTERDP_ATTEMPT; echo {outcome} >{run}/attempts/$CLUSTERDP_ATTEMPT/outcome; exit {code}"
+LEAVE = (  # the outcome is never seen empty, as in write_durably()
+    "at={run}/attempts/$CLUSTERDP_ATTEMPT; mkdir -p $at; echo {outcome} >$at/new; mv $at/new $at/outcome; exit {code}"
 )
 
 
