@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "storage": {"errors", "plainfile", "batch.keeper"},  # the process that holds a node's files in memory
     "slurm": {"errors"},
     "config": {"errors", "plainfile", "storage.address", "wording"},  # a URL with a password in it is refused
-    "submission": LOGIN_NODE | {"operate.notebook"},
+    "submission": LOGIN_NODE | {"operate.notebook", "procfs"},
     "operate": LOGIN_NODE | {"checkpoint.format", "checkpoint.errors", "procfs"},
     "check": LOGIN_NODE | {"submission", "checkpoint.format", "operate.find.run_index", "operate.output.formatting"},
     "checkpoint": {"storage", "rundir", "errors", "wording", "procfs"},

@@ -51,7 +51,7 @@ def next_commands(history: RunHistory, state: RunState) -> list[tuple[str, str]]
         RunState.CANCELLED: [logs, status, resume] if history.is_local else [status, resume],
     }[state]
     if history.is_local:  # there is neither a job nor a config
-        return [row for row in proposed if row[0].split()[1] in ("logs", "status", "why")]
+        return [row for row in proposed if row[0].split()[1] in ("logs", "status", "watch", "why")]
     return proposed
 
 

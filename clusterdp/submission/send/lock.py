@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from clusterdp import procfs
 from clusterdp.errors import RunError
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, parse, write_durably
@@ -120,12 +121,4 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _is_alive(pid: object) -> bool:
-    if not isinstance(pid, int) or pid <= 0:
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):  # the process exists, but belongs to another user
-        return True
-    return True
+    return not isinstance(pid, int) or not 0 < pid < 1 << 31 or procfs.is_alive(pid)

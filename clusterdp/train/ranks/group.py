@@ -30,7 +30,7 @@ from clusterdp.train.ranks.rendezvous import GpuMissing, PortTaken, Rendezvous
 # end with the process.
 _outlived: list[dist.ProcessGroup] = []
 
-FREED_S = 1.0  # at most
+FREED_S = 0.1  # seconds that a rank waits for gloo's thread at most
 BY_DEVICE = "cpu:gloo,cuda:nccl"
 SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
