@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import Any, Callable, List, Mapping, NoReturn, Optional, Sequence
+from typing import Any, Callable, List, Mapping, NoReturn, Sequence
 
 from . import slurm
 from .children import Children
@@ -18,6 +18,7 @@ from .slurm import Look, Slurm
 from .texts import size, warn, warn_of_fault, words
 
 ROOM_S = 600
+USABLE_S = 60.0  # seconds for which an answer about the nodes is used again
 TRIES_S = (0, 1, 2, 5, 10, 20, 40)  # seconds of pause before each try
 
 
@@ -40,7 +41,8 @@ class Ending:
         self.on_leaving: Callable[[], None] = lambda: None  # called before the job leaves its nodes
         self.is_resubmitted = False
         self._successor = ""
-        self._usable: Optional[List[str]] = None
+        self._usable: List[str] = []
+        self._usable_at = -USABLE_S
 
     def is_replaced(self) -> bool:
         """Returns whether a later attempt has recorded the end of this attempt, and so has taken over the run."""
@@ -227,8 +229,8 @@ class Ending:
         return avoided(wanted, usable, self.rules.job_nodes, self.rules.exclude, must)
 
     def usable_nodes(self) -> List[str]:
-        if self._usable is None:
-            self._usable = self.slurm.usable_nodes(self.rules.exclude)
+        if time.monotonic() - self._usable_at > USABLE_S:
+            self._usable, self._usable_at = self.slurm.usable_nodes(self.rules.exclude), time.monotonic()
         return self._usable
 
     def avoid(self, cause: str, names: Sequence[str]) -> None:

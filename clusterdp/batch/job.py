@@ -20,6 +20,7 @@ class Job(NamedTuple):
     replaces: str  # id of the previous job of the chain
     replaced_log: str  # the number in the file name of the previous job's output
     unwritten: int  # number of attempts of the chain that could not write any file
+    reservation: str = ""
 
     @property
     def attempt(self) -> str:
@@ -127,4 +128,5 @@ def job_of(run: str, script: str, environ: Mapping[str, str]) -> Job:
         replaces=replaces,
         replaced_log=log,
         unwritten=int(unwritten) if unwritten.isdigit() else 0,
+        reservation=environ.get("SLURM_JOB_RESERVATION", ""),
     )

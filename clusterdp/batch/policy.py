@@ -99,18 +99,13 @@ def failed_nodes(said: str) -> List[str]:
     return sorted({*not_launched(said), *FAILED_NODE.findall(said)})
 
 
-def avoided(wanted: Iterable[str], usable: Sequence[str], needed: int, always: str, must: Sequence[str]) -> str:
-    """Returns the value of ExcNodeList: `always`, and as many of the wanted nodes as leave enough usable nodes for the
-    job, which would otherwise wait for ever. wanted: nodes to avoid, the most important first. must: nodes that the job
-    must have."""
-    names = [name for name in always.split(",") if name]
-    left = len(usable)
+def avoided(wanted: Iterable[str], usable: Iterable[str], needed: int, always: str, must: Sequence[str]) -> str:
+    """Returns the value of ExcNodeList: `always`, and each wanted node without which enough usable nodes are left for
+    the job. A node that is down counts, too: it may come back, and the job would wait for ever beside it. wanted: nodes
+    to avoid, the most important first. must: nodes that the job must have."""
+    names, left = [name for name in always.split(",") if name], set(usable)
     for node in wanted:
-        if node in must or node in names:
-            continue
-        if node in usable:
-            if left <= needed:
-                break
-            left -= 1
-        names.append(node)
+        if node not in must and node not in names and len(left - {node}) >= needed:
+            left.discard(node)
+            names.append(node)
     return ",".join(names)

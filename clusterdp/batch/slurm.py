@@ -26,6 +26,7 @@ PATIENCE_S = 1800
 PENDING_S = 30
 ANSWER_S = 10
 USABLE = ("idle", "mixed", "allocated", "completing", "planned")
+SLEEPING = "~#!%-+"  # marks of sinfo at the state of a node that a job can have; others are `*` (silent), `$`, `@`, `^`
 FOR_PEOPLE = (b"SQUEUE_", b"SINFO_", b"SLURM_TIME_FORMAT")
 
 
@@ -185,15 +186,19 @@ class Slurm:
         return sorted(set(self.ask(words, err=False).said.split())) if nodes else []
 
     def usable_nodes(self, without: str) -> List[str]:
-        """Returns the nodes on which this job could run: nodes that are up, with the same hardware as the job's nodes.
-        without: a list of nodes that are never usable."""
-        kind = "%c|%m|%G|%f"
+        """Returns the nodes on which this job could run: nodes that are up, in its partition and reservation, with the
+        same hardware as the job's nodes. without: a list of nodes that are never usable."""
+        kind, reservation = "%c|%m|%G|%f", self.job.reservation
         alike = self._sinfo("--nodes=" + self.job.nodes, kind)
-        never = set(self.expand(without)) if without else set()
-        found = set()
+        never, found = set(self.expand(without)), set()
+        states = (*USABLE, "reserved") if reservation else USABLE  # Slurm shows its idle nodes as reserved
+        if reservation:
+            shown = fields_of(self.ask(["scontrol", "show", "reservation", reservation], err=False).said)
+            reserved = set(self.expand(shown.get("Nodes", "")))
         for line in self._sinfo("--partition=" + self.job.partition, "%T %N " + kind):
             state, node, shape = ([*line.split(None, 2), "", "", ""])[:3]
-            if state in USABLE and shape in alike and node not in never:
+            is_ours = node not in never and (not reservation or node in reserved)
+            if is_ours and state.rstrip(SLEEPING) in states and shape in alike:
                 found.add(node)
         return sorted(found)
 

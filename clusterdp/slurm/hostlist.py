@@ -142,3 +142,11 @@ def _range(word: str) -> list[str]:
     if high - low >= MAX_HOSTS:
         raise _too_many(word, high - low + 1)
     return [f"{number:0{len(match[1])}}" for number in range(low, high + 1)]
+
+
+def hosts_of(expression: str) -> set[str]:
+    """Returns the hosts of a host list; empty if the text is a file name, or not a host list."""
+    try:
+        return set(expand(expression)) if expression != "(null)" and "/" not in expression else set()
+    except HostlistError:
+        return set()

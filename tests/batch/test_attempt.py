@@ -162,6 +162,17 @@ def test_avoided_node_gives_its_place_at_the_start(with_spare: ThisAttempt, monk
     assert '"event":"placed","attempt":"7.0","nodes":"n1,n3"' in events.read_text()
 
 
+def test_nodes_are_asked_for_anew_at_the_end_of_a_long_attempt(
+    attempt: ThisAttempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("clusterdp.batch.ending.time.monotonic", lambda: now[0])
+    for up, nodes, usable in ((0, ["n1", "n2"], ["n1", "n2"]), (9, [], ["n1", "n2"]), (3600, ["n1"], ["n1"])):
+        now[0] += up
+        monkeypatch.setattr(attempt.slurm, "usable_nodes", lambda without, nodes=nodes: nodes)
+        assert attempt.ending.usable_nodes() == usable
+
+
 @pytest.mark.parametrize(("spare", "excluded"), [(0, "n2"), (1, "")])
 def test_avoided_nodes_leave_enough_for_spare_ones(
     of_rules: Callable[..., ThisAttempt], monkeypatch: pytest.MonkeyPatch, spare: int, excluded: str

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from clusterdp.check.cluster.cluster_facts import ClusterFacts
 from clusterdp.check.finding import Finding
 from clusterdp.check.subject import Subject
-from clusterdp.slurm.hostlist import HostlistError, expand
+from clusterdp.slurm.hostlist import hosts_of
 from clusterdp.slurm.nodes import NodeGroup
 from clusterdp.wording import counted
 
@@ -65,14 +65,6 @@ def states_away(subject: Subject, cluster: ClusterFacts) -> str:
     names = cluster.asked(subject.config.resources.partition)
     states = {group.state for group in cluster.groups if group.partition in names}
     return ", ".join(sorted(state for state in states if AWAY.match(state) or state.startswith("reserved")))
-
-
-def hosts_of(expression: str) -> set[str]:
-    """Returns the hosts of a host list; empty if the text is a file name, or not a host list."""
-    try:
-        return set(expand(expression)) if expression != "(null)" and "/" not in expression else set()
-    except HostlistError:
-        return set()
 
 
 NEVER = "the job is refused, or waits for ever"

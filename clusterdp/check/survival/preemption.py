@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from clusterdp.check.cluster.cluster_facts import ClusterFacts
-from clusterdp.check.cluster.nodes import hosts_of
 from clusterdp.check.finding import Finding
 from clusterdp.check.subject import Subject
+from clusterdp.slurm.hostlist import hosts_of
 from clusterdp.slurm.quantities import seconds_of
 from clusterdp.wording import duration
 

@@ -94,7 +94,9 @@ REASONS = {
         "asks for what the partition does not have, so it never starts", ASK_FOR_LESS, stuck=True
     ),
     "BadConstraints": Reason(
-        "no node has all that it asks for, so it never starts", "see resources.constraint", stuck=True
+        "too few nodes have all that it asks for, so it never starts",
+        "see resources.constraint and resources.exclude",
+        stuck=True,
     ),
     "Constraints": Reason("no node has now all that it asks for", "see resources.constraint"),
     "MaxMemPerLimit": Reason("asks for more memory a node than is allowed", "see resources.mem", stuck=True),

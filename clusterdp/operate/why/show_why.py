@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
 from clusterdp.batch.causes import CAUSES, FAULTS
+from clusterdp.batch.rules import Rules, read_rules
 from clusterdp.errors import SlurmError
 from clusterdp.operate.output.formatting import Colour, ago, clock, shown_path
 from clusterdp.operate.output.terminal import ENDLESS, filled, width_of
-from clusterdp.operate.queue.pending_reasons import explain
+from clusterdp.operate.queue.pending_reasons import Reason, explain
 from clusterdp.operate.queue.run_status import WAITS, RunStatus, current_status
 from clusterdp.operate.record.ending import STOPPED_BY, ending_text
 from clusterdp.operate.record.next_command import next_command_lines
@@ -26,6 +27,7 @@ from clusterdp.operate.why import failure_words
 from clusterdp.operate.why.first_failure import FirstFailure, find_failure, recorded_failure
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import time_of
+from clusterdp.slurm.hostlist import hosts_of
 from clusterdp.slurm.quantities import megabytes_of
 from clusterdp.wording import counted
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 
 NODES_MAY_DO = frozenset({"Resources", "Priority", "PartitionNodeLimit", "PartitionConfig", "ReqNodeNotAvail"})
+OF_NODES = ("BadConstraints", "Constraints", "ReqNodeNotAvail", "NodeDown", "Nodes required", "PartitionConfig")
 
 
 def show_why(run: RunDir, out: TextIO, as_json: bool = False, now: float | None = None) -> None:
@@ -80,7 +83,7 @@ def as_data(found: Explanation) -> dict[str, Any]:
     """Returns the values that --json prints; json.schema.json describes them. A value that is unknown is None."""
     history, status, request, failure = found.history, found.status, found.request, found.failure
     reason = status.row.reason if status.row and status.row.state in WAITS else None
-    known = explain(reason) if reason else None
+    known = reason_of(history, reason, request) if reason else None
     return {
         "name": history.name,
         "run": str(history.run.path),
@@ -152,8 +155,8 @@ def _of_a_wait(history: RunHistory, status: RunStatus, now: float) -> Explanatio
     row, job = status.row, history.job
     if row is None or row.state not in WAITS or job is None:
         return Explanation(history, status, [("why", status.why or "it has not begun, by its records")])
-    known = explain(row.reason)
     request = read_request(job)
+    known = reason_of(history, row.reason, request)
     fewer = smaller(request, row.reason) if request else ""
     facts = [("job", f"{job} in {request.partition}" if request and request.partition else job)]
     facts.append(("reason", f"{row.reason}: {known.words}" if known else row.reason))
@@ -174,6 +177,23 @@ def _of_a_wait(history: RunHistory, status: RunStatus, now: float) -> Explanatio
         facts.append(("before", f"attempt {last.number} {ending_text(last)}"))
         facts += [fact for fact in failure_words.facts(history, failure) if fact[0] in ("first", "cause", "error")]
     return Explanation(history, status, facts, failure, request, fewer)
+
+
+def reason_of(history: RunHistory, reason: str, request: Request | None) -> Reason | None:
+    """Returns the explanation of a reason, and the remedy if the job may wait because the run avoids nodes: the batch
+    program leaves enough nodes in ExcNodeList, but others may have failed since."""
+    known = explain(reason)
+    if known is None or request is None or not reason.strip("(").startswith(OF_NODES):
+        return known
+    try:
+        rules = read_rules(str(history.run.path / "batch"))
+    except (OSError, ValueError):
+        rules = Rules()
+    avoided = sorted(hosts_of(request.excluded) - hosts_of(rules.exclude))
+    if not avoided:
+        return known
+    words = f"{known.words}; and the run avoids {', '.join(avoided)}"
+    return Reason(words, f"`scontrol update JobId=JOB ExcNodeList={rules.exclude}` lets it have them", known.stuck)
 
 
 def _start(request: Request | None, reason: str, now: float) -> list[tuple[str, str]]:
@@ -262,6 +282,7 @@ class Request:
     time: str = ""
     features: str = ""
     tied: bool = False  # True: the job needs named nodes or a reservation
+    excluded: str = ""  # ExcNodeList
     start: float | None = None  # start time that Slurm estimates, or the earliest that the job allows
 
     @classmethod
@@ -279,6 +300,7 @@ class Request:
             time=job.get("TimeLimit", ""),
             features="" if features in none else features,
             tied=any(job.get(key, "(null)") not in none for key in ("ReqNodeList", "Reservation")),
+            excluded=job.get("ExcNodeList", ""),
             start=_time(job.get("StartTime", "")),
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,29 @@ def test_why_of_a_pending_job_suggests_a_remedy_for_its_reason(
 ) -> None:
     pending(queue, reason)
     assert words in screen(builder.submitted().run, 120)
+
+
+@pytest.mark.parametrize(
+    ("config", "excluded", "do"),
+    [
+        ("", "n[6-7]", "`scontrol update JobId=7 ExcNodeList=` lets it have them"),
+        ("n7", "n[6-7]", "`scontrol update JobId=7 ExcNodeList=n7` lets it have them"),
+        ("n7", "n7", "see resources.constraint"),
+        ("", "(null)", "see resources.constraint"),
+    ],
+)
+def test_why_of_a_waiting_job_names_its_avoided_nodes(
+    config: str, excluded: str, do: str, builder: RunBuilder, queue: FakeQueue
+) -> None:
+    run = builder.submitted().run
+    (run.path / "batch").mkdir()
+    (run.path / "batch/rules.json").write_text(json.dumps({"exclude": config}))
+    pending(queue, "BadConstraints", features=f"(null) ExcNodeList={excluded}")
+    text = screen(run, 200)
+    assert f"do     {do}" in text
+    avoids = {"": ["the run avoids n6, n7"], "n7": ["the run avoids n6"]}[config] if "scontrol" in do else []
+    assert re.findall("the run avoids.*", text) == avoids
+    assert ("ExcNodeList" in str(in_json(run)["pending"])) is bool(avoids)
 
 
 def test_why_prints_slurms_start_estimate_or_reports_a_missing_one(builder: RunBuilder, queue: FakeQueue) -> None:
