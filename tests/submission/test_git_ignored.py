@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from clusterdp.config.tree import SnapshotConfig
+from clusterdp.errors import ConfigError
 from clusterdp.submission.snapshot import code_snapshot
 from clusterdp.submission.snapshot.code_snapshot import Ignored, find_ignored, in_words, take
 from tests.submission.test_code_snapshot import git
@@ -103,3 +105,41 @@ def test_find_ignored_lists_a_fully_ignored_folder_once(source: Path) -> None:
     (source / "corpus/big").mkdir(parents=True)
     (source / "corpus/big/train.bin").touch()
     assert [one.name for one in find_ignored(source, []) if "corpus" in one.name] == ["corpus"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("owner", r"dubious ownership.* git config --global --add safe\.directory '.*/src'"),
+        ("empty", r"not a git repository.*See `git -C .*/src status`"),
+        ("file", r"See `git -C .*/src status`"),
+        ("head", r"not a git repository"),
+        ("no git", r"No such file or directory\. Put git on PATH"),
+        ("subfolder", r"src has a \.git.*not a git repository"),
+    ],
+)
+def test_take_is_refused_if_git_fails_in_a_work_tree(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str, said: str
+) -> None:
+    taken = source
+    if broken == "owner":
+        monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    elif broken == "head":
+        (source / ".git/HEAD").write_text("?")
+    elif broken == "no git":
+        monkeypatch.setenv("PATH", "/nowhere")
+    else:
+        shutil.rmtree(source / ".git")
+        (source / ".git").write_text("gitdir: /nowhere") if broken == "file" else (source / ".git").mkdir()
+        taken = source / "sets" if broken == "subfolder" else source
+    with pytest.raises(ConfigError, match=rf"(?s)^snapshot: .*{said}.*snapshot\.enabled=false"):
+        take(taken, tmp_path / "code", SnapshotConfig(), tmp_path / "run")
+    assert not (tmp_path / "code").exists()
+
+
+def test_take_without_git_copies_a_folder_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/train.py").touch()
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(code_snapshot, "tree_of", lambda source: None)
+    assert take(tmp_path / "src", tmp_path / "code", SnapshotConfig(), tmp_path / "run").files == 1

@@ -15,7 +15,7 @@ from clusterdp.check.program.command_words import program_of
 from clusterdp.check.subject import Subject
 from clusterdp.submission.plan import elsewhere
 from clusterdp.submission.render.script_spec import lines_of
-from clusterdp.submission.snapshot.code_snapshot import is_clutter, is_run
+from clusterdp.submission.snapshot.code_snapshot import git_lists, is_clutter, is_run
 
 NOT_FOUND = "the job runs in the snapshot and does not find it"
 WRITTEN = re.compile(r"out|log|save|dest|result|write|export|record|ckpt|checkpoint", re.I)  # output options
@@ -24,6 +24,7 @@ WRITTEN = re.compile(r"out|log|save|dest|result|write|export|record|ckpt|checkpo
 def ignored_findings(subject: Subject) -> Iterator[Finding]:
     if not subject.config.snapshot.enabled:
         return
+    git_lists(subject.spec.submit_dir, "--", ".gitignore")  # raises ConfigError if git fails, as submit does
     yield from _of_program(subject)
     yield from _of_words(subject)
     yield from _of_opened(subject)

@@ -226,13 +226,36 @@ def _git_ignores(source: Path) -> list[str]:
 
 
 def git_lists(source: Path, *options: str) -> list[str] | None:
-    """Returns the names that `git ls-files` prints; None outside of a git work tree, or if git is not installed."""
+    """Returns the names that `git ls-files` prints; None outside of a git work tree. Raises ConfigError if git fails in
+    a work tree: a snapshot without git would have the files that git ignores, such as data and secrets."""
     try:
         git = ["git", "-C", str(source), "ls-files", "-z", *options]
         done = subprocess.run(git, capture_output=True, check=False, stdin=subprocess.DEVNULL)
-    except FileNotFoundError:
+    except OSError as error:
+        said, remedy = f"git: {error.strerror}", "Put git on PATH"
+    else:
+        if done.returncode == 0:
+            return [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
+        said, remedy = done.stderr.decode(errors="replace").strip().partition("\n")[0], f"See `git -C {source} status`"
+        if "dubious ownership" in said:
+            remedy = f"If you trust its owner: git config --global --add safe.directory '{tree_of(source)}'"
+    if (tree := tree_of(source)) is None:
         return None
-    return [os.fsdecode(name) for name in done.stdout.split(b"\0") if name] if done.returncode == 0 else None
+    raise ConfigError(
+        f"snapshot: {tree} has a .git, but git does not list its files, and without git, ignored ones would be copied: "
+        f"{said}. {remedy}, or set snapshot.enabled=false, which runs the job in the submit directory."
+    )
+
+
+def tree_of(source: Path) -> Path | None:
+    """Returns the folder of .git for `source`, or the nearest one above it on the same file system, as git looks."""
+    device = os.stat(source).st_dev
+    for folder in (source, *source.parents):
+        if os.stat(folder).st_dev != device:
+            return None
+        if os.path.lexists(folder / ".git"):
+            return folder
+    return None
 
 
 def _look_at(source: Path, name: str, budget: Iterator[int]) -> Ignored | None:
