@@ -19,6 +19,11 @@ AFTER = 8  # lines after an error's line that may belong to the error
 MOST_AFTER = 40  # a program that prints more lines than this after an error has continued
 BEFORE = 12  # lines before a traceback that may show its cause: a CUDA assertion, a dead worker
 LONGEST = 2000  # characters of a line that are searched
+# Words in a file's path, or in a message below the level of an error, are no evidence. (NCCL calls its errors WARN.)
+PATH = re.compile(r"(['\"])(?!/dev/shm|[a-z]+://)[^'\"\s]*/[^'\"]*\1|(?<![\w/:])/?(?:[\w.@+~-]+/)+[\w.@+~-]+\.pyc?\b")
+BELOW_ERROR = re.compile(
+    r"(?:[^a-z]{0,60}|.{0,60}[\s:.\[(])(?:TRACE|DEBUG|INFO|NOTICE|WARNING|[A-Za-z]*Warning)\b|\[?[DIW]\d{4} "
+)
 # The labels that torch and torchrun print before a line: `[rank0]: `, `[default0]:`
 PREFIX = re.compile(r"(?:\[(?:rank|default)\d+\]:\s?)+")
 TRACEBACK = re.compile(rb"(?:\[(?:rank|default)\d+\]:\s?)*(?:Original )?Traceback \(most recent call last\)")
@@ -72,7 +77,10 @@ class LogError:
 def known(text: str) -> Signature | None:
     """Returns the signature that matches the first line of an error. If only a vague signature or none matches that
     line, all lines are searched."""
-    first, _, rest = text.partition("\n")
+    first, _, rest = PATH.sub(r"\1PATH\1", text).partition("\n")
+    if BELOW_ERROR.match(first):
+        return None
+    rest = "\n".join(line for line in rest.split("\n") if not BELOW_ERROR.match(line))
     vague = None
     for signature in SIGNATURES:
         if signature.regex.search(first):
@@ -82,7 +90,7 @@ def known(text: str) -> Signature | None:
     if rest:
         for signature in SIGNATURES:
             # Not a consequence: the lines after an error may report what followed.
-            if not signature.consequence and not signature.vague and signature.regex.search(text):
+            if not signature.consequence and not signature.vague and signature.regex.search(f"{first}\n{rest}"):
                 return signature
     return vague
 
@@ -140,7 +148,7 @@ def _error_at(lines: Sequence[bytes], at: int) -> LogError | None:
         line, signature = _bare(lines[at]), known(_with_rest(lines, at))
     else:
         line, signature = _bare(lines[at]), known(_with_rest(lines, at))
-        if signature is None and not ERROR.match(line):
+        if signature is None and (BELOW_ERROR.match(line) or not ERROR.match(line)):
             return None
     begins = _beginning(lines, at)
     error = LogError(line, at, begins, signature)

@@ -375,15 +375,15 @@ SIGNATURES = (
     ),
     Signature(
         "permission",
-        r"PermissionError|Permission denied|Read-only file system",
+        r"\bPermissionError(?::|$)|: Permission denied|\[Errno 13\]|Read-only file system",
         "a file may not be read or written",
         "`ls -ld` of the file and its folders says whose it is. In a container it may not be mounted, or read-only.",
         "PermissionError: [Errno 13] Permission denied: '/data/imagenet/train.bin'",
     ),
     Signature(
         "hf-hub",
-        r"huggingface\.co|huggingface_hub|LocalEntryNotFoundError|OfflineModeIsEnabled|GatedRepoError|"
-        r"RepositoryNotFoundError",
+        r"(?:host=['\"]|https://)huggingface\.co\b|huggingface_hub\.(?:errors|utils\.\w+)\.\w+Error:|"
+        r"(?:LocalEntryNotFoundError|OfflineModeIsEnabled|GatedRepoError|RepositoryNotFoundError)(?::|$)",
         "Hugging Face's hub cannot be reached from the node, or does not give the file",
         "Compute nodes often have no internet. Download it on the login node (`hf download`), and set HF_HOME and "
         "HF_HUB_OFFLINE=1 in launch.env. A gated model needs HF_TOKEN in launch.secrets.",
@@ -407,7 +407,7 @@ SIGNATURES = (
     ),
     Signature(
         "missing-module",
-        r"ModuleNotFoundError|No module named",
+        r"\bModuleNotFoundError:|: No module named ",
         "a Python module is not installed there, or not in the snapshot",
         "Activate the right environment in launch.setup, or name its Python in launch.python. A module of your own "
         "must not be ignored by git.",
@@ -415,7 +415,7 @@ SIGNATURES = (
     ),
     Signature(
         "missing-file",
-        r"FileNotFoundError|No such file or directory|NotADirectoryError",
+        r"\b(?:FileNotFoundError|NotADirectoryError)(?::|$)|: No such file or directory|\[Errno 2\]",
         "a file or folder is not there on the node",
         "Paths are relative to the snapshot, which has what git does not ignore: snapshot.link takes data in. A path "
         "such as /tmp is another one on each node.",
@@ -423,7 +423,7 @@ SIGNATURES = (
     ),
     Signature(
         "import",
-        r"\bImportError\b",
+        r"\bImportError(?::|$)",
         "a Python module cannot be imported",
         "Two packages do not fit together, or a file of yours has the name of a package.",
         "ImportError: cannot import name 'packaging' from 'pkg_resources' "
@@ -440,7 +440,7 @@ SIGNATURES = (
     Signature(
         "no-internet",
         r"Temporary failure in name resolution|Name or service not known|Max retries exceeded|"
-        r"Network is unreachable|URLError|ConnectTimeout",
+        r"Network is unreachable|\b(?:URLError|ConnectTimeout)(?::|$)",
         "a server cannot be reached from the node",
         "Compute nodes often have no internet. Download on the login node, or set your site's proxy in launch.env.",
         "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>",
@@ -475,7 +475,7 @@ SIGNATURES = (
     ),
     Signature(
         "unused-parameters",
-        r"Expected to have finished reduction in the prior iteration|unused parameters",
+        r"Expected to have finished reduction in the prior iteration",
         "parameters of the model had no part in the loss, which DDP does not allow",
         "Remove them, or set train.ddp={find_unused_parameters: true}. TORCH_DISTRIBUTED_DEBUG=DETAIL names them.",
         "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This "
@@ -483,7 +483,7 @@ SIGNATURES = (
     ),
     Signature(
         "not-finite",
-        r"returned nan values|loss is (?:nan|inf|not finite)|[Nn]on-finite loss|train\.on_nan",
+        r"returned nan values|Error: .*(?:loss is (?:nan|inf|not finite)|[Nn]on-finite loss)|train\.on_nan",
         "the loss or a gradient is not a finite number",
         "Use a lower learning rate, warm-up or train.clip_norm; train.on_nan=skip leaves such steps out. Look at the "
         "data of that step.",
@@ -506,7 +506,7 @@ SIGNATURES = (
     ),
     Signature(
         "threads",
-        r"can't start new thread|Resource temporarily unavailable|pthread_create failed",
+        r"can't start new thread|fork: .*Resource temporarily unavailable|pthread_create failed",
         "the limit of processes or threads is reached",
         "Use fewer num_workers and OMP_NUM_THREADS; `ulimit -u` is the limit.",
         "RuntimeError: can't start new thread",
@@ -550,7 +550,7 @@ SIGNATURES = (
     ),
     Signature(
         "segfault",
-        r"Segmentation fault|SIGSEGV|signal 11\b",
+        r"Segmentation fault|\bSIGSEGV\b|signal 11\b",
         "native code crashed: a library or an extension",
         "PYTHONFAULTHANDLER=1 in launch.env prints where. Libraries that were built for another torch or CUDA do so.",
         "Fatal Python error: Segmentation fault",

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from clusterdp.operate.why.match import known
+from clusterdp.operate.why.match import errors, known
 from clusterdp.operate.why.signature import Signature
 from clusterdp.operate.why.signatures import SIGNATURES
 
@@ -54,3 +54,43 @@ def test_signatures_have_unique_names_and_complete_texts() -> None:
         assert re.fullmatch(r"[a-z0-9-]+", each.name)
         assert each.cause and not each.cause.endswith("."), each.name
         assert each.remedy.endswith("."), each.name
+
+
+# A word that stands in a path or in a message below an error is no evidence: the name of the failure, empty if unknown
+FALSE_FRIENDS = {
+    "ModuleNotFoundError: No module named 'httpx2' (/lib/huggingface_hub/utils/_http.py, line 12)": "missing-module",
+    "entry: p does not import: ModuleNotFoundError: No module named 'x' (/e/huggingface_hub/a.py, line 1).": (
+        "missing-module"
+    ),
+    "FileNotFoundError: [Errno 2] No such file or directory: '/d/huggingface.co/oom_kill event/a'": "missing-file",
+    "FileNotFoundError: [Errno 2] No such file or directory: '/d/wandb: ERROR login/x'": "missing-file",
+    "PermissionError: [Errno 13] Permission denied: '/data/No space left on device/x'": "permission",
+    "ValueError: cannot parse '/data/CUDA out of memory/log.txt'": "",
+    "KeyError: '/runs/Too many open files/a'": "",
+    "ValueError: bad row in /data/ImportError/read.py": "",
+    "WARNING:root:Permission denied: cache; going on without": "",
+    "2026-11-28 10:00:00,123 - hub - WARNING - https://huggingface.co/x: Max retries exceeded": "",
+    "/env/lib/x.py:12: UserWarning: loss is nan in 1 of 9 heads": "",
+    "INFO: error rate 0.1, No space left on device was seen 0 times": "",
+    "[W1206 18:44:12.715 socket.cpp:460] [c10d] Connection refused, retrying": "",
+    "n1:4711:4800 [0] NCCL INFO connect: Connection refused, retrying": "",
+    "DEBUG urllib3: Temporary failure in name resolution": "",
+    "BlockingIOError: [Errno 11] Resource temporarily unavailable": "",
+    "ValueError: 3 unused parameters in the config": "",
+    "caught PermissionError and went on": "",
+    "KeyError: 'FileNotFoundError'": "",
+    "AssertionError: huggingface_hub is too old": "",
+    "RuntimeError: module ImportError_handler failed": "",
+    "ValueError: URLError is not a field": "",
+    "epoch 3: loss is info-nce": "",
+}
+
+
+@pytest.mark.parametrize("line", FALSE_FRIENDS)
+def test_word_in_a_path_or_warning_is_not_a_known_failure(line: str) -> None:
+    found = known(line)
+    assert (found.name if found else "") == FALSE_FRIENDS[line]
+
+
+def test_log_line_below_an_error_is_not_an_error() -> None:
+    assert not list(errors(b"step 1\nWARNING: error: cannot reach the tracker\nINFO Error: 0.12\n"))
