@@ -147,8 +147,8 @@ class Ending:
                 return "sbatch has refused the next one"
         else:
             answer = self.slurm.requeue()
-            is_quicker = "pending execution" in answer.said  # Slurm has requeued the job itself
-            is_forbidden = "disabled" in answer.said  # this site forbids requeue
+            is_quicker = slurm.IS_QUICKER.search(answer.said)  # Slurm has requeued the job itself
+            is_forbidden = slurm.IS_FORBIDDEN.search(answer.said)  # this site forbids requeue
             if answer.code and not is_quicker and not (is_forbidden and self.resubmit("submitted")):
                 return answer.said
         self.requeued = cause

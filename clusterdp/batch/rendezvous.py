@@ -73,7 +73,8 @@ def times_of(job: Job, slurm: Slurm, end: str, now: float) -> Tuple[Optional[int
     words = ["squeue", "--noheader", "--jobs=" + job.id, "--format=%L %V %S"]
     # The queue's times are not important enough for a longer wait.
     said = slurm.ask(words, err=False, limit_s=QUEUE_S if end.isdigit() else None).said
-    left, queued, began = ([*said.split(), "", "", ""])[:3]
+    row = re.search(r"(?m)^(UNLIMITED|[A-Z_]+|[0-9:-]+) +(\S*[0-9]\S*|N/A) +(\S*[0-9]\S*|N/A)\s*$", said)
+    left, queued, began = row.groups() if row else ("", "", "")
     seconds = seconds_of(left)
     # The time left is counted from `now`, the time at which squeue was called.
     ends = int(end) if end.isdigit() else None if seconds is None else int(now) + seconds

@@ -27,6 +27,13 @@ PENDING_S = 30
 ANSWER_S = 10
 USABLE = ("idle", "mixed", "allocated", "completing", "planned")
 SLEEPING = "~#!%-+"  # marks of sinfo at the state of a node that a job can have; others are `*` (silent), `$`, `@`, `^`
+# Slurm's own lines, which start like this. Plugins and a site's wrappers print any text around them, on both streams.
+OURS = r"(?m)^(?:scontrol: error: |slurm_\w+ error: ?)?"
+FORGOTTEN = re.compile(OURS + "Invalid job id specified")
+IS_QUICKER = re.compile(OURS + "Job is pending execution")
+IS_FORBIDDEN = re.compile(OURS + "Requested operation is presently disabled")
+RELEASE = re.compile(r"(?m)^slurm(?:-wlm)? (\d+)\.(\d+)")
+FIRST, LAST = "clusterdp-first", "clusterdp-last"  # names around a host list
 FOR_PEOPLE = (b"SQUEUE_", b"SINFO_", b"SLURM_TIME_FORMAT")
 
 
@@ -41,15 +48,19 @@ class Look(NamedTuple):
 
 
 def fields_of(said: str) -> Dict[str, str]:
-    """Returns the fields of `scontrol show job`. Of several fields with one name, the first is taken, because a comment
-    or a path of the user may look like a field."""
-    return dict(reversed(re.findall(r"(?<!\S)(\w+)=(\S*)", said)))
+    """Returns the fields that `scontrol show` prints; empty if Slurm has not answered. Of several fields with one name,
+    the first is taken, because a comment or a path of the user may look like a field."""
+    shown = re.search(r"(?m)^(?:JobId|ReservationName)=", said)
+    return dict(reversed(re.findall(r"(?<!\S)(\w+)=(\S*)", said[shown.start() :]))) if shown else {}
 
 
 def steps_share_memory(children: Children) -> bool:
     """Returns whether steps with --overlap share all resources of the job. Before Slurm 22.05, they share CPUs only:
     another step would wait for their memory."""
-    release = re.search(r"(\d+)\.(\d+)", children.run(["srun", "--version"]).said)
+    said = children.run(["srun", "--version"]).said
+    release = RELEASE.search(said)
+    if release is None:
+        warn("srun --version: has not named its release, so there are no copies in memory: " + said[-200:])
     return release is not None and (int(release.group(1)), int(release.group(2))) >= OVERLAPS
 
 
@@ -95,9 +106,10 @@ class Slurm:
         while True:
             before = self.children.terms
             answer = self.ask(["scontrol", "show", "job", self.job.id])
-            if (answer.code == 0 and before == self.children.terms) or "Invalid job id" in answer.said:
+            is_shown = bool(fields_of(answer.said))
+            if (is_shown and before == self.children.terms) or FORGOTTEN.search(answer.said):
                 return self._look(answer.said)  # the job id is unknown: the job is over, and Slurm has forgotten it
-            if answer.code == 0:
+            if is_shown:
                 continue
             if waited >= PATIENCE_S:
                 return Look(UNKNOWN)
@@ -120,11 +132,12 @@ class Slurm:
     def glance(self) -> Look:
         """Returns the state of this job; UNKNOWN if the controller does not answer at once."""
         answer = self.ask(["scontrol", "show", "job", self.job.id], err=False, limit_s=ANSWER_S)
-        return Look(UNKNOWN) if answer.code else self._look(answer.said)
+        return self._look(answer.said) if fields_of(answer.said) else Look(UNKNOWN)
 
     def was_cancelled(self, job: str) -> bool:
         """Returns whether another job is on record as cancelled."""
-        return "JobState=CANCELLED" in self.ask(["scontrol", "show", "job", job], err=False).said
+        said = self.ask(["scontrol", "show", "job", job], err=False).said
+        return fields_of(said).get("JobState") == "CANCELLED"
 
     def requeue(self) -> Answer:
         return self.ask(["scontrol", "requeue", self.job.id])
@@ -182,8 +195,9 @@ class Slurm:
 
     def down_nodes(self, nodes: str, states: str = "down,fail,no_respond,unknown") -> List[str]:
         """Returns those nodes of the list that Slurm shows as down or lost, or in one of other `states`."""
-        words = ["sinfo", "--noheader", "--Node", "--nodes=" + nodes, "--states=" + states, "--format=%N"]
-        return sorted(set(self.ask(words, err=False).said.split())) if nodes else []
+        words = ["sinfo", "--noheader", "--Node", "--nodes=" + nodes, "--states=" + states, "--format=%N|%T"]
+        said = self.ask(words, err=False).said if nodes else ""
+        return sorted(set(re.findall(r"(?m)^([\w.-]+)\|[a-z]\S*\s*$", said)))
 
     def usable_nodes(self, without: str) -> List[str]:
         """Returns the nodes on which this job could run: nodes that are up, in its partition and reservation, with the
@@ -208,7 +222,9 @@ class Slurm:
 
     def expand(self, nodes: str) -> List[str]:
         """Returns the names in a list such as n[1-3]."""
-        return self.ask(["scontrol", "show", "hostnames", nodes], err=False).said.split() if nodes else []
+        wanted = ",".join([FIRST, nodes, LAST])
+        said = self.ask(["scontrol", "show", "hostnames", wanted], err=False).said.split() if nodes else []
+        return said[said.index(FIRST) + 1 : said.index(LAST)] if FIRST in said and LAST in said else []
 
     def address(self, node: str) -> str:
         """Returns a node's address from Slurm."""

@@ -32,8 +32,23 @@ ANSWER_TIMEOUT_S = 60.0  # slurmctld may be busy: MessageTimeout is 10 s, and cl
 LEAKS = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SUBMITIT)_")
 KEEPS = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS"})
 
+# Slurm's own lines. A site's wrappers, proxies and plugins print any text around them, on both streams.
+OWN = re.compile(
+    r"^(?:(?:\S*/)?(?:sbatch|squeue|scontrol|scancel|sinfo|sacct|sacctmgr|srun): |(?:slurm|scontrol)_\w+(?: error)?:"
+    r"|allocation failure: |(?:Job is|Requested operation|Access/permission|Invalid job id)\b.* for job ).*$",
+    re.MULTILINE,
+)
+# The line in which sbatch itself refuses a job; other errors before it, such as those of plugins, are no refusal.
+REFUSAL = re.compile(r"^(?:\S*/)?sbatch: (?:error|fatal|(?:\w+ )?option)\b.*$", re.MULTILINE)
+FAILED = "Batch job submission failed"
 # The messages that sbatch prints if the controller does not answer.
-ANSWER_LOST = re.compile(r"timed? ?out|zero bytes|(send|receive|shutdown) failure|connection reset|broken pipe", re.I)
+ANSWER_LOST = re.compile(
+    r"timed? ?out|zero bytes|(send|receive|shutdown) failure|connection (reset|aborted)|broken pipe|not connected"
+    r"|header lengths|insane message|unexpected message",
+    re.I,
+)
+NOT_KNOWN = re.compile(r"^(?:slurm_load_jobs error: ?|squeue: error: )Invalid job id specified", re.MULTILINE)
+REQUEUED = re.compile(r"^(?:scontrol: error: |slurm_\w+ error: ?)?Job is pending execution", re.MULTILINE)
 
 # The two answers of --test-only that depend on which nodes are up.
 MAY_WAIT = re.compile(r"Requested (node configuration is not available|partition configuration not available now)")
@@ -41,7 +56,8 @@ MAY_WAIT = re.compile(r"Requested (node configuration is not available|partition
 
 # A row of squeue. Pending elements (`7_[2-9]`) and a part of a heterogeneous job (`7+0`) are stored under the id of the
 # job.
-ROW = re.compile(rf"({JOB_ID})(?:_\[[^|]*\]|\+[0-9]+)?\|([A-Z_]+)\|(.*)\|([^|]*)")
+ROW = re.compile(rf"({JOB_ID})(?:_\[[^|]*\]|\+[0-9]+)?\|([^|]+)\|(.*)\|([^|]*)")
+ANSWER = re.compile(rf"^[ \t]*({JOB_ID})(?:;[\w.-]+)?[ \t]*$", re.MULTILINE | re.ASCII)  # of sbatch --parsable
 OWN_ROW = re.compile(r"([0-9]+)\|([A-Z_]+)\|(.*)")
 GROUP_LIMITS = ("GrpTRES", "GrpJobs", "GrpTRESMins")  # limits on all jobs of an account and its child accounts
 LIMITS = ("MaxWall", "MaxTRES", "MaxTRESMins", "MaxJobs", "MaxSubmit", *GROUP_LIMITS)
@@ -104,32 +120,35 @@ def submit(script: Path, cwd: Path, *options: str) -> str:
         raise SubmitError(str(error)) from None
     except KeyboardInterrupt:
         raise SubmitInDoubt("sbatch: interrupted before it had answered.") from None
-    if done.returncode != 0:
-        raise refused("sbatch", _said(done), done.returncode)
-    # A site's wrapper may print a greeting before the id.
-    answers = re.findall(rf"^[ \t]*({JOB_ID})(?:;[\w.-]+)?[ \t]*$", done.stdout, re.MULTILINE | re.ASCII)
-    if not answers:
+    said = f"{done.stderr}\n{done.stdout}"
+    answers, refusals = set(ANSWER.findall(done.stdout)), REFUSAL.findall(said)
+    if done.returncode != 0 and (not answers or any(FAILED in line for line in refusals)):
+        raise refused("sbatch", said, done.returncode)
+    if len(answers) != 1 or (done.returncode != 0 and refusals):
         raise SubmitInDoubt(
             f"sbatch: answered {done.stdout.strip()!r:.200}, not a job id. Is something on PATH wrapping sbatch?"
         )
-    return str(answers[-1])
+    return str(answers.pop())
 
 
 def refused(who: str, said: str, exit_code: int) -> SubmitError:
-    """Returns the error of a failed sbatch: SubmitInDoubt if the answer was lost or sbatch was killed."""
+    """Returns the error of a failed sbatch: SubmitInDoubt unless sbatch itself has refused the job, because the answer
+    was lost, sbatch was killed, or another program on PATH has failed."""
+    lines = REFUSAL.findall(said)
+    verdict = next((line for line in lines if FAILED in line), lines[-1] if lines else "")
     killed = exit_code < 0 or 128 < exit_code < 192
-    kind = SubmitInDoubt if killed or ANSWER_LOST.search(said) else SubmitError
-    return kind(f"{who}: could not submit (exit {exit_code}). It says: {said}")
+    kind = SubmitInDoubt if killed or not verdict or ANSWER_LOST.search(verdict) else SubmitError
+    return kind(f"{who}: could not submit (exit {exit_code}). It says: {own_words(said, verdict)}")
 
 
 def jobs_of_scripts_in(folder: Path) -> dict[str, SqueueRow]:
     """Returns this user's jobs whose batch script is in `folder` or below, including recently ended jobs."""
-    done = _call(["squeue", "--me", "--noheader", "--states=all", "--format=%F|%T|%o"])
+    done = _call(["squeue", "--me", "--states=all", "--format=%F|%T|%o"])
     if done.returncode != 0:
         raise SlurmError(f"squeue: failed (exit {done.returncode}). It says: {_said(done)}")
     lines = _lines(done)
     rows = [match.groups() for match in map(OWN_ROW.fullmatch, lines) if match]
-    if lines and not rows:
+    if not rows and "ARRAY_JOB_ID|STATE|COMMAND" not in lines:
         raise _unheard(lines)
     return {job: SqueueRow(state, "", "") for job, state, script in rows if script.startswith(f"{folder}/")}
 
@@ -156,21 +175,19 @@ def _states(jobs: Sequence[str], *options: str, timeout_s: float = ANSWER_TIMEOU
     # If the jobs do not fit into an argument, squeue is called for all jobs; the controller sends all jobs to squeue in
     # any case.
     only = [f"--jobs={asked}"] if len(asked) < LONGEST_ARGUMENT else []
-    words = ["squeue", "--noheader", "--states=all", *options, *only, "--format=%i|%T|%r|%N"]
+    # The header shows that the answer is squeue's own, and so that a job without a row is unknown to Slurm.
+    words = ["squeue", "--states=all", *options, *only, "--format=%i|%T|%r|%N"]
     done = _call(words, timeout_s=timeout_s)
     if done.returncode != 0:
-        if "Invalid job id" in done.stderr:
+        if NOT_KNOWN.search(done.stderr):
             return {}
         raise SlurmError(f"squeue: failed (exit {done.returncode}). It says: {_said(done)}")
     rows: dict[str, SqueueRow] = {}
-    odd = []
-    for line in _lines(done):
-        if match := ROW.fullmatch(line):
-            rows.setdefault(match[1], SqueueRow(match[2], match[3], match[4]))
-        else:
-            odd.append(line)
-    if odd and not rows.keys() >= wanted:  # a job without a row may exist nevertheless
-        raise _unheard(odd)
+    lines = _lines(done)
+    for match in filter(None, map(ROW.fullmatch, lines)):
+        rows.setdefault(match[1], SqueueRow(match[2], match[3], match[4]))
+    if "JOBID|STATE|REASON|NODELIST" not in lines and not rows.keys() >= wanted:
+        raise _unheard(lines)
     return rows if only else {job: row for job, row in rows.items() if {job, job.partition("_")[0]} & wanted}
 
 
@@ -181,17 +198,19 @@ def end_time(job: str, timeout_s: float = 5.0) -> float | None:
         done = _call(["squeue", "--noheader", f"--jobs={_checked(job)}", "--format=%L"], timeout_s=timeout_s)
     except SlurmError:
         return None
-    left = done.stdout.strip()
-    seconds = math.inf if left == "UNLIMITED" else seconds_of(left)
+    left = [math.inf if line.strip() == "UNLIMITED" else seconds_of(line.strip()) for line in _lines(done)]
+    seconds = next((each for each in left if each is not None), None)
     return None if seconds is None else time.time() + seconds
 
 
 def show_job(job: str) -> dict[str, str]:
     """Returns `scontrol show job` as a dictionary. Raises SlurmError if the controller no longer knows the job."""
     done = _call(["scontrol", "--oneliner", "show", "job", _checked(job)])
-    if done.returncode != 0:
+    shown = re.search(r"^JobId=.*(?:\n[ \t].*)*", done.stdout, re.MULTILINE)
+    if not shown:
         raise SlurmError(f"scontrol: cannot show job {job}. It says: {_said(done)}")
-    return dict(pair.split("=", 1) for pair in done.stdout.split() if "=" in pair)
+    # Of several fields with one name, the first counts: a comment of the user may look like a field.
+    return dict(reversed([pair.split("=", 1) for pair in shown[0].split() if "=" in pair]))
 
 
 def node_groups(partition: str = "", timeout_s: float = ANSWER_TIMEOUT_S) -> list[NodeGroup]:
@@ -267,16 +286,18 @@ def ask_test_only(script: str, cwd: Path, timeout_s: float = ANSWER_TIMEOUT_S) -
     --test-only ignores some limits of the partition, held nodes and the queue. Raises SlurmError if the controller does
     not answer."""
     done = _call(["sbatch", "--test-only"], cwd=cwd, timeout_s=timeout_s, given=script)
-    said = _words(done)
-    if done.returncode != 0 and (ANSWER_LOST.search(said) or "Unable to contact" in said):
+    said = own_words(f"{done.stderr}\n{done.stdout}")
+    verdict = re.search(r"^(?:allocation failure|(?:\S*/)?sbatch): .*", done.stderr, re.MULTILINE)
+    if done.returncode != 0 and (not verdict or ANSWER_LOST.search(said) or "Unable to contact" in said):
         raise SlurmError(f"sbatch: no answer. It says: {said}")
     return SbatchAnswer(done.returncode == 0, said)
 
 
 def node_hosts(partition: str, timeout_s: float = ANSWER_TIMEOUT_S) -> set[str]:
     """Returns the host names and the addresses of a partition's nodes."""
-    done = _call(["sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%n %o"], timeout_s=timeout_s)
-    return {word for line in _lines(done) for word in line.split()} if done.returncode == 0 else set()
+    done = _call(["sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%n|%o"], timeout_s=timeout_s)
+    rows = filter(None, (re.fullmatch(r"([\w.-]+)\|([\w.:-]+)", line.strip()) for line in _lines(done)))
+    return {word for row in rows for word in row.groups()} if done.returncode == 0 else set()
 
 
 def cancel(*jobs: str) -> None:
@@ -294,8 +315,8 @@ def kill_step(job: str) -> None:
     """Runs `scancel --signal=KILL` for the step of the ranks, which is older than those beside it: the ranks die, but
     not the batch script. If the argument were a job instead of a step, scancel would cancel the job."""
     done = _call(["squeue", "--steps", "--noheader", f"--jobs={_checked(job)}", "--format=%i %j"])
-    found = [line.strip().partition(".")[2].partition(" ") for line in _lines(done)]
-    steps = [int(step) for step, _, name in found if step.isdigit() and name.strip() != "keepers"]
+    found = re.findall(r"^\s*[0-9_]+\.([0-9]+) (.*)", done.stdout, re.MULTILINE)
+    steps = [int(step) for step, name in found if name.strip() != "keepers"]
     if not steps:
         raise SlurmError(f"squeue: job {job} has no step. It may have ended. It says: {_said(done)}")
     done = _call(["scancel", "--signal=KILL", f"{job}.{min(steps)}"])
@@ -320,7 +341,7 @@ def _scancel(jobs: Sequence[str], *options: str) -> None:
 def requeue(job: str) -> None:
     """Runs `scontrol requeue`. A job that Slurm has requeued already (`Job is pending execution`) is not an error."""
     done = _call(["scontrol", "requeue", _checked(job)])
-    if done.returncode != 0 and "pending execution" not in done.stderr:
+    if done.returncode != 0 and not REQUEUED.search(done.stderr):
         raise SlurmError(f"scontrol: cannot requeue job {job}. It says: {_said(done)}")
 
 
@@ -336,7 +357,8 @@ def _lines(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def _unheard(lines: Sequence[str]) -> SlurmError:
-    return SlurmError(f"squeue: answered {lines[0]!r:.80}, not rows. Is something on PATH wrapping squeue?")
+    what = f"{lines[0]!r:.80}" if lines else "nothing"
+    return SlurmError(f"squeue: answered {what}, not rows. Is something on PATH wrapping squeue?")
 
 
 def _said(done: subprocess.CompletedProcess[str]) -> str:
@@ -346,8 +368,14 @@ def _said(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _words(done: subprocess.CompletedProcess[str]) -> str:
-    said = " ".join((done.stderr or done.stdout).split()) or "nothing"
-    return said if len(said) <= MOST_SAID else f"{said[:MOST_SAID]}..."
+    return own_words(done.stderr if done.stderr.strip() else done.stdout)
+
+
+def own_words(said: str, verdict: str = "") -> str:
+    """Returns Slurm's own lines in one line, at least with the `verdict`; without any, the last words of all lines."""
+    lines = OWN.findall(said)
+    words = " ".join(" ".join(lines or [said]).split()) or "nothing"
+    return words if len(words) <= MOST_SAID else verdict or f"...{words[-MOST_SAID:]}"
 
 
 def _call(
@@ -369,6 +397,8 @@ def _call(
         raise SlurmError(
             f"{argv[0]}: not on PATH. Run this on a login node of the cluster, or use `--cluster local`."
         ) from None
+    except OSError as error:
+        raise SlurmError(f"{argv[0]}: cannot be run: {error.strerror}. Look at what is on PATH.") from None
     except subprocess.TimeoutExpired:
         raise CommandTimeout(
             f"{argv[0]}: no answer within {timeout_s:.0f} s. Is the controller up (`scontrol ping`)?"

@@ -119,14 +119,14 @@ def test_failed_attempt_is_requeued_unless_its_error_repeats_or_limit_is_exceede
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ("JobState=RUNNING Reason=None PreemptTime=None Restarts=2", slurm.RUNNING),
-        ("JobState=RUNNING Reason=None PreemptTime=2026-01-01T00:00:00 Restarts=2", slurm.PREEMPTED),
-        ("JobState=COMPLETING Reason=TimeLimit Restarts=2", slurm.TIME_LIMIT),
-        ("JobState=COMPLETING Reason=None Restarts=2", slurm.ENDING),
-        ("JobState=PENDING Reason=None Restarts=2", slurm.ENDING),
-        ("JobState=RUNNING Reason=None Restarts=3", slurm.REQUEUED),
+        ("JobId=7 JobState=RUNNING Reason=None PreemptTime=None Restarts=2", slurm.RUNNING),
+        ("JobId=7 JobState=RUNNING Reason=None PreemptTime=2026-01-01T00:00:00 Restarts=2", slurm.PREEMPTED),
+        ("JobId=7 JobState=COMPLETING Reason=TimeLimit Restarts=2", slurm.TIME_LIMIT),
+        ("JobId=7 JobState=COMPLETING Reason=None Restarts=2", slurm.ENDING),
+        ("JobId=7 JobState=PENDING Reason=None Restarts=2", slurm.ENDING),
+        ("JobId=7 JobState=RUNNING Reason=None Restarts=3", slurm.REQUEUED),
         ("slurm_load_jobs error: Invalid job id specified", slurm.ENDING),
-        ("JobName=JobState=RUNNING JobState=CANCELLED Restarts=2 Comment=a JobState=RUNNING", slurm.ENDING),
+        ("JobId=7 JobName=JobState=RUNNING JobState=CANCELLED Restarts=2 Comment=a JobState=RUNNING", slurm.ENDING),
     ],
 )
 def test_job_state_is_derived_from_the_scontrol_fields(fields: str, expected: str) -> None:

@@ -7,6 +7,9 @@ import pytest
 
 from tests.operate.builder import RunBuilder
 
+# The line that squeue prints above its rows
+HEADER = 'case "$*" in *%o*) echo "ARRAY_JOB_ID|STATE|COMMAND";; *%r*) echo "JOBID|STATE|REASON|NODELIST";; esac'
+
 
 class FakeQueue:
     """squeue and its kin as three-line scripts: what they answer is set here, what they were asked is noted."""
@@ -17,7 +20,7 @@ class FakeQueue:
     def answers(self, *rows: str, error: str = "") -> None:
         """`rows` in squeue's format of ours: `7|PENDING|Resources|`."""
         body = "".join(f"echo '{row}'\n" for row in rows) + (f"echo '{error}' >&2; exit 1\n" if error else "")
-        self.write("squeue", body)
+        self.write("squeue", f"{HEADER}\n{body}")
 
     def write(self, name: str, body: str) -> None:
         path = self.folder / name

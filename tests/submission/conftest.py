@@ -47,7 +47,7 @@ SCONTROL = """#!/bin/bash
 echo "$*" >>"$STUBS/scontrol.calls"
 [ ! -e "$STUBS/on.scontrol" ] || . "$STUBS/on.scontrol"
 case "$*" in
-  "show hostnames"*) echo "${@: -1}" ;;
+  "show hostnames"*) echo "${@: -1}" | tr , '\n' ;;
   "show node"*) echo "NodeName=n1 Arch=x86_64 NodeAddr=127.0.0.1 NodeHostName=host Version=22.05.8" ;;
   *"show job"*) cat "$STUBS/job" ;;
   requeue*) cat "$STUBS/requeue" >&2; exit "$(cat "$STUBS/requeue.exit")" ;;
@@ -61,7 +61,7 @@ echo 4321
 """
 SQUEUE = """#!/bin/bash
 case "$*" in
-  *%L*) echo 1-02:03:04 ;;
+  *%L*) echo 1-02:03:04 N/A N/A ;;
   *) [ ! -e "$STUBS/waiting" ] || cat "$STUBS/waiting" ;;
 esac
 """
@@ -69,7 +69,7 @@ SINFO = """#!/bin/bash
 # two kinds of questions: what are the nodes of this job like, and which are there; or which of these are down
 echo "$*" >>"$STUBS/sinfo.calls"
 case "$*" in
-  *--states=*) [ ! -e "$STUBS/down" ] || cat "$STUBS/down" ;;
+  *--states=*) [ ! -e "$STUBS/down" ] || sed 's/$/|down*/' "$STUBS/down" ;;
   *--nodes=*) echo "8|16000|(null)|(null)" ;;
   *) [ ! -e "$STUBS/nodes" ] || cat "$STUBS/nodes" ;;
 esac

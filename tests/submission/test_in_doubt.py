@@ -14,6 +14,7 @@ from clusterdp.rundir import RunDir, read_events
 from clusterdp.submission.job import Job
 from clusterdp.submission.resume import plan_again, send_again
 from clusterdp.submission.send.lock import RunLock
+from tests.operate.conftest import HEADER
 
 TIMED_OUT = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
 ACCEPT = 'echo "$ID|PENDING|${@: -1}" >>"$QUEUE"'
@@ -27,7 +28,7 @@ class Slurm:
         self.ids = iter(range(41, 99))
         self.queue = folder / "queue"
         self.queue.touch()
-        self.command("squeue", f"[[ $* == *%r* ]] && sed 's/[^|]*$/|/' {self.queue} || cat {self.queue}")
+        self.command("squeue", f"{HEADER}\n[[ $* == *%r* ]] && sed 's/[^|]*$/|/' {self.queue} || cat {self.queue}")
         self.command("srun", "true")
 
     def command(self, name: str, lines: str) -> None:
@@ -161,7 +162,13 @@ def test_submitit_job_found_after_an_sbatch_timeout_has_its_pickle_file(slurm: S
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind"), [(TIMED_OUT, SubmitInDoubt), ("echo hm", SubmitInDoubt), ("echo no >&2; exit 1", SubmitError)]
+    ("answer", "kind"),
+    [
+        (TIMED_OUT, SubmitInDoubt),
+        ("echo hm", SubmitInDoubt),
+        ("echo no >&2; exit 1", SubmitInDoubt),
+        ("echo sbatch: error: no >&2; exit 1", SubmitError),
+    ],
 )
 def test_submitit_submit_keeps_the_run_folder_only_if_the_outcome_is_unknown(
     slurm: Slurm, answer: str, kind: type[Exception]

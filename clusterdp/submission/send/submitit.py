@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from clusterdp.batch.slurm import GOES_ON, state_of
-from clusterdp.errors import ConfigError, SlurmError, SubmitInDoubt
+from clusterdp.errors import ConfigError, SlurmError, SubmitError, SubmitInDoubt
 from clusterdp.rundir import RunDir
 from clusterdp.slurm import commands
 from clusterdp.submission.job import Job
@@ -94,9 +94,11 @@ def send(spec: ScriptSpec, script: Script, run: RunDir) -> Job:
         with _private(folder), _clean_environ():
             job = _executor(spec, folder).submit(Task(str(run.path)))
     except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError, RuntimeError, OSError) as error:
-        said = " ".join(str(getattr(error, "stderr", None) or error).split())
+        said = str(getattr(error, "stderr", None) or error)
         if isinstance(error, FailedSubmissionError):  # sbatch succeeded, but submitit found no job id
-            raise SubmitInDoubt(f"submitit: {said}.") from None
+            raise SubmitInDoubt(f"submitit: {' '.join(said.split())}.") from None
+        if not isinstance(error, (FailedJobError, subprocess.CalledProcessError)):  # sbatch was not called
+            raise SubmitError(f"submitit: could not submit: {' '.join(said.split())}.") from None
         raise commands.refused("submitit", said, getattr(error.__cause__, "returncode", 1)) from None
     except KeyboardInterrupt:
         raise SubmitInDoubt("submitit: interrupted before sbatch had answered.") from None

@@ -17,7 +17,7 @@ from clusterdp.operate.record.run_state import RunState
 from clusterdp.operate.status.show_status import as_text
 from clusterdp.rundir import mark_cancelled, read_events
 from tests.operate.builder import RunBuilder
-from tests.operate.conftest import FakeQueue
+from tests.operate.conftest import HEADER, FakeQueue
 
 
 def test_cancel_writes_the_cancelled_marker_before_calling_scancel(builder: RunBuilder, queue: FakeQueue) -> None:
@@ -45,7 +45,7 @@ def test_cancel_also_cancels_a_job_resubmitted_meanwhile(builder: RunBuilder, qu
     event = '{"time":1800000000,"event":"submitted","attempt":"7.0","job":"8"}'
     queue.write("scancel", f"echo '{event}' >>{builder.run.events}/7.0-batch.jsonl\n")
     new = "case $* in *--jobs=7,8*) echo '8|PENDING|Dependency|' ;; esac\n"
-    queue.write("squeue", f"echo '7|RUNNING|None|n1'\n{new}")
+    queue.write("squeue", f"{HEADER}\necho '7|RUNNING|None|n1'\n{new}")
     cancel(builder.run)
     assert [line for line in queue.asked if line.startswith("scancel")] == ["scancel 7", "scancel 8"]
 

@@ -19,7 +19,7 @@ from clusterdp.operate.listing.list_runs import find_all
 from clusterdp.rundir import RunDir
 from clusterdp.submission.send.lock import RunLock
 from tests.operate.builder import RunBuilder
-from tests.operate.conftest import FakeQueue
+from tests.operate.conftest import HEADER, FakeQueue
 
 FAR = "/nowhere/slurm.conf"
 
@@ -90,7 +90,7 @@ def test_rm_refuses_a_run_with_a_live_job(
 
 def test_rm_refuses_a_run_with_a_queued_job_submitted_by_hand(over: RunDir, queue: FakeQueue) -> None:
     """`sbatch job.sbatch` by hand, which is still in the queue."""
-    queue.write("squeue", f'case "$*" in *--me*) echo "9|PENDING|{over.path}/job.sbatch";; esac\n')
+    queue.write("squeue", f'{HEADER}\ncase "$*" in *--me*) echo "9|PENDING|{over.path}/job.sbatch";; esac\n')
     assert rm("digits", "--yes") == 4
     assert over.path.exists()
 
@@ -139,7 +139,7 @@ def test_rm_removes_finished_runs_even_if_other_named_runs_are_refused(
 ) -> None:
     RunBuilder(elsewhere / "runs/live").submitted("8").attempt("8.0")
     queue.answers("8|RUNNING|None|n1")
-    queue.write("squeue", 'case "$*" in *--jobs=8*) echo "8|RUNNING|None|n1";; esac\n')
+    queue.write("squeue", HEADER + '\ncase "$*" in *--jobs=8*) echo "8|RUNNING|None|n1";; esac\n')
     assert rm("live", "nosuch", "digits", "--yes") == 4
     assert capsys.readouterr().err.count("clusterdp: ") == 2
     assert (elsewhere / "runs/live").exists()

@@ -29,7 +29,7 @@ from clusterdp.operate.sweep.watch import SweepPace, to_retry, watch_sweep
 from clusterdp.rundir import RunDir, SweepDir, append_line, sweep_of
 from clusterdp.slurm.commands import element_states, job_states, max_array_size
 from tests.operate.builder import RunBuilder
-from tests.operate.conftest import FakeQueue
+from tests.operate.conftest import HEADER, FakeQueue
 from tests.operate.status.test_watch import Clock
 
 TABLE = """\
@@ -349,7 +349,7 @@ def test_sweep_top_resume_refuses_running_elements_and_resumes_the_best_ended_on
     for number in (0, 2):
         built.elements[number].run.config.write_text(config.dump(config.from_mapping(values)))
     queue.write("sbatch", "echo 9\n")
-    queue.write("squeue", """case "$*" in *%o*) ;; *) echo '7_2|RUNNING|None|n1' ;; esac\n""")
+    queue.write("squeue", HEADER + """\ncase "$*" in *%o*) ;; *) echo '7_2|RUNNING|None|n1' ;; esac\n""")
     assert main(["sweep", "runs/s", "--top", "2", "--resume", "params.epochs=5"]) == 4
     assert "job 7_2 is RUNNING" in capsys.readouterr().err
     assert not [line for line in queue.asked if line.startswith("sbatch")]

@@ -154,7 +154,7 @@ def limited_to(stubs: Stubs, most: int) -> None:
 
 def refusing_after(stubs: Stubs, accepted: int) -> None:
     lines = 'n=$(wc -l <"$STUBS/sbatch.calls")'
-    lines += f"\n[ $n -le {accepted} ] || {{ echo too many jobs >&2; exit 1; }}\necho $((100 * n)); exit"
+    lines += f"\n[ $n -le {accepted} ] || {{ echo sbatch: error: too many jobs >&2; exit 1; }}\necho $((100 * n)); exit"
     stubs.on("sbatch", lines)
 
 
@@ -272,7 +272,7 @@ def test_sweep_element_is_requeued_and_resubmitted_alone(work: Path, stubs: Stub
     sent = submit("params.lr=1,2", entry=None, command="sh -c 'exit 75' ${params.lr}")
     assert run_element(sent.folder, 1, stubs).returncode == 0
     assert [call for call in stubs.calls("scontrol") if call.startswith("requeue")] == ["requeue 4321_1"]
-    stubs.answer("RUNNING", "None", requeue="Requeue is disabled", code=1)
+    stubs.answer("RUNNING", "None", requeue="Requested operation is presently disabled for job 4321_0", code=1)
     run_element(sent.folder, 0, stubs)
     again = stubs.calls("sbatch")[-1]
     assert again.startswith(
