@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clusterdp.errors import SlurmError, SubmitError, SubmitInDoubt
-from clusterdp.slurm.jobid import JOB_ID, is_job_id
+from clusterdp.slurm.jobid import JOB_ID, Submitted, is_job_id
 from clusterdp.slurm.nodes import SINFO_FORMAT, NodeGroup, read_sinfo
 from clusterdp.slurm.quantities import seconds_of
 
@@ -57,7 +57,7 @@ MAY_WAIT = re.compile(r"Requested (node configuration is not available|partition
 # A row of squeue. Pending elements (`7_[2-9]`) and a part of a heterogeneous job (`7+0`) are stored under the id of the
 # job.
 ROW = re.compile(rf"({JOB_ID})(?:_\[[^|]*\]|\+[0-9]+)?\|([^|]+)\|(.*)\|([^|]*)")
-ANSWER = re.compile(rf"^[ \t]*({JOB_ID})(?:;[\w.-]+)?[ \t]*$", re.MULTILINE | re.ASCII)  # of sbatch --parsable
+ANSWER = re.compile(rf"^[ \t]*({JOB_ID})(?:;([\w.-]+))?[ \t]*$", re.MULTILINE | re.ASCII)  # of sbatch --parsable
 OWN_ROW = re.compile(r"([0-9]+)\|([A-Z_]+)\|(.*)")
 GROUP_LIMITS = ("GrpTRES", "GrpJobs", "GrpTRESMins")  # limits on all jobs of an account and its child accounts
 LIMITS = ("MaxWall", "MaxTRES", "MaxTRESMins", "MaxJobs", "MaxSubmit", *GROUP_LIMITS)
@@ -81,6 +81,7 @@ class SqueueRow:
     state: str
     reason: str
     nodes: str
+    cluster: str = ""  # only in jobs_of_scripts_in(), and empty for the default cluster
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,8 @@ def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in environ.items() if key in KEEPS or not LEAKS.match(key)}
 
 
-def submit(script: Path, cwd: Path, *options: str) -> str:
-    """Runs `sbatch --parsable SCRIPT`. Returns the id of the new job. Raises SubmitError with sbatch's text, or
+def submit(script: Path, cwd: Path, *options: str) -> Submitted:
+    """Runs `sbatch --parsable SCRIPT`. Returns the new job. Raises SubmitError with sbatch's text, or
     SubmitInDoubt if the job may have been accepted. `options` are options of sbatch, which override those in the
     script."""
     try:
@@ -128,7 +129,7 @@ def submit(script: Path, cwd: Path, *options: str) -> str:
         raise SubmitInDoubt(
             f"sbatch: answered {done.stdout.strip()!r:.200}, not a job id. Is something on PATH wrapping sbatch?"
         )
-    return str(answers.pop())
+    return Submitted(*answers.pop())
 
 
 def refused(who: str, said: str, exit_code: int) -> SubmitError:
@@ -146,11 +147,14 @@ def jobs_of_scripts_in(folder: Path) -> dict[str, SqueueRow]:
     done = _call(["squeue", "--me", "--states=all", "--format=%F|%T|%o"])
     if done.returncode != 0:
         raise SlurmError(f"squeue: failed (exit {done.returncode}). It says: {_said(done)}")
-    lines = _lines(done)
-    rows = [match.groups() for match in map(OWN_ROW.fullmatch, lines) if match]
+    lines, rows, cluster = _lines(done), {}, ""
+    for line in lines:
+        cluster = line[len("CLUSTER: ") :].strip() if line.startswith("CLUSTER: ") else cluster
+        if (match := OWN_ROW.fullmatch(line)) and match[3].startswith(f"{folder}/"):
+            rows[match[1]] = SqueueRow(match[2], "", "", cluster)
     if not rows and "ARRAY_JOB_ID|STATE|COMMAND" not in lines:
         raise _unheard(lines)
-    return {job: SqueueRow(state, "", "") for job, state, script in rows if script.startswith(f"{folder}/")}
+    return rows
 
 
 def job_states(jobs: Sequence[str], timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, SqueueRow]:
@@ -381,6 +385,9 @@ def own_words(said: str, verdict: str = "") -> str:
 def _call(
     argv: list[str], cwd: Path | None = None, timeout_s: float = ANSWER_TIMEOUT_S, given: str = ""
 ) -> subprocess.CompletedProcess[str]:
+    clusters = os.environ.get("SLURM_CLUSTERS")
+    if clusters and argv[0] not in ("sbatch", "sacctmgr"):  # not all commands read the variable
+        argv = [argv[0], f"--clusters={clusters}", *argv[1:]]
     try:
         return subprocess.run(
             argv,

@@ -12,6 +12,7 @@ from clusterdp.errors import RunError
 from clusterdp.plainfile import reading
 from clusterdp.rundir import RunDir, mark_cancelled, mark_told, read_events
 from clusterdp.slurm import commands
+from clusterdp.slurm.jobid import asking, cluster_in
 from clusterdp.slurm.state import JobState
 
 BUSY = frozenset({"RUNNING", "COMPLETING"})
@@ -24,20 +25,26 @@ class Job:
     id: str
     run: RunDir
     submitit: Any = field(default=None, repr=False)  # with backend: submitit, submitit's own Job
+    cluster: str = field(default="", repr=False)  # the name in sbatch's answer; empty for the default cluster
 
     @property
     def current_id(self) -> str:
-        ids = [
-            str(event["job"]) for event in read_events(self.run) if event.get("event") == "submitted" and "job" in event
-        ]
-        return ids[-1] if ids else self.id
+        return self._current[0]
+
+    @property
+    def _current(self) -> tuple[str, str]:
+        """The id of the newest job, and its cluster."""
+        sent = [event for event in read_events(self.run) if event.get("event") == "submitted" and "job" in event]
+        cluster = next((cluster_in(str(e["cluster"])) for e in reversed(sent) if "cluster" in e), self.cluster)
+        return str(sent[-1]["job"]) if sent else self.id, cluster
 
     @property
     def state(self) -> str:
         """The job's state in Slurm's word (PENDING, RUNNING, COMPLETED, ...); UNKNOWN once Slurm has forgotten the
         job."""
-        job = self.current_id
-        row = commands.job_states([job]).get(job)
+        job, cluster = self._current
+        with asking(cluster):
+            row = commands.job_states([job]).get(job)
         if row is None:
             return self._last_word()
         # Slurm may requeue a job whose run is done: the new attempt finds the run done, and ends at once.
@@ -69,9 +76,10 @@ class Job:
 
     def cancel(self) -> None:
         """Cancels the run for good: no further attempt starts."""
-        job = self.current_id
+        job, cluster = self._current
         mark_cancelled(self.run, job)
-        commands.cancel(job)
+        with asking(cluster):
+            commands.cancel(job)
         mark_told(self.run, job)
 
     def logs(self, rank: int = 0) -> str:

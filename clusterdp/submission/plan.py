@@ -20,6 +20,7 @@ from clusterdp import config as config_module
 from clusterdp.config import Config
 from clusterdp.errors import ConfigError, SubmitError, SubmitInDoubt
 from clusterdp.rundir import Ledger, RunDir, write_durably
+from clusterdp.slurm.jobid import asking, home_of
 from clusterdp.submission.entry_check import check_entry
 from clusterdp.submission.installed_check import check_installed
 from clusterdp.submission.render.job_secrets import check_secrets, secret_paths
@@ -62,15 +63,17 @@ class Plan:
             "backend": self.spec.config.backend,
             "dir": str(self.spec.submit_dir),
             "folder": str(self.run.path.absolute()),
-            "cluster": os.environ.get("SLURM_CONF", ""),
+            "cluster": home_of(clusters := self.spec.clusters or os.environ.get("SLURM_CLUSTERS", "")),
             "from_step": self.spec.config.restart.from_step,
         }
         lock.check()
         try:
-            job: Job = backend.send(self.spec, self.script, self.run)
+            with asking(clusters):
+                job: Job = backend.send(self.spec, self.script, self.run)
         except SubmitInDoubt as doubt:
             try:
-                job = backend.adopt(find_job(self.run, self.spec.config.name, known, doubt), self.run)
+                with asking(clusters):
+                    job = backend.adopt(find_job(self.run, self.spec.config.name, known, doubt), self.run)
             except SubmitInDoubt:
                 with suppress(OSError):
                     Ledger(self.run, "submit-unknown", "submit").write("submit-in-doubt", **about)
@@ -80,6 +83,7 @@ class Plan:
 
             raise with_key(error, self.spec.config) from None
         try:
+            about["cluster"] = home_of(job.cluster)
             Ledger(self.run, f"submit-{job.id}", "submit").write("submitted", job=job.id, **about)
         except OSError as error:
             raise SubmitInDoubt(

@@ -14,6 +14,7 @@ from clusterdp.batch.children import Answer, Children
 from clusterdp.batch.rendezvous import times_of
 from clusterdp.errors import ClusterdpError, SubmitError, SubmitInDoubt
 from clusterdp.slurm import commands
+from clusterdp.slurm.jobid import Submitted
 from tests.batch.values import job
 
 NOISES = {
@@ -124,7 +125,7 @@ def test_submit_is_refused_only_by_sbatch_itself(monkeypatch: pytest.MonkeyPatch
     assert kind(1, "", "sbatch: error: spank: broken pipe\n" + REFUSED) is SubmitError
     assert kind(1, "", "wrapper: account missing") is SubmitInDoubt
     assert kind(143, "", REFUSED) is SubmitInDoubt
-    assert kind(1, "7", "epilogue of a wrapper failed") is str
+    assert kind(1, "7", "epilogue of a wrapper failed") is Submitted
     assert kind(1, "7", "sbatch: error: spank: exit hook failed") is SubmitInDoubt
     assert kind(0, "7\n8", "") is SubmitInDoubt
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import clusterdp
-from clusterdp.errors import SubmitError, SubmitInDoubt
+from clusterdp.errors import ConfigError, SubmitError, SubmitInDoubt
 from clusterdp.operate.change.resume_check import check_resumable, uncancelled
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.submission.job import Job
@@ -178,3 +178,35 @@ def test_submitit_submit_keeps_the_run_folder_only_if_the_outcome_is_unknown(
         submit(backend="submitit", command=None, entry="json:dumps", resources={"time": "5"})
     assert type(caught.value) is kind
     assert Path("run").exists() == (kind is SubmitInDoubt)
+
+
+@pytest.mark.parametrize(
+    ("extra", "environ", "lines"),
+    [
+        ({"clusters": "c1,c2"}, "c9", ["echo '41;c2'"]),
+        ({"clusters": "c1,c2"}, "c9", ['echo CLUSTER: c2 >>"$QUEUE"', ACCEPT, TIMED_OUT]),
+        ({}, "c2", ['echo "41;$SLURM_CLUSTERS"']),
+    ],
+)
+def test_job_on_another_cluster_is_asked_for_there(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch, extra: dict[str, str], environ: str, lines: list[str]
+) -> None:
+    monkeypatch.setenv("SLURM_CLUSTERS", environ)
+    slurm.command("scancel", f'echo "$*" >>{slurm.folder}/cancelled')
+    slurm.sbatch(f'[ "$SLURM_CLUSTERS" = "{extra.get("clusters", environ)}" ] || exit 9', *lines)
+    job = submit(resources={"extra": extra})
+    assert [event["cluster"] for event in read_events(job.run)] == [";c2"]
+    slurm.command("squeue", '[ "$1" = --clusters=c2 ] && echo "41|RUNNING|None|n1"')
+    assert job.state == "RUNNING"
+    job.cancel()
+    assert (slurm.folder / "cancelled").read_text() == "--clusters=c2 41\n"
+    assert os.environ["SLURM_CLUSTERS"] == environ
+
+
+def test_submitit_job_on_one_of_several_clusters_is_refused(slurm: Slurm) -> None:
+    values = {"backend": "submitit", "command": None, "entry": "json:dumps"}
+    with pytest.raises(ConfigError, match=r"resources\.extra\.clusters: c1,c2 is several"):
+        submit(**values, resources={"time": "5", "extra": {"clusters": "c1,c2"}})
+    slurm.sbatch("echo Submitted batch job 41 on cluster c2")
+    job = submit(**values, resources={"time": "5", "extra": {"clusters": "c2"}})
+    assert [event["cluster"] for event in read_events(job.run)] == [";c2"]

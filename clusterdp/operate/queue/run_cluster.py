@@ -1,8 +1,8 @@
 """Finds the cluster of a run's jobs: the Slurm of this machine, or a fake cluster in one of its folders.
 
 A job id has no meaning on another cluster: a fake cluster's job must never be cancelled in a real Slurm's queue.
-Therefore the run's records name the cluster by the value of SLURM_CONF at the submit. An empty value means the default
-cluster."""
+Therefore the run's records name the cluster by the value of SLURM_CONF at the submit, and by the name in sbatch's
+answer (see home_of()). An empty value means the default cluster."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import read_ledger
+from clusterdp.slurm.jobid import cluster_in, set_clusters
 
 DEFAULT_CONF = "/etc/slurm/slurm.conf"  # the file that Slurm's clients read if SLURM_CONF is not set
 # The files of a fake cluster beside its slurm.conf (fakeslurm/paths.py): its commands, a file that marks the cluster as
@@ -25,24 +26,28 @@ def is_here(cluster: str) -> bool:
     """Returns whether the squeue on PATH belongs to this cluster."""
     import shutil  # late import: `status` of a finished run must start fast
 
-    here = os.environ.get("SLURM_CONF", DEFAULT_CONF)
-    return shutil.which("squeue") is not None and (cluster or DEFAULT_CONF) == here
+    here = (os.environ.get("SLURM_CONF", DEFAULT_CONF), os.environ.get("SLURM_CLUSTERS", ""))
+    return shutil.which("squeue") is not None and (_conf_of(cluster) or DEFAULT_CONF, cluster_in(cluster)) == here
+
+
+def _conf_of(cluster: str) -> str:
+    return cluster.partition(";")[0]
 
 
 def is_gone(cluster: str) -> bool:
     """Returns whether the cluster is a fake one that is down: its jobs are gone, and usually its folder is gone,
     too."""
-    conf = Path(cluster)
+    conf = Path(_conf_of(cluster))
     if not conf.is_absolute():
         return False
     return _missing(conf) or (not _missing(conf.parent / MARK) and _missing(conf.parent / UP))
 
 
 def put_on_path(run: RunDir) -> None:
-    """Puts the commands of the run's cluster on the PATH of this process, if the cluster is the user's own fake cluster
-    and is up. The user may have put these commands only on the PATH of another terminal."""
+    """Makes this process ask the run's cluster. If the cluster is the user's own fake cluster and is up, its commands
+    are put on the PATH: the user may have put them only on the PATH of another terminal."""
     events, _ = read_ledger(run)
-    os.environ.update(_environ_of(str(next((e["cluster"] for e in reversed(events) if e.get("cluster")), ""))))
+    _ask(str(next((e["cluster"] for e in reversed(events) if "cluster" in e), "")))
 
 
 @contextmanager
@@ -50,7 +55,7 @@ def commands_of(cluster: str) -> Iterator[None]:
     """In the body of the with statement, this process uses the Slurm commands of `cluster`. Meanwhile, no other thread
     may call Slurm."""
     before = dict(os.environ)
-    os.environ.update(_environ_of(cluster))
+    _ask(cluster)
     try:
         yield
     finally:
@@ -58,14 +63,16 @@ def commands_of(cluster: str) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _environ_of(cluster: str) -> dict[str, str]:
-    if is_here(cluster) or is_gone(cluster) or not os.path.isabs(cluster):
-        return {}
-    folder = Path(os.path.realpath(os.path.dirname(cluster)))
+def _ask(cluster: str) -> None:
+    set_clusters(cluster_in(cluster))
+    conf = _conf_of(cluster)
+    if is_here(cluster) or is_gone(cluster) or not os.path.isabs(conf):
+        return
+    folder = Path(os.path.realpath(os.path.dirname(conf)))
     if _missing(folder / MARK) or not _is_ours(folder):
-        return {}
+        return
     path = os.environ.get("PATH", os.defpath)
-    return {"PATH": f"{folder / BIN}{os.pathsep}{path}", "SLURM_CONF": cluster}
+    os.environ.update(PATH=f"{folder / BIN}{os.pathsep}{path}", SLURM_CONF=conf)
 
 
 def _is_ours(folder: Path) -> bool:

@@ -99,9 +99,9 @@ def ask_squeue(history: RunHistory) -> dict[str, SqueueRow] | None:
 
     if history.unread:
         raise SlurmError(f"{history.unread}. So it is not known which jobs there are. Make it readable first.")
-    if not history.jobs or history.is_local or is_gone(history.cluster):
+    if not history.jobs_there or history.is_local or is_gone(history.cluster):
         return {}
-    return commands.job_states(list(history.jobs)) if is_here(history.cluster) else None
+    return commands.job_states(list(history.jobs_there)) if is_here(history.cluster) else None
 
 
 def ask_for_all_jobs(history: RunHistory) -> dict[str, SqueueRow] | None:

@@ -78,6 +78,12 @@ class RunHistory:
         return next((a.total for a in reversed(self.attempts) if a.total is not None), None)
 
     @property
+    def jobs_there(self) -> tuple[str, ...]:
+        """The jobs on the run's present cluster. A job of the same number on another cluster is another job."""
+        home = {str(e["job"]): e["cluster"] for e in self.events if "job" in e and "cluster" in e}
+        return tuple(job for job in self.jobs if home.get(job, self.cluster) == self.cluster)
+
+    @property
     def phase(self) -> str:
         return next((a.phase for a in reversed(self.attempts) if a.last_step is not None), "")
 
@@ -130,7 +136,7 @@ def read_history(run: RunDir, all_metrics: bool = True) -> RunHistory:
         state=state,
         why=why or ("" if state.over else unread),
         jobs=jobs,
-        cluster=_said(submitted, "cluster"),
+        cluster=str(next((event["cluster"] for event in reversed(submitted) if "cluster" in event), "")),
         folder=_said(submitted, "folder"),
         submitted=time_of(submitted[-1]) if submitted else None,
         attempts=attempts,

@@ -92,7 +92,7 @@ def ask_for_all(histories: Sequence[RunHistory]) -> dict[str, SqueueRow] | None:
     runs. Raises SlurmError if squeue does not answer."""
     from clusterdp.slurm import commands
 
-    jobs = dict.fromkeys(job.partition("_")[0] for history in histories for job in history.jobs)
+    jobs = dict.fromkeys(job.partition("_")[0] for history in histories for job in history.jobs_there)
     cluster = next((history.cluster for history in histories if history.cluster), "")
     if not jobs or is_gone(cluster):
         return {}

@@ -66,6 +66,12 @@ class ScriptSpec:
         return (self.code or self.run_dir / "code") if self.config.snapshot.enabled else self.submit_dir
 
     @property
+    def clusters(self) -> str:
+        """The value of sbatch's option --clusters; empty if the config does not set the option."""
+        extra = self.config.resources.extra
+        return str(extra.get("clusters") or extra.get("cluster") or "")
+
+    @property
     def checkpoint_url(self) -> str:
         return self.config.checkpoint.url or str(self.run_dir / "checkpoints")
 

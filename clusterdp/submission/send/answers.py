@@ -14,6 +14,7 @@ from clusterdp.config import Config
 from clusterdp.errors import SlurmError, SubmitError, SubmitInDoubt
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.slurm import commands
+from clusterdp.slurm.jobid import Submitted
 
 PAUSES_S = (0, 1, 2, 4, 8, 15)  # pauses between looks: a busy controller may accept the job later
 # Text of sbatch -> the keys that the text may mean. The first key that the config sets is reported, or else the first
@@ -40,26 +41,27 @@ def known_jobs(run: RunDir) -> set[str]:
     return begun | {str(event["job"]) for event in read_events(run) if event.get("job")}
 
 
-def find_job(run: RunDir, name: str, known: Collection[str], doubt: SubmitInDoubt, again: str = "") -> str:
-    """Looks in the queue for the one new job of this folder, and returns its id. Raises SubmitInDoubt, with a remedy,
+def find_job(run: RunDir, name: str, known: Collection[str], doubt: SubmitInDoubt, again: str = "") -> Submitted:
+    """Looks in the queue for the one new job of this folder, and returns it. Raises SubmitInDoubt, with a remedy,
     if the queue has no new job of the folder, or several.
 
     again: the command that submits the job once more, for the error's message.
     """
-    found: list[str] = []
+    found: dict[str, commands.SqueueRow] = {}
     try:
         for pause in PAUSES_S:
             time.sleep(pause)
             try:
-                found = [job for job in commands.jobs_of_scripts_in(run.path) if job not in known]
+                rows = commands.jobs_of_scripts_in(run.path)
+                found = {job: row for job, row in rows.items() if job not in known}
             except SlurmError:
                 continue  # the controller is still too busy to answer
             if found:
                 break
     except KeyboardInterrupt:
         pass
-    if len(found) == 1:
-        return found[0]
+    for job, row in found.items() if len(found) == 1 else ():
+        return Submitted(job, row.cluster)
     said = f"{str(doubt).rstrip('.')}."
     if found:
         raise SubmitInDoubt(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clusterdp.rundir import RunDir
 from clusterdp.slurm import commands
+from clusterdp.slurm.jobid import Submitted
 from clusterdp.submission.job import Job
 from clusterdp.submission.render.script import Script
 from clusterdp.submission.render.script_spec import ScriptSpec
@@ -12,9 +13,10 @@ from clusterdp.submission.render.script_spec import ScriptSpec
 def send(spec: ScriptSpec, script: Script, run: RunDir) -> Job:
     """Submits the run's script with sbatch. Raises SubmitError, with sbatch's own text, if sbatch refuses the
     script."""
-    return Job(commands.submit(run.script, cwd=spec.submit_dir), run)
+    return adopt(commands.submit(run.script, cwd=spec.submit_dir), run)
 
 
-def adopt(job: str, run: RunDir) -> Job:
-    """Returns the Job for an id that was found in the queue, because sbatch did not print the id."""
-    return Job(job, run)
+def adopt(sent: Submitted, run: RunDir) -> Job:
+    """Returns the Job for an answer of sbatch, or for a job that was found in the queue, because sbatch did not print
+    its id."""
+    return Job(sent.job, run, cluster=sent.cluster)

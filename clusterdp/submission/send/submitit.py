@@ -22,6 +22,7 @@ from clusterdp.batch.slurm import GOES_ON, state_of
 from clusterdp.errors import ConfigError, SlurmError, SubmitError, SubmitInDoubt
 from clusterdp.rundir import RunDir
 from clusterdp.slurm import commands
+from clusterdp.slurm.jobid import Submitted
 from clusterdp.submission.job import Job
 from clusterdp.submission.render.batch_rules import rules_of
 from clusterdp.submission.render.script import Script, directive, render_part
@@ -102,21 +103,21 @@ def send(spec: ScriptSpec, script: Script, run: RunDir) -> Job:
         raise commands.refused("submitit", said, getattr(error.__cause__, "returncode", 1)) from None
     except KeyboardInterrupt:
         raise SubmitInDoubt("submitit: interrupted before sbatch had answered.") from None
-    return Job(job.job_id, run, submitit=job)
+    return Job(job.job_id, run, submitit=job, cluster=spec.clusters)
 
 
-def adopt(job: str, run: RunDir) -> Job:
+def adopt(sent: Submitted, run: RunDir) -> Job:
     """Renames the pickle that the job waits for by the job id, as submitit does when sbatch prints the id."""
     from submitit import SlurmJob
     from submitit.core.utils import JobPaths
 
-    folder = run.path / "submitit"
+    folder, job = run.path / "submitit", sent.job
     paths = JobPaths(folder, job)
     waiting = [path for path in folder.glob("*.pkl") if re.fullmatch(r"[0-9a-f]{32}", path.stem)]
     if waiting:
         newest = max(waiting, key=lambda path: path.stat().st_mtime)
         paths.move_temporary_file(newest, "submitted_pickle")
-    return Job(job, run, submitit=SlurmJob(folder, job))
+    return Job(job, run, submitit=SlurmJob(folder, job), cluster=sent.cluster)
 
 
 @contextmanager
@@ -175,6 +176,8 @@ def _parameters(spec: ScriptSpec) -> dict[str, Any]:
         if re.search(r"['\\]", value or ""):
             # submitit quotes values for a shell, but sbatch reads quotes and backslashes in another way
             raise ConfigError(f"--{option}: {value!r} cannot pass through submitit. Leave out quotes and backslashes.")
+    if spec.clusters == "all" or "," in spec.clusters:  # submitit does not read the name in sbatch's answer
+        raise ConfigError(f"resources.extra.clusters: {spec.clusters} is several. Name one, or use backend: sbatch.")
     for ours in ("output", "open-mode", "signal"):  # submitit sets these itself
         directives.pop(ours, None)
     return {

@@ -14,6 +14,7 @@ from clusterdp.errors import SubmitError, SubmitInDoubt
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import Ledger, RunDir, SweepDir, mark_cancelled, mark_told, read_events
 from clusterdp.slurm import commands
+from clusterdp.slurm.jobid import Submitted, asking, home_of
 from clusterdp.submission.job import Job
 from clusterdp.submission.render.script_spec import ArraySpec
 from clusterdp.submission.send.answers import find_job, known_jobs, with_key
@@ -47,11 +48,13 @@ def submit_arrays(plan: SweepPlan, lock: RunLock) -> SentSweep:
     sbatch's answer is unclear."""
     arrays: list[str] = []
     jobs: list[Job] = []
+    clusters = plan.spec.clusters or os.environ.get("SLURM_CLUSTERS", "")
     for array, _ in plan.scripts:
         # Each array waits for the previous array, because the limit of an array (`%N`) counts only its own elements.
         after = [f"--dependency=afterany:{arrays[-1]}"] if arrays and array.parallel else []
         try:
-            job = _submit(plan, array, after, lock)
+            with asking(clusters):
+                sent = _submit(plan, array, after, lock)
         except SubmitInDoubt:
             raise
         except SubmitError as error:
@@ -61,17 +64,20 @@ def submit_arrays(plan: SweepPlan, lock: RunLock) -> SentSweep:
             said = f"elements {array.offset} and on were not submitted: {error}"
             if plan.sweep.settings.on_refusal == "keep":
                 return SentSweep(plan.folder, arrays, jobs, said)
-            raise _undo(plan, arrays, jobs, said) from None
-        arrays.append(job)
+            with asking(clusters):
+                raise _undo(plan, arrays, jobs, said) from None
+        arrays.append(sent.job)
+        clusters = sent.cluster or clusters  # all arrays are on one cluster, because they may depend on each other
         numbers = range(array.offset, array.offset + array.size)
-        jobs += note_submitted(plan.folder, job, numbers, array.offset, _about(plan))
+        jobs += note_submitted(plan.folder, sent, numbers, array.offset, _about(plan))
     return SentSweep(plan.folder, arrays, jobs)
 
 
 def note_submitted(
-    folder: SweepDir, array: str, numbers: Sequence[int], offset: int, about: Mapping[str, Any]
+    folder: SweepDir, sent: Submitted, numbers: Sequence[int], offset: int, about: Mapping[str, Any]
 ) -> Iterator[Job]:
     """Records the submission in the ledgers of the sweep and of each element. Yields the Job of each element."""
+    array, about = sent.job, {**about, "cluster": home_of(sent.cluster)}
     try:
         Ledger(folder.files, f"submit-{array}", "submit").write(
             "submitted", job=array, offset=offset, size=len(numbers), **about
@@ -80,7 +86,7 @@ def note_submitted(
             run, job = folder.element(number), f"{array}_{number - offset}"
             where = str(run.path.absolute())
             Ledger(run, f"submit-{job}", "submit").write("submitted", job=job, folder=where, **about)
-            yield Job(job, run)
+            yield Job(job, run, cluster=sent.cluster)
     except OSError as error:
         raise SubmitInDoubt(
             f"{folder.path}: array {array} is submitted, but that cannot be written down: {error.strerror}. "
@@ -88,7 +94,7 @@ def note_submitted(
         ) from None
 
 
-def _submit(plan: SweepPlan, array: ArraySpec, options: Sequence[str], lock: RunLock) -> str:
+def _submit(plan: SweepPlan, array: ArraySpec, options: Sequence[str], lock: RunLock) -> Submitted:
     files, name = plan.folder.files, plan.spec.config.name
     known = known_jobs(files)
     lock.check()
@@ -110,7 +116,7 @@ def _about(plan: SweepPlan) -> dict[str, Any]:
         "entry": config.entry,
         "backend": config.backend,
         "dir": str(plan.spec.submit_dir),
-        "cluster": os.environ.get("SLURM_CONF", ""),
+        "cluster": home_of(plan.spec.clusters),
         "from_step": config.restart.from_step,
     }
 
@@ -146,15 +152,14 @@ def submit_again(folder: SweepDir, numbers: Sequence[int], lock: RunLock) -> Ite
         known = known_jobs(folder.files)
         lock.check()
         try:
-            array = commands.submit(script, about["dir"], f"--array={indices}")
+            sent = commands.submit(script, about["dir"], f"--array={indices}")
         except SubmitInDoubt as doubt:
-            array = find_job(folder.files, about["name"], known, doubt, f"clusterdp sweep {folder.path} --retry failed")
-        yield from note_submitted(folder, array, members, offset, about)
+            sent = find_job(folder.files, about["name"], known, doubt, f"clusterdp sweep {folder.path} --retry failed")
+        yield from note_submitted(folder, sent, members, offset, about)
 
 
 def _as_submitted(run: RunDir) -> dict[str, Any]:
-    """Returns the record of the element's last submission, with the current cluster in place of the recorded
-    cluster."""
+    """Returns the record of the element's last submission, without the cluster, which the next job may not have."""
     told = [event for event in read_events(run) if event.get("event") == "submitted" and event.get("dir")]
     about = {name: told[-1].get(name) for name in ABOUT} if told else {"name": run.path.parent.name, "dir": os.getcwd()}
-    return {**about, "cluster": os.environ.get("SLURM_CONF", ""), "from_step": None}
+    return {**about, "from_step": None}

@@ -150,3 +150,33 @@ def test_running_fake_cluster_is_found_and_a_stopped_one_is_gone(tmp_path: Path,
         put_on_path(builder.run)
         assert is_here(conf)
     assert is_gone(conf)
+
+
+@pytest.fixture
+def outer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal in which the user looks at a third cluster."""
+    monkeypatch.setenv("SLURM_CLUSTERS", "c3")
+
+
+@pytest.mark.usefixtures("outer")
+@pytest.mark.parametrize(("cluster", "asked"), [(";c2", " --clusters=c2"), ("", "")])
+def test_slurm_is_asked_about_a_job_on_the_jobs_own_cluster(
+    builder: RunBuilder, queue: FakeQueue, cluster: str, asked: str
+) -> None:
+    builder.submitted(cluster=cluster).attempt()
+    queue.answers("7|RUNNING|None|n1")
+    put_on_path(builder.run)
+    assert current_status(read_history(builder.run)).state is RunState.RUNNING
+    cancel(builder.run)
+    assert {each.partition(" --states")[0] for each in queue.asked} == {f"squeue{asked}", f"scancel{asked} 7"}
+
+
+@pytest.mark.usefixtures("outer")
+def test_slurm_is_not_asked_about_a_job_of_another_cluster(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted(cluster=";c2").attempt()
+    assert not is_here(";c2")
+    assert current_status(read_history(builder.run)).why.startswith("as last recorded; there is no squeue here")
+    builder.submitted("8", cluster="")
+    put_on_path(builder.run)
+    current_status(read_history(builder.run))
+    assert queue.asked == ["squeue --states=all --jobs=8 --format=%i|%T|%r|%N"]
