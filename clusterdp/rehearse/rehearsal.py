@@ -12,6 +12,7 @@ import itertools
 import shutil
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -40,7 +41,7 @@ from clusterdp.rehearse.judge.second_run import (
     shared_files,
     went_on,
 )
-from clusterdp.rehearse.judge.verdict import BAD, AttemptRow, Verdict
+from clusterdp.rehearse.judge.verdict import BAD, NOT_LANDED, AttemptRow, Verdict
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_use import is_checkpoint
 from clusterdp.rehearse.observe.file_versions import VERSIONS
@@ -256,6 +257,17 @@ class Rehearsal:
 
     def _drill(self, drill: Drill, reference: Reference) -> Verdict:
         self.screen.begins(drill.name, drill.about)
+        try:
+            return self._judged(drill, reference)
+        except Exception as why:  # the verdicts on the other drills must not be lost
+            log = self.folder / f"{drill.name}.log"
+            with log.open("a") as file:
+                traceback.print_exc(file=file)
+            said = f"the drill could not be made: {str(why) or type(why).__name__} ({log.name} tells more)"
+            self.screen.ended(drill.name, NOT_LANDED, said, 0.0)
+            return Verdict(drill.name, drill.about, NOT_LANDED, said)
+
+    def _judged(self, drill: Drill, reference: Reference) -> Verdict:
         overrides = [*self.overrides, *drill.always, *(drill.config if reference.facts.ours else ())]
         for turn in itertools.count(1):
             name = drill.name if turn == 1 else f"{drill.name}-{turn}"

@@ -15,6 +15,7 @@ from clusterdp.config import Config, from_mapping
 from clusterdp.errors import ConfigError, RunError
 from clusterdp.rehearse import one_run
 from clusterdp.rehearse import rehearsal as rehearsal_module
+from clusterdp.rehearse.drills.table import drill_of
 from clusterdp.rehearse.judge.reference import Reference, end_state
 from clusterdp.rehearse.one_run import CUT_SHORT
 from clusterdp.rehearse.rehearsal import NOISE_RUNS, Rehearsal, Screen, values_of
@@ -44,6 +45,24 @@ def rehearsal_of(folder: Path, state: str, *names: str) -> tuple[Rehearsal, list
 
     rehearsal._run = run  # type: ignore[method-assign]
     return rehearsal, made
+
+
+def test_error_inside_one_drill_leaves_the_verdicts_of_the_others(tmp_path: Path) -> None:
+    rehearsal, _ = rehearsal_of(tmp_path, "done", "a.json")
+    usual = rehearsal._run
+
+    def run(shown: str, name: str, overrides: list[str], **more: Any) -> RunResult:
+        if name == "rank-killed":
+            raise IsADirectoryError(21, "Is a directory", "out")
+        return replace(usual(shown, name, overrides, **more), inapplicable="not here")
+
+    rehearsal._run = run  # type: ignore[method-assign]
+    rehearsal.config.rehearse.compare = ["a.json"]
+    rehearsal.drills = [drill_of(name) for name in ("rank-killed", "node-lost")]
+    failed, other = rehearsal.run()
+    assert (failed.verdict, other.verdict) == ("not landed", "not applicable")
+    assert failed.said.startswith("the drill could not be made: [Errno 21] Is a directory: 'out'")
+    assert "IsADirectoryError" in (tmp_path / "rank-killed.log").read_text()
 
 
 def test_two_unrelated_checkpoints_stop_the_rehearsal_after_its_first_run(tmp_path: Path) -> None:
