@@ -39,6 +39,7 @@ from clusterdp.rundir import RunDir
 from clusterdp.submission.plan import plan_for
 
 PACE = Pace(poll_s=0.2, ask_s=1, late_s=0.2, settle_s=2, close_s=5)
+SEE_BYTES = ("killed-while-saving", "disk-full")  # drills that need events of calls that write bytes
 CUT_SHORT = "cut-short"
 TOO_LONG, STUCK = "too-long", "stuck"
 MOST_STUCK = 4  # maximum number of attempts in a row without a first step, because a job may restart without limit
@@ -117,7 +118,7 @@ def _cluster(spec: RunSpec, config: Config, ranks_per_node: int) -> DrillCluster
         above = str(Path(spec.folder).parent)  # contains all runs, also the run whose snapshot is used again
         shared = shared_folders(spec.values, above, spec.submit_dir)
         shape = shape_for(config, ranks_per_node, spare=1, grace_s=spec.grace_s)
-        return LocalCluster(shape=shape, shared=shared, fills_disk=spec.drill == "disk-full")
+        return LocalCluster(shape=shape, shared=shared, sees_bytes=spec.drill in SEE_BYTES)
     return SlurmCluster(saves_at_term=spec.facts.ours)
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,7 +21,7 @@ from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.drills.strikes import killed_while_saving
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_events import FileEvent, FileEvents
-from clusterdp.rehearse.observe.save_shape import SaveShape, learn
+from clusterdp.rehearse.observe.save_shape import SaveShape, learn, named, own_name
 from clusterdp.rehearse.run_spec import Missed, NotPossibleHere
 from clusterdp.rundir import RunDir
 
@@ -42,14 +45,28 @@ class Job:
 
     def __init__(self, run: RunDir, events: FileEvents):
         self.run, self.events = run, events
+        self.program = SAVE
         self.process: subprocess.Popen[bytes] | None = None
         self.left: list[dict[str, int]] = []  # after each kill, the files with their sizes
+        self.look: Callable[[], None] = lambda: None  # called after each kill
 
     def start(self) -> None:
         for file in self.run.code.glob("*"):
             file.unlink()
-        trapped = TRAPPED.format(socket=str(self.events.socket)) + SAVE
+        trapped = TRAPPED.format(socket=str(self.events.socket)) + self.program
         self.process = subprocess.Popen([sys.executable, "-B", "-c", trapped], cwd=self.run.code)
+
+    def learned(self) -> SaveShape:
+        """From the events of an undisturbed run."""
+        self.start()
+        assert self.process and self.process.wait() == 0
+        own = [event for event in (named(self.run, each) for each in self.events.events) if event]
+        binary = {own_name(self.run, path): size for path, size in self.events.binary.items()}
+        self.events.events.clear()
+        return learn(own, binary)
+
+    def ranks(self) -> dict[int, list[int]]:
+        return {0: self.freeze()}
 
     def freeze(self) -> list[int]:
         assert self.process
@@ -61,6 +78,7 @@ class Job:
         self.process.kill()
         self.process.wait()
         self.left.append({file.name: file.stat().st_size for file in self.run.code.iterdir()})
+        self.look()
 
     def wait(self, what: str, look: Callable[[], bool], timeout_s: float, every_s: float = 0.01) -> None:
         assert self.process
@@ -72,7 +90,7 @@ class Job:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
-    run, events = RunDir(tmp_path / "run"), FileEvents(tmp_path / "s")
+    run, events = RunDir(tmp_path / "run"), FileEvents(tmp_path / "s", sees_bytes=True)
     run.code.mkdir(parents=True)
     made = Job(run, events)
     yield made
@@ -108,6 +126,8 @@ def scene_of(job: Job, saves: SaveShape, thorough: bool = True) -> Any:
         wait_next_attempt=lambda attempt: job.start(),
         newest=lambda: job.run.attempt("7.0"),
         freeze=job.freeze,
+        thaw=lambda pids: None,
+        live=SimpleNamespace(ranks=lambda: {0: []}),
         kill=job.kill,
         hit=hit,
         hits=[],
@@ -124,12 +144,12 @@ def test_kill_at_each_moment_of_a_save_leaves_the_expected_files(job: Job) -> No
     moments = dict(zip(words, job.left, strict=True))
     first = {"step_0.pt": 1000, "latest": 1}
     assert moments == {
-        "at the first byte of step_0.tmp: 0 of 1000 bytes were left": {"step_0.tmp": 0},
-        "in the middle of step_0.tmp: 500 of 1000 bytes were left": {"step_0.tmp": 500},
+        "at the first byte of step_0.tmp: 0 bytes were left": {"step_0.tmp": 0},
+        "in the middle of step_0.tmp: 500 bytes were left": {"step_0.tmp": 500},
         "after step_0.tmp was opened to be written, before step_0.tmp was renamed": {"step_0.tmp": 1000},
         "after step_0.tmp was renamed, before latest was opened to be written": {"step_0.pt": 1000},
-        "at the first byte of latest: 0 of 1 bytes were left": {"step_0.pt": 1000, "latest": 0},
-        "in the middle of latest: 0 of 1 bytes were left": {"step_0.pt": 1000, "latest": 0},
+        "at the first byte of latest: 0 bytes were left": {"step_0.pt": 1000, "latest": 0},
+        "in the middle of latest: 0 bytes were left": {"step_0.pt": 1000, "latest": 0},
         "after latest was opened to be written, before step_0.pt was deleted": {**first, "step_1.pt": 1000},
         "just after step_0.pt was deleted": {"step_1.pt": 1000, "latest": 1},
     }
@@ -138,13 +158,67 @@ def test_kill_at_each_moment_of_a_save_leaves_the_expected_files(job: Job) -> No
     assert [hit.file for hit in scene.hits] == torn
 
 
+SQLITE = """
+import sqlite3
+file = sqlite3.connect("train.db")
+file.execute("create table state (step integer, data blob)")
+for step in range(4):
+    with file:
+        file.execute("delete from state")
+        file.executemany("insert into state values (?, ?)", [(step, bytes([step]) * 9000)] * 9)
+    time.sleep(0.3)
+"""
+IN_PLACE = """
+open("first", "wb").write(bytes(40_000))
+os.rename("first", "a.bin")
+for step in range(4):
+    time.sleep(0.3)
+    with open("a.bin", "r+b", 0) as file:
+        for part in range({parts}):
+            file.write(bytes([0, step + 1]) * (20_000 // {parts}))
+"""
+
+
+@needs_traps
+def test_kill_in_any_moment_of_a_sqlite_transaction_leaves_the_database_whole(job: Job) -> None:
+    found = []
+
+    def look() -> None:
+        with sqlite3.connect(job.run.code / "train.db") as file:
+            found.append(file.execute("pragma integrity_check").fetchone()[0])
+            with suppress(sqlite3.OperationalError):  # the table is not there yet
+                found.append(file.execute("select count(*), count(distinct step) from state").fetchone())
+
+    job.program, job.look = SQLITE, look
+    shape = job.learned()
+    killed_while_saving(cast(Scene, scene_of(job, shape)))
+    assert {each.when for each in shape.strikes} == {"first bytes", "middle", "before", "after"}
+    assert found and {*found} <= {"ok", (9, 1), (0, 0)}
+
+
+@needs_traps
+@pytest.mark.parametrize("parts", [1, 4])
+def test_kill_inside_a_write_in_place_leaves_new_and_old_bytes(job: Job, parts: int) -> None:
+    found = []
+    job.program, job.look = IN_PLACE.format(parts=parts), lambda: found.append((job.run.code / "a.bin").read_bytes())
+    shape = job.learned()
+    middle = tuple(each for each in shape.strikes if each.when == "middle" and each.rank is None)
+    killed_while_saving(cast(Scene, scene_of(job, replace(shape, strikes=middle))))
+    [content] = [each[1::2] for each in found]
+    new = 2 * len(content.rstrip(content[-1:]))
+    assert (len(content), new) == (20_000, 16_384 if parts == 1 else 24_096)
+    assert content[0] == content[-1] + 1
+
+
 @needs_traps
 def test_save_moment_not_reached_before_the_run_ends_is_reported(job: Job) -> None:
     shape = learned()
     never = shape.strikes[0].__class__("link", "code/*", "", "before")
     scene = scene_of(job, SaveShape(shape.words, (shape.strikes[0], never)))
     killed_while_saving(cast(Scene, scene))
-    assert len(scene.hits) == 1 and scene.unmade == "1 moment of 2 did not come before the run was over"
+    assert len(scene.hits) == 1 and scene.unmade == (
+        "1 of 2 moments of a save were tried, and 1 did not come before the run was over"
+    )
 
 
 @needs_traps

@@ -11,10 +11,17 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import socket
 import struct
 import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+
+from clusterdp import procfs
+from clusterdp.fakeslurm.core import processes
 
 SECCOMP_SET_MODE_FILTER, NEW_LISTENER = 1, 1 << 3
 WAIT_KILLABLE_RECV = 1 << 5  # since Linux 5.19: a trapped call waits on even if its process handles a signal
@@ -30,7 +37,10 @@ AT_NR, AT_ARCH, AT_ARGS = 0, 4, 16  # in seccomp_data
 
 WRITE, RENAME, LINK, SYMLINK, DELETE = "write", "rename", "link", "symlink", "delete"
 BYTES = "bytes"  # a call that writes bytes to a file that is already open
+ONE, SEVERAL = "one", "several"
 NAMES, NAMES_AND_BYTES = b"n", b"b"
+QUIET = b"quiet"
+QUIET_S, GAP_S = 20.0, 0.002  # longest wait until all threads are quiet, and the time between two looks
 TRAPPED_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
@@ -43,6 +53,10 @@ class Call:
     names: tuple[tuple[int | None, int], ...] = ()
     flags: int | None = None  # position of the argument with the flags of open(2)
     file: int = 0  # position of the argument with the descriptor of the file that gets the bytes
+    buffers: str = (
+        ""  # ONE or SEVERAL buffers of the process, at arguments 1 and 2, which have the bytes; "": other bytes
+    )
+    at: int | None = None  # position of the place in the file that gets the bytes (None: the descriptor's position)
 
 
 @dataclass(frozen=True)
@@ -79,10 +93,18 @@ def _calls(openat: int, renameat: tuple[int, int], linkat: int, symlinkat: int, 
     return {openat: _AT["openat"], **renames, **others}
 
 
-def _writes(*numbers: int, copy_file_range: int) -> dict[int, Call]:
-    """Returns the system calls that write bytes. `numbers`: write, pwrite64, writev, pwritev, pwritev2, sendfile,
-    fallocate."""
-    return dict.fromkeys(numbers, Call(BYTES)) | {copy_file_range: Call(BYTES, file=2)}
+def _writes(
+    write: int, pwrite64: int, writev: int, pwritev: int, pwritev2: int, *others: int, copy_file_range: int
+) -> dict[int, Call]:
+    """Returns the system calls that write bytes. `others`: sendfile, fallocate."""
+    return {
+        write: Call(BYTES, buffers=ONE),
+        pwrite64: Call(BYTES, buffers=ONE, at=3),
+        writev: Call(BYTES, buffers=SEVERAL),
+        **dict.fromkeys((pwritev, pwritev2), Call(BYTES, buffers=SEVERAL, at=3)),
+        **dict.fromkeys(others, Call(BYTES)),
+        copy_file_range: Call(BYTES, file=2),
+    }
 
 
 MACHINES = {
@@ -182,3 +204,36 @@ def possible() -> bool:
         finally:
             os._exit(1)
     return os.waitpid(trial, 0)[1] == 0
+
+
+def send(socket_path: str, pids: Sequence[int], number: int) -> None:
+    """Sends a signal to trapped processes, and lets stopped processes go on.
+
+    A handled signal interrupts a call whose notice the supervisor has not received yet, such as a rename, which fails
+    with EINTR on no disk. The supervisor thus answers no notice while this function waits until each thread is stopped
+    outside of trapped calls, or waits for an answer (state D, see WAIT_KILLABLE_RECV).
+    """
+    deadline = time.monotonic() + QUIET_S
+    with socket.socket(socket.AF_UNIX) as supervisor:
+        with suppress(OSError):  # the supervisor is gone
+            supervisor.connect(socket_path)
+            supervisor.recv(1)
+            supervisor.sendall(QUIET)
+            supervisor.recv(1)
+        while not _are_quiet(pids) and time.monotonic() < deadline:
+            processes.send(pids, signal.SIGCONT)
+            time.sleep(GAP_S)
+        processes.send(pids, number)
+    processes.send(pids, signal.SIGCONT)
+
+
+def _are_quiet(pids: Sequence[int]) -> bool:
+    processes.send(pids, signal.SIGSTOP)
+    here = machine()
+    trapped = {str(call) for call in here.trapped(NAMES)} if here else set()
+    for pid in pids:
+        for thread in procfs.threads(pid):
+            call = procfs.read(pid, "task", thread, "syscall").partition(" ")[0].strip()
+            if call == "running" or (call in trapped and procfs.state(int(thread)) != "D"):
+                return False
+    return True

@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
-from clusterdp.fakeslurm.core import orders, processes, reports
+from clusterdp.fakeslurm.core import file_traps, orders, processes, reports
 from clusterdp.fakeslurm.core.step_plan import StepPlan, TaskPlan
 from clusterdp.fakeslurm.core.task_usage import TaskUsage, Usage
 from clusterdp.fakeslurm.slurmstepd import launch
@@ -146,8 +146,17 @@ class Stepd:
         mine = set(self._tasks)
         return processes.descendants(os.getpid(), lambda pid: pid not in mine and is_daemon(pid, self.plan.cluster))
 
+    def _signal_in_turn(self, signals: Sequence[int]) -> None:
+        if self.plan.file_traps and TERM in signals:  # file_traps.send() also lets stopped tasks go on
+            signals = [number for number in signals if number != CONT]
+        for number in signals:
+            self._signal_all(number)
+
     def _signal_all(self, number: int) -> None:
-        processes.send(self._below(), number)
+        if self.plan.file_traps and number not in (CONT, KILL):
+            file_traps.send(self.plan.file_traps, self._below(), number)
+        else:
+            processes.send(self._below(), number)
         if number == KILL:
             for session in self._sessions:
                 processes.send_group(session, number)
@@ -157,8 +166,7 @@ class Stepd:
         self._terminating = True
         self._fail_lost_tasks()
         self._report.cancelled(why, TERM if TERM in signals else KILL, details)
-        for number in signals:
-            self._signal_all(number)
+        self._signal_in_turn(signals)
         if kill_after is not None:
             self._loop.after(kill_after, self._kill)
         elif KILL in signals:
@@ -236,8 +244,7 @@ class Stepd:
                 self._obey_terminate(order)
             case orders.Warn():
                 self._report.cancelled("", TERM)
-                for number in order.signals:
-                    self._signal_all(number)
+                self._signal_in_turn(order.signals)
             case orders.Signal():
                 self._report.cancelled("" if order.number in (TERM, KILL) else None, order.number)
                 self._signal_all(order.number)

@@ -21,18 +21,18 @@ CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "UV_CACHE_DIR", "XDG_DATA_H
 
 class LocalCluster(FakeCluster):
     """A DrillCluster on this machine. Each node has a /tmp of its own if the machine allows mounts. `shared`: folders
-    below /tmp, ... that all nodes see. `fills_disk`: whether FileEvents.disk_full() will be called.
+    below /tmp, ... that all nodes see. `sees_bytes`: see FileEvents.
     """
 
     ranks_are_here = True
     restart_s = 120.0
 
-    def __init__(self, *, shape: Shape, shared: Iterable[Path], fills_disk: bool = False):
+    def __init__(self, *, shape: Shape, shared: Iterable[Path], sees_bytes: bool = False):
         self._shared = [*shared]
         self._node_local = node_folders.possible()
         self.file_events = None
         if file_traps.possible():
-            self.file_events = FileEvents(private_place() / f"{os.getpid()}.traps", fills_disk=fills_disk)
+            self.file_events = FileEvents(private_place() / f"{os.getpid()}.traps", sees_bytes=sees_bytes)
             traps = str(self.file_events.socket)
             shape = replace(shape, settings=replace(shape.settings, file_traps=traps))
             processes.adopt_orphans()  # a strict Yama lets only an ancestor read a task's memory

@@ -5,17 +5,18 @@ The kernel holds the rank's system call until all ranks are dead.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from clusterdp.fakeslurm.core.file_traps import DELETE, LINK, RENAME, SYMLINK, WRITE
+from clusterdp.fakeslurm.core.file_traps import BYTES, DELETE, LINK, RENAME, SYMLINK, WRITE
 from clusterdp.rehearse.drills.losses import CRASHES
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.observe.file_events import FileEvent, FileEvents
-from clusterdp.rehearse.observe.save_shape import AFTER, BEFORE, FIRST_BYTES, MIDDLE, Strike, named, save_until
+from clusterdp.rehearse.observe.save_shape import AFTER, FIRST_BYTES, MIDDLE, Strike, named, own_name, save_until
 from clusterdp.rehearse.run_spec import Missed, NotPossibleHere
 from clusterdp.rundir import Attempt
 from clusterdp.wording import counted
@@ -35,17 +36,19 @@ class Caught:
 
 
 def killed_while_saving(scene: Scene) -> None:
-    """Kills all ranks at a moment of a save, and the ranks of each later attempt at another moment.
+    """Kills all ranks at a moment of a save, the ranks of each later attempt at another moment, and at one moment only
+    the rank that saves.
 
     Moments that do not come before the run is over are left out.
     """
     events = events_of(scene)
     shape = scene.facts.saves
-    chosen = shape.strikes if scene.thorough else shape.few()
-    if not chosen:
+    if not shape.strikes:
         raise NotPossibleHere("the undisturbed run has changed no file at a save")
-    left = [*chosen]
     scene.wait_progress(EARLY)
+    is_of_several = len(scene.live.ranks()) > 1
+    every = [each for each in shape.strikes if is_of_several or each.rank is None]
+    left = [each for each in every if scene.thorough or each in shape.few()]
     try:
         while left:
             if scene.hits:
@@ -54,9 +57,10 @@ def killed_while_saving(scene: Scene) -> None:
     except Missed:
         if not scene.hits:
             raise
-        scene.unmade = f"{counted(len(left), 'moment')} of {len(chosen)} did not come before the run was over"
     finally:
         events.release()
+    late = f", and {len(left)} did not come before the run was over" if left else ""
+    scene.unmade = f"{len(scene.hits)} of {counted(len(every), 'moment')} of a save were tried{late}"
 
 
 def events_of(scene: Scene) -> FileEvents:
@@ -98,27 +102,30 @@ def _kill_at(scene: Scene, events: FileEvents, strike: Strike, caught: Caught) -
     own = [event for event in (named(scene.run, each) for each in (*events_of_attempt, caught.event)) if event]
     save = save_until(own)
     done = f"{caught.name} was {DONE[strike.kind]}"
-    if strike.when == BEFORE:
+    torn = ""
+    if strike.when in (FIRST_BYTES, MIDDLE):
+        torn = _go_into(scene, events, strike, caught.event)
+        inside = "at the first byte" if strike.when == FIRST_BYTES else "in the middle"
+        words = f"{inside} of {caught.name}{torn}" if torn else f"just after {done}"
+    elif strike.when == AFTER:
+        events.finish()
+        words = f"just after {done}"
+    else:
         words = f"before {done}"
         if len(save) > 1:
             words = f"after {_shown(scene, str(scene.run.path / save[-2].path))} was {DONE[save[-2].kind]}, {words}"
-        pids = frozen(scene)
-    elif strike.when == AFTER:
-        events.finish()
-        pids = frozen(scene)
-        words = f"just after {done}"
-    else:
-        words = "at the first byte of" if strike.when == FIRST_BYTES else "in the middle of"
-        pids = _frozen_in(scene, events, caught.event)
-        words = f"{words} {caught.name}{_cut(caught.event, 0 if strike.when == FIRST_BYTES else 1 / 2)}"
-    with events.refused():
-        scene.kill(pids)
-        scene.wait("the end of the killed ranks", lambda: processes.are_dead(pids), scene.patience_s)
+    pids = frozen(scene)
+    victims = (strike.rank is not None and scene.live.ranks().get(strike.rank)) or pids
+    with events.refused(strike.rank):
+        scene.kill(victims)
+        scene.wait("the end of the killed ranks", lambda: processes.are_dead(victims), scene.patience_s)
+    scene.thaw([pid for pid in pids if pid not in victims])
+    who = "all ranks" if victims == pids else f"rank {strike.rank} alone"
     scene.hit(
-        f"all ranks got SIGKILL {words}",
+        f"{who} got SIGKILL {words}",
         *CRASHES,
         attempt=caught.attempt,
-        file=caught.name if strike.when in (FIRST_BYTES, MIDDLE) else "",
+        file=caught.name if torn else "",
         since=None if strike.when == AFTER else save[0].at,
         moment=words,
     )
@@ -131,30 +138,45 @@ def frozen(scene: Scene) -> list[int]:
     return pids
 
 
-def _frozen_in(scene: Scene, events: FileEvents, event: FileEvent) -> list[int]:
-    """Stops the ranks when the file has bytes, or at the next system call that may follow the last byte.
+def _go_into(scene: Scene, events: FileEvents, strike: Strike, event: FileEvent) -> str:
+    """Lets the rank open the file and write some of its bytes, and returns words for this state.
 
-    This call is held, so that the file cannot be renamed before the ranks are killed.
+    Holds the first call that writes bytes, or for MIDDLE the call in the middle, by the number of calls in an earlier
+    save, after half of the call's bytes. Each state is one that a kill leaves, because nothing comes after these bytes:
+    a file that is cut later would lack bytes that other files rely on, such as a journal's. If there is no such call,
+    because the program maps the file into its memory, the rank is held at its next call.
     """
-    events.go_on_to(lambda after: after.rank == event.rank or after.kind != WRITE)
-    scene.wait("bytes of a save", lambda: events.held is not None or _size(event) > 0, scene.patience_s, GLANCE_S)
-    return frozen(scene)
+    is_new = event.truncates or not os.path.lexists(event.here)
+    key = scene.facts.saves.key
+    calls = events.calls_for(lambda path: key(own_name(scene.run, path)) == strike.path)
+    middle = calls // 2 if strike.when == MIDDLE else 0
+    seen = itertools.count()
+
+    def is_there(after: FileEvent) -> bool:
+        if after.kind != BYTES:
+            return after.rank == event.rank or after.kind != WRITE
+        return _is_same(after, event) and next(seen) == middle
+
+    events.go_on_to(is_there)
+    scene.wait("bytes of a save", lambda: events.held is not None or (not calls and is_new and _size(event) > 0), 60)
+    is_inside = events.held is not None and events.held.event.kind == BYTES
+    if is_inside and strike.when == MIDDLE:
+        events.half(in_pages=not is_new)
+    left = f"{_size(event)} bytes were left" if is_new else "some were new" if strike.when == MIDDLE else "none was new"
+    return f": {left}" if is_inside else ""
+
+
+def _is_same(one: FileEvent, other: FileEvent) -> bool:
+    try:
+        return os.path.samefile(one.here, other.here)
+    except OSError:  # one of the files is gone
+        return False
 
 
 def _size(event: FileEvent) -> int:
     with suppress(OSError):  # the file does not exist yet
         return event.here.stat().st_size
     return 0
-
-
-def _cut(event: FileEvent, part: float) -> str:
-    """Cuts the file to a part of its bytes, as if the kill had come earlier, and returns words for the cut."""
-    size = _size(event)
-    left = int(size * part)
-    if left == size:
-        return ""
-    os.truncate(event.here, left)
-    return f": {left} of {size} bytes were left"
 
 
 def _shown(scene: Scene, path: str) -> str:

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from clusterdp.fakeslurm.core.file_traps import DELETE, LINK, RENAME, WRITE
-from clusterdp.rehearse.observe.file_events import FileEvent
+from clusterdp.rehearse.observe.file_events import NAMELESS, FileEvent
 from clusterdp.rehearse.observe.file_use import ONE_SAVE_S, is_best, is_checkpoint
 from clusterdp.rundir import RunDir
 
 BEFORE, FIRST_BYTES, MIDDLE, AFTER = "before", "first bytes", "middle", "after"
 POINTER = 4096  # maximum size of a pointer file in bytes
-FEW = 5  # default number of strikes, because each strike costs a start of the job
+FEW, MOST = 5, 10  # usual and maximum default number of strikes, because each strike costs a start of the job
 RANDOM = re.compile(r"[#_]*\*[#*_]*")
 PROBE = re.compile(r"/tmp/[a-z0-9_]{8}$")  # Python's tempfile writes and deletes such a file to test the folder
 NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+|\d+(?![A-Za-z0-9])")
@@ -37,6 +37,9 @@ class Strike:
     path: str  # the key of the event's path (see SaveShape.key)
     to: str  # the key of the event's second path, if it has two
     when: str  # BEFORE or AFTER the event, or at the FIRST_BYTES or in the MIDDLE of the written file
+    rank: int | None = None  # the only rank that is killed; None: all ranks
+    # Whether a kill leaves an incomplete file under its final name, or comes between two changes of final names.
+    is_fatal: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,8 @@ class SaveShape:
     def is_at(self, strike: Strike, event: FileEvent) -> bool:
         """Whether the event belongs to this strike. `event`: an event with names from own_name() as paths."""
         here = (event.kind, self.key(event.path), self.key(event.to))
-        return not event.appends and here == (strike.kind, strike.path, strike.to)
+        is_hit = strike.rank in (None, event.rank)
+        return is_hit and not event.appends and here == (strike.kind, strike.path, strike.to)
 
     def is_state(self, name: str) -> bool:
         """Whether a save writes this file, and the file is not text. If the program writes only text files, text files
@@ -66,11 +70,15 @@ class SaveShape:
         return (key in self.sizes or not self.sizes) and any(key in (each.path, each.to) for each in self.strikes)
 
     def few(self) -> tuple[Strike, ...]:
-        """Returns FEW strikes, spread over the save. FIRST_BYTES is left out, because its result is like MIDDLE's."""
-        chosen = [strike for strike in self.strikes if strike.when != FIRST_BYTES]
-        if len(chosen) > FEW:
-            chosen = [chosen[round(i * (len(chosen) - 1) / (FEW - 1))] for i in range(FEW)]
-        return tuple(chosen)
+        """Returns the fatal strikes, at most MOST, and others until there are FEW, those at a deletion last.
+
+        FIRST_BYTES is left out, because its result is like MIDDLE's.
+        """
+        fatal = _spread([each for each in self.strikes if each.is_fatal], MOST)
+        others = [each for each in self.strikes if not each.is_fatal and each.when != FIRST_BYTES]
+        for is_deletion in (False, True):
+            fatal += _spread([each for each in others if (each.kind == DELETE) is is_deletion], FEW - len(fatal))
+        return tuple(each for each in self.strikes if each in fatal)
 
     def in_both(self, other: SaveShape) -> SaveShape:
         """Returns this shape with only the words that another run has too, because other words of a name are random."""
@@ -84,6 +92,13 @@ class SaveShape:
     def from_json(cls, values: dict[str, Any]) -> SaveShape:
         strikes = tuple(Strike(**strike) for strike in values["strikes"])
         return cls(tuple(values["words"]), strikes, values["sizes"], tuple(values["pointers"]))
+
+
+def _spread(strikes: list[Strike], most: int) -> list[Strike]:
+    """Returns at most `most` of these strikes, spread over the save."""
+    if len(strikes) <= most:
+        return strikes
+    return [strikes[round(i * (len(strikes) - 1) / max(1, most - 1))] for i in range(max(0, most))]
 
 
 def own_name(run: RunDir, path: str) -> str:
@@ -158,7 +173,9 @@ def learn(events: Iterable[FileEvent], binary: Mapping[str, int]) -> SaveShape:
     """
     saves = _saves(events, binary)
     shape = SaveShape(_fixed_words(saves))
-    kinds = max((_kinds(save, shape) for save in saves), key=len, default=[])
+    # The last save may have files of the run's end, and the first save has no older file to delete.
+    kinds_of = [tuple(_kinds(save, shape)) for save in saves[: -1 if len(saves) > 2 else None]]
+    kinds = max(kinds_of, key=lambda kinds: (kinds_of.count(kinds), len(kinds)), default=())
     sizes: dict[str, int] = {}
     renames = {event.path: event.to for save in saves for event in save if event.kind in (RENAME, LINK)}
     # A file counts under its new name, too, because a move to another disk writes a copy under the new name.
@@ -166,7 +183,11 @@ def learn(events: Iterable[FileEvent], binary: Mapping[str, int]) -> SaveShape:
     for name, size in (*binary.items(), *moved.items()):
         key = shape.key(name)
         sizes[key] = min(size, sizes.get(key, size))
-    return replace(shape, strikes=_strikes(kinds), sizes=sizes)
+    strikes = _strikes(kinds)
+    writers = {(event.kind, shape.key(event.path)): event.rank for save in saves for event in save}
+    alone = [each for each in strikes if each.when == MIDDLE and (each.kind, each.path) in writers][-1:]
+    strikes += tuple(replace(each, rank=writers[each.kind, each.path], is_fatal=True) for each in alone)
+    return replace(shape, strikes=strikes, sizes=sizes)
 
 
 def _saves(events: Iterable[FileEvent], binary: Collection[str]) -> list[list[FileEvent]]:
@@ -243,11 +264,15 @@ def _kinds(save: Sequence[FileEvent], shape: SaveShape) -> list[tuple[str, str, 
 
 def _strikes(kinds: Sequence[tuple[str, str, str]]) -> tuple[Strike, ...]:
     strikes = []
+    passing = {path for kind, path, _ in kinds if kind in (RENAME, LINK)}  # files under a temporary name
+    changes = False  # whether a file's final name was changed before
     for number, (kind, path, to) in enumerate(kinds):
+        is_final = kind == DELETE or path not in passing or kind in (RENAME, LINK)
         if number:  # before the first event, the save has not begun: no strike
-            strikes.append(Strike(kind, path, to, BEFORE))
-        if kind == WRITE:
-            strikes += [Strike(kind, path, to, FIRST_BYTES), Strike(kind, path, to, MIDDLE)]
+            strikes.append(Strike(kind, path, to, BEFORE, is_fatal=changes and is_final and kind != DELETE))
+        if kind == WRITE and not path.endswith(f"/{NAMELESS}"):
+            strikes += [Strike(kind, path, to, FIRST_BYTES), Strike(kind, path, to, MIDDLE, is_fatal=is_final)]
+        changes |= is_final
     if kinds and kinds[-1][0] != WRITE:  # after a last written file, a kill would come between two saves
         strikes.append(Strike(*kinds[-1], AFTER))
     return tuple(strikes)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +61,22 @@ open("a.pt", "rb").close()
         ("delete", "b.pt", "", 3),
     ]
     assert events.binary == {f"{work}/a.tmp": 1000}
+
+
+def test_file_events_show_a_nameless_file_and_its_first_link(events: FileEvents, tmp_path: Path) -> None:
+    code = """
+for step in range(2):
+    file = os.open(".", os.O_TMPFILE | os.O_WRONLY)
+    os.write(file, bytes(1000))
+    os.link(f"/proc/self/fd/{file}", f"step_{step}.pt", src_dir_fd=0, follow_symlinks=True)
+    os.close(file)
+"""
+    assert started(events, tmp_path, code).wait() == 0
+    work = tmp_path / "work"
+    seen = [(each.kind, each.path, each.to) for each in events.events]
+    assert seen[:2] == [("write", f"{work}/#", ""), ("link", f"{work}/#", f"{work}/step_0.pt")]
+    assert seen[3] == ("link", f"{work}/#", f"{work}/step_1.pt")
+    assert events.binary == {f"{work}/#": 1000}
 
 
 def test_file_is_a_log_if_appended_to_more_often_than_written(events: FileEvents, tmp_path: Path) -> None:
@@ -137,6 +154,30 @@ assert heard
     assert process.wait() == 0
 
 
+def test_signal_of_the_fake_interrupts_no_call_with_a_late_notice(
+    events: FileEvents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine, os.replace() raised InterruptedError, which no disk gives."""
+    code = """
+import signal
+heard = []
+signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+open("a", "w").close()
+os.rename("a", "b")
+while len(heard) < 3:
+    os.rename("b", "a")
+    os.rename("a", "b")
+"""
+    receive = events._receive
+    monkeypatch.setattr(events, "_receive", lambda listener: (time.sleep(0.01), receive(listener)))
+    process = started(events, tmp_path, code)
+    for _ in range(3):
+        known = len(events.events)
+        wait_for("calls", lambda known=known: len(events.events) > known + 2, 10, every_s=0.01)
+        file_traps.send(str(events.socket), [process.pid], signal.SIGTERM)
+    assert process.wait() == 0
+
+
 def test_refused_held_call_fails_and_is_not_executed(events: FileEvents, tmp_path: Path) -> None:
     events.hold(lambda event: event.kind == "rename")
     process = started(events, tmp_path, "open('a', 'w').close(); os.rename('a', 'b')")
@@ -190,7 +231,7 @@ try:
 except OSError as error:
     open("failed", "a").write(f"close {error.errno}\\n")
 """
-    events = FileEvents(tmp_path / "s", fills_disk=True)
+    events = FileEvents(tmp_path / "s", sees_bytes=True)
     work = tmp_path / "work"
     with events.disk_full(lambda file: file.resolve() == work / "full"):
         assert started(events, tmp_path, code).wait() == 0
@@ -202,7 +243,7 @@ except OSError as error:
 
 
 def test_writes_succeed_again_after_disk_full_ends(tmp_path: Path) -> None:
-    events = FileEvents(tmp_path / "s", fills_disk=True)
+    events = FileEvents(tmp_path / "s", sees_bytes=True)
     events.hold(lambda event: event.kind == "delete")
     process = started(
         events, tmp_path, "file = open('a', 'wb', 0); open('b', 'w').close(); os.unlink('b'); file.write(b'x')"

@@ -32,7 +32,7 @@ def events_of(*saves: list[tuple[str, ...]], every_s: float = 10.0) -> list[File
 
 
 def moments(shape: SaveShape) -> list[tuple[str, str, str]]:
-    return [(each.when, each.kind, each.path) for each in shape.strikes]
+    return [(each.when, each.kind, each.path) for each in shape.strikes if each.rank is None]
 
 
 def test_kill_moments_of_a_renamed_file_cover_its_write_and_rename() -> None:
@@ -116,10 +116,50 @@ def test_name_part_random_in_each_run_becomes_a_wildcard_in_the_key() -> None:
 
 
 def test_few_selects_five_kill_moments_spread_over_the_save() -> None:
-    strikes = tuple(Strike("write", str(i), "", "first bytes" if i % 3 == 0 else "middle") for i in range(30))
+    strikes = tuple(Strike("rename", str(i), "", "first bytes" if i % 3 == 0 else "middle") for i in range(30))
     few = SaveShape(strikes=strikes).few()
     assert (len(few), few[0].path, few[-1].path) == (5, "1", "29")
     assert {each.when for each in few} == {"middle"}
+
+
+def test_few_has_every_fatal_kill_moment_and_deletions_last() -> None:
+    save = [("write", "a.tmp"), ("rename", "a.tmp", "a.pt"), ("write", "b.pt"), ("write", "LAST"), ("delete", "old.pt")]
+    shape = learn(events_of(*[save] * 4), {"a.tmp": 9, "b.pt": 9})
+    fatal = [("before", "b.pt"), ("middle", "b.pt"), ("before", "LAST"), ("middle", "LAST"), ("middle", "LAST")]
+    assert [(each.when, each.path) for each in shape.few()] == fatal
+    assert [(each.when, each.path) for each in shape.strikes if each.is_fatal] == fatal
+    simple = learn(events_of(*[[save[0], save[1], save[-1]]] * 4), {"a.tmp": 9})
+    assert [(each.when, each.path) for each in simple.few()] == [
+        ("middle", "a.tmp"),
+        ("before", "a.tmp"),
+        ("before", "*.pt"),
+        ("after", "*.pt"),
+        ("middle", "a.tmp"),
+    ]
+
+
+def test_kill_moments_after_a_deletion_and_before_the_new_file_are_fatal() -> None:
+    save = [("delete", "latest"), ("symlink", "a", "latest")]
+    shape = learn(events_of(*[[("write", "a.pt"), *save]] * 3), {"a.pt": 9})
+    assert ("before", "symlink") in [(each.when, each.kind) for each in shape.strikes if each.is_fatal]
+
+
+def test_kill_moments_are_learned_from_a_usual_save_not_the_last() -> None:
+    usual = [("delete", "old.pt"), ("write", "a.pt")]
+    saves = [usual[1:], usual, usual, [*usual, ("write", "final.pt")]]
+    shape = learn(events_of(*saves), {"a.pt": 9, "final.pt": 9})
+    assert {each.path for each in shape.strikes} == {"a.pt"}
+    assert ("before", "write", "a.pt") in moments(shape)
+
+
+def test_kill_moments_include_one_of_a_single_saving_rank() -> None:
+    saves = [[("write", f"rank{rank}.pt") for rank in (0, 1)]] * 3
+    events = [replace(event, rank=int(event.path[4])) for event in events_of(*saves)]
+    shape = learn(events, {"rank0.pt": 9, "rank1.pt": 9})
+    [alone] = [each for each in shape.strikes if each.rank is not None]
+    assert (alone.rank, alone.when, alone.is_fatal) == (1, "middle", True)
+    assert shape.is_at(alone, events[1]) and not shape.is_at(alone, events[0])
+    assert alone in shape.few()
 
 
 @pytest.mark.parametrize(
