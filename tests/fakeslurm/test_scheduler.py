@@ -180,3 +180,35 @@ def test_schedule_leaves_the_model_unchanged(model: Model) -> None:
     before = pickle.dumps(model)
     assert schedule(model, NOW) == schedule(model, NOW)
     assert pickle.dumps(model) == before
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"partition": "low,main"}, "main"),
+        ({"partition": "short,main", "minutes": 30}, "main"),
+        ({"partition": "low,short", "minutes": 1}, "short"),
+        ({"partition": "short,low", "minutes": 30}, "low"),
+    ],
+)
+def test_job_with_several_partitions_starts_in_the_highest_allowed_tier(
+    model: Model, asked: dict[str, object], expected: str
+) -> None:
+    job = add(model, **asked)
+    assert [each.partition for each in schedule(model, NOW) if isinstance(each, StartJob)] == [expected]
+    assert job.desc.partition == asked["partition"]
+
+
+def test_each_array_element_of_several_partitions_starts_once(model: Model) -> None:
+    add(model, partition="low,main", exclusive=True)
+    job = add(model, partition="low,main", exclusive=True)
+    job.array = Array(job.id, [0, 1, 2, 3], 4, 0, 3, 1)
+    decisions = schedule(model, NOW)
+    assert [each.index for each in decisions if isinstance(each, StartJob)] == [None, 0, 1, 2]
+    assert [each.job for each in decisions if isinstance(each, KeepPending)] == [job.id]
+
+
+def test_last_partition_gives_the_reason_if_no_partition_allows_the_job(model: Model) -> None:
+    model.partitions["main"].up = False
+    assert reason(model, add(model, partition="main,short", minutes=30)) == "PartitionTimeLimit"
+    assert reason(model, add(model, partition="short,main", minutes=30)) == "PartitionDown"

@@ -76,15 +76,10 @@ def components_of(
 def desc_for(
     client: Connection, daemon: Daemon, options: ParsedOptions, messages: AllocationTexts, name: str
 ) -> JobDesc:
-    partitions = daemon.model.partitions
-    partition = options.get("partition") or daemon.model.default_partition.name
-    for each in partition.split(","):
-        if each not in partitions:
-            text = f"{messages.command}: error: invalid partition specified: {each}"
-            raise Refusal(f"{text}\n{messages.refused}{error_texts.INVALID_PARTITION}")
+    partition = partitions_of(options, daemon, messages.refused)
     try:
         now, release = daemon.controller.clock(), daemon.shape.settings.release
-        desc = job_desc(options, client.cwd, partition.split(",")[0], client.error, now, release)
+        desc = job_desc(options, client.cwd, partition, client.error, now, release)
     except ControllerError as error:
         raise error.refusal(messages.command, messages.refused) from None
     desc.name = options.get("job-name") or name
@@ -93,6 +88,16 @@ def desc_for(
     desc.submit_line = " ".join([messages.command, *client.words])
     desc.account = options.get("account") or daemon.controller.user.name
     return desc
+
+
+def partitions_of(options: ParsedOptions, daemon: Daemon, refused: str) -> str:
+    """Returns the value of --partition. `refused`: the prefix of the reason of a refusal."""
+    text = options.get("partition") or ""
+    for name in text.split(","):
+        if name and name not in daemon.model.partitions:
+            complaint = f"{options.command}: error: invalid partition specified: {name}"
+            raise Refusal(f"{complaint}\n{refused}{error_texts.INVALID_PARTITION}")
+    return text if text.strip(",") else daemon.model.default_partition.name
 
 
 async def allocate(
@@ -124,7 +129,7 @@ def test_only(client: Connection, daemon: Daemon, desc: JobDesc, command: str) -
     number = daemon.model.new_id()
     try:
         submit_checks.check(daemon.model, desc, daemon.controller.clock())
-        shares = daemon.controller.would_run(desc)
+        partition, shares = daemon.controller.would_run(desc)
     except ControllerError as error:
         raise Refusal(f"allocation failure: {error}") from None
     if not shares:
@@ -133,7 +138,7 @@ def test_only(client: Connection, daemon: Daemon, desc: JobDesc, command: str) -
     before = daemon.shape.settings.release.before_using
     client.error(
         f"{command}: Job {number} to start at {stamp(daemon.controller.clock())} {before}using {cpus} "
-        f"processors on nodes {nodes} in partition {desc.partition}"
+        f"processors on nodes {nodes} in partition {partition}"
     )
     return 0
 

@@ -7,7 +7,13 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.allocation import command_line, components_of, show_options, test_only
+from clusterdp.fakeslurm.commands.allocation import (
+    command_line,
+    components_of,
+    partitions_of,
+    show_options,
+    test_only,
+)
 from clusterdp.fakeslurm.commands.getopt import GetoptParser
 from clusterdp.fakeslurm.commands.job_desc_of_options import job_desc
 from clusterdp.fakeslurm.commands.option_values import BAD
@@ -103,7 +109,7 @@ def _answer(job: JobRecord, options: ParsedOptions, cluster: str | None) -> str:
 
 
 def _desc(client: Connection, daemon: Daemon, options: ParsedOptions, name: str, rest: list[str]) -> JobDesc:
-    partition = _partition(options, daemon)
+    partition = partitions_of(options, daemon, "allocation failure: " if "test-only" in options else FAILED)
     chdir = options.get("chdir")
     folder = os.path.join(client.cwd, chdir) if chdir else client.cwd
     release = daemon.shape.settings.release
@@ -178,18 +184,6 @@ def _from_environ(variables: dict[str, str], release: Release) -> list[tuple[str
     found = [(option, variables[name]) for name, option in SBATCH_ENVIRON.items() if name in variables]
     takes = {option.name: option.takes for option in options_of("sbatch", release)}
     return [(option, value if takes.get(option) else "") for option, value in found]
-
-
-def _partition(options: ParsedOptions, daemon: Daemon) -> str:
-    partitions = daemon.model.partitions
-    name = options.get("partition") or daemon.model.default_partition.name
-    first = name.split(",")[0]
-    if any(part not in partitions for part in name.split(",")):
-        wrong = next(part for part in name.split(",") if part not in partitions)
-        text = f"{options.command}: error: invalid partition specified: {wrong}"
-        failed = "allocation failure: " if "test-only" in options else FAILED
-        raise Refusal(f"{text}\n{failed}{error_texts.INVALID_PARTITION}")
-    return first
 
 
 def _array(text: str | None, most: int) -> Array | None:

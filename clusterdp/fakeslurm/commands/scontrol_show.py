@@ -63,8 +63,8 @@ def job(daemon: Daemon, job: JobRecord, details: bool) -> str:
         lines.append(f"DerivedExitCode={exit_word(job.derived)}")
     lines += [
         f"RunTime={clock(row.elapsed)} TimeLimit={limit_clock(job.minutes)} TimeMin={_time_min(desc)}",
-        f"SubmitTime={stamp(job.submit_time)} EligibleTime={stamp(job.eligible_time or row.begin)}",
-        f"AccrueTime={stamp(job.eligible_time)}",
+        f"SubmitTime={stamp(job.submit_time)} EligibleTime={stamp(job.eligible_time)}",
+        f"AccrueTime={stamp(row.accrue_time)}",
         f"StartTime={stamp(row.begin)} EndTime={stamp(row.end)} Deadline={stamp(desc.deadline, 'N/A')}",
     ]
     if job.preempt_time is not None:

@@ -185,6 +185,7 @@ def _time_limit(daemon: Daemon, job: JobRecord, value: str) -> None:
 
 def _start_time(daemon: Daemon, job: JobRecord, value: str) -> None:
     job.begin = times.moment(value, daemon.controller.clock())
+    job.eligible_time = job.eligible_time and job.begin
 
 
 def _deadline(daemon: Daemon, job: JobRecord, value: str) -> None:
@@ -216,9 +217,11 @@ def _throttle(daemon: Daemon, job: JobRecord, value: str) -> None:
 
 
 def _partition(daemon: Daemon, job: JobRecord, value: str) -> None:
-    if value not in daemon.model.partitions:
+    names = [name for name in value.split(",") if name]
+    if not names or not {*names} <= {*daemon.model.partitions}:
         raise ControllerError(error_texts.INVALID_PARTITION)
-    job.desc.partition = value
+    job.desc.partition = ",".join(sorted(names, key=lambda name: -daemon.model.partitions[name].tier))
+    job.minutes = daemon.controller.limit(job.desc)
 
 
 def _nodes(daemon: Daemon, job: JobRecord, value: str) -> None:

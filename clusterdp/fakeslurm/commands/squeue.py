@@ -47,11 +47,11 @@ ALONE = (
     "Option --only-job-state only works alone, with -j (--jobs) and/or -t (--states) parameters, parameters for "
     "cluster/federation selection, and the printing options."
 )
-TEXT_FILTERS: dict[str, tuple[str, Callable[[JobRecord], str]]] = {
-    "partition": ("SQUEUE_PARTITION", lambda job: job.desc.partition),
-    "name": ("SQUEUE_NAMES", lambda job: job.desc.name),
-    "account": ("SQUEUE_ACCOUNT", lambda job: job.desc.account),
-    "qos": ("SQUEUE_QOS", lambda job: job.desc.qos),
+TEXT_FILTERS: dict[str, tuple[str, Callable[[JobRecord], list[str]]]] = {
+    "partition": ("SQUEUE_PARTITION", lambda job: job.desc.partitions),
+    "name": ("SQUEUE_NAMES", lambda job: [job.desc.name]),
+    "account": ("SQUEUE_ACCOUNT", lambda job: [job.desc.account]),
+    "qos": ("SQUEUE_QOS", lambda job: [job.desc.qos]),
 }
 
 
@@ -169,7 +169,7 @@ def _chosen(options: dict[str, str], client: Connection, daemon: Daemon, rest: l
     for option, (variable, of) in TEXT_FILTERS.items():
         wanted = options.get(option) or variables.get(variable)
         if wanted:
-            jobs = [job for job in jobs if of(job) in wanted.split(",")]
+            jobs = [job for job in jobs if {*of(job)} & {*wanted.split(",")}]
     if not _is_of_user(options, client, daemon):
         return []
     if "node" in options:

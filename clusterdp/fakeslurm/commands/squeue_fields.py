@@ -67,6 +67,11 @@ class SqueueJob:
         return self.job.begin if self.job.begin > self.controller.clock() else None
 
     @property
+    def accrue_time(self) -> float | None:
+        eligible = self.job.eligible_time
+        return eligible if eligible and eligible <= self.controller.clock() else None
+
+    @property
     def number_of_nodes(self) -> int:
         job = self.job
         if job.held_shares:

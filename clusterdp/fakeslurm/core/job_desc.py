@@ -25,7 +25,8 @@ class JobDesc:
     """All that a job asks for at its submission."""
 
     name: str
-    partition: str
+    partition: str  # all partitions that the job asks for; once the job has started, the one in which it runs
+    asked_partitions: str = ""  # the value of `partition` for the job's next attempt
     min_nodes: int = 1
     max_nodes: int | None = None
     nodes_asked: bool = False
@@ -38,6 +39,7 @@ class JobDesc:
     gpus_per_task_option: str | None = None
     gpu_bind: str | None = None  # single:1, ...
     cpus_per_gpu: int | None = None
+    tasks_per_gpu: int | None = None
     min_cpus: int | None = None  # per node
     mem_per_node: int | None = None  # MB
     mem_per_cpu: int | None = None
@@ -84,6 +86,10 @@ class JobDesc:
     is_allocation: bool = False  # a job of salloc, which does not end with its last step
     token: str = ""  # id of the request, because a repeated request must not make a second job
     shown: dict[str, str] = field(default_factory=dict)  # options that scontrol shows, but that have no effect here
+
+    @property
+    def partitions(self) -> list[str]:
+        return [name for name in self.partition.split(",") if name]
 
     @property
     def asked_cpus(self) -> int:

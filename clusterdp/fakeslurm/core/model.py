@@ -388,6 +388,11 @@ class Model:
     def default_partition(self) -> Partition:
         return next((p for p in self.partitions.values() if p.default), next(iter(self.partitions.values())))
 
+    def partitions_of(self, desc: JobDesc) -> list[Partition]:
+        """Returns the partitions in which the job may start, in the order in which the scheduler tries them. A job that
+        has started has one."""
+        return sorted([self.partitions[name] for name in desc.partitions], key=lambda part: -part.tier)
+
     def holding(self) -> Iterator[JobRecord]:
         """Yields the jobs that have nodes."""
         return (job for job in self.jobs.live.values() if job.shares)

@@ -178,7 +178,8 @@ class Controller:
             job.accounted = False
             self.runner.later(3 * self.settings.accounting_lag_s, lambda: self._account_late(job))
         job.minutes = self.limit(desc)
-        self._mark_eligible(job, now)
+        if not job.held and not desc.dependency:
+            job.eligible_time = max(job.begin, now)
         self.model.jobs[number] = job
         if not job.held and desc.dependency:
             impossible = dependency_state(self.model, job, now).impossible and not desc.kill_on_invalid_dep
@@ -195,21 +196,19 @@ class Controller:
     def limit(self, desc: JobDesc) -> int | None:
         """Returns the time limit of a job in minutes, or None if the job has no limit."""
         if desc.minutes is None:
-            return self.model.partitions[desc.partition].max_minutes
+            return self.model.partitions_of(desc)[-1].max_minutes
         return desc.minutes or None
 
-    def _mark_eligible(self, job: JobRecord, now: float) -> None:
-        if job.eligible_time is None and not job.held and job.begin <= now and not job.desc.dependency:
-            job.eligible_time = now
-
-    def would_run(self, desc: JobDesc) -> list[Share] | None:
-        """Returns the shares that the job would get on an empty cluster (for --test-only)."""
-        partition = self.model.partitions[desc.partition]
+    def would_run(self, desc: JobDesc) -> tuple[str, list[Share] | None]:
+        """Returns the partition and the shares that the job would get on an empty cluster (for --test-only)."""
         free = all_free(self.model)
-        candidates = [free[name] for name in partition.nodes if name not in desc.exclude]
-        if self.settings.release.test_only_spreads and not desc.nodes_asked and desc.tasks:
-            desc = replace(desc, min_nodes=min(desc.tasks, len(candidates)))
-        return place(desc, candidates, self.settings.release)
+        for partition in self.model.partitions_of(desc):
+            candidates = [free[name] for name in partition.nodes if name not in desc.exclude]
+            if self.settings.release.test_only_spreads and not desc.nodes_asked and desc.tasks:
+                desc = replace(desc, min_nodes=min(desc.tasks, len(candidates)))
+            if shares := place(desc, candidates, self.settings.release):
+                return partition.name, shares
+        return "", None
 
     # -- decisions of the scheduler --
 
@@ -223,7 +222,7 @@ class Controller:
             job = self.model.jobs[decision.job]
             job.last_sched = now
             if isinstance(decision, scheduler.StartJob):
-                self._start(job, list(decision.shares), decision.index, now)
+                self._start(job, decision, now)
             elif isinstance(decision, scheduler.PreemptJob):
                 requeue.preempt(self, job)
             elif isinstance(decision, scheduler.CancelInvalid):
@@ -237,12 +236,8 @@ class Controller:
     def _wait(self, job: JobRecord, decision: scheduler.KeepPending, now: float) -> None:
         before, reason = (job.reason, job.eligible_time, job.planned_start), decision.reason
         job.reason, job.planned_start, job.planned_nodes = reason, decision.start, list(decision.nodes)
-        if (
-            job.eligible_time is None
-            and not job.held
-            and reason not in ("Dependency", "DependencyNeverSatisfied", "BeginTime")
-        ):
-            job.eligible_time = now
+        if job.eligible_time is None and not job.held and reason not in ("Dependency", "DependencyNeverSatisfied"):
+            job.eligible_time = max(job.begin, now)
         if before != (job.reason, job.eligible_time, job.planned_start):
             self.changed(job)
 
@@ -264,10 +259,14 @@ class Controller:
         self.changed(job)
         return element
 
-    def _start(self, job: JobRecord, shares: list[Share], index: int | None, now: float) -> None:
+    def _start(self, job: JobRecord, decision: scheduler.StartJob, now: float) -> None:
         """Gives the job its nodes. The job's batch script starts when this change is on disk."""
-        if index is not None:
-            job = self.split(job, index)
+        if decision.index is not None:
+            job = self.split(job, decision.index)
+        shares, asked = list(decision.shares), self.model.partitions_of(job.desc)
+        # Slurm sorts the partitions of a job that was requeued.
+        job.desc.asked_partitions = ",".join(partition.name for partition in asked)
+        job.desc.partition = decision.partition
         job.state, job.reason, job.shares = JobState.RUNNING, "None", shares
         job.accounted = job.dependency_met = True
         job.past = []
@@ -318,7 +317,7 @@ class Controller:
             raise ControllerError("Job is in held state, pending scheduler release")
         if not job.waits:
             raise ControllerError(error_texts.NOT_PENDING)
-        job.priority = max(other.priority for other in scheduler.waiting(self.model)) + 1
+        job.priority = max(other.priority for other, _ in scheduler.waiting(self.model)) + 1
         self.changed(job)
         self.wake()
 

@@ -195,11 +195,12 @@ def wait_again(controller: Controller, job: JobRecord, now: float) -> None:
     job.start = job.end = job.derived_at_end = None
     job.preempt_time = job.preempt_end = None
     job.cancelled_by = job.outcome = None
+    job.desc.partition = job.desc.asked_partitions
     job.submit_time = now
     job.begin = now + controller.settings.requeue_delay_s
     job.reason = job.requeue_hold or "BeginTime"
     job.held = job.requeue_hold
-    job.eligible_time = now
+    job.eligible_time = None if job.held else job.begin
     job.accounted = not failed_node or controller.settings.release.accounts_after_node_fail
     job.requeue_hold = None
     controller.changed(job)

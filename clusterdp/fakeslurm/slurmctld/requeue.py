@@ -84,10 +84,12 @@ def _requeue_finished(controller: Controller, job: JobRecord) -> None:
     job.status = 0
     job.start = job.end = job.derived_at_end = None
     job.cancelled_by = job.outcome = None
-    job.submit_time, job.eligible_time = now, now
+    job.desc.partition = job.desc.asked_partitions
+    job.submit_time = now
     job.begin = now + controller.settings.requeue_delay_s
     job.reason = job.requeue_hold or "BeginTime"
     job.held, job.requeue_hold = job.requeue_hold, None
+    job.eligible_time = None if job.held else job.begin
     controller.changed(job)
     controller.wake()
 

@@ -14,6 +14,7 @@ from clusterdp.fakeslurm.slurmctld.node_selection import FreeNode, all_free, fre
 from clusterdp.slurm.hostlist import compress
 
 FOREVER = 365 * 24 * 3600.0
+INVALID = "invalid"
 RESERVED = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
 
 
@@ -21,6 +22,7 @@ RESERVED = "Nodes required for job are DOWN, DRAINED or reserved for jobs in hig
 class StartJob:
     job: int
     shares: tuple[Share, ...]
+    partition: str
     index: int | None = None  # the index of an array element
 
 
@@ -58,8 +60,16 @@ class _Cycle:
     reserved: dict[str, tuple[float, int]] = field(default_factory=dict)
     blocked: set[str] = field(default_factory=set)  # partitions in which a job already waits for nodes
     decisions: list[Decision] = field(default_factory=list)
+    pending: dict[int, KeepPending | CancelInvalid] = field(default_factory=dict)
+    # by job for which nodes were looked for: the indexes that are not started yet
+    left: dict[int, list[int | None]] = field(default_factory=dict)
     started: dict[int, int] = field(default_factory=dict)  # by array: number of elements started in this cycle
     victims: set[int] = field(default_factory=set)
+
+    def keep(self, job: JobRecord, reason: str, start: float | None = None, nodes: tuple[str, ...] = ()) -> str:
+        invalid = reason == INVALID
+        self.pending[job.id] = CancelInvalid(job.id) if invalid else KeepPending(job.id, reason, start, nodes)
+        return reason
 
     def place(self, desc: JobDesc, candidates: list[FreeNode]) -> list[Share] | None:
         return place(desc, candidates, self.model.settings.release)
@@ -68,34 +78,32 @@ class _Cycle:
 def schedule(model: Model, now: float) -> list[Decision]:
     """Returns decisions about all waiting jobs, in the order in which the controller must carry them out."""
     cycle = _Cycle(model, now, free_nodes(model))
-    for job in waiting(model):
-        _consider(cycle, job)
-    return cycle.decisions
+    for job, partition in waiting(model):
+        if job.het and not job.het.offset and job.id not in cycle.pending:
+            _consider_together(cycle, model.components(job))
+        elif not job.het:
+            _consider(cycle, job, partition)
+    return [*cycle.decisions, *(wait for wait in cycle.pending.values() if cycle.left.get(wait.job, True))]
 
 
-def waiting(model: Model) -> list[JobRecord]:
-    """Returns the waiting jobs, sorted by the tier of their partition, then by priority."""
+def waiting(model: Model) -> list[tuple[JobRecord, Partition]]:
+    """Returns the waiting jobs, each with each of its partitions, sorted by the tier of the partition, then by the
+    priority of the job."""
     jobs = [job for job in model.jobs.live.values() if job.waits]
-    return sorted(jobs, key=lambda job: (-model.partitions[job.desc.partition].tier, -job.priority, job.id))
+    pairs = [(job, partition) for job in jobs for partition in model.partitions_of(job.desc)]
+    return sorted(pairs, key=lambda pair: (-pair[1].tier, -pair[0].priority, pair[0].id))
 
 
-def _consider(cycle: _Cycle, job: JobRecord) -> None:
-    if job.het:
-        if not job.het.offset:
-            _consider_together(cycle, cycle.model.components(job))
-        return
-    obstacle = _obstacle(cycle, job)
-    if obstacle == "invalid":
-        cycle.decisions.append(CancelInvalid(job.id))
-        return
+def _consider(cycle: _Cycle, job: JobRecord, partition: Partition) -> None:
+    obstacle = _obstacle(cycle, job) or _obstacle_in(cycle, job, partition)
     if obstacle:
-        cycle.decisions.append(KeepPending(job.id, obstacle))
+        if job.id not in cycle.left:  # else another partition may start the job, and its reason counts
+            cycle.keep(job, obstacle)
         return
-    partition = cycle.model.partitions[job.desc.partition]
-    indexes: list[int | None] = list(job.array.indexes) if job.array else [None]
-    for index in indexes:
+    left = cycle.left.setdefault(job.id, [*job.array.indexes] if job.array else [None])
+    for index in [*left]:
         if job.array and _throttled(cycle, job):
-            cycle.decisions.append(KeepPending(job.id, "JobArrayTaskLimit"))
+            cycle.keep(job, "JobArrayTaskLimit")
             return
         shares = cycle.place(job.desc, _allowed(cycle, job, partition))
         if not shares:
@@ -105,33 +113,34 @@ def _consider(cycle: _Cycle, job: JobRecord) -> None:
             cycle.free[share.node] = cycle.free[share.node].less(share)
         if job.array:
             cycle.started[job.array.id] = cycle.started.get(job.array.id, 0) + 1
-        cycle.decisions.append(StartJob(job.id, tuple(shares), index))
+        cycle.decisions.append(StartJob(job.id, tuple(shares), partition.name, index))
+        left.remove(index)
 
 
 def _consider_together(cycle: _Cycle, components: list[JobRecord]) -> None:
     """Starts all components of a heterogeneous job at the same time, on different nodes."""
-    obstacles = [_obstacle(cycle, job) for job in components]
+    obstacles = [_obstacle(cycle, job) or _obstacle_everywhere(cycle, job) for job in components]
     if any(obstacles):
         for job, obstacle in zip(components, obstacles, strict=True):
-            cycle.decisions.append(
-                CancelInvalid(job.id) if obstacle == "invalid" else KeepPending(job.id, obstacle or "None")
-            )
+            cycle.keep(job, obstacle or "None")
         return
     found: list[StartJob] = []
     taken: set[str] = set()
     for job in components:
-        partition = cycle.model.partitions[job.desc.partition]
-        shares = cycle.place(
-            job.desc, [free for free in _allowed(cycle, job, partition) if free.node.name not in taken]
-        )
-        if not shares:
-            _wait_for_nodes(cycle, job, partition)
-            waits = cycle.decisions[-1]
-            reason = waits.reason if isinstance(waits, KeepPending) else "Resources"
-            cycle.decisions += [KeepPending(other.id, reason) for other in components if other is not job]
+        partitions = [one for one in cycle.model.partitions_of(job.desc) if not _obstacle_in(cycle, job, one)]
+        for partition in partitions:
+            free = [free for free in _allowed(cycle, job, partition) if free.node.name not in taken]
+            shares = cycle.place(job.desc, free)
+            if shares:
+                taken |= {share.node for share in shares}
+                found.append(StartJob(job.id, tuple(shares), partition.name))
+                break
+        else:
+            reason = _wait_for_nodes(cycle, job, partitions[-1])
+            for other in components:
+                if other is not job:
+                    cycle.keep(other, reason)
             return
-        taken |= {share.node for share in shares}
-        found.append(StartJob(job.id, tuple(shares)))
     for start in found:
         for share in start.shares:
             cycle.free[share.node] = cycle.free[share.node].less(share)
@@ -144,14 +153,17 @@ def _obstacle(cycle: _Cycle, job: JobRecord) -> str:
         return job.held
     prospect = dependency_state(cycle.model, job, cycle.now)
     if prospect.impossible:
-        return "invalid" if job.desc.kill_on_invalid_dep else "DependencyNeverSatisfied"
+        return INVALID if job.desc.kill_on_invalid_dep else "DependencyNeverSatisfied"
     if not prospect.done:
         return "Dependency"
     if job.begin > cycle.now:
         return "BeginTime"
     if job.considered_from > cycle.now:
         return "None"
-    partition = cycle.model.partitions[job.desc.partition]
+    return ""
+
+
+def _obstacle_in(cycle: _Cycle, job: JobRecord, partition: Partition) -> str:
     if not partition.up:
         return "PartitionDown"
     if partition.max_minutes is not None and (job.desc.minutes or 0) > partition.max_minutes:
@@ -161,8 +173,13 @@ def _obstacle(cycle: _Cycle, job: JobRecord) -> str:
     everything = all_free(cycle.model)
     ever = [everything[name] for name in partition.nodes if name not in job.desc.exclude]
     if not cycle.place(job.desc, ever):
-        return submit_checks.oversized(cycle.model, job.desc) or "PartitionConfig"
+        return submit_checks.oversized(cycle.model, job.desc, partition) or "PartitionConfig"
     return ""
+
+
+def _obstacle_everywhere(cycle: _Cycle, job: JobRecord) -> str:
+    found = [_obstacle_in(cycle, job, partition) for partition in cycle.model.partitions_of(job.desc)]
+    return found[-1] if all(found) else ""
 
 
 def _throttled(cycle: _Cycle, job: JobRecord) -> bool:
@@ -175,7 +192,7 @@ def _throttled(cycle: _Cycle, job: JobRecord) -> bool:
 
 def _allowed(cycle: _Cycle, job: JobRecord, partition: Partition) -> list[FreeNode]:
     """Returns the nodes on which the job may start now: usable nodes of its partition that no earlier job reserved."""
-    end = cycle.now + _limit_s(cycle.model, job)
+    end = cycle.now + _limit_s(cycle.model, job, partition)
     allowed = []
     for name in partition.nodes:
         if name in job.desc.exclude or not cycle.model.nodes[name].usable:
@@ -186,29 +203,27 @@ def _allowed(cycle: _Cycle, job: JobRecord, partition: Partition) -> list[FreeNo
     return allowed
 
 
-def _limit_s(model: Model, job: JobRecord) -> float:
-    minutes = job.desc.minutes if job.desc.minutes is not None else model.partitions[job.desc.partition].max_minutes
+def _limit_s(model: Model, job: JobRecord, partition: Partition) -> float:
+    minutes = job.desc.minutes if job.desc.minutes is not None else partition.max_minutes
     return minutes * model.settings.minute_s if minutes else FOREVER
 
 
-def _wait_for_nodes(cycle: _Cycle, job: JobRecord, partition: Partition) -> None:
-    """Decides why the job waits, reserves the nodes that will be free first, and preempts other jobs if allowed."""
+def _wait_for_nodes(cycle: _Cycle, job: JobRecord, partition: Partition) -> str:
+    """Returns the reason why the job waits. Reserves the nodes that will be free first, and preempts other jobs if
+    allowed."""
     usable = [name for name in partition.nodes if cycle.model.nodes[name].usable and name not in job.desc.exclude]
     unusable = [name for name in partition.nodes if not cycle.model.nodes[name].usable]
     missing = [name for name in job.desc.nodelist if name in unusable]
     if not cycle.model.settings.release.drained_is_unavailable:
         down = [name for name in missing if cycle.model.nodes[name].down]
         if missing and not down:
-            cycle.decisions.append(KeepPending(job.id, "ReqNodeNotAvail, May be reserved for other job"))
-            return
+            return cycle.keep(job, "ReqNodeNotAvail, May be reserved for other job")
         missing = down
     everything = all_free(cycle.model)
     if missing:
-        cycle.decisions.append(KeepPending(job.id, f"ReqNodeNotAvail, UnavailableNodes:{compress(missing)}"))
-        return
+        return cycle.keep(job, f"ReqNodeNotAvail, UnavailableNodes:{compress(missing)}")
     if not cycle.place(job.desc, [everything[name] for name in usable]):
-        cycle.decisions.append(KeepPending(job.id, RESERVED))
-        return
+        return cycle.keep(job, RESERVED)
     kept_by_higher = any(name in cycle.reserved and cycle.reserved[name][1] > partition.tier for name in usable)
     reason = RESERVED if kept_by_higher else "Priority" if partition.name in cycle.blocked else "Resources"
     cycle.blocked.add(partition.name)
@@ -219,7 +234,7 @@ def _wait_for_nodes(cycle: _Cycle, job: JobRecord, partition: Partition) -> None
             cycle.decisions.append(PreemptJob(victim.id))
     end, nodes = _reserve(cycle, job, partition, victims)
     soon = end is not None and end < cycle.now + FOREVER / 2
-    cycle.decisions.append(KeepPending(job.id, reason, end if soon else None, nodes if soon else ()))
+    return cycle.keep(job, reason, end if soon else None, nodes if soon else ())
 
 
 def _preemptable(cycle: _Cycle, partition: Partition, victim: JobRecord) -> bool:

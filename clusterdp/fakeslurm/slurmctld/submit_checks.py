@@ -8,7 +8,7 @@ from __future__ import annotations
 from clusterdp.fakeslurm.core import constraints, error_texts
 from clusterdp.fakeslurm.core.error_texts import ControllerError
 from clusterdp.fakeslurm.core.job_desc import JobDesc
-from clusterdp.fakeslurm.core.model import Model, Node
+from clusterdp.fakeslurm.core.model import Model, Node, Partition
 from clusterdp.fakeslurm.slurmctld import dependencies
 from clusterdp.fakeslurm.slurmctld.node_selection import all_free, place
 
@@ -39,7 +39,13 @@ def check(model: Model, desc: JobDesc, now: float) -> None:
         if model.settings.release.refuses_unknown_dependency:
             dependencies.check_known(model, terms)
     if not desc.hold:  # Slurm looks for nodes of a held job only after its release
-        _check_configuration(model, desc)
+        for partition in (partitions := model.partitions_of(desc)):
+            try:
+                _check_configuration(model, desc, partition)
+                break
+            except ControllerError:
+                if partition is partitions[-1]:
+                    raise
 
 
 def _check_features(model: Model, desc: JobDesc) -> None:
@@ -57,20 +63,19 @@ def _numbered(text: str, said: str = "") -> ControllerError:
     return ControllerError(text, said, numbered=True)
 
 
-def _check_configuration(model: Model, desc: JobDesc) -> None:
-    partition = model.partitions[desc.partition]
+def _check_configuration(model: Model, desc: JobDesc, partition: Partition) -> None:
     nodes = [model.nodes[name] for name in partition.nodes if name not in desc.exclude]
     if desc.nodes_asked and not desc.min_nodes:
         raise _numbered("Node count specification invalid")
     if not nodes:
         raise _numbered(error_texts.NODE_CONFIG)
-    if oversized(model, desc) and not model.settings.release.refuses_oversized:
+    if oversized(model, desc, partition) and not model.settings.release.refuses_oversized:
         return
     if not _has_layout(desc, nodes):
         raise _numbered(error_texts.NODE_CONFIG, "Socket, core and/or thread specification can not be satisfied")
     if desc.cpus_of_a_node > max(node.cpus for node in nodes):
         raise _numbered(error_texts.NODE_CONFIG, "CPU count per node can not be satisfied")
-    if oversized(model, desc):
+    if oversized(model, desc, partition):
         raise _numbered(error_texts.NODE_CONFIG)
     if max(desc.mem_per_node or 0, desc.mem_per_cpu or 0) > max(node.memory_mb for node in nodes):
         raise _numbered(error_texts.NODE_CONFIG, "Memory specification can not be satisfied")
@@ -106,9 +111,8 @@ def _has_layout(desc: JobDesc, nodes: list[Node]) -> bool:
     return sockets <= max(node.cpus for node in nodes) and cores == threads == 1
 
 
-def oversized(model: Model, desc: JobDesc) -> str:
-    """Returns the waiting reason of a job that asks for more than its partition has, or "" for any other job."""
-    nodes = model.partitions[desc.partition].nodes
-    if desc.asked_cpus > sum(model.nodes[name].cpus for name in nodes):
+def oversized(model: Model, desc: JobDesc, partition: Partition) -> str:
+    """Returns the waiting reason of a job that asks for more than the partition has, or "" for any other job."""
+    if desc.asked_cpus > sum(model.nodes[name].cpus for name in partition.nodes):
         return "PartitionConfig"
-    return "PartitionNodeLimit" if desc.min_nodes > len(nodes) else ""
+    return "PartitionNodeLimit" if desc.min_nodes > len(partition.nodes) else ""
