@@ -117,15 +117,12 @@ def _rows(options: dict[str, str], names: list[SelectedStep], daemon: Daemon) ->
 def _filtered(
     options: dict[str, str], rows: list[AccountingJob], now: float, named: bool, daemon: Daemon
 ) -> list[AccountingJob]:
-    """With `named` (--jobs is given), there is no default start time."""
+    """`named`: whether --jobs is given."""
     if "duplicates" not in options:
         last = {(row.job, row.array_id, row.index): row for row in rows if row.state != "RESIZING"}
         rows = [row for row in rows if row.state == "RESIZING" or last[row.job, row.array_id, row.index] is row]
-    rows = _within(options, rows, now, named)
-    if "state" in options:
-        states = [_state(word) for word in options["state"].split(",")]
-        # --state does not find held jobs, because held jobs are not eligible yet.
-        rows = [row for row in rows if row.state in states and (row.state != "PENDING" or row.eligible is not None)]
+    states, begin, end = window(options, now, named)
+    rows = [row for row in rows if is_within(row, states, begin, end, named)]
     checks: list[tuple[str, Callable[[AccountingJob], str]]] = [
         ("name", lambda row: row.name),
         ("partition", lambda row: row.partition),
@@ -180,7 +177,9 @@ def _finds(name: SelectedStep, row: AccountingJob) -> bool:
     return name.job in (row.job, row.array_id)
 
 
-def _within(options: dict[str, str], rows: list[AccountingJob], now: float, named: bool) -> list[AccountingJob]:
+def window(options: dict[str, str], now: float, named: bool) -> tuple[list[str] | None, float, float]:
+    """Returns --state, --starttime and --endtime. With --state, the window is an instant, unless --endtime is given."""
+
     def moment(option: str) -> float | None:
         if option not in options:
             return None
@@ -191,16 +190,28 @@ def _within(options: dict[str, str], rows: list[AccountingJob], now: float, name
             raise Refusal(f"Invalid time specification (pos=0): {text}") from None
 
     begin, end = moment("starttime"), moment("endtime")
-    if begin is None and not named:
-        begin = times.moment("00:00", now) - 86400
-    if begin is not None and begin > (end if end is not None else now):
-        form = (times.stamp(begin), times.stamp(end if end is not None else now))
+    if end is None:
+        end = begin if begin is not None and "state" in options else now
+    if begin is None:
+        begin = 0 if named else now if "state" in options else times.moment("00:00", now) - 86400
+    if begin > end:
+        form = (times.stamp(begin), times.stamp(end))
         raise Refusal(f"sacct: error: Start time ({form[0]}) requested is after end time ({form[1]}).")
-    if begin is not None:
-        rows = [row for row in rows if row.end is None or row.end >= begin]
-    if end is not None:
-        rows = [row for row in rows if (row.start or row.submit) <= end]
-    return rows
+    return [_state(word) for word in options["state"].split(",")] if "state" in options else None, begin, end
+
+
+def is_within(row: AccountingJob, states: list[str] | None, begin: float, end: float, named: bool) -> bool:
+    """Whether the job was there (or had one of `states`) in the window. Without --jobs, a job is there from the time
+    when it was eligible: a held job never is."""
+
+    def overlaps(first: float | None, last: float | None) -> bool:
+        return first is not None and first <= end and (last is None or last >= begin)
+
+    if states is None:
+        return overlaps(row.submit if named else row.eligible, row.end)
+    ended = row.end is not None and row.state in states and begin <= row.end <= end
+    waited = "PENDING" in states and overlaps(row.eligible, row.end if row.start is None else row.start)
+    return ended or waited or ("RUNNING" in states and bool(row.nodes) and overlaps(row.start, row.end))
 
 
 def _state(word: str) -> str:

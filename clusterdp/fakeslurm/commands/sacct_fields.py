@@ -9,7 +9,7 @@ from clusterdp.fakeslurm.core.release import Release
 from clusterdp.fakeslurm.core.shape import User
 from clusterdp.fakeslurm.core.task_usage import Usage
 from clusterdp.fakeslurm.core.times import clock, cpu_clock, limit_clock, stamp
-from clusterdp.fakeslurm.slurmdbd.accounting import AccountingJob, AccountingStep, size
+from clusterdp.fakeslurm.slurmdbd.accounting import OF_PARTITION, AccountingJob, AccountingStep, size
 from clusterdp.slurm.hostlist import compress
 from clusterdp.slurm.state import accounted_exit_word, exit_word
 
@@ -124,6 +124,10 @@ def _status(line: SacctLine) -> int:
     return line.step.status if line.step else line.row.status
 
 
+def _limit(line: SacctLine, text: str) -> str:
+    return "Partition_Limit" if line.row.minutes == OF_PARTITION else text
+
+
 def _empty(line: SacctLine) -> str:
     return ""
 
@@ -179,8 +183,8 @@ FIELDS: dict[str, SacctField] = {
     "SubmitLine": SacctField(lambda line: line.of_job(line.row.submit_line), 20),
     "Suspended": SacctField(lambda line: "00:00:00"),
     "SystemCPU": SacctField(lambda line: cpu_clock(sum(used.system_s for used in line.usages))),
-    "Timelimit": SacctField(lambda line: line.of_job(limit_clock(line.row.minutes))),
-    "TimelimitRaw": SacctField(lambda line: line.of_job(str(line.row.minutes or "UNLIMITED"))),
+    "Timelimit": SacctField(lambda line: line.of_job(_limit(line, limit_clock(line.row.minutes)))),
+    "TimelimitRaw": SacctField(lambda line: line.of_job(_limit(line, str(line.row.minutes or "UNLIMITED")))),
     "TotalCPU": SacctField(lambda line: cpu_clock(sum(used.cpu_s for used in line.usages))),
     "UID": SacctField(lambda line: line.of_job(str(line.user.uid)), 6),
     "User": SacctField(lambda line: line.of_job(line.user.name), 9),

@@ -9,7 +9,7 @@ from clusterdp.fakeslurm.commands.as_json import Json, JsonWriter
 from clusterdp.fakeslurm.commands.as_newer_json import NewerJsonWriter
 from clusterdp.fakeslurm.commands.json_defaults import number
 from clusterdp.fakeslurm.slurmctld.controller import Controller
-from clusterdp.fakeslurm.slurmdbd.accounting import AccountingJob, AccountingStep
+from clusterdp.fakeslurm.slurmdbd.accounting import OF_PARTITION, AccountingJob, AccountingStep
 from clusterdp.slurm.hostlist import compress
 
 
@@ -53,7 +53,7 @@ class SacctJsonWriter(JsonWriter):
                 "submission": int(row.submit),
                 "suspended": 0,
                 "system": _seconds(0),  # 0, because only steps have CPU times
-                "limit": self.limit(row.minutes),
+                "limit": self.limit(None if row.minutes == OF_PARTITION else row.minutes),
                 "total": _seconds(0),
                 "user": _seconds(0),
             },

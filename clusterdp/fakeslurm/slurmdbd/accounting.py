@@ -14,6 +14,8 @@ from clusterdp.slurm.state import JobState
 # States with the exit code 0:0, even if processes of the job returned another exit code.
 BLAMELESS = frozenset("CANCELLED TIMEOUT NODE_FAIL PREEMPTED REQUEUED PENDING RUNNING RESIZING".split())
 
+OF_PARTITION = -1  # the time limit of a job that has not started, and asked for none
+
 
 @dataclass(frozen=True, slots=True)
 class AccountingStep:
@@ -192,7 +194,7 @@ def _row(model: Model, job: JobRecord, created: int, word: str | None) -> Accoun
         eligible=job.eligible_time,
         start=job.start,
         end=job.end,
-        minutes=job.minutes,
+        minutes=job.minutes if job.start is not None or desc.minutes is not None else OF_PARTITION,
         folder=desc.folder,
         submit_line=desc.submit_line,
         priority=job.priority,
