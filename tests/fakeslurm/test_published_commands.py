@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from clusterdp.fakeslurm.commands.getopt import GetoptParser
+from clusterdp.fakeslurm.commands.job_desc_of_options import job_desc
+from clusterdp.fakeslurm.commands.options import options_of
+from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
 from clusterdp.fakeslurm.commands.sacct import in_unit
 from clusterdp.fakeslurm.core import processes
 from clusterdp.fakeslurm.core.release import Release
@@ -77,6 +81,29 @@ def test_sacct_converts_sizes_to_the_requested_unit(text: str, unit: str, expect
     assert in_unit(text, unit) == expected
 
 
+@pytest.mark.parametrize(
+    ("words", "tasks", "gpus"),
+    [
+        ("-n4", 4, 2),
+        ("-n4 -N2", 4, 2),
+        ("-N2", 4, 2),
+        ("--gpus=2", 4, 2),
+        ("-n4 --gpus=4", 8, 4),
+        ("--gpus-per-node=1 -N2", 4, None),
+    ],
+)
+def test_ntasks_per_gpu_derives_gpus_from_tasks_and_tasks_from_gpus(words: str, tasks: int, gpus: int | None) -> None:
+    release = Release("24.11")
+    options = ParsedOptions("sbatch", release)
+    options.add(
+        GetoptParser("sbatch", options_of("sbatch", release)).parse(
+            [*words.split(), "--ntasks-per-gpu=2"], permute=False
+        )[0]
+    )
+    desc = job_desc(options, "/", "main", print, 0, release)
+    assert (desc.tasks, desc.gpus.per_job) == (tasks, gpus)
+
+
 # -- commands --
 
 REFUSED = r"""
@@ -86,6 +113,11 @@ REFUSED = r"""
     sbatch --gpus=2 --gpus-per-task=2 -n2 --wrap=true | 1 | differ from -n/--ntasks
     sbatch --gpus-per-task=1 --wrap=true | 1 | used without either --gpus or -n/--ntasks
     sbatch --cpus-per-gpu=2 --wrap=true | 1 | Requested cpus_per_tres=gres/gpu:2 but did not request any GPU.
+    sbatch -n3 --ntasks-per-gpu=2 --wrap=true | 1 | -n/--ntasks has to be a multiple of --ntasks-per-gpu.
+    sbatch -n2 --ntasks-per-gpu=2 --ntasks-per-node=1 --wrap=true | 1 | fatal: --ntasks-per-node is mutually exclusive
+    sbatch -n2 --ntasks-per-gpu=2 --gpus-per-task=1 --wrap=true | 1 | fatal: --gpus-per-task is mutually exclusive
+    sbatch --ntasks-per-gpu=2 --wrap=true | 1 | needs either a GRES GPU specification or a node/ntask specification
+    sbatch --partition=low,nosuch --wrap=true | 1 | error: invalid partition specified: nosuch
     sbatch --mem=10 --mem-per-cpu=10 --wrap=true | 1 | fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually
     srun --mem=10 --mem-per-gpu=10 --gpus=1 true | 1 | fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually
     sbatch --wait-all-nodes=3 --wrap=true | 255 | Invalid --wait-all-nodes specification

@@ -15,6 +15,7 @@ from clusterdp.fakeslurm.core.job_desc import JobDesc
 from clusterdp.fakeslurm.core.release import Release
 from clusterdp.slurm.hostlist import expand
 
+BESIDE_PER_GPU = "is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
 Warn = Callable[[str], None]
 
 
@@ -67,13 +68,12 @@ def _gpus(options: ParsedOptions, desc: JobDesc, release: Release) -> None:
     desc.gpus = gpus = options.gpus()
     of_tasks = options.tres_per_task().get("gres/gpu")
     gpus.per_task = gpus.per_task or (int(of_tasks) if of_tasks else None)
-    desc.cpus_per_gpu, per_gpu = options.number("cpus-per-gpu"), options.number("ntasks-per-gpu")
+    desc.cpus_per_gpu, desc.tasks_per_gpu = options.number("cpus-per-gpu"), options.number("ntasks-per-gpu")
     if gpus.per_job and gpus.per_node and not desc.nodes_asked:
         desc.min_nodes = -(-gpus.per_job // gpus.per_node)
     _check_gpus(options, desc, release)
-    if per_gpu and not gpus and not desc.nodes_asked and desc.tasks is None:
-        text = "gres_job_state_validate: --ntasks-per-tres needs either a GRES GPU specification or a node/ntask"
-        raise _no_gres(options, f"{text} specification")
+    if desc.tasks_per_gpu:
+        _tasks_per_gpu(options, desc, desc.tasks_per_gpu)
     if "gpus-per-socket" in options:
         raise _no_gres(options, "--gpus-per-socket option requires --sockets-per-node specification")
     if desc.cpus_per_gpu and not gpus and release.refuses_cpus_per_no_gpu:
@@ -84,13 +84,31 @@ def _gpus(options: ParsedOptions, desc: JobDesc, release: Release) -> None:
         raise _no_gres(
             options, f"Requested mem_per_tres={release.gpu_prefix}{desc.mem_per_gpu} but did not request any GPU."
         )
-    if desc.tasks is None and gpus.per_job and (gpus.per_task or per_gpu):
-        desc.tasks = gpus.per_job // gpus.per_task if gpus.per_task else gpus.per_job * (per_gpu or 1)
-    elif desc.tasks is None and gpus.per_node and per_gpu:
-        desc.tasks = gpus.per_node * per_gpu * desc.min_nodes
+    if desc.tasks is None and gpus.per_job and gpus.per_task:
+        desc.tasks = gpus.per_job // gpus.per_task
     desc.gpu_bind = options.gpu_bind()
     desc.gpus_option, desc.gpus_per_node_option = options.get("gpus"), options.get("gpus-per-node")
     desc.gpus_per_task_option = options.get("gpus-per-task")
+
+
+def _tasks_per_gpu(options: ParsedOptions, desc: JobDesc, each: int) -> None:
+    """Sets the number of tasks from the number of GPUs, or the number of GPUs from the number of tasks or nodes."""
+    for name in ("ntasks-per-node", "gpus-per-task", "gpus-per-socket"):
+        if name in options:
+            raise Refusal(f"{options.command}: fatal: --{name} {BESIDE_PER_GPU}")
+    gpus = desc.gpus
+    if gpus:
+        desc.tasks = each * (gpus.per_job or (gpus.per_node or 0) * desc.min_nodes)
+    elif desc.tasks is not None:
+        if desc.tasks % each:
+            text = "Failed to validate job spec, -n/--ntasks has to be a multiple of --ntasks-per-gpu."
+            raise _no_gres(options, text)
+        gpus.per_job = desc.tasks // each
+    elif desc.nodes_asked:
+        gpus.per_job, desc.tasks = desc.min_nodes, desc.min_nodes * each
+    else:
+        text = "gres_job_state_validate: --ntasks-per-tres needs either a GRES GPU specification or a node/ntask"
+        raise _no_gres(options, f"{text} specification")
 
 
 def _check_gpus(options: ParsedOptions, desc: JobDesc, release: Release) -> None:

@@ -152,8 +152,7 @@ class ParsedOptions:
     def gpu_bind(self) -> str | None:
         """Returns the binding of tasks to the GPUs of their node, in the form of --gpu-bind."""
         of_tres = (self.values.get("tres-bind") or "").partition("gres/gpu:")[2]
-        per_gpu = self.values.get("ntasks-per-gpu")
-        return self.values.get("gpu-bind") or of_tres or (f"single:{per_gpu}" if per_gpu else None)
+        return self.values.get("gpu-bind") or of_tres or None
 
     def _gpu_count(self, name: str, gpus: Gpus) -> int | None:
         """Returns the number in a value like a100:2, and stores the type (a100) in `gpus`."""

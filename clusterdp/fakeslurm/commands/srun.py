@@ -20,6 +20,7 @@ from clusterdp.fakeslurm.commands.allocation import (
     test_only,
 )
 from clusterdp.fakeslurm.commands.getopt import GetoptParser
+from clusterdp.fakeslurm.commands.job_desc_of_options import BESIDE_PER_GPU
 from clusterdp.fakeslurm.commands.option_values import BAD
 from clusterdp.fakeslurm.commands.options import SRUN_ENVIRON, options_of
 from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
@@ -185,6 +186,8 @@ def _components(client: Connection, daemon: Daemon) -> list[Component]:
             mine.add(_from_environ(client.environ, group if len(parts) > 1 or "het-group" in given else None))
             if daemon.shape.settings.release.tres_per_task and "SLURM_TRES_PER_TASK" in client.environ:
                 mine.add([("tres-per-task", client.environ["SLURM_TRES_PER_TASK"])])
+                if "ntasks-per-gpu" in mine or "ntasks-per-gpu" in given:
+                    raise Refusal(f"srun: fatal: SLURM_TRES_PER_TASK {BESIDE_PER_GPU}")
             mine.add(line)
             _check_mpi(client, mine.get("mpi"))
             # A component without a program runs the program of the next component that has one.

@@ -52,7 +52,10 @@ def request_of(component: Component, pid: int, release: Release, hosts: Sequence
     gpus.per_task = gpus.per_task or int(inherited.get("gres/gpu", 0)) or None
     request.gpus_per_node, request.gpus_per_task, request.gpus = gpus.per_node, gpus.per_task, gpus.per_job
     request.gpu_kind = gpus.kind
-    bind = options.gpu_bind()
+    per_gpu = options.number("ntasks-per-gpu")
+    if per_gpu and request.tasks is None and gpus:
+        request.tasks = per_gpu * (gpus.per_job or (gpus.per_node or 0) * (request.nodes or 1)) or None
+    bind = options.gpu_bind() or (f"single:{per_gpu}" if per_gpu else None)
     binds = release.binds_single_tasks or given.keys() & {"gpu-bind", "tres-bind"}
     if gpus.per_task and not (bind and binds):
         bind = f"per_task:{gpus.per_task}"

@@ -148,6 +148,7 @@ def of_job(job: JobRecord, user: User, shape: Shape, conf: str) -> dict[str, str
         found |= {"SLURM_NTASKS": str(desc.tasks), "SLURM_NPROCS": str(desc.tasks)}
     asked = {
         "SLURM_NTASKS_PER_NODE": desc.tasks_per_node,
+        "SLURM_NTASKS_PER_GPU": desc.tasks_per_gpu,
         "SLURM_CPUS_PER_TASK": desc.cpus_per_task,
         "SLURM_CPUS_PER_GPU": desc.cpus_per_gpu,
         "SLURM_MEM_PER_NODE": desc.mem_per_node,

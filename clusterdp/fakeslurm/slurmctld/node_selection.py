@@ -119,7 +119,8 @@ def room(desc: JobDesc, free: FreeNode, release: Release) -> int:
     if len(free.gpus) < (desc.gpus.per_node or bool(desc.gpus.per_job)):
         return 0
     most = most_tasks(desc, free, release)
-    return cpus if most is None else min(cpus, most * (desc.cpus_per_task or 1))
+    of_gpus = (desc.cpus_per_gpu or 0) * min(len(free.gpus), desc.gpus.per_job or 0)
+    return cpus if most is None else min(cpus, max(most * (desc.cpus_per_task or 1), of_gpus))
 
 
 def most_tasks(desc: JobDesc, free: FreeNode, release: Release) -> int | None:
@@ -138,6 +139,8 @@ def most_tasks(desc: JobDesc, free: FreeNode, release: Release) -> int | None:
         limits.append(desc.tasks)
     if desc.cpus_per_task:
         limits.append(len(free.cpu_ids) // desc.cpus_per_task)
+    if desc.tasks_per_gpu:
+        limits.append((desc.gpus.per_node or len(free.gpus)) * desc.tasks_per_gpu)
     if desc.gpus.per_task:
         limits.append(len(free.gpus) // desc.gpus.per_task)
     if release.gpus_share_tasks_out and _even(desc):
