@@ -23,7 +23,7 @@ from clusterdp.check.surroundings.probe import environment_findings, host_python
 from clusterdp.check.surroundings.storage_room import room_findings, sharing_findings
 from clusterdp.check.survival.launchers import launcher_findings
 from clusterdp.check.survival.preemption import preemption_of, requeue_note, survival_findings
-from clusterdp.check.survival.program_hints import is_given, program_findings
+from clusterdp.check.survival.program_hints import program_findings
 from clusterdp.check.survival.signals import signal_findings
 from clusterdp.config.foreign_keys import key_for
 from clusterdp.config.tree import ResourcesConfig
@@ -291,7 +291,8 @@ def processor_findings(
     subject: Subject, cluster: ClusterFacts, environ: Mapping[str, str] = os.environ
 ) -> Iterator[Finding]:
     cpus = subject.config.resources.cpus_per_task
-    workers, where = _workers(subject)
+    given = ((value, f"params.{name}") for name in WORKERS if type(value := subject.config.params.get(name)) is int)
+    workers, where = next(given, (0, ""))
     if workers > cpus:
         what = f"{counted(cpus, 'CPU')} for each rank, which starts {workers} loader workers"
         why = "they take turns, and the GPU waits for data" if subject.gpus_per_node else "they take turns"
@@ -303,19 +304,6 @@ def processor_findings(
         why = "the loader, its workers and the copies to the GPU share it with Python"
         yield Finding("hint", KEY, what, why, f"Write {share if share > 1 else 'e.g. 8'}.")
     yield from _of_threads(subject, environ)
-
-
-def _workers(subject: Subject) -> tuple[int, str]:
-    """Returns the largest number of loader workers that the config or the program sets, and the place of this
-    number."""
-    for name in WORKERS:
-        value = subject.config.params.get(name)
-        if type(value) is int:
-            return value, f"params.{name}"
-    of_program = subject.program.workers if subject.program else []
-    of_program = [each for each in of_program if not is_given(each[0], subject.spec.command)]
-    place, most = max(of_program, key=lambda each: each[1], default=(None, 0))
-    return most, subject.where(place) if place else ""
 
 
 def _share(subject: Subject, cluster: ClusterFacts) -> int:

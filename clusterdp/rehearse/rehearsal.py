@@ -175,7 +175,7 @@ class Rehearsal:
         self.screen.begins(AGAIN, "is it deterministic at all?")
         result = self._run(AGAIN, AGAIN, self.overrides)
         run = RunDir(Path(result.folder))
-        beside = beside_another(reference.facts, result.facts, self.folder, reference.text, reference.began)
+        beside = beside_another(reference.facts, result.facts, self.folder, reference.text)
         reason = went_on(*(_printed(each, reference.facts) for each in (RunDir(reference.folder), run)))
         if beside and result.state != "done":
             reason = reason or f"the second undisturbed run ended as {result.state}"
@@ -230,7 +230,7 @@ class Rehearsal:
         if facts.ours:
             return ()
         found = candidates(run.code, began)
-        if not found and (outside := left_outside(facts, self.folder, self._text(run), began)):
+        if not found and (outside := left_outside(facts, self.folder)):
             return tuple(outside)
         if len(found) == 1:
             paths = dict.fromkeys([*found, *best_models(run.code, began)])

@@ -13,14 +13,9 @@ HINTS = {
     "exit-0": "ends with 0",
     "collective": "a collective in a signal handler",
     "port": "port is hard-coded",
-    "device": "use this one GPU",
-    "first-gpu": "use its first GPU",
     "shell": "neither exec nor a trap",
     "missing": "there is no",
     "node-disk": "node's own disk",
-    "absolute": "an absolute path",
-    "no-load": "nothing in it loads a state",
-    "anew": "the Trainer starts from scratch",
     "copies": "nothing in it forms a process group",
     "all-save": "all ranks save to one file",
     "one-handles": "handled on some ranks alone",
@@ -97,13 +92,6 @@ MAIN = "if rank == 0:\n    Trainer('last.pt').fit()\n"
 USR2 = {"launch": {"signal": "USR2@120"}}
 
 FAULTY = [
-    _faulty(
-        "device below __main__",
-        NO_DEVICE
-        + "if __name__ == '__main__':\n    model.to('cuda:0')\n    torch.load('a.pt', map_location='cuda:0')\n"
-        + ATOMIC,
-        "device",
-    ),
     _faulty("output folder of a command", GOOD + ATOMIC, "node-disk", command="python train.py --out /tmp/run1"),
     _faulty("checkpoint of a command", GOOD + ATOMIC, "node-disk", command="python train.py ckpt=/dev/shm/a.pt"),
     _faulty(
@@ -232,31 +220,6 @@ FAULTY = [
         command="bash run.sh",
         files={"run.sh": "#!/bin/bash\nsource env.sh\npython train.py\n"},
     ),
-    _faulty("device by keyword", NO_DEVICE + "model = torch.nn.Linear(2, 2, device='cuda:0')\n" + ATOMIC, "device"),
-    _faulty("device of two words", NO_DEVICE + "model.to(torch.device('cuda', 0))\n" + ATOMIC, "device"),
-    _faulty("map_location", GOOD + "torch.load('x.pt', map_location='cuda:0')\n" + ATOMIC, "device"),
-    _faulty("first GPU", NO_DEVICE + "model.cuda()\n" + ATOMIC, "first-gpu"),
-    _faulty(
-        "disk of one node",
-        GOOD + ATOMIC.replace('"last', '"/tmp/gan/last'),
-        "node-disk",
-        resources={"nodes": 1, "gpus_per_node": 1},
-    ),
-    _faulty(
-        "disk of a node, by job",
-        GOOD + "out = f'/tmp/gan-{os.environ[\"SLURM_JOB_ID\"]}'\n"
-        "if rank == 0:\n    torch.save(state, f'{out}/a.new')\n    os.replace(f'{out}/a.new', f'{out}/a.pt')",
-        "node-disk",
-    ),
-    _faulty(
-        "TMPDIR",
-        GOOD + "out = os.path.join(os.environ['TMPDIR'], 'ckpt')\nos.makedirs(out)\n"
-        "if rank == 0:\n    torch.save(state, out + '/a.new')\n    os.replace(out + '/a.new', out + '/a.pt')",
-        "node-disk",
-    ),
-    _faulty("a folder that is not there", GOOD + "log = open('/nfs/none/at/all/log', 'w')\n" + ATOMIC, "absolute"),
-    _faulty("Trainer of Hugging Face", "from transformers import Trainer\nTrainer(args=args).train()", "anew"),
-    _faulty("no load", GOOD.replace("torch.load", "dict") + ATOMIC, "no-load"),
     _faulty("one GPU's program", "import torch\nloss = model(x)\nloss.backward()", "copies term"),
     _faulty(
         "barrier in a handler",

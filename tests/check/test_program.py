@@ -79,32 +79,6 @@ FACTS: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             SAVE.format("torch.save(state, path); os.system(f'mv {path} last.pt')"),
         ],
     ),
-    "resumes": (
-        [
-            (2, "import torch\nmodel.load_state_dict(x)"),
-            (2, "import torch\nx = torch.load('last.pt')"),
-            (1, "trainer.train(resume_from_checkpoint=True)"),
-            (2, "import pickle\npickle.load(file)"),
-            (2, "from safetensors import safe_open\nsafe_open('a', 'pt')"),
-            (1, "Model.from_pretrained('out')"),
-            (1, "state = restore_newest('out')"),
-        ],
-        [
-            "import json\njson.load(file)",
-            "def load_model(): pass\nload_model()",
-            "trainer.train(resume_from_checkpoint=None)",
-        ],
-    ),
-    "trains_anew": (
-        [
-            (2, "from transformers import Trainer\nTrainer(args=args).train()"),
-            (3, "import transformers\ntrainer = transformers.Trainer(args=args)\ntrainer.train()"),
-        ],
-        [
-            "from transformers import Trainer\nTrainer(args=args).train(resume_from_checkpoint=True)",
-            "import transformers\nmodel.train()",
-        ],
-    ),
     "fixed_ports": (
         [
             (2, "import argparse\np.add_argument('--dist-url', default='tcp://127.0.0.1:29500')"),
@@ -124,36 +98,6 @@ FACTS: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             "import torch.distributed as dist\ndist.init_process_group('nccl', init_method='env://')",
         ],
     ),
-    "fixed_devices": (
-        [
-            (2, "import torch\nmodel.to('cuda:0')"),
-            (2, "import torch\ndevice = torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')"),
-            (2, "import torch\ntorch.cuda.set_device(0)"),
-            (2, "import torch\ndevice = 'cuda:0' if torch.cuda.is_available() else 'cpu'\nmodel.to(device)"),
-            (2, "import torch, os\nx = torch.load(path, map_location='cuda:0'); os.environ['LOCAL_RANK']"),
-        ],
-        [
-            "model.to('cuda')",
-            "os.environ['CUDA_VISIBLE_DEVICES'] = str(rank % 8)\nmodel.to('cuda:0')",
-            "local_rank = int(os.environ['LOCAL_RANK'])\ndevice = 'cuda:0'\nmodel.to('cuda:0')",
-            "import torch\ntorch.load(path, map_location='cpu')",
-        ],
-    ),
-    "first_gpus": (
-        [
-            (1, "model.cuda()"),
-            (1, "model.to('cuda')"),
-            (2, "device = 'cuda' if torch.cuda.is_available() else 'cpu'\nmodel.to(device)"),
-        ],
-        [
-            "torch.cuda.set_device(local_rank)\nmodel.cuda()",
-            "model.cuda(gpu)",
-            "model.to(rank)\nx.cuda()",
-            "import accelerate\nmodel.to('cuda')",
-            "device = torch.device('cuda', rank)\nmodel.to(device)\nx.to(torch.device(f'cuda:{rank}'))",
-            "model.to('cpu')",
-        ],
-    ),
 }  # fmt: skip
 HAS = [(fact, line, text) for fact, (texts, _) in FACTS.items() for line, text in texts]
 LACKS = [(fact, text) for fact, (_, texts) in FACTS.items() for text in texts]
@@ -167,9 +111,7 @@ def facts_of(folder: Path, text: str) -> ProgramText:
 
 
 @pytest.mark.parametrize(("fact", "line", "text"), HAS)
-def test_check_finds_signal_save_port_and_device_code_at_its_line(
-    fact: str, line: int, text: str, tmp_path: Path
-) -> None:
+def test_check_finds_signal_save_and_port_code_at_its_line(fact: str, line: int, text: str, tmp_path: Path) -> None:
     places = getattr(facts_of(tmp_path, text), fact)
     assert [(each.file, each.line) for each in places] == [(tmp_path / "train.py", line)]
     assert places[0].text == text.splitlines()[line - 1].strip()
@@ -178,55 +120,6 @@ def test_check_finds_signal_save_port_and_device_code_at_its_line(
 @pytest.mark.parametrize(("fact", "text"), LACKS)
 def test_similar_code_is_not_reported(fact: str, text: str, tmp_path: Path) -> None:
     assert not getattr(facts_of(tmp_path, text), fact)
-
-
-OF_A_CLASS = (
-    "import torch\nclass Trainer:\n    def __init__(self, model, where):\n        self.where = where\n"
-    "    def save(self):\n        torch.save(self.model, self.where)\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "path", "written", "whole"),
-    [
-        ("open('data/a.csv')", "data/a.csv", False, True),
-        ("open('/data/out.txt', 'w')", "/data/out.txt", True, True),
-        ("import numpy as np\nROOT = 'data'\nx = np.load(ROOT + '/x.npy')", "data/x.npy", False, True),
-        ("import os, torch\nOUT = '/scratch/me'\ntorch.save(x, os.path.join(OUT, name))", "/scratch/me/", True, False),
-        ("from pathlib import Path\np = Path('/data') / 'x'\np.write_text('')", "/data/x", True, True),
-        ("from pathlib import Path\nfor x in Path('data').glob('*.pt'): pass", "data", False, True),
-        ("import os\nos.makedirs(f'/out/{name}')", "/out/", True, False),
-        ("def dump(*parts, path): open(path, 'w')\ndump('/a', '/b', path='/out')", "/out", True, True),
-        ("class A:\n    @staticmethod\n    def dump(path): open(path, 'w')\nA.dump('/out')", "/out", True, True),
-        ("import torch\ndef main(path='/abs/s.pt'):\n    torch.save(x, path)\nmain()", "/abs/s.pt", True, True),
-        (OF_A_CLASS + "def main(path='/abs/s.pt'):\n    Trainer(model, path)", "/abs/s.pt", True, True),
-        (OF_A_CLASS + "Trainer(model, where='data/s.pt')", "data/s.pt", True, True),
-    ],
-)  # fmt: skip
-def test_opened_path_is_read_up_to_its_first_computed_part(
-    text: str, path: str, written: bool, whole: bool, tmp_path: Path
-) -> None:
-    uses = facts_of(tmp_path, text).opened
-    assert (path, written, whole) in [(use.path, use.written, use.whole) for use in uses]
-    assert [use.path for use in facts_of(tmp_path, text).absolute_paths] == [p.path for p in uses if p.path[0] == "/"]
-
-
-def test_self_in_a_method_is_not_taken_for_its_argument(tmp_path: Path) -> None:
-    text = "class A(str):\n    def read(self, x): open(self)\nA(name).read('data/a.csv')"
-    assert not facts_of(tmp_path, text).opened
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import torch\ndef main(path='/abs/s.pt'):\n    torch.save(x, path)\nmain(args.path)",
-        "import torch\ndef main(path='/abs/s.pt'): pass\ndef other(path):\n    torch.save(x, path)",
-        OF_A_CLASS + "Trainer(model, '/abs/a.pt')\nTrainer(model, '/abs/b.pt')",
-        OF_A_CLASS + "Trainer(model, '/abs/a.pt').where = name",
-    ],
-)
-def test_path_parameter_with_an_ambiguous_value_is_ignored(text: str, tmp_path: Path) -> None:
-    assert not facts_of(tmp_path, text).opened
 
 
 LONG = "a" * 5000 + ".py"
@@ -240,7 +133,7 @@ LONG_CHAIN = "\n".join(f"def f{i}(x):\n    torch.save(x, x)\n    f{i + 1}(x)" fo
         (f"import torch\n{MANY_SAVES}\n", True),
         (f"import torch\n{MANY_SAVES}\nfor each in many:\n    each.save('last.pt')\n", True),
         ("import torch\n" + "x = x + str(0)\n" * 1200 + "torch.save({}, x)", True),
-        ("open(" + "+".join(["'a'"] * 1500) + ")", False),
+        ("open(" + "+".join(["'a'"] * 1500) + ")", True),
         (f"import torch\n{LONG_CHAIN}\nf0(x)", False),
     ],
     ids=["many saves", "many saves of values", "a long text", "a long expression", "a long chain"],
@@ -251,10 +144,6 @@ def test_read_program_reads_a_long_program_in_under_five_cpu_seconds(text: str, 
     found = read_program(["python", "train.py"], tmp_path)
     assert found and found.complete is complete
     assert time.process_time() - began < 5, "it took 22 s for 100 classes with a save()"
-
-
-def test_computed_path_is_not_guessed(tmp_path: Path) -> None:
-    assert not facts_of(tmp_path, "open(args.file); open(f'{root}/x'); print('/not/opened'); x.load('/no')").opened
 
 
 @pytest.mark.parametrize(

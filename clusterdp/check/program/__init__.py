@@ -6,11 +6,10 @@ command_words  the Python file that the words of a command run
 shell_lines    the commands of a shell script, line by line
 sources        the Python files of a program: the first file, and the imported files of its folder
 source         Source: one Python file with the facts of its syntax tree
-opened_paths   the files that the program opens
-fixed_facts    ports, devices and loader workers that are hard-coded
+fixed_ports    ports that are hard-coded
 """
 
 from clusterdp.check.program.read_program import read_program, read_python_file, read_script
-from clusterdp.check.program.source import CodePlace, PathUse, ProgramText
+from clusterdp.check.program.source import CodePlace, ProgramText
 
-__all__ = ["CodePlace", "PathUse", "ProgramText", "read_program", "read_python_file", "read_script"]
+__all__ = ["CodePlace", "ProgramText", "read_program", "read_python_file", "read_script"]

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterdp.check.program.command_words import program_of
-from clusterdp.check.program.fixed_facts import add_fixed_facts
-from clusterdp.check.program.opened_paths import add_opened_paths, opens
+from clusterdp.check.program.fixed_ports import add_fixed_ports
 from clusterdp.check.program.shell_lines import commands_of, fixed_ports, has_trap
 from clusterdp.check.program.source import (
     CodePlace,
@@ -27,7 +26,6 @@ from clusterdp.check.program.sources import Sources, TooMuch, sources_from
 from clusterdp.plainfile import read_plain
 
 MOST_SCRIPTS = 3  # shell scripts that are followed if one calls the next
-GIVES_GPUS = re.compile(r"CUDA_VISIBLE_DEVICES|--gpu-bind|--gpus-per-task")  # text that gives each rank its own GPUs
 ENDS = frozenset({"exit", "fi", "esac", "}"})  # words that end a branch of a script, but not a loop
 TRAINS = re.compile(r"\.backward\(")
 KNOWS_RANKS = re.compile(
@@ -49,15 +47,13 @@ SAVES = {
     "safetensors.torch.save_file": (1, "filename"),
     "safetensors.torch.save_model": (1, "filename"),
 }
-# A function with such a name may load a state. Functions of the modules in LOAD_NO_STATE only read configs and data.
-LOADS = re.compile(r"(?:\w*_)?(?:load|resume|restore|set_state_dict|from_pretrained|safe_open)(?!er|ing)\w*", re.I)
-LOAD_NO_STATE = re.compile(r"(?:json|yaml|toml|tomllib|csv|datasets|dotenv|omegaconf|configparser|hydra)\b")
-RESUMING_KEYWORDS = frozenset({"resume_from_checkpoint", "ckpt_path", "resume"})
 RENAMES = frozenset({"os.replace", "os.rename", "os.renames", "os.link", "shutil.move"})
 # Calls that write a file under a temporary name, and rename the complete file
 ATOMIC = re.compile(r"atomic|[a-z]://|fsspec|s3fs|gcsfs|smart_open", re.I)
 MOVES = re.compile(r"\bmv\b")  # as in os.system("mv a b")
 TEMPORARY = re.compile(r"(?<![a-z/])te?mp|partial|bytesio|buffer", re.I)  # matches neither /tmp nor `attempt`
+OPENS = frozenset({"open", "io.open", "gzip.open", "bz2.open", "lzma.open", "codecs.open"})
+MOST_HOPS = 4  # limit of the steps from a name to its value
 MOST_TEXTS = 200  # limit of the expressions that a name may stand for, directly or through other names
 
 
@@ -80,7 +76,7 @@ def read_python_file(file: Path, folder: Path) -> ProgramText:
     text = ProgramText([source.file for source in sources.each], complete=sources.complete, libraries=sources.libraries)
     text.optional |= {*text.files} - sources.needed
     text.unparsed += sources.unparsed
-    for add_facts in (add_rank_facts, add_signal_facts, add_save_facts, add_fixed_facts, add_opened_paths):
+    for add_facts in (add_rank_facts, add_signal_facts, add_save_facts, add_fixed_ports):
         try:
             add_facts(text, sources)
         # Raised for an expression of a thousand terms, a thousand nested calls, or a number with thousands of digits
@@ -122,14 +118,11 @@ def _read_shell(text: str, folder: Path, file: Path, hops: int, traps: bool = Fa
     whole = ProgramText(fixed_ports=ports, shells=shells)
     for each in found:
         _add(whole, each)
-    if GIVES_GPUS.search(text):
-        whole.fixed_devices, whole.first_gpus = [], []
     return _each_once(whole)
 
 
 def _add(whole: ProgramText, other: ProgramText) -> None:
     whole.complete &= other.complete
-    whole.copies_files |= other.copies_files
     whole.libraries |= other.libraries
     whole.optional |= other.optional
     for name, places in other.handled.items():
@@ -255,10 +248,6 @@ def add_save_facts(text: ProgramText, sources: Sources) -> None:
     renames = any(_is_rename(call, source) for source in sources.each for call in source.calls)
     for source in sources.each:
         for call in source.calls:
-            if _trains_anew(call, source):
-                text.trains_anew.append(source.place(call))
-            if _loads(call, source, sources) or _resumes_by_keyword(call):
-                text.resumes.append(source.place(call))
             for target in _saved_to(call, source):
                 text.saves.append(source.place(call))
                 # A rename anywhere in the program may rename this file: in another thread, or in another class.
@@ -278,34 +267,8 @@ def _saved_to(call: ast.Call, source: Source) -> Iterator[ast.expr | None]:
             yield argument(call, at + 1 + place, keyword)
 
 
-def _loads(call: ast.Call, source: Source, sources: Sources) -> bool:
-    """Returns whether the call may load a state. Functions of the program itself do not count, because their bodies are
-    read."""
-    name = last_name(call.func)
-    may_load = LOADS.fullmatch(name) and not LOAD_NO_STATE.match(source.name(call.func))
-    return bool(may_load) and not sources.functions(name, source)
-
-
 def _is_in_place(written: str | None) -> bool:
     return written is not None and not TEMPORARY.search(written) and not ATOMIC.search(written)
-
-
-def _resumes_by_keyword(call: ast.Call) -> bool:
-    return any(
-        each.arg in RESUMING_KEYWORDS
-        and not (isinstance(each.value, ast.Constant) and each.value.value in (None, False))
-        for each in call.keywords
-    )
-
-
-def _trains_anew(call: ast.Call, source: Source) -> bool:
-    """Returns whether the call is Hugging Face's trainer.train() without resume_from_checkpoint: such a call restarts
-    at step 0."""
-    if not isinstance(call.func, ast.Attribute) or call.func.attr != "train" or call.args or call.keywords:
-        return False
-    values = [call.func.value, *source.values.get(last_name(call.func.value), [])]
-    made = [source.name(each.func) for each in values if isinstance(each, ast.Call)]
-    return any(re.fullmatch(r"(?:transformers|trl)\..*Trainer", name) for name in made)
 
 
 def _written(target: ast.expr, source: Source, sources: Sources, call: ast.Call) -> str | None:
@@ -317,7 +280,7 @@ def _written(target: ast.expr, source: Source, sources: Sources, call: ast.Call)
     while todo:
         node, where, at = todo.pop()
         sources.spend()
-        if isinstance(where.parents.get(node), ast.withitem) and not opens(node, where):
+        if isinstance(where.parents.get(node), ast.withitem) and not _opens(node, where):
             return None
         texts.append(ast.unparse(node))
         for each in _stands_for(node, where, sources, at):
@@ -351,3 +314,21 @@ def _is_rename(call: ast.Call, source: Source) -> bool:
         return bool(MOVES.search(" ".join(map(ast.unparse, call.args))))
     of_a_path = isinstance(call.func, ast.Attribute) and call.func.attr in ("rename", "replace")
     return (of_a_path and len(call.args) + len(call.keywords) == 1) or last_name(call.func) in ("mv", "move")
+
+
+def _opens(node: ast.AST, source: Source) -> bool:
+    """Returns whether the node is a call of open(), or of the method open() of a pathlib.Path."""
+    if not isinstance(node, ast.Call):
+        return False
+    of_a_path = isinstance(node.func, ast.Attribute) and node.func.attr == "open" and _is_path(node.func.value, source)
+    return of_a_path or source.name(node.func) in OPENS
+
+
+def _is_path(node: ast.expr, source: Source, hops: int = MOST_HOPS) -> bool:
+    """Returns whether the node is certainly a pathlib.Path."""
+    if isinstance(node, ast.Call):
+        return source.name(node.func) == "pathlib.Path"
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        return _is_path(node.left, source, hops)
+    values = source.values.get(last_name(node), [])
+    return bool(hops and len(values) == 1 and _is_path(values[0], source, hops - 1))

@@ -10,7 +10,6 @@ from pathlib import Path
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 Function = Definition | ast.Lambda
-MOST_HOPS = 4  # limit of the steps from a name to its value
 
 
 @dataclass
@@ -22,9 +21,6 @@ class Source:
     calls: list[ast.Call] = field(default_factory=list)
     functions: dict[str, list[Definition]] = field(default_factory=dict)  # bare name -> functions and methods
     values: dict[str, list[ast.expr]] = field(default_factory=dict)  # name or attribute -> its assigned values
-    names: dict[str, list[ast.expr]] = field(default_factory=dict)  # plain name -> its assigned values
-    attributes: dict[str, list[ast.expr]] = field(default_factory=dict)  # `x` of `self.x` -> its assigned values
-    options: dict[str, list[ast.expr]] = field(default_factory=dict)  # `x` of argparse's `--x` -> its defaults
     aliases: dict[str, str] = field(default_factory=dict)  # name -> full name: `dist` -> `torch.distributed`
     imported: list[ast.Import | ast.ImportFrom] = field(default_factory=list)
 
@@ -46,7 +42,6 @@ class Source:
     def _note(self, node: ast.AST) -> None:
         if isinstance(node, ast.Call):
             self.calls.append(node)
-            self._note_option(node)
         elif isinstance(node, Definition):
             self.functions.setdefault(node.name, []).append(node)
         elif isinstance(node, ast.Assign):
@@ -75,15 +70,6 @@ class Source:
                 self._note_value(each, of_each)
         if name := last_name(target):
             self.values.setdefault(name, []).append(value)
-            apart = self.attributes if isinstance(target, ast.Attribute) else self.names
-            apart.setdefault(name, []).append(value)
-
-    def _note_option(self, call: ast.Call) -> None:
-        names = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-        default = argument(call, 99, "default")
-        if last_name(call.func) == "add_argument" and default is not None:
-            for name in names:
-                self.options.setdefault(name.lstrip("-").replace("-", "_"), []).append(default)
 
     def place(self, node: ast.AST) -> CodePlace:
         line = getattr(node, "lineno", 1)
@@ -153,15 +139,6 @@ def _binds_first(call: ast.Call, function: Definition, of_class: ast.ClassDef) -
     return not by_class or "classmethod" in decorators
 
 
-def default_of(function: Definition, name: str) -> ast.expr | None:
-    """Returns the default of a parameter; None if the parameter has no default."""
-    arguments = function.args
-    plain = [*arguments.posonlyargs, *arguments.args]
-    pairs = [*zip(plain[len(plain) - len(arguments.defaults) :], arguments.defaults, strict=True)]
-    pairs += [(each, value) for each, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if value]
-    return next((value for each, value in pairs if each.arg == name), None)
-
-
 @dataclass(frozen=True, order=True)
 class CodePlace:
     """A line of a file. `line` counts from 1; `text` is the line's text, stripped."""
@@ -169,24 +146,6 @@ class CodePlace:
     file: Path
     line: int
     text: str
-
-
-@dataclass(frozen=True, order=True)
-class PathUse(CodePlace):
-    """A file or folder that the program opens by a name in its text."""
-
-    path: str = ""  # the part of the path that is in the program's text
-    written: bool = False  # True: the file is opened for writing
-    whole: bool = True  # True: `path` is the whole path
-    named: bool = False  # True: this line only makes a Path, and another line may open the Path
-
-    @property
-    def place(self) -> CodePlace:
-        return CodePlace(self.file, self.line, self.text)
-
-    @property
-    def is_absolute(self) -> bool:
-        return self.path.startswith(("/", "~"))
 
 
 @dataclass(frozen=True, order=True)
@@ -224,22 +183,9 @@ class ProgramText:
 
     saves: list[CodePlace] = field(default_factory=list)
     saves_in_place: list[CodePlace] = field(default_factory=list)  # saves under the final name, without a rename
-    trains_anew: list[CodePlace] = field(default_factory=list)  # train() of Hugging Face without a checkpoint
-    resumes: list[CodePlace] = field(default_factory=list)  # calls that load a saved state
 
-    opened: list[PathUse] = field(default_factory=list)
     fixed_ports: list[CodePlace] = field(default_factory=list)
-    fixed_devices: list[CodePlace] = field(default_factory=list)
-    first_gpus: list[CodePlace] = field(
-        default_factory=list
-    )  # `.cuda()` in a program that does not know its local rank
-    copies_files: bool = False  # True: written files may be copied to another place
-    workers: list[tuple[CodePlace, int]] = field(default_factory=list)  # loaders with a hard-coded num_workers=N
 
     @property
     def handles_term(self) -> list[CodePlace]:
         return self.handled.get("SIGTERM", [])
-
-    @property
-    def absolute_paths(self) -> list[PathUse]:
-        return [use for use in self.opened if use.is_absolute]

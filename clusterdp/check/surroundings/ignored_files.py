@@ -1,5 +1,5 @@
 """Yields findings for files that the job needs, but that are not in the snapshot: the program's own files, and files
-that the program opens, or that the command names, by a relative path."""
+that the command names by a relative path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 
 from clusterdp.check.finding import Finding
-from clusterdp.check.program import PathUse
 from clusterdp.check.program.command_words import program_of
 from clusterdp.check.subject import Subject
 from clusterdp.submission.plan import elsewhere
@@ -27,7 +26,6 @@ def ignored_findings(subject: Subject) -> Iterator[Finding]:
     git_lists(subject.spec.submit_dir, "--", ".gitignore")  # raises ConfigError if git fails, as submit does
     yield from _of_program(subject)
     yield from _of_words(subject)
-    yield from _of_opened(subject)
 
 
 def _of_program(subject: Subject) -> Iterator[Finding]:
@@ -85,38 +83,6 @@ def _unlinked(subject: Subject, names: Sequence[str]) -> list[str]:
 
 def _remedy(name: str) -> str:
     return f"snapshot: {{link: [{name}]}}"
-
-
-def _of_opened(subject: Subject) -> Iterator[Finding]:
-    program, folder = subject.program, subject.spec.submit_dir
-    if program is None:
-        return
-    written = [use for use in program.opened if use.written]
-    uses: dict[str, PathUse] = {}
-    for use in program.opened:
-        name = _name(use)
-        made = any(_is_made(name, each) for each in written)
-        there = os.path.isfile(folder / name) if use.named else os.path.exists(folder / name)
-        if name and there and not use.written and not made:
-            uses.setdefault(name, use)
-    for name in _not_in_snapshot(folder, _unlinked(subject, list(uses))):
-        use = uses[name]
-        what = f"{name} is opened, and is not in the snapshot of the code: {_reason(folder, name)}"
-        remedy = _remedy(PurePath(name).parts[0] if not use.whole else name)
-        yield Finding("warning", "snapshot.link", what, NOT_FOUND, remedy, subject.where(use))
-
-
-def _is_made(name: str, use: PathUse) -> bool:
-    """Returns whether this use writes the file `name`, or a file below the folder `name`."""
-    return f"{use.path}/".startswith(f"{name}/") or (not use.whole and name.startswith(use.path))
-
-
-def _name(use: PathUse) -> str:
-    """Returns the relative name of a file or folder, as far as the program's text has the name; empty if the path is
-    not relative."""
-    name = use.path if use.whole else use.path.rpartition("/")[0]
-    name = os.path.normpath(name) if name else ""
-    return "" if name.startswith(("/", "~", "..")) or name == "." or "\0" in name else name
 
 
 def _not_in_snapshot(folder: Path, names: Sequence[str]) -> list[str]:

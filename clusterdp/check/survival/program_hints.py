@@ -1,9 +1,8 @@
-"""Yields hints about the program's own text: its saves, ports, devices and paths. Faults that only a run shows are left
-to `clusterdp rehearse`."""
+"""Yields hints about the command and the program's own text: ports, saves in place, and ranks that do not know each
+other. All else is left to `clusterdp rehearse`, which tries what a text only suggests."""
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -26,8 +25,6 @@ FORM_GROUPS = LOADS_BY_THEMSELVES | frozenset(
     "accelerate colossalai fairscale fastai horovod ignite lightning_fabric megatron mmengine mpi4py ray trl "
     "ultralytics".split()
 )
-# Folders that exist on every node by themselves, and that this machine does not check
-SYSTEM = ("/dev/", "/proc/", "/sys/", "/etc/", "/usr/", "/opt/")
 OF_ONE_NODE = ("/tmp/", "/dev/shm/", "/var/tmp/", "/scratch/local/", "/local/", "/localscratch/", "$TMPDIR")
 # Names of paths that the next attempt needs, unlike paths of staged or cached files
 KEPT = re.compile(
@@ -50,8 +47,6 @@ def program_findings(subject: Subject) -> Iterator[Finding]:
         in_force = [each for each in places if not is_given(each, subject.spec.command)]
         yield from _hint(subject, in_force, what, why, remedy)
     yield from _of_ranks(subject)
-    yield from _of_resuming(subject)
-    yield from _of_paths(subject)
 
 
 def _kinds(subject: Subject, program: ProgramText) -> tuple[tuple[Sequence[CodePlace], str, str, str], ...]:
@@ -63,24 +58,6 @@ def _kinds(subject: Subject, program: ProgramText) -> tuple[tuple[Sequence[CodeP
             "the port is hard-coded",
             "two jobs on one node would use the same port, and the second cannot listen",
             "Take MASTER_PORT from the environment: each attempt has its own.",
-        ),
-        (
-            program.fixed_devices if _sees_several_gpus(subject) else [],
-            "all ranks of a node use this one GPU",
-            f"{subject.spec.ranks_per_node} ranks share its memory, and the others are idle",
-            "Write f\"cuda:{os.environ['LOCAL_RANK']}\".",
-        ),
-        (
-            program.first_gpus if kind != "entry" and _sees_several_gpus(subject) else [],
-            "all ranks of a node use its first GPU, because none is chosen by local rank",
-            f"{subject.spec.ranks_per_node} ranks share its memory, and the others are idle",
-            "Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) first.",
-        ),
-        (
-            program.trains_anew if kind != "entry" and not program.resumes and program.complete else [],
-            "the Trainer starts from scratch in each attempt",
-            "after a preemption or a time-out it is at step 0 again",
-            "Write trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir)).",
         ),
         (
             program.saves_in_place if kind != "entry" else [],
@@ -135,13 +112,6 @@ def _of_no_program(subject: Subject) -> Iterator[Finding]:
         yield Finding("warning", "command", f"there is no program {name} on the PATH here", why, remedy)
 
 
-def _sees_several_gpus(subject: Subject) -> bool:
-    resources, launch = subject.config.resources, subject.config.launch
-    given = {*resources.extra, *launch.env, *(word.partition("=")[0] for word in subject.spec.command)}
-    apart = resources.gpus_per_task or given & {"gpu-bind", "gpus-per-task", "CUDA_VISIBLE_DEVICES"}
-    return min(subject.spec.ranks_per_node, subject.gpus_per_node) > 1 and not apart
-
-
 def _hint(subject: Subject, places: Sequence[CodePlace], what: str, why: str, remedy: str) -> Iterator[Finding]:
     """Yields one finding for all places with the same kind of fault."""
     if not places:
@@ -162,41 +132,3 @@ def _of_ranks(subject: Subject) -> Iterator[Finding]:
     why = f"each of {subject.ranks} ranks trains by itself: {subject.ranks} copies of the same, on all of the data"
     remedy = "Begin with the eleven lines of docs/eleven_lines.md, or ask for one rank: nodes: 1, tasks_per_node: 1."
     yield Finding("warning", "command", what, why, remedy, subject.where(program.trains[0]))
-
-
-def _of_resuming(subject: Subject) -> Iterator[Finding]:
-    program, kind = subject.program, subject.spec.kind
-    assert program is not None
-    unknown = kind == "entry" or not program.complete or program.libraries & LOADS_BY_THEMSELVES
-    if unknown or program.resumes or not program.saves:
-        return
-    what = f"{program.files[0].name} saves, and nothing in it loads a state"
-    why = "after a preemption or a time-out it starts again from step 0"
-    place = program.saves[0]
-    yield Finding("hint", kind, what, why, "Load the last save when it begins.", subject.where(place))
-
-
-def _of_paths(subject: Subject) -> Iterator[Finding]:
-    program = subject.program
-    assert program is not None
-    if subject.config.launch.container.image:
-        return
-    written = [use for use in program.opened if use.written]
-    kept = [use for use in written if KEPT.search(use.path.removeprefix("$TMPDIR")) or use.place in program.saves]
-    on_a_node = [use for use in kept if use.path.startswith(OF_ONE_NODE) and not program.copies_files]
-    remedy = "Write to a shared file system."
-    yield from _hint(subject, on_a_node, "writes to the node's own disk", NOT_ELSEWHERE, remedy)
-    elsewhere = (*SYSTEM, *OF_ONE_NODE)
-    missing = [
-        use for use in written if use.is_absolute and not use.path.startswith(elsewhere) and not _is_there(use.path)
-    ]
-    why = "it is not there on this machine, and may not be on the nodes"
-    yield from _hint(subject, missing, "writes to an absolute path", why, "Make it, or take it from a param.")
-
-
-def _is_there(path: str) -> bool:
-    """Returns whether the path, its folder or the parent of that folder exists, because the program may make the folder
-    itself."""
-    folder = Path(os.path.expanduser(path))
-    above = [each for each in (folder, *folder.parents[:2]) if each != Path("/")]
-    return any(os.path.exists(each) for each in above)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from clusterdp.check.program import ProgramText
@@ -23,9 +22,8 @@ PASSING = ("/tmp/", "/var/tmp/", "/dev/shm/")
 NO_FILES = ("/dev/", "/proc/", "/sys/")
 
 
-def beside_another(first: Facts, second: Facts, folder: Path, text: ProgramText | None, began: float) -> Verdict | None:
-    """Returns a verdict on ports and files that two undisturbed runs share, or None. `folder`, `began`: of the
-    rehearsal."""
+def beside_another(first: Facts, second: Facts, folder: Path, text: ProgramText | None) -> Verdict | None:
+    """Returns a verdict on ports and files that two undisturbed runs share, or None. `folder`: of the rehearsal."""
     ports = sorted(set(first.ports) & set(second.ports))
     if ports:
         said = f"both undisturbed runs listened on port {some_of([str(port) for port in ports], 3)}"
@@ -34,14 +32,11 @@ def beside_another(first: Facts, second: Facts, folder: Path, text: ProgramText 
         remedy = "Two jobs on a node would meet; MASTER_PORT is the job's own"
         diagnosis = f"a port is hard-coded: {ports[0]}{where}. {remedy}"
         return Verdict(BESIDE, BESIDE_ABOUT, FAILED, said, diagnosis)
-    places_of = written_out(text, began)
-    both = [path for path in first.written if path in second.written]
-    paths = [path for path in dict.fromkeys([*both, *places_of]) if _is_foreign(path, folder)]
+    paths = [path for path in first.written if path in second.written and _is_foreign(path, folder)]
     if not paths:
         return None
     said = f"undisturbed runs wrote {some_of(paths, 3)}"
-    where = f" ({places_of[paths[0]]})" if paths[0] in places_of else ""
-    diagnosis = f"an absolute path is in the code: {paths[0]}{where}. Two runs would write over each other"
+    diagnosis = f"an absolute path is in the code: {paths[0]}. Two runs would write over each other"
     return Verdict(BESIDE, BESIDE_ABOUT, FAILED, said, diagnosis)
 
 
@@ -70,10 +65,10 @@ def went_on(first: Sequence[int], second: Sequence[int]) -> str:
     return f"the second undisturbed run began at step {second[0]}, and the first at {first[0]}" if late else ""
 
 
-def left_outside(facts: Facts, folder: Path, text: ProgramText | None, began: float) -> list[str]:
+def left_outside(facts: Facts, folder: Path) -> list[str]:
     """Returns the checkpoints that a run has left outside of the rehearsal's folder."""
-    paths = dict.fromkeys([*written_out(text, began), *facts.written])
-    return [path for path in paths if is_checkpoint(path) and _is_foreign(path, folder) and os.path.exists(path)]
+    left = [path for path in facts.written if is_checkpoint(path) and _is_foreign(path, folder)]
+    return [path for path in left if os.path.exists(path)]
 
 
 def shared_files(facts: Facts, text: ProgramText | None) -> Verdict | None:
@@ -90,23 +85,6 @@ def shared_files(facts: Facts, text: ProgramText | None) -> Verdict | None:
     where = f" ({at(saves[0])})" if len(saves) == 1 else ""
     diagnosis = f"several ranks write one file{where}: {said}. Let one rank save, or give each rank a file of its own"
     return Verdict(WRITERS, WRITERS_ABOUT, FAILED, said, diagnosis)
-
-
-def written_out(text: ProgramText | None, began: float) -> dict[str, str]:
-    """Returns the files written after `began` that the program's text names by an absolute path, with the place in the
-    text. The text may also name the folder of a checkpoint.
-
-    The text is searched because a small file is open too briefly to be seen.
-    """
-    found = {}
-    for use in text.absolute_paths if text else []:
-        path = Path(os.path.expanduser(use.path))
-        with suppress(OSError):
-            files = [each for each in path.iterdir() if is_checkpoint(each.name)] if path.is_dir() else [path]
-            for file in files:
-                if (use.written or is_checkpoint(file.name)) and file.stat().st_mtime >= began:
-                    found[str(file)] = at(use)
-    return found
 
 
 def _is_foreign(path: str, folder: Path) -> bool:
