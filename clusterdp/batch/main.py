@@ -64,7 +64,7 @@ def run(attempt: ThisAttempt, given: Words) -> int:
         warn(said.format(sys.executable) + " launch.host_python.")
         return NOT_STARTED
     try:
-        attempt.start(given.options.get("awake", ""), setup_of(os.environ))
+        attempt.start(given.options.get("awake", ""), setup_of(os.environ, given.step))
         attempt.meet()
         attempt.check_nodes()
     except Exception as error:
@@ -82,7 +82,7 @@ def begin(attempt: ThisAttempt, given: Words) -> int:
     answers = os.dup(1)
     os.dup2(2, 1)  # the shell evaluates stdout, and the output of a notify.command must not reach it
     try:
-        attempt.start(given.options.get("awake", ""), setup_of(os.environ))
+        attempt.start(given.options.get("awake", ""), setup_of(os.environ, ()))
         attempt.meet()
         said = "".join("export {}={}\n".format(name, quoted(value)) for name, value in attempt.exported())
     except SystemExit as end:
@@ -96,7 +96,8 @@ def begin(attempt: ThisAttempt, given: Words) -> int:
 def end(attempt: ThisAttempt, given: Words) -> int:
     """Acts on the end of srun. Option `term`: TERM has come while srun ran."""
     finished(
-        attempt, lambda: attempt.came_back(setup_of(os.environ), int(given.options["code"]), "term" in given.options)
+        attempt,
+        lambda: attempt.came_back(setup_of(os.environ, ()), int(given.options["code"]), "term" in given.options),
     )
     return 0
 
@@ -185,10 +186,13 @@ def environment() -> Dict[bytes, bytes]:
     return dict(entry.partition(b"=")[::2] for entry in entries if entry)
 
 
-def setup_of(environ: Mapping[str, str]) -> Setup:
-    """Returns the result of launch.setup, as the script has recorded it."""
+def setup_of(environ: Mapping[str, str], step: Sequence[str]) -> Setup:
+    """Returns what has failed before the step, as the script has recorded it. step: the words of the step, which must
+    have a program: `bash -c ""` would end at once as if all were done."""
     failed, code, errors = (environ.get(name, "") for name in SETUP)
-    return Setup(failed, number(code) or 0, errors.rstrip("\n"))
+    if not failed and "-c" in step and step[step.index("-c") + 1] == "":
+        failed = "the step has no program: a here-document of launch.template came out empty (is $TMPDIR or /tmp full?)"
+    return Setup(failed, number(code) or NOT_STARTED, errors.rstrip("\n"))
 
 
 def quoted(value: str) -> str:

@@ -2,9 +2,7 @@
 
 # The program in the run folder, batch/, decides whether this attempt may start: it prints what the ranks get, or `exit`.
 {% include "parts/interpreter.sh" %}
-{% if setup %}
 [ -z "$CLUSTERDP_SETUP_FAILED" ] || srun() { return "$CLUSTERDP_SETUP_CODE"; }
-{% endif %}
 # Without a trap this shell dies of TERM, and nothing requeues the job at its time limit.
 term=''
 trap 'term=--term' TERM

@@ -10,39 +10,41 @@ unset "${!TORCHELASTIC_@}" RANK WORLD_SIZE LOCAL_{RANK,WORLD_SIZE} NODE_RANK GRO
 unset{% for name in names %} {{ name }}{% endfor +%}
 {% endfor %}
 
-cd {{ work_dir }} || exit 4
+export CLUSTERDP_SETUP_FAILED='' CLUSTERDP_SETUP_CODE=4 CLUSTERDP_SETUP_ERRORS='' # the program below reads them
+cd {{ work_dir }} || CLUSTERDP_SETUP_FAILED="the folder of the code cannot be entered on $HOSTNAME"
 {% if modules %}
 command -v module >/dev/null || [ ! -r /etc/profile.d/modules.sh ] || . /etc/profile.d/modules.sh
 command -v module >/dev/null || [ ! -r /etc/profile.d/lmod.sh ] || . /etc/profile.d/lmod.sh
-{% for module in modules %}
-module load {{ module }} || exit 4
-{% endfor %}
+for module in{% for module in modules %} {{ module }}{% endfor %}; do
+  loaded=${LOADEDMODULES-}
+  module load "$module" && # which returns 0 whatever happens in Environment Modules 3
+    [[ ${MODULE_VERSION-} != 3.* || $LOADEDMODULES != "$loaded" || :$loaded: == *:"$module"[:/]* ]] && continue
+  CLUSTERDP_SETUP_FAILED="launch.modules: $module cannot be loaded on $HOSTNAME. \`module avail\` lists what it has."
+  break
+done
 {% endif %}
 export PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS-{{ cpus_per_task }}}
 {% for name, value in env.items() %}
 export {{ name }}={{ value }}
 {% endfor %}
 {% for name in secrets %}
-if [ -z "${{ name }}" ]; then # it comes with the environment of submit, if the site passes that on
-  echo "clusterdp: launch.secrets: {{ name }} is not set in the job: this site passes no environment on. Use launch.secret_files." >&2
-  exit 4
-fi
+# It comes with the environment of submit, if the site passes that on.
+[ -n "${{ name }}" ] || : "${CLUSTERDP_SETUP_FAILED:=launch.secrets: {{ name }} is not set in the job: this site passes no environment on. Use launch.secret_files.}"
 {% endfor %}
 {% for name, path in secret_files.items() %}
-{{ name }}=$(cat {{ path }}) || {
-  echo "clusterdp: launch.secret_files.{{ name }}: cannot be read on $HOSTNAME. Put it where the nodes see it." >&2
-  exit 4
-}
+{{ name }}=$(cat {{ path }})
+[ -n "${{ name }}" ] || : "${CLUSTERDP_SETUP_FAILED:=launch.secret_files.{{ name }}: cannot be read on $HOSTNAME, or is empty. Put it where the nodes see it.}"
 export {{ name }}
 {% endfor %}
 export LOCAL_WORLD_SIZE={{ ranks_per_node }}
 export PYTHONPATH={{ work_dir }}${PYTHONPATH:+:$PYTHONPATH}
 {% if setup %}
-. {{ batch }}/setup.bash{% if setup_errors == "stop" %} stop{% endif %} || exit 4 # records the lines that fail
 # launch.setup:
-source /dev/stdin <<'{{ setup_delimiter }}'
-{{ setup }}
-{{ setup_delimiter }}
+setup={{ setup }}
+[ -n "$CLUSTERDP_SETUP_FAILED" ] || {
+  CLUSTERDP_SETUP_FAILED="launch.setup cannot be run on $HOSTNAME" setup_each={{ setup_errors }}
+  . {{ batch }}/setup.bash # runs these lines, and records those that fail
+}
 \unalias -a
 trap - ERR
 set +efuC +o pipefail +o posix # setup may have set these

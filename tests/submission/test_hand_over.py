@@ -21,7 +21,7 @@ from tests.submission.test_script import ARRAYS, CASES, rendered
 CRASHES = {"command": ["bash", "-c", "exit 3"], "restart": {"max_crashes": 1}}
 DONE = {"command": ["true"]}
 
-SETUP = PROGRAM / "setup.bash"
+SHELL = [PROGRAM / "setup.bash", PROGRAM / "interface.bash"]
 
 # Each decision that is left in shell, with its reason.
 DECISIONS = {
@@ -32,11 +32,12 @@ DECISIONS = {
     "case $address in": "the same",
     "case ${address:=$MASTER_ADDR} in": "the same",
     "127.*) case $OSTYPE in": "the same",
-    'if [ -z "$name" ]': "the same",
-    "case $route in": "the same",
+    "case $name$route in": "the same",
+    "while read -r device": "the same",
     "case $-:$4 in": "setup runs in this shell, and so does the trap that reads its errors",
     "case $1:$2 in": "the same",
     "case $'\\n'$CLUSTERDP_SETUP_ERRORS in": "the same",
+    "for module in": "only a shell has the function that loads one",
     "while IFS= read -r -d": "the words of an element of a sweep, which no shell may read",
 }
 
@@ -50,13 +51,15 @@ def test_batch_script_is_short_and_each_shell_decision_has_a_listed_reason(case:
     has_setup = isinstance(values.get("launch"), dict) and "setup" in str(values["launch"])
     assert len(lines) <= 100 + 20 * ("torchrun" in text) + 10 * has_setup
     assert max(map(len, lines)) <= 120
-    for line in lines + (SETUP.read_text().splitlines() if has_setup else []):
+    for line in [*lines, *(line for path in SHELL for line in path.read_text().splitlines())]:
         if re.match(r"\s*(if|elif|for|while|until|case|127\.\*\) case) ", line) and not line.startswith("#"):
             assert any(known in line for known in DECISIONS), line
 
 
 def test_every_listed_shell_decision_occurs_in_a_rendered_script() -> None:
-    texts = "".join(rendered(CASES[case], ARRAYS.get(case)) for case in CASES) + SETUP.read_text()
+    texts = "".join(rendered(CASES[case], ARRAYS.get(case)) for case in CASES) + "".join(
+        path.read_text() for path in SHELL
+    )
     assert not [known for known in DECISIONS if known not in texts]
 
 
@@ -69,12 +72,14 @@ def environ_of_step(run_script: RunScript, tmp_path: Path, **more: str) -> tuple
     run_script(values, **more)
     ours = (tmp_path / "seen").read_bytes()
     script = tmp_path / "run/job.sbatch"
-    text, found = re.subn(r"(?ms)^exec .*", 'unset "${!CLUSTERDP_SETUP_@}"\nexec "${step[@]}"\n', script.read_text())
+    text, found = re.subn(
+        r"(?ms)^exec .{,2}supervisor.*", 'unset "${!CLUSTERDP_SETUP_@}"\nexec "${step[@]}"\n', script.read_text()
+    )
     assert found == 1
     script.write_text(text)
     environ = {"PATH": f"{tmp_path}/stubs:{os.environ['PATH']}", "STUBS": f"{tmp_path}/stubs", "HOME": str(tmp_path)}
     environ |= {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "SLURM_JOB_PARTITION": "main", **more}
-    subprocess.run(["bash", script], env=environ, check=True, stdin=subprocess.DEVNULL)
+    subprocess.run(["bash", script], env=environ, check=True, stdin=subprocess.DEVNULL, cwd=tmp_path)
     return set(ours.split(b"\0")), set((tmp_path / "seen").read_bytes().split(b"\0"))
 
 

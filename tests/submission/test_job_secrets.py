@@ -16,7 +16,7 @@ from clusterdp.errors import ConfigError
 from clusterdp.submission.plan import make_plan
 from clusterdp.submission.render.job_secrets import secret_paths
 from clusterdp.submission.snapshot.code_snapshot import take
-from tests.submission.conftest import RunScript, Stubs
+from tests.submission.conftest import RunScript, Stubs, cause
 from tests.submission.test_hostile_configs import TELL
 
 VALUE = "a\"b'c $HOME `id` \\ *\nsecond line"
@@ -56,20 +56,29 @@ def test_each_attempt_reads_secret_files_anew_without_storing_their_values(
     assert not any("second line" in text or "renewed" in text for text in kept)
 
 
-def test_job_exits_4_if_a_secret_file_is_missing_on_the_node(run_script: RunScript, tmp_path: Path) -> None:
-    done = run_script({"command": "true", "launch": {"secret_files": {"KEY": str(tmp_path / "none")}}})
-    assert done.returncode == 4
+ONCE = {"max_crashes": 0}
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_start_fails_if_a_secret_file_is_missing_or_empty(
+    run_script: RunScript, tmp_path: Path, content: str | None
+) -> None:
+    if content is not None:
+        (tmp_path / "none").touch(0o600)
+    launch = {"secret_files": {"KEY": str(tmp_path / "none")}}
+    done = run_script({"command": ["touch", "ran"], "launch": launch, "restart": ONCE})
+    assert (done.returncode, cause(tmp_path), (tmp_path / "run/code/ran").exists()) == (4, "start", False)
     assert "clusterdp: launch.secret_files.KEY: cannot be read on" in done.stderr
 
 
-def test_job_exits_4_if_a_secret_variable_is_missing_from_its_environment(
+def test_start_fails_if_a_secret_variable_is_missing_from_the_jobs_environment(
     run_script: RunScript, tmp_path: Path
 ) -> None:
     values = {"command": COMMAND, "launch": {"secrets": ["WANDB_API_KEY"]}}
     assert run_script(values, TELL=str(tmp_path / "told"), WANDB_API_KEY=VALUE).returncode == 0
     assert told(tmp_path)["WANDB_API_KEY"] == VALUE
-    done = run_script(values, TELL=str(tmp_path / "told"))
-    assert done.returncode == 4
+    done = run_script({**values, "restart": ONCE}, job=8, TELL=str(tmp_path / "told"))
+    assert (done.returncode, cause(tmp_path, "8.0")) == (4, "start")
     assert "WANDB_API_KEY is not set in the job" in done.stderr
     assert "Use launch.secret_files." in done.stderr
 

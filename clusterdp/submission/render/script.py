@@ -24,7 +24,7 @@ SYSTEM_PYTHONS = ("python3", "/usr/bin/python3", "/usr/libexec/platform-python")
 
 
 class Shell(str):
-    """Text that is put into the script without quoting: script:, launch.setup:, and words that are quoted already."""
+    """Text that is put into the script without quoting: words that are quoted already."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ YIELDING = {
 def _refuse_collisions(launch: LaunchConfig, folder: Path) -> None:
     """Raises ConfigError if launch.env has a variable that the script sets itself, because the user's value would not
     reach the program."""
-    source = "\n".join(path.read_text() for path in sorted(folder.rglob("*")) if path.is_file())
+    files = [*filter(Path.is_file, folder.rglob("*")), *Path(clusterdp.__file__).parent.glob("batch/*.bash")]
+    source = "\n".join(path.read_text() for path in files)
     source += "".join(f" {name}=" for name in EXPORTED)
     keys = {name: f"launch.secret_files.{name}" for name in launch.secret_files}
     keys |= {name: f"launch.env.{name}" for name in launch.env}
@@ -136,14 +137,12 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
         "warned_s": spec.warned_s,
         "container_prefix": spec.container_prefix(),
         "command": spec.command,
-        "script": Shell(script),
-        "delimiter": Shell(_delimiter("END_OF_SCRIPT", script)),
+        "script": _quoted_lines(script),
         "env": {Shell(name): value for name, value in config.launch.env.items()},
         "secrets": [Shell(name) for name in config.launch.secrets],
         "secret_files": {Shell(name): secret_path(path) for name, path in config.launch.secret_files.items()},
         "modules": config.launch.modules,
-        "setup": Shell(setup),
-        "setup_delimiter": Shell(_delimiter("END_OF_SETUP", setup)),
+        "setup": setup and _quoted_lines(setup),
         "setup_errors": config.launch.setup_errors,
         "watches_hang": config.notify.given and "hang" in config.notify.on,
         "requeues": [Shell(line) for line in requeues_of(rules_of(spec))],
@@ -180,9 +179,7 @@ def directive(option: str, value: str | None) -> str:
     return f'--{option}="{escaped}"'
 
 
-def _delimiter(word: str, lines: str) -> str:
-    """Returns the end word of a here-document. No line of the document may be equal to this word: `word`, with
-    underscores if needed."""
-    while word in lines.splitlines():
-        word += "_"
-    return word
+def _quoted_lines(lines: str) -> Shell:
+    """Returns bash lines as one word of the script. (bash before 5.1 writes a here-document to a file, and goes on with
+    nothing if $TMPDIR is full.)"""
+    return Shell("'" + lines.replace("'", "'\\''") + "'")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from clusterdp.submission.snapshot.code_snapshot import CodeSnapshot
     from clusterdp.submission.sweep.arrays import SentSweep
 
-WORDS = {"command", "script", "delimiter"}  # template values that contain the words of the program
+WORDS = {"command", "script"}  # template values that contain the words of the program
 BY_SUBMIT = {"backend", "run_dir", "snapshot", "local"}  # keys that are read once for the whole sweep, at its submit
 
 
