@@ -89,6 +89,12 @@ class RunDir:
         unless Slurm wraps them."""
         return [self.attempt(name) for name in sorted(names_in(self.path / "attempts"), key=_attempt_order)]
 
+    def live_job(self) -> str:
+        """Returns the job whose newest attempt has begun, and has no end on record; empty if there is none."""
+        jobs = [attempt for attempt in self.attempts() if (place_of(attempt.name) or (LOCAL,))[0] != LOCAL]
+        is_live = bool(jobs) and (jobs[-1].path / "began").exists() and not jobs[-1].cause.exists()
+        return jobs[-1].name.partition(".")[0] if is_live else ""
+
 
 def names_in(folder: Path) -> list[str]:
     """Returns the names in a folder; an empty list if the folder cannot be listed."""

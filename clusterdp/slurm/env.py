@@ -60,6 +60,8 @@ JOB = {
     "end_time": "SLURM_JOB_END_TIME",  # set by 22.05 only in some set-ups, by 23.02 and later always
 }
 
+BOTH = "Set both, or neither. A container may keep some variables from its processes."
+
 # CLUSTERDP_NODES is set in a job with spare nodes, where the order of the ranks' nodes may not be Slurm's
 NODELISTS = ("CLUSTERDP_NODES", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
 
@@ -120,6 +122,8 @@ class SlurmEnv:
 
 def _place(launcher: str, environ: Mapping[str, str]) -> dict[str, int]:
     if launcher == "single":
+        if _number("WORLD_SIZE", environ.get("WORLD_SIZE") or "1") > 1:
+            raise SlurmError(f"WORLD_SIZE: {environ['WORLD_SIZE']}, and RANK is not set. {BOTH}")
         return {}
     place: dict[str, int] = {}
     for field, name in COLUMNS[launcher][1].items():
@@ -127,11 +131,14 @@ def _place(launcher: str, environ: Mapping[str, str]) -> dict[str, int]:
         if text is None:
             continue  # some launchers set only RANK and WORLD_SIZE: one process on each node
         place[field] = len(text.split(",")) if name == "SLURM_GTIDS" else _number(name, text)
-    if not 0 <= place.get("rank", 0) < place.get("world_size", 1):
-        names = COLUMNS[launcher][1]
+    names = COLUMNS[launcher][1]
+    for field in ("rank", "world_size"):
+        if field not in place:  # else each rank would train alone
+            raise SlurmError(f"{names[field]}: is not set, and {COLUMNS[launcher][0]} is. {BOTH}")
+    if not 0 <= place["rank"] < place["world_size"]:
         raise SlurmError(
-            f"{names['rank']}: {place.get('rank', 0)} is not a rank among {place.get('world_size', 1)} "
-            f"({names['world_size']}). Set both, or neither."
+            f"{names['rank']}: {place['rank']} is not a rank among {place['world_size']} ({names['world_size']}). "
+            "Set both, or neither."
         )
     return place
 

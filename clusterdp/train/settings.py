@@ -18,10 +18,16 @@ from clusterdp.config.tree import (
     RestartConfig,
     TrainConfig,
 )
-from clusterdp.errors import ConfigError
+from clusterdp.errors import ConfigError, RunError
+from clusterdp.rundir.names import LOCAL, RunDir
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train.output.say import say
 
+CLEANED = (
+    "If the job has started it, a container or a wrapper has cleaned the environment: APPTAINER_CLEANENV, "
+    "APPTAINER_CONTAINALL, --cleanenv, --containall, env -i, sudo. Let RANK, WORLD_SIZE, MASTER_*, SLURM_* and "
+    "CLUSTERDP_* through. Else use another folder."
+)
 FLOAT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")  # floats such as 1e-3, which YAML 1.1 reads as strings
 
 
@@ -45,6 +51,16 @@ class WorkerSettings:
     end_time: float | None = None
     attempt: str | None = None  # None outside a Slurm job, where the ranks choose a name
     resume_step: int | None = None
+
+    @classmethod
+    def of_worker(cls, run_dir: Path) -> WorkerSettings:
+        """Returns the settings of a rank that the script of this run has started. Raises RunError if the process lacks
+        the variables of the job, or has those of another one."""
+        told = os.environ.get("CLUSTERDP_RUN_DIR")
+        if told and os.path.realpath(told) != os.path.realpath(run_dir):
+            raise RunError(f"error: CLUSTERDP_RUN_DIR is {told}, and this is a rank of {run_dir}. {CLEANED}")
+        check_stranger(run_dir)
+        return cls.read(run_dir)
 
     @classmethod
     def read(cls, run_dir: Path, environ: Mapping[str, str] = os.environ) -> WorkerSettings:
@@ -93,10 +109,26 @@ class WorkerSettings:
         come from the config in the run folder; if not, the settings are those of bare(). The program is not profiled,
         because only the worker can end after some steps."""
         bare = cls.bare(params)
+        check_stranger(bare.run_dir)
         if bare.run_dir is None or not (bare.run_dir / "config.yaml").exists():
             return bare
         told = cls.read(bare.run_dir)
         return replace(told, params=params, profile=replace(told.profile, steps=None, find=None))
+
+
+def check_stranger(run_dir: Path | None) -> None:
+    """Raises RunError if this process is in the run folder of a job that runs, or in its code, and has none of the
+    variables that the job gives to its ranks: each rank would train alone, and write into the same files."""
+    if not os.environ.get("CLUSTERDP_ATTEMPT", LOCAL).startswith(LOCAL):
+        return
+    here = Path.cwd()
+    folders = [run_dir] if run_dir else [code.parent for code in (here, *here.parents) if code.name == "code"]
+    for folder in folders:
+        for run in map(RunDir, [folder, *folder.glob("[0-9]*")]):  # the elements of a sweep
+            if job := run.live_job():
+                raise RunError(
+                    f"error: {run.path} belongs to job {job}, whose variables this process has not. {CLEANED}"
+                )
 
 
 def exported(environ: Mapping[str, str]) -> dict[str, Any]:

@@ -88,6 +88,22 @@ def test_invalid_rank_is_an_error_with_the_name_of_its_variable(bad: dict[str, s
         SlurmEnv.read({**STEP, **bad})
 
 
+@pytest.mark.parametrize(
+    ("seen", "missing"),
+    [
+        ({"RANK": "0"}, "WORLD_SIZE"),
+        ({"WORLD_SIZE": "4"}, "RANK"),
+        ({"RANK": "2", "LOCAL_RANK": "0"}, "WORLD_SIZE"),
+        ({"SLURM_STEP_NUM_TASKS": "4"}, "SLURM_PROCID"),
+        ({"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "4"}, "RANK"),
+    ],
+)
+def test_rank_without_all_of_its_variables_is_an_error(seen: dict[str, str], missing: str) -> None:
+    with pytest.raises(SlurmError, match=rf"{missing}.*is not set.*Set both, or neither"):
+        SlurmEnv.read(seen)
+    assert SlurmEnv.read({"WORLD_SIZE": "1"}).launcher == "single"
+
+
 def test_recorded_slurm_environments_give_each_task_its_rank() -> None:
     environments = json.loads((RECORDS / "plain.json").read_text())["env"]
     tasks = [SlurmEnv.read(env) for name, env in sorted(environments.items()) if name.startswith("task")]

@@ -89,7 +89,7 @@ def run_folder(run_dir: Path, stop: StopSignal) -> Outcome:
     return."""
     try:
         with _without_garbage_collection():
-            settings = WorkerSettings.read(run_dir)
+            settings = WorkerSettings.of_worker(run_dir)
             with standby.noting_variables(RunDir(run_dir).attempt(settings.attempt).path if settings.attempt else None):
                 function = entry.load(settings.entry)
             entry.check_params(function, settings.params)
