@@ -15,7 +15,7 @@ from .end import ASKS_AGAIN, Ended, by_nodes, by_slurm, by_the_ranks
 from .ending import Ending, wait_for_room
 from .evidence import ASKED, code_of, first_to_exit, has_taken_port, without_kills
 from .failure import after_failure, has_own_error, last_words
-from .history import History, history_of
+from .history import History, history_of, step_to_begin_at
 from .job import BEGAN, EXPORTED, Job
 from .keepers import Keepers
 from .notify import Notify
@@ -72,6 +72,7 @@ class ThisAttempt:
         self.setup = Setup()
         self.address = job.host
         self.took_s = 0
+        self.from_step: Optional[int] = None  # the step to which the ranks go back
         self._has_ranks = False  # whether ranks of this attempt may be alive
         self._output_began = size(job.output(job.log_id))
 
@@ -86,6 +87,7 @@ class ThisAttempt:
         is_cancelled = self.job.is_marked("cancelled") or self._was_cancelled()
         if not is_cancelled:
             self._announce(attempts)
+        self.from_step = step_to_begin_at(self.rules.from_step, attempts)
         history = history_of(attempts, self.job.id)
         if isinstance(history, End):
             self.ending.over(history)
@@ -211,13 +213,8 @@ class ThisAttempt:
             MASTER_PORT=self.ports.next(),
             CLUSTERDP_ATTEMPT=self.job.attempt,
             CLUSTERDP_LOGS=self.job.logs,
-            CLUSTERDP_RESUME_STEP=self.rules.from_step if not self._job_has_saved() else None,
+            CLUSTERDP_RESUME_STEP=self.from_step,
         )
-
-    def _job_has_saved(self) -> bool:
-        """Returns whether this job has saved a checkpoint itself."""
-        ours = [name for name in self.job.attempts() if name.startswith(self.job.id + ".")]
-        return any(os.path.exists(os.path.join(self.job.folder_of(name), "saved")) for name in ours)
 
     def exported(self) -> List[Tuple[str, str]]:
         """Returns the variables that the ranks get from this program, and those that came_back() reads."""

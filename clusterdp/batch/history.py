@@ -1,7 +1,7 @@
 """History: a summary of the earlier attempts of a job. Pure."""
 
 import json
-from typing import NamedTuple, Sequence, Tuple, Union
+from typing import NamedTuple, Optional, Sequence, Tuple, Union
 
 from .attempts import Attempt
 from .causes import FAULTS
@@ -37,6 +37,13 @@ class History(NamedTuple):
             row=(() if saved else self.row) + (cause,),
             spent_s=0 if saved else self.spent_s + took_s,
         )
+
+
+def step_to_begin_at(from_step: Optional[int], attempts: Sequence[Attempt]) -> Optional[int]:
+    """Returns the step to which `resume --from` goes back; None if the ranks restore the newest checkpoint (of the disk
+    or in memory), or else begin. Only the jobs that this resume has started count, in whatever way they follow each
+    other, and only until one has saved. attempts: those of this job's chain."""
+    return None if any(attempt.saved for attempt in attempts) else from_step
 
 
 def history_of(attempts: Sequence[Attempt], job: str) -> Union[History, End]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from clusterdp.batch.attempts import Attempt, last_event
+from clusterdp.batch.attempts import Attempt, last_event, read_attempts
 from clusterdp.batch.decisions import End, Start
-from clusterdp.batch.history import History, history_of
+from clusterdp.batch.history import History, history_of, step_to_begin_at
+from clusterdp.batch.job import job_of
 from clusterdp.batch.policy import exhausted, may_start, pause_s
+from clusterdp.batch.record import Record
 from clusterdp.batch.rules import Policy, Rules
 
 RULES = Rules(
@@ -166,3 +171,50 @@ def test_saved_checkpoint_resets_consecutive_ends_spent_time_and_idle_attempts()
     found = history_of([attempt("timeout", took=9), attempt("timeout", took=9, saved=True)], "7")
     assert isinstance(found, History)
     assert (found.row, found.spent_s, found.idle) == (("timeout",), 0, 0)
+
+
+FIRST = ("5.0", "5", True)  # the job before `resume --from 10`, which begins with job 7
+NEXT = {"SLURM_JOB_ID": "8", "CLUSTERDP_CHAIN": "7", "CLUSTERDP_REPLACES": "7:7"}
+LAST = {"SLURM_JOB_ID": "9", "CLUSTERDP_CHAIN": "7", "CLUSTERDP_REPLACES": "8:8"}
+AGAIN = {"SLURM_RESTART_COUNT": "1"}
+ELEMENT = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", **AGAIN}
+LOST = ""  # Slurm has requeued it: no cause is on record
+BEGINNINGS: dict[str, tuple[list[tuple[str, str, bool] | tuple[str, str, bool, str]], dict[str, str], int | None]] = {
+    "submit": ([], {}, 10),
+    "resume --from": ([FIRST], {}, 10),
+    "resume --from once more": ([FIRST, ("6.0", "6", True)], {}, 10),
+    "the same script by hand": ([FIRST, ("6.0", "6", True)], {}, 10),
+    "requeued by us": ([FIRST, ("7.0", "7", True)], AGAIN, None),
+    "requeued by us before a save": ([FIRST, ("7.0", "7", False)], AGAIN, 10),
+    "requeued by Slurm": ([FIRST, ("7.0", "7", True, LOST)], AGAIN, None),
+    "requeued by Slurm before a save": ([FIRST, ("7.0", "7", False, LOST)], AGAIN, 10),
+    "rescued": ([FIRST, ("7.0", "7", True, "node-lost")], AGAIN, None),
+    "in place": ([FIRST, ("7.0", "7", True, "crash")], {"life": "1"}, None),
+    "in place before a save": ([FIRST, ("7.0", "7", False, "crash")], {"life": "1"}, 10),
+    "on a spare node": ([FIRST, ("7.0", "7", False), ("7.0.1", "7", True, "node-lost")], {"life": "2"}, None),
+    "resubmitted": ([FIRST, ("7.0", "7", True)], NEXT, None),
+    "resubmitted before a save": ([FIRST, ("7.0", "7", False)], NEXT, 10),
+    "resubmitted twice": ([FIRST, ("7.0", "7", True), ("8.0", "7", False)], LAST, None),
+    "resubmitted and requeued": ([FIRST, ("7.0", "7", False), ("8.0", "7", True)], {**NEXT, **AGAIN}, None),
+    "overtaken": ([FIRST, ("7.0", "7", True, "overtaken")], AGAIN, None),
+    "an element of an array": ([("7_3.0", "7_3", True)], ELEMENT, None),
+    "an element beside another": ([("7_2.0", "7_2", True), ("7_3.0", "7_3", False)], ELEMENT, 10),
+}
+
+
+@pytest.mark.parametrize("way", BEGINNINGS)
+def test_jobs_of_a_resume_go_back_to_its_step_until_a_save(way: str, tmp_path: Path) -> None:
+    earlier, environ, step = BEGINNINGS[way]
+    told = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", **environ}
+    job = job_of(str(tmp_path), "job.sbatch", told)._replace(life=int(environ.get("life", 0)))
+    for name, chain, saved, *cause in earlier:
+        folder = tmp_path / "attempts" / name
+        folder.mkdir(parents=True)
+        texts = {"chain": chain, "saved": "20" if saved else "", "cause": [*cause, "preempted"][0]}
+        for file, text in texts.items():
+            if text:
+                (folder / file).write_text(text + "\n")
+    slurm: Any = SimpleNamespace(down_nodes=lambda nodes: [])
+    attempts = read_attempts(job, RULES, Record(job), slurm)
+    assert step_to_begin_at(10, attempts) == step
+    assert step_to_begin_at(None, attempts) is None, "a resume without --from, and a first submit"

@@ -406,3 +406,13 @@ def test_chain_job_after_a_cancelled_job_does_not_run_its_program(
     assert cause(tmp_path, "8.0") == "cancelled"
     assert not (tmp_path / "run/ran").exists()
     assert stubs.calls("sbatch") == []
+
+
+def test_resubmitted_job_restores_what_its_chain_has_saved(run_script: RunScript, tmp_path: Path) -> None:
+    """And goes not back to the step of `resume --from` once more."""
+    lines = r"echo \${CLUSTERDP_RESUME_STEP-newest} >>$HOME/seen; "
+    lines += "echo 20 >$CLUSTERDP_RUN_DIR/attempts/$CLUSTERDP_ATTEMPT/saved; exit 75"
+    values = program(lines, how="resubmit", from_step=10)
+    run_script(values)
+    run_script(values, job=8, CLUSTERDP_CHAIN="7", CLUSTERDP_REPLACES="7:7")
+    assert (tmp_path / "seen").read_text().split() == ["10", "newest"]
