@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from clusterdp.checkpoint.format.manifest import list_checkpoints as list_checkpoints
     from clusterdp.checkpoint.load.restore import Restored as Restored
     from clusterdp.checkpoint.save.save import Commit as Commit
+    from clusterdp.checkpoint.state.plain_holders import PerRank as PerRank
     from clusterdp.errors import CheckpointError as CheckpointError
     from clusterdp.errors import DamagedError as DamagedError
     from clusterdp.errors import StateError as StateError
@@ -33,6 +34,7 @@ _HOMES = {
     "Checkpointer": "clusterdp.checkpoint.checkpointer",
     "Commit": "clusterdp.checkpoint.save.save",
     "Restored": "clusterdp.checkpoint.load.restore",
+    "PerRank": "clusterdp.checkpoint.state.plain_holders",
     "ClaimLost": "clusterdp.checkpoint.errors",
     "LostContact": "clusterdp.checkpoint.errors",
     "CheckpointInfo": "clusterdp.checkpoint.format.manifest",

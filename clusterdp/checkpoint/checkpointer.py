@@ -42,10 +42,10 @@ from clusterdp.checkpoint.save.memory_copies import MemoryCopies
 from clusterdp.checkpoint.save.mirror import Mirror
 from clusterdp.checkpoint.save.save import STAGES, Commit, Save
 from clusterdp.checkpoint.save.writer import RankWriter, StagingMemory
-from clusterdp.checkpoint.state import as_built, rng, stateful
+from clusterdp.checkpoint.state import as_built, plain_holders, rng, stateful
 from clusterdp.checkpoint.state.rank_group import ProgressExchange, RankGroup, tried
 from clusterdp.checkpoint.state.tree import is_replicated, unflatten
-from clusterdp.errors import CheckpointError
+from clusterdp.errors import CheckpointError, StateError
 from clusterdp.storage import MemoryStorage, Storage, open_storage
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ class Checkpointer:
 
         url: a folder, or a URL (clusterdp.storage).
         state: name -> object with state_dict() and load_state_dict(). Its state is equal on all ranks, unless the
-            object has the attribute `per_rank = True`. The random number generators of every rank are always saved.
+            object has the attribute `per_rank = True`, or is a PerRank. The random number generators of every rank are
+            always saved.
         group: the ranks that save together; by default all. They agree over gloo: a group without gloo gets a new one.
         keep_last, keep_every: the newest `keep_last` commits are kept, and every `keep_every`-th commit.
         local, keep_local: a folder that all ranks see, for example in the run folder. Checkpoints are committed in it,
@@ -97,6 +98,7 @@ class Checkpointer:
             )
         self.storage = url if isinstance(url, Storage) else open_storage(url)
         self._state = stateful.check(state)
+        self._built = plain_holders.noted(self._state)
         for thing in self._state.values():
             as_built.note(thing)
         self._ranks = RankGroup(group)
@@ -134,6 +136,7 @@ class Checkpointer:
         """
         self.wait()
         self._state = stateful.check(state)
+        self._built = plain_holders.noted(self._state)
         if name != self._committer.phase.name:
             self._committer.phase = Phase(name, self._committer.last_order, first)
         self._check_next = self._check_every > 0
@@ -180,7 +183,7 @@ class Checkpointer:
         if copies is None or self._save is not None:
             return
         started = time.monotonic()
-        taken = state_snapshot.take(self._state, self._ranks, step, meta)
+        taken = state_snapshot.take(self._state, self._ranks, step, meta, self._built)
         if self._ranks.nodes > 1 and any(map(is_replicated, taken.shared.tensors.values())):
             self._copies = None  # the ranks that write a shard may be on other nodes than those that need it
             return
@@ -258,7 +261,7 @@ class Checkpointer:
 
     def _begin(self, step: int, meta: Mapping[str, Any] | None, *, beside: bool, compare_all: bool = False) -> None:
         started = time.monotonic()
-        taken = state_snapshot.take(self._state, self._ranks, step, meta)
+        taken = state_snapshot.take(self._state, self._ranks, step, meta, self._built)
         compare_all = compare_all and self._check_every > 0
         if compare_all:
             replica_check.compare_all(taken.shared, self._ranks)
@@ -314,6 +317,8 @@ class Checkpointer:
         except CheckpointError as error:
             self._close(save)
             copies.failed(error)
+            if isinstance(error, StateError):
+                raise  # no later save can succeed, either
             return
         copies.cost_s += time.monotonic() - began
         if commit is not None:
@@ -343,6 +348,7 @@ class Checkpointer:
         new commit; a program that only reads does not.
         """
         self.wait()
+        self._built = plain_holders.noted(self._state)  # again, because the program has built more since
         # A run that continues from `step` has no newer copies before it has committed this step.
         copies = self._copies if step is None or retire_later else None
         choice = choose(self._committer, self._ranks, self._state, step, self._mirror, copies)
@@ -405,7 +411,7 @@ class Checkpointer:
 
     def _load(self, loaded: LoadedCheckpoint) -> list[str]:
         """Loads the state. Returns the differences from the checkpoint on all ranks, as text."""
-        here = self._together(lambda: put_back(loaded, self._state, self._ranks.size))
+        here = self._together(lambda: put_back(loaded, self._state, self._ranks.size, self._built))
         different = self._ranks.agree(report=here, conclude=lambda every: [*dict.fromkeys(chain(*every))])
         self._rng = loaded.own["rng"] if loaded.own is not None else None
         self._rng_seed = loaded.manifest.info.data

@@ -1,6 +1,8 @@
 """Errors of checkpoints, in addition to those in clusterdp.errors.
 
 CheckpointError           exit 5
+├── StateError            exit 5
+│   └── ReplicasDiffer    exit 5   tensors differ between ranks: by a mistake of the program, or a fault of a machine
 ├── ClaimLost             exit 5   another attempt owns the folder now; this one stops committing and deleting
 └── LostContact           exit 5   a rank died or hung during an agreement of all ranks
 """
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import errno
 
-from clusterdp.errors import CheckpointError
+from clusterdp.errors import CheckpointError, StateError
 
 
 class ClaimLost(CheckpointError):
@@ -17,6 +19,10 @@ class ClaimLost(CheckpointError):
 
 
 class LostContact(CheckpointError):
+    pass
+
+
+class ReplicasDiffer(StateError):
     pass
 
 

@@ -28,7 +28,7 @@ from clusterdp.train.ranks.stop import StopSignal
 from clusterdp.train.settings import WorkerSettings
 
 if TYPE_CHECKING:  # a function with its own loop need not wait for these imports
-    from clusterdp.checkpoint import Checkpointer
+    from clusterdp.checkpoint import Checkpointer, PerRank
     from clusterdp.storage import Storage
     from clusterdp.train.loop.loop import Loop
     from clusterdp.train.optim.amp import Amp
@@ -100,6 +100,18 @@ class JobHandle:
         stop at the same step, within two exchanges of flags, and save. The run is not requeued. `clusterdp resume`
         continues the run."""
         self.stop_signal.request(f"job.stop: {why}")
+
+    def mean(self, value: Any) -> Any:
+        """Returns the mean of a number or a tensor over all ranks, such as the accuracy of an evaluation that the ranks
+        share. All ranks get the same bits. Collective."""
+        return self.group.mean(value)
+
+    def per_rank(self, thing: Any) -> PerRank:
+        """Marks a dict, a tensor or an object in the state of a loop as this rank's own: each rank saves and restores
+        its own. Without the mark, its state must be equal on all ranks."""
+        from clusterdp.checkpoint import PerRank
+
+        return PerRank(thing)
 
     @cached_property
     def amp(self) -> Amp:

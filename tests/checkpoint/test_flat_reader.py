@@ -440,3 +440,17 @@ def test_restored_tensor_lr_of_a_number_holds_no_page_of_the_buffer(tmp_path: Pa
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     Checkpointer(tmp_path, {"optimizer": optimizer}).restore()
     assert optimizer.param_groups[0]["lr"].untyped_storage().nbytes() == 4
+
+
+def test_restore_keeps_param_groups_held_by_name(tmp_path: Path) -> None:
+    def built() -> torch.optim.Optimizer:
+        return torch.optim.SGD([{"params": nn.Linear(2, 2).parameters()}], lr=0.5)
+
+    optimizer = built()
+    optimizer.param_groups[0]["lr"] = 0.25
+    Checkpointer(tmp_path, {"optimizer": optimizer}).save(1)
+    again = built()
+    group = again.param_groups[0]
+    Checkpointer(tmp_path, {"optimizer": again}).restore()
+    assert again.param_groups[0] is group
+    assert group["lr"] == 0.25

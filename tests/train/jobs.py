@@ -57,6 +57,17 @@ def is_mistaken(job: JobHandle, on: list[int]) -> None:
     dist.barrier()
 
 
+def scores_differently(job: JobHandle, remedy: str | None = None) -> list[float]:
+    """The state has the accuracy of the samples that this rank has seen."""
+    best = {"accuracy": 0.0}
+    loop = job.loop([1, 2, 3], {"best": job.per_rank(best) if remedy == "per_rank" else best}, every_steps=2)
+    for _ in loop:
+        accuracy = (job.rank + 1) / 8
+        best["accuracy"] = job.mean(accuracy) if remedy == "mean" else accuracy
+    assert job.mean(torch.tensor([job.rank, 2])).tolist() == [0.5, 2]
+    return [best["accuracy"]]
+
+
 def has_a_bug(job: JobHandle) -> None:
     job.lopo([1, 2, 3])  # type: ignore[attr-defined]
 

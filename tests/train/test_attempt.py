@@ -13,6 +13,7 @@ import pytest
 
 from clusterdp.operate.why.signatures import SIGNATURES
 from clusterdp.rundir import RunDir
+from clusterdp.rundir.lenient_reads import read_events
 from clusterdp.train.process.attempt import follows, report_failure
 from clusterdp.train.ranks.peers import PeerWatch
 from clusterdp.train.ranks.store_notes import StoreNotes
@@ -243,6 +244,22 @@ def test_config_error_stops_the_run_only_on_rank_0_before_any_save(
     assert ranks.join() == [2 if rank in on else 1 for rank in (0, 1)], ranks.log
     assert run.outcome("1.0") == outcome
     assert "clusterdp: lr: is odd. Make it even." in ranks.rank_log(on[0])
+
+
+@pytest.mark.parametrize("remedy", [None, "per_rank", "mean"])
+def test_state_of_one_rank_stops_the_run_unless_a_remedy_is_used(tmp_path: Path, remedy: str) -> None:
+    run = Run(tmp_path / "run", f"{JOBS}:scores_differently", {"remedy": remedy})
+    before = RunDir(tmp_path / "run").attempt("0.9")
+    before.path.mkdir(parents=True)
+    before.saved.write_text("7\n")  # no machine is to blame, also if the run has saved before
+    ranks = one(run)
+    assert ranks.join() == ([0, 0] if remedy else [5, 5]), ranks.log
+    assert run.outcome("1.0") == ("done finished 3" if remedy else "stop entry 0")
+    if not remedy:
+        assert "best/accuracy: it is not the same here as on rank 0" in ranks.rank_log(0)
+        failed = [event for event in read_events(RunDir(tmp_path / "run")) if event["event"] == "save-failed"]
+        assert [event["step"] for event in failed] == [2]
+        assert "job.per_rank(best)" in str(failed[0]["error"])
 
 
 @pytest.mark.parametrize("saved", [False, pytest.param(True, marks=pytest.mark.slow)])

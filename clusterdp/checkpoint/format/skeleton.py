@@ -77,6 +77,8 @@ def _children(skeleton: Any) -> Iterator[tuple[Any, Any]]:
         yield from skeleton.items()
     elif tag in ("$tuple", "$size"):
         yield from enumerate(skeleton[tag])
+    elif tag == "$deque":
+        yield from enumerate(skeleton[tag][1])
     elif tag == "$dict":
         yield from ((key_from(key), item) for key, item in skeleton[tag])
     elif tag == "$module":

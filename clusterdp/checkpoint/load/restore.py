@@ -12,7 +12,7 @@ from clusterdp.checkpoint.format import strides
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, Manifest, decode, expected_files
 from clusterdp.checkpoint.format.verified_reads import check_sizes, ranges_of, read_manifest
 from clusterdp.checkpoint.load.flat_reader import FlatReader, is_alone, live_tensors, new_tensors, read_own
-from clusterdp.checkpoint.state import as_built, machine, module_buffers, parameter_names, rng, stateful
+from clusterdp.checkpoint.state import as_built, machine, module_buffers, parameter_names, plain_holders, rng, stateful
 from clusterdp.checkpoint.state.rank_group import RankGroup, tried
 from clusterdp.checkpoint.state.tree import cloned, copied, dtype_name, is_sharded, key_of, unflatten
 from clusterdp.storage import Storage
@@ -139,7 +139,9 @@ def compare(loaded: LoadedCheckpoint, state: Mapping[str, Any]) -> None:
         stateful.compare(name, thing, loaded.views(name), as_built.resized(thing, changed.get(name, {})))
 
 
-def put_back(loaded: LoadedCheckpoint, state: Mapping[str, Any], world_size: int) -> list[str]:
+def put_back(
+    loaded: LoadedCheckpoint, state: Mapping[str, Any], world_size: int, built: plain_holders.Built
+) -> list[str]:
     """Puts the state into the objects of this rank, after compare() and FlatReader.fill(). Returns the differences from
     the checkpoint, as text. Raises StateError if the objects do not match the saved objects."""
     shared = stateful.shared(state)
@@ -152,6 +154,8 @@ def put_back(loaded: LoadedCheckpoint, state: Mapping[str, Any], world_size: int
         # An optimizer keeps all tensors that it is given, and may keep the pages that were read. Other objects may
         # keep a few tensors, which must not keep the whole buffer alive.
         keeps = isinstance(thing, torch.optim.Optimizer)
+        if isinstance(thing, plain_holders.DictHolder):
+            continue
         if isinstance(thing, torch.nn.Module):
             different += _into_module(loaded, name, thing, changed.get(name, {}), sizes[name])
         else:
@@ -169,11 +173,16 @@ def put_back(loaded: LoadedCheckpoint, state: Mapping[str, Any], world_size: int
             name, thing, mine.get("buffers", {}).get(name, {})
         )  # rank 0's buffers have already been loaded
         different += as_built.put_back(name, thing, mine.get("changed", {}).get(name, {}))
+    dicts = {name for name, thing in shared.items() if isinstance(thing, plain_holders.DictHolder)}
+    saved = {name: loaded.state(name, copy=True) for name in dicts}
+    plain_holders.fill(shared, saved, built, changed.get("", {}).get("links", ()))
     if mine:
         different += filter(None, [rng.difference(mine["rng"]), machine.difference(mine.get("machine", {}))])
         stateful.compare_keys("state with per_rank = True", own, mine["objects"])
+        plain_holders.fill(own, mine["objects"], built, mine.get("links", ()))
         for name, thing in own.items():
-            stateful.load(name, thing, mine["objects"][name])
+            if not isinstance(thing, plain_holders.DictHolder):
+                stateful.load(name, thing, mine["objects"][name])
     return different
 
 

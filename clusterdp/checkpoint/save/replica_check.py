@@ -23,12 +23,13 @@ from collections.abc import Collection, Sequence
 
 import torch
 
+from clusterdp.checkpoint.errors import ReplicasDiffer
 from clusterdp.checkpoint.format.checksum import checksum
 from clusterdp.checkpoint.format.layout import FlatLayout
 from clusterdp.checkpoint.save.state_snapshot import StatePart
+from clusterdp.checkpoint.state import stateful
 from clusterdp.checkpoint.state.rank_group import RankGroup, tried
 from clusterdp.checkpoint.state.tree import as_bytes, is_sharded, memory_of
-from clusterdp.errors import StateError
 from clusterdp.wording import some_of
 
 _PIECE = 32 << 20  # number of bytes that a GPU sums at a time
@@ -174,12 +175,12 @@ def _explain(names: Sequence[str], reports: Sequence[Sequence[int]]) -> None:
     raise _error({name: ranks for name, ranks in different.items() if ranks}, "beside rank 0")
 
 
-def _error(different: dict[str, list[int]], beside: str) -> StateError:
+def _error(different: dict[str, list[int]], beside: str) -> ReplicasDiffer:
     """different: a mapping from a tensor's name to the ranks whose copy differs."""
     names = sorted(different)
     ranks = sorted({rank for found in different.values() for rank in found})
-    return StateError(
+    return ReplicasDiffer(
         "state: the ranks are no longer the same, and only one of them could be saved: "
         f"{some_of(names)} (rank {some_of([*map(str, ranks)])} {beside}). "
-        "Make it equal on all ranks, or give its object an attribute `per_rank = True`."
+        f"{stateful.remedy(names)}"
     )

@@ -12,7 +12,15 @@ from typing import Any, NoReturn
 import torch
 
 from clusterdp.checkpoint.format.layout import FlatLayout
-from clusterdp.checkpoint.state import as_built, machine, module_buffers, parameter_names, rng, stateful
+from clusterdp.checkpoint.state import (
+    as_built,
+    machine,
+    module_buffers,
+    parameter_names,
+    plain_holders,
+    rng,
+    stateful,
+)
 from clusterdp.checkpoint.state.rank_group import RankGroup, tried
 from clusterdp.checkpoint.state.tree import Flattener, as_bytes, dtype_name, is_sharded, key_of
 from clusterdp.errors import StateError
@@ -78,14 +86,20 @@ class StateSnapshot:
         return {"step": self.step, "index": index, "state": self.shared.skeleton, "changed": changed}
 
 
-def take(state: Mapping[str, Any], ranks: RankGroup, step: int, meta: Mapping[str, Any] | None) -> StateSnapshot:
-    """Collective. Takes the snapshot. Raises StateError on all ranks if a rank has state that cannot be saved, or that
-    differs from rank 0's state."""
+def take(
+    state: Mapping[str, Any],
+    ranks: RankGroup,
+    step: int,
+    meta: Mapping[str, Any] | None,
+    built: plain_holders.Built,
+) -> StateSnapshot:
+    """Collective. Takes the snapshot. built: plain objects as the program built them. Raises StateError on all ranks if
+    a rank has state that cannot be saved, or that differs from rank 0's state."""
     snapshot, failure, digest = None, None, b""
     own_changed: dict[str, dict[str, Any]] = {}
     try:
         changed, own_changed = _changed(state, ranks)
-        snapshot = _take_here(state, step, meta, changed)
+        snapshot = _take_here(state, step, meta, changed, built)
         digest = snapshot.digest()
     except Exception as error:
         failure = error
@@ -95,6 +109,8 @@ def take(state: Mapping[str, Any], ranks: RankGroup, step: int, meta: Mapping[st
         assert snapshot is not None
         _explain_difference(snapshot.outline(), ranks)
     assert snapshot is not None
+    if links := plain_holders.links(stateful.shared(state), built):  # rank 0's are saved
+        snapshot.shared.changed[""] = {"links": Flattener().flatten(links)}
     if own_changed:
         snapshot.own = snapshot.own.also("changed", own_changed)
     if different := _adopt_buffers(snapshot.shared, state, ranks):
@@ -144,7 +160,11 @@ def _hidden(changed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _take_here(
-    state: Mapping[str, Any], step: int, meta: Mapping[str, Any] | None, changed: Mapping[str, Any]
+    state: Mapping[str, Any],
+    step: int,
+    meta: Mapping[str, Any] | None,
+    changed: Mapping[str, Any],
+    built: plain_holders.Built,
 ) -> StateSnapshot:
     if type(step) is not int or step < 0:
         raise StateError(f"step: {step!r} is not a number of steps done. Give an int of 0 or more.")
@@ -157,7 +177,8 @@ def _take_here(
     if note.tensors:
         raise StateError(f"{next(iter(note.tensors))}: meta is for small values, not tensors. Put it into the state.")
     whole = StatePart.of(shared, changed, sharded=True)
-    of_rank = {"rng": rng.capture(), "machine": machine.describe(), "objects": own}
+    links = plain_holders.links({name: state[name] for name in own}, built)
+    of_rank = {"rng": rng.capture(), "machine": machine.describe(), "objects": own, "links": links}
     return StateSnapshot(whole, StatePart.of(of_rank), step, note.skeleton["meta"])
 
 
@@ -171,11 +192,10 @@ def _explain_difference(outline: dict[str, Any], ranks: RankGroup) -> NoReturn:
         )
     elif key is not None:
         failure = StateError(
-            f"{key}: it is not the same here as on rank 0, and only one can be saved. Make it equal on all ranks, "
-            "or give its object an attribute `per_rank = True` to save each rank's own."
+            f"{key}: it is not the same here as on rank 0, and only one can be saved. {stateful.remedy([key])}"
         )
     ranks.agree(failure)
-    raise StateError("state: it is not the same on all ranks. Make it equal, or set `per_rank = True` on its object.")
+    raise StateError(f"state: it is not the same on all ranks. {stateful.remedy(['x'])}")
 
 
 def _first_difference(first: dict[str, Any], here: dict[str, Any]) -> str | None:

@@ -106,7 +106,7 @@ def add_groups(
 ) -> None:
     """Adds the parameter groups that were added during training, if the optimizer lacks them and all their parameters
     exist."""
-    added, groups = changed.get("groups", []), saved["param_groups"]
+    added, groups = changed.get("groups", []), saved.get("param_groups", [])  # none in a form of its own
     here, first = len(optimizer.param_groups), len(groups) - len(added)
     if here < first:
         return

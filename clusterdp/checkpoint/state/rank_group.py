@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from clusterdp.checkpoint.errors import ClaimLost, LostContact
+from clusterdp.checkpoint.errors import ClaimLost, LostContact, ReplicasDiffer
 from clusterdp.checkpoint.state.tree import memory_of
 from clusterdp.errors import CheckpointError, DamagedError, StateError
 
 T = TypeVar("T")
 _TAG = 20_480  # of messages from one rank to another: a program may use its own, in the same group
 _KINDS: dict[str, type[CheckpointError]] = {
-    kind.__name__: kind for kind in (CheckpointError, DamagedError, StateError, ClaimLost)
+    kind.__name__: kind for kind in (CheckpointError, DamagedError, StateError, ClaimLost, ReplicasDiffer)
 }
 
 

@@ -32,9 +32,10 @@ def check(state: Mapping[Any, Any]) -> dict[str, Any]:
     cannot be saved."""
     state = {name: plain_holders.held(thing) for name, thing in state.items()}
     for name, thing in state.items():
-        if not isinstance(name, str) or not name or isinstance(thing, type) or not isinstance(thing, Stateful):
+        inner = thing.held if isinstance(thing, plain_holders.PerRank) else thing
+        if not isinstance(name, str) or not name or isinstance(inner, type) or not isinstance(inner, Stateful):
             raise StateError(
-                f"{name}: a {type(thing).__qualname__} has no state_dict() and load_state_dict(). "
+                f"{name}: a {type(inner).__qualname__} has no state_dict() and load_state_dict(). "
                 "Pass name -> object with both, such as a Module, an Optimizer, a scheduler or a sampler; a tensor; or "
                 "a dict of values, as in {'best': {'loss': 0.5}}, which a restore fills."
             )
@@ -67,6 +68,13 @@ def unwrap(thing: Any) -> Any:
 
 def is_per_rank(thing: Any) -> bool:
     return getattr(thing, "per_rank", False) is True
+
+
+def remedy(keys: Iterable[str]) -> str:
+    """Returns what to do about state at these keys that differs between ranks."""
+    names = dict.fromkeys(key.partition("/")[0] for key in keys)
+    own = ", ".join(f"'{name}': job.per_rank({name})" for name in names)
+    return f"Make it equal, as job.mean(x) does with a number or tensor, or save each rank's own: {{{own}}}."
 
 
 def shared(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,13 +207,20 @@ def compare(name: str, thing: Any, state: Any, resized: Collection[str] = ()) ->
 def load(name: str, thing: Any, state: Any) -> None:
     """Loads the saved state into the object. Raises StateError if the state does not fit, with the keys that are
     missing or left over."""
+    thing = thing.held if isinstance(thing, plain_holders.PerRank) else thing
     compare(name, thing, state)
     with _explained(name, thing):
-        before = [dict(group) for group in thing.param_groups] if isinstance(thing, torch.optim.Optimizer) else []
+        groups = list(thing.param_groups) if isinstance(thing, torch.optim.Optimizer) else []
+        before = [dict(group) for group in groups]
         thing.load_state_dict(state)
         if isinstance(thing, torch.optim.Optimizer):
             _restore_dtypes(thing, state)
             _restore_hyperparameters(thing, before)
+            for i, (group, live) in enumerate(zip(thing.param_groups, groups, strict=False)):
+                if group is not live:  # the program may hold a group by another name, to set its lr
+                    live.clear()
+                    live.update(group)
+                    thing.param_groups[i] = live
         elif isinstance(thing, torch.amp.GradScaler) and bool(thing.state_dict()) != bool(state):
             # A disabled scaler accepts any state, and ignores it.
             raise StateError(f"{name}: AMP is switched off here, and was on when this was saved. Set it as it was.")
@@ -258,13 +273,17 @@ def compare_keys(name: str, here: Any, saved: Any, different: list[str] | None =
 
 def _restore_dtypes(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     """Restores the saved types. Optimizer.load_state_dict() casts tensors to the parameter's dtype, also in lists and
-    dicts, so that fp32 moments of bf16 weights, and integers, would lose bits. It also turns a str into a generator."""
+    dicts, so that fp32 moments of bf16 weights, and integers, would lose bits. It also turns a str into a generator.
+    State in a form of the optimizer's own is left as its load_state_dict() made it."""
+    if not {"state", "param_groups"} <= state.keys():
+        return
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     made: dict[int, torch.Tensor] = {}
     for number, parameter in zip(numbers, parameters, strict=True):
-        for key, saved in state["state"].get(number, {}).items():
-            optimizer.state[parameter][key] = _as_saved(saved, optimizer.state[parameter][key], made)
+        live = optimizer.state[parameter] if number in state["state"] else {}
+        for key in live.keys() & state["state"].get(number, {}):
+            live[key] = _as_saved(state["state"][number][key], live[key], made)
 
 
 def _restore_hyperparameters(optimizer: torch.optim.Optimizer, before: list[dict[str, Any]]) -> None:

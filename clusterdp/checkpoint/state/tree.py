@@ -5,7 +5,8 @@ that JSON lacks becomes an object whose first key begins with `$`:
 
     {"$tensor": name}    {"$array": name} (numpy)    {"$scalar": name} (numpy)    {"$float": "inf"}    {"$int": "0x..."}
     {"$tuple": [...]}    {"$size": [...]} (torch.Size)    {"$dict": [[key, value], ...]} (keys that are not plain words)
-    {"$ordered": dict}   {"$counter": dict}    {"$module": dict, "$versions": ...} (what Module.state_dict() returns)
+    {"$ordered": dict}   {"$counter": dict}   {"$deque": [maxlen, [...]]}
+    {"$module": dict, "$versions": ...} (what Module.state_dict() returns)
 
 Any other type is refused with its key, because saving it would need pickle, and reading a pickle runs code.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -31,7 +32,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _DEPTH = 100  # limit of nested levels, because recursion has a limit, too; a tree that contains itself exceeds it
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _WHAT_IS_ALLOWED = (
-    "State may hold tensors, numpy arrays, None, bool, int, float, str, and lists, tuples and dicts of these. "
+    "State may hold tensors, numpy arrays, None, bool, int, float, str, and lists, tuples, deques and dicts of these. "
     "Convert it in state_dict(), and back in load_state_dict()."
 )
 
@@ -105,6 +106,10 @@ class Flattener:
             return {tag: [self._flatten(item, f"{key}/{i}", depth - 1) for i, item in enumerate(value)]}
         if isinstance(value, dict):
             return self._flatten_dict(value, key, depth - 1)
+        if kind in (set, frozenset):
+            raise _refused(value, key, "Its order cannot be kept. Use a dict: dict.fromkeys(values).")
+        if kind is deque:
+            return {"$deque": [value.maxlen, self._flatten([*value], key, depth)]}
         return self._flatten_numpy(value, key)
 
     def _flatten_dict(self, value: dict[Any, Any], key: str, depth: int) -> Any:
@@ -202,6 +207,7 @@ _BUILDERS: dict[str, Callable[[Any, Mapping[str, torch.Tensor]], Any]] = {
     "$dict": lambda pairs, tensors: {unflatten(key, {}): unflatten(item, tensors) for key, item in pairs},
     "$ordered": lambda plain, tensors: OrderedDict(unflatten(plain, tensors)),
     "$counter": lambda plain, tensors: Counter(unflatten(plain, tensors)),
+    "$deque": lambda pair, tensors: deque(unflatten(pair[1], tensors), pair[0]),
 }
 
 

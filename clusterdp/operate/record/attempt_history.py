@@ -62,6 +62,7 @@ class AttemptHistory:
     restored: int | None = None
     saved: int | None = None
     saved_at: float | None = None
+    unsaved: str = ""  # the error of a failed save, if no save has succeeded since
     lost: int | None = None  # steps that the next attempt trained again; None if unknown
     measured_at: float | None = None  # time of the last metrics record
     heard_at: float | None = None  # time of the last record of any kind
@@ -149,6 +150,7 @@ def _read_progress(
     """Returns the fields about steps, saves and metrics. `first` and `records` come from the metrics file."""
     saved_file = integer("".join(words(attempt.saved)[:1]))
     saved_event = integer(by_kind.get("saved", {}).get("step"))
+    tried = [event for event in events if event.get("event") in ("saved", "save-failed")]
     trained = _last_of_steps(records)
     steps = [integer(record.get("step")) for record in [*trained[-1:], *events]]
     return {
@@ -157,6 +159,7 @@ def _read_progress(
         "restored": integer(by_kind.get("restored", {}).get("step")),
         "saved": saved_event if saved_event is not None else saved_file,
         "saved_at": time_of(by_kind["saved"]) if "saved" in by_kind else modified(attempt.saved),
+        "unsaved": str(tried[-1].get("error") or "") if tried else "",
         "measured_at": time_of(records[-1]) if records else None,
         "rate": _rate(trained),
         "total": next((t for record in reversed(records) if (t := integer(record.get("total"))) is not None), None),

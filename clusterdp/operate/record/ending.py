@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from dataclasses import replace
 
 from clusterdp.batch.causes import CAUSES, FAULTS
@@ -59,6 +60,8 @@ def ending_text(attempt: AttemptHistory) -> str:
         words += f" at step {attempt.last_step}"
         if attempt.saved == attempt.last_step:
             words += ", saved"
+    if attempt.unsaved and attempt.why not in STOPPED_BY:
+        words += f", not saved: {textwrap.shorten(attempt.unsaved, 120, placeholder=' ...')}"
     if attempt.lost:
         words += f", {counted(attempt.lost, 'step')} lost"
     return words

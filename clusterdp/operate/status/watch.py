@@ -379,6 +379,7 @@ def _goes_on(event: Record, history: RunHistory) -> str | None:
         kept, at = ["saved"], f" at step {attempt.last_step}"
     else:
         kept = [f"step {attempt.saved} is saved" if attempt.saved is not None else "nothing saved yet"]
+        kept += [f"because a save failed ({attempt.unsaved})"] if attempt.unsaved else []
         at = f" at step {attempt.last_step}"
     what = ", ".join([*kept, *again])
     whose = f"attempt {attempt.number} " if attempt is not None else ""

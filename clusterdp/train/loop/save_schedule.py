@@ -116,7 +116,7 @@ class SaveSchedule:
         """Copies the state to the memory of the nodes, unless it is in a checkpoint already."""
         began = time.monotonic()
         if self.checkpointer is not None and self._saved != self._moment(step):
-            with page.during(SAVE):
+            with page.during(SAVE), self._tolerate(math.inf):
                 self.checkpointer.copy(self.first + step, self._meta())
             self._discount(time.monotonic() - began)
             self._copies_now = self._rank.flags.every == 1
@@ -126,7 +126,7 @@ class SaveSchedule:
         some steps later. Equal on all ranks, because their steps have an agreed duration."""
         if self._copies_now and self.checkpointer is not None:
             self._copies_now, began = False, time.monotonic()
-            with page.during(SAVE):
+            with page.during(SAVE), self._tolerate(math.inf):
                 self.checkpointer.finish_copy()
             self._discount(time.monotonic() - began)
 
@@ -148,13 +148,11 @@ class SaveSchedule:
             self.now(step)
             return
         began = time.monotonic()
-        with page.during(SAVE):
-            if self._saving.async_save:
-                if self.checkpointer.async_save(self.first + step, self._meta()):
-                    self._taken = moment
-            else:
-                with self._tolerate(math.inf):
-                    self._save(step)
+        with page.during(SAVE), self._tolerate(math.inf):
+            if not self._saving.async_save:
+                self._save(step)
+            elif self.checkpointer.async_save(self.first + step, self._meta()):
+                self._taken = moment
         self._discount(time.monotonic() - began)
 
     def now(self, step: int) -> None:
@@ -249,12 +247,12 @@ class Tolerance:
     def __call__(self, at_most: float) -> Iterator[None]:
         try:
             yield
-        except (ClaimLost, LostContact, StateError):
-            raise  # after this error, another try would not help
+        except (ClaimLost, LostContact):
+            raise
         except CheckpointError as error:
             self.failures += 1
             self._record.event("save-failed", step=self._record.step, error=str(error), failures=self.failures)
-            if self.failures > at_most:
+            if self.failures > at_most or isinstance(error, StateError):  # then another try would not help
                 raise
             if self._rank.is_first:
                 say(f"clusterdp: {self._what} was not saved ({self.failures} in a row): {error}", error=True)

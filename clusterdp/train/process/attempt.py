@@ -9,7 +9,7 @@ How it ends             outcome                        exit
     claim lost          overtaken claim STEP           0    instead of any other outcome
     run cancelled       stop cancelled 0               0
     bad entry, params   stop entry 0                   2
-    any ConfigError     stop entry 0                   2    on rank 0; in a run that has saved, only an EntryError
+    Config-, StateError stop entry 0                   2, 5 on rank 0; if the run has saved, only what no node can cause
     a bug in the code   stop entry 0                   1    on rank 0, in a run that has not saved: see BUGS
     port taken          none                           98
     our other errors    none                           the error's own code
@@ -38,7 +38,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from clusterdp import __version__
 from clusterdp.batch.evidence import COLLECTIVE_TIMEOUT
-from clusterdp.errors import ClusterdpError, ConfigError, EntryError, RunError
+from clusterdp.checkpoint.errors import ClaimLost, ReplicasDiffer
+from clusterdp.errors import ClusterdpError, ConfigError, EntryError, RunError, StateError
 from clusterdp.rundir import RunDir, write_durably
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train.hang import page
@@ -144,8 +145,8 @@ def refuse(error: ClusterdpError, run_dir: Path | None, peers: PeerWatch | None 
     say(f"clusterdp: {error}", error=True)
     if peers is None and run_dir is not None:
         _note_mistake(error, run_dir)
-    final = isinstance(error, EntryError) or (isinstance(error, ConfigError) and run_dir and not _has_saved(run_dir))
-    if final and run_dir is not None:
+    final = isinstance(error, (EntryError, StateError)) and not isinstance(error, ReplicasDiffer)
+    if run_dir and (final or (isinstance(error, (ConfigError, ReplicasDiffer)) and not _has_saved(run_dir))):
         _refuse(run_dir, peers)
     return error.exit_code
 
@@ -288,7 +289,6 @@ def _is_lost(claim: Claim | None) -> bool:
 
 
 def _call(function: Callable[..., Any], job: JobHandle) -> Outcome:
-    from clusterdp.checkpoint.errors import ClaimLost
     from clusterdp.train.job import call
     from clusterdp.train.process.batch_size_search import find_batch_size
     from clusterdp.train.profile.profiling import Profiled

@@ -108,6 +108,17 @@ class Group:
         _wait_until_freed([padded, *slots])
         return [json.loads(bytes(slot.tolist())) for slot in slots]
 
+    def mean(self, value: Any) -> Any:
+        """Returns the mean of a number or a tensor over all ranks, with the same bits on each. Blocks."""
+        given = torch.as_tensor(value)
+        total = given.detach().to("cpu", torch.float64, copy=True)
+        dist.all_reduce(total, group=self.control)
+        _wait_until_freed([total])
+        mean = total / self.rendezvous.world_size
+        if not isinstance(value, torch.Tensor):
+            return mean.item()
+        return mean.to(given.device, given.dtype if given.is_floating_point() else torch.get_default_dtype())
+
     def close(self) -> None:
         """Closes the group after all ranks have agreed to end. A failed rank must not call close(), which could
         hang."""
