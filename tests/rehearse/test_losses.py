@@ -46,6 +46,7 @@ def test_rank_killed_kills_torchrun_workers_directly_and_tasks_through_slurm(
         kill=killed.extend,
         newest=lambda: RunDir(tmp_path).attempt("7.0"),
         wait_moment=lambda: None,
+        mark=lambda: None,
         hit=lambda evidence, *causes, **more: None,
     )
     rank_killed(cast(Scene, scene))

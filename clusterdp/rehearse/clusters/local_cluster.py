@@ -35,7 +35,7 @@ class LocalCluster(FakeCluster):
             self.file_events = FileEvents(private_place() / f"{os.getpid()}.traps", sees_bytes=sees_bytes)
             traps = str(self.file_events.socket)
             shape = replace(shape, settings=replace(shape.settings, file_traps=traps))
-            processes.adopt_orphans()  # a strict Yama lets only an ancestor read a task's memory
+        processes.adopt_orphans()  # ranks are searched below this process; Yama lets only an ancestor read their memory
         super().__init__(shape=shape, node_local=self._node_local, shared=self._shared)
 
     def __enter__(self) -> LocalCluster:

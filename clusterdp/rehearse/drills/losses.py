@@ -29,6 +29,7 @@ def rank_killed(scene: Scene) -> None:
     if any(processes.variable(pid, "GROUP_RANK") for pid in workers):  # torchrun, of which Slurm knows only the agent
         scene.kill(workers)
     else:
+        scene.mark()
         scene.cluster.kill_rank(scene.job, rank)
     who = f"rank {rank}" if scene.cluster.ranks_are_here else "all ranks"
     scene.hit(f"{who} got SIGKILL", *CRASHES, attempt=attempt)
@@ -62,6 +63,7 @@ def _fail(scene: Scene, choose: Callable[[], str], *causes: str, in_place: bool 
         raise NotPossibleHere(f"the program writes {local[0]}, and nodes have no /tmp of their own on this machine")
     scene.wait_moment()
     attempt, node = scene.newest(), choose()
+    scene.mark()
     scene.cluster.fail(node)
     scene.hit(f"node {node} failed", *causes, attempt=attempt, in_place=in_place)
 

@@ -56,6 +56,7 @@ class Scene:
     unmade: str = ""  # the part of the drill that was not made, and why
     doing: str = ""
     _moment: str = ""
+    _began: float = 0.0
     _asked: float = 0.0
 
     @property
@@ -161,13 +162,14 @@ class Scene:
         """Notes a fault with its evidence.
 
         `causes`: the cause of the attempt's end must be recorded as one of these, as a second proof. `at`: when the
-        fault began, in seconds since 1970; by default, now.
+        fault began, in seconds since 1970; by default, the last mark(), or now.
         """
         name = (attempt or self.newest()).name
         if self._moment:
             evidence, self._moment = f"{evidence}, {self._moment}", ""
         recorded = self.cluster.causes_of(causes)
-        self.hits.append(Hit(name, evidence, self.live.step(), at or time.time(), recorded, **more))  # type: ignore[arg-type]
+        at, self._began = at or self._began or time.time(), 0.0
+        self.hits.append(Hit(name, evidence, self.live.step(), at, recorded, **more))  # type: ignore[arg-type]
 
     def freeze(self) -> list[int]:
         """Stops all ranks by SIGSTOP, and returns their pids."""
@@ -179,7 +181,13 @@ class Scene:
     def thaw(self, pids: list[int]) -> None:
         processes.send(pids, signal.SIGCONT)
 
+    def mark(self) -> float:
+        """Returns the present time as the begin of the next fault, before which a file was written or not."""
+        self._began = self.files.mark() if self.files else time.time()
+        return self._began
+
     def kill(self, pids: list[int]) -> None:
+        self.mark()
         processes.send(pids, signal.SIGKILL)
 
     def in_history(self, event: str) -> int:

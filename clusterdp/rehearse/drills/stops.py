@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -78,7 +77,7 @@ def preempt(scene: Scene, grace_s: float, *causes: str, trains: bool = True) -> 
     handler yet."""
     attempt, before = scene.newest(), scene.in_history("preempt")
     handlers, shells = (scene.live.handlers(), scene.live.shells()) if trains else ({}, {})
-    began = time.time()  # taken before the command, because the program may save before the command returns
+    began = scene.mark()  # taken before the command, because the program may save before the command returns
     scene.cluster.preempt(scene.job, grace_s=grace_s)
     if scene.in_history("preempt") == before:
         raise Missed("the cluster has no preemption on record")
@@ -137,7 +136,7 @@ def run_out_of_time(scene: Scene) -> Attempt:
     handlers, shells = scene.live.handlers(number), scene.live.shells(number)
     if left <= lead_s:
         raise Missed(f"its time was nearly up already: {left:g} s were left")
-    began = time.time()
+    began = scene.mark()
     scene.cluster.advance(left - lead_s)
     words = f"{lead_s:g} s before the end of its time" if lead_s else "at the end of its time"
     told: dict[str, Any] = {

@@ -154,7 +154,7 @@ def _go_into(scene: Scene, events: FileEvents, strike: Strike, event: FileEvent)
 
     def is_there(after: FileEvent) -> bool:
         if after.kind != BYTES:
-            return after.rank == event.rank or after.kind != WRITE
+            return after.rank == event.rank or (strike.rank is None and after.kind != WRITE)
         return _is_same(after, event) and next(seen) == middle
 
     events.go_on_to(is_there)

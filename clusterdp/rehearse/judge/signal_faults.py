@@ -134,7 +134,7 @@ def _is_cut(case: FailedDrill, hit: Hit, use: FileUse) -> bool:
     again = next((each.started for each in case.history.attempts if (each.started or 0) > hit.at), None)
     until = again or _ended(case, hit) + SLACK_S
     moved = any(hit.at <= each < until for each in (*use.named, *use.gone))
-    return not moved and any(killed <= each < until for each in use.written)
+    return not moved and any(killed <= each < until for each in use.closed)
 
 
 def _of_end(case: FailedDrill, hit: Hit) -> str:

@@ -119,7 +119,7 @@ class FileEvents:
         self._appended: Counter[str] = Counter()  # by path: how often a file was opened to append to it
         self.binary: dict[str, int] = {}  # by the first path of each written file that is not text: its number of bytes
         self.step: Callable[[], int | None] = lambda: None
-        self.heard: Callable[[FileEvent], None] = lambda event: None  # called in the listening thread for each event
+        self.heard: Callable[[FileEvent], None] = lambda event: None  # called before each call goes on
         self.held: Held | None = None
         self._wanted: Callable[[FileEvent], bool] | None = None
         # Guards held and _wanted: without the lock, the next hold() got a late notice of a dead rank (seen under load).
@@ -158,6 +158,11 @@ class FileEvents:
         with self._holding:
             self._wanted = None
             held, self.held = self.held, None
+        self._go_on(held)
+
+    def _go_on(self, held: Held | None) -> None:
+        if held and held.event.kind != BYTES:
+            self.heard(held.event)
         if held:
             _let_go(held.listener, held.notice)
 
@@ -179,8 +184,7 @@ class FileEvents:
         """Lets the held call go on, and holds the call of the next event that `wanted` accepts."""
         held = self.held
         self.hold(wanted)
-        if held:
-            _let_go(held.listener, held.notice)
+        self._go_on(held)
 
     def finish(self) -> None:
         """Lets the held call go on, holds the call of the next event, and returns when the first call's effect is
@@ -346,13 +350,13 @@ class FileEvents:
             self._calls[event.path] += 1
         else:
             self._look_at_last(event)
-            self.heard(event)
         if self._wanted and self._wanted(event):
             self._wanted = None
             return True
         if event.kind == BYTES:
-            pass
-        elif event.appends:
+            return False
+        self.heard(event)
+        if event.appends:
             self._appended[event.path] += 1
         elif len(self.events) < MOST:
             self.events.append(event)

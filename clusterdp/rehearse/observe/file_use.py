@@ -20,11 +20,17 @@ class FileUse:
     """The use of one file by a run. Times are in seconds since 1970."""
 
     read: list[float] = field(default_factory=list)  # when each reading of the file ended
-    written: list[float] = field(default_factory=list)  # when each writing ended, even if a kill ended it
+    written: list[float] = field(
+        default_factory=list
+    )  # when the last bytes of each writing came, even if cut by a kill
+    closed: list[float] = field(
+        default_factory=list
+    )  # when the end of each writing was noticed, late on a busy machine
     named: list[float] = field(default_factory=list)  # when the file was renamed to this name
     gone: list[float] = field(default_factory=list)  # when the file was renamed away from this name, or deleted
     by: list[int] = field(default_factory=list)  # ranks that had the file open for writing at the same time
-    # For each time in `written` and `named` together, in order: the last step that rank 0 had printed, or 0.
+    # For each time in `written` and `named` together, in order: the last step that rank 0 had printed when the file was
+    # opened, or 0.
     steps: list[int] = field(default_factory=list)
     size: int = 0  # size in bytes after the last writing or rename
 

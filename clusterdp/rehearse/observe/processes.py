@@ -1,6 +1,7 @@
 """The processes of a run's ranks on this machine, with their files, signals and ports, and the page of rank 0.
 
-On Linux, all data come from /proc. On macOS, only the pids are known.
+On Linux, all data come from /proc. On macOS, only the pids are known. All ranks are below the process that has started
+the fake cluster: other processes are not read.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from clusterdp import procfs
@@ -42,8 +44,9 @@ class OpenFile:
 def ranks_of(run: Path) -> dict[int, list[int]]:
     """Returns the pids of each rank, parents before children. Processes that wait for the next attempt do not count."""
     found: dict[int, list[int]] = {}
-    for pid in processes.marked(f"CLUSTERDP_RUN_DIR={run}"):
-        rank = _rank(procfs.environ(pid))
+    for pid in processes.descendants(os.getpid()):
+        environ = _environ(pid)
+        rank = _rank(environ) if environ.get("CLUSTERDP_RUN_DIR") == str(run) else ""
         if rank.isdigit() and procfs.name(pid) != "standby":
             found.setdefault(int(rank), []).append(pid)
     return {rank: sorted(found[rank]) for rank in sorted(found)}
@@ -51,8 +54,20 @@ def ranks_of(run: Path) -> dict[int, list[int]]:
 
 def of_node(job: str, node: str) -> list[int]:
     """Returns the pids of the job's tasks on a node, those of its keeper too."""
-    pids = processes.marked(f"SLURM_JOB_ID={job}")
-    return [pid for pid in pids if variable(pid, "SLURMD_NODENAME") == node]
+    wanted = {"SLURM_JOB_ID": job, "SLURMD_NODENAME": node}
+    return [pid for pid in processes.descendants(os.getpid()) if wanted.items() <= _environ(pid).items()]
+
+
+def _environ(pid: int) -> Mapping[str, str]:
+    """Returns the variables with which a process was started, which are read once for each program that it executes: a
+    read waits as long as the process holds the lock of its memory, as in the fork of a large process."""
+    fields = procfs.stat(pid)
+    return _environ_of(pid, *fields[19:20], *fields[42:48])  # its start, and places in its memory
+
+
+@lru_cache(4096)
+def _environ_of(pid: int, *program: str) -> Mapping[str, str]:
+    return procfs.environ(pid)
 
 
 def _rank(environ: Mapping[str, str]) -> str:
@@ -71,7 +86,7 @@ def _rank(environ: Mapping[str, str]) -> str:
 
 def variable(pid: int, name: str) -> str:
     """Returns a variable of the environment with which a process was started, or "" if the variable is not set."""
-    return procfs.environ(pid).get(name, "")
+    return _environ(pid).get(name, "")
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> None:

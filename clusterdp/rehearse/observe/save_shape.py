@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,6 +24,7 @@ from clusterdp.rundir import RunDir
 BEFORE, FIRST_BYTES, MIDDLE, AFTER = "before", "first bytes", "middle", "after"
 POINTER = 4096  # maximum size of a pointer file in bytes
 FEW, MOST = 5, 10  # usual and maximum default number of strikes, because each strike costs a start of the job
+SAME_STEP_S = 2.0  # longest time between two events of one save, if no step was printed meanwhile
 RANDOM = re.compile(r"[#_]*\*[#*_]*")
 PROBE = re.compile(r"/tmp/[a-z0-9_]{8}$")  # Python's tempfile writes and deletes such a file to test the folder
 NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+|\d+(?![A-Za-z0-9])")
@@ -146,7 +147,13 @@ def with_pointers(shape: SaveShape, events: Iterable[FileEvent], run: RunDir) ->
     ours = {part for part in written if any(letter in shape.key(part) for letter in "#*")}  # names of one save only
     fixed = dict.fromkeys(name for event in events if shape.key(name := event.to or event.path) == name)
     texts = {name: _pointed(run.path / name) for name in fixed}
-    return replace(shape, pointers=tuple(name for name in fixed if any(part in texts[name] for part in ours)))
+    return replace(shape, pointers=tuple(name for name in fixed if any(_names(texts[name], part) for part in ours)))
+
+
+def _names(text: str, part: str) -> bool:
+    """Whether a text has a name, or is the begin of a name that several files of a save have."""
+    begin = text.strip()
+    return part in text or (len(begin) > 3 and re.search(r"\d", begin) is not None and part.startswith(begin))
 
 
 def _pointed(path: Path) -> str:
@@ -184,10 +191,21 @@ def learn(events: Iterable[FileEvent], binary: Mapping[str, int]) -> SaveShape:
         key = shape.key(name)
         sizes[key] = min(size, sizes.get(key, size))
     strikes = _strikes(kinds)
-    writers = {(event.kind, shape.key(event.path)): event.rank for save in saves for event in save}
-    alone = [each for each in strikes if each.when == MIDDLE and (each.kind, each.path) in writers][-1:]
-    strikes += tuple(replace(each, rank=writers[each.kind, each.path], is_fatal=True) for each in alone)
-    return replace(shape, strikes=strikes, sizes=sizes)
+    return replace(shape, strikes=(*strikes, *_alone(strikes, saves, shape)[:1]), sizes=sizes)
+
+
+def _alone(strikes: Sequence[Strike], saves: Sequence[Sequence[FileEvent]], shape: SaveShape) -> list[Strike]:
+    """Returns the strikes at one rank: ranks that do not finish the saves come first, because another rank may finish a
+    save without their files."""
+    last = Counter(save[-1].rank for save in saves).most_common(1)
+    writers = {(event.rank, shape.key(event.path)) for save in saves for event in save if event.kind == WRITE}
+    found = [
+        replace(each, rank=rank, is_fatal=True)
+        for each in strikes
+        for rank, path in sorted(writers)
+        if each.when == MIDDLE and each.path == path
+    ]
+    return sorted(found, key=lambda each: each.rank == last[0][0])
 
 
 def _saves(events: Iterable[FileEvent], binary: Collection[str]) -> list[list[FileEvent]]:
@@ -212,7 +230,8 @@ def save_until(events: Sequence[FileEvent]) -> list[FileEvent]:
 def _grouped(events: Iterable[FileEvent]) -> list[list[FileEvent]]:
     """Returns the events grouped by save.
 
-    An event that follows another event soon, at the same step, belongs to the same save. A later event, which comes
+    An event that follows another event soon, at the same step, belongs to the same save; if the step is not known, or
+    the file was written in this save before, very soon. A later event, which comes
     from a save in the background, belongs to the save that first wrote its file, or if the folder belongs to one save,
     first wrote in its folder.
     """
@@ -221,7 +240,9 @@ def _grouped(events: Iterable[FileEvent]) -> list[list[FileEvent]]:
     of_file: dict[str, list[FileEvent]] = {}  # by file or folder: the group of events that wrote it
     for event in events:
         last = current[-1] if current else None
-        if not last or event.at - last.at > ONE_SAVE_S or event.step != last.step > 0:
+        again = event.kind == WRITE and any(event.path == each.path for each in current)
+        longest_s = SAME_STEP_S if last and last.step and not again else ONE_SAVE_S
+        if not last or event.at - last.at > longest_s or event.step != last.step > 0:
             begins = event.kind == DELETE or (event.kind == WRITE and event.path in of_file)
             known = None if begins else of_file.get(event.path) or of_file.get(_folder(event.path))
             current = known or []

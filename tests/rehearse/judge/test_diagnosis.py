@@ -72,12 +72,14 @@ def test_shell_killed_by_sigterm_above_the_program_is_named(tmp_path: Path) -> N
 
 
 def test_diagnosis_of_a_kill_after_sigterm_distinguishes_saving_training_and_hanging(tmp_path: Path) -> None:
-    saving = {"step_10.pt.tmp": FileUse(written=[HIT + GRACE])}
+    saving = {"step_10.pt.tmp": FileUse(written=[HIT + GRACE], closed=[HIT + GRACE])}
     said = diagnose(case(tmp_path, stop(HANDLED), KILLED, SECOND, files=saving))
     assert said.startswith("the warning is shorter than the save: step_10.pt.tmp was not whole 5 s after SIGTERM")
-    late = {"best.pt.tmp": FileUse(written=[HIT + GRACE + 4, 140.0], gone=[140.1])}  # KillWait, and the next attempt
+    late = {
+        "best.pt.tmp": FileUse(written=[HIT + GRACE + 4, 140.0], closed=[HIT + GRACE + 4, 140.0], gone=[140.1])
+    }  # KillWait, and the next attempt
     assert diagnose(case(tmp_path, stop(HANDLED), KILLED, SECOND, files=late)).startswith("the warning is shorter than")
-    whole = {"step_10.pt.tmp": FileUse(written=[HIT + GRACE], gone=[HIT + GRACE])}
+    whole = {"step_10.pt.tmp": FileUse(written=[HIT + GRACE], closed=[HIT + GRACE], gone=[HIT + GRACE])}
     assert "shorter" not in diagnose(case(tmp_path, stop(HANDLED), KILLED, SECOND, files=whole))
     said = diagnose(case(tmp_path, stop(HANDLED), KILLED, SECOND, last_steps={"7.0": 20}))
     assert said.startswith("its handler does not stop the training: 5 s after SIGTERM it was at step 20, from 10")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -19,13 +22,54 @@ from clusterdp.rundir import RunDir
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has inotify")
 
 
-def watched(tmp_path: Path) -> tuple[FileWatch, Path]:
+def watched(tmp_path: Path, counts: Callable[[str], bool] = is_checkpoint) -> tuple[FileWatch, Path]:
     """Of a run with two ranks, both of which are this process."""
     run = RunDir(tmp_path / "run")
     folder = run.code / "out"
     folder.mkdir(parents=True, exist_ok=True)
     ranks = {0: [os.getpid()], 1: [os.getpid()]}
-    return FileWatch(cast(LiveRun, SimpleNamespace(run=run, step=lambda: 7, ranks=lambda: ranks))), folder
+    return FileWatch(cast(LiveRun, SimpleNamespace(run=run, step=lambda: 7, ranks=lambda: ranks)), counts), folder
+
+
+def test_late_file_watch_orders_files_before_and_after_a_mark(tmp_path: Path) -> None:
+    go_on = threading.Event()
+    watch, folder = watched(tmp_path, lambda path: go_on.wait(10))
+    (folder / "before.pt").write_bytes(b"x")
+    (folder / "renamed.tmp").write_bytes(b"x")
+    (folder / "renamed.tmp").rename(folder / "renamed.pt")
+    with (folder / "cut.pt").open("wb", buffering=0) as file:
+        file.write(b"x")
+        mark = watch.mark()
+    (folder / "after.pt").write_bytes(b"x")
+    time.sleep(0.01)
+    os.utime(folder / "before.pt")  # the file's time is later than the mark by now
+    go_on.set()
+    uses = watch.uses()
+    times = {name: (uses[f"out/{name}"].written or uses[f"out/{name}"].named)[0] for name in os.listdir(folder)}
+    assert times["before.pt"] <= mark and times["renamed.pt"] <= mark
+    assert times["cut.pt"] == mark <= times["after.pt"]
+
+
+def test_late_file_watch_gives_each_write_the_step_of_its_opening(tmp_path: Path) -> None:
+    go_on = threading.Event()
+    watch, folder = watched(tmp_path, lambda path: go_on.wait(10))
+    for step in (2, 4):
+        for name in ("last.pt", "new.tmp"):
+            watch.heard(FileEvent("write", str(folder / name), step=step, pid=os.getpid(), at=time.time()))
+            (folder / name).write_bytes(b"x")
+        (folder / "new.tmp").rename(folder / f"{step}.pt")
+    watch.heard(FileEvent("link", str(folder / "#"), str(folder / "6.pt"), step=6, pid=os.getpid(), at=time.time()))
+    os.link(folder / "last.pt", folder / "6.pt")
+    go_on.set()
+    uses = watch.uses()
+    assert {name: use.steps for name, use in uses.items()} == {
+        "out/last.pt": [2, 4],
+        "out/new.tmp": [2, 4],
+        "out/2.pt": [2],
+        "out/4.pt": [4],
+        "out/6.pt": [6],
+    }
+    assert uses["out/6.pt"].named
 
 
 def test_file_watch_records_writes_renames_reads_and_deletions_of_checkpoints(tmp_path: Path) -> None:

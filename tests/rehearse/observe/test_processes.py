@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterdp import procfs
 from clusterdp.rehearse.observe import processes
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it is read from /proc")
@@ -40,6 +41,20 @@ def test_ranks_of_finds_processes_by_their_rank_variable(tmp_path: Path) -> None
         assert processes.ranks_of(tmp_path) == {0: [zero.pid], 1: [one.pid]}
         assert none.poll() is None
     assert processes.ranks_of(tmp_path) == {}
+
+
+def test_ranks_of_reads_each_environment_once_and_none_of_strangers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory of a stranger that forks was locked for minutes, and with it the whole rehearsal."""
+    read: list[int] = []
+    environ = procfs.environ
+    monkeypatch.setattr(procfs, "environ", lambda pid: read.append(pid) or environ(pid))
+    with program(tmp_path, "", RANK="0") as zero:
+        for _ in range(2):
+            assert processes.ranks_of(tmp_path) == {0: [zero.pid]}
+        assert read.count(zero.pid) == 1
+        assert {*read} <= {*procfs.descendants(os.getpid())}
 
 
 def test_ranks_of_uses_slurm_procid_but_skips_batch_scripts_and_torchrun_agents(tmp_path: Path) -> None:
