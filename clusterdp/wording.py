@@ -48,6 +48,11 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", prefix: s
     return f"Did you mean {prefix}{meant}?" if meant else otherwise
 
 
+def unit_of(key: str) -> str:
+    """Returns the unit that the end of the key's name means: seconds, megabytes or ""."""
+    return next((word for end, word in (("_s", "seconds"), ("_mb", "megabytes")) if key.endswith(end)), "")
+
+
 def counted(number: int, what: str) -> str:
     """Returns a number with its noun: `1 step`, `3 steps`."""
     return f"{number} {what}" + ("" if number == 1 else "s")

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clusterdp.config.files import check_key, merge
+from clusterdp.config.files import above, check_key, merge
 from clusterdp.config.load import BLOCKS, Given, as_words, explain, from_plain, merged, refuse_shell_text, resolve
 from clusterdp.config.swept_values import MOST, draws_of, values_of
 from clusterdp.config.tree import Config, SweepConfig
@@ -162,7 +162,7 @@ def _given_with(given: Given, row: Values) -> Given:
         nested = value
         for part in reversed(key.split(".")):
             nested = {part: nested}
-        merge(values, nested)
+        merge(values, nested, above(key))
     return Given(values, {**given.sources, **_places(given)})
 
 
@@ -197,7 +197,7 @@ def _further(given: Given, first: Element, rows: Sequence[Values]) -> Iterator[E
 
 def _is_plain(row: Values) -> bool:
     """Returns whether these values of params can be used as they are, without resolving or conversion."""
-    return all(
+    return not re.search(r"\.\d", " ".join(row)) and all(  # an item of a list is not a key of a mapping
         value is None
         or type(value) in (bool, int, float)
         or (type(value) is str and not re.search(r"\$\{|\?{3}", value))
@@ -210,9 +210,9 @@ def _of_params(given: Given, first: Element, rows: Sequence[Values], sections: C
     for row in rows[1:]:
         params = dict(first.config.params)
         for key, value in row.items():
-            *above, last = key.split(".")[1:]
+            *path, last = key.split(".")[1:]
             within = params
-            for part in above:
+            for part in path:
                 within[part] = dict(within[part])  # a copy, so that the first element keeps its values
                 within = within[part]
             within[last] = value

@@ -13,9 +13,8 @@ from typing import Any
 
 from clusterdp.config import tree as config_module
 from clusterdp.config.tree import Config
-from clusterdp.config.value_types import unit_of
 from clusterdp.errors import ConfigError
-from clusterdp.wording import did_you_mean
+from clusterdp.wording import did_you_mean, unit_of
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import os
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ TOO_DEEP = "is nested too deeply, or refers to itself. Write the values out."
 class Layer:
     values: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)  # dotted key -> place of its value
+    dotted: set[str] = field(default_factory=set)  # of words such as `a.b=1`: a
 
 
 class OctalError(yaml.YAMLError):
@@ -91,13 +93,20 @@ def _file(path: Path, schema: type, above: tuple[Path, ...]) -> Layer:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}. Name a YAML file.") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: cannot be read: it is not UTF-8 text{_encoding_of(error.object, path)}") from None
-    node = _compose(text, str(path))
     own = Layer()
-    if node is None:
-        return own
-    if not isinstance(node, yaml.MappingNode):
-        raise ConfigError(f"{path}:1: is not a mapping. Write `key: value` lines.")
-    own.values = _mapping(node, schema, (), lambda n: f"{path}:{n.start_mark.line + 1}", own.sources)
+    try:
+        node = _compose(text, str(path))
+        if node is None:
+            return own
+        if not isinstance(node, yaml.MappingNode):
+            raise ConfigError(f"{path}:1: is not a mapping. Write `key: value` lines.")
+        own.values = _mapping(node, schema, (), lambda n: f"{path}:{n.start_mark.line + 1}", own.sources)
+    except ConfigError:
+        for number, line in enumerate(text.splitlines(), 1):
+            if found := re.match(r"[^'\"#]*([\u00a0\u2000-\u200b\u202f\u3000])", line):
+                blank = f"U+{ord(found[1]):04X}, which only looks like a blank"
+                raise ConfigError(f"{path}:{number}: has the character {blank}. Write a blank.") from None
+        raise
     named = own.values.pop("defaults", [])
     place = own.sources.pop("defaults", "")
     layer = Layer()
@@ -144,10 +153,11 @@ def read_words(words: Sequence[str], schema: type) -> Layer:
         if key == "defaults":
             raise ConfigError(f"{word}: only a file can have defaults. Write them into one.")
         node = _compose(text, f"command line, {key}") or yaml.ScalarNode("tag:yaml.org,2002:null", "")
+        layer.dotted |= above(key)
         for part in reversed(key.split(".")):
             name = yaml.ScalarNode("tag:yaml.org,2002:str", part)
             node = yaml.MappingNode("tag:yaml.org,2002:map", [(name, node)])
-        merge(layer.values, _mapping(node, schema, (), lambda n: "command line", layer.sources))
+        merge(layer.values, _mapping(node, schema, (), lambda n: "command line", layer.sources), layer.dotted)
     return layer
 
 
@@ -202,11 +212,25 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
-    """Merges `more` into `into`. Mappings are merged key by key; any other value is replaced, even a list."""
+def above(key: str) -> set[str]:
+    """Returns `a` and `a.b` for a key a.b.c."""
+    return {*itertools.accumulate(key.split(".")[:-1], "{}.{}".format)}
+
+
+def merge(into: dict[str, Any], more: Mapping[str, Any], dotted: Collection[str] = (), at: str = "") -> None:
+    """Merges `more` into `into`, at the key `at`. Mappings are merged key by key; any other value is replaced, even a
+    list. dotted: the keys that words such as `a.0=1` go into: if `a` is a list, its item is replaced."""
     for key, value in more.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            merge(into[key], value)
+        old, path = into.get(key), f"{at}{key}"
+        if isinstance(value, dict) and isinstance(old, dict):
+            merge(old, value, dotted, f"{path}.")
+        elif isinstance(value, dict) and isinstance(old, list) and path in dotted:
+            items = dict(zip(map(str, range(len(old))), old, strict=True))
+            if wrong := min(value.keys() - items.keys(), default=""):
+                remedy = f"Write all of it: {path}=[...]"
+                raise ConfigError(f"{path}.{wrong}: {path} is a list of {len(old)}, counted from 0. {remedy}.")
+            merge(items, value, dotted, f"{path}.")
+            into[key] = [*items.values()]
         else:
             into[key] = value
 

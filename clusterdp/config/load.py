@@ -104,7 +104,7 @@ def read(
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for each in layers:
-        files.merge(values, each.values)
+        files.merge(values, each.values, each.dotted)
         sources |= each.sources
     return Given(values, sources)
 

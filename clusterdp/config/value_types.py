@@ -12,11 +12,12 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from clusterdp.wording import unit_of
+
 Misfit = tuple[str, str, str]  # (key, problem, remedy)
 
 WANTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 PLAIN = re.compile(r"[\w./-]+")  # a word that needs no quotes in a YAML list
-UNITS = {"_s": "seconds", "_mb": "megabytes"}
 PER_UNIT = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "ms": 0.001}
 
 
@@ -104,11 +105,6 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def unit_of(key: str) -> str:
-    """Returns the unit that the end of the key's name means: seconds, megabytes or ""."""
-    return next((word for end, word in UNITS.items() if key.endswith(end)), "")
-
-
 def _remedy(hint: Any, value: Any, key: str) -> str:
     name = key.rpartition(".")[2]
     if hint is bool:
@@ -121,4 +117,8 @@ def _remedy(hint: Any, value: Any, key: str) -> str:
         return f"It counts seconds: write {float(amount[1]) * PER_UNIT[amount[2]]:g}"
     if isinstance(value, float) and value.is_integer() and hint is int:
         return f"Write {name}: {int(value)}"
-    return f"Write {name}: {'a number of ' + unit if unit else 'a number, such as 4'}"
+    from clusterdp.config.explain import explanations
+
+    return f"Write {name}: {'a number of ' + unit if unit else 'a number'}" + "".join(
+        f", such as {each.example}" for each in explanations() if each.key == key
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -162,6 +163,16 @@ def test_too_deeply_nested_config_of_a_run_folder_is_refused(tmp_path: Path, tex
         ("script: [a, {b: c}]\n", 'cfg.yaml:1: script: line 2 is {"b": "c"}, and not text.'),
         (MINIMAL + "a: [\n", "cfg.yaml:3: is not YAML:"),
         ("- a\n- b\n", "cfg.yaml:1: is not a mapping."),
+        (
+            MINIMAL + "resources:\n\u00a0 nodes: 2\n",
+            "cfg.yaml:3: has the character U+00A0, which only looks like a blan",
+        ),
+        (
+            MINIMAL + "resources:\n  nodes:\u00a02\n",
+            "cfg.yaml:3: has the character U+00A0, which only looks like a blan",
+        ),
+        (MINIMAL + "# a\u00a0b\nzzz: 2\n", "cfg.yaml:3: zzz: there is no such key."),
+        (MINIMAL + "local: {preempt_at: 50%}\n", "'50%' is not a number. Write preempt_at: a number, such as 0.5."),
         (MINIMAL + "params: {x: '${SCRATCH}'}\n", "cfg.yaml:2: params.x: ${SCRATCH} names no key of this file."),
         (
             "script: 'echo ${HOME:0:3}'\n",
@@ -178,6 +189,27 @@ def test_mistake_on_the_command_line_names_the_command_line(tmp_path: Path) -> N
     assert mistake(tmp_path, MINIMAL, "resources.nodes=x").startswith("command line: resources.nodes: ")
     assert mistake(tmp_path, MINIMAL, "lr").startswith("lr: is not key=value.")
     assert mistake(tmp_path, MINIMAL, "params.x=[1").startswith("command line, params.x")
+
+
+@pytest.mark.parametrize(
+    ("word", "layers"),
+    [
+        ("params.layers.0=128", [128, {"n": 32}]),
+        ("params.layers.1.n=16", [64, {"n": 16}]),
+        ("params.layers={a: 1}", {"a": 1}),
+        (
+            "params.layers.2=1",
+            "params.layers.2: params.layers is a list of 2, counted from 0. Write all of it: params.l",
+        ),
+        ("params.layers.a=1", "params.layers.a: params.layers is a list of 2, counted from 0."),
+    ],
+)
+def test_word_with_a_number_sets_an_item_of_a_list(tmp_path: Path, word: str, layers: Any) -> None:
+    text = MINIMAL + "params: {layers: [64, {n: 32}]}\n"
+    if isinstance(layers, str):
+        assert mistake(tmp_path, text, word).startswith(layers)
+    else:
+        assert load(tmp_path, text, word).params == {"layers": layers}
 
 
 def test_missing_or_binary_config_file_is_named(tmp_path: Path) -> None:

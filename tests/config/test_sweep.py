@@ -61,6 +61,12 @@ def test_grid_zip_points_and_random_of_the_file_multiply() -> None:
     assert rows == [[0, 1, "x", 5, 7], [0, 2, "y", 5, 7], [1, 1, "x", 5, 7], [1, 2, "y", 5, 7]]
 
 
+def test_swept_item_of_a_list_leaves_the_others() -> None:
+    base = {"command": "prog ${params.layers.0}", "params": {"layers": [64, 32]}}
+    elements = sweep(None, "params.layers.0=1,2,3", base=base).elements
+    assert [each.config.params["layers"] for each in elements] == [[1, 32], [2, 32], [3, 32]]
+
+
 def test_comma_in_a_value_without_sweep_is_text() -> None:
     given = config.read(BASE, ["params.name=a,b"])
     assert not given.sweeps
