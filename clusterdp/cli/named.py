@@ -47,6 +47,8 @@ def config_path(word: str) -> str:
     """Returns the path of a config file. Outside a checkout, `configs/digits.yaml` means the file in the package."""
     if word == "-":
         raise ConfigError("-: a config is not read from the standard input. Name a YAML file.")
+    if word.endswith((".py", ".sh", ".ipynb")):
+        raise ConfigError(f"{word}: is a program. Write a YAML file with `command: python {word}`, and name that file.")
     is_ours = word.startswith("configs/") or not ("/" in word or word.endswith((".yaml", ".yml")))
     if not is_ours or os.path.exists(word):  # no pathlib: its import takes 10 ms
         return word

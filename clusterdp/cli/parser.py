@@ -10,6 +10,28 @@ from typing import Any, NoReturn
 
 from clusterdp.wording import did_you_mean
 
+FOREIGN = {  # verb -> words of other tools for it
+    "submit": "run start launch sbatch train execute exec create-job",
+    "submit CFG.yaml --cluster local": "local demo simulate",
+    "submit CFG.yaml --dry-run": "dryrun dry-run render",
+    "list": "ps jobs squeue queue ls history top sacct runs",
+    "status": "stat state info",
+    "logs": "log tail cat output head",
+    "watch": "follow attach",
+    "cancel": "kill scancel abort terminate",
+    "stop": "pause suspend",
+    "resume": "restart retry continue requeue rerun",
+    "rm": "remove delete del clean purge",
+    "check": "test validate lint doctor preflight",
+    "show": "config print explain",
+    "report": "web ui dashboard html",
+    "init": "new create setup",
+    "diff": "compare",
+    "checkpoint": "checkpoints ckpt verify export prune",
+    "--help": "help man",
+    "--version": "version",
+}
+
 
 class CliParser(argparse.ArgumentParser):
     """A parser for clusterdp's command line. `example` is a whole command line, which --help and error messages
@@ -28,7 +50,9 @@ class CliParser(argparse.ArgumentParser):
     def _in_our_words(self, message: str) -> str:
         help_ = f"`{self.prog} --help` lists all."
         if found := re.match(r"argument VERB: invalid choice: '(.*?)' \(choose from (.*)\)", message):
-            return f"{found[1]}: there is no such verb. {did_you_mean(found[1], _words(found[2])) or help_}"
+            ours = next((verb for verb, words in FOREIGN.items() if found[1] in words.split()), "")
+            remedy = f"Write `{self.prog} {ours}`." if ours else did_you_mean(found[1], _words(found[2]), help_)
+            return f"{found[1]}: there is no such verb. {remedy}"
         if found := re.match(r"argument (\S+?): invalid choice: '(.*?)' \(choose from (.*)\)", message):
             return f"{found[1]}: {found[2]!r} is none of {', '.join(_words(found[3]))}. Write one of them."
         if found := re.match(r"argument (\S+?): invalid (\w+) value: (.*)", message):
@@ -43,14 +67,22 @@ class CliParser(argparse.ArgumentParser):
         return f"{message}. {help_}"
 
     def _unrecognized(self, words: Sequence[str]) -> str:
-        first = words[0]
-        options = [name for action in self._actions for name in action.option_strings]
-        if guess := did_you_mean(first.partition("=")[0], options):
+        first, _, value = words[0].partition("=")
+        name = first.lstrip("-").replace("-", "_")
+        own = [action for action in self._actions if action.dest != "help"]
+        options = [option for action in own for option in action.option_strings]
+        near = [option for option in options if option.startswith(f"-{first}")]  # -c for --cluster
+        near += [action.option_strings[0] for action in own if action.option_strings and action.dest == name]
+        near += [f"{action.option_strings[0]} {name}" for action in own if name in (action.choices or ())]
+        if guess := f"Did you mean {near[0]}?" if near else did_you_mean(first, options):
             return f"{first}: there is no such option. {guess}"
-        from clusterdp.config.explain import key_named
+        from clusterdp.config.explain import explanations
 
-        if first.startswith("--") and (key := key_named(first[2:].partition("=")[0].replace("-", "_"))):
-            value = first.partition("=")[2] or (words[1] if len(words) > 1 else "...")
+        keys = [each for each in explanations() if name in (each.key, each.key.rpartition(".")[2])]
+        if first.startswith("--") and (keys or name.startswith("params.")):
+            value = value or (words[1] if len(words) > 1 else "...")
+            value = f"[{value}]" if keys and keys[0].kind.startswith("list") else value
+            key = keys[0].key if keys else name
             return f"{first}: there is no such option. Values of the config are words: {key}={value}."
         return f"{first}: is not expected here. `{self.prog} --help` lists what is."
 

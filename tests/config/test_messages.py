@@ -12,6 +12,7 @@ import yaml
 
 from clusterdp import config
 from clusterdp.cli import arguments, main
+from clusterdp.cli.parser import FOREIGN as FOREIGN_VERBS
 from clusterdp.config import Config
 from clusterdp.config.explain import KeyExplanation, explain, explanations
 from clusterdp.config.value_types import misfits
@@ -166,6 +167,15 @@ WORDS = {  # what is typed, and what the answer has
     ("sumbit", "x.yaml"): "sumbit: there is no such verb. Did you mean submit?",
     ("stauts",): "Did you mean status?",
     ("xyzzy",): "`clusterdp --help` lists all",
+    ("run", "x.yaml"): "run: there is no such verb. Write `clusterdp submit`.",
+    ("start", "x.yaml"): "Write `clusterdp submit`.",
+    ("remove", "x"): "Write `clusterdp rm`.",
+    ("submit", "-c", "local", "x.yaml"): "-c: there is no such option. Did you mean --cluster?",
+    ("submit", "x.yaml", "--local"): "--local: there is no such option. Did you mean --cluster local?",
+    ("resume", "4", "--step", "3"): "--step: there is no such option. Did you mean --from?",
+    ("submit", "x.yaml", "--params.lr", "3"): "are words: params.lr=3.",
+    ("rehearse", "x.yaml", "--skip", "preempted"): "are words: rehearse.skip=[preempted].",
+    ("submit", "train.py"): "train.py: is a program. Write a YAML file with `command: python train.py`, and name th",
     ("submit",): "CFG.yaml is missing. Write e.g. clusterdp submit",
     ("submit", "x.yaml", "--nodes", "3"): "are words: resources.nodes=3.",
     ("submit", "x.yaml", "--cpus-per-task=3"): "are words: resources.cpus_per_task=3.",
@@ -208,6 +218,14 @@ def test_wrong_command_line_words_are_answered_in_one_line(
     assert said.startswith("clusterdp")
     assert WORDS[words] in said, said
     assert not FOREIGN.search(said), said
+
+
+def test_foreign_verb_table_maps_unknown_words_to_existing_verbs() -> None:
+    verbs = {each.name for each in arguments.VERBS}
+    assert {verb.split()[0] for verb in FOREIGN_VERBS} <= verbs | {"--help", "--version"}
+    words = [word for words in FOREIGN_VERBS.values() for word in words.split()]
+    assert len({*words}) == len(words)
+    assert not verbs & {*words}
 
 
 @pytest.mark.parametrize("key", KEYS)

@@ -13,7 +13,12 @@ from clusterdp.operate.find.since import read_since
 from clusterdp.operate.record.run_state import RunState
 from clusterdp.wording import did_you_mean
 
-ALIASES = {"pending": "waiting"}  # Slurm's word
+ALIASES = {  # words of Slurm and of habit
+    **dict.fromkeys(("pending", "queued"), "waiting"),
+    **dict.fromkeys(("completed", "complete", "finished", "success"), "done"),
+    **dict.fromkeys(("error", "crashed"), "failed"),
+    "canceled": "cancelled",
+}
 
 
 @dataclass(frozen=True)
