@@ -63,10 +63,9 @@ def status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError | 
 def _status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError | None) -> RunStatus:
     if history.may_come_again:  # such a run stays done, even if Slurm starts its job again
         row = None if rows is None or isinstance(rows, SlurmError) else rows.get(history.job or "")
-        if row is None or row.state not in WAITS:
+        if row is None or not is_held(row):  # else the job finds the run over, and ends by itself
             return RunStatus(history.state, history.why)
-        also = "" if is_held(row) else ": nothing to do"
-        return RunStatus(history.state, f"{queued_again(history.job, row)}{also}", row)
+        return RunStatus(history.state, queued_again(history.job, row), row)
     if isinstance(rows, SlurmError):
         said = str(rows)
         return RunStatus(history.state, f"as last recorded; {said if len(said) <= 120 else said[:117] + '...'}")

@@ -74,12 +74,11 @@ def test_attempt_started_after_the_run_failed_leaves_the_run_failed(builder: Run
     assert find_failure(read_history(builder.run)).rank == 2
 
 
-def test_status_of_a_finished_job_requeued_by_slurm_explains_the_requeue(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_resume_of_a_finished_job_requeued_by_slurm_explains_the_requeue(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().stopped(9).requeued("preempted")
     builder.attempt("7.1").restored(9).trained(10, 400).finished()
     queue.answers("7|PENDING|BeginTime|")
-    said = "Slurm starts job 7 once more, which finds the run over and ends by itself: nothing to do"
-    assert headline(builder) == f"digits  done ({said})"
+    assert headline(builder) == "digits  done"
     with pytest.raises(RunError, match="is done, and Slurm starts job 7 once more"):
         check_resumable(builder.run)
     queue.answers(error="Unable to contact slurm controller")
