@@ -7,13 +7,15 @@ requeue that they ask for sends TERM to all processes of the job.
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import time
 from contextlib import contextmanager
-from typing import IO, Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 POLL_S = 5
+BEFORE = b"CLUSTERDP_BEFORE"
 STRAY = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -25,10 +27,17 @@ class Answer(NamedTuple):
 
 
 class Children:
-    """environ: the environment of the batch script, byte for byte, which each child gets."""
+    """environ: the environment of the batch script, byte for byte, which the ranks get. before: those of its variables
+    that decide which programs run, and with which libraries, as they were before launch.setup (see environment.sh)."""
+
+    before: Mapping[bytes, bytes] = {}
 
     def __init__(self, environ: Mapping[bytes, bytes]) -> None:
         self.environ = dict(environ)
+        lines = self.environ.pop(BEFORE, b"").split(b"\n")
+        before = dict(line.partition(b"=")[::2] for line in lines if not line.endswith(b"=") and b"=" in line)
+        if shutil.which("scontrol", path=os.fsdecode(before.get(b"PATH", b""))):  # else setup brings Slurm
+            self.before = before
         self.terms = 0  # number of TERMs so far
         self.suspended_s = 0.0  # seconds for which the job was suspended
         self.private: List[int] = []  # descriptors that processes of fork() and detach() must not keep open
@@ -56,6 +65,22 @@ class Children:
         has_news, self._handled = self.has_news(), self.terms
         return has_news
 
+    @property
+    def own(self) -> Dict[bytes, bytes]:
+        """The environment of Slurm's commands and of this program's other tools. What setup does to PATH or
+        LD_LIBRARY_PATH is for the ranks: without Slurm's commands, or with those of another Slurm, no end of the job
+        could be recorded."""
+        if not self.before:
+            return self.environ
+        kept = {name: value for name, value in self.environ.items() if not name.startswith((b"LD_", b"PYTHON"))}
+        return {**kept, **self.before}
+
+    def with_srun(self, words: Sequence[str]) -> List[str]:
+        """Returns the words of a command with the path of srun, because the ranks' environment may lack its folder."""
+        srun = shutil.which("srun", path=os.fsdecode(self.own.get(b"PATH", b""))) or "srun"
+        at = words.index("srun") if "srun" in words else len(words)
+        return [*words[:at], *([srun] if at < len(words) else []), *words[at + 1 :]]
+
     def export(self, **values: Any) -> None:
         """Sets variables for all later children; None removes one."""
         for name, value in values.items():
@@ -71,9 +96,9 @@ class Children:
         environ: Optional[Mapping[bytes, bytes]] = None,
     ) -> "subprocess.Popen[bytes]":
         """Starts a program as a child. Raises OSError if there is no such program. out: a file for both streams. err: a
-        file descriptor for stderr alone. environ: an environment that replaces the batch script's."""
+        file descriptor for stderr alone. environ: an environment that replaces that of this program's tools."""
         err = subprocess.STDOUT if out is not None else err
-        environ = self.environ if environ is None else environ
+        environ = self.own if environ is None else environ
         return subprocess.Popen(list(words), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environ)
 
     def run(
@@ -84,8 +109,8 @@ class Children:
         limit_s: Optional[float] = None,
     ) -> Answer:
         """Runs a command to its end, whatever signals come. err: whether the command's stderr is part of the answer.
-        environ: an environment that replaces the batch script's. limit_s: seconds after which the command is ended,
-        with exit code 137."""
+        environ: an environment that replaces that of this program's tools. limit_s: seconds after which the command is
+        ended, with exit code 137."""
         with term_blocked():
             try:
                 child = subprocess.Popen(
@@ -93,7 +118,7 @@ class Children:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT if err else subprocess.DEVNULL,
-                    env=self.environ if environ is None else environ,
+                    env=self.own if environ is None else environ,
                 )
             except OSError as error:
                 return Answer(127, "{}: {}".format(words[0], error.strerror) if err else "")

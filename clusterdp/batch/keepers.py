@@ -140,7 +140,7 @@ class Keepers:
 
     def _environ(self) -> Dict[bytes, bytes]:
         environ = {
-            name: value for name, value in self.children.environ.items() if not os.fsdecode(name).startswith(INHERITED)
+            name: value for name, value in self.children.own.items() if not os.fsdecode(name).startswith(INHERITED)
         }
         environ.pop(b"CLUSTERDP_RUN_DIR", None)  # by which the processes of a program are found
         own = {keeper.KEY: self.key, **(self.job.chain_variables() if self._outlive_nodes else {})}

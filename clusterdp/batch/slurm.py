@@ -93,7 +93,7 @@ class Slurm:
     def ask(self, words: List[str], err: bool = True, limit_s: Optional[float] = None) -> Answer:
         """Runs a command of Slurm without the submitter's display settings, because SLURM_TIME_FORMAT changes the form
         of times."""
-        ours = self.children.environ.items()
+        ours = self.children.own.items()
         environ = {name: value for name, value in ours if not name.startswith(FOR_PEOPLE)}
         if words[0] == "squeue":
             environ[b"SLURM_TIME_FORMAT"] = b"%s"  # makes Slurm print times in seconds since 1970
@@ -172,7 +172,7 @@ class Slurm:
         """Returns the exit code of sbatch, and the id of the new job. The id is searched in the output, because a
         site's wrapper of sbatch may print more lines."""
         words = ["sbatch", "--parsable", "--dependency=afterany:" + self.job.id, *options, script]
-        environ = dict(self.children.environ)  # the next job gets the environment of the batch script
+        environ = dict(self.children.own)  # the next job gets the environment of the batch script
         environ.update({os.fsencode(name): os.fsencode(value) for name, value in variables.items()})
         answer = self.children.run(words, err=False, environ=environ)
         numbers = [line.partition(";")[0].strip() for line in answer.said.split("\n")]

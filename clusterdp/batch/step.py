@@ -99,7 +99,7 @@ class Step:
         of the folder of the logs. watched: whether it is the ranks'."""
         self.first, self.has_killed = "", False
         self.lost, self._kill_at, self._consider_at = [], math.inf, 0.0
-        terms = self.children.terms
+        terms, words = self.children.terms, self.children.with_srun(words)
         try:
             child, errors = self._start(words, out, watched)
         except OSError as error:

@@ -10,6 +10,9 @@ unset "${!TORCHELASTIC_@}" RANK WORLD_SIZE LOCAL_{RANK,WORLD_SIZE} NODE_RANK GRO
 unset{% for name in names %} {{ name }}{% endfor +%}
 {% endfor %}
 
+# With these, the program below runs Slurm's commands, whatever comes next.
+export CLUSTERDP_BEFORE=''
+for name in PATH SLURM_CONF "${!LD_@}" "${!PYTHON@}"; do CLUSTERDP_BEFORE+="$name=${!name-}"$'\n'; done
 export CLUSTERDP_SETUP_FAILED='' CLUSTERDP_SETUP_CODE=4 CLUSTERDP_SETUP_ERRORS='' # the program below reads them
 cd {{ work_dir }} || CLUSTERDP_SETUP_FAILED="the folder of the code cannot be entered on $HOSTNAME"
 {% if modules %}

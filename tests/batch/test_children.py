@@ -77,3 +77,25 @@ def test_suspension_time_of_the_batch_program_is_measured_during_sleep() -> None
     os.kill(child.pid, signal.SIGCONT)
     out, _ = child.communicate(timeout=60)
     assert out == "True True True\n"
+
+
+def test_own_tools_run_in_the_environment_of_before_launch_setup(tmp_path: Path) -> None:
+    for name in ("slurm", "other"):
+        (tmp_path / name).mkdir()
+        for command in ("srun", "scontrol"):
+            (tmp_path / name / command).write_text("")
+            (tmp_path / name / command).chmod(0o755)
+    lines = f"""
+from clusterdp.batch.children import Children
+slurm, other = "{tmp_path}/slurm", "{tmp_path}/other"
+for before in (slurm, "{tmp_path}/none"):
+    after = {{"PATH": other, "LD_LIBRARY_PATH": "/conda", "SLURM_CONF": "/c", "A": "1"}}
+    given = {{**after, "CLUSTERDP_BEFORE": "PATH=" + before + "\\nSLURM_CONF=\\nLD_PRELOAD=/x\\n"}}
+    found = Children({{name.encode(): value.encode() for name, value in given.items()}})
+    print(found.with_srun(["env", "srun", "bash", "srun"])[1] == (slurm if before == slurm else other) + "/srun",
+        sorted(found.own.items()), found.environ == {{name.encode(): value.encode() for name, value in after.items()}})
+"""
+    first, second = said(lines).splitlines()
+    path = f"(b'PATH', b'{tmp_path}/slurm')"
+    assert first == f"True [(b'A', b'1'), (b'LD_PRELOAD', b'/x'), {path}, (b'SLURM_CONF', b'/c')] True"
+    assert second.startswith("True [(b'A', b'1'), (b'LD_LIBRARY_PATH', b'/conda')"), "setup brings Slurm"

@@ -37,6 +37,7 @@ DECISIONS = {
     "case $-:$4 in": "setup runs in this shell, and so does the trap that reads its errors",
     "case $1:$2 in": "the same",
     "case $'\\n'$CLUSTERDP_SETUP_ERRORS in": "the same",
+    "for name in": "only this shell has the variables as they were before setup",
     "for module in": "only a shell has the function that loads one",
     "while IFS= read -r -d": "the words of an element of a sweep, which no shell may read",
 }

@@ -115,3 +115,24 @@ def test_failed_launch_setup_skips_the_preflight(run_script: RunScript, stubs: S
 def test_unknown_launch_setup_errors_value_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"launch.setup_errors: 'ignore'"):
         config.from_mapping({"command": "true", "launch": {"setup_errors": "ignore"}})
+
+
+OTHER = "mkdir $HOME/other; printf '#!/bin/sh\\nexit 9\\n' >$HOME/other/srun; chmod +x $HOME/other/srun; "
+
+
+@pytest.mark.parametrize(
+    "setup",
+    ["PATH=${PATH#*:}", f"{OTHER}PATH=$HOME/other:${{PATH#*:}}", "export LD_LIBRARY_PATH=/conda PYTHONHOME=/nope"],
+)
+def test_slurms_commands_are_those_of_before_launch_setup(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, setup: str
+) -> None:
+    """And run in the environment of before it, while the program gets that of after it."""
+    stubs.on("scontrol", 'echo "$LD_LIBRARY_PATH$PYTHONHOME" >>$STUBS/seen')
+    values = {"command": ["bash", "-c", "env >$HOME/ran; exit 75"], "launch": {"setup": setup.replace("${", "\\${")}}
+    done = run_script(values)
+    assert (done.returncode, requeues(stubs)) == (0, ["requeue 7"]), done.stderr
+    assert set((stubs.folder / "seen").read_text().split()) == set()
+    seen = (tmp_path / "ran").read_text().splitlines()
+    assert not any(line.startswith((f"PATH={stubs.folder}", "CLUSTERDP_BEFORE")) for line in seen) or "LD_" in setup
+    assert ("LD_LIBRARY_PATH=/conda" in seen) is ("LD_" in setup)
