@@ -4,6 +4,7 @@ Slurm itself requeues a job when a node fails, or when a preemption has no grace
 its own end: this module finds and writes its cause.
 """
 
+import json
 import os
 import re
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
@@ -75,7 +76,9 @@ def _order(name: str) -> Tuple[int, ...]:
 
 def _read(job: Job, rules: Rules, record: Record, slurm: Slurm, name: str, saves: Dict[str, int]) -> Attempt:
     folder = job.folder_of(name)
-    cause = "".join(words(os.path.join(folder, "cause"))[:1])
+    last = last_event(read(os.path.join(job.run, "events", name + "-batch.jsonl"), 4096))
+    # The folder of the attempts may have taken no files for a while: an absent note is no evidence.
+    cause = "".join(words(os.path.join(folder, "cause"))[:1]) or _recorded_cause(last, name)
     word, reason = "", ""
     # Ranks of an attempt that counts as lost may still run on a disconnected node, and ranks of a failed attempt beside
     # those of the next one. An outcome that they leave from now on does not count.
@@ -87,16 +90,23 @@ def _read(job: Job, rules: Rules, record: Record, slurm: Slurm, name: str, saves
     )
     if not cause:
         found = _with_cause(found, job, rules, record, slurm)
-    return found._replace(
-        avoid=tuple(words(os.path.join(folder, "avoid"))),
-        last_event=last_event(read(os.path.join(job.run, "events", name + "-batch.jsonl"), 4096)),
-    )
+    return found._replace(avoid=tuple(words(os.path.join(folder, "avoid"))), last_event=last)
 
 
 def last_event(ledger: str) -> str:
     """Returns the last line of a ledger, notifications left out, because a notification does not end an attempt."""
     lines = [line for line in ledger.split("\n") if line and '"event":"told"' not in line]
     return lines[-1] if lines else ""
+
+
+def _recorded_cause(event: str, name: str) -> str:
+    """Returns the cause in the last event of an attempt's ledger; empty if the event is not the attempt's end."""
+    try:
+        values = json.loads(event)
+        is_end = values["event"] in ("requeued", "restarted", "failed", "finished", "cancelled")
+        return str(values["cause"]) if is_end and values.get("of", name) == name else ""
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
 
 
 def _with_cause(found: Attempt, job: Job, rules: Rules, record: Record, slurm: Slurm) -> Attempt:

@@ -136,6 +136,20 @@ def test_attempt_with_an_empty_cause_file_counts_as_disk_full(
     values = worker(tmp_path, None, code=9) | {"restart": {"max_crashes": 1}}
     run_script(values)
     (tmp_path / "run/attempts/7.0/cause").write_text("")
+    (tmp_path / "run/events/7.0-batch.jsonl").unlink()  # else the cause is that of the ledger
     assert run_script(values, restart=1).returncode == 9
     assert cause(tmp_path, "7.0") == "disk"
     assert ("requeued", "disk") in ledger(tmp_path)
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_attempt_without_its_cause_note_has_the_cause_in_its_ledger(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, empty: bool
+) -> None:
+    values = worker(tmp_path, None, code=9) | {"restart": {"max_crashes": 3}}
+    run_script(values)
+    note = tmp_path / "run/attempts/7.0/cause"
+    assert note.read_text() == "start\n"
+    note.write_text("") if empty else note.unlink()
+    run_script(values, restart=1)
+    assert [each for each in ledger(tmp_path) if each[0] == "requeued"] == [("requeued", "start")] * 2
