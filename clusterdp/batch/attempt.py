@@ -13,11 +13,11 @@ from .copies import Copies
 from .decisions import Decision, End, Leave, Requeue, Start
 from .end import ASKS_AGAIN, Ended, by_nodes, by_slurm, by_the_ranks
 from .ending import Ending, wait_for_room
-from .evidence import ASKED, code_of, first_to_exit, has_taken_port, without_kills
+from .evidence import ASKED, BY_CGROUP, code_of, first_to_exit, has_taken_port, without_kills
 from .failure import after_failure, has_own_error, last_words
 from .history import History, history_of, step_to_begin_at
 from .job import BEGAN, EXPORTED, Job
-from .keepers import Keepers
+from .keepers import BLAMED_S, SILENT_S, Keepers
 from .notify import Notify
 from .placement import Placement
 from .policy import failed_nodes, may_start, restarts_in_place
@@ -291,7 +291,7 @@ class ThisAttempt:
         self.record.note("exit", "{} {} {}".format(code, self.took_s, int(time.time())))
         if not ending.is_replaced():
             self.record.event("exited", exit=code)
-        ended = self.ended(code)
+        ended = self.ended(code)._replace(has_kills=bool(BY_CGROUP.search(said)))
         self.notify.step = ended.step
         for final in by_the_ranks(ended):
             ending.over(final)
@@ -326,9 +326,10 @@ class ThisAttempt:
         failed = failed_nodes(said)
         if "[" in "".join(failed):
             failed = self.slurm.expand(",".join(failed)) or failed
-        if not failed and self.placement.nodes and not has_own_error(ends):
-            silent = self.keepers.settled(self.record)  # a rank that has lost its peers may end before they are named
-            failed = [node for node in self.placement.nodes if node in silent]
+        if not failed and self.job.node_count > 1:
+            # A rank that has lost its peers may end before they are named, and with an error that looks like its own.
+            silent = self.keepers.settled(self.record, BLAMED_S if has_own_error(ends) else SILENT_S)
+            failed = [node for node in silent if node in (self.placement.nodes or silent)]
         return sorted({*failed, *self.step.lost})
 
     def _leave(self) -> None:

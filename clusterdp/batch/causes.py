@@ -10,7 +10,7 @@ CAUSES = {
     "preempted": "preempted",
     "timeout": "out of time",
     "requeued": "requeued by the program or an administrator",
-    "node-lost": "ended because its node failed",  # also if srun could not launch tasks on the node
+    "node-lost": "ended because a node failed, or Slurm could not start its ranks",
     "signal": "stopped by a signal",
     "asked": "asked to be requeued",
     "bad-node": "did not start: one of its nodes is on the run's avoid list",

@@ -25,6 +25,7 @@ class Ended(NamedTuple):
     step: int = 0
     saved: bool = False
     in_setup: bool = False  # whether a line of launch.setup has failed, so that no step has run
+    has_kills: bool = False  # whether the kernel has killed a process for lack of memory
 
     @property
     def cost_s(self) -> int:
@@ -65,7 +66,8 @@ def by_slurm(ended: Ended, now: str, history: History, rules: Rules) -> Tuple[De
     if ended.word == "requeue":
         return (requeued("timeout" if ended.reason == "time" else "signal", ended, history, rules),)
     if rules.kind != "entry" and ended.code == 0:
-        return (End("done", "finished", 0),)
+        said = "the kernel has killed a process for lack of memory, though the program has ended with 0; see {logs}"
+        return (End("done", "finished", 0, {}, said if ended.has_kills else ""),)
     if rules.kind != "entry" and ended.code == ASKS_AGAIN:
         return (_asked(ended, history, rules),)
     return ()
@@ -75,6 +77,16 @@ def by_nodes(failed: Sequence[str], ended: Ended, history: History, rules: Rules
     """Returns the decision after these nodes have failed."""
     said = "lost {}: a failed node, not a fault of the program.".format(" ".join(failed))
     return requeued("node-lost", ended, history, rules, said)
+
+
+def by_srun(refusal: str, is_repeated: bool, ended: Ended, history: History, rules: Rules) -> Decision:
+    """Returns the decision after srun itself has failed, so that no rank began. refusal: srun's line. is_repeated:
+    whether Slurm will refuse the step again, because it has refused the same step before."""
+    said = "srun could not start the ranks, which is no fault of the program: {}".format(one_line(refusal))
+    if not is_repeated:
+        return requeued("node-lost", ended, history, rules, said)
+    details = {"exit": ended.code, "error": one_line(refusal), "reason": "the same error as before"}
+    return End("node-lost", "failed", ended.code or 1, details, said + ", for the second time; see {logs}")
 
 
 def _asked(ended: Ended, history: History, rules: Rules) -> Decision:

@@ -2,7 +2,7 @@
 output. Pure."""
 
 import re
-from typing import Dict, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from .texts import number
 
@@ -10,9 +10,11 @@ from .texts import number
 WENT_ON = re.compile(r"was not saved \(\d+ in a row\)|What goes there is lost until it can be written again")
 DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
 # Messages about full memory from cgroups (two spellings), srun, a Slurm without cgroups, torch, Python and C++.
+BY_CGROUP = re.compile("oom[-_]kill event")
 OUT_OF_MEMORY = re.compile(
-    r"oom[-_]kill event|task \d+: Out Of Memory|exceeded memory limit|OutOfMemoryError|^MemoryError|bad_alloc"
-    r"|(?:CUDA|HIP) error: out of memory|(?:CUBLAS|CUDNN|HIPBLAS)_STATUS_ALLOC_FAILED|Cuda failure.*'out of memory'"
+    BY_CGROUP.pattern + r"|tasks? \d[\d,-]*: Out Of Memory|[Ee]xceeded (?:\w+ )?memory limit|OutOfMemoryError|bad_alloc"
+    r"|(?:^|: |_Array)MemoryError|an't allocate memory|Cannot allocate memory|(?:CUDA|HIP) error: out of memory"
+    r"|(?:CUBLAS|CUDNN|HIPBLAS)_STATUS_ALLOC_FAILED|Cuda failure.*'out of memory'"
 )
 # The messages of a rank whose peer is gone. Such a message is never the rank's own error.
 LOST_CONNECTION = re.compile(
@@ -22,15 +24,28 @@ LOST_CONNECTION = re.compile(
 # The messages of gloo and NCCL if another rank has not joined a collective. NCCL's watchdog then ends the process
 # without an exception. (torch's store reports `wait timeout`.)
 COLLECTIVE_TIMEOUT = re.compile(r"Timed out waiting \d+ms for|ollective operation timeout")
-ERROR = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*(?:Error|Exception)(?::|$)|(?:[Ff]atal|[Ee]rror): ")
-BY_SLURM = re.compile(r"^slurmstepd[-:]|error: \*\*\* (?:JOB|STEP) \d")  # Slurm's lines about ending other ranks
+ERROR = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*(?:Error|Exception)(?::|$)|(?:[Ff]atal|FATAL|[Ee]rror): ")
+# Slurm's own lines in a rank's log. A slurmstepd that writes to a log begins with the time.
+BY_SLURM = re.compile(
+    r"^slurmstepd[-:]|^\[\d{4}-\d\d-\d\dT[\d:.]+\] (?:\[\S+\] )?error: |error: \*\*\* (?:JOB|STEP) \d"
+)
 # srun's lines about tasks that ended with an error: node, tasks, kind of end. srun itself ends the other tasks, with
 # `Terminated`.
 TASKS_ENDED = re.compile(r"^srun: error: ([^: \n]+): tasks? (\d[\d,-]*): (?!Terminated$)(.+)$", re.MULTILINE)
 ASKED = "Exited with exit code 75"
 FORCED = "srun: forcing job termination"
 KILLED = re.compile(r"srun: error: [^: ]+: tasks? [0-9][0-9,-]*: Killed$")
-OF_SLURM = re.compile(r"^(?:srun|slurmstepd)[-:]")
+OF_SLURM = re.compile(BY_SLURM.pattern + "|^srun:")
+CHAINED = re.compile("During handling of the above exception|was the direct cause of the following exception")
+# The error of a process that notices a kill of its child
+KILLED_CHILD = re.compile(r"SIGKILL|[Kk]illed|exited unexpectedly|terminated abruptly|BrokenProcessPool|code:? -?9\b")
+SRUN_FAILED = re.compile(r"^srun: (?:error|fatal): (?!\S+: tasks? \d)(.+)$", re.MULTILINE)
+# The beginning of such a line if srun gives up. Lines of plugins may come before.
+GIVES_UP = re.compile(r"Unable to|Application launch failed|.*[Tt]ask launch|.*launch failed|Job step")
+# Slurm did not answer, or the nodes were not ready: not a mistake in the request
+FOR_A_WHILE = re.compile(
+    r"[Tt]imed out|Zero Bytes|[Aa]uthentication|[Cc]redential|revoked|[Cc]ontact|[Cc]ommunication|[Cc]onnection|[Bb]usy"
+)
 BRIEF_S = 60
 END = 4096  # bytes that are read at the end of a log
 
@@ -69,8 +84,10 @@ def fault_of(ends: Sequence[str], said: str, hung: bool, took_s: float, started:
     whether the attempt has saved or written metrics."""
     if hung:
         return Fault("hung", "hung")
-    lines = [line for text in ends for line in text.split("\n") if not WENT_ON.search(line)]
+    lines = [line for text in ends for line in _last_words(text)]
     lines += [line for line in said.split("\n") if OF_SLURM.match(line)]
+    if survived_kills(ends, said):
+        lines = [line for line in lines if not BY_CGROUP.search(line)]
     for line in reversed(lines):
         disk = () if "/dev/shm/nccl" in line else DISK_FULL.finditer(line)  # /dev/shm is memory of a node, and no disk
         found = [*OUT_OF_MEMORY.finditer(line), *disk]
@@ -84,6 +101,33 @@ def fault_of(ends: Sequence[str], said: str, hung: bool, took_s: float, started:
     if took_s < BRIEF_S and not started:
         return Fault("start", "crashed at its start")
     return Fault("crash", "crashed")
+
+
+def _last_words(end: str) -> List[str]:
+    """Returns the lines of a log's end that may tell the reason of its end: its last own error, the errors from which
+    this error follows, and what comes after. Earlier errors were survived. Without an own error, returns all lines."""
+    lines = [line for line in end.split("\n") if not WENT_ON.search(line)]
+    first, chained = len(lines), True
+    for at in range(len(lines) - 1, -1, -1):
+        if chained and own_error(lines[at]):
+            first, chained = at, False
+        chained = chained or CHAINED.search(lines[at]) is not None
+    return lines[first:] or lines
+
+
+def survived_kills(ends: Sequence[str], said: str) -> bool:
+    """Returns whether the kernel has killed a process for lack of memory, and the ranks ended in another way: none was
+    killed, and the error of a rank has another reason."""
+    errors = [error for error in map(own_error, ends) if error]
+    killed = any(not how.startswith("Exited") for _, _, how in TASKS_ENDED.findall(said))
+    is_child = any(KILLED_CHILD.search(error) for error in errors)
+    return BY_CGROUP.search(said) is not None and bool(errors) and not killed and not is_child
+
+
+def refusal_of(said: str) -> str:
+    """Returns srun's line about its own failure; empty if there is none. said: the job's output, if no task began."""
+    found = SRUN_FAILED.findall(said)
+    return next(filter(GIVES_UP.match, found), found[-1] if found else "") if not TASKS_ENDED.search(said) else ""
 
 
 def _have_timed_out(ends: Sequence[str]) -> bool:

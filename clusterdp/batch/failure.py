@@ -4,8 +4,9 @@ import os
 import re
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
+from . import evidence
 from .decisions import Decision
-from .end import Ended, by_fault
+from .end import Ended, by_fault, by_srun
 from .ending import Ending
 from .evidence import END, Failure, Mistake, failure_of, fault_of, is_repeated, mistake_from, mistake_of, own_error
 from .texts import lines, read, size, words
@@ -35,6 +36,12 @@ def after_failure(
     job's output in this attempt. ends: from last_words(). nodes: the nodes of the ranks. hosts: names of the first
     node, which do not make an error another one."""
     job = ending.job
+    refusal = "" if ends or ended.in_setup else evidence.refusal_of(said)
+    if refusal:
+        is_mistake = not evidence.FOR_A_WHILE.search(refusal)
+        # The nodes do not matter, and so an attempt stands for its nodes.
+        mistake = mistake_of(Failure(refusal, job.attempt), ended.took_s, hosts) if is_mistake else None
+        return by_srun(refusal, _is_repeated(ending, mistake), ended, ending.history, ending.rules)
     is_hung = os.path.exists(job.file("hung"))
     started = ended.saved or size(os.path.join(job.run, "metrics", job.attempt + ".jsonl")) > 0
     fault = fault_of(list(ends.values()), said, is_hung, ended.took_s, started)
@@ -46,7 +53,7 @@ def after_failure(
         by_agents = any(name.startswith("node-") for name in ends)
         failure = failure_of(note, said, {rank: ends[name] for name, rank in _ranks(ends)}, by_agents)
     failure = failure._replace(node=failure.node or nodes)
-    if (failure.error or failure.reported) and not re.search(r"[][,]", failure.node):
+    if fault.cause != "hung" and (failure.error or failure.reported) and not re.search(r"[][,]", failure.node):
         ending.once = failure.node  # the next attempt shows whether the program also fails on another node
     mistake = mistake_of(failure, ended.took_s, hosts)
     return by_fault(ended, fault, failure, ending.history, ending.rules, lambda: _is_repeated(ending, mistake))

@@ -196,15 +196,17 @@ class Keepers:
     def _few(self, silent: List[str]) -> List[str]:
         return silent if 2 * len(silent) <= len(self._heard) else []
 
-    def settled(self, record: Record) -> List[str]:
-        """Waits until each node has beaten, or is silent. Returns the silent ones, as blamed() does."""
+    def settled(self, record: Record, seconds: float) -> List[str]:
+        """Waits until each node has beaten, or has been silent for `seconds`. Returns the silent ones, as blamed()
+        does."""
         began = time.monotonic()
-        while self.are_alive and time.monotonic() < began + SILENT_S + LOOK_S:
+        while self.are_alive and time.monotonic() < began + seconds + LOOK_S:
             self._look(record)
-            if all(heard > began or node in self.silent for node, heard in self._heard.items()):
+            silent = self._silent_for(seconds)
+            if all(heard > began or node in silent for node, heard in self._heard.items()):
                 break
             time.sleep(PAUSE_S)
-        return self._few(self.silent)
+        return self._few(self._silent_for(seconds))
 
     def forget(self, nodes: Iterable[str], left: Sequence[str]) -> None:
         """Forgets nodes on which no rank starts again: they are not silent, and no answer of them is awaited. left: the

@@ -118,14 +118,20 @@ def test_restart_on_the_same_nodes_kills_no_rank(with_spare: ThisAttempt, monkey
     ("log", "expected"),
     [("RuntimeError: Connection closed by peer [n2]\n", ["n2"]), ("", ["n2"]), ("ValueError: 7\n", [])],
 )
-def test_ranks_without_an_own_error_wait_for_the_silent_node(
-    of_rules: Callable[..., ThisAttempt], monkeypatch: pytest.MonkeyPatch, log: str, expected: list[str]
+@pytest.mark.parametrize("silent_s", [5.0, 20.0])
+def test_silent_node_is_lost_though_a_rank_has_an_own_error_later(
+    of_rules: Callable[..., ThisAttempt],
+    monkeypatch: pytest.MonkeyPatch,
+    log: str,
+    expected: list[str],
+    silent_s: float,
 ) -> None:
-    for spare, lost in ((1, expected), (0, [])):
+    for spare in (0, 1):
         attempt = of_rules(spare_nodes=spare)
-        wait = (lambda record: ["n2", "n3"]) if spare else pytest.fail
-        monkeypatch.setattr(attempt.keepers, "settled", wait)
+        silent = ["n2", "n3"][: 1 + spare]  # n3 has no ranks
+        monkeypatch.setattr(attempt.keepers, "settled", lambda _, s, silent=silent: silent if silent_s > s else [])
         agent = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+        lost = expected if silent_s < 10 else ["n2"]
         assert attempt._lost("", {"rank-00000.out": log, "node-00000.out": agent}) == lost
 
 

@@ -360,12 +360,12 @@ def test_keeper_kills_ranks_in_reserve() -> None:
 def test_silence_is_settled_after_a_beat_of_each_node(job: Job, tmp_path: Path) -> None:
     with attached(job, tmp_path) as (found, _):
         found._heard = {"n1": 0.0}
-        assert found.settled(Record(job)) == []
+        assert found.settled(Record(job), keepers.SILENT_S) == []
         assert found._heard["n1"] > 0
         found._heard["n2"] = found._heard["n1"] - keepers.SILENT_S + 1.5
-        assert found.settled(Record(job)) == ["n2"]
+        assert found.settled(Record(job), keepers.SILENT_S) == ["n2"]
         found._heard.update(dict.fromkeys(["n3", "n4"], 0.0))
-        assert found.settled(Record(job)) == [], "this node may be cut off"
+        assert found.settled(Record(job), keepers.SILENT_S) == [], "this node may be cut off"
 
 
 def test_term_ends_a_keeper_without_ranks(job: Job, tmp_path: Path) -> None:

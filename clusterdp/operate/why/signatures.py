@@ -390,6 +390,13 @@ SIGNATURES = (
         "huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to locate the file on the Hub "
         "and we cannot find the requested files in the local cache.",
     ),
+    Signature(
+        "container",
+        r"^FATAL: +|pyxis: (?:couldn't|failed)|enroot-\w+: .*\[ERROR\]",
+        "the container could not be started",
+        "launch.container.image must name an image that each node sees, and that has the program's Python.",
+        "FATAL:   While checking container encryption: could not open image /none.sif: no such file or directory",
+    ),
     # --- Python, and what is installed
     Signature(
         "glibc",
@@ -409,8 +416,8 @@ SIGNATURES = (
         "missing-module",
         r"\bModuleNotFoundError:|: No module named ",
         "a Python module is not installed there, or not in the snapshot",
-        "Activate the right environment in launch.setup, or name its Python in launch.python. A module of your own "
-        "must not be ignored by git.",
+        "Activate the right environment in launch.setup, or name its Python in launch.python; a container's image must "
+        "have it. A module of your own must not be ignored by git.",
         "ModuleNotFoundError: No module named 'timm'",
     ),
     Signature(

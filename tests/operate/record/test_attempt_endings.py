@@ -167,7 +167,11 @@ def test_attempt_finding_the_cancel_marker_at_its_start_is_shown_as_cancelled(bu
         ("DUE TO PREEMPTION", False, "preempted"),  # killed before its shell could note the TERM
         (None, True, "preempted"),  # Slurm told it to end, and brought it back
         ("DUE TO JOB REQUEUE", True, "requeued by the program or an administrator"),
-        ("DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS", False, "ended because its node failed"),
+        (
+            "DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS",
+            False,
+            "ended because a node failed, or Slurm could not start its ranks",
+        ),
         (None, False, "lost without a record (a node failed, or it was killed)"),
     ],
 )
