@@ -53,9 +53,7 @@ FLOORS = {
         "errors core client slurmdbd slurmstepd slurmctld commands start_daemon daemon_main shape_file"
         " install_commands cluster"
     ),
-    "rehearse": (
-        "state observe run_spec clusters drills judge shortening run_process one_run experiments rehearsal show"
-    ),
+    "rehearse": "state observe run_spec clusters drills judge shortening run_process one_run rehearsal show",
     "train": (
         "argument_names preflight output settings hang ranks parallel data optim profile loop job process trainer"
         " worker"

@@ -5,7 +5,6 @@ rehearsal    the undisturbed runs, then the drills
 shortening   the config changes that make a rehearsal short and private
 run_process  starts a run in a process of its own, and reads its progress
 one_run      the main program of that process
-experiments  runs from the files that a run resumed from, to find out which parts of them are read
 run_spec     the order and the outcome of a run, which the two processes exchange
 clusters/    the clusters on which runs are made
 observe/     the behaviour of a run, seen from outside

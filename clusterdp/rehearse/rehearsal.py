@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,11 +28,8 @@ from clusterdp.operate.output.formatting import shown_path
 from clusterdp.operate.record.run_history import read_history
 from clusterdp.rehearse import shortening
 from clusterdp.rehearse.drills.table import DRILLS, Drill
-from clusterdp.rehearse.experiments import START, Experiments, MakeRun
-from clusterdp.rehearse.judge.after_fault import AfterFault
 from clusterdp.rehearse.judge.diagnosis import words_of_failure
 from clusterdp.rehearse.judge.judge import attempts_of, differ, judge, why_missed
-from clusterdp.rehearse.judge.lost_state import NOTHING, Shown, is_explained
 from clusterdp.rehearse.judge.reference import Reference, end_state
 from clusterdp.rehearse.judge.second_run import (
     beside_another,
@@ -113,7 +110,7 @@ class Rehearsal:
             if self._again(reference):
                 self._under_each_drill(reference)
         finally:
-            for copies in [*self.folder.glob(f"*{VERSIONS}"), *self.folder.glob(f"*{START}")]:
+            for copies in self.folder.glob(f"*{VERSIONS}"):
                 shutil.rmtree(copies, ignore_errors=True)  # after Ctrl-C, a run may still write to this folder
         return self.verdicts
 
@@ -276,8 +273,7 @@ class Rehearsal:
             if result.inapplicable or turn == TRIES or not why_missed(result, history):
                 break
             self.screen.is_at(drill.name, None, "its fault did not land: once more")
-        experiment = partial(self._experiment, drill, result)
-        judged = partial(judge, drill, result, Path(result.folder), reference, self.config, experiment)
+        judged = partial(judge, drill, result, Path(result.folder), reference, self.config)
         verdict = judged()
         if verdict.differing and reference.spread is not None:  # two undisturbed runs alone give no bound
             self._measure_noise(drill.name, reference)
@@ -286,19 +282,6 @@ class Rehearsal:
         said = verdict.diagnosis or verdict.said if verdict.verdict in BAD else verdict.said
         self.screen.ended(drill.name, verdict.verdict, said, verdict.took_s)
         return verdict
-
-    @cached_property
-    def _experiments(self) -> Experiments:
-        assert self.reference
-        return Experiments(self.config, self.reference)
-
-    def _experiment(self, drill: Drill, result: RunResult, after: AfterFault | None) -> Shown:
-        """Returns the result of experiments on a run, if nothing else explains the difference of its end state."""
-        if after is None or not self._experiments.are_possible or is_explained(after):
-            return NOTHING
-        self.screen.is_at(drill.name, None, "starts from the same files, to find out what of them is read")
-        make_run: MakeRun = lambda name, more: self._run(drill.name, name, [*self.overrides, *more])  # noqa: E731
-        return self._experiments.shown(RunDir(Path(result.folder)), after, make_run)
 
     def _measure_noise(self, shown: str, reference: Reference) -> None:
         """Makes more undisturbed runs to measure their spread, once for all drills, while other drills go on."""

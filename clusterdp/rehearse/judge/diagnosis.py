@@ -40,7 +40,7 @@ def diagnose(case: FailedDrill, differences: Sequence[Difference] = ()) -> str:
         failed = _of_strike(case) or _of_later(case)
         also = of_signal(case)
         return f"{failed}. Besides, {also}" if failed and also else failed or also or _of_error(case)
-    lost = name_the_loss(differences, case.kept, case.after, case.shown) if case.kept else ""
+    lost = name_the_loss(differences, case.kept, case.after) if case.kept else ""
     if work := lost_work(case):  # a checkpoint was saved but not used: the handlers are not the cause
         return ". Besides, ".join(filter(None, [work.words, _of_resume(case), lost]))
     causes = (_of_resume, of_signal)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from clusterdp.check.program import ProgramText
 from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.rehearse.judge.after_fault import AfterFault
-from clusterdp.rehearse.judge.lost_state import NOTHING, Kept, Shown
+from clusterdp.rehearse.judge.lost_state import Kept
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.run_spec import RunResult
 
@@ -24,5 +24,4 @@ class FailedDrill:
     text: ProgramText | None = None  # the program's text, if it can be read
     kept: Kept | None = None
     after: AfterFault | None = None
-    shown: Shown = NOTHING  # the result of the experiments on this run
     last_steps: Mapping[str, int] = field(default_factory=dict)  # the last step that rank 0 printed, by attempt

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +14,11 @@ from clusterdp.operate.record.run_history import RunHistory, read_history
 from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.rehearse.drills.losses import CRASHES
 from clusterdp.rehearse.drills.table import Drill
-from clusterdp.rehearse.judge.after_fault import AfterFault, after_fault
+from clusterdp.rehearse.judge.after_fault import after_fault
 from clusterdp.rehearse.judge.compared import compared_with
 from clusterdp.rehearse.judge.diagnosis import begun_anew, diagnose
 from clusterdp.rehearse.judge.failed_drill import FailedDrill
-from clusterdp.rehearse.judge.lost_state import NOTHING, Kept, Shown, parts_made
+from clusterdp.rehearse.judge.lost_state import Kept, parts_made
 from clusterdp.rehearse.judge.lost_work import lost_work, printed, steps_lost
 from clusterdp.rehearse.judge.reference import Reference
 from clusterdp.rehearse.judge.resumed_from import resumes
@@ -79,9 +78,8 @@ def judge(
     folder: Path,
     reference: Reference,
     config: Config,
-    experiment: Callable[[AfterFault | None], Shown] = lambda after: NOTHING,
 ) -> Verdict:
-    """Returns the verdict on a drill. `experiment`: a function that is called if the end states differ."""
+    """Returns the verdict on a drill."""
     run = RunDir(folder)
     if result.inapplicable:
         return Verdict(drill.name, drill.about, INAPPLICABLE, result.inapplicable, folder=str(folder))
@@ -125,7 +123,7 @@ def judge(
         said = unread or f"it ended in another state: {differ(len(differences))}{_beyond(reference, differences)}"
         firsts = tuple(f"{each.key} {each.what}" for each in differences[:SHOWN])
         after = after_fault(reference, run, history, result)
-        diagnosis = diagnose(replace(case, after=after, shown=experiment(after)), differences)
+        diagnosis = diagnose(replace(case, after=after), differences)
         told |= {"differences": firsts, "differing": len(differences)}
         return Verdict(verdict=FAILED, said=said, diagnosis=diagnosis, **told)  # type: ignore[arg-type]
     compared = compared_with(reference, run, result.hits[0].at)

@@ -48,19 +48,7 @@ class Kept:
     complete: bool = False  # whether the program's text shows all parts of the program
 
 
-class Shown(NamedTuple):
-    """The result of experiments on a run."""
-
-    cause: str = ""  # why the run's end state differs from the undisturbed run's
-    note: str = ""  # another result
-
-
-NOTHING = Shown()
-
-
-def name_the_loss(
-    differences: Sequence[Difference], kept: Kept, after: AfterFault | None = None, shown: Shown = NOTHING
-) -> str:
+def name_the_loss(differences: Sequence[Difference], kept: Kept, after: AfterFault | None = None) -> str:
     """Returns the known causes, then the differences and the first checkpoint with a difference.
 
     Returns "" if nothing differs. `differences`: the differences of the end states.
@@ -69,11 +57,10 @@ def name_the_loss(
     rest = [each for each in differences if each not in best]
     if best and {each.part for each in rest} <= RESULTS:
         return _of_best(best[0], rest)
-    causes = [shown.cause, *restarted(after), *_lacking(kept, rest, after)]
-    cause = "; ".join(filter(None, causes))
+    cause = "; ".join([*restarted(after), *_lacking(kept, rest, after)])
     since = after.first.words if after and after.first else ""
     what = since if cause else _what(rest, kept, after)
-    return ". ".join(filter(None, [cause, what, shown.note]))
+    return ". ".join(filter(None, [cause, what]))
 
 
 def _what(differences: Sequence[Difference], kept: Kept, after: AfterFault | None) -> str:
@@ -191,10 +178,6 @@ def counters_behind(after: AfterFault | None) -> str | None:
             skipped = each.expected - each.got
             return f": {each.key} is {each.got:g}, not {each.expected:g}, so {skipped:g} more steps were skipped"
     return None
-
-
-def is_explained(after: AfterFault) -> bool:
-    return bool(restarted(after)) or counters_behind(after) is not None
 
 
 def _counters(after: AfterFault) -> Iterator[_Counter]:

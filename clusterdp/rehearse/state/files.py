@@ -21,7 +21,7 @@ from clusterdp.rehearse.state import inert_pickle
 from clusterdp.rehearse.state.end_state import EndState, Leaf
 from clusterdp.rehearse.state.flatten import MALFORMED, leaves_of, without_volatile
 from clusterdp.rehearse.state.inert_pickle import PlainValues
-from clusterdp.rehearse.state.stored import Bytes, ReadRange, Stored, of_array, read_range, unreadable
+from clusterdp.rehearse.state.stored import Bytes, Stored, of_array, read_range, unreadable
 from clusterdp.rundir import RunDir
 from clusterdp.wording import some_of
 
@@ -215,9 +215,9 @@ def _bytes(path: Path) -> bytes:
         raise unreadable(path, error) from None
 
 
-def read_safetensors(path: Path, read_bytes: ReadRange = read_range) -> dict[str, Stored]:
-    """Returns the tensors of a safetensors file by name. `read_bytes`: the function that reads a tensor's bytes. Raises
-    CheckpointError, with the file's path, if the file is damaged."""
+def read_safetensors(path: Path) -> dict[str, Stored]:
+    """Returns the tensors of a safetensors file by name. Raises CheckpointError, with the file's path, if the file is
+    damaged."""
     try:
         size = path.stat().st_size
         length = int.from_bytes(read_range(path, 0, 8).tobytes(), "little")
@@ -232,7 +232,7 @@ def read_safetensors(path: Path, read_bytes: ReadRange = read_range) -> dict[str
                 if not 0 <= start <= stop <= size - begin:
                     raise ValueError(f"{name} reaches out of the file")
                 dtype = _DTYPES.get(about["dtype"], about["dtype"])
-                read = partial(read_bytes, path, begin + start, stop - start)
+                read = partial(read_range, path, begin + start, stop - start)
                 found[name] = Stored(dtype, tuple(about["shape"]), read)
         return found
     except OSError as error:
@@ -277,17 +277,16 @@ def _header(file: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
     return dtype, shape, fortran
 
 
-def read_pickled(path: Path, read_bytes: ReadRange = read_range) -> tuple[Any, PlainValues]:
+def read_pickled(path: Path) -> tuple[Any, PlainValues]:
     """Returns the tree of a torch.save() file or of a plain pickle, and the PlainValues for the tree's objects.
 
-    Needs no torch, and runs no code of the file. `read_bytes`: the function that reads a tensor's bytes. Raises
-    CheckpointError, with the file's path, if the file is damaged.
+    Needs no torch, and runs no code of the file. Raises CheckpointError, with the file's path, if the file is damaged.
     """
     try:
         with reading(path) as file:
             begin = file.read(len(LEGACY))
         if begin.startswith(ZIP):
-            return _zip(path, read_bytes)
+            return _zip(path)
         if begin == LEGACY:
             raise CheckpointError(
                 f"{path}: torch.save() wrote it in the format of before torch 1.6, which is not compared. "
@@ -300,7 +299,7 @@ def read_pickled(path: Path, read_bytes: ReadRange = read_range) -> tuple[Any, P
         raise CheckpointError(f"{path}: no file of torch.save(), or a damaged one: {error}. Save it again.") from None
 
 
-def _zip(path: Path, read_bytes: ReadRange) -> tuple[Any, PlainValues]:
+def _zip(path: Path) -> tuple[Any, PlainValues]:
     with zipfile.ZipFile(path) as archive:
         members = {info.filename.partition("/")[2]: info for info in archive.infolist()}
         if "data.pkl" not in members:
@@ -316,10 +315,6 @@ def _zip(path: Path, read_bytes: ReadRange) -> tuple[Any, PlainValues]:
         # The data begin after the member's local header, whose length is not in the archive's directory.
         header = read_range(path, info.header_offset, 30)
         begin = info.header_offset + 30 + sum(int.from_bytes(header[i : i + 2].tobytes(), "little") for i in (26, 28))
-        return partial(_read, read_bytes, path, begin), info.file_size
+        return lambda start, size: read_range(path, begin + start, size), info.file_size
 
     return tree, PlainValues(storage)
-
-
-def _read(read_bytes: ReadRange, path: Path, begin: int, start: int, size: int) -> Bytes:
-    return read_bytes(path, begin + start, size)

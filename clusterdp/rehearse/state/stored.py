@@ -16,7 +16,6 @@ from clusterdp.errors import CheckpointError
 from clusterdp.plainfile import reading
 
 Bytes = NDArray[np.uint8]
-ReadRange = Callable[[Path, int, int], Bytes]  # from (file, first byte, number of bytes) to bytes
 
 
 @dataclass(frozen=True)

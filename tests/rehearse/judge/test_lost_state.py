@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.check.program import CodePlace, read_python_file
-from clusterdp.rehearse.judge.lost_state import Kept, Shown, name_the_loss, parts_made
+from clusterdp.rehearse.judge.lost_state import Kept, name_the_loss, parts_made
 from clusterdp.rehearse.state import Difference, EndState, Leaf, describe
 from clusterdp.rehearse.state.end_state import Part
 
@@ -89,10 +89,3 @@ def test_part_created_by_the_program_is_found_with_its_code_line(tmp_path: Path)
     program.write_text("import torch\n# GradScaler() is for later\nscaler = torch.amp.GradScaler()\n")
     made = parts_made(read_python_file(program, tmp_path))
     assert {part: place.line for part, place in made.items()} == {"scaler": 3}
-
-
-def test_diagnosis_begins_with_the_cause_shown_by_experiments() -> None:
-    shown = Shown("opt is not read", "a plain start is alike")
-    assert name_the_loss([MODEL], kept({}), None, shown) == "opt is not read. a plain start is alike"
-    said = name_the_loss([MODEL], kept({}), None, Shown(note=shown.note))
-    assert said == f"{describe([MODEL])}. a plain start is alike"

@@ -59,7 +59,7 @@ FAULTS = {
     ),
     "rng-not-restored": Fault(
         "preempted",
-        ("rng is in checkpoints/step_", ", and not read at a resume"),
+        ("the model differs in ",),
         ((f"    {RESTORES_RNG}\n", ""),),
     ),
     "rng-not-saved": Fault(
@@ -69,7 +69,7 @@ FAULTS = {
     ),
     "rng-of-one-rank": Fault(
         "preempted",
-        ("rng.1 is in checkpoints/step_", ", and not read at a resume"),
+        ("the model differs in ",),
         ((f"    {RESTORES_RNG}\n", f"    if rank == 0:\n        {RESTORES_RNG}\n"),),
     ),
     "sampler-starts-over": Fault(
