@@ -129,8 +129,19 @@ def _of_random(settings: SweepConfig) -> list[Values]:
     count = settings.samples or 0
     if count > MOST:
         raise ConfigError(f"sweep.samples: {count} are more than {MOST}. Draw fewer.")
-    columns = [draws_of(given, f"sweep.random.{key}", count, settings.seed) for key, given in settings.random.items()]
-    return [dict(zip(settings.random, row, strict=True)) for row in zip(*columns, strict=True)]
+    rows: dict[str, Values] = {}
+    for tries in (1, 2, 4, 8, 16, 32):  # more draws begin with the same values, and replace those that came twice
+        draws = tries * count
+        columns = [
+            draws_of(given, f"sweep.random.{key}", draws, settings.seed) for key, given in settings.random.items()
+        ]
+        for row in zip(*columns, strict=True):
+            rows.setdefault(repr(row), dict(zip(settings.random, row, strict=True)))
+        if len(rows) >= count:
+            return [*rows.values()][:count]
+    raise ConfigError(
+        f"sweep.samples: {count} are more than sweep.random has different values: {len(rows)}. Draw fewer."
+    )
 
 
 def _check_values(rows: Sequence[Values], given: Given) -> None:

@@ -106,6 +106,13 @@ def test_each_sweep_element_equals_its_config_resolved_alone(base: dict[str, Any
         assert config.dump(element.config) == config.dump(alone)
 
 
+def test_random_sweep_draws_again_instead_of_equal_elements() -> None:
+    """Two of 2,479 samples, rounded to six digits, were equal, and ended the submit."""
+    block = {"random": {"params.a": "uniform(1.0001, 1.0009)"}, "samples": 60, "seed": 0}
+    found = [element.values["params.a"] for element in sweep(block).elements]
+    assert len({*found}) == len(found) == 60
+
+
 def test_random_sweep_values_are_reproducible_by_seed_and_within_bounds() -> None:
     def drawn(seed: int, **more: str) -> list[dict[str, Any]]:
         given = {"params.lr": "log(1e-5, 1e-2)", "params.wd": "uniform(0, 1)", "params.n": "choice(16, 32)", **more}
@@ -180,6 +187,7 @@ def test_mistake_in_a_sweep_option_is_one_line_with_key_and_remedy(words: list[s
         ),
         ({"random": {"params.a": "choice()"}, "samples": 2}, r"nothing to choose from"),
         ({"random": {"params.a": "uniform(0, 1)"}, "samples": 20_000}, r"20000 are more than 10000"),
+        ({"random": {"params.a": "choice(1, 2)"}, "samples": 3}, r"sweep\.samples: 3 .* different values: 2\. Draw"),
         ({"grid": {"params.a": [1, 2]}, "samples": 2}, r"sweep\.samples: has no effect without sweep\.random"),
         ({"grid": {"params.a": [1, 2]}, "parallel": 0}, r"sweep\.parallel: 0 is less than 1"),
         ({"grid": {"params.a": [1, 2]}, "on_refusal": "ignore"}, r"sweep\.on_refusal: 'ignore' is none of undo, keep"),
