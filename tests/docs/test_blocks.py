@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import os
 import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -98,6 +100,23 @@ def test_python_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path) -> Non
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
     done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_programs_of_a_page_import_only_a_default_install(page: Path) -> None:
+    """Blocks marked as not run show other libraries."""
+    needed = [each for each in importlib.metadata.requires("clusterdp") or () if "extra ==" not in each]
+    installed = {*(re.split(r"[^\w-]", each)[0] for each in needed), "clusterdp", "pytest"}
+    for block in FENCE.finditer(page.read_text()):
+        if block["language"] not in ("python", "diff") or "not run" in (block["before"] or ""):
+            continue
+        lines = textwrap.dedent(block["text"]).splitlines()
+        if block["language"] == "diff":
+            lines = [line[1:] for line in lines if not line.startswith("-")]
+        nodes = [*ast.walk(ast.parse("\n".join(lines)))]
+        found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        found |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+        assert {each.partition(".")[0] for each in found} <= {*sys.stdlib_module_names, *installed}
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"], ids=name)
