@@ -19,7 +19,7 @@ from clusterdp.check.program.command_words import module_file
 from clusterdp.check.program.sources import OURS
 from clusterdp.check.subject import Subject, last_run
 from clusterdp.check.surroundings.ignored_files import ignored_findings
-from clusterdp.check.surroundings.probe import environment_findings, host_python_findings
+from clusterdp.check.surroundings.probe import environment_findings, host_python_findings, launch_findings
 from clusterdp.check.surroundings.storage_room import room_findings, sharing_findings
 from clusterdp.check.survival.launchers import launcher_findings
 from clusterdp.check.survival.preemption import preemption_of, requeue_note, survival_findings
@@ -139,6 +139,7 @@ def all_findings(subject: Subject, cluster: ClusterFacts, hosts: set[str]) -> It
     yield from processor_findings(subject, cluster)
     yield from environment_findings(subject)
     yield from host_python_findings(subject)
+    yield from launch_findings(subject)
     yield from program_findings(subject)
 
 

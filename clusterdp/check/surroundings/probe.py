@@ -5,6 +5,7 @@ the run folder, and both files are deleted."""
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -94,6 +95,21 @@ def environment_findings(subject: Subject, environ: Mapping[str, str] = os.envir
     if environ.get("SLURM_JOB_ID") and subject.config.backend == "submitit":
         what = f"this shell is inside job {environ['SLURM_JOB_ID']}"
         yield Finding("hint", "SLURM_JOB_ID", what, "submitit takes parts of it over", "Submit from a login node.")
+
+
+def launch_findings(subject: Subject) -> Iterator[Finding]:
+    """Yields findings about files that each task needs before it becomes the program."""
+    launch, here = subject.config.launch, subject.spec.submit_dir
+    path = launch.env.get("PATH")
+    if path is not None and not shutil.which("bash", path=path):
+        what = f"no folder of {path!r} has bash here"
+        why = "bash starts the ranks; it is the whole PATH of the tasks, and nothing expands $PATH in it"
+        yield Finding("warning", "launch.env.PATH", what, why, "Write its folders too, or add yours in launch.setup.")
+    image = launch.container.image or ""
+    is_file = image.startswith(("/", "./", "../")) or image.endswith((".sif", ".sqsh", ".img"))
+    if is_file and "://" not in image and not (here / image).exists():
+        what, why = f"{image} is not on this machine", "where the nodes do not have it either, no rank starts"
+        yield Finding("warning", "launch.container.image", what, why, "Name an image that the nodes see.")
 
 
 def _leaks(name: str, given: Mapping[str, str], why: str) -> Finding:

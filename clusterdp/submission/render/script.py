@@ -138,7 +138,7 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
         "container_prefix": spec.container_prefix(),
         "command": spec.command,
         "script": _quoted_lines(script),
-        "env": {Shell(name): value for name, value in config.launch.env.items()},
+        "env": {Shell(_name(name, spec)): value for name, value in config.launch.env.items()},
         "secrets": [Shell(name) for name in config.launch.secrets],
         "secret_files": {Shell(name): secret_path(path) for name, path in config.launch.secret_files.items()},
         "modules": config.launch.modules,
@@ -148,6 +148,12 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
         "requeues": [Shell(line) for line in requeues_of(rules_of(spec))],
         "interpreters": dict.fromkeys([spec.host_python, *SYSTEM_PYTHONS]),
     }
+
+
+def _name(name: str, spec: ScriptSpec) -> str:
+    """Returns the name by which the script sets a variable of launch.env. On the host, PATH and LD_LIBRARY_PATH of an
+    image could hide the engine itself, which would not hand them on, either."""
+    return f"APPTAINERENV_{name}" if spec.container_prefix() and re.match("PATH$|LD_", name) else name
 
 
 def _places(spec: ScriptSpec) -> dict[str, Any]:
