@@ -13,6 +13,7 @@ from clusterdp.config.tree import Config
 
 OURS = ("launch.secrets", "launch.secret_files")  # these keys hold only names, of secrets or of files
 IN_A_STORE = "checkpoint."
+IN_SHELL = ("script", "launch.setup")
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 PASSWORDS = ("password", "passwd", "passphrase")  # also if only a word's end: PGPASSWORD
@@ -38,13 +39,31 @@ _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 _RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.~-]{16,}")
 
 # Secrets within any text: an address with a password, an assignment, and keys in the forms of well-known services.
-_IN_ADDRESS = re.compile(r"[A-Za-z][\w+.-]*://[^\s/:@]*:(?![$<{*])[^\s/@]+@")
+# In an address, a shell variable, a placeholder or stars may stand for the password. Only in lines for a shell may the
+# variable have small letters.
+_STANDS_FOR_IT = r"(?:\$\{[^}@]*\}|\$\([^)@]*\)|\{\{?[\w ]*\}\}?|<[^>@]*>|\*+|\$[A-Z_][A-Z0-9_]*)@"
+_IN_ADDRESS = re.compile(rf"[A-Za-z][\w+.-]*://[^\s/:@]*:(?!{_STANDS_FOR_IT})[^\s/@]+@")
+_IN_A_SHELL = re.compile(r"://[^\s/:@]*:\$[a-z_]\w*@")
 _ASSIGNED = re.compile(r"(?<![\w$-])(?:--?)?([A-Za-z][\w.-]*)=[\"']?([\w+/.~!@#%^*:=-]+)(?=[\s\"';,)&|]|$)")
 _AN_OPTION = re.compile(r"(?<!\S)--([A-Za-z][\w-]*)[ \t]+[\"']?(?!-)([\w+/.~!@#%^*:=-]+)")
-_SIGNED = re.compile(r"[?&](?:sig|X-Amz-Signature|X-Goog-Signature)=")
+_SIGNED = re.compile(r"[?&](?:sig|Signature|X-(?:Amz|Goog|OSS)-(?:Signature|Security-Token)|AWSAccessKeyId)=", re.I)
+# The forms of keys and tokens, after the rules of gitleaks and detect-secrets
 _KNOWN = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY|\b(?:gh[pousr]_\w{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|hf_[A-Za-z0-9]{30,}"
-    r"|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,})"
+    r"-----BEGIN [A-Z ]*PRIVATE KEY|\bAccountKey=[\w+/=]{40,}|\b(?:gh[pousr]_\w{30,}|github_pat_\w{30,}"
+    r"|gl(?:pat|dt|ft|rt|oas|cbt|ptt|soat|agent)-[\w-]{20,}|(?:hf|api_org|npm|gsk|xai)_[A-Za-z0-9]{30,}|wandb_v\d_\w{20,}"
+    r"|r8_\w{30,}|sk-[\w-]{20,}|xox[abeoprs]-[\w-]{10,}|xapp-[\w-]{10,}|(?:A3T[A-Z0-9]|AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}\b"
+    r"|eyJ[\w-]{10,}\.eyJ[\w-]{10,}|pypi-AgE[\w-]{50,}|SG\.[\w-]{20,}\.[\w-]{40,}|[rs]k_(?:live|test)_\w{10,}"
+    r"|AIza[\w-]{35}|ya29\.[\w-]{20,}|GOCSPX-[\w-]{20,}|dckr_[op]at_[\w-]{20,}|do[opr]_v1_\w{40,}|nvapi-[\w-]{40,}"
+    r"|dapi[a-f0-9]{32}|KGAT_\w{30,}|shp(?:at|ss|ca|pa)_[a-fA-F0-9]{30,}|ATATT3[\w-]{50,}|\d{8,10}:AA[\w-]{33}\b)"
+)
+# A header with a credential, and words of well-known commands: curl -u me:PASSWORD, docker login -p PASSWORD
+_IN_A_COMMAND = re.compile(
+    r"(?i:\b(?:authorization|private-token|(?:x-)?(?:[\w]+-)?(?:api-?key|auth-?token|access-?token)))[\"']?\s*:\s*[\"']?"
+    r"(?:(?i:bearer|basic|token)\s+)?(?![$<{%])[\w+/=.~-]{8,}"
+    r"|\b(?:curl|wget|http)\b[^\n;|&]*\s(?:-u|--user)[ =]?[\"']?[^\s:\"'$]+:(?!\$)[^\s\"']+"
+    r"|\b(?:docker|podman|buildah|skopeo|helm|oras|apptainer|singularity|az|oc)\b[^\n;|&]*\blogin\b[^\n;|&]*"
+    r"\s-p[ =]?[\"']?(?![$-])[^\s\"'-]|\bsshpass\s+-p\s*[\"']?(?!\$)\S|\bmysql\w*\b[^\n;|&]*\s-p(?!\$)[^\s-]"
+    r"|\bwandb\s+login\s+(?:--[\w-]+(?:[ =]https?\S+)?\s+)*[\"']?(?![$-])[\w-]{20,}"
 )
 # Anybody who knows the address of a webhook can send messages there: Slack, Discord, Teams and Google Chat.
 _WEBHOOK = re.compile(
@@ -63,6 +82,7 @@ def secrets(config: Config, sections: Collection[str] | None = None) -> Iterator
         if key.startswith(OURS):
             continue
         strict = key.startswith(IN_A_STORE)
+        value = _IN_A_SHELL.sub("://:$NAME@", value) if key.startswith(IN_SHELL) and isinstance(value, str) else value
         if is_secret(name, value, strict):
             yield key, "is a secret by its name, and would be stored in the run folder", _remedy(key)
         elif isinstance(value, str) and _WEBHOOK.search(value):
@@ -78,10 +98,13 @@ def is_secret(name: str, value: Any, strict: bool = False) -> bool:
         return False  # a value `$NAME` is a shell variable in place of the secret
     words = [word.lower() for word in _WORD.findall(name)]
     last, before = (words or [""])[-1], words[-2:-1]
+    last = last[:-1] if last in ("keys", "tokens") else last
     if last.endswith(PASSWORDS):
         return True
     if not isinstance(value, str) or name in ("PWD", "OLDPWD"):
         return False
+    if last == "auth":
+        return bool(re.search(r"[\w.@-]+[:\n](?![$/])\S+", value))  # a user's name and a password
     if last in SECRETS:
         return last != "credentials" or not value.startswith(("/", "~", "."))  # a file's path is not a secret
     if last not in AFTER:
@@ -90,12 +113,14 @@ def is_secret(name: str, value: Any, strict: bool = False) -> bool:
         return strict or bool(_RANDOM.fullmatch(value))
     if before[0] in AFTER[last]:
         return True
+    if before[0] not in BUT.get(last, ()) and re.fullmatch(r"[0-9a-f]{32,}", value):
+        return True
     return bool(_VARIABLE.fullmatch(name)) and last in BUT and before[0] not in BUT[last] and not value.isdigit()
 
 
 def holds_secret(text: str, strict: bool = False) -> bool:
     """Returns whether a text (an address, a command line, lines for a shell) contains a secret."""
-    if _IN_ADDRESS.search(text) or _SIGNED.search(text) or _KNOWN.search(text):
+    if any(form.search(text) for form in (_IN_ADDRESS, _SIGNED, _KNOWN, _IN_A_COMMAND)):
         return True
     return any(
         is_secret(match[1], match[2], strict) for form in (_ASSIGNED, _AN_OPTION) for match in form.finditer(text)

@@ -44,6 +44,45 @@ SECRET: list[tuple[str, Any]] = [
     ("command", ["python", "train.py", "--api-key", "abc"]),
     ("command", "train --password=abc"),
     ("script", "mysql --password hunter2 <x.sql"),
+    *(
+        ("launch.setup", line)
+        for line in (
+            "wandb login 0123456789abcdef0123456789abcdef01234567",
+            "wandb login --host https://w.example.org 0123456789abcdef0123456789abcdef01234567",
+            "docker login -u me -p hunter2 registry.example.org",
+            "curl -u me:hunter2 https://data.example.org/x -o x",
+            "sshpass -p hunter2 ssh node hostname",
+            "mysql -u me -phunter2 db <x.sql",
+            "curl -H 'Authorization: Bearer abcdefgh12345678' https://api.example.org",
+            'curl --header "X-API-Key: abcdefgh12345678" https://api.example.org',
+        )
+    ),
+    ("command", "train --wandb-key 0123456789abcdef0123456789abcdef01234567"),
+    ("notify.command", ["curl", "-H", "Authorization: Bearer abcdefgh12345678", "https://chat.example.org"]),
+    ("params.auth", "me:hunter2"),
+    ("params.http.auth", ["me", "hunter2"]),
+    ("params.api_keys", ["abc", "def"]),
+    ("params.tokens", ["a1b2c3d4e5f6g7h8"]),
+    ("params.url", "https://me:$ecret9@data.example.org"),
+    ("params.url", "https://me:{x}y@data.example.org"),
+    ("params.url", "https://b.s3.amazonaws.com/x?AWSAccessKeyId=AKIAIOSFODNN7EXAMPLE&Expires=1&Signature=abc"),
+    ("params.url", "https://b.s3.amazonaws.com/x?X-Amz-Credential=a&X-Amz-Security-Token=abc"),
+    ("resources.extra.comment", "hf_" + "aB3" * 12),
+    *(
+        ("params.note", token)
+        for token in (
+            "AKIA" + "ABCDEFGH2345IJKL",
+            "glpat-" + "a1" * 10,
+            "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.abc",
+            "npm_" + "a1" * 18,
+            "AIza" + "a" * 35,
+            "dckr_pat_" + "a1" * 12,
+            "123456789:AA" + "a" * 33,
+            "sk-ant-api03-" + "a" * 40,
+            "AccountKey=" + "a" * 86 + "==",
+            "nvapi-" + "a1" * 30,
+        )
+    ),
 ]
 
 INNOCENT: list[tuple[str, Any]] = [
@@ -85,6 +124,36 @@ INNOCENT: list[tuple[str, Any]] = [
     ("command", ["python", "-c", "api_key=os.environ['X']; token=tokenizer.next()"]),
     ("command", ["train", "--tokenizer", "gpt2", "--max-tokens", "5"]),
     ("script", "git clone git@github.com:me/x.git"),
+    *(
+        ("launch.setup", line)
+        for line in (
+            "wandb login $WANDB_API_KEY",
+            "wandb login --relogin",
+            "huggingface-cli login --token $HF_TOKEN",
+            'docker login -u me -p "$PW" registry.example.org',
+            "docker login -u me --password-stdin registry.example.org <~/.docker-password",
+            "curl -u me:$pw https://data.example.org/x -o x",
+            "pip install --index-url https://me:$pw@pypi.example.org/simple x",
+            'curl -H "Authorization: Bearer $TOKEN" https://api.example.org',
+            "mkdir -p logs; ssh login mkdir -p runs",
+            "ssh login -p 22 hostname",
+            "mysql -u me -p db",
+            "curl -u me https://x",
+        )
+    ),
+    ("params.url", "https://me:${oc.env:HOME}@x/y"),
+    ("params.url", "https://me:<password>@data.example.org"),
+    ("params.auth", "kerberos"),
+    ("params.auth", True),
+    ("params.use_auth", "yes"),
+    ("params.keys", ["image", "label"]),
+    ("params.stop_tokens", ["</s>", "<eos>"]),
+    ("params.commit_key", "v1"),
+    ("params.revision", "0123456789abcdef0123456789abcdef01234567"),
+    ("params.cache_key", "0123456789abcdef0123456789abcdef"),
+    ("params.header", "Authorization: none"),
+    ("params.ask", "sk-learn"),
+    ("params.time", "12:30:AA"),
 ]
 
 
