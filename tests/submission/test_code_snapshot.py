@@ -107,3 +107,27 @@ def test_snapshot_symlinks_still_reach_their_targets(source: Path, tmp_path: Pat
     assert (code / "inner").read_text() == "train.py"
     assert (code / "inner").readlink() == Path("train.py")
     assert (code / "outer").read_text() == "outside"
+
+
+HELD = (
+    ".env .env.local .netrc _netrc .pypirc .npmrc id_rsa id_ed25519 keys.p12 kaggle.json token.txt hf_token api_key.txt"
+    " wandb_api_key .git-credentials client_secret_1.json my-service-account.json password secrets.yaml server.key"
+).split()
+KEPT = ".env.example tokens.txt tokenizer.json token.py secrets.py password.html key.npy id_rsa.pub ca.pem keyboard.txt"
+
+
+@pytest.mark.parametrize("with_git", [False, True])
+def test_files_with_secrets_are_left_out_of_the_snapshot_and_named(tmp_path: Path, with_git: bool) -> None:
+    source = tmp_path / "src"
+    (source / "deep").mkdir(parents=True)
+    if with_git:
+        git(source, "init", "-q")
+    for name in [*HELD, *KEPT.split(), "deep/.env"]:
+        (source / name).write_text("-----BEGIN CERTIFICATE-----\n")
+    (source / "server.key").write_text("-----BEGIN RSA PRIVATE KEY-----\n")
+    taken = take(source, tmp_path / "code", SnapshotConfig(link=["deep/.env"]), tmp_path / "run")
+    assert sorted(taken.secret) == sorted(HELD)
+    there = {str(path.relative_to(tmp_path / "code")) for path in (tmp_path / "code").rglob("*") if not path.is_dir()}
+    assert there == {*KEPT.split(), "deep/.env"}
+    assert "Not in it, for secrets: .env, " in str(taken).splitlines()[1].replace('"', "")
+    assert (tmp_path / "code/deep/.env").is_symlink(), "who names a file gets it"

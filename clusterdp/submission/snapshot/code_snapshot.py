@@ -21,8 +21,10 @@ from pathlib import Path, PurePath
 
 from clusterdp.config.tree import SnapshotConfig
 from clusterdp.errors import ConfigError
+from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir
 from clusterdp.submission.snapshot.copied_files import copy_files, find_earlier, snapshot_of
+from clusterdp.wording import some_of
 
 MIB = 1 << 20
 LARGE = 5_000_000  # bytes
@@ -34,6 +36,15 @@ SUFFIXES = frozenset(
     ".bin .pt .pth .ckpt .npy .npz .parquet .h5 .hdf5 .csv .tsv .jsonl .pkl .tar .tgz .zip .zst .safetensors .gguf "
     ".tfrecord .tfrecords .arrow .feather .lmdb .mdb .sqlite .mat .nc .so".split()
 )
+# Files that hold secrets, by their names (after the rules of gitleaks and detect-secrets), or, if PEM, by their content
+SECRETS = re.compile(
+    r"\.env(?:\.(?!example|sample|template|dist)[\w.-]+)?|[._]netrc|\.(?:pypirc|pgpass|npmrc|my\.cnf|boto|s3cfg|htpasswd)"
+    r"|\.git-credentials|\.dockercfg|id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?|.*\.(?:p12|pfx|jks|keystore|ppk|kdbx)"
+    r"|(?:kaggle|credentials|(?:.*[-_.])?client_secrets?.*|(?:.*[-_.])?service[-_]account.*)\.json"
+    r"|(?:[\w.-]*[._-])?(?:token|secrets?|password|passwd|api[-_]?key)(?:\.(?:txt|json|ya?ml|toml|ini|key))?",
+    re.IGNORECASE,
+)
+PEM = (".pem", ".key", ".crt", ".cer")
 
 
 @dataclass(frozen=True)
@@ -44,12 +55,16 @@ class CodeSnapshot:
     bytes: int
     copied: int  # number of files that are not links to files of an earlier run
     ignored: tuple[Ignored, ...] = ()  # files that are not in the snapshot, but that the job may need
+    secret: tuple[str, ...] = ()  # files that were left out because they hold secrets
 
     def __str__(self) -> str:
         """Returns one or two lines that describe the snapshot to the user."""
         shared = f", {self.files - self.copied} of them shared with an earlier run" * (self.copied < self.files)
-        said = f"Snapshot of the code: {self.files} files, {self.bytes / 1e6:.1f} MB{shared}"
-        return "\n".join([said, in_words(self.ignored)] if self.ignored else [said])
+        said = [f"Snapshot of the code: {self.files} files, {self.bytes / 1e6:.1f} MB{shared}"]
+        if self.secret:
+            names = some_of([_written(name) for name in self.secret], SHOWN)
+            said += [f"Not in it, for secrets: {names}. If the job needs one: launch.secret_files, or snapshot.link"]
+        return "\n".join([*said, in_words(self.ignored)] if self.ignored else said)
 
 
 def take(
@@ -71,6 +86,9 @@ def take(
         and name not in hidden
         and not any(name == link or name.startswith(link + "/") for link in linked)
     }
+    secret = tuple(name for name, status in found.items() if stat.S_ISREG(status.st_mode) and is_secret(source / name))
+    for name in secret:
+        del found[name]
     sizes = {name: status.st_size if stat.S_ISREG(status.st_mode) else 0 for name, status in found.items()}
     total = sum(sizes.values())
     if total > limits.max_mb * MIB:
@@ -85,7 +103,15 @@ def take(
     copied = copy_files(source, target, found, find_earlier(target.parent))
     for link in linked:
         _link(source, target, link)
-    return CodeSnapshot(len(found), total, copied, tuple(find_ignored(source, linked)))
+    return CodeSnapshot(len(found), total, copied, tuple(find_ignored(source, linked)), secret)
+
+
+def is_secret(path: Path) -> bool:
+    """Returns whether a file holds secrets, which the run folder would show to others."""
+    if path.name.lower().endswith(PEM):
+        with suppress(OSError):
+            return b"PRIVATE KEY-----" in read_plain(path, 64 * 1024)
+    return SECRETS.fullmatch(path.name) is not None
 
 
 def take_over(old: RunDir, new: RunDir) -> CodeSnapshot:
