@@ -21,6 +21,7 @@ from typing import Any
 from clusterdp import config as config_module
 from clusterdp.config import Config
 from clusterdp.errors import ClusterdpError, ConfigError, SlurmError
+from clusterdp.fakeslurm.core.processes import cpu_seconds
 from clusterdp.fakeslurm.errors import FakeSlurmError
 from clusterdp.operate.status.follow import Pace, RunUpdate, follow
 from clusterdp.rehearse.clusters.drill_cluster import DrillCluster
@@ -34,14 +35,15 @@ from clusterdp.rehearse.observe.file_watch import FileWatch
 from clusterdp.rehearse.observe.live_run import LiveRun
 from clusterdp.rehearse.observe.observer import Observer
 from clusterdp.rehearse.observe.save_shape import is_state, pointed_at
-from clusterdp.rehearse.run_spec import Missed, NotPossibleHere, RunResult, RunSpec, committed
+from clusterdp.rehearse.run_spec import TOO_LONG, Missed, NotPossibleHere, RunResult, RunSpec, committed
 from clusterdp.rundir import RunDir
 from clusterdp.submission.plan import plan_for
 
 PACE = Pace(poll_s=0.2, ask_s=1, late_s=0.2, settle_s=2, close_s=5)
 SEE_BYTES = ("killed-while-saving", "disk-full")  # drills that need events of calls that write bytes
 CUT_SHORT = "cut-short"
-TOO_LONG, STUCK = "too-long", "stuck"
+STUCK = "stuck"
+IDLE_S = 30.0  # time before the limit in which a rank must have worked: else the job hangs, and is not only slow
 MOST_STUCK = 4  # maximum number of attempts in a row without a first step, because a job may restart without limit
 
 
@@ -138,6 +140,7 @@ def _disturb(scene: Scene, name: str) -> RunResult:
 def _to_the_end(spec: RunSpec, scene: Scene, began: float) -> RunResult:
     update = None
     first_step_at: float | None = None
+    idle: tuple[float, tuple[str, int | None, int]] | None = None  # a time, and the work until then
     for update in follow(scene.run, PACE):
         step = scene.live.step()
         scene.tell(step, scene.doing or _state(update))
@@ -152,12 +155,24 @@ def _to_the_end(spec: RunSpec, scene: Scene, began: float) -> RunResult:
         if spec.facts.steps and not spec.facts.ours and _is_stuck(scene, update):
             why = f"after the fault, {MOST_STUCK} attempts in a row ended before a first step"
             return RunResult(STUCK, why=why, took_s=now - began)
-        if now - began > spec.limit_s:
-            return RunResult(TOO_LONG, why=f"it was not over after {spec.limit_s:.0f} s", took_s=now - began)
+        if now - began > spec.limit_s - IDLE_S and idle is None:
+            idle = now, _work(scene)
+        if idle and now - began > spec.limit_s and now - idle[0] >= IDLE_S:
+            if _work(scene) == idle[1]:
+                why = f"its ranks have used no processor and made no step for {now - idle[0]:.0f} s"
+                return RunResult(STUCK, why=why, took_s=now - began)
+            return RunResult(TOO_LONG, why=f"it was not over after {now - began:.0f} s", took_s=now - began)
     if update is None:
         raise AssertionError("follow() yields at least once")
     state = update.status.state.value
     return RunResult(state, why=update.status.why, took_s=time.monotonic() - began)
+
+
+def _work(scene: Scene) -> tuple[str, int | None, int]:
+    """Returns the newest attempt, its step, and the processor time of its ranks in steps of 2 s: a rank that waits uses
+    less in IDLE_S, and a rank that works more, also on a busy machine."""
+    attempt = scene.live.attempt
+    return attempt.name if attempt else "", scene.live.step(), round(cpu_seconds(scene.live.pids()) / 2)
 
 
 def _is_stuck(scene: Scene, update: RunUpdate) -> bool:

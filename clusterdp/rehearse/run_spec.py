@@ -12,6 +12,7 @@ from clusterdp.rehearse.observe.file_use import FileUse, uses_from_json
 AFTER_KILL_S = 1.0  # seconds after a kill within which the kernel closes the files of the rank
 
 
+TOO_LONG = "too-long"  # the state of a run that the rehearsal has ended
 MEMORY, DISK = "memory", "disk"  # the places from which an attempt may resume
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -50,6 +52,48 @@ def test_correct_program_fails_no_drill(name: str, tmp_path: Path) -> None:
     shutil.copy(HERE / f"programs/correct/{name}.py", tmp_path)
     outcome = rehearse(tmp_path, job_of(f"{name}.py", program.ranks, program.config), DRILLS)
     assert outcome["passed"], outcome["said"]
+
+
+BUSY = """
+import json, os, signal, sys, time
+
+state = json.load(open("last.json")) if os.path.exists("last.json") else {"step": 0, "w": [0.0] * 4000}
+stop = []
+signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+while state["step"] < 60:
+    state["w"] = [0.9 * x + state["step"] % 7 for x in state["w"]]
+    state["step"] += 1
+    time.sleep(0.05)
+    print("step", state["step"], "loss", sum(state["w"]), flush=True)
+    if state["step"] % 10 == 0 or stop:
+        with open(NAME, "w") as file:
+            json.dump(state, file)
+        if NAME != "last.json":
+            os.replace(NAME, "last.json")
+    if stop:
+        sys.exit(75)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("name", "verdict"), [("last.tmp", "passed"), ("last.json", "failed")])
+def test_verdicts_under_load_equal_those_on_a_calm_machine(name: str, verdict: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BUSY.replace("NAME", repr(name)))
+    processors = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(processors)})  # the tests beside this one keep the others
+    hogs = [subprocess.Popen([sys.executable, "-Sc", "while True: pass"]) for _ in range(25)]
+    try:
+        drills = ("preempted", "rank-killed", "killed-while-saving", "disk-full")
+        outcome = rehearse(tmp_path, job_of("train.py", 1, {"rehearse": {"compare": ["last.json"]}}), drills)
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+        os.sched_setaffinity(0, processors)
+    verdicts = {row["drill"]: (row["verdict"], row["diagnosis"] or row["said"]) for row in outcome["drills"]}
+    wanted = dict.fromkeys(drills, "passed") | {"killed-while-saving": verdict}
+    assert {drill: found for drill, (found, _) in verdicts.items()} == wanted, verdicts
 
 
 def test_table_of_correct_programs_lists_every_program_file() -> None:

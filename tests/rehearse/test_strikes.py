@@ -230,7 +230,8 @@ def test_drill_raises_missed_if_no_moment_of_a_save_is_reached(job: Job) -> None
 
 
 @pytest.mark.parametrize(
-    ("file_events", "why"), [(None, "Linux 5.5"), (object(), "the undisturbed run has changed no file at a save")]
+    ("file_events", "why"),
+    [(None, "Linux 5.5"), (object(), "the undisturbed run has opened, renamed or deleted no file")],
 )
 def test_killed_while_saving_is_inapplicable_without_file_events_or_learned_saves(
     file_events: object, why: str

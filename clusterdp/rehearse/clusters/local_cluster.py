@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from clusterdp.fakeslurm.cluster import FakeCluster
@@ -32,7 +33,7 @@ class LocalCluster(FakeCluster):
         self._node_local = node_folders.possible()
         self.file_events = None
         if file_traps.possible():
-            self.file_events = FileEvents(private_place() / f"{os.getpid()}.traps", sees_bytes=sees_bytes)
+            self.file_events = FileEvents(private_place() / f"{token_hex(4)}.traps", sees_bytes=sees_bytes)
             traps = str(self.file_events.socket)
             shape = replace(shape, settings=replace(shape.settings, file_traps=traps))
         processes.adopt_orphans()  # ranks are searched below this process; Yama lets only an ancestor read their memory

@@ -13,7 +13,7 @@ from clusterdp.checkpoint.format.manifest import list_checkpoints
 from clusterdp.fakeslurm.core.file_traps import WRITE
 from clusterdp.rehearse.drills.losses import CRASHES
 from clusterdp.rehearse.drills.scene import Scene
-from clusterdp.rehearse.drills.strikes import EARLY, GLANCE_S, caught_at, events_of, frozen
+from clusterdp.rehearse.drills.strikes import EARLY, GLANCE_S, Caught, caught_at, events_of, frozen
 from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.observe.file_events import FileEvent, FileEvents
 from clusterdp.rehearse.observe.file_use import ONE_SAVE_S, is_checkpoint, series_of
@@ -22,6 +22,7 @@ from clusterdp.rehearse.run_spec import Missed, NotPossibleHere
 from clusterdp.rundir import read_events
 from clusterdp.wording import counted
 
+AFTER_S = 2.0  # seconds after which a failed save is over, if the program prints no steps
 OPEN_S = 0.5  # seconds after which a released open() is surely done
 SAVES = 5  # maximum number of saves during which the disk is full, if the checkpoints are not ours
 
@@ -120,26 +121,42 @@ def _fill_in_a_save(scene: Scene, events: FileEvents) -> None:
     shape = scene.facts.saves
 
     def is_saved(event: FileEvent) -> bool:
-        return event.kind == WRITE and shape.key(own_name(scene.run, event.path)) in shape.sizes
+        return event.kind == WRITE and shape.is_state(own_name(scene.run, event.path))
 
     for _ in range(SAVES):
         caught = caught_at(scene, events, is_saved)
         try:
             if is_last_save(scene):  # without its last save, the end state of every program differs
                 raise Missed("the last save was reached before the disk was full in one")
-            _write_on_full_disk(scene, events, caught.event)
+            pids = scene.live.pids()
+            _write_on_full_disk(scene, events, caught.event, pids)
         finally:
             events.release()
         if events.unwritten:
-            words = f"the disk was full when {caught.name} was written"
-            scene.hit(words, attempt=caught.attempt, file=caught.name)
+            _kill_after(scene, caught, pids)
             return
     raise Missed(f"in {counted(SAVES, 'save')} no write failed, though the disk was full")
 
 
-def _write_on_full_disk(scene: Scene, events: FileEvents, event: FileEvent) -> None:
+def _kill_after(scene: Scene, caught: Caught, pids: list[int]) -> None:
+    """Kills the ranks at their next step, so that the job must come back from what a failed save has left on the disk:
+    a program that goes on may have deleted an older checkpoint all the same."""
+    step, over = scene.live.step(), time.monotonic() + AFTER_S
+    with suppress(Missed):
+        scene.wait(
+            "the step after this save",
+            lambda: processes.are_dead(pids) or scene.live.step() != step or (not step and time.monotonic() > over),
+            60,
+        )
+    ended = processes.are_dead(pids)
+    scene.kill(pids)
+    words = f"the disk was full when {caught.name} was written{'' if ended else ', and later all ranks got SIGKILL'}"
+    causes = () if ended else ("disk", *CRASHES)
+    scene.hit(words, *causes, attempt=caught.attempt, file=caught.name, since=caught.event.at)
+
+
+def _write_on_full_disk(scene: Scene, events: FileEvents, event: FileEvent, pids: list[int]) -> None:
     """Keeps the disk full until the rank changes another file, renames this file, or has closed it."""
-    pids = scene.live.pids()
     with events.disk_full(lambda file: os.path.samefile(file, event.here)):
         events.go_on_to(lambda after: after.rank == event.rank)
         over = time.monotonic() + OPEN_S

@@ -56,7 +56,7 @@ class Scene:
     unmade: str = ""  # the part of the drill that was not made, and why
     doing: str = ""
     _moment: str = ""
-    _began: float = 0.0
+    _began: tuple[float, int | None] | None = None  # time and step of the last mark()
     _asked: float = 0.0
 
     @property
@@ -97,9 +97,7 @@ class Scene:
         """Waits for a moment of the training that the dice choose, and adds it to the evidence of the next hit."""
         moment = self.dice.choice(MOMENTS)
         self.wait_progress(moment.part, moment.near_save)
-        step, total = self.live.step(), self.facts.steps
-        at = f"at step {step} of {total}, " if step and total else ""
-        self._moment = f"{at}{moment.words}"
+        self._moment = moment.words
 
     def wait_progress(self, part: float, near_save: bool = False) -> None:
         """Waits until this part of the training is done, measured in steps, or in time if the steps are not known."""
@@ -165,11 +163,14 @@ class Scene:
         fault began, in seconds since 1970; by default, the last mark(), or now.
         """
         name = (attempt or self.newest()).name
+        began, step = self._began or (time.time(), self.live.step())
+        total = self.facts.steps
         if self._moment:
-            evidence, self._moment = f"{evidence}, {self._moment}", ""
+            where = f"at step {step} of {total}, " if step and total else ""
+            evidence = f"{evidence}, {where}{self._moment}"
+        self._moment, self._began = "", None
         recorded = self.cluster.causes_of(causes)
-        at, self._began = at or self._began or time.time(), 0.0
-        self.hits.append(Hit(name, evidence, self.live.step(), at, recorded, **more))  # type: ignore[arg-type]
+        self.hits.append(Hit(name, evidence, step, at or began, recorded, **more))  # type: ignore[arg-type]
 
     def freeze(self) -> list[int]:
         """Stops all ranks by SIGSTOP, and returns their pids."""
@@ -183,8 +184,8 @@ class Scene:
 
     def mark(self) -> float:
         """Returns the present time as the begin of the next fault, before which a file was written or not."""
-        self._began = self.files.mark() if self.files else time.time()
-        return self._began
+        self._began = self.files.mark() if self.files else time.time(), self.live.step()
+        return self._began[0]
 
     def kill(self, pids: list[int]) -> None:
         self.mark()

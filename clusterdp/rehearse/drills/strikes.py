@@ -19,7 +19,7 @@ from clusterdp.rehearse.observe.file_events import FileEvent, FileEvents
 from clusterdp.rehearse.observe.save_shape import AFTER, FIRST_BYTES, MIDDLE, Strike, named, own_name, save_until
 from clusterdp.rehearse.run_spec import Missed, NotPossibleHere
 from clusterdp.rundir import Attempt
-from clusterdp.wording import counted
+from clusterdp.wording import counted, some_of
 
 EARLY = 0.2  # part of the training before which no strike comes, because the program must have saved
 GLANCE_S = 0.0003  # seconds between two looks at a file, because a small file is written within milliseconds
@@ -44,7 +44,9 @@ def killed_while_saving(scene: Scene) -> None:
     events = events_of(scene)
     shape = scene.facts.saves
     if not shape.strikes:
-        raise NotPossibleHere("the undisturbed run has changed no file at a save")
+        kept = some_of([path for path in scene.facts.written if own_name(scene.run, path)], 3)
+        also = f": saves go to {kept}, which stays open, so that no moment of a save is known" if kept else ""
+        raise NotPossibleHere(f"the undisturbed run has opened, renamed or deleted no file at a save{also}")
     scene.wait_progress(EARLY)
     is_of_several = len(scene.live.ranks()) > 1
     every = [each for each in shape.strikes if is_of_several or each.rank is None]

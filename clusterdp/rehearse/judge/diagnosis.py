@@ -39,7 +39,10 @@ def diagnose(case: FailedDrill, differences: Sequence[Difference] = ()) -> str:
     if case.result.state != "done":
         failed = _of_strike(case) or _of_later(case)
         also = of_signal(case)
-        return f"{failed}. Besides, {also}" if failed and also else failed or also or _of_error(case)
+        error = _of_error(case)
+        if case.result.why and "exit code 75" in error:  # only asks for a requeue
+            error = case.result.why
+        return f"{failed}. Besides, {also}" if failed and also else failed or also or error
     lost = name_the_loss(differences, case.kept, case.after) if case.kept else ""
     if work := lost_work(case):  # a checkpoint was saved but not used: the handlers are not the cause
         return ". Besides, ".join(filter(None, [work.words, _of_resume(case), lost]))

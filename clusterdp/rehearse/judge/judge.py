@@ -35,7 +35,7 @@ from clusterdp.rehearse.judge.verdict import (
     rows_of,
 )
 from clusterdp.rehearse.observe.facts import Facts
-from clusterdp.rehearse.run_spec import DISK, MEMORY, Hit, RunResult
+from clusterdp.rehearse.run_spec import DISK, MEMORY, TOO_LONG, Hit, RunResult
 from clusterdp.rehearse.state import Difference, compare
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.wording import counted, some_of
@@ -112,6 +112,9 @@ def judge(
         kept=kept,
         last_steps=last_steps,
     )
+    if result.state == TOO_LONG:
+        said = f"undecided: {result.why}, when the rehearsal ended it; the job, or this machine, is too slow"
+        return Verdict(verdict=NOT_LANDED, said=said, **told)  # type: ignore[arg-type]
     if result.state != "done":
         why = f": {result.why}" if result.why else ""
         said = f"the job did not come back: {result.state}{why}"

@@ -133,7 +133,6 @@ class FileEvents:
         self._waiting: list[tuple[int, bytearray]] = []  # notices that wait for the end of these connections
         self._over = threading.Event()
         self._server = socket.socket(socket.AF_UNIX)
-        self.socket.unlink(missing_ok=True)  # a rehearsal that was killed may have left its socket
         self._server.bind(str(self.socket))
         self._server.listen(128)
         self._thread = threading.Thread(target=self._listen, daemon=True)

@@ -71,6 +71,16 @@ def test_drill_passes_if_the_requeued_job_reaches_the_same_end_state(made: MakeR
     assert verdict.evidence == ("attempt 1: it was preempted",)
 
 
+def test_drill_cut_off_by_the_rehearsal_itself_is_undecided(made: MakeRun) -> None:
+    run = made(["preempted", "done"], ["step 4", "step 5"], {"sum": 3})
+    ref, hits = reference(made), (hit("preempted", grace_s=9.0),)
+    late = RunResult("too-long", why="it was not over after 446 s", hits=hits)
+    hangs = RunResult("stuck", why="its ranks have used no processor and made no step for 30 s", hits=hits)
+    found = [judge(drill_of("preempted"), result, run.path, ref, CONFIG) for result in (late, hangs)]
+    assert [each.verdict for each in found] == ["not landed", "failed"]
+    assert found[0].said.startswith("undecided: it was not over after 446 s,")
+
+
 def test_passing_drill_before_the_first_save_reports_reading_no_checkpoint(made: MakeRun) -> None:
     run = made(["crash", "done"], ["step 1\nstep 4", "step 1\nstep 9"], {"sum": 4, "scheduler": {"last_epoch": 3}})
     ref = reference(made)

@@ -80,6 +80,7 @@ MUTANTS = {
         ranks=2,
     ),
     "clears_full_disk": Mutant("disk-full", (LOST_WORK,), ("saved step", "deleted")),
+    "swallows_full_disk": Mutant("disk-full", (LOST_WORK,), ("saved step",), config=compared("step_0060.bin")),
     # The warning.
     "looks_once_an_epoch": Mutant(
         "preempted", (FAILED, LOST_WORK), ("SIGTERM",), ("handler does not stop the training",), ranks=2
@@ -131,4 +132,4 @@ MUTANTS = {
     ),
     "log_truncated": Mutant("preempted", (FAILED,), ("losses.csv",), missed=BESIDE),
 }
-IN_TEST_ALL = ("delete_first", "partial_restore", "sorted_as_text")
+IN_TEST_ALL = ("delete_first", "partial_restore", "sorted_as_text", "swallows_full_disk")
