@@ -151,7 +151,7 @@ class FakeCluster:
         shutil.rmtree(paths.spool)
         paths.make()
         node_folders.remove(paths)
-        for old in (paths.journal, paths.history):
+        for old in (paths.journal, paths.history, paths.wardens):
             old.unlink(missing_ok=True)
         owner = [os.getpid(), processes.start_time(os.getpid())] if owned else None
         paths.shape.write_text(json.dumps({"shape": self._shape.to_json(), "owner": owner}))
@@ -184,8 +184,13 @@ class FakeCluster:
         deadline = time.monotonic() + STOP_WITHIN_S
         while pid and processes.alive(pid) and time.monotonic() < deadline:
             time.sleep(0.02)
-        # A daemon that was killed has left its jobs' processes.
-        processes.send(processes.marked(f"{MARK}={paths.conf}"), 9)
+        # A daemon that was killed has left its jobs' processes, which may fork while they are killed.
+        for _ in range(500):
+            left = [*processes.of_wardens(paths.wardens), *processes.marked(f"{MARK}={paths.conf}")]
+            if not any(map(processes.alive, left)):
+                break
+            processes.send(left, 9)
+            time.sleep(0.02)
         if self._lifeline:
             self._lifeline.close()
             self._lifeline = None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from clusterdp.fakeslurm.core import hosts_file, login_shells, mounts, processes
@@ -21,10 +23,13 @@ def start(folder: str) -> int:
         return 0 if os.read(ready, 16) == b"ready" else 1
     os.close(ready)
     os.setsid()
-    if os.fork():
-        os._exit(0)
     try:
         _detach(paths, written)
+        processes.adopt_orphans()
+        with paths.wardens.open("a") as file:
+            file.write(f"{os.getpid()} {processes.start_time(os.getpid())}\n")
+        if os.fork():
+            _watch_over_daemon(written)
         if paths.lock_daemon() is None:  # another daemon has the lock and already answers
             os.write(written, b"ready")
             os._exit(0)
@@ -49,6 +54,18 @@ def start(folder: str) -> int:
         traceback.print_exc(file=sys.stderr)
     finally:
         os._exit(1)
+
+
+def _watch_over_daemon(written: int) -> None:
+    """Stays as the warden: the parent of the daemon, which adopts all processes that a killed daemon or slurmstepd
+    leaves. They are found below it, and no stranger's process is looked at."""
+    os.close(written)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with suppress(ChildProcessError):
+        while True:
+            os.wait()
+    os._exit(0)
 
 
 def _detach(paths: Paths, kept: int) -> None:

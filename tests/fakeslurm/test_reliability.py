@@ -11,7 +11,7 @@ import pytest
 
 from clusterdp.fakeslurm import FakeCluster, FakeSlurmError
 from clusterdp.fakeslurm.core import processes
-from clusterdp.fakeslurm.core.job_environ import MARK
+from clusterdp.fakeslurm.core.paths import Paths
 from clusterdp.slurm.state import JobState
 
 from .conftest import Desk
@@ -46,7 +46,22 @@ def test_cluster_down_ends_every_process_it_started(tmp_path: Path) -> None:
     finally:
         cluster.down()
     assert [pid for pid in [*pids, daemon] if processes.alive(pid)] == []
-    assert processes.marked(f"{MARK}={cluster.folder}/slurm.conf") == []
+    assert not any(map(processes.alive, processes.of_wardens(Paths(cluster.folder).wardens)))
+
+
+def test_cluster_down_ends_orphans_of_a_killed_daemon_without_their_environment(tmp_path: Path) -> None:
+    """Processes are found below the cluster's wardens: no stranger's environment is read."""
+    cluster = FakeCluster(tmp_path / "cluster", quick=True).up()
+    desk = Desk(cluster, tmp_path)
+    try:
+        sleeper = f"env -i setsid {sys.executable} -c '{SLEEPER}' &\n"
+        job = desk.submit(script=f"{sleeper}srun {sys.executable} -c '{SLEEPER}'\n")
+        pids = pids_said(desk, job, 2)
+        processes.send([daemon_pid(cluster)], 9)
+        desk.until(lambda: not Paths(cluster.folder).answers(), "the end of the daemon")
+    finally:
+        cluster.down()
+    assert [pid for pid in pids if processes.alive(pid)] == []
 
 
 def test_program_started_with_the_clusters_environment_survives_cluster_down(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ class Paths:
         self.log = folder / "daemon.log"
         self.history = folder / HISTORY
         self.pid = folder / "daemon.pid"
+        self.wardens = self.state / "wardens"  # see start_daemon.py
         self.up = folder / "up"  # this file exists from the cluster's start until `down`
         self.conf = folder / "slurm.conf"
         self._near = folder / "socket"

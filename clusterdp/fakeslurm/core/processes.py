@@ -1,4 +1,4 @@
-"""Processes of this machine: finds descendants and marked processes, watches and signals them.
+"""Processes of this machine: finds descendants, watches and signals them.
 
 Linux has subreapers, parent-death signals and /proc. On macOS, process groups and `ps` replace these features of Linux.
 """
@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 from clusterdp import procfs
 
@@ -157,18 +158,18 @@ def send_group(group: int, number: int) -> None:
         pass
 
 
+def of_wardens(file: Path) -> list[int]:
+    """Returns the processes below the wardens that the file names, each line with a PID and a start time."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    wardens = (line.split(maxsplit=1) for line in lines)
+    return [below for pid, begun in wardens if start_time(int(pid)) == begun for below in descendants(int(pid))]
+
+
 def marked(assignment: str) -> list[int]:
-    """Returns this user's processes that were started with NAME=VALUE in the environment."""
-    mark, found = assignment.encode("utf-8", "surrogateescape"), []
+    """Returns this user's processes that were started with NAME=VALUE in the environment. Only for macOS, where a
+    warden does not adopt orphans: reading the environment of a stranger's process may block."""
+    mark, found = assignment.encode("utf-8", "surrogateescape"), list[int]()
     if LINUX:
-        for name in os.listdir("/proc"):
-            if name.isdigit() and int(name) != os.getpid():
-                try:
-                    with open(f"/proc/{name}/environ", "rb") as file:
-                        if mark in file.read().split(b"\0"):
-                            found.append(int(name))
-                except OSError:
-                    pass
         return found
     listing = subprocess.run(["ps", "-A", "-E", "-ww", "-o", "pid=,command="], capture_output=True).stdout
     for line in listing.splitlines():

@@ -222,8 +222,10 @@ class Daemon:
         self.paths.socket.unlink(missing_ok=True)
         conf = f"{MARK}={self.controller.conf_path()}"
         for _ in range(100):
-            left = [*processes.descendants(os.getpid()), *processes.marked(conf)]
-            left = [pid for pid in left if pid != os.getpid() and processes.alive(pid)]
+            roots = [os.getpid(), *self.stepds.alive()]  # some may have lost their warden
+            left = {*roots, *(below for root in roots for below in processes.descendants(root))}
+            left |= {*processes.of_wardens(self.paths.wardens), *processes.marked(conf)}
+            left = {pid for pid in left if pid != os.getpid() and processes.alive(pid)}
             if not left:
                 break
             processes.send(left, signal.SIGKILL)

@@ -53,6 +53,11 @@ class Stepds:
         self._closed = True
         self._daemon.loop.remove_reader(self._forkserver.line)
 
+    def alive(self) -> list[int]:
+        """Returns the pids of the slurmstepds, also of those that an earlier daemon started."""
+        steps = [step for job in self._daemon.model.live_jobs() for step in job.steps if step.stepd_pid]
+        return [each.stepd_pid for each in steps if processes.start_time(each.stepd_pid) == each.stepd_start_time]
+
     def spawn(self, job: JobRecord, step: Step, plan: StepPlan, srun: socket.socket | None = None) -> None:
         """Asks the fork server for the slurmstepd of a step. `srun`: the connection from srun, which the slurmstepd
         takes over.
