@@ -70,7 +70,7 @@ def test_submit_dry_run_writes_no_file_and_prints_the_submitted_script(sbatch: P
     [
         ("echo 'sbatch: error: invalid partition specified: x' >&2; exit 1", "invalid partition specified: x"),
         ("echo 'sbatch: error: Unable to contact slurm controller (connect failure)' >&2; exit 1", "connect failure"),
-        ("exit 1", "It says: nothing"),
+        ("echo Welcome; echo 'sbatch: fatal: no' >&2; exit 1", "It says: sbatch: fatal: no"),
     ],
 )
 @pytest.mark.parametrize("empty_folder", [False, True])
@@ -113,7 +113,7 @@ def test_missing_sbatch_command_fails_submit_and_leaves_no_run_folder(
 
 def test_refused_submit_keeps_another_run_created_meanwhile_under_runs(sbatch: Path, tmp_path: Path) -> None:
     """`runs/` was not there when the submit began; while sbatch thought about it, somebody else has submitted, too."""
-    say(sbatch, "mkdir -p runs/theirs; echo 7 >runs/theirs/job.sbatch; echo no >&2; exit 1")
+    say(sbatch, "mkdir -p runs/theirs; echo 7 >runs/theirs/job.sbatch; echo sbatch: error: no >&2; exit 1")
     with pytest.raises(SubmitError):
         clusterdp.submit({"command": "true"})
     assert sorted(os.listdir("runs")) == [".gitignore", "theirs"]
@@ -199,7 +199,7 @@ def test_resume_with_params_of_a_wrong_type_is_refused(sbatch: Path) -> None:
 def test_failed_resume_restores_the_old_script_and_config(sbatch: Path) -> None:
     job = clusterdp.submit({"command": "true", "run_dir": "run"})
     before = job.run.script.read_text(), job.run.config.read_text()
-    say(sbatch, "exit 1")
+    say(sbatch, "echo sbatch: error: no >&2; exit 1")
     with pytest.raises(SubmitError):
         send_anew(plan_again(job.run, None, ["resources.time=9"]))
     assert (job.run.script.read_text(), job.run.config.read_text()) == before
