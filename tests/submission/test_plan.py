@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 import clusterdp
 from clusterdp import config
+from clusterdp.cli.command_line import main
 from clusterdp.errors import ConfigError, RunError, SubmitError
 from clusterdp.rundir import RunDir
 from clusterdp.submission.job import Job
@@ -203,3 +206,19 @@ def test_failed_resume_restores_the_old_script_and_config(sbatch: Path) -> None:
     with pytest.raises(SubmitError):
         send_anew(plan_again(job.run, None, ["resources.time=9"]))
     assert (job.run.script.read_text(), job.run.config.read_text()) == before
+
+
+def test_variables_of_sbatch_count_where_the_config_has_no_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"ACCOUNT": "nlp", "PARTITION": "gpu", "TIMELIMIT": "9", "SIGNAL": "USR1"}.items():
+        monkeypatch.setenv(f"SBATCH_{name}", value)
+    for values in ({}, {"sweep": {"grid": {"params.lr": [1, 2]}}}):
+        words = {"command": "echo ${params.lr}", "params": {"lr": 0}, "resources": {"partition": "cpu"}, **values}
+        Path("c.yaml").write_text(json.dumps(words))
+        assert main(["submit", "c.yaml", "--dry-run"]) == 0
+        said = capsys.readouterr()
+        directives = [line for line in said.out.splitlines() if re.match("#SBATCH --(account|partition|time)=", line)]
+        assert directives == ["#SBATCH --partition=cpu", "#SBATCH --account=nlp", "#SBATCH --time=9"]
+        assert "clusterdp: SBATCH_SIGNAL: no effect on this job. " in said.err

@@ -1,11 +1,12 @@
-"""ScriptSpec: a config translated into the values of a script. The module reads no file, no clock and no
-environment."""
+"""ScriptSpec: a config translated into the values of a script. The module reads no file and no clock, and of the
+environment only the variables of sbatch."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -231,8 +232,36 @@ class ScriptSpec:
         return [*words, "--pwd", str(self.work_dir), container.image]
 
 
+# The variables of sbatch that count where the config has no value: many sites have users set them
+OF_SBATCH = {
+    "SBATCH_ACCOUNT": "account",
+    "SBATCH_PARTITION": "partition",
+    "SBATCH_QOS": "qos",
+    "SBATCH_RESERVATION": "reservation",
+    "SBATCH_TIMELIMIT": "time",
+    "SBATCH_CONSTRAINT": "constraint",
+    "SBATCH_GRES": "gres",
+}
+
+
+def with_environ(config: Config) -> Config:
+    """Returns the config with the values of OF_SBATCH that it leaves open. The script has them as options."""
+    r, given = config.resources, {}
+    for name, key in OF_SBATCH.items():
+        if getattr(r, key) is None and os.environ.get(name):
+            given[key] = os.environ[name]
+    return replace(config, resources=replace(r, **given)) if given else config
+
+
+def unused_variables(environ: Mapping[str, str]) -> str:
+    """Returns a line with the variables of sbatch that have no effect; empty if there are none."""
+    names = ", ".join(sorted(name for name in environ if name.startswith("SBATCH_") and name not in OF_SBATCH))
+    return f"{names}: no effect on this job. Write the option below resources:, or resources.extra." if names else ""
+
+
 def make_spec(config: Config, run_dir: Path, submit_dir: Path, python: str, code: Path | None = None) -> ScriptSpec:
     """Returns the spec for a config. `code` is the snapshot, if the snapshot is not in the run folder itself."""
+    config = with_environ(config)
     kind = next(kind for kind in ("entry", "command", "script") if getattr(config, kind) not in (None, "", []))
     spec = ScriptSpec(config, kind, run_dir.absolute(), submit_dir.absolute(), config.launch.python or python, code)
     spec = replace(spec, host_python=config.launch.host_python or python)

@@ -21,7 +21,7 @@ from clusterdp.submission.plan import can_be_judged, elsewhere, new_path
 from clusterdp.submission.render.batch_rules import rules_of
 from clusterdp.submission.render.job_secrets import check_secrets, secret_paths
 from clusterdp.submission.render.script import Script, render, template_values
-from clusterdp.submission.render.script_spec import ArraySpec, ScriptSpec, lines_of, make_spec
+from clusterdp.submission.render.script_spec import ArraySpec, ScriptSpec, lines_of, make_spec, with_environ
 from clusterdp.submission.send.new_folder import empty
 from clusterdp.submission.snapshot import code_snapshot, source_record
 from clusterdp.submission.snapshot.batch_copy import write_batch
@@ -153,7 +153,7 @@ def _write_element(plan: SweepPlan, element: Element, links: Sequence[str], text
         os.mkdir(folder)
     for name in links:
         os.symlink(f"../{name}", run.path / name)
-    config = _with_own_checkpoints(element)
+    config = with_environ(_with_own_checkpoints(element))
     _write(run.config, config_module.dump(config, texts))
     if spec.kind == "command":
         words = make_spec(config, run.path, spec.submit_dir, spec.python).command
