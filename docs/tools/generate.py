@@ -24,6 +24,7 @@ from clusterdp.operate.queue import pending_reasons
 from clusterdp.operate.why import signatures
 from clusterdp.rundir import sweep
 from docs.tools.command_line import json_page, verbs_page
+from docs.tools.failure_examples import EXAMPLES
 from docs.tools.markdown import block, code, escaped, page, sentence, table
 from docs.tools.tables import EXIT_CODES, FILES, SWEEP_FILES, FileUse
 
@@ -189,9 +190,8 @@ def failure_groups() -> list[tuple[str, list[str]]]:
 
 def _failure(one: signatures.Signature) -> str:
     note = "\n\nThe rank with this line most likely only reports that another rank has failed." * one.consequence
-    return (
-        f"### {code(one.name)}\n\nCause: {escaped(one.cause)}.\n\n{escaped(one.remedy)}{note}\n\n{block(one.example)}"
-    )
+    example = block(EXAMPLES[one.name])
+    return f"### {code(one.name)}\n\nCause: {escaped(one.cause)}.\n\n{escaped(one.remedy)}{note}\n\n{example}"
 
 
 def limits() -> list[str]:

@@ -240,7 +240,7 @@ ENDINGS = {
         ("", "FATAL:   could not open image /images/none.sif: no such file or directory"),
         "start",
         "n2",
-        "the container could not be started",
+        "the container's engine could not start the program",
         took_s=5,
     ),
     "engine": Ending(
@@ -248,7 +248,7 @@ ENDINGS = {
         ("", "FATAL:   container creation failed: mount error"),
         "start",
         "n2",
-        "the container could not be started",
+        "the container's engine could not start the program",
         took_s=5,
     ),
 }

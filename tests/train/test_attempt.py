@@ -11,12 +11,12 @@ from typing import cast
 
 import pytest
 
-from clusterdp.operate.why.signatures import SIGNATURES
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import read_events
 from clusterdp.train.process.attempt import follows, report_failure
 from clusterdp.train.ranks.peers import PeerWatch
 from clusterdp.train.ranks.store_notes import StoreNotes
+from docs.tools.failure_examples import EXAMPLES
 from tests.train import programs
 from tests.train.ranks import Ranks, free_port, rank_environ, running
 from tests.train.runs import Run
@@ -157,8 +157,7 @@ def test_rank_killed_by_sigkill_ends_all_ranks_without_an_outcome(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["gloo-peer-gone", "nccl-peer-gone", "nccl-aborted", "store-gone", "connection-lost"])
 def test_lost_peer_connections_known_to_why_are_attributed_to_another_rank(name: str) -> None:
-    (signature,) = (each for each in SIGNATURES if each.name == name)
-    _, _, said = signature.example.partition(": ")
+    _, _, said = EXAMPLES[name].partition(": ")
     assert follows(RuntimeError(said))
     raised_while_handled = ValueError("the loss is nan")
     raised_while_handled.__context__ = RuntimeError(said)

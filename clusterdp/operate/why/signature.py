@@ -15,7 +15,6 @@ class Signature:
     pattern: str  # searched for in the line of an error, then in the few lines after that line
     cause: str  # a phrase that can follow "cause:", without a full stop
     remedy: str  # one or two sentences
-    example: str  # a line or two of a real output, which the tests use
     consequence: bool = False  # the rank most likely only reports that another rank has failed
     vague: bool = False  # another signature that matches in the following lines counts more
     precedes: bool = False  # the matching line is printed before the traceback that follows from it

@@ -234,23 +234,16 @@ class ScriptSpec:
 
 # The variables of sbatch that count where the config has no value: many sites have users set them
 OF_SBATCH = {
-    "SBATCH_ACCOUNT": "account",
-    "SBATCH_PARTITION": "partition",
-    "SBATCH_QOS": "qos",
-    "SBATCH_RESERVATION": "reservation",
-    "SBATCH_TIMELIMIT": "time",
-    "SBATCH_CONSTRAINT": "constraint",
-    "SBATCH_GRES": "gres",
+    f"SBATCH_{key.upper()}": key for key in ("account", "partition", "qos", "reservation", "constraint", "gres")
 }
+OF_SBATCH["SBATCH_TIMELIMIT"] = "time"
 
 
 def with_environ(config: Config) -> Config:
     """Returns the config with the values of OF_SBATCH that it leaves open. The script has them as options."""
-    r, given = config.resources, {}
-    for name, key in OF_SBATCH.items():
-        if getattr(r, key) is None and os.environ.get(name):
-            given[key] = os.environ[name]
-    return replace(config, resources=replace(r, **given)) if given else config
+    left = {name: key for name, key in OF_SBATCH.items() if getattr(config.resources, key) is None}
+    given: dict[str, Any] = {key: os.environ[name] for name, key in left.items() if os.environ.get(name)}
+    return replace(config, resources=replace(config.resources, **given)) if given else config
 
 
 def unused_variables(environ: Mapping[str, str]) -> str:

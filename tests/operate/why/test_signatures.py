@@ -9,11 +9,12 @@ import pytest
 from clusterdp.operate.why.match import errors, known
 from clusterdp.operate.why.signature import Signature
 from clusterdp.operate.why.signatures import SIGNATURES
+from docs.tools.failure_examples import EXAMPLES
 
 
 @pytest.mark.parametrize("signature", SIGNATURES, ids=lambda each: each.name)
 def test_example_of_each_signature_is_recognized_as_its_own_failure(signature: Signature) -> None:
-    found = known(signature.example)
+    found = known(EXAMPLES[signature.name])
     assert found is not None
     assert found.name == signature.name
 
@@ -50,6 +51,7 @@ def test_failed_step_notice_after_a_killed_batch_script_is_a_consequence() -> No
 
 def test_signatures_have_unique_names_and_complete_texts() -> None:
     assert len({each.name for each in SIGNATURES}) == len(SIGNATURES) >= 25
+    assert [each.name for each in SIGNATURES] == list(EXAMPLES)
     for each in SIGNATURES:
         assert re.fullmatch(r"[a-z0-9-]+", each.name)
         assert each.cause and not each.cause.endswith("."), each.name
