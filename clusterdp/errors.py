@@ -13,6 +13,7 @@ error as one line.
     │   ├── ClaimLost         exit 5   another attempt owns the run folder now (checkpoint/errors.py)
     │   ├── LostContact       exit 5   a rank died or hung during an agreement (checkpoint/errors.py)
     │   └── StateError        exit 5   the state does not fit the checkpoint, or cannot be saved
+    │       └── ReplicasDiffer exit 5  tensors differ between ranks (checkpoint/errors.py)
     ├── RendezvousError       exit 6   the ranks did not find each other
     ├── FakeError             exit 7   the fake cluster failed
     ├── OutputError           exit 1   the output cannot be written: a full disk

@@ -1,8 +1,8 @@
 """Checkpoints of a training: saved by all ranks together, verified when they are read, restored exactly.
 
-A Checkpointer saves and restores: save() returns a Commit, restore() a Restored. `list_checkpoints` returns a
-CheckpointInfo for each checkpoint in a folder or at a URL, without torch. Each public name is imported at its first
-use.
+A Checkpointer saves and restores: save() returns a Commit, restore() a Restored. PerRank marks state that differs
+between ranks. `list_checkpoints` returns a CheckpointInfo for each checkpoint in a folder or at a URL, without torch.
+Each public name is imported at its first use.
 
     checkpointer  Checkpointer: the class that a training uses
     errors        errors of checkpoints that are not in clusterdp.errors

@@ -1,8 +1,7 @@
 """Errors of checkpoints, in addition to those in clusterdp.errors.
 
 CheckpointError           exit 5
-├── StateError            exit 5
-│   └── ReplicasDiffer    exit 5   tensors differ between ranks: by a mistake of the program, or a fault of a machine
+├── ReplicasDiffer        exit 5   tensors differ between ranks: a mistake of the program, or a fault of a machine
 ├── ClaimLost             exit 5   another attempt owns the folder now; this one stops committing and deleting
 └── LostContact           exit 5   a rank died or hung during an agreement of all ranks
 """

@@ -100,7 +100,12 @@ def exit_codes_page() -> str:
 
 def error_classes() -> list[type[errors.ClusterdpError]]:
     """Returns the error classes, each after its base."""
-    found = [*vars(errors).values(), checkpoint_errors.ClaimLost, checkpoint_errors.LostContact]
+    found = [
+        *vars(errors).values(),
+        checkpoint_errors.ClaimLost,
+        checkpoint_errors.LostContact,
+        checkpoint_errors.ReplicasDiffer,
+    ]
     kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, errors.ClusterdpError)]
     return sorted(kinds, key=lambda kind: [kinds.index(base) for base in kind.__mro__[::-1] if base in kinds])
 

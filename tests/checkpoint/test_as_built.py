@@ -223,3 +223,32 @@ def test_histogram_observer_continues_identically_after_a_restore(tmp_path: Path
     for each in (observer, again):
         each(torch.arange(8.0))
     assert torch.equal(observer.histogram, again.histogram)
+
+
+class LateMask(torch.nn.Linear):
+    """Registers its buffers in the first forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.scale = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "mask"):
+            self.register_buffer("mask", torch.rand(2))
+            del self.scale
+            self.register_buffer("scale", torch.rand(3), persistent=False)
+        return super().forward(x) * self.mask
+
+
+def test_buffers_registered_in_the_first_forward_pass_are_restored(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(LateMask())
+    checkpointer = Checkpointer(tmp_path, {"model": model})
+    model(torch.ones(2))
+    checkpointer.save(1)
+    again = torch.nn.Sequential(LateMask())
+    restored = Checkpointer(tmp_path, {"model": again}).restore()
+    assert restored is not None
+    assert restored.exact
+    assert torch.equal(again(torch.ones(2)), model(torch.ones(2)))
+    assert torch.equal(again[0].scale, model[0].scale)
+    assert again.state_dict().keys() == model.state_dict().keys()

@@ -28,6 +28,7 @@ _log = logging.getLogger("clusterdp.checkpoint")
 # [dtype, shape] of a buffer; if the buffer is in no state_dict(), also its checksum. None: no buffer, or a buffer that
 # is not saved.
 Description = list[Any] | None
+ABSENT: Description = []  # of a buffer that was registered later, such as in the first forward pass
 
 
 @dataclass
@@ -72,14 +73,12 @@ def _changes(name: str, thing: Any, state: Mapping[str, Any]) -> dict[str, Any]:
     came_from: dict[str, Description] = {}
     buffers: dict[str, torch.Tensor] = {}
     for key, buffer, hidden in buffers_of(thing):
-        if buffer is None or key not in built.buffers:
-            continue
-        now = _described(buffer, values=hidden)
-        if now is not None and now != built.buffers[key]:
+        was, now = built.buffers.get(key, ABSENT), _described(buffer, values=hidden)
+        if now is not None and now != was:
             if hidden:
-                buffers[key] = buffer
-            if hidden or built.buffers[key] is None or now[1] != built.buffers[key][1]:  # type: ignore[index]
-                came_from[key] = built.buffers[key]
+                buffers[key] = buffer  # type: ignore[assignment]
+            if hidden or not was or now[1] != was[1]:
+                came_from[key] = was
     flags = {
         name: parameter.requires_grad
         for name, parameter in thing.named_parameters()
@@ -131,7 +130,7 @@ def resized(thing: Any, changed: Mapping[str, Any]) -> set[str]:
     them."""
     built = note(thing)
     came_from = changed.get("from", {})
-    return {key for key, was in came_from.items() if built is not None and built.buffers.get(key, ...) == was}
+    return {key for key, was in came_from.items() if built is not None and built.buffers.get(key, ABSENT) == was}
 
 
 def put_back(name: str, module: Any, changed: Mapping[str, Any]) -> Iterator[str]:
@@ -145,7 +144,7 @@ def put_back(name: str, module: Any, changed: Mapping[str, Any]) -> Iterator[str
     same = resized(module, changed)
     for key, saved in changed.get("buffers", {}).items():
         if key in same:
-            replace(module, key, saved)
+            replace(module, key, saved, persistent=False)
         else:
             yield (
                 f"{name}/{key}: training had changed this buffer, which is in no state_dict(), and the program builds "
@@ -153,10 +152,13 @@ def put_back(name: str, module: Any, changed: Mapping[str, Any]) -> Iterator[str
             )
 
 
-def replace(module: torch.nn.Module, key: str, saved: torch.Tensor) -> None:
-    """Replaces the values, shape and dtype of a buffer."""
+def replace(module: torch.nn.Module, key: str, saved: torch.Tensor, *, persistent: bool = True) -> None:
+    """Replaces the values, shape and dtype of a buffer, or registers it."""
     owner, _, own = key.rpartition(".")
     part = module.get_submodule(owner)
+    if own not in part._buffers:
+        part.__dict__.pop(own, None)
+        part.register_buffer(own, None, persistent)
     live = part._buffers[own]
     if live is not None and live.shape == saved.shape and live.dtype == saved.dtype:
         live.copy_(saved)

@@ -61,6 +61,41 @@ class TensorHolder:
             self.held.copy_(saved)
 
 
+class MetricHolder:
+    """Saves and restores a metric of torchmetrics, or a collection: its state_dict() is empty by default. Each rank has
+    its own sums."""
+
+    per_rank = True
+
+    def __init__(self, held: Any):
+        self.held = held
+        self.parts = {name: part for name, part in held.named_modules() if is_metric(part)}
+
+    def state_dict(self) -> dict[str, Any]:
+        if sum(map(is_metric, self.held.modules())) != len(self.parts):
+            raise StateError(
+                f"a {type(self.held).__qualname__} that grows cannot be restored: leave it out of the state."
+            )
+        sums = {name: {key: getattr(part, key) for key in part._defaults} for name, part in self.parts.items()}
+        counts = {name: part._update_count for name, part in self.parts.items()}
+        return {"state": self.held.state_dict(), "sums": sums, "counts": counts}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.held.load_state_dict(state["state"])
+        for name, part in self.parts.items():
+            for key, value in state["sums"][name].items():
+                setattr(part, key, value)
+            part._update_count, part._computed = state["counts"][name], None
+            part.to(part.device)  # the loaded sums are on the host
+
+
+def is_metric(thing: Any) -> bool:
+    return isinstance(thing, torch.nn.Module) and hasattr(thing, "_update_count") and hasattr(thing, "_defaults")
+
+
+HOLDERS = (DictHolder, TensorHolder, MetricHolder)
+
+
 class PerRank:
     """A dict, a tensor or an object whose state differs between ranks. Each rank saves its own."""
 
@@ -68,7 +103,7 @@ class PerRank:
 
     def __init__(self, thing: Any):
         self.held = held(thing)
-        if isinstance(self.held, (DictHolder, TensorHolder)):
+        if isinstance(self.held, HOLDERS):
             self.held.per_rank = True
 
     def state_dict(self) -> Any:
@@ -79,9 +114,12 @@ class PerRank:
 
 
 def held(thing: Any) -> Any:
-    """Returns a holder for a plain dict or tensor, and any other object itself."""
-    if isinstance(thing, PerRank) and isinstance(thing.held, (DictHolder, TensorHolder)):
+    """Returns a holder for a plain dict, a tensor or a metric, and any other object itself."""
+    if isinstance(thing, PerRank) and isinstance(thing.held, HOLDERS):
         return thing.held
+    parts = [*map(is_metric, thing.modules())] if isinstance(thing, torch.nn.Module) else [False]
+    if parts[0] or (any(parts) and next(thing.parameters(), None) is None):  # a collection of metrics has no parameters
+        return MetricHolder(thing)
     if isinstance(thing, torch.Tensor):
         return TensorHolder(thing)
     return DictHolder(thing) if isinstance(thing, dict) and not hasattr(thing, "state_dict") else thing

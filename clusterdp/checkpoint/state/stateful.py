@@ -41,9 +41,17 @@ def check(state: Mapping[Any, Any]) -> dict[str, Any]:
             )
     parameter_names.check_held(state)
     state = {name: unwrap(thing) for name, thing in state.items()}
+    holders = [thing for thing in state.values() if isinstance(thing, plain_holders.MetricHolder)]
+    metrics = {id(part) for holder in holders for part in holder.parts.values()}
     for name, thing in state.items():
         if isinstance(thing, torch.nn.Module):
             _check_tensors(name, thing)
+            for path, part in thing.named_modules():
+                if plain_holders.is_metric(part) and not all(part._persistent.values()) and id(part) not in metrics:
+                    raise StateError(
+                        f"{name}/{path}: the sums of a {type(part).__qualname__} are not in the model's state_dict(), "
+                        f"and differ between ranks. Put it into the state by itself, too: '{path}': {name}.{path}."
+                    )
     return state
 
 
