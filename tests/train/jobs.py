@@ -68,6 +68,37 @@ def scores_differently(job: JobHandle, remedy: str | None = None) -> list[float]
     return [best["accuracy"]]
 
 
+class Algorithm:
+    """Keeps its optimizer in its own state."""
+
+    def __init__(self, model: torch.nn.Module):
+        self.inner = [torch.optim.Adam(model.parameters())]
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.inner[0].state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.inner[0].load_state_dict(state)
+
+
+def forgets(job: JobHandle, left_out: list[str]) -> None:
+    """One optimizer is in an object of the state, one has nothing to lose, and a scheduler is not used."""
+    model, head, plain = (torch.nn.Linear(1, 1) for _ in range(3))
+    optimizer, algorithm = torch.optim.Adam(model.parameters()), Algorithm(head)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    unused = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    sgd = torch.optim.SGD(plain.parameters(), lr=0.1)
+    state = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "algorithm": algorithm}
+    state = {name: thing for name, thing in state.items() if name not in left_out}
+    for _ in job.loop([1, 2, 3, 4], {**state, "head": head, "plain": plain}, every_steps=2):
+        for each in (optimizer, algorithm.inner[0], sgd):
+            for parameter in each.param_groups[0]["params"]:
+                parameter.grad = torch.ones_like(parameter)
+            each.step()
+        scheduler.step()
+    assert unused.last_epoch == 0
+
+
 def has_a_bug(job: JobHandle) -> None:
     job.lopo([1, 2, 3])  # type: ignore[attr-defined]
 

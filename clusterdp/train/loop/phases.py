@@ -19,6 +19,7 @@ from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import ConfigError, EntryError
 from clusterdp.train.hang import page
 from clusterdp.train.hang.page import EVALUATION
+from clusterdp.train.loop.forgotten import Forgotten
 from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.profile.stopwatch import Stopwatch
 from clusterdp.train.ranks.rank import Rank
@@ -93,6 +94,7 @@ class Phases:
         self.record.time.turn("restore")
         if loop.saves.checkpointer is not None:
             loop.saves.checkpointer.begin(loop.name, loop.state, loop.first)
+            loop.saves.forgotten = Forgotten(loop.state) if self.rank.is_first else None
 
     def _stop_if_asked(self) -> None:
         rank, record = self.rank, self.record

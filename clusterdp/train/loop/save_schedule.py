@@ -12,6 +12,7 @@ from clusterdp.checkpoint import Checkpointer, CheckpointError, ClaimLost, Commi
 from clusterdp.config.tree import CheckpointConfig
 from clusterdp.train.hang import page
 from clusterdp.train.hang.page import SAVE
+from clusterdp.train.loop.forgotten import Forgotten
 from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.output.say import say
 from clusterdp.train.ranks.rank import Rank
@@ -55,6 +56,7 @@ class SaveSchedule:
         self.first = 0  # number of steps of the run before this loop
         self._rank, self._record, self._saving, self._meta = rank, record, saving, meta
         self._lead_said = False
+        self.forgotten: Forgotten | None = None
         self._tolerate = Tolerance(rank, record, "a checkpoint")
         self._next = time.monotonic() + (every_s or 0.0)
         self._copied_at = time.monotonic()  # inf from the request for a copy to the copy
@@ -171,6 +173,8 @@ class SaveSchedule:
 
     def _discount(self, seconds: float) -> None:
         """Records how long the training has waited for a save."""
+        if self.forgotten is not None:
+            self.forgotten.look(self._record)
         self._rank.flags.discount(seconds)
         self._record.time.took("saves", seconds)
 
