@@ -52,6 +52,7 @@ def test_architecture_tree_lists_exactly_the_modules_of_clusterdp() -> None:
         "sbatch_templates/",
         "configs/",
         "docs/",
+        "findings/",
         "tests/",
     }
 

@@ -56,6 +56,7 @@ def test_wheel_contains_py_typed(installed: Path) -> None:
     assert (site / "clusterdp" / "py.typed").exists()
 
 
-def test_wheel_contains_no_tests(installed: Path) -> None:
+def test_wheel_contains_no_tests_and_no_findings(installed: Path) -> None:
     site = next((installed.parent / "lib").glob("python*/site-packages"))
     assert not (site / "tests").exists()
+    assert not (site / "findings").exists()
