@@ -15,11 +15,13 @@
 
 venv := .venv
 bin := $(venv)/bin
-# The newest stamp: whoever changes what is to be installed gets it installed by the next make.
+# The stamps: whoever changes what is to be installed gets it installed by the next make.
+visitor := $(venv)/.visitor
 stamp := $(venv)/.installed
-pip = $(bin)/python -m pip --disable-pip-version-check install --quiet --constraint .ci/constraints.txt
+download = $(bin)/python -m pip --disable-pip-version-check install --constraint .ci/constraints.txt
+pip = $(download) --quiet
 
-demo: $(stamp)
+demo: $(visitor)
 	$(bin)/clusterdp submit configs/digits.yaml --cluster local
 
 # Four at a time, also on two cores: much of what is tested is waiting. A real Slurm is one for all of its tests.
@@ -109,12 +111,20 @@ clean:
 	rm -rf $(venv) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# torch comes first and alone: left to pip's resolver beside the rest, another build of it may be taken.
-$(stamp): pyproject.toml .ci/constraints.txt .ci/find-python
-	@echo "setting up $(venv) (torch is a large download; this happens once)"
+# What a visitor needs. torch comes first and alone: left to pip's resolver beside the rest, another build of it may be
+# taken.
+$(visitor): pyproject.toml .ci/constraints.txt .ci/find-python
+	@echo "setting up $(venv), once: 1 of 3, the environment"
 	@python=$$(sh .ci/find-python) && "$$python" -m venv $(venv)
 	@$(pip) pip hatchling
-	@$(pip) torch
+	@echo "setting up $(venv): 2 of 3, torch (a large download)"
+	@$(download) torch
+	@echo "setting up $(venv): 3 of 3, clusterdp and its dependencies"
+	@$(pip) --no-build-isolation --editable '.[demo]'
+	@touch $@
+
+$(stamp): $(visitor)
+	@echo "setting up $(venv): the tools of developers"
 	@$(pip) --no-build-isolation --editable '.[dev]'
 	@touch $@
 
