@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from clusterdp import __version__
@@ -12,12 +13,10 @@ from clusterdp.cli import sending, verbs
 from clusterdp.cli.parser import CliParser
 
 EPILOG = """\
-  clusterdp submit train.yaml params.lr=0.1     submit; values of the file can be overridden
-  clusterdp submit train.yaml --dry-run         print the script instead
-  clusterdp submit train.yaml --cluster local   run it here, on a fake cluster
-  clusterdp status                              how the latest run is doing
-RUN is a run folder, a job id, or nothing for the latest run of this folder; stop, cancel, resume, note and rm want it
-named."""
+  clusterdp init && clusterdp submit train.yaml --cluster local    try it here
+  clusterdp submit train.yaml params.lr=0.1 --dry-run              its script
+RUN is a run folder, a job id, or nothing for the latest run of this folder.
+`clusterdp VERB --help` explains a verb, with an example."""
 
 SHARED: dict[str, dict[str, Any]] = {  # arguments that several verbs have; the last word of a key is the argument
     "config": {"metavar": "CFG.yaml", "help": "the config, or the name of an example: digits"},
@@ -39,7 +38,7 @@ class Verb(NamedTuple):
 
     name: str
     run: Callable[[argparse.Namespace], int] | None
-    about: str  # description of the verb in --help
+    about: str  # description of the verb in --help; the list of verbs has it up to its colon
     example: str = ""
     shared: Sequence[str] = ()  # keys of SHARED that the verb takes
     add: Callable[[CliParser], None] | None = None  # adds the verb's own arguments to its parser
@@ -69,13 +68,16 @@ def parser(words: Sequence[str] | None = None) -> CliParser:
     because adding all verbs takes some milliseconds."""
     top = CliParser(
         prog="clusterdp",
-        description="One YAML file in; a multi-node PyTorch training out, on any Slurm cluster, that cannot lose work.",
-        epilog=EPILOG,
+        usage="clusterdp [--version] [--debug] VERB ...",
+        description="One YAML file in; a multi-node PyTorch training out that cannot lose work.",
+        epilog=f"{_overview()}\n\n{EPILOG}",
         example="clusterdp submit train.yaml",
+        add_help=False,
     )
-    top.add_argument("-V", "--version", action="version", version=f"clusterdp {__version__}")
-    top.add_argument("--debug", action="store_true", help="show a traceback with an error")
-    subparsers = top.add_subparsers(title="verbs", metavar="VERB", required=True)
+    top.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
+    top.add_argument("-V", "--version", action="version", version=f"clusterdp {__version__}", help=argparse.SUPPRESS)
+    top.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)  # show a traceback with an error
+    subparsers = top.add_subparsers(prog="clusterdp", metavar="VERB", required=True, help=argparse.SUPPRESS)
     first = next((word for word in words or () if word != "--debug"), "")
     for verb in [each for each in VERBS if each.name == first] or VERBS:
         sub: CliParser = subparsers.add_parser(verb.name, help=verb.about, description=verb.about, example=verb.example)
@@ -85,6 +87,15 @@ def parser(words: Sequence[str] | None = None) -> CliParser:
         if verb.add and (words is None or verb.name in words):
             verb.add(sub)
     return top
+
+
+def _overview() -> str:
+    """Returns the verbs in two columns, which a terminal of 80 x 24 shows whole."""
+    cells = [f"{verb.name:12}{verb.about.partition(':')[0]}" for verb in VERBS]
+    half = -(-len(cells) // 2)
+    return "\n".join(
+        f"  {left:40}{right}".rstrip() for left, right in zip_longest(cells[:half], cells[half:], fillvalue="")
+    )
 
 
 def _submit(sub: CliParser) -> None:
@@ -204,14 +215,14 @@ VERBS = (
     Verb(
         "init",
         verbs.init,
-        "write a train script, its config, and a site profile of this cluster, to begin with",
+        "write files to begin with: a train script, its config, and a site profile of this cluster",
         "clusterdp init",
         add=_init,
     ),
     Verb(
         "check",
         verbs.check,
-        "what would go wrong with a run: limits, preemption, signals, storage, the program itself",
+        "what would go wrong: limits, preemption, signals, storage, the program itself",
         "clusterdp check train.yaml resources.nodes=4",
         ("config", "overrides", "--json"),
         _check,
@@ -219,7 +230,7 @@ VERBS = (
     Verb(
         "submit",
         sending.submit,
-        "submit a run, or a sweep of runs",
+        "submit a run or a sweep",
         "clusterdp submit train.yaml params.lr=0.1 resources.nodes=4",
         ("config", "overrides", *SENDING),
         _submit,
@@ -227,7 +238,7 @@ VERBS = (
     Verb(
         "rehearse",
         verbs.rehearse,
-        "run a job here, short, through preemptions, time limits and failures: does it end as if there were none?",
+        "break a job here on purpose: does it end as without preemptions, time limits and failures?",
         "clusterdp rehearse train.yaml --only preempted",
         ("optional config", "overrides"),
         _rehearse,
@@ -235,7 +246,7 @@ VERBS = (
     Verb(
         "resume",
         sending.resume,
-        "go on with a run from its checkpoints, as a new job",
+        "go on with a run: from its checkpoints, as a new job",
         "clusterdp resume 4242 resources.time=8:00:00",
         ("named run", "overrides", *SENDING),
         _resume,
@@ -243,11 +254,11 @@ VERBS = (
     Verb(
         "again",
         sending.again,
-        "submit a new run from the record of another: its config and its code as it was",
+        "submit a run once more: a new run, with the config and the code of another as they were",
         "clusterdp again 4242 params.lr=0.01",
         ("named run", "overrides", *SENDING),
     ),
-    Verb("stop", verbs.stop, "have a run save, and end it until it is resumed", "clusterdp stop 4242", ("named run",)),
+    Verb("stop", verbs.stop, "save, and end until resumed", "clusterdp stop 4242", ("named run",)),
     Verb("cancel", verbs.cancel, "end a run for good", "clusterdp cancel 4242", ("named run",)),
     Verb(
         "list",
@@ -267,15 +278,15 @@ VERBS = (
     Verb(
         "why",
         verbs.why,
-        "why a run waits, or failed: the first error of all ranks, its cause, and what to do",
+        "why a run waits or failed: the first error of all ranks, its cause, and what to do",
         "clusterdp why 4242",
         ("run", "--json"),
     ),
-    Verb("watch", verbs.watch, "follow a run to its end, and exit as it does", "clusterdp watch 4242", ("run",)),
+    Verb("watch", verbs.watch, "follow a run to its end: and exit as it does", "clusterdp watch 4242", ("run",)),
     Verb(
         "logs",
         verbs.logs,
-        "print what the ranks printed",
+        "what the ranks printed",
         "clusterdp logs -f --rank 3    clusterdp logs 4242 --errors",
         ("run",),
         _logs,
@@ -283,7 +294,7 @@ VERBS = (
     Verb(
         "sweep",
         verbs.sweep,
-        "the results of a sweep, best first",
+        "the results of a sweep: best first",
         "clusterdp sweep runs/digits-20260131-235959-1f2e --by val_loss",
         ("run", "overrides"),
         _sweep,
@@ -291,14 +302,14 @@ VERBS = (
     Verb(
         "goodput",
         verbs.goodput,
-        "where the allocated time of a run went, and what its interruptions cost",
+        "where its time went: the allocated time of a run, and what interruptions cost",
         "clusterdp goodput 4242",
         ("run", "--json"),
     ),
     Verb(
         "plot",
         verbs.plot,
-        "metrics of a run as curves, in the terminal or as a picture",
+        "metrics as curves: in the terminal or as a picture",
         "clusterdp plot 4242 loss lr -o curves.png",
         add=_plot,
     ),
@@ -320,7 +331,7 @@ VERBS = (
     Verb(
         "note",
         verbs.note,
-        "write a line about a run, which status and list show; without one, print it",
+        "write a line about a run: status and list show it; without a line, print it",
         "clusterdp note 4242 baseline, lr was too high",
         ("named run",),
         _note,
@@ -328,15 +339,15 @@ VERBS = (
     Verb(
         "rm",
         verbs.rm,
-        "remove runs that are over, with their checkpoints",
+        "remove runs that are over: with their checkpoints",
         "clusterdp rm runs/digits-20260131-235959-1f2e",
         add=_rm,
     ),
-    Verb("checkpoint", None, "list, verify, compare, export and prune checkpoints", add=_checkpoint),
+    Verb("checkpoint", None, "list checkpoints: also verify, compare, export and prune them", add=_checkpoint),
     Verb(
         "profile",
         sending.profile,
-        "run some steps of a job, and say where the time goes",
+        "where a step's time goes: run some steps of a job, and measure",
         "clusterdp profile train.yaml --find workers",
         ("config", "overrides", "--cluster"),
         _profile,
@@ -344,7 +355,7 @@ VERBS = (
     Verb(
         "show",
         verbs.show,
-        "print a config as it resolves, with the source of each value; or explain its keys",
+        "print a resolved config: the values that are set, with their sources; or explain its keys",
         "clusterdp show train.yaml    clusterdp show --explain checkpoint.every_s",
         ("optional config", "overrides"),
         _show,
@@ -352,15 +363,15 @@ VERBS = (
     Verb(
         "configs",
         verbs.configs,
-        "list the example configs of the package, or print one",
+        "the example configs: list them, or print one",
         "clusterdp configs digits > my.yaml",
         add=_configs,
     ),
-    Verb("fake", None, "a fake Slurm cluster on this machine, by hand", add=_fake),
+    Verb("fake", None, "a fake Slurm cluster here: on this machine, by hand", add=_fake),
     Verb(
         "completion",
         verbs.complete,
-        "print what a shell needs to complete words on TAB",
+        "complete words on TAB: print what a shell needs",
         'eval "$(clusterdp completion bash)"',
         add=_completion,
     ),
