@@ -1,12 +1,16 @@
-"""Argument and method names of other libraries' trainers (Keras, Lightning, skorch, accelerate, Hugging Face, Apex,
-Paddle, MXNet), and their replacements in clusterdp. The error about a wrong name is one line with the right name.
+"""Checks of arguments, at the door: a wrong call is one line with the right form. Argument and method names of other
+libraries' trainers (Keras, Lightning, skorch, accelerate, Hugging Face, Apex, Paddle, MXNet) have their replacements in
+clusterdp here.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import FunctionType
+from typing import Any, TypeVar
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -20,8 +24,9 @@ LOADER += ["seed_samples"]
 # The advice -> the argument names for which the error gives this advice.
 INSTEAD = {
     "Write fit(train, val)": "validation_data validation val_data valid_data eval_data val_dataset eval_dataset "
-    "val_dataloaders val_dataloader eval_dataloader val_loader valid_loader",
-    "Write fit(train)": "train_data train_dataset train_dataloaders train_dataloader train_loader train_iter loader",
+    "val_dataloaders val_dataloader eval_dataloader val_loader valid_loader dl_val",
+    "Write fit(train)": "train_data train_dataset train_dataloaders train_dataloader train_loader train_iter loader "
+    "dl_train",
     "Pass inputs and targets as one: fit((x, y))": "x y inputs targets labels",
     "Pass the data itself: evaluate(data)": "dataloaders test_data test_dataloaders test_dataset datamodule",
     "Split the data beforehand, as by torch.utils.data.random_split, and pass fit(train, val)": "validation_split",
@@ -70,7 +75,7 @@ INSTEAD = {
     "pretrained weights checkpoint",
     "Write model=..., an object": "module net network backbone",
     "Write scheduler=...": "lr_scheduler schedulers lr_schedule",
-    "Write metrics=...": "metric eval_metric eval_metrics compute_metrics validation_metric",
+    "Write metrics=...": "metric eval_metric eval_metrics compute_metrics validation_metric metrics_dict",
     "Write Trainer(amp=...): 'bf16', 'fp16' or O0 to O3": "precision fp16 bf16 use_amp mixed_precision amp_level",
     "Write Trainer(accumulate=...)": "accumulate_grad_batches gradient_accumulation_steps accumulation_steps "
     "gradient_accumulation_plugin",
@@ -175,11 +180,116 @@ METHODS = {
     "Call trainer.find_lr(train)": "lr_find",
 }
 MEANT = {word: remedy for remedy, words in INSTEAD.items() for word in words.split()}
+# The checked parts of annotations -> what fits, and its name. Other annotations accept everything.
+KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "None": (lambda value: value is None, "None"),
+    "int": (lambda value: value == int(value), "a whole number"),
+    "float": (lambda value: float(value) == value or value != value, "a number"),
+    "bool": (lambda value: value in (True, False), "True or False"),
+    "str": (lambda value: isinstance(value, str), "a text"),
+    "Mapping": (lambda value: isinstance(value, Mapping), "names and objects, such as {'model': model}"),
+    "Callable": (lambda value: callable(value) and not isinstance(value, type), "a function"),
+    "Module": (lambda value: isinstance(value, torch.nn.Module), "a torch.nn.Module"),
+}
+RIGHT = {"loss": "a function of (outputs, targets), such as torch.nn.MSELoss()"}  # instead of "a function"
+Function = TypeVar("Function", bound=Callable[..., Any])
+Class = TypeVar("Class", bound=type)
 METHOD = {word: remedy for remedy, words in METHODS.items() for word in words.split()}
 
 
 class NoSuchMethod(ConfigError, AttributeError):
     """The one-line error for an unknown method. It is an AttributeError, too, so that hasattr() returns False."""
+
+
+def checked(function: Function, beside: Mapping[str, Any] = {}) -> Function:
+    """Returns the function with a check of its arguments: a call that does not fit the signature, or a value that does
+    not fit its annotation, raises ConfigError. beside: other functions, one of which may have a wrong name."""
+    signature, name = inspect.signature(function), _name(function)
+    kinds = {each.name: _kinds(each) for each in signature.parameters.values()}
+
+    @functools.wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        try:
+            if not any(kinds.values()):
+                return function(*given, **named)  # of each step, without the microseconds of a check
+            bound = signature.bind(*given, **named)
+            for word, value in bound.arguments.items():
+                kind = next((kind for kind in kinds[word] if _fits(value, kind)), None)
+                if kinds[word] and kind is None:
+                    raise _wrong(word, value, RIGHT.get(word) or " or ".join(KINDS[each][1] for each in kinds[word]))
+                if kind in ("int", "float") and not isinstance(value, int | float):  # of numpy or torch
+                    bound.arguments[word] = value.item()
+            return function(*bound.args, **bound.kwargs)
+        except TypeError as error:
+            if (wrong := _misfit(name, signature, given, named, beside)) is None:
+                raise
+            raise wrong from error.__cause__
+
+    return call  # type: ignore[return-value]
+
+
+def checked_class(cls: Class) -> Class:
+    """Checks the arguments of all public methods of a class."""
+    public = {name: method for name, method in vars(cls).items() if isinstance(method, FunctionType) and name[0] != "_"}
+    for name, method in [("__init__", cls.__init__), *public.items()]:  # type: ignore[misc]
+        setattr(cls, name, checked(method, public))
+    return cls
+
+
+def _name(function: Any) -> str:
+    owner, _, name = function.__qualname__.rpartition(".")
+    return owner if name == "__init__" else f"{owner.lower().removesuffix('handle')}.{name}".lstrip(".")
+
+
+def _kinds(parameter: inspect.Parameter) -> list[str]:
+    """Returns the parts of an annotation such as `int | None`; none if not all of them are checked."""
+    parts = re.split(r" \| (?![^[]*\])", str(parameter.annotation))
+    kinds = [part.partition("[")[0].rpartition(".")[2] for part in parts]
+    return kinds if all(kind in KINDS for kind in kinds) and parameter.kind is not parameter.VAR_KEYWORD else []
+
+
+def _fits(value: Any, kind: str) -> bool:
+    try:
+        return bool(KINDS[kind][0](value))
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # float([]), float('a'), of a vector, int(inf)
+        return False
+
+
+def _misfit(
+    name: str, signature: inspect.Signature, given: Any, named: Mapping[str, Any], beside: Mapping[str, Any]
+) -> ConfigError | None:
+    """Returns the error of a call that does not fit the signature; None if it fits."""
+    try:
+        signature.bind(*given, **named)
+        return None
+    except TypeError as error:
+        problem = str(error)
+    takes = [each for each in signature.parameters.values() if each.name != "self"]
+    known = [each.name for each in takes]
+    for word in named.keys() - {*known}:
+        ours = [each for each in re.findall(r"(\w+)=", MEANT.get(word, "")) if each in known and name != "Trainer"]
+        remedy = f"Write {ours[0]}=...." if ours else _remedy(word, known, beside)
+        return ConfigError(f"{name}: {word!r} is not an argument here. {remedy}")
+    needed = [p.name for p in takes if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    return ConfigError(f"{name}: {problem}. Write {name}({', '.join(needed) or 'name=value'}), and all else by name.")
+
+
+def can_take(function: Any, *given: str) -> bool:
+    """Returns whether a user's function can be called with these arguments."""
+    try:
+        inspect.signature(function).bind(*given)
+    except TypeError:
+        return False
+    except ValueError:  # some builtins have no signature
+        return True
+    return True
+
+
+def check_takes(where: str, function: Any, *given: str) -> None:
+    """Raises ConfigError for a user's function that cannot be called with these arguments."""
+    if not can_take(function, *given):
+        call = f"{getattr(function, '__name__', type(function).__name__)}({', '.join(arguments_of(function))})"
+        raise ConfigError(f"{where}: {call} cannot be called with ({', '.join(given)}). Give it these parameters.")
 
 
 def check_arguments(
@@ -221,16 +331,14 @@ def arguments_of(function: Any) -> list[str]:
     return [p.name for p in inspect.signature(function).parameters.values() if p.kind in named and p.name != "self"]
 
 
-def check_parts(model: Any, loss: Any, optimizer: Any, scheduler: Any) -> None:
+def check_parts(optimizer: Any, scheduler: Any, forward: Any, step: Any) -> None:
     """Raises ConfigError for a name or a class in place of an object."""
-    if not isinstance(model, torch.nn.Module):
-        raise _wrong("model", model, "a torch.nn.Module")
-    if loss is not None and (isinstance(loss, type) or not callable(loss)):
-        raise _wrong("loss", loss, "a function of (outputs, targets), such as torch.nn.MSELoss()")
     if optimizer is not None and (isinstance(optimizer, type) or not hasattr(optimizer, "param_groups")):
         raise _wrong("optimizer", optimizer, "an object, such as torch.optim.Adam(model.parameters())")
-    step = getattr(scheduler, "step", None)
-    if scheduler is not None and (isinstance(scheduler, type) or not callable(step)):
+    check_takes("forward", forward, "trainer", "batch")
+    check_takes("step", step, "trainer", "batch")
+    steps = getattr(scheduler, "step", None)
+    if scheduler is not None and (isinstance(scheduler, type) or not callable(steps)):
         raise _wrong("scheduler", scheduler, "an object of torch.optim.lr_scheduler, such as StepLR(optimizer, 30)")
     if isinstance(scheduler, ReduceLROnPlateau):
         if scheduler.mode != "min":
@@ -238,7 +346,7 @@ def check_parts(model: Any, loss: Any, optimizer: Any, scheduler: Any) -> None:
                 "scheduler: ReduceLROnPlateau(mode='max') cannot look at the loss. Name what it looks at: "
                 "on_epoch=[plateau(scheduler, 'val_accuracy')], state={'plateau': scheduler}."
             )
-    elif step is not None and not _takes_nothing(step):
+    elif steps is not None and not can_take(steps):
         raise ConfigError(
             f"scheduler: {type(scheduler).__name__}.step() wants arguments. Call it in on_epoch=[lambda trainer, row: "
             "scheduler.step(...)], and have it saved: state={'schedule': scheduler}."
@@ -257,20 +365,11 @@ def check_trains(model: torch.nn.Module, loss: Any, optimizer: Any) -> None:
         )
 
 
-def _takes_nothing(function: Any) -> bool:
-    try:
-        inspect.signature(function).bind()
-    except TypeError:
-        return False
-    except ValueError:  # the target has no signature
-        return True
-    return True
-
-
 def _wrong(what: str, given: Any, right: str) -> ConfigError:
     if isinstance(given, type):
         return ConfigError(f"{what}: {given.__name__} is a class. Pass {right}.")
     shown = f"the word {given!r}" if isinstance(given, str) else f"a {type(given).__name__}"
+    shown = f"{given!r}" if isinstance(given, (int, float)) else shown
     return ConfigError(f"{what}: is {shown}. Pass {right}.")
 
 

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from clusterdp.config.tree import CheckpointConfig, MetricsConfig, ProfileConfig, TrainConfig
 from clusterdp.rundir import RunDir
+from clusterdp.train.argument_names import checked_class
 from clusterdp.train.data.loader_defaults import check_can_be_read_again
 from clusterdp.train.data.make_loader import make_loader
 from clusterdp.train.loop.phases import Phases
@@ -39,6 +40,7 @@ if TYPE_CHECKING:  # a function with its own loop need not wait for these import
 Batch = TypeVar("Batch")
 
 
+@checked_class
 class JobHandle:
     """The handle of a job for the user's function, which may ignore it. Each rank has its own JobHandle.
 

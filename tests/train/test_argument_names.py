@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -14,7 +15,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader
 
 from clusterdp.errors import ConfigError
-from clusterdp.train import Amp, JobHandle, Trainer
+from clusterdp.train import Amp, Ema, JobHandle, Trainer, early_stopping, keep_best
 from clusterdp.train.argument_names import (
     INSTEAD,
     LOADER,
@@ -42,6 +43,10 @@ OPTIMIZER = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
 
 class EarlyStopping:
     """Of another library."""
+
+
+class OneArgument:
+    def on_end(self) -> None: ...
 
 
 class Timm:
@@ -85,6 +90,13 @@ class Timm:
         ({"optimizer": OPTIMIZER}, "optimizer: its 2 parameters are not of this model, which it would not train."),
         ({"metrics": [lambda outputs, targets: 0]}, "metrics: a lambda has no name. Give it one: metrics={"),
         ({"on_step": EarlyStopping}, "on_step: a EarlyStopping is not a function."),
+        ({"on_epoch": [lambda row: 0]}, "on_epoch: <lambda>(row) cannot be called with (trainer, row)."),
+        ({"on_step": lambda values: 0}, "on_step: <lambda>(values) cannot be called with (trainer, values)."),
+        ({"callbacks": [OneArgument()]}, "callbacks: OneArgument: on_end() cannot be called with (trainer)."),
+        ({"step": lambda batch: {}}, "step: <lambda>(batch) cannot be called with (trainer, batch)."),
+        ({"forward": lambda batch: {}}, "forward: <lambda>(batch) cannot be called with (trainer, batch)."),
+        ({"metrics": {"a": lambda outputs: 0}}, "metrics.a: <lambda>(outputs) cannot be called with (outputs, target"),
+        ({"accumulate": "2"}, "accumulate: is the word '2'. Pass a whole number or None."),
     ],
 )
 def test_wrong_argument_of_trainer_is_a_config_error_with_its_name(
@@ -131,7 +143,39 @@ def test_wrong_argument_of_trainer_is_a_config_error_with_its_name(
             "loader: 'suffle' is not an argument here. Did you mean shuffle?",
         ),
         (lambda t: t.fit(DATA, batch_size=0), "loader: batch_size should be a positive integer value, but got batch_s"),
-        (lambda t: t.evaluate(DATA, batch_size="4"), "loader: batch_size should be a positive integer value"),
+        (lambda t: t.evaluate(DATA, batch_size="4"), "batch_size: is the word '4'. Pass a whole number or None."),
+        (lambda t: t.fit(DATA, epochs="3"), "epochs: is the word '3'. Pass a whole number or None."),
+        (
+            lambda t: t.fit(DATA, DATA, 3),
+            "trainer.fit: too many positional arguments. Write trainer.fit(train), a",
+        ),
+        (lambda t: t.fit([[x, 1] for x in X]), "Trainer: the targets of a batch are 1, as of one sample. Lists and"),
+        (lambda t: t.job.wrap(nn.Linear), "model: Linear is a class. Pass a torch.nn.Module."),
+        (lambda t: t.job.loader(DataLoader(X), 4), "dataset: a DataLoader has no samples by number. Pass a data set; "),
+        (lambda t: t.job.loader(DataLoader, 4), "dataset: a DataLoader has no samples by number. Pass a data set; a "),
+        (
+            lambda t: t.job.loader(X),
+            "job.loader: missing a required argument: 'batch_size'. Write job.loader(datase",
+        ),
+        (
+            lambda t: t.job.loop({}, [DATA]),
+            "state: is a list. Pass names and objects, such as {'model': model}.",
+        ),
+        (
+            lambda t: t.job.loop([DATA]),
+            "job.loop: missing a required argument: 'state'. Write job.loop(loader, state)",
+        ),
+        (lambda t: t.job.loop([DATA], {}, max_epochs=3), "job.loop: 'max_epochs' is not an argument here. Write epoc"),
+        (lambda t: t.job.loop([DATA], {}, shuffle=True), "job.loop: 'shuffle' is not an argument here. It is one of l"),
+        (lambda t: t.job.loop([DATA], {}, epochs="2"), "epochs: is the word '2'. Pass a whole number."),
+        (lambda t: t.job.loop([DATA], {}, epochs=2.5), "epochs: is 2.5. Pass a whole number."),
+        (lambda t: t.job.loop([DATA], {}, every_s="5m"), "every_s: is the word '5m'. Pass a number or None."),
+        (lambda t: t.job.loop([DATA], {}).log(3.0), "loop.log: too many positional arguments. Write loop.log(name=v"),
+        (lambda t: t.job.loop([DATA], {}).log({"a": 3}), "loop.log: too many positional arguments. Write loop.log(na"),
+        (lambda t: t.job.loop([DATA], {}).log(loss=X), "log: loss has the shape (8, 3). Log a number, such as its me"),
+        (lambda t: keep_best(mode="minimum"), "mode: 'minimum' is neither min nor max."),
+        (lambda t: early_stopping(patience="3"), "patience: is the word '3'. Pass a whole number."),
+        (lambda t: Ema(t.net, "0.9"), "decay: is the word '0.9'. Pass a number."),
         (lambda t: t.fit(DATA, prefetch_factor=2), "loader: prefetch_factor option could only be specified in multip"),
         (lambda t: t.fit(DATA, batch_size=None, drop_last=True), "loader: batch_size=None option disables auto-batch"),
     ],
@@ -142,6 +186,47 @@ def test_wrong_argument_of_fit_evaluate_predict_or_loader_is_a_config_error(
     with pytest.raises(ConfigError) as caught:
         use(trainer(job))
     assert str(caught.value).startswith(said)
+
+
+def test_arguments_of_other_number_types_are_accepted(job: JobHandle) -> None:
+    loop = job.loop([DATA], {}, epochs=numpy.int64(2), every_s=numpy.float32(600), limit_batches=torch.tensor(1))
+    assert len([*loop]) == 2
+
+
+@pytest.mark.parametrize("monitor", ["val_acc", "val_accuracy"])
+def test_wrong_monitor_is_refused_before_the_first_epoch(job: JobHandle, monitor: str) -> None:
+    """Without an evaluation, val_accuracy is wrong, too."""
+    epochs: list[int] = []
+    rules = [early_stopping(monitor, mode="max"), lambda trainer, row: epochs.append(row["epoch"])]
+    trained = trainer(job, metrics="accuracy", on_epoch=rules)
+    with pytest.raises(ConfigError, match=rf"^monitor: no epoch has a '{monitor}'\. There are: epoch, step, loss, acc"):
+        trained.fit(DATA, DATA if monitor == "val_acc" else None)
+    assert not epochs
+
+
+def test_monitor_of_a_column_added_by_a_callback_is_accepted(job: JobHandle) -> None:
+    add = lambda trainer, row: row.update(f1=0.5)  # noqa: E731
+    assert trainer(job, on_epoch=[add, early_stopping("f1", mode="max")]).fit(DATA)["f1"] == [0.5]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("trains", [False, True])
+def test_step_changing_no_parameter_is_a_config_error(job: JobHandle, trains: bool, fused: bool) -> None:
+    def step(trainer: Trainer, batch: Any) -> dict[str, Any]:
+        loss = trainer.loss(trainer.model(batch[0]), batch[1])
+        if trains:
+            loss.backward()
+        trainer.optimizer.step()
+        return {"loss": loss}
+
+    net = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, fused=fused)
+    trained = trainer(job, model=net, optimizer=optimizer, step=step)
+    if trains:
+        assert trained.fit(DATA, batch_size=2, epochs=2)[-1]["step"] == 8
+        return
+    with pytest.raises(ConfigError, match=r"^step: 4 steps have changed no parameter\. Call trainer\.amp\.backward"):
+        trained.fit(DATA, batch_size=2, epochs=2)
 
 
 def test_trainer_step_function_returning_none_is_a_config_error(job: JobHandle) -> None:

@@ -70,7 +70,7 @@ def test_logged_value_of_a_compiled_model_is_a_copy(monkeypatch: pytest.MonkeyPa
     """A CUDA graph writes the next step's value into the same memory. Not proved: that of a real graph."""
     monkeypatch.setitem(sys.modules, CUDA_GRAPHS, SimpleNamespace())
     loss = OnGpu.of(torch.ones(1)).requires_grad_(requires_grad)
-    kept = detached(loss)
+    kept = detached("loss", loss)
     with torch.no_grad():
         loss += 1
     assert (float(kept), kept.requires_grad) == (1.0, False)
@@ -79,5 +79,5 @@ def test_logged_value_of_a_compiled_model_is_a_copy(monkeypatch: pytest.MonkeyPa
 def test_logged_value_is_not_copied_without_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, CUDA_GRAPHS, raising=False)
     loss = OnGpu.of(torch.ones(1, requires_grad=True))
-    assert detached(loss).data_ptr() == loss.data_ptr()
-    assert detached(3) == 3
+    assert detached("loss", loss).data_ptr() == loss.data_ptr()
+    assert detached("loss", 3) == 3

@@ -339,8 +339,40 @@ def test_evaluation_after_an_epoch_is_repeated_only_if_interrupted(another: Any)
 
 def test_epoch_prints_as_its_number(another: Any) -> None:
     job = another("run")
-    told = [f"{epoch} {(epoch,)} {epoch:02d}" for epoch in job.loop(job.loader(DATA, 2), {}, epochs=2).epochs()]
+    loop = job.loop(job.loader(DATA, 2), {}, epochs=2)
+    told = [f"{epoch} {(epoch,)} {epoch:02d}" for epoch in loop.epochs() if [*epoch]]
     assert told == ["0 (0,) 00", "1 (1,) 01"]
+
+
+def pass_thrice(loop: Any) -> None:
+    for _ in range(3):
+        assert len([*loop]) == 15
+
+
+def pass_within_epochs(loop: Any) -> None:
+    for _ in loop.epochs():
+        for _ in loop:
+            raise AssertionError
+
+
+def read_the_loader(loop: Any) -> None:
+    for _ in loop.epochs():
+        assert [*loop.batches.loader]
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (pass_thrice, r"^loop: the training has ended, and a pass over a loop is all its epochs \(epochs=3\)\. Write "),
+        (pass_within_epochs, r"^loop: the training is under way, and a pass over a loop is all its epochs \(epochs=3"),
+        (read_the_loader, r"^loop: epoch 0 was not read\. Write `for batch in epoch:` in it\.$"),
+    ],
+)
+def test_loop_not_read_epoch_by_epoch_is_a_config_error(another: Any, program: Any, said: str) -> None:
+    job = another("run")
+    loop = job.loop(job.loader(DATA, 2), {}, epochs=3)
+    with pytest.raises(ConfigError, match=said):
+        program(loop)
 
 
 def test_resumed_loop_of_a_finished_run_has_no_batches(another: Any) -> None:

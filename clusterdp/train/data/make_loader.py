@@ -48,6 +48,11 @@ def make_loader(
     options = loader_defaults(rank.device, dataset, given)
     if isinstance(dataset, IterableDataset):
         return _iterable_loader(dataset, options)
+    if isinstance(dataset, type) or not hasattr(dataset, "__getitem__"):
+        raise ConfigError(
+            f"dataset: a {dataset.__name__ if isinstance(dataset, type) else type(dataset).__name__} has no samples by "
+            "number. Pass a data set; a DataLoader goes to job.loop() as it is."
+        )
     if sampler is None:
         ours = ResumableSampler(dataset, shuffle=shuffle, **share)  # type: ignore[arg-type]
     else:

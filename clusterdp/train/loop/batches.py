@@ -49,6 +49,8 @@ class Epoch(Generic[Batch]):
     def __init__(self, index: int, batches: Callable[[], Iterator[Batch]], done: int = 0):
         self.index, self.done = index, done
         self._batches = batches
+        self._was_read = False
+        self.is_open = False  # whether the program is in this epoch
 
     def __repr__(self) -> str:
         """Returns the epoch's number, because programs print epochs like numbers."""
@@ -58,7 +60,17 @@ class Epoch(Generic[Batch]):
         return format(self.index, spec)
 
     def __iter__(self) -> Iterator[Batch]:
+        self._was_read = True
         return self._batches()
+
+    def __enter__(self) -> Epoch[Batch]:
+        self.is_open = True
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.is_open = False
+        if kind is None and not self._was_read:
+            raise ConfigError(f"loop: epoch {self.index} was not read. Write `for batch in epoch:` in it.")
 
 
 class Batches(Generic[Batch]):

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from clusterdp.train.output.metric_log import check_number
 from clusterdp.train.output.say import say
 
 ROUND = 8  # number of consecutive steps that GraphWatch marks
@@ -24,8 +25,10 @@ class _Mark:
     """An object that lives as long as the graph to which it is attached."""
 
 
-def detached(value: Any) -> Any:
-    """Returns a logged value without its graph; a copy, if the next step of a CUDA graph may overwrite the value."""
+def detached(name: str, value: Any) -> Any:
+    """Returns a logged value without its graph; a copy, if the next step of a CUDA graph may overwrite the value.
+    Raises ConfigError for several numbers."""
+    check_number(name, value)
     if not isinstance(value, torch.Tensor):
         return value
     if value.requires_grad:

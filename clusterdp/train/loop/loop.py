@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from clusterdp.checkpoint.state import rng
 from clusterdp.checkpoint.state.parameter_names import check_held
 from clusterdp.errors import ConfigError, StateError
-from clusterdp.train.argument_names import check_counts
+from clusterdp.train.argument_names import check_counts, checked_class
 from clusterdp.train.data.even_batches import same_number
 from clusterdp.train.data.loader_defaults import check_can_be_read
 from clusterdp.train.hang import page
@@ -45,6 +45,7 @@ Batch = TypeVar("Batch")
 Item = TypeVar("Item")
 
 
+@checked_class
 class Loop(Generic[Batch]):
     """A Loop yields batches (`for batch in loop`) or epochs:
 
@@ -88,9 +89,7 @@ class Loop(Generic[Batch]):
         continues: Loop[Any] | None = None,
     ):
         self._phases, self._rank, self._record = phases, phases.rank, phases.record
-        self.name = name
-        self.continues = continues
-        self.over = False
+        self.name, self.continues, self.over = name, continues, False
         self.announces = True  # whether each rank prints its share of the samples
         self.batches = Batches(phases.rank, loader, move, phases.stopwatch.lap, limit=limit_batches)
         self.position = self.batches.position
@@ -183,7 +182,8 @@ class Loop(Generic[Batch]):
             self.batches.tell_epoch()
             done, over = self.batches.done(), self.position.ended
             try:
-                yield Epoch(self.position.epoch, self._epoch_batches, done)
+                with Epoch(self.position.epoch, self._epoch_batches, done) as self._phases.epoch:
+                    yield self._phases.epoch
             except GeneratorExit:
                 self._left = False  # the program left the loop over epochs, and may return to this epoch
                 raise
@@ -203,7 +203,7 @@ class Loop(Generic[Batch]):
         if self._rank.is_first:
             for name, value in values.items():
                 self._graphs.look(name, value)
-                self._logged[name] = detached(value)
+                self._logged[name] = detached(name, value)
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yields items that are not training batches, on all ranks, and reads the shared flags between them. Ranks may

@@ -28,6 +28,7 @@ from clusterdp.train.ranks.stop import Stopped
 
 if TYPE_CHECKING:
     from clusterdp.checkpoint import Checkpointer
+    from clusterdp.train.loop.batches import Epoch
     from clusterdp.train.loop.loop import Loop
     from clusterdp.train.profile.profiling import Profile
 
@@ -59,6 +60,7 @@ class Phases:
         self.profile = profile
         self.resume_step, self.max_steps = resume_step, max_steps
         self.loop: Loop[Any] | None = None
+        self.epoch: Epoch[Any] | None = None  # the newest of the loop's
         self.begun = 0  # number of loops that have begun
         self._make_checkpointer = make_checkpointer
         self._names: set[str] = set()
@@ -81,7 +83,12 @@ class Phases:
     def begin(self, loop: Loop[Any]) -> None:
         """Begins a loop, before anything is restored. Collective. Stops the job if a stop was requested since the last
         loop."""
-        last = self.loop
+        last, is_read = self.loop, self.epoch is not None and self.epoch.is_open
+        if loop.over or (last is loop and is_read):
+            raise ConfigError(
+                f"loop: {loop} {'is under way' if is_read else 'has ended'}, and a pass over a loop is all its epochs "
+                f"(epochs={loop.total_epochs}). Write `for epoch in loop.epochs():`, in it `for batch in epoch:`."
+            )
         if last is not None and self.saving.url is not None:
             _check_order(last, loop)
         if last is not None:

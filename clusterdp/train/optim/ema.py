@@ -28,12 +28,14 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from clusterdp.checkpoint.state.stateful import unwrap
 from clusterdp.errors import ConfigError
+from clusterdp.train.argument_names import checked_class
 from clusterdp.train.parallel.strategy import reshard
 
 if TYPE_CHECKING:
     from clusterdp.train.optim.amp import Amp
 
 
+@checked_class
 class Ema:
     """Averages all trained parameters. Buffers, such as BatchNorm's, are not averaged."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -98,8 +99,7 @@ class MetricLog:
 
     def _enqueue(self, record: dict[str, Value]) -> None:
         for name, value in record.items():
-            if isinstance(value, torch.Tensor) and value.numel() != 1:
-                raise ConfigError(f"log: {name} has the shape {tuple(value.shape)}. Log a number, such as its mean().")
+            check_number(name, value)
         copies = {name: _to_host(value) for name, value in record.items()}
         devices = {value.device for value in record.values() if isinstance(value, torch.Tensor) and value.is_cuda}
         events = [torch.cuda.current_stream(device).record_event() for device in devices]  # streams that copy
@@ -120,6 +120,13 @@ class MetricLog:
                     append_line(self.path, plain)
             for sink in list(self.sinks):
                 self._hand(sink, plain)
+
+
+def check_number(name: str, value: Value) -> None:
+    """Raises ConfigError for a tensor or an array of several numbers."""
+    shape = getattr(value, "shape", ())
+    if shape and math.prod(shape) != 1:
+        raise ConfigError(f"log: {name} has the shape {tuple(shape)}. Log a number, such as its mean().")
 
 
 def _line(error: Exception) -> str:

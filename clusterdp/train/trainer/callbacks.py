@@ -33,19 +33,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from clusterdp.errors import ConfigError
-from clusterdp.train.argument_names import MEANT
+from clusterdp.train.argument_names import MEANT, check_takes, checked
+from clusterdp.train.loop.history import EpochRow, History
 from clusterdp.train.output.say import say
 
 if TYPE_CHECKING:
-    from clusterdp.train.loop.history import EpochRow
     from clusterdp.train.trainer.trainer import Trainer
 
 OnStep = Callable[["Trainer", Mapping[str, Any]], Any]
 OnEpoch = Callable[["Trainer", "EpochRow"], Any]
-MOMENTS = ("on_start", "on_step", "on_validation", "on_epoch", "on_exception", "on_end")
+MOMENTS = {  # -> the arguments after the trainer
+    "on_start": (),
+    "on_step": ("values",),
+    "on_validation": ("row",),
+    "on_epoch": ("row",),
+    "on_exception": ("error",),
+    "on_end": (),
+}
 
 
 class Callbacks:
@@ -72,6 +80,7 @@ class Callbacks:
             if method not in MOMENTS:
                 remedy = MEANT.get(method, f"There are: {', '.join(MOMENTS)}")
                 raise ConfigError(f"callbacks: {name}.{method}() would never be called. {remedy}.")
+            check_takes(f"callbacks: {name}", getattr(each, method), "trainer", *MOMENTS[method])
             self._at[method].append(getattr(each, method))
         if callable(getattr(each, "state_dict", None)):
             key, number = f"callback.{name}", 1
@@ -79,6 +88,13 @@ class Callbacks:
                 number += 1
                 key = f"callback.{name}.{number}"
             self.state[key] = each
+
+    @property
+    def monitors(self) -> list[str]:
+        """The values that early_stopping() and the like look at, up to the first function of the user, which may add
+        columns to the history."""
+        calls = [*self.on_step, *self._at["on_validation"], *self.on_epoch]
+        return [*takewhile(bool, (getattr(call, "monitor", "") for call in calls))]
 
     def call(self, moment: str, trainer: Trainer, *given: Any) -> None:
         """Calls the functions of a moment between two steps."""
@@ -123,9 +139,11 @@ def _functions(where: str, given: Any) -> list[Callable[..., Any]]:
             raise ConfigError(
                 f"{where}: a {name} is not a function. Pass {what}; see clusterdp.train.trainer.callbacks."
             )
+        check_takes(where, call, "trainer", *MOMENTS.get(where, ("row",)))
     return calls
 
 
+@checked
 def early_stopping(
     monitor: str = "val_loss", *, patience: int = 3, mode: str = "min", least: float = 0.0, load_best: bool = False
 ) -> Any:
@@ -137,8 +155,6 @@ def early_stopping(
     sign = 1 if mode == "min" else -1
 
     def watch(trainer: Trainer, row: EpochRow) -> None:
-        if not _has(trainer, row, monitor, mode):
-            return
         gone_on = trainer.loop.position.continued if trainer.loop is not None else 0
         best, since = float("inf"), 0
         for epoch, value in enumerate(trainer.history[monitor], 1):
@@ -150,50 +166,46 @@ def early_stopping(
         if since >= patience:
             trainer.stop(f"{monitor} has not become better for {since} epochs")
 
-    return _LoadsBest(watch, keep_best(monitor, mode=mode)) if load_best else watch
+    return _LoadsBest(watch, monitor, mode) if load_best else _looking_at(monitor, mode, watch)
 
 
 class _LoadsBest:
     """Loads the best model at the end of fit()."""
 
-    def __init__(self, watch: OnEpoch, keep: OnEpoch):
-        self._watch, self._keep = watch, keep
+    def __init__(self, watch: OnEpoch, monitor: str, mode: str):
+        def on_epoch(trainer: Trainer, row: EpochRow) -> None:
+            trainer.best_model.save_if_better(monitor, mode)
+            watch(trainer, row)
 
-    def on_epoch(self, trainer: Trainer, row: EpochRow) -> None:
-        self._keep(trainer, row)
-        self._watch(trainer, row)
+        self.on_epoch = _looking_at(monitor, mode, on_epoch)
 
     def on_end(self, trainer: Trainer) -> None:
         trainer.load_best()
 
 
+@checked
 def keep_best(monitor: str = "val_loss", *, mode: str = "min") -> OnEpoch:
     """Saves the model beside the checkpoints when `monitor` is better than at the last such save. trainer.load_best()
     loads the saved model. A failed save is reported, and the training continues."""
-
-    def keep(trainer: Trainer, row: EpochRow) -> None:
-        if not _has(trainer, row, monitor, mode):
-            return
-        trainer.best_model.save_if_better(monitor, mode)
-
-    return keep
+    return _looking_at(monitor, mode, lambda trainer, row: trainer.best_model.save_if_better(monitor, mode))
 
 
+@checked
 def plateau(scheduler: Any, monitor: str = "val_loss") -> OnEpoch:
     """Steps torch's ReduceLROnPlateau with the value `monitor`. Trainer(scheduler=) always uses the loss. Save the
     scheduler with Trainer(state={"plateau": scheduler})."""
-
-    def step(trainer: Trainer, row: EpochRow) -> None:
-        if _has(trainer, row, monitor):
-            scheduler.step(row[monitor])
-
-    return step
+    return _looking_at(monitor, "min", lambda trainer, row: scheduler.step(row[monitor]))
 
 
-def _has(trainer: Trainer, row: EpochRow, monitor: str, mode: str = "min") -> bool:
-    """Returns whether the row has the value; an epoch without an evaluation has none. Raises ConfigError for a wrong
-    name or mode."""
-    if trainer.skips_val and monitor not in row:
-        return False
-    trainer.history.best(monitor, mode)
-    return True
+def _looking_at(monitor: str, mode: str, function: OnEpoch) -> OnEpoch:
+    """Returns the function for epochs that have the value `monitor`; an epoch without an evaluation has none. Raises
+    ConfigError for a wrong mode; the returned function, for a wrong name."""
+    History().best(monitor, mode)
+
+    def on_epoch(trainer: Trainer, row: EpochRow) -> None:
+        if not trainer.skips_val or monitor in row:
+            trainer.history.best(monitor, mode)
+            function(trainer, row)
+
+    on_epoch.monitor = monitor  # type: ignore[attr-defined]
+    return on_epoch

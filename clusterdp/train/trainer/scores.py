@@ -10,9 +10,11 @@ from typing import Any
 import torch
 
 from clusterdp.errors import ConfigError
+from clusterdp.train.argument_names import check_takes
 from clusterdp.train.data.datasets import size_of
 from clusterdp.train.data.prefetch import map_tensors
 from clusterdp.train.job import JobHandle
+from clusterdp.train.loop.history import History
 from clusterdp.train.ranks.group import Group
 from clusterdp.train.trainer.meters import Meters
 from clusterdp.train.trainer.metric_names import by_name
@@ -42,12 +44,20 @@ class Scores:
                 self.meters.attach(name, metric)
                 self._objects.append(metric)
             elif callable(metric):
+                check_takes(f"metrics.{name}", metric, "outputs", "targets")
                 self._functions[name] = metric
             else:
                 raise ConfigError(
                     f"metrics.{name}: a {type(metric).__name__} is neither a name, a function of (outputs, targets) "
                     "nor an object with update() and compute(). Pass one of them."
                 )
+
+    def history(self, with_val: bool) -> History:
+        """Returns a History with the columns of an epoch; without a row if the names of an object's numbers are not
+        known beforehand."""
+        names = ["loss", *self._functions]
+        columns = ["epoch", "step", *names, *(f"val_{name}" for name in names if with_val), "lr"]
+        return History([] if self._objects else [dict.fromkeys(columns)])
 
     def add_values(self, batch: Any, values: Mapping[str, Any]) -> None:
         """Adds the numbers that a user's step returned, and skips anything else."""

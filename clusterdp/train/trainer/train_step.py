@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +23,7 @@ import torch.distributed as dist
 
 from clusterdp.errors import ConfigError
 from clusterdp.train.optim.accumulation import gradient_sync
+from clusterdp.train.parallel.strategy import is_sharded
 
 if TYPE_CHECKING:
     from clusterdp.train.trainer.trainer import Trainer
@@ -37,8 +39,16 @@ def forward(trainer: Trainer, batch: Any) -> Any:
             "loss are needed. Pass forward=, a function of (trainer, batch) that returns the loss."
         )
     *inputs, targets = batch
-    outputs = call_model(trainer, inputs)
-    return trainer.loss(outputs, targets), outputs, targets
+    try:
+        outputs = call_model(trainer, inputs)
+        return trainer.loss(outputs, targets), outputs, targets
+    except (TypeError, AttributeError):
+        if not isinstance(targets, int | float):
+            raise
+    raise ConfigError(
+        f"Trainer: the targets of a batch are {targets!r}, as of one sample. Lists and other iterables are read as "
+        "batches: pass tensors (x, y), a data set, or trainer.job.loader(samples, 32)."
+    )
 
 
 def call_model(trainer: Trainer, inputs: Sequence[Any]) -> Any:
@@ -110,6 +120,28 @@ def step(trainer: Trainer, batch: Any) -> Mapping[str, Any]:
     trainer.scores.add(batch, loss, outputs, targets, only_finite=skips)
     lap("metrics")
     return {"loss": loss}
+
+
+def changing(trainer: Trainer, epoch: Iterable[Any]) -> Iterator[Any]:
+    """Yields the batches of an epoch. Raises ConfigError if a user's step changes no parameter of an optimizer in the
+    run's first steps, of which mixed precision may skip some."""
+    batches, loop = iter(epoch), trainer.loop
+    is_looked_at = loop and trainer.step is not step and not loop.step and not is_sharded(trainer.model)
+    parts = [*loop.state.values()] if loop and is_looked_at else []
+    optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
+    weights = [weight for optimizer in optimizers for group in optimizer.param_groups for weight in group["params"]]
+    before = [(weight._version, weight.detach().flatten()[:64].clone()) for weight in weights]
+    done = 0
+    for batch in islice(batches, 32 * trainer.accumulate if before else 0):
+        done += 1
+        yield batch
+    same = [w._version == n and w.flatten()[:64].equal(few) for w, (n, few) in zip(weights, before, strict=True)]
+    if done >= 4 * trainer.accumulate and all(same):  # a fused step changes values, and counts no version
+        raise ConfigError(
+            f"step: {done} steps have changed no parameter. Call trainer.amp.backward(loss) and "
+            "trainer.amp.step(optimizer) in it; see clusterdp.train.trainer.train_step."
+        )
+    yield from batches
 
 
 def needs_closure(optimizer: torch.optim.Optimizer) -> bool:

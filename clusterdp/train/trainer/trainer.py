@@ -32,6 +32,7 @@ from clusterdp.train.argument_names import (
     check_counts,
     check_parts,
     check_trains,
+    checked_class,
     no_such_method,
 )
 from clusterdp.train.data.datasets import evaluation_data, is_same, training_data
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 ARRAYS = (torch.Tensor, numpy.ndarray)
 
 
+@checked_class
 class Trainer:
     """All methods are called on all ranks.
 
@@ -107,10 +109,8 @@ class Trainer:
         state: Mapping[str, Any] | None = None,
         wrap: Mapping[str, Any] | None = None,
         name: str = "",
-        **others: NoReturn,
     ):
-        check_arguments("Trainer", others, arguments_of(Trainer), {"fit": Trainer.fit})
-        check_parts(model, loss, optimizer, scheduler)
+        check_parts(optimizer, scheduler, forward, step)
         self.job = job = own_job() if job is None else job
         self.name = name
         self.amp = job.amp if amp is None else amp if isinstance(amp, Amp) else Amp(amp, job.device)
@@ -206,6 +206,8 @@ class Trainer:
             )
         check_counts(max_steps=max_steps, limit_batches=limit_batches, log_every=log_every)
         check_counts(val_every=val_every, val_every_steps=val_every_steps)
+        for monitor in self.callbacks.monitors if usual else ():
+            self.scores.history(val is not None).best(monitor)  # raises ConfigError for a wrong name
         epochs = epochs if epochs is not None else 1 if max_steps is None else sys.maxsize
         batches = training_data(self.job.this_rank, train, batch_size, loader)
         times = 2 if val_every_steps is not None else epochs if epochs < sys.maxsize else 1  # that val is read
@@ -230,7 +232,7 @@ class Trainer:
         try:
             for epoch in self.callbacks.around(self, loop.epochs()):
                 began, first, self._apart_s = time.monotonic(), loop.step, 0.0
-                self._train(epoch)
+                self._train(train_step.changing(self, epoch))
                 done = loop.step - first
                 number = None if each is None else done * loop.batches.mean_size * self.job.world_size
                 self.history.note_time(loop.epoch + 1, time.monotonic() - began - self._apart_s, done, number)
