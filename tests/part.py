@@ -1,8 +1,9 @@
 """The tests that belong to a part of the package: `python -m tests.part clusterdp/checkpoint` prints their paths.
 
 A folder has those of its mirror under tests/. A module has the file that is named after it, and those of the mirror's
-files that import it or, if its package exports it, the package; without any, the whole mirror. sbatch_templates has
-those of launch. The tests that cut across all parts are always among them.
+files that import it or, if its package exports it, the package; without any, the whole mirror. Both have the files of
+other mirrors that import one of their modules, themselves or through docs/tools. sbatch_templates has those of launch.
+The tests that cut across all parts are always among them.
 """
 
 from __future__ import annotations
@@ -46,11 +47,14 @@ def _own(path: Path) -> set[Path]:
         return {ROOT / "tests/submission"}
     name = Path(path.parts[1]).stem
     mirror = {ROOT / "tests" / each for each in MIRRORS.get(name, [name])}
-    if len(path.parts) == 2:
+    if path.suffix and len(path.parts) == 2:
         return mirror
     files = sorted(file for each in mirror for file in ([each] if each.is_file() else each.rglob("test_*.py")))
     modules = [path] if path.suffix else [each.relative_to(ROOT) for each in (ROOT / path).rglob("*.py")]
-    return {file for module in modules for file in _of_module(module, files)} or mirror
+    names = {_dotted(module) for module in modules} - {_dotted(Path("clusterdp", name))}  # the part as a whole
+    others = {file for file in (ROOT / "tests").rglob("test_*.py") if file not in files and names & _imports(file)}
+    own = mirror if len(path.parts) == 2 else {file for module in modules for file in _of_module(module, files)}
+    return (own or mirror) | others
 
 
 def _of_module(module: Path, files: list[Path]) -> set[Path]:
@@ -67,14 +71,15 @@ def _dotted(module: Path) -> str:
 
 @cache
 def _imports(file: Path) -> set[str]:
-    """The modules that a file imports, or names as `package.module`."""
+    """The modules that a file imports, or names as `package.module`, and those that its modules of docs/ import."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+    pages = [ROOT / f"{each.replace('.', '/')}.py" for each in found if each.startswith("docs.")]
+    return found.union(*(_imports(page) for page in pages if page.exists()))
 
 
 if __name__ == "__main__":

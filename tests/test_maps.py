@@ -75,6 +75,8 @@ def test_paths_for_finds_existing_tests_of_every_module() -> None:
         assert all(found.exists() for found in paths_for(str(path.relative_to(ROOT)))), path
     assert ROOT / "tests/checkpoint/test_manifest.py" in paths_for("clusterdp/checkpoint/format/manifest.py")
     assert ROOT / "tests/config/test_messages.py" in paths_for("clusterdp/config/tree.py")
+    assert ROOT / "tests/docs/test_reference.py" in paths_for("clusterdp/config/tree.py")  # through docs/tools
+    assert ROOT / "tests/submission/test_policies.py" in paths_for("clusterdp/batch")
     assert ROOT / "tests/submission" in paths_for("sbatch_templates/srun.sbatch.j2")
     assert ROOT / "tests/test_maps.py" in paths_for("clusterdp/rundir")
     with pytest.raises(SystemExit, match="P=nowhere: not a part of the package"):
