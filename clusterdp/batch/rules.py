@@ -63,9 +63,12 @@ def read_rules(folder: str) -> Rules:
     """Reads the rules. Raises OSError or ValueError if the file cannot be read. Ignores keys of a later version."""
     with open(os.path.join(folder, "rules.json"), encoding="utf-8") as file:
         values = _natives(json.load(file))
-    policies = {cause: Policy(**policy) for cause, policy in values.pop("policies", {}).items()}
-    known = {key: value for key, value in values.items() if key in Rules._fields}
-    return Rules(policies=policies, **known)
+    policies = {cause: Policy(**_known(Policy, policy)) for cause, policy in values.pop("policies", {}).items()}
+    return Rules(policies=policies, **_known(Rules, values))
+
+
+def _known(kind: Any, values: Dict[str, Any]) -> Dict[str, Any]:
+    return {key: value for key, value in values.items() if key in kind._fields}
 
 
 def _natives(value: Any) -> Any:

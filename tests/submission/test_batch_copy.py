@@ -76,3 +76,12 @@ def test_rules_read_by_the_batch_program_match_the_config(tmp_path: Path, values
     assert read.policy("node-lost").avoid
     assert (read.name, read.kind, read.max_crashes) == ("é", next(iter(values)), 3)
     assert (read.max_hours, read.policy("asked")) == (48 if "entry" in values else None, Policy())
+
+
+def test_rules_of_a_later_version_are_read_without_its_keys(tmp_path: Path) -> None:
+    from clusterdp.batch.rules import Policy, read_rules
+
+    rules = {"nodes": 2, "later": 1, "policies": {"crash": {"limit": 4, "later": 1}}}
+    (tmp_path / "rules.json").write_text(json.dumps(rules))
+    read = read_rules(str(tmp_path))
+    assert (read.nodes, read.policy("crash")) == (2, Policy(4))
