@@ -200,7 +200,7 @@ def _doubt(
 ) -> tuple[str, str, str] | None:
     """Returns (key, why, remedy) if sbatch may accept the job although --test-only refuses the job."""
     if answer.may_wait and (away := states_away(subject, cluster)):
-        why = f"the nodes that are {away} now are left out there, and the job waits for them, or is refused"
+        why = f"nodes that are {away} now are left out there, and the job waits for them, or is refused"
         return "resources", why, "Try again when they are back."
     if answer.may_wait and not cluster.counts_memory and subject.memory_mb > subject.memory_of_unit_mb:
         # Slurm 22.05 refuses 8 x 3G on a node of 16G in --test-only, but starts such a job.

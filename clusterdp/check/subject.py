@@ -101,6 +101,10 @@ class Subject:
         return "resources.mem", "", 0.0, 0.0
 
     @property
+    def asks_all_memory(self) -> bool:
+        return megabytes_of(self.config.resources.mem or "") == 0
+
+    @property
     def memory_key(self) -> str:
         return self._memory[0]
 

@@ -60,6 +60,7 @@ def check(config: Config, sources: Mapping[str, str], sections: Collection[str] 
         *_bad_values(config),
         *_bad_secrets(config),
         *_bad_saving(config),
+        *_bad_paths(config),
         *_bad_train(config),
         *_bad_measuring(config),
         *_bad_sweep(config),
@@ -204,6 +205,27 @@ def _bad_saving(c: Config) -> Iterator[tuple[str, str, str]]:
         yield "checkpoint.url", f"{saving.url} has no path after ://", "Write e.g. s3://bucket/folder, or a path"
     if saving.keep_local and "://" not in (saving.url or ""):
         yield "checkpoint.keep_local", "is for a checkpoint.url that is a store", "Leave it out, or set checkpoint.url"
+
+
+def _bad_paths(c: Config) -> Iterator[tuple[str, str, str]]:
+    container = c.launch.container
+    paths = {
+        "run_dir": c.run_dir,
+        "checkpoint.url": c.checkpoint.url,
+        "launch.container.image": container.image,
+        "launch.host_python": c.launch.host_python,
+        "launch.template": c.launch.template,
+        "notify.webhook_file": c.notify.webhook_file,
+    }
+    mounts = ((f"launch.container.mounts[{number}]", mount) for number, mount in enumerate(container.mounts))
+    for key, path in (*paths.items(), *mounts):
+        if found := re.search(r"\$([A-Za-z_]\w*|(?=\())", path or ""):
+            name = found[1] or "NAME"
+            yield key, f"{path!r} is for a shell, and none reads it", f"Write ${{oc.env:{name}}}, filled in at submit"
+        is_url = key in ("run_dir", "checkpoint.url", "launch.container.image")  # not FROM:TO of a mount
+        if is_url and (found := re.match(r"([A-Za-z][\w+.-]+):/(?!/)", path or "")):
+            remedy = f"Write {found[1]}://{(path or '')[found.end() :]}, or a path"
+            yield key, f"{path!r} has one / after {found[1]}:", remedy
 
 
 def _bad_signal(signal: str | None) -> Iterator[tuple[str, str, str]]:

@@ -114,6 +114,23 @@ def test_sbatch_refusal_is_an_error_unless_nodes_or_controller_are_unavailable(
     assert level or "Unable to contact" in " ".join(checked.notes)
 
 
+@pytest.mark.parametrize(
+    ("away", "level"),
+    [
+        ("main*|up|drained|1|8|16000|gpu:2|(null)", "error"),
+        ("main*|up|reserved|1|8|16000|gpu:2|(null)", "error"),
+        ("main*|up|drained|1|64|16000|gpu:2|(null)", "warning"),
+    ],
+)
+def test_drained_node_makes_no_refusal_a_warning_if_it_has_twins_in_use(
+    away: str, level: str, slurm: dict[str, str]
+) -> None:
+    slurm["refused"] = CONFIG_UNAVAILABLE
+    slurm["sinfo"] = f"{SINFO}{away}|infinite|1-infinite\n"
+    checked = check(read({"command": "true", "resources": {"extra": {"licenses": "x"}}}), Path("cfg.yaml"))
+    assert [each.level for each in checked.findings if "test-only" in each.what] == [level]
+
+
 @pytest.mark.parametrize(("parameters", "level"), [("CR_Core", "warning"), ("CR_Core_Memory", "error")])
 def test_refused_memory_is_an_error_only_under_cr_core_memory(
     parameters: str, level: str, slurm: dict[str, str]

@@ -138,6 +138,19 @@ CASES = [
     Case("error", "cpus_per_task: 2 x 5 = 10 CPUs", {"tasks_per_node": 2, "cpus_per_task": 5},
          but={"cpus_per_task": 4}),
     Case("error", "mem: 20G on a node", {"mem": "20G"}, but={"mem": "0"}),
+    Case("error", "mem: 0 is all memory of a node, which is more than main allows on a node: 8000", {"mem": "0"},
+         of_cluster={"MaxMemPerNode=UNLIMITED": "MaxMemPerNode=8000"}, but={"mem": "7G"}),
+    Case("error", "partition: there is no partition with an empty name", {"partition": ""}, but={"partition": "main,"}),
+    Case("error", "partition: main has no nodes", of_cluster={"main*|up|idle|4": "main*|up|n/a|0"}, but_cluster={}),
+    Case("error", "script: bash cannot read it: line 2: syntax error", values={"script": "if true\nfi\n"},
+         but={"script": "if true\nthen true; fi\n"}),
+    Case("error", "setup: bash cannot read it: line 1: ", values={"launch": {"setup": "module load 'x"}},
+         but={"launch": {"setup": "module load x"}}),
+    Case("warning", "there is no program nosuchrun on the PATH", values={"command": ["nosuchrun", "run", "train.py"],
+         "program": ALONE}, but={"command": ["env", "X=1", sys.executable, "train.py"]}),
+    Case("error", "all of the features a100&h100: no node in gpu has that", {"partition": "gpu", "constraint":
+         "a100&h100"}, of_cluster={"|1|32|512000|gpu:a100:4|a100": "|1|32|512000|gpu:a100:4|h100"},
+         but={"constraint": "h100"}),
     Case("warning", "sbatch has no option --foo", {"extra": {"foo": "bar"}},
          but={"extra": {"mail-type": "END", "mail-us": 1}}),
     Case("error", "mem-per-cpu: 8 x 3G = 24576M on a node", {"cpus_per_task": 8, "extra": {"mem-per-cpu": "3G"}},
@@ -356,6 +369,22 @@ def test_every_partition_must_accept_the_job_under_enforcepartlimits_all(
     assert [("gpu allows 3 at most" in each.what, "EnforcePartLimits=ALL" in each.why) for each in said] == (
         [(True, True)] * refused
     )
+
+
+def test_only_qos_of_an_association_is_compared_with_the_partitions_allowqos(tmp_path: Path) -> None:
+    """Slurm gives it to a job that names none, also without enforcement."""
+    for qos, refused in ((("normal",), True), (("vip",), False), (("normal", "vip"), False)):
+        changes = {"AllowQos=ALL": "AllowQos=vip", "AccountingStorageType": "accounting_storage/slurmdbd"}
+        of = cluster(changes, associations=[Association("vision", qos, is_default=True)])
+        said = matching(found(tmp_path, {"resources": {"partition": "main"}}, of), "may not use main: AllowQos=vip")
+        assert bool(said) is refused
+
+
+def test_script_without_the_permission_to_execute_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print()")
+    assert matching(found(tmp_path, {"command": ["./train.py"]}, cluster()), "./train.py is not executable")
+    (tmp_path / "train.py").chmod(0o755)
+    assert not matching(found(tmp_path, {"command": ["./train.py"]}, cluster()), "is not executable")
 
 
 @pytest.mark.parametrize("limits", ["ALL", "ANY", "NO"])

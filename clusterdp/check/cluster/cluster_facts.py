@@ -46,9 +46,9 @@ class ClusterFacts:
     other: str = ""  # the setting that names another cluster; if set, Slurm was not asked
 
     def asked(self, names: str | None) -> list[str]:
-        """Returns the partitions of a job: those in `names`, or the default partitions if `names` is empty."""
-        if names:
-            return names.split(",")
+        """Returns the partitions of a job: those in `names`, or the default partitions if `names` is None."""
+        if names is not None:
+            return [name for name in names.split(",") if name] or [""]
         return [name for name, limits in self.partitions.items() if limits.get("Default") == "YES"]
 
     @property
@@ -72,10 +72,12 @@ class ClusterFacts:
         return mine.get(partition) or mine.get("")
 
     def job_qos(self, resources: ResourcesConfig, partition: str) -> str:
-        """Returns the QOS that the config names, or the default QOS in this partition; empty if a plugin of the site
-        may choose the QOS."""
+        """Returns the QOS that the config names, or the default QOS in this partition, or the only one that the user
+        may use; empty if a plugin of the site may choose the QOS."""
         association = self.association_of(resources, partition)
-        return resources.qos or (association.default_qos if association and not self.has_plugins else "")
+        if resources.qos or association is None or self.has_plugins:
+            return resources.qos or ""
+        return association.default_qos or (association.qos[0] if len(association.qos) == 1 else "")
 
     def qos_of(self, resources: ResourcesConfig, partition: str) -> list[str]:
         """Returns the QOS whose limits hold for a job in this partition. For each limit, the first QOS that has the

@@ -34,7 +34,8 @@ def _of_partitions(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]
     for name in missing:
         known = sorted(cluster.partitions)
         remedy = did_you_mean(name, known, f"There are: {', '.join(known)}.")
-        yield Finding("error", "resources.partition", f"there is no partition {name}", "the job is refused", remedy)
+        what = f"there is no partition {name or 'with an empty name'}"
+        yield Finding("error", "resources.partition", what, "the job is refused", remedy)
     each = {name: [*_of_partition(subject, cluster, name)] for name in names if name not in missing}
     fits = [name for name, found in each.items() if not any(finding.level == "error" for finding in found)]
     shown = set(fits) or set(each)
@@ -112,8 +113,11 @@ def _of_size(subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping
         what = f"{subject.nodes_words} asked for, and {name} takes no job with less than {least}"
         yield Finding("error", "resources.nodes", what, NEVER, f"Write {least} or more.")
     memory = megabytes_of(limits.get("MaxMemPerNode", ""))
-    if memory and subject.memory_mb > memory:
-        what = f"{subject.memory_words} is more than {name} allows on a node: {limits['MaxMemPerNode']} MB"
+    whole = [group.memory_mb for group in cluster.groups if group.partition == name and group.nodes]
+    asked = max(whole, default=0) if subject.asks_all_memory else subject.memory_mb
+    if memory and asked > memory:
+        words = f"{resources.mem} is all memory of a node, which" if subject.asks_all_memory else subject.memory_words
+        what = f"{words} is more than {name} allows on a node: {limits['MaxMemPerNode']} MB"
         remedy = f"Ask for {memory:.0f}M a node or less."
         yield Finding("error", subject.memory_key, what, NEVER, remedy)
 

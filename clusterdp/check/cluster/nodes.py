@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterdp.check.cluster.cluster_facts import ClusterFacts
 from clusterdp.check.finding import Finding
@@ -19,6 +19,9 @@ AWAY = re.compile(r"(down|drain|drng|fail|inval|maint|unk)|.*\*")  # sinfo's sta
 def node_findings(subject: Subject, cluster: ClusterFacts, partition: str) -> Iterator[Finding]:
     groups = [group for group in cluster.groups if group.partition == partition]
     wanted = subject.config.resources.job_nodes
+    if groups and not _count(groups):
+        yield Finding("error", "resources.partition", f"{partition} has no nodes", NEVER, "Name another.")
+        return
     yield from _of_names(subject, partition, hosts_of(cluster.partitions.get(partition, {}).get("Nodes", "")))
     if not groups:
         return
@@ -60,11 +63,18 @@ def _of_names(subject: Subject, partition: str, hosts: set[str]) -> Iterator[Fin
 
 
 def states_away(subject: Subject, cluster: ClusterFacts) -> str:
-    """Returns the states of nodes in the job's partitions that take no job now: `down*, reserved`; empty if all nodes
-    take jobs."""
-    names = cluster.asked(subject.config.resources.partition)
-    states = {group.state for group in cluster.groups if group.partition in names}
-    return ", ".join(sorted(state for state in states if AWAY.match(state) or state.startswith("reserved")))
+    """Returns the states of nodes that take no job now, and without which the job may not fit: `down*, reserved`. Empty
+    if enough others fit, and each of the nodes has a twin among the others."""
+    found = set()
+    for partition in cluster.asked(subject.config.resources.partition):
+        groups = [group for group in cluster.groups if group.partition == partition]
+        away = [each for each in groups if AWAY.match(each.state) or each.state.startswith("reserved")]
+        others = [each for each in groups if each not in away]
+        twins = {replace(each, state="", nodes=0) for each in others}
+        fitting = _count([each for each in others if not [*misfits(subject, each, cluster)]])
+        is_enough = fitting >= subject.config.resources.job_nodes and not subject.config.resources.nodelist
+        found |= {each.state for each in away if not is_enough or replace(each, state="", nodes=0) not in twins}
+    return ", ".join(sorted(found))
 
 
 NEVER = "the job is refused, or waits for ever"
@@ -95,10 +105,10 @@ def misfits(subject: Subject, group: NodeGroup, cluster: ClusterFacts) -> Iterat
         yield Misfit(memory - group.memory_mb, subject.memory_key, f"{subject.memory_words} on a node", remedy)
     wanted = resources.constraint or ""
     features = wanted.split("&") if re.fullmatch(r"[\w.-]+(&[\w.-]+)*", wanted) else []
-    for feature in features:
-        if feature not in group.features:
-            remedy = f"A node there has: {', '.join(group.features) or 'none'}."
-            yield Misfit(1, "resources.constraint", f"the feature {feature}", remedy)
+    if missing := {*features} - {*group.features}:
+        asked = "the feature" if len(features) == 1 else "all of the features"
+        remedy = f"A node there has: {', '.join(group.features) or 'none'}."
+        yield Misfit(len(missing), "resources.constraint", f"{asked} {wanted}", remedy)
 
 
 def _of_gpus(subject: Subject, group: NodeGroup) -> Iterator[Misfit]:

@@ -3,18 +3,21 @@ other. All else is left to `clusterdp rehearse`, which tries what a text only su
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from clusterdp.check.finding import Finding
 from clusterdp.check.program import CodePlace, ProgramText
-from clusterdp.check.program.command_words import missing_program
+from clusterdp.check.program.command_words import missing_program, without_wrappers
 from clusterdp.check.program.shell_lines import fixed_ports
 from clusterdp.check.subject import Subject
 from clusterdp.check.survival.launchers import launcher_of
+from clusterdp.submission.render.script_spec import lines_of
 from clusterdp.wording import did_you_mean
 
 LOADS_BY_THEMSELVES = frozenset(
@@ -30,12 +33,16 @@ OF_ONE_NODE = ("/tmp/", "/dev/shm/", "/var/tmp/", "/scratch/local/", "/local/", 
 KEPT = re.compile(
     r"^(?!.*(?:cache|data|stag)).*(?:ckpt|checkpoint|model|\bstate|\blast|\bbest|runs?\b|logs?\b|\bout|result)", re.I
 )
+SHELL_S = 10.0  # limit of the time in which bash reads a text
 NOT_ELSEWHERE = "the next attempt may run on another node, which does not have it"
 
 
 def program_findings(subject: Subject) -> Iterator[Finding]:
     program, kind = subject.program, subject.spec.kind
     yield from _of_command(subject)
+    yield from _of_shell(subject)
+    if kind == "command" and not subject.config.launch.container.image and not subject.config.launch.setup:
+        yield from _of_start(subject)
     if program is None:
         yield from _of_no_program(subject)
         return
@@ -95,6 +102,38 @@ def _of_command(subject: Subject) -> Iterator[Finding]:
         before = word if word.startswith("-") else ""
 
 
+def _of_shell(subject: Subject) -> Iterator[Finding]:
+    """Yields a finding for each text that bash itself cannot read. With -n, bash runs no command."""
+    for key, given in (("script", subject.config.script), ("launch.setup", subject.config.launch.setup)):
+        try:
+            done = subprocess.run(
+                ["bash", "-n"], input=lines_of(given, key), capture_output=True, text=True, timeout=SHELL_S
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if done.returncode:
+            said = done.stderr.partition("\n")[0].removeprefix("bash: ")
+            yield Finding("error", key, f"bash cannot read it: {said}", "the job ends at once", "Correct it.")
+
+
+def _of_start(subject: Subject) -> Iterator[Finding]:
+    """Yields a finding if the command's first word is not a program that can be started."""
+    spec, launch = subject.spec, subject.config.launch
+    name = [*without_wrappers(spec.command), *spec.command][0]
+    is_elsewhere = spec.is_torchrun or launch.modules or "PATH" in launch.env
+    file = spec.submit_dir / name
+    if "/" in name and file.is_file() and not os.access(file, os.X_OK):
+        remedy = f"chmod +x {name}, or name the program that reads it: python {name}"
+        yield Finding(
+            "warning", "command", f"{name} is not executable", "the job ends: Permission denied", f"{remedy}."
+        )
+    elif "/" not in name and not is_elsewhere and shutil.which(name) is None:
+        why = "the job ends at once, unless the nodes have it"
+        remedy = "Correct it, or load it in launch.setup or launch.modules."
+        if not missing_program(spec.command, spec.submit_dir):
+            yield Finding("warning", "command", f"there is no program {name} on the PATH here", why, remedy)
+
+
 def _of_no_program(subject: Subject) -> Iterator[Finding]:
     config, spec = subject.config, subject.spec
     if spec.kind != "command" or config.launch.container.image or config.launch.setup:
@@ -104,12 +143,6 @@ def _of_no_program(subject: Subject) -> Iterator[Finding]:
         there = [str(path.relative_to(spec.submit_dir)) for path in spec.submit_dir.glob(f"*{Path(name).suffix}")]
         remedy = did_you_mean(name, there, "Correct it, or submit from the folder that has it.")
         yield Finding("warning", "command", what, "the job ends at once: can't open file", remedy)
-        return
-    name, is_elsewhere = spec.command[0], config.launch.modules or "PATH" in config.launch.env
-    if "/" not in name and not is_elsewhere and shutil.which(name) is None:
-        why = "the job ends at once, unless the nodes have it"
-        remedy = "Correct it, or load it in launch.setup or launch.modules."
-        yield Finding("warning", "command", f"there is no program {name} on the PATH here", why, remedy)
 
 
 def _hint(subject: Subject, places: Sequence[CodePlace], what: str, why: str, remedy: str) -> Iterator[Finding]:
