@@ -342,21 +342,6 @@ SIGNATURES = (
         "launch.python or launch.setup names.",
     ),
     Signature(
-        "container-engine",
-        r"^FATAL:   ",
-        "the container's engine could not start the program: no rank has run",
-        "See launch.container: the image must be there on the node, and have the program, or launch.python.",
-        "FATAL:   could not open image /images/torch.sif: failed to retrieve path for /images/torch.sif",
-    ),
-    Signature(
-        "missing-clusterdp",
-        r"No module named '?clusterdp\b",
-        "the ranks' Python does not have clusterdp",
-        "Install clusterdp where the ranks' Python is: in the image of launch.container, or in the environment that "
-        "launch.python or launch.setup names.",
-        "ModuleNotFoundError: No module named 'clusterdp'",
-    ),
-    Signature(
         "missing-module",
         r"\bModuleNotFoundError:|: No module named ",
         "a Python module is not installed there, or not in the snapshot",
