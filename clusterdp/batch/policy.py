@@ -44,7 +44,9 @@ def pause_s(history: History, cause: str, rules: Rules, now: float, since: Optio
     least, left = rules.policy(cause).wait_s, 0
     for each in history.row:
         left = 0 if each != cause else left * 2 or least
-    return max(0, min(left, LONGEST_S) + int(history.over_at if since is None else since) - int(now))
+    left = min(left, LONGEST_S)
+    # No longer than the pause: the clock of the node before may have been ahead.
+    return max(0, min(left, left + int(history.over_at if since is None else since) - int(now)))
 
 
 def may_start(history: Union[History, End], rules: Rules, is_cancelled: bool, is_stopped: bool, now: float) -> Decision:

@@ -75,6 +75,11 @@ def test_restart_pause_doubles_with_consecutive_preemptions_up_to_one_hour(row: 
     assert pause_s(History(row=row, over_at=1000), "preempted", RULES, now=1000) == pause
 
 
+@pytest.mark.parametrize(("cause", "pause"), [("preempted", 100), ("crash", 0)])
+def test_restart_pause_is_no_longer_than_asked_if_the_clock_was_ahead(cause: str, pause: int) -> None:
+    assert pause_s(History(row=(cause,), over_at=1140), cause, RULES, now=1000) == pause
+
+
 def test_restart_pause_is_zero_after_its_time_has_passed() -> None:
     assert pause_s(History(row=("preempted",), over_at=1000), "preempted", RULES, now=1101) == 0
 
