@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import random
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,6 +94,25 @@ def test_newest_of_copies_and_checkpoints_is_restored(tmp_path: Path, storage: M
     assert restored(tmp_path, storage) == (4, False)
     copy(after, 5)
     assert restored(tmp_path, storage) == (5, True)
+
+
+def test_clock_stepping_back_changes_no_order(
+    tmp_path: Path, storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter(range(2_000_000_000, 0, -3600))
+    clock = SimpleNamespace(time=lambda: float(next(now)), time_ns=time.time_ns)
+    monkeypatch.setattr("clusterdp.checkpoint.save.commit.time", clock)
+    here = checkpointer(tmp_path, storage)
+    here.save(1)
+    for step in (2, 3):
+        copy(here, step)
+        assert restored(tmp_path, storage) == (step, True)
+    after = checkpointer(tmp_path, storage)
+    after.restore()
+    copy(after, 4)
+    assert restored(tmp_path, storage) == (4, True)
+    after.save(5)
+    assert restored(tmp_path, storage) == (5, False)
 
 
 def test_copies_of_later_steps_are_not_restored_after_a_rollback(tmp_path: Path, storage: MemoryStorage) -> None:

@@ -112,6 +112,7 @@ def _list(committer: Committer, step: int | None, mirror: Mirror | None, copies:
     if copies is not None:
         copies.highest = max((info.order for info in commits), default=0)
         newer, of_other = copies.newer(own[-1] if own else None)
+        committer.last_at = max((info.committed_at for info in [*commits, *newer]), default=0.0)
         if step is not None and (not own or own[-1].step != step):
             newer = []
     return {

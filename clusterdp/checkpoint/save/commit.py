@@ -18,6 +18,7 @@ from clusterdp.checkpoint.format.verified_reads import read_manifest
 from clusterdp.errors import DamagedError
 from clusterdp.storage import Storage
 
+TICK_S = 0.001  # least seconds between the times of two commits or copies
 _log = logging.getLogger("clusterdp.checkpoint")
 
 
@@ -30,6 +31,7 @@ class Committer:
     keep_every: int | None
     phase: Phase = field(default_factory=Phase)  # the phase that is saved and restored
     last_order: int = -1  # order of the commit that this attempt restored or committed last
+    last_at: float = 0.0  # on rank 0, the latest time of a commit or a copy
     bad: set[str] = field(default_factory=set)  # tokens of checkpoints that this attempt has found to be damaged
     unsure: set[str] = field(default_factory=set)  # tokens of checkpoints that this attempt could not read
     pinned: set[str] = field(default_factory=set)  # token of the restored commit, until a newer commit is read back
@@ -47,7 +49,14 @@ class Committer:
             # attempt.
             self._order = max(self._order, time.time_ns())
         self._known = {info.name: info for info in commits}
+        self.last_at = max((self.last_at, *(info.committed_at for info in commits)))
         return commits
+
+    def next_time(self) -> float:
+        """Returns the time of a commit or a copy, later than all before it: a clock may step back, and that of another
+        node may be ahead."""
+        self.last_at = max(time.time(), self.last_at + TICK_S)
+        return self.last_at
 
     def newest_meta(self) -> Any:
         """Returns the newest commit's meta in the form of the manifest; None if there is no commit, or if its manifest
@@ -66,7 +75,7 @@ class Committer:
 
     def _commit(self, manifest: Manifest) -> CheckpointInfo:
         self._commits()
-        info = replace(manifest.info, order=self._order + 1, committed_at=time.time(), attempt=self.attempt)
+        info = replace(manifest.info, order=self._order + 1, committed_at=self.next_time(), attempt=self.attempt)
         info = replace(info, phase=self.phase.name)
         manifest = replace(manifest, info=info)
         data = manifest.encode()

@@ -1,8 +1,8 @@
 """MemoryCopies: commits in the memory of the nodes, for ranks that start again on the same nodes.
 
 A copy has the same files as a checkpoint. Each rank's files are in its own node's memory, and the manifest is in that
-of rank 0's node. A copy has the order of the checkpoint before it, and a later time, so that it is newer than this
-checkpoint, and older than the next one.
+of rank 0's node. A copy has the order of the checkpoint before it, and a later time (Committer.next_time), so that it
+is newer than this checkpoint, and older than the next one.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class MemoryCopies:
         return [], ""
 
     def commit(self, manifest: Manifest) -> CheckpointInfo:
-        info = replace(manifest.info, order=self._order, committed_at=time.time(), attempt=self.of.attempt)
+        info = replace(manifest.info, order=self._order, committed_at=self.of.next_time(), attempt=self.of.attempt)
         info = replace(info, phase=self.of.phase.name)
         try:
             self.storage.publish(info.name, replace(manifest, info=info).encode())
