@@ -173,7 +173,10 @@ def prepare(given: Words) -> ThisAttempt:
     job = job_of(given.run, given.options.get("script") or os.path.join(given.run, "job.sbatch"), os.environ)
     for name in OWN:
         environ.pop(os.fsencode(name), None)
-    return ThisAttempt(job, read_rules(folder), Children(environ))
+    rules = read_rules(folder)
+    if os.environ.get("SLURM_JOB_NUM_NODES"):  # the request may have been changed since, by sbatch's user or scontrol
+        rules = rules._replace(nodes=max(job.node_count - rules.spare_nodes, 1))
+    return ThisAttempt(job, rules, Children(environ))
 
 
 def environment() -> Dict[bytes, bytes]:

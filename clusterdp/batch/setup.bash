@@ -1,5 +1,5 @@
-# Runs the lines of launch.setup ($setup of job.sbatch), and records those that fail. If $setup_each is `stop`, each of
-# these ends the attempt.
+# Runs the lines of launch.setup ($launch_setup of job.sbatch), and records those that fail. If $setup_each is `stop`,
+# each of these ends the attempt.
 # shellcheck shell=bash disable=SC2154 # job.sbatch has the variables
 CLUSTERDP_SETUP_FAILED=''
 # shellcheck disable=SC2329 # by the trap
@@ -12,7 +12,7 @@ setup_error() { # setup_error CODE COMMAND LINE DEPTH   a line of launch.setup h
   esac
   set +e
   case $1:$2 in
-    *:'eval "$setup"') return 0 ;; # the last line once more
+    *:'eval "$launch_setup"') return 0 ;; # the last line once more
     *:'source '* | *:'. '*) (eval "set -- $2"; [ -r "$2" ] || type -P "$2") >/dev/null 2>&1 || ends=stop ;;
     12[67]:* | *:'cd '*) ends=stop ;;
   esac
@@ -22,4 +22,4 @@ setup_error() { # setup_error CODE COMMAND LINE DEPTH   a line of launch.setup h
 }
 setup_line=$((LINENO + 1))
 trap 'setup_error $? "$BASH_COMMAND" $((LINENO - setup_line)) ${#BASH_SOURCE[@]} || return' ERR
-eval "$setup"
+eval "$launch_setup"

@@ -11,8 +11,8 @@ unset{% for name in names %} {{ name }}{% endfor +%}
 {% endfor %}
 
 # With these, the program below runs Slurm's commands, whatever comes next.
-export CLUSTERDP_BEFORE=''
-for name in PATH SLURM_CONF "${!LD_@}" "${!PYTHON@}"; do CLUSTERDP_BEFORE+="$name=${!name-}"$'\n'; done
+CLUSTERDP_BEFORE=$(for name in PATH SLURM_CONF "${!LD_@}" "${!PYTHON@}"; do echo "$name=${!name-}"; done)
+export CLUSTERDP_BEFORE
 export CLUSTERDP_SETUP_FAILED='' CLUSTERDP_SETUP_CODE=4 CLUSTERDP_SETUP_ERRORS='' # the program below reads them
 cd {{ work_dir }} || CLUSTERDP_SETUP_FAILED="the folder of the code cannot be entered on $HOSTNAME"
 {% if modules %}
@@ -43,7 +43,7 @@ export LOCAL_WORLD_SIZE={{ ranks_per_node }}
 export PYTHONPATH={{ work_dir }}${PYTHONPATH:+:$PYTHONPATH}
 {% if setup %}
 # launch.setup:
-setup={{ setup }}
+launch_setup={{ setup }}
 [ -n "$CLUSTERDP_SETUP_FAILED" ] || {
   CLUSTERDP_SETUP_FAILED="launch.setup cannot be run on $HOSTNAME" setup_each={{ setup_errors }}
   . {{ batch }}/setup.bash # runs these lines, and records those that fail

@@ -114,6 +114,28 @@ def test_logs_placeholder_is_replaced_only_in_the_options_of_srun(
     assert f"--output={tmp_path}/run/attempts/7.0/logs/rank-%5t.out" in (stubs.folder / "srun.args").read_text()
 
 
+@pytest.mark.parametrize(
+    ("got", "sizes"),
+    [
+        ({}, "--nodes=1 --ntasks=2 --ntasks-per-node=2 --cpus-per-task=3"),
+        (  # Slurm gives more for MaxMemPerCPU
+            {"SLURM_CPUS_PER_TASK": "9", "SLURM_CPUS_ON_NODE": "18"},
+            "--nodes=1 --ntasks=2 --ntasks-per-node=2 --cpus-per-task=9",
+        ),
+        (  # or rounds up for each task, and not for the node (22.05)
+            {"SLURM_CPUS_PER_TASK": "4", "SLURM_CPUS_ON_NODE": "7"},
+            "--nodes=1 --ntasks=2 --ntasks-per-node=2 --cpus-per-task=3",
+        ),
+        ({"SLURM_JOB_NUM_NODES": "4"}, "--nodes=4 --ntasks=8 --ntasks-per-node=2 --cpus-per-task=3"),
+    ],
+)
+def test_ranks_get_the_sizes_of_the_allocation(
+    run_script: RunScript, stubs: Stubs, got: dict[str, str], sizes: str
+) -> None:
+    run_script({**DONE, "resources": {"tasks_per_node": 2, "cpus_per_task": 3}}, **got)
+    assert any(line.startswith(sizes) for line in (stubs.folder / "srun.args").read_text().splitlines())
+
+
 def python(tmp_path: Path, text: str) -> str:
     path = tmp_path / "host-python"
     path.write_text(f"#!/bin/bash\n{text}\n")

@@ -12,7 +12,7 @@ import jinja2
 
 import clusterdp
 from clusterdp.batch.job import EXPORTED
-from clusterdp.config.tree import LaunchConfig
+from clusterdp.config.tree import LaunchConfig, ResourcesConfig
 from clusterdp.errors import ConfigError
 from clusterdp.submission.render.batch_rules import requeues_of, rules_of
 from clusterdp.submission.render.job_secrets import secret_path
@@ -127,6 +127,7 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
         "python": spec.python,
         "kind": spec.kind,
         "nodes": config.resources.nodes,
+        "allocated_nodes": Shell(_allocated_nodes(config.resources)),
         "spare_nodes": config.resources.spare_nodes,
         "ranks_per_node": spec.ranks_per_node,
         "cpus_per_task": config.resources.cpus_per_task,
@@ -148,6 +149,12 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
         "requeues": [Shell(line) for line in requeues_of(rules_of(spec))],
         "interpreters": dict.fromkeys([spec.host_python, *SYSTEM_PYTHONS]),
     }
+
+
+def _allocated_nodes(resources: ResourcesConfig) -> str:
+    """Returns the nodes of the ranks as the script's shell computes them: those of the allocation, because the request
+    may have been changed on sbatch's command line or by scontrol."""
+    return str(resources.nodes) if resources.spare_nodes else f"${{SLURM_JOB_NUM_NODES:-{resources.nodes}}}"
 
 
 def _name(name: str, spec: ScriptSpec) -> str:
