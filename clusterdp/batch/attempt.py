@@ -283,7 +283,7 @@ class ThisAttempt:
         """Returns if the next attempt follows in this allocation; else exits."""
         job, ending = self.job, self.ending
         said = without_kills(read(job.output(job.log_id), LAST, self._output_began))
-        self._has_ranks = STILL_THERE in said or bool(self.step.lost)
+        self._has_ranks = self._have_ranks_outlived(said)
         if self.step.has_killed:  # srun's exit code is now that of the killed tasks
             code = code_of(self.step.first) or code
         if self.rules.kind != "entry" and code > 128 and first_to_exit(said) == ASKED:
@@ -314,11 +314,19 @@ class ThisAttempt:
             self._follow(decision, look, code)
         try:
             replaced = self._replaced(lost, look)
-        except LookupError:
+        except LookupError as error:
+            warn("no restart in place: {}.".format(error))
             self._follow(decision, look, code)
         ends_at = "" if look.ends_at is None else int(look.ends_at)  # an administrator may have changed it
         self.children.export(CLUSTERDP_JOB_END_TIME=ends_at)
         ending.restart(decision, replaced)
+
+    def _have_ranks_outlived(self, said: str) -> bool:
+        """Returns whether ranks may still act after the end of their step. Those that srun gives up have not ended at
+        KILL: the kernel lets them run no more code, and the copies in memory can be written."""
+        if STILL_THERE in said:
+            self.keepers.kill(self.job.attempt, self.job.after.attempt)
+        return bool(self.step.lost)
 
     def _lost(self, said: str, ends: Mapping[str, str]) -> List[str]:
         """Returns the nodes that srun has lost, or because of which the step was ended. ends: the last bytes of each

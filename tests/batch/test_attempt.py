@@ -158,6 +158,19 @@ def test_copies_are_written_if_the_manifest_is_on_this_node(
     assert bool(written) is writes
 
 
+@pytest.mark.parametrize("lost", [[], ["n2"]])
+@pytest.mark.parametrize("given_up", [False, True])
+def test_copies_are_written_after_srun_gives_up_its_step(
+    with_spare: ThisAttempt, monkeypatch: pytest.MonkeyPatch, lost: list[str], given_up: bool
+) -> None:
+    killed: list[str] = []
+    monkeypatch.setattr(with_spare.keepers, "kill", lambda *names: killed.extend(names))
+    with_spare.step.lost = lost
+    line = "srun: error: Timed out waiting for job step to complete\n" if given_up else ""
+    assert with_spare._have_ranks_outlived(line) is bool(lost)
+    assert killed == (["7.0", "7.0.1"] if given_up else [])
+
+
 def test_avoided_node_gives_its_place_at_the_start(with_spare: ThisAttempt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(with_spare.ending, "excluded", lambda: "m1,n2")
     monkeypatch.setattr(with_spare.ending, "requeue", pytest.fail)

@@ -76,7 +76,7 @@ def test_restart_pause_doubles_with_consecutive_preemptions_up_to_one_hour(row: 
 
 
 @pytest.mark.parametrize(("cause", "pause"), [("preempted", 100), ("crash", 0)])
-def test_restart_pause_is_no_longer_than_asked_if_the_clock_was_ahead(cause: str, pause: int) -> None:
+def test_restart_pause_stays_as_asked_if_the_clock_was_ahead(cause: str, pause: int) -> None:
     assert pause_s(History(row=(cause,), over_at=1140), cause, RULES, now=1000) == pause
 
 

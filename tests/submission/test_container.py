@@ -46,7 +46,7 @@ def test_variables_reach_a_container_with_a_clean_environment(
     assert "HOME" not in seen
 
 
-def test_fatal_line_of_the_engine_is_the_error_and_ends_the_run_once_repeated(
+def test_repeated_fatal_line_of_the_engine_ends_the_run(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
     engine(stubs, f"#!/bin/bash\necho '{FATAL}' >>$CLUSTERDP_LOGS/rank-00000.out\nexit 255\n")

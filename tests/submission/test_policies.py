@@ -408,7 +408,7 @@ def test_chain_job_after_a_cancelled_job_does_not_run_its_program(
     assert stubs.calls("sbatch") == []
 
 
-def test_resubmitted_job_restores_what_its_chain_has_saved(run_script: RunScript, tmp_path: Path) -> None:
+def test_resubmitted_job_restores_the_newest_checkpoint_of_its_chain(run_script: RunScript, tmp_path: Path) -> None:
     """And goes not back to the step of `resume --from` once more."""
     lines = r"echo \${CLUSTERDP_RESUME_STEP-newest} >>$HOME/seen; "
     lines += "echo 20 >$CLUSTERDP_RUN_DIR/attempts/$CLUSTERDP_ATTEMPT/saved; exit 75"

@@ -124,7 +124,7 @@ OTHER = "mkdir $HOME/other; printf '#!/bin/sh\\nexit 9\\n' >$HOME/other/srun; ch
     "setup",
     ["PATH=${PATH#*:}", f"{OTHER}PATH=$HOME/other:${{PATH#*:}}", "export LD_LIBRARY_PATH=/conda PYTHONHOME=/nope"],
 )
-def test_slurms_commands_are_those_of_before_launch_setup(
+def test_launch_setup_changes_no_command_of_slurm(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, setup: str
 ) -> None:
     """And run in the environment of before it, while the program gets that of after it."""
