@@ -136,6 +136,7 @@ class Noisy:
     def __init__(self, said: str, code: int, noise: str, after: bool) -> None:
         self.answer = Answer(code, f"{said}\n{noise}" if after else f"{noise}\n{said}")
         self.environ: dict[bytes, bytes] = {}
+        self.own: dict[bytes, bytes] = {}
         self.terms = 0
 
     def run(self, words: list[str], *_: object, **__: object) -> Answer:
