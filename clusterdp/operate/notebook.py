@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from clusterdp.errors import ClusterdpError
 from clusterdp.operate.output.formatting import Colour
+from clusterdp.operate.output.terminal import printable
 from clusterdp.rundir import RunDir, SweepDir
 
 if TYPE_CHECKING:
@@ -21,17 +22,23 @@ WIDTH, HEIGHT, MARGIN = 480, 120, 6  # pixels of the curve
 
 def run_html(run: RunDir) -> str:
     """Returns what `clusterdp status` prints, and a curve: of a loss, if one is on record."""
+    from clusterdp.operate.queue.run_cluster import commands_of
     from clusterdp.operate.queue.run_status import current_status
     from clusterdp.operate.record.run_history import read_history
     from clusterdp.operate.status.show_status import as_text
 
     try:
         history = read_history(run)
-        lines = as_text(history, current_status(history), time.time(), Colour(io.StringIO()))
+        with commands_of(history.cluster):
+            status = current_status(history)
+        lines = as_text(history, status, time.time(), Colour(io.StringIO()))
     except ClusterdpError as error:
-        return f"<pre>{html.escape(str(error))}</pre>"
-    text = html.escape("\n".join(lines))
-    return f"<pre>{text}</pre>{_curve(history)}"
+        return _pre(str(error))
+    return f"{_pre(*lines)}{_curve(history)}"
+
+
+def _pre(*lines: str) -> str:
+    return f"<pre>{html.escape(printable(chr(10).join(lines)))}</pre>"
 
 
 def _curve(history: RunHistory) -> str:
@@ -48,7 +55,9 @@ def _curve(history: RunHistory) -> str:
     x = MARGIN + (line.steps - first) / max(1, last - first) * (WIDTH - 2 * MARGIN)
     y = MARGIN + (high - line.values) / ((high - low) or 1.0) * (HEIGHT - 2 * MARGIN)
     points = " ".join(f"{across:.1f},{down:.1f}" for across, down in zip(x, y, strict=True))
-    said = html.escape(f"{name} from {whole.values[0]:.4g} to {whole.values[-1]:.4g}, steps {first} to {last}")
+    said = html.escape(
+        f"{printable(name)} from {whole.values[0]:.4g} to {whole.values[-1]:.4g}, steps {first} to {last}"
+    )
     return (
         f'<svg width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{said}">'
         f'<polyline points="{points}" fill="none" stroke="#2a6fb0" stroke-width="1.5"/></svg><div>{said}</div>'
@@ -65,8 +74,7 @@ def sweep_html(folder: SweepDir) -> str:
         lines = status_table(ranking.elements, Colour(io.StringIO()), metrics=ranking.metrics)
     except ClusterdpError as error:
         lines = [str(error)]
-    text = html.escape("\n".join(lines))
-    return f"<pre>{text}</pre>"
+    return _pre(*lines)
 
 
 def progress_of(run: RunDir) -> Callable[[], None]:

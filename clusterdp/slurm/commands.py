@@ -11,6 +11,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +26,7 @@ from clusterdp.slurm.quantities import seconds_of
 MOST_SAID = 500  # characters of a command's error message that are shown
 LONGEST_ARGUMENT = 100_000  # characters; the limit of Linux is 128 KiB
 MAX_ARRAY_SIZE = 1001  # Slurm's default of MaxArraySize
+SLOW_S = 5.0  # seconds after which a user at a terminal is told what takes so long
 ANSWER_TIMEOUT_S = 60.0  # slurmctld may be busy: MessageTimeout is 10 s, and clients retry
 
 # Variables that leak from an outer job into sbatch, and from sbatch into the srun of the new job. `SLURM_CPU_BIND` and
@@ -388,6 +391,10 @@ def _call(
     clusters = os.environ.get("SLURM_CLUSTERS")
     if clusters and argv[0] not in ("sbatch", "sacctmgr"):  # not all commands read the variable
         argv = [argv[0], f"--clusters={clusters}", *argv[1:]]
+    words = f"clusterdp: {argv[0]} has not answered for {SLOW_S:.0f} s; waiting for {timeout_s:.0f} s at most."
+    slow = threading.Timer(SLOW_S, lambda: sys.stderr.isatty() and print(words, file=sys.stderr))
+    slow.daemon = True
+    slow.start()
     try:
         return subprocess.run(
             argv,
@@ -410,6 +417,8 @@ def _call(
         raise CommandTimeout(
             f"{argv[0]}: no answer within {timeout_s:.0f} s. Is the controller up (`scontrol ping`)?"
         ) from None
+    finally:
+        slow.cancel()
 
 
 @dataclass(frozen=True)

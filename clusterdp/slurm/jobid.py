@@ -14,10 +14,8 @@ _WHOLE = re.compile(JOB_ID)
 
 
 class Submitted(NamedTuple):
-    """`cluster` is empty for a job of the cluster that Slurm's commands ask by default."""
-
     job: str
-    cluster: str = ""
+    cluster: str  # cluster: empty for the default cluster
 
 
 def is_job_id(word: object) -> bool:
@@ -27,8 +25,7 @@ def is_job_id(word: object) -> bool:
 
 
 def home_of(cluster: str) -> str:
-    """Returns the cluster of a job as the run's records name it: the value of SLURM_CONF, which selects the controller,
-    and after a semicolon the name in sbatch's answer, if another cluster than the controller's has the job."""
+    """Returns a job's cluster as records name it: SLURM_CONF, and after a semicolon the name in sbatch's answer."""
     return os.environ.get("SLURM_CONF", "") + (f";{cluster}" if cluster else "")
 
 
@@ -37,7 +34,7 @@ def cluster_in(home: str) -> str:
 
 
 def set_clusters(names: str) -> None:
-    """Makes all of Slurm's commands in this process ask these clusters, or the default cluster."""
+    """Makes Slurm's commands in this process ask these clusters, by names as in `--clusters`; if empty, the default."""
     os.environ["SLURM_CLUSTERS"] = names
     if not names:
         del os.environ["SLURM_CLUSTERS"]
@@ -45,8 +42,7 @@ def set_clusters(names: str) -> None:
 
 @contextmanager
 def asking(clusters: str) -> Iterator[None]:
-    """In the body of the with statement, Slurm's commands are called for these clusters, by names as in `--clusters`;
-    if empty, for the default cluster. A job id has no meaning on another cluster."""
+    """Calls set_clusters() for the body of the with statement, because a job id has no meaning on another cluster."""
     before = os.environ.get("SLURM_CLUSTERS", "")
     try:
         set_clusters(clusters)

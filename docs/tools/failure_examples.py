@@ -108,6 +108,9 @@ EXAMPLES = {
     ),
     "disk-full": "OSError: [Errno 28] No space left on device",
     "quota": "OSError: [Errno 122] Disk quota exceeded: 'model.pt'",
+    "triton-cache": (
+        "OSError: [Errno 116] Stale file handle: '/home/user/.triton/cache/1f3a/kernel.json.tmp.pid_4711_8f'"
+    ),
     "stale-file": "OSError: [Errno 116] Stale file handle: '/home/user/data/train.bin'",
     "io-error": "OSError: [Errno 5] Input/output error: '/lustre/data/train-0007.tar'",
     "crlf-script": "/usr/bin/env: \u2018python3\\r\u2019: No such file or directory",

@@ -29,9 +29,10 @@ def test_html_of_a_run_without_metrics_has_no_curve(builder: RunBuilder) -> None
 
 
 def test_html_escapes_the_names_of_a_run(builder: RunBuilder) -> None:
-    builder.submitted().attempt("7.0").failed(cause="<script>")
+    builder.submitted().attempt("7.0").failed(cause="<script>\x1b[31m\0\u202e")
     page = run_html(builder.run)
     assert "<script>" not in page
+    assert not set("\x1b\0\u202e") & set(page)
     assert "&lt;script&gt;" in page
 
 

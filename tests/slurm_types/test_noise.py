@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -188,3 +190,30 @@ def test_batch_program_reads_the_same_answers_amid_noise(noise: str) -> None:
 def test_look_at_a_job_asks_again_after_an_unreadable_answer(said: str) -> None:
     with pytest.raises(TimeoutError):
         batch.Slurm(cast(Children, Noisy(said, 0, "", False)), job()).look()
+
+
+class Terminal(io.StringIO):
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = threading.Event()
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.told.set()
+        return super().write(text)
+
+
+def test_user_at_a_terminal_is_told_of_a_slow_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+
+    def answer(argv: list[str], **_: object) -> Any:
+        assert screen.told.wait(10)
+        return subprocess.CompletedProcess(argv, 0, "5:00", "")
+
+    monkeypatch.setattr("subprocess.run", answer)
+    monkeypatch.setattr("clusterdp.slurm.commands.SLOW_S", 0.0)
+    monkeypatch.setattr("sys.stderr", screen)
+    assert commands.end_time("7")
+    assert screen.getvalue().startswith("clusterdp: squeue has not answered for 0 s; waiting for 5 s at most.")

@@ -255,6 +255,12 @@ SIGNATURES = (
         "some.",
     ),
     Signature(
+        "triton-cache",
+        r"Error: .*/\.triton/(?:cache|dump)/",
+        "Triton's cache is in a folder where processes of several nodes disturb each other, such as a home on NFS",
+        "Set TRITON_CACHE_DIR: /tmp/triton in launch.env: each node then has its own.",
+    ),
+    Signature(
         "stale-file",
         r"Stale (?:NFS )?file handle|ESTALE",
         "a file on a network file system was replaced or removed while it was open",
