@@ -103,7 +103,7 @@ def _recorded_cause(event: str, name: str) -> str:
     """Returns the cause in the last event of an attempt's ledger; empty if the event is not the attempt's end."""
     try:
         values = json.loads(event)
-        is_end = values["event"] in ("requeued", "restarted", "failed", "finished", "cancelled")
+        is_end = values["event"] in ("requeued", "restarted", "finished", "cancelled")  # a fault alone may go on
         return str(values["cause"]) if is_end and values.get("of", name) == name else ""
     except (ValueError, KeyError, TypeError, RecursionError):
         return ""
