@@ -47,7 +47,7 @@ SCONTROL = """#!/bin/bash
 echo "$*" >>"$STUBS/scontrol.calls"
 [ ! -e "$STUBS/on.scontrol" ] || . "$STUBS/on.scontrol"
 case "$*" in
-  "show hostnames"*) echo "${@: -1}" | tr , '\n' ;;
+  "show hostnames"*) echo "${@: -1}" | sed "$(cat "$STUBS/expands" 2>/dev/null)" | tr , '\n' ;;
   "show node"*) echo "NodeName=n1 Arch=x86_64 NodeAddr=127.0.0.1 NodeHostName=host Version=22.05.8" ;;
   *"show job"*) cat "$STUBS/job" ;;
   requeue*) cat "$STUBS/requeue" >&2; exit "$(cat "$STUBS/requeue.exit")" ;;
@@ -122,6 +122,10 @@ class Stubs:
     def on(self, command: str, lines: str) -> None:
         """Bash lines that the stand-in (scontrol, sbatch, sleep) runs before it answers; its words are in "$*"."""
         (self.folder / f"on.{command}").write_text(lines + "\n")
+
+    def expands(self, *nodes: str) -> None:
+        """The job, whose NodeList is n1 above, has these nodes."""
+        (self.folder / "expands").write_text(rf"s/-first,n\(1\|\[1-[0-9]\]\),c/-first,{','.join(nodes)},c/")
 
     def calls(self, command: str) -> list[str]:
         path = self.folder / f"{command}.calls"

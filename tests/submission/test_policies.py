@@ -186,7 +186,7 @@ def test_repeated_error_at_the_same_step_without_new_checkpoint_ends_the_run(
 
 def two_nodes(stubs: Stubs, tmp_path: Path) -> Path:
     """A job on n1 and n2 of four nodes; returns its output."""
-    stubs.on("scontrol", '[ "$1 $2" != "show hostnames" ] || { echo n1; echo n2; exit; }')
+    stubs.expands("n1", "n2")
     nodes(stubs, "n1", "n2", "n3", "n4")
     out = tmp_path / "run/slurm-7.out"
     out.parent.mkdir()
@@ -242,7 +242,7 @@ def test_failed_task_launch_excludes_its_node_as_lost_and_counts_no_crash(
     assert cause(tmp_path) == "node-lost"
     assert (tmp_path / "run/attempts/7.0/avoid").read_text() == "n2\n"
     assert updates(stubs) == ["update JobId=7 ExcNodeList=n2"]
-    stubs.on("scontrol", ":")
+    stubs.expands("n1")
     assert run_script(program("exit 3", max_crashes=0), restart=1).returncode == 3, "that was the attempt before"
 
 
