@@ -59,7 +59,7 @@ MAY_WAIT = re.compile(r"Requested (node configuration is not available|partition
 
 # A row of squeue. Pending elements (`7_[2-9]`) and a part of a heterogeneous job (`7+0`) are stored under the id of the
 # job.
-ROW = re.compile(rf"({JOB_ID})(?:_\[[^|]*\]|\+[0-9]+)?\|([^|]+)\|(.*)\|([^|]*)")
+ROW = re.compile(rf"({JOB_ID})(?:_\[[^|]*\]|\+[0-9]+)?\|([A-Z][A-Z0-9_]*)\|(.*)\|([^|]*)")
 ANSWER = re.compile(rf"^[ \t]*({JOB_ID})(?:;([\w.-]+))?[ \t]*$", re.MULTILINE | re.ASCII)  # of sbatch --parsable
 OWN_ROW = re.compile(r"([0-9]+)\|([A-Z_]+)\|(.*)")
 GROUP_LIMITS = ("GrpTRES", "GrpJobs", "GrpTRESMins")  # limits on all jobs of an account and its child accounts
@@ -190,11 +190,12 @@ def _states(jobs: Sequence[str], *options: str, timeout_s: float = ANSWER_TIMEOU
             return {}
         raise SlurmError(f"squeue: failed (exit {done.returncode}). It says: {_said(done)}")
     rows: dict[str, SqueueRow] = {}
-    lines = _lines(done)
+    lines, header = _lines(done), "JOBID|STATE|REASON|NODELIST"
+    odd = [line for line in lines if re.match(r"[^|\s]+\|", line) and line != header and not ROW.fullmatch(line)]
     for match in filter(None, map(ROW.fullmatch, lines)):
         rows.setdefault(match[1], SqueueRow(match[2], match[3], match[4]))
-    if "JOBID|STATE|REASON|NODELIST" not in lines and not rows.keys() >= wanted:
-        raise _unheard(lines)
+    if (odd or header not in lines) and not rows.keys() >= wanted:
+        raise _unheard(odd or lines)
     return rows if only else {job: row for job, row in rows.items() if {job, job.partition("_")[0]} & wanted}
 
 

@@ -115,9 +115,15 @@ def test_find_run_does_not_take_a_superscript_digit_for_a_job_id() -> None:
 
 
 @pytest.mark.parametrize("said", ["hello", "7|RUNNING", "7|running|None|n1", "²|RUNNING|None|n1", "\x1b[2J", "8|9|0|1"])
-def test_malformed_squeue_answer_leaves_the_recorded_state(said: str, builder: RunBuilder, queue: FakeQueue) -> None:
+@pytest.mark.parametrize("has_header", [False, True])
+def test_malformed_squeue_answer_leaves_the_recorded_state(
+    said: str, has_header: bool, builder: RunBuilder, queue: FakeQueue
+) -> None:
     builder.submitted().attempt()
-    queue.answers(said)
+    queue.answers(said) if has_header else queue.write("squeue", f"echo '{said}'\n")
+    if has_header and "|" not in said:
+        assert current_status(read_history(builder.run)).state is RunState.VANISHED, "Slurm's header, and no row"
+        return
     status = current_status(read_history(builder.run))
     assert status.state is RunState.RUNNING
     assert status.why.startswith("as last recorded; squeue: answered ")
