@@ -74,9 +74,9 @@ if TYPE_CHECKING:
     from clusterdp.train.data.shards import Shards as Shards
     from clusterdp.train.data.shards import read_tar as read_tar
     from clusterdp.train.job import JobHandle as JobHandle
-    from clusterdp.train.loop.batches import Epoch as Epoch
     from clusterdp.train.loop.history import History as History
     from clusterdp.train.loop.loop import Loop as Loop
+    from clusterdp.train.loop.position import Epoch as Epoch
     from clusterdp.train.optim.accumulation import gradient_sync as gradient_sync
     from clusterdp.train.optim.accumulation import windows as windows
     from clusterdp.train.optim.amp import Amp as Amp
@@ -113,7 +113,7 @@ _HOMES = {
     "SharedFlags": "ranks.shared_flags",
     "Ema": "optim.ema",
     "Swa": "optim.swa",
-    "Epoch": "loop.batches",
+    "Epoch": "loop.position",
     "NanGuard": "optim.nan_guard",
     "Group": "ranks.group",
     "History": "loop.history",

@@ -16,9 +16,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from clusterdp.checkpoint import Checkpointer
+from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import ConfigError
 from clusterdp.train import Group, JobHandle, Meters, Rendezvous, SharedFlags, StopSignal, settle_buckets, worker
 from clusterdp.train.ranks.shared_flags import Agreed
@@ -177,6 +179,74 @@ def train_in_two_halves(settled: bool) -> tuple[str, str]:
     steps(*second, batches[2:])
     group.close()
     return digest(whole[0]), digest(second[0])
+
+
+class Learner:
+    """An object with a state of its own around a model in DDP."""
+
+    def __init__(self, model: nn.Module):
+        self.parts = [model]
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.parts[0].module.state_dict()  # type: ignore[operator, union-attr]
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.parts[0].module.load_state_dict(state)  # type: ignore[operator, union-attr]
+
+
+def wrapped_by_hand(folder: str) -> dict[str, list[str]]:
+    """Digests of 4 steps of job.loop in one go, and of 2 + 2 steps, by what the state has of a model in DDP."""
+    group = start()
+    draw = torch.Generator().manual_seed(dist.get_rank())
+    batches = [torch.randn(8, 256, generator=draw) for _ in range(4)]
+    held = {
+        "module": lambda model: model.module,
+        "object": Learner,
+        "part": lambda model: nn.ModuleList([model.module]),
+    }
+
+    def attempt(name: str, what: str, steps: int = 4) -> str:
+        saving = CheckpointConfig(url=f"{folder}/{name}-{what}")
+        job = JobHandle(replace(WorkerSettings.bare({}), checkpoint=saving), group, StopSignal(), "1.0")
+        torch.manual_seed(0)
+        model = DistributedDataParallel(Tower(), bucket_cap_mb=0.3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+        loop = job.loop(batches, {"model": held[what](model), "optimizer": optimizer})
+        for x in loop:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+            if loop.step + 1 == steps < 4:
+                loop.save()
+                break
+        return digest(model)
+
+    found = {}
+    for what in held:
+        whole = attempt("whole", what)
+        attempt("halves", what, 2)
+        found[what] = [whole, attempt("halves", what)]
+    group.close()
+    return found
+
+
+def distributed_samples(folder: str, torchdata: bool, steps: int) -> list[int]:
+    """The samples of this rank from torch's DistributedSampler, over two epochs, until `steps` are done."""
+    group = start()
+    saving = CheckpointConfig(url=f"{folder}/checkpoints")
+    job = JobHandle(replace(WorkerSettings.bare({}), checkpoint=saving), group, StopSignal(), "1.0")
+    kind: Any = StatefulDataLoader if torchdata else DataLoader
+    data = range(24)
+    loader = kind(data, 2, sampler=DistributedSampler(data))  # type: ignore[arg-type, var-annotated]
+    loop = job.loop(loader, {})
+    seen: list[int] = []
+    for x in loop:
+        seen += x.tolist()
+        if loop.step + 1 == steps:
+            loop.save()
+            break
+    group.close()
+    return seen
 
 
 def digest(model: nn.Module) -> str:

@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     Dataset,
     IterableDataset,
+    RandomSampler,
     Sampler,
     TensorDataset,
     WeightedRandomSampler,
@@ -118,6 +121,45 @@ class Lazy(Sampler[int]):
         return 10
 
 
+class Noisy(Dataset[tuple[torch.Tensor]]):
+    """Augmented at random, wherever it is read."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor]:
+        return (torch.rand(()) + random.random(),)
+
+
+class Own(Noisy):
+    """Draws from generators that it keeps."""
+
+    def __init__(self) -> None:
+        self.draw = random.Random(7)
+        self.transforms = [numpy.random.RandomState(8), torch.Generator()]
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor]:
+        noise, flip = self.transforms
+        return (index + torch.rand((), generator=flip) + self.draw.random() + noise.random_sample(),)  # type: ignore[call-overload, union-attr]
+
+
+class Permuted(Sampler[int]):
+    """An order by numpy's generator."""
+
+    def __init__(self) -> None:
+        self.draw = numpy.random.default_rng(7)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.draw.permutation(10).tolist())
+
+    def __len__(self) -> int:
+        return 10
+
+
+def by_own() -> Any:
+    return RandomSampler(DATA, generator=torch.Generator())
+
+
 LOADERS: dict[str, Any] = {
     "torchdata, map-style": lambda: StatefulDataLoader(DATA, 2, shuffle=True),
     "torchdata, map-style, 2 workers": lambda: StatefulDataLoader(DATA, 2, shuffle=True, num_workers=2),
@@ -134,6 +176,20 @@ LOADERS: dict[str, Any] = {
     "a shuffle buffer, 2 workers": lambda: DataLoader(Shuffled(), 2, num_workers=2),
     "a sampler that draws as it goes": lambda: DataLoader(DATA, 2, sampler=Lazy()),
     "a sampler that draws as it goes, 2 workers": lambda: DataLoader(DATA, 2, sampler=Lazy(), num_workers=2),
+    "a generator of its sampler": lambda: DataLoader(DATA, 2, sampler=by_own()),
+    "a generator of its batch sampler": lambda: DataLoader(DATA, batch_sampler=BatchSampler(by_own(), 2, False)),
+    "a generator of numpy's in its sampler": lambda: DataLoader(DATA, 2, sampler=Permuted()),
+    "generators of its data set": lambda: DataLoader(Own(), 2),
+    "generators of its data set, 2 workers": lambda: DataLoader(Own(), 2, num_workers=2),
+    "torchdata, a generator": lambda: StatefulDataLoader(DATA, 2, shuffle=True, generator=torch.Generator()),
+    "torchdata, a generator, workers that persist": lambda: StatefulDataLoader(
+        DATA, 2, shuffle=True, num_workers=1, persistent_workers=True, generator=torch.Generator()
+    ),
+    "torchdata, a generator of its sampler": lambda: StatefulDataLoader(DATA, 2, sampler=by_own()),
+    "torchdata, a generator of its batch sampler": lambda: StatefulDataLoader(
+        DATA, batch_sampler=BatchSampler(by_own(), 2, False)
+    ),
+    "torchdata, generators of its data set": lambda: StatefulDataLoader(Own(), 2, shuffle=True),
     "any iterable": lambda: [(torch.tensor([i, i + 0.5]),) for i in range(5)],
 }
 
@@ -295,6 +351,37 @@ def test_resume_prints_a_changed_global_batch(
     assert "the global batch was 2 samples and is 3: same order, but other steps. 2 a rank would keep it." in said
 
 
+def test_global_batch_of_a_resume_counts_accumulated_batches(
+    job: JobHandle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = job.loop(job.loader(DATA, 4), {}, accumulate=1)
+    for _ in loop:
+        loop.save()
+        break
+    list(JobHandle(job._settings, job.group, job.stop_signal, "1.1").loop(job.loader(DATA, 2), {}, accumulate=2))
+    assert "global batch" not in capsys.readouterr().out
+    list(JobHandle(job._settings, job.group, job.stop_signal, "1.2").loop(job.loader(DATA, 2), {}, accumulate=3))
+    assert "the global batch was 4 samples and is 6" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("first", "then", "steps"), [(2, 1, 3), (1, 2, 4), (2, 3, 2)])
+@pytest.mark.parametrize("torchdata", [False, True])
+def test_distributed_sampler_gives_each_sample_once_on_other_ranks(
+    tmp_path: Path, torchdata: bool, first: int, then: int, steps: int
+) -> None:
+    where = str(tmp_path)
+    seen: list[int] = []
+    with running(tmp_path / "first", programs.distributed_samples, where, torchdata, steps, size=first) as ranks:
+        seen += [sample for answer in ranks.answers for sample in answer]
+    with running(tmp_path / "then", programs.distributed_samples, where, torchdata, 99, size=then) as ranks:
+        seen += [sample for answer in ranks.answers for sample in answer]
+        said = ranks.rank_log(0)
+    again = steps * first % then
+    assert len(seen) == 24 + 2 * again
+    assert set(seen) == set(range(24))
+    assert f"each of the {then} goes on after {steps * first // then}: {again} come again. With a Dist" in said
+
+
 def test_rank_with_surplus_batches_resumes_with_the_next_epoch(attempt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not with those that it had left over."""
 
@@ -375,16 +462,6 @@ def test_map_style_data_set_accepts_changed_num_workers_in_mid_epoch(attempt: An
     assert first + second == whole
 
 
-class Noisy(Dataset[tuple[torch.Tensor]]):
-    """Augmented at random, wherever it is read."""
-
-    def __len__(self) -> int:
-        return 10
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor]:
-        return (torch.rand(()) + random.random(),)
-
-
 # Whether what comes is what would have come: stopped in the first epoch, and in the second.
 AUGMENTED: dict[str, tuple[Any, bool, bool]] = {
     "no workers": (lambda job: DataLoader(Noisy(), 2), True, True),
@@ -431,28 +508,6 @@ def test_resume_after_the_first_epoch_reports_persistent_workers_as_inexact(
     assert "what comes is not exact" in capsys.readouterr().out
     attempt("run", loader)
     assert "not exact" not in capsys.readouterr().out, "a run that is over draws nothing more"
-
-
-class Own(Noisy):
-    """Draws from a generator that it keeps."""
-
-    def __init__(self) -> None:
-        self.draw = random.Random(7)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor]:
-        return (torch.tensor(self.draw.random()),)
-
-
-@pytest.mark.parametrize("epoch", [0, 1])
-def test_resume_with_a_data_set_generator_is_exact_only_in_epoch_0(
-    attempt: Any, epoch: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As in docs/exact.md: what is read again draws again, and the last batch shows whether it is the one."""
-    whole, _ = attempt("whole", lambda: DataLoader(Own(), 2))
-    first, _ = attempt("run", lambda: DataLoader(Own(), 2), 2 + 5 * epoch)
-    second, loop = attempt("run", lambda: DataLoader(Own(), 2))
-    said = "is not the one that it was: what comes is not exact" in capsys.readouterr().out
-    assert [first + second == whole, not said, loop.restored.exact] == [epoch == 0] * 3
 
 
 class ByTheClock(Stream):
@@ -521,28 +576,138 @@ def mixed(samples: Any) -> Any:
     return [torch.utils.data.default_collate(samples)[0] + DRAWS.random()]
 
 
+@pytest.mark.parametrize("stop_at", [2, 7])
 @pytest.mark.parametrize(
-    ("collate_fn", "kept"),
+    "collate_fn",
     [
-        (Mixed(random.Random(7)), "Random"),
-        (Mixed(random.Random(7)).__call__, "Random"),
-        (mixed, "Random"),
-        (lambda samples, draws=DRAWS: Mixed(draws)(samples), "Random"),
-        (Mixed(random), None),
+        Mixed(random.Random(7)),
+        Mixed(random.Random(7)).__call__,
+        mixed,
+        lambda samples, draws=DRAWS: Mixed(draws)(samples),
+        Mixed(random),
     ],
 )
-def test_collate_fn_makes_a_resume_inexact_only_with_its_own_generator(
-    attempt: Any, job: JobHandle, capsys: pytest.CaptureFixture[str], collate_fn: Any, kept: str | None
+def test_collate_fn_draws_the_same_after_a_resume_of_job_loader(
+    attempt: Any, job: JobHandle, collate_fn: Any, stop_at: int
 ) -> None:
     def make() -> Any:
         return job.loader(DATA, 2, collate_fn=collate_fn)
 
     whole, _ = attempt("whole", make)
-    first, _ = attempt("run", make, 2)
-    assert "collate_fn" not in capsys.readouterr().out
+    first, _ = attempt("run", make, stop_at)
     second, loop = attempt("run", make)
-    assert loop.restored.exact is (kept is None)
-    if kept is None:
-        assert first + second == whole
-    else:
-        assert f"its collate_fn keeps a {kept} of its own, which is in no checkpoint" in capsys.readouterr().out
+    assert loop.restored.exact
+    assert first + second == whole
+
+
+class Late(Noisy):
+    """Makes its generator when it is first read, and in each process another one."""
+
+    draw: Any = None
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor]:
+        self.draw = self.draw or numpy.random.default_rng(os.getpid() + time.time_ns())
+        return (index + torch.tensor(self.draw.random()),)
+
+
+@pytest.mark.parametrize("data", [Own, Late])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_job_loader_seeds_the_generators_of_a_data_set(attempt: Any, job: JobHandle, data: Any, workers: int) -> None:
+    def make() -> Any:
+        return job.loader(data(), 2, num_workers=workers)
+
+    whole, _ = attempt("whole", make)
+    first, _ = attempt("run", make, 7)
+    second, _ = attempt("run", make)
+    assert first + second == whole
+
+
+def test_job_loader_without_seed_samples_reports_a_data_set_generator(
+    attempt: Any, job: JobHandle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempt("run", lambda: job.loader(Own(), 2, seed_samples=False), 2)
+    assert "exact" not in capsys.readouterr().out
+    _, loop = attempt("run", lambda: job.loader(Own(), 2, seed_samples=False))
+    assert not loop.restored.exact
+    assert "its data set or collate_fn keeps a Random of its own" in capsys.readouterr().out
+
+
+def test_resume_reports_a_missing_generator(attempt: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    attempt("run", lambda: DataLoader(Late(), 2), 5, watch_at_end=True)
+    _, loop = attempt("run", lambda: DataLoader(Late(), 2))
+    assert not loop.restored.exact
+    assert "loader: it has no generator dataset.draw yet, which the checkpoint has" in capsys.readouterr().out
+
+
+class Followed(WeightedRandomSampler):
+    """Weights that follow the training."""
+
+    def __iter__(self) -> Iterator[int]:
+        order = [*super().__iter__()]
+        self.weights = self.weights.flip(0) * torch.arange(1.0, 11)
+        return iter(order)
+
+
+@pytest.mark.parametrize("stop_at", [2, 7])
+def test_sampler_with_numpys_generator_in_job_loader_resumes_exactly(
+    attempt: Any, job: JobHandle, stop_at: int
+) -> None:
+    whole, _ = attempt("whole", lambda: job.loader(DATA, 2, sampler=Permuted()))
+    first, _ = attempt("run", lambda: job.loader(DATA, 2, sampler=Permuted()), stop_at)
+    second, loop = attempt("run", lambda: job.loader(DATA, 2, sampler=Permuted()))
+    assert first + second == whole
+    assert loop.restored.exact
+
+
+def test_resume_reports_a_sampler_with_another_order(
+    attempt: Any, job: JobHandle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def make() -> Any:
+        return job.loader(DATA, 2, sampler=Followed([1.0] * 10, 10))
+
+    whole, _ = attempt("whole", make)
+    first, _ = attempt("run", make, 7)
+    assert "exact" not in capsys.readouterr().out
+    second, loop = attempt("run", make)
+    assert first + second != whole
+    assert not loop.restored.exact
+    assert "its Followed draws another order of epoch 1 than before: what comes is not exact" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader])
+def test_evaluation_with_the_data_sets_generator_is_repeated_after_a_stop(
+    job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    monkeypatch.setattr("clusterdp.train.ranks.shared_flags.MOST_STEPS", 1)
+
+    def attempt(name: str, stops: bool = False) -> list[Any]:
+        settings = WorkerSettings(run_dir=None, checkpoint=CheckpointConfig(url=str(tmp_path / name)))
+        seen, data = [], Own()
+        with StopSignal() as stop:
+            loop = JobHandle(settings, job.group, stop, "1.0").loop(kind(data, 2), {}, epochs=2)
+            try:
+                for epoch in loop.epochs():
+                    seen += [(loop.epoch, batch.tolist()) for (batch,) in epoch]
+                    for number in loop.watch(range(5)):
+                        seen.append((loop.epoch, number, data[0]))
+                        if stops and number == 2:
+                            os.kill(os.getpid(), signal.SIGTERM)
+            except Stopped:
+                return seen
+        return seen
+
+    whole = attempt("whole")
+    first, second = attempt("run", stops=True), attempt("run")
+    assert len(first) < 10
+    assert first[:5] + second == whole
+
+
+@pytest.mark.parametrize("kind", ["a generator of its sampler", "torchdata, a generator", "Mosaic"])
+def test_run_with_more_epochs_continues_the_loaders_order(job: JobHandle, tmp_path: Path, kind: str) -> None:
+    def attempt(name: str, epochs: int) -> list[Any]:
+        settings = WorkerSettings(run_dir=None, checkpoint=CheckpointConfig(url=str(tmp_path / name)))
+        loop = JobHandle(settings, job.group, StopSignal(), "1.0").loop(LOADERS[kind](), {}, epochs=epochs)
+        return [batch.tolist() for (batch,) in loop]
+
+    whole = attempt("whole", 3)
+    assert attempt("run", 2) + attempt("run", 3) == whole

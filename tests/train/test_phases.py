@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from clusterdp.checkpoint import CheckpointError, list_checkpoints
@@ -25,6 +25,7 @@ from clusterdp.train.ranks.group import seed_everything
 from tests.train import phased, programs
 from tests.train.ranks import Ranks, running, wait_until
 from tests.train.runs import Run
+from tests.train.test_batches import Mosaic
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),  # torchdata 0.11, torch 2.13
@@ -304,28 +305,75 @@ def test_repeated_fit_without_checkpoints_trains_up_to_the_total_epochs(
     assert "the training is complete (2 epochs, step 12): nothing left to do." in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader])
-def test_loader_shared_by_two_phases_resumes_exactly(job: JobHandle, tmp_path: Path, kind: Any) -> None:
-    """It draws its order from a generator of its own, or knows its own place."""
+class Kept(IterableDataset[Any]):
+    """As a Hugging Face stream: a state that was loaded stays for every pass with its number."""
 
-    def attempt(folder: str, number: int, *, until: str) -> list[Any]:
+    def __init__(self) -> None:
+        self.epoch, self.at, self.begin = 0, 0, {"epoch": 0, "at": 0}
+
+    def __iter__(self) -> Iterator[Any]:
+        for at in range(self.begin["at"] if self.begin["epoch"] == self.epoch else 0, 12):
+            self.at = at + 1
+            yield torch.tensor([100.0 * self.epoch + self.at]), 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.begin = state
+
+
+SHARED: dict[str, Any] = {
+    "a generator": lambda: DataLoader(phased.data(), 6, shuffle=True, generator=torch.Generator().manual_seed(7)),
+    "torchdata": lambda: StatefulDataLoader(phased.data(), 6, shuffle=True),
+    "torchdata, a generator": lambda: StatefulDataLoader(
+        phased.data(), 6, shuffle=True, generator=torch.Generator().manual_seed(7)
+    ),
+    "Hugging Face": lambda: StatefulDataLoader(Kept(), 6),
+    "Hugging Face alone": Kept,
+    "Mosaic": lambda: DataLoader(Mosaic(), 2),
+}
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_loader_shared_by_two_phases_resumes_exactly(job: JobHandle, tmp_path: Path, kind: str) -> None:
+    """It is stopped within the first phase, at the end of an epoch, at its end, in the second, and between the two."""
+
+    def attempt(folder: str, number: int, *, until: int | None = None, between: bool = False) -> list[Any]:
         settings = replace(
             job._settings, run_dir=tmp_path / folder, checkpoint=CheckpointConfig(url=str(tmp_path / folder))
         )
         handle = JobHandle(settings, job.group, StopSignal(), f"1.{number}")
         seed_everything(number, rank=0)  # a new process draws other numbers, until it has restored those of before
-        generator = torch.Generator().manual_seed(number) if kind is DataLoader else None
-        loader = kind(phased.data(), 6, shuffle=True, generator=generator)
+        loader = SHARED[kind]()
         seen: list[Any] = []
         for name in ("first", "second"):
-            seen += [(name, x.tolist()) for x, _ in handle.loop(loader, {}, epochs=2, name=name)]
-            if name == until:
+            loop = handle.loop(loader, {}, epochs=2, name=name)
+            for x, *_ in loop:
+                seen.append((name, x.tolist()))
+                if len(seen) == until:
+                    loop.save()
+                    return seen
+            if between:
                 break
         return seen
 
-    whole = attempt("whole", 0, until="second")
-    assert attempt("run", 0, until="first") == whole[:8]
-    assert attempt("run", 1, until="second") == whole[8:]
+    whole = attempt("whole", 0)
+    epoch = len(whole) // 4
+    for stop_at in (1, epoch, 2 * epoch, 3 * epoch, 3 * epoch + 1, None):
+        first = attempt(f"{stop_at}", 0, until=stop_at, between=stop_at is None)
+        assert (stop_at, first + attempt(f"{stop_at}", 1)) == (stop_at, whole)
+
+
+@pytest.mark.parametrize("sampler", [None, RandomSampler(range(8))])  # type: ignore[arg-type]
+def test_job_loader_is_read_by_two_phases_of_one_epoch(job: JobHandle, sampler: Any) -> None:
+    loader = job.loader(range(8), 2, sampler=sampler)
+    first, second = ([x.tolist() for x in job.loop(loader, {}, name=name)] for name in ("first", "second"))
+    assert len(first) == 4
+    assert first == second
 
 
 @pytest.mark.slow

@@ -10,8 +10,9 @@ import numpy
 import pytest
 import torch
 
+from clusterdp.checkpoint.state import rng
 from clusterdp.train.data import streams
-from clusterdp.train.data.streams import OwnStreams, scratch_streams, seed_streams, streams_restored
+from clusterdp.train.data.streams import OwnStreams, scratch_streams, seed_streams
 
 
 @pytest.fixture(params=["memory", "get and set"], autouse=True)
@@ -78,7 +79,7 @@ def test_both_implementations_of_random_stream_switching_draw_equal_numbers(monk
     assert here == drawn()
 
 
-@pytest.mark.parametrize("aside", [own, scratch_streams, streams_restored], ids=["own", "scratch", "restored"])
+@pytest.mark.parametrize("aside", [own, scratch_streams, rng.kept], ids=["own", "scratch", "kept"])
 def test_global_random_streams_are_restored_after_use_and_after_an_exception(
     aside: Callable[[], AbstractContextManager[None]],
 ) -> None:

@@ -3,15 +3,13 @@ batches have the random numbers of the uninterrupted run."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
-from types import FunctionType
 from typing import Any
 
-import numpy
-import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, TensorDataset, default_collate
 
+from clusterdp.checkpoint.state.generators import generators_of
+from clusterdp.train.data.resumable_loader import our_sampler
 from clusterdp.train.data.seeded import SeededDataset
 from clusterdp.train.data.shards import Shards
 
@@ -73,14 +71,11 @@ def why_not_exact(loader: Any, *, begun: bool, epoch: int, replayed: bool) -> st
             "more in this epoch. torch's DataLoader, which is read again, is exact with shuffle(seed=...), and so is "
             "job.loader() of a data set with indices."
         )
-    if (
-        (begun or epoch)
-        and not (replayed and not epoch)
-        and (kept := _generator_of(getattr(loader, "collate_fn", None)))
-    ):
+    ours = our_sampler(loader) is not None and not isinstance(dataset, SeededDataset)
+    if ours and (begun or epoch) and (own := generators_of([dataset, loader.collate_fn])):
         return (
-            f"its collate_fn keeps a {kept} of its own, which is in no checkpoint: what it draws is not exact. Let it "
-            "draw from the global random numbers of Python, numpy or torch."
+            f"its data set or collate_fn keeps a {type(next(iter(own.values()))).__name__} of its own, which is in no "
+            "checkpoint: what it draws is not exact. With seed_samples=True, it is seeded for each sample, and is."
         )
     draws_nothing = type(dataset) is TensorDataset and getattr(loader, "collate_fn", None) is default_collate
     if not getattr(loader, "num_workers", 0) or isinstance(dataset, SeededDataset | Shards) or draws_nothing:
@@ -107,26 +102,6 @@ def _has_shuffle_buffer(dataset: Any) -> bool:
     inner = [getattr(dataset, name, None) for name in ("_ex_iterable", "ex_iterable")]
     inner += getattr(dataset, "ex_iterables", None) or []
     return any(_has_shuffle_buffer(part) for part in inner if part is not None)
-
-
-def _generator_of(function: Any) -> str | None:
-    """Returns the type of a random generator to which a function or a callable object refers; None if none is found."""
-    function = getattr(function, "collate_fn", function)  # unwraps a collate_fn that SeededDataset has wrapped
-    seen = [*getattr(function, "__dict__", {}).values(), getattr(function, "__self__", None)]
-    seen += [*getattr(seen[-1], "__dict__", {}).values(), *(getattr(function, "__defaults__", None) or ())]
-    seen += [*(getattr(function, "args", None) or ()), *(getattr(function, "keywords", None) or {}).values()]
-    call = getattr(type(function), "__call__", None)  # noqa: B004  # the method itself is needed
-    for part in (function, getattr(function, "__func__", None), getattr(function, "func", None), call):
-        if isinstance(part, FunctionType):
-            seen += [part.__globals__.get(name) for name in part.__code__.co_names]
-            seen += [cell.cell_contents for cell in part.__closure__ or ()]
-    return next((type(each).__name__ for each in seen if _is_generator(each)), None)
-
-
-def _is_generator(thing: Any) -> bool:
-    if isinstance(thing, torch.Generator):
-        return thing is not torch.default_generator
-    return isinstance(thing, random.Random | numpy.random.Generator | numpy.random.RandomState)
 
 
 def length_of(thing: Any) -> int | None:

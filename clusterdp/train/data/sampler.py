@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sized
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler, Sampler
 
+from clusterdp.checkpoint.state.generators import generators_of
 from clusterdp.errors import StateError
-from clusterdp.train.data.streams import mixed_seed, scratch_streams, seed_streams
+from clusterdp.train.data.streams import mixed_seed, scratch_streams, seed_streams, seeded
+
+if TYPE_CHECKING:
+    from clusterdp.train.ranks.group import Group
 
 CHUNK = 65_536  # indices that become Python ints at a time: all of a billion at once would take 36 GB
 
@@ -48,15 +53,17 @@ class ResumableSampler(Sampler[Any]):
         self.epoch = 0
         self.consumed = 0
         self.numbered = False  # yield (place, index), for an order in which an index may come twice (SeededDataset)
-        self._orders: Sampler[int] | None = None
+        self._orders: Sampler[int] | None = None  # another sampler, which draws the order
+        self._drawn: torch.Tensor | None = None  # the order of this epoch by the other sampler, which may change
+        self._mark: int | None = None  # a checksum of that order
 
     @classmethod
     def over(cls, sampler: Sampler[int], **options: Any) -> ResumableSampler:
         """Returns this rank's share of the order that another sampler draws, such as torch's WeightedRandomSampler.
 
-        This sampler must not divide samples among ranks. In each epoch, every rank iterates over the whole sampler,
-        with the global streams and the sampler's own `generator` seeded by (seed, epoch): all ranks and all attempts
-        get the same order.
+        This sampler must not divide samples among ranks. In each epoch, every rank iterates once over the whole
+        sampler, with the global streams and the sampler's own generators seeded by (seed, epoch): all ranks and all
+        attempts get the same order, if the sampler draws by nothing else.
         """
         if isinstance(sampler, DistributedSampler | ResumableSampler):
             raise ValueError(
@@ -104,7 +111,9 @@ class ResumableSampler(Sampler[Any]):
 
     def _order(self) -> torch.Tensor:
         if self._orders is not None:
-            return self._order_of(self._orders)
+            if self._drawn is None:
+                self._drawn = self._order_of(self._orders)
+            return self._drawn
         if not self.shuffle:
             return torch.arange(self.size)
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
@@ -114,10 +123,8 @@ class ResumableSampler(Sampler[Any]):
         if callable(set_epoch := getattr(sampler, "set_epoch", None)):
             set_epoch(self.epoch)
         seed = mixed_seed(self.seed, self.epoch)
-        with scratch_streams():
+        with scratch_streams(), seeded(generators_of(sampler), seed):
             seed_streams(seed)
-            if isinstance(generator := getattr(sampler, "generator", None), torch.Generator):
-                generator.manual_seed(seed)
             order = torch.tensor(list(sampler), dtype=torch.int64)
         if len(order) != self.size:
             raise ValueError(
@@ -138,10 +145,11 @@ class ResumableSampler(Sampler[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Moves the position to the start of an epoch. If this epoch is already the current one, the position stays."""
         if epoch != self.epoch:
-            self.epoch, self.consumed = epoch, 0
+            self.epoch, self.consumed, self._drawn = epoch, 0, None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "consumed": self.consumed, "size": self.size, "seed": self.seed}
+        place = {"epoch": self.epoch, "consumed": self.consumed, "size": self.size, "seed": self.seed}
+        return {**place, "mark": self._mark} if self._orders is not None else place
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises StateError if the data set has another size, because the position would be meaningless."""
@@ -151,3 +159,24 @@ class ResumableSampler(Sampler[Any]):
                 "Resume with the same data, or start a new run."
             )
         self.epoch, self.consumed, self.seed = state["epoch"], state["consumed"], state["seed"]
+        self._drawn, self._mark = None, state.get("mark")
+
+
+def draw_order(sampler: ResumableSampler, group: Group, *, begun: bool) -> list[tuple[bool, str]]:
+    """Draws the epoch's order, if another sampler does so. Returns what is wrong with it, after whether a resume is
+    exact nevertheless. Collective. begun: whether the position is after the epoch's start."""
+    if sampler._orders is None:
+        return []
+    if not begun:
+        sampler._drawn = sampler._mark = None
+    was, mark = sampler._mark, zlib.crc32(sampler._order().numpy().data)
+    what, found = f"its {type(sampler._orders).__name__} draws another order", list[tuple[bool, str]]()
+    again = "samples may come twice or not at all. Let it draw from its generator or the global random numbers, by "
+    if was not in (None, mark):
+        of = f"{what} of epoch {sampler.epoch} than before: what comes is not exact, and "
+        found += [(False, f"{of}{again}weights that are in the state, and that change between two epochs only.")]
+    most, least = group.agree(mark, -mark)
+    if most != -least:
+        found += [(True, f"{what} on each rank: {again}weights that are equal on all ranks.")]
+    sampler._mark = mark if most == -least else None
+    return found

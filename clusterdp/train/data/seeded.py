@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, Subset
 
-from clusterdp.train.data.streams import mixed_seed, scratch_streams, seed_streams
+from clusterdp.checkpoint.state.generators import generators_of
+from clusterdp.train.data.streams import mixed_seed, scratch_streams, seed_streams, seeded
 
 Key = int | tuple[int, int]  # an index; or (place, index), for an order in which an index may occur more than once
 COLLATION = 1  # gives the collate_fn a random stream that differs from the one of the batch's first sample
@@ -21,7 +22,7 @@ class SeededDataset(Dataset[Any]):
     The numbers do not depend on the number of workers and ranks, nor on a resume: before each sample Python's, numpy's
     and torch's global streams are seeded by (seed, epoch, index). In the training process the global streams are
     restored afterwards, so that dropout is not affected. In a worker nothing else uses the streams, which therefore are
-    not restored. A transform's own generators are not seeded; the transform should seed them from torch.initial_seed().
+    not restored. The generators that the data set keeps are seeded in the same way.
 
     A data set with its own __getitems__ makes a whole batch at once, and is seeded once per batch, by its first index.
     The seeding costs 10 to 20 µs per sample, and the same again per batch if there are no workers."""
@@ -33,6 +34,8 @@ class SeededDataset(Dataset[Any]):
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._at_once = _makes_batches(dataset)
         self._batch = 0  # the seed of the current batch
+        self._own: dict[str, Any] = {}  # the data set's generators, in this process
+        self._looked = -1  # the epoch in which they were looked for
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]
@@ -41,6 +44,9 @@ class SeededDataset(Dataset[Any]):
         if name == "dataset":  # the attribute is not set yet while this object is unpickled
             raise AttributeError(name)
         return getattr(self.dataset, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_own": {}, "_looked": -1}
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch, also in the wrapped data set if it has set_epoch(). Call this method before iter(loader)."""
@@ -57,8 +63,7 @@ class SeededDataset(Dataset[Any]):
         epoch = int(self._epoch)
         with scratch_streams():
             if self._at_once:
-                self._seed(keys[0], epoch)
-                return self.dataset.__getitems__([_index(key) for key in keys])  # type: ignore[attr-defined]
+                return self._drawn(keys[0], epoch, lambda: self.dataset.__getitems__([_index(key) for key in keys]))  # type: ignore[attr-defined]
             samples = [self._fetch(key, epoch) for key in keys]
             self._batch = self._seed_of(keys[0], epoch)
             return samples
@@ -68,17 +73,26 @@ class SeededDataset(Dataset[Any]):
         return _SeededCollation(self, collate_fn)
 
     def _fetch(self, key: Key, epoch: int) -> Any:
-        self._seed(key, epoch)
         try:
-            return self.dataset[_index(key)]
+            return self._drawn(key, epoch, lambda: self.dataset[_index(key)])
         except Exception as error:
             if sys.version_info >= (3, 11):
                 error.add_note(f"sample {_index(key)} of the data set, in epoch {epoch}")
             raise
 
-    def _seed(self, key: Key, epoch: int) -> None:
+    def _drawn(self, key: Key, epoch: int, fetch: Callable[[], Any]) -> Any:
+        """Returns what `fetch` makes from the random numbers of this key."""
         self._batch = self._seed_of(key, epoch)
+        looks, self._looked = self._looked != epoch, epoch
+        if looks:
+            self._own = generators_of(self.dataset)
         seed_streams(self._batch)
+        with seeded(self._own, self._batch):
+            made = fetch()
+        if looks and (own := generators_of(self.dataset)).keys() != self._own.keys():
+            self._own = own  # the first sample has made a generator, and draws from it once more
+            return self._drawn(key, epoch, fetch)
+        return made
 
     def _seed_of(self, key: Key, epoch: int) -> int:
         return mixed_seed(self.seed, epoch, key[0] if isinstance(key, tuple) else key)
@@ -93,8 +107,9 @@ class _SeededCollation:
 
     def __call__(self, samples: Any) -> Any:
         with scratch_streams():
-            seed_streams(mixed_seed(self.dataset._batch, COLLATION))
-            return self.collate_fn(samples)
+            seed_streams(seed := mixed_seed(self.dataset._batch, COLLATION))
+            with seeded(generators_of(self.collate_fn), seed):
+                return self.collate_fn(samples)
 
 
 def _index(key: Key) -> int:

@@ -21,13 +21,15 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch.utils.data import TensorDataset
 
+from clusterdp.checkpoint.state import rng
 from clusterdp.errors import ConfigError, StateError
 from clusterdp.train.data.batch_mark import LastBatch, mark_of
-from clusterdp.train.data.dealt_out import of_batch, of_data_set
+from clusterdp.train.data.dealt_out import is_whole, of_batch, of_data_set
 from clusterdp.train.data.loader_defaults import end_workers
 from clusterdp.train.data.loader_identity import batch_size_of, changes, length_of, same_place, why_not_exact
 from clusterdp.train.data.prefetch import Prefetcher
 from clusterdp.train.data.resumable_loader import batches_left, our_sampler
+from clusterdp.train.data.sampler import draw_order
 from clusterdp.train.data.seeded import SeededDataset
 from clusterdp.train.data.streams import OwnStreams
 from clusterdp.train.data.tensor_loader import TensorLoader
@@ -38,39 +40,6 @@ from clusterdp.wording import counted
 
 Batch = TypeVar("Batch")
 END: Any = object()
-
-
-class Epoch(Generic[Batch]):
-    """A pass over the data, or the rest of a pass. Iterate over it once.
-
-    done: number of batches that are already done; use it as in `for i, batch in enumerate(epoch, epoch.done)`.
-    """
-
-    def __init__(self, index: int, batches: Callable[[], Iterator[Batch]], done: int = 0):
-        self.index, self.done = index, done
-        self._batches = batches
-        self._was_read = False
-        self.is_open = False  # whether the program is in this epoch
-
-    def __repr__(self) -> str:
-        """Returns the epoch's number, because programs print epochs like numbers."""
-        return str(self.index)
-
-    def __format__(self, spec: str) -> str:
-        return format(self.index, spec)
-
-    def __iter__(self) -> Iterator[Batch]:
-        self._was_read = True
-        return self._batches()
-
-    def __enter__(self) -> Epoch[Batch]:
-        self.is_open = True
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.is_open = False
-        if kind is None and not self._was_read:
-            raise ConfigError(f"loop: epoch {self.index} was not read. Write `for batch in epoch:` in it.")
 
 
 class Batches(Generic[Batch]):
@@ -100,9 +69,8 @@ class Batches(Generic[Batch]):
         self.left: int | None = None
         self._compared = self.is_global or rank.world_size == 1  # whether the ranks' batches need no check for equality
         self._surplus = False  # whether this rank has more batches than it gives: than another rank, or than the limit
-        self._ready: Iterator[Batch] | None = None  # the iterator for the next epoch
         self._read = False  # whether this process has read an epoch of the loader
-        self._epoch_rng = EpochRng(loader)
+        self._epoch_rng = EpochRng(loader, self.position)
         self._streams = OwnStreams()
         self._draws = False  # whether a resume reads the loader again, which may then draw other random numbers
         self.differs: str | None = None  # a message, if the loader has drawn other random numbers
@@ -129,6 +97,8 @@ class Batches(Generic[Batch]):
     def measure(self) -> None:
         """Sets per_epoch to the least number of batches of all ranks, because a rank with more batches would wait for
         the others. measure() is collective, and is called before anything is restored."""
+        if self.sampler is not None and self.position.step == 0:
+            self.sampler.consumed = 0  # an earlier loop may have read it
         length = length_of(self.loader)
         own = -1 if length is None else length
         least = self.rank.group.agree(own, least=True)[0]
@@ -170,30 +140,37 @@ class Batches(Generic[Batch]):
         shared += f"; the optimizer steps once in {accumulate} of them" if accumulate > 1 else ""
         say(f"clusterdp: {what}rank {self.rank.number} has {steps} in an epoch{shared}")
 
-    def resumed(self, same_ranks: bool) -> str | None:
-        """Logs what has changed since the checkpoint: the number of ranks (if not `same_ranks`), or the loader. Returns
-        why the next batches differ from those of an uninterrupted run; None if no reason is known."""
+    def resumed(self, ranks: int) -> list[str]:
+        """Logs what has changed since the checkpoint, which `ranks` ranks have saved, or in the loader. Returns why the
+        next batches differ from those of an uninterrupted run, if a reason is known."""
         place = self.position
         if place.last is not None and self.rank.is_first:
             known = place.epochs < sys.maxsize
             of, more = (f" of {place.epochs}", f"more epochs than {place.epochs}") if known else ("", "more steps")
             say(f"clusterdp: the training was ended early, after epoch {place.last}{of}: {more} go on from there.")
-        was, now = place.saved_global_batch, place.global_batch
+        same_ranks, shares = ranks == self.rank.world_size, self.rank.world_size * place.accumulate
+        was, now = place.saved_global_batch, place.global_batch * place.accumulate
         if was != now and self.is_global:
-            ours = f" {was // self.rank.world_size} a rank would keep it." if was % self.rank.world_size == 0 else ""
+            ours = f" {was // shares} a rank would keep it." if was % shares == 0 else ""
             self._say(f"the global batch was {was} samples and is {now}: same order, but other steps.{ours}")
-        if not same_ranks and not self.is_global:
-            self._say("each rank knew its own place, and the ranks are others now: the order of samples is not exact.")
+        if not same_ranks and not self.is_global and place.batch and not place.ended and not is_whole(self.loader):
+            done = place.batch * ranks
+            before, place.batch = place.batch, done // self.rank.world_size
+            self._say(
+                f"each of {ranks} ranks had done {before} batches of epoch {place.epoch}, and each of the "
+                f"{self.rank.world_size} goes on after {place.batch}: {done % self.rank.world_size} come again. "
+                "With a DistributedSampler no sample is left out; otherwise some may come twice or not at all. "
+                "job.loader() gives each once."
+            )
         if same_ranks and self.sampler is None:
             self._check_same_loader()
         begun = place.batch > 0 and not place.ended
         replayed = self.sampler is None and self._place is None
         why = why_not_exact(self.loader, begun=begun, epoch=place.epoch + place.ended, replayed=replayed)
-        if place.finished:
-            return None
-        if why is not None:
-            self._say(why)
-        return why
+        if place.finished or why is None:
+            return []
+        self._say(why)
+        return [f"loader: {why}"]
 
     def _check_same_loader(self) -> None:
         """Raises StateError if the checkpoint has counted batches of a loader that differs from this one."""
@@ -279,35 +256,49 @@ class Batches(Generic[Batch]):
     def _found(self) -> Iterator[Batch]:
         """Returns an iterator that begins at the position."""
         if self.sampler is not None:
+            for exact, what in draw_order(self.sampler, self.rank.group, begun=self.position.batch > 0):
+                self._say(what)
+                self.differs = self.differs if exact else what
             return self._batches(self._iterator())
         if self.position.batch:
             self._epoch_rng.rewind()
         else:
+            self._pass_end()  # has an effect if the checkpoint was saved between two epochs
             self._epoch_rng.note()
         iterator = self._iterator()
         self._streams.end()
         self._draws = self._place is None and not isinstance(self.loader, Sequence)
         if self._draws and self._epoch_rng.apart:
             self._streams.begin()
+        if self._place is not None:
+            self._place.pending = False
         if self._place is None or not self._place.restored:
             self._skip(iterator, self.position.batch)
+        elif isinstance(ahead := getattr(iterator, "_sampler_iter", None), islice):
+            # torchdata skips the batches of a custom batch_sampler only when the next one is read.
+            iterator._sampler_iter = chain([*islice(ahead, 1)], ahead)  # type: ignore[attr-defined]
+        self._forward()
         return self._batches(iterator)
 
     def _pass_end(self) -> None:
         """Skips an epoch that had ended before the save, so that the next epoch begins as in an uninterrupted run."""
-        self._epoch_rng.forward()
-        if self._place is None:
-            return
-        iterator = self._iterator()
-        if self.is_global:
-            self._drop(iterator)  # Mosaic resumes at the end of this epoch, and must end the epoch before the next one
-        elif getattr(self.loader, "persistent_workers", False):
-            self._ready = iterator
-        else:
-            # From the state of an ended epoch, torchdata makes two iterators; the first one has no batches. Each
-            # iterator draws random numbers, but in the uninterrupted run there was only one. Therefore both are made
-            # here.
-            self._place.load_state_dict(self._place.state_dict())
+        place = self._place
+        if place is not None and place.pending:
+            if not self.is_global:
+                place.pass_end()
+            elif self.position.ended or self.position.epoch:
+                self._drop(self._iterator())  # Mosaic resumes at the end of this epoch, and must end it
+            place.pending = False
+        self._forward()
+
+    def _forward(self) -> None:
+        """Sets the loader's own generators to their states at the save."""
+        if missing := self._epoch_rng.forward():
+            self.differs = (
+                f"it has no generator {', '.join(missing)} yet, which the checkpoint has: what it draws is not exact. "
+                "Make the generator where its holder is made."
+            )
+            self._say(self.differs)
 
     @property
     def can_be_left(self) -> bool:
@@ -315,13 +306,16 @@ class Batches(Generic[Batch]):
         return self._place is None
 
     def pass_all(self) -> None:
-        """At the end of all epochs, restores the states of the generator and the loader, because the next loop may use
+        """At the end of all epochs, restores the states of the generators and the loader, because the next loop may use
         both."""
-        if self.position.batch:
-            return
-        self._epoch_rng.forward()
-        if self._place is not None and not self.is_global:
-            self._place.load_state_dict(self._place.state_dict())
+        if not self.position.batch:
+            self._pass_end()
+
+    def note_end(self) -> dict[str, Any]:
+        """Notes the loader's generators before the code after the epoch. Returns the state of the global streams."""
+        if self.sampler is None:
+            self._epoch_rng.note_end()
+        return rng.capture()
 
     def advance(self) -> None:
         """Counts a finished batch."""
@@ -340,6 +334,8 @@ class Batches(Generic[Batch]):
 
     def close(self) -> None:
         end_workers(self.loader)
+        if self._place is not None:
+            self._place.forget()
 
     def _batches(self, iterator: Iterator[Batch]) -> Iterator[Batch]:
         unmeasured = self.per_epoch is None and self.rank.world_size > 1
@@ -379,9 +375,6 @@ class Batches(Generic[Batch]):
         if self.sampler is not None and isinstance(generator, torch.Generator):
             # Only the workers' seeds come from the generator, and every attempt must get the same seeds in this epoch.
             generator.manual_seed(self.rank.seed + self.rank.number + 1_000_003 * self.position.epoch)
-        ready, self._ready = self._ready, None
-        if ready is not None:
-            return ready
         with self.rank.stop.shielded():
             iterator = iter(self.loader)
         if iterator is self.loader and self._read and callable(reset := getattr(iterator, "reset", None)):
@@ -424,12 +417,13 @@ class Batches(Generic[Batch]):
                 f"of which {batches} had been counted. Resume with the data as they were; at the end of an epoch they "
                 "may change."
             )
+        state = "state" if self._place is None else "state of this rank"
         self._say(
-            f"it has no state to resume from: {batches} batches of epoch {self.position.epoch} were read again and "
+            f"it has no {state} to resume from: {batches} batches of epoch {self.position.epoch} were read again and "
             f"dropped, in {time.monotonic() - began:.1f} s. job.loader() would not read them."
         )
-        was, rng = self._epoch_rng.saved_mark, self._epoch_rng
-        if was is None or not self._draws or rng.saved_facts != rng.facts:
+        was, saved = self._epoch_rng.saved_mark, self._epoch_rng
+        if was is None or not self._draws or saved.saved_facts != saved.facts:
             return
         if mark_of(dropped[0]) != was:
             self.differs = (

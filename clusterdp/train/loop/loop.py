@@ -26,8 +26,9 @@ from clusterdp.train.data.even_batches import same_number
 from clusterdp.train.data.loader_defaults import check_can_be_read
 from clusterdp.train.hang import page
 from clusterdp.train.hang.page import FIRST, PROGRAM, RESTORE, STEP
-from clusterdp.train.loop.batches import Batches, Epoch
+from clusterdp.train.loop.batches import Batches
 from clusterdp.train.loop.graph_watch import GraphWatch, detached
+from clusterdp.train.loop.position import Epoch
 from clusterdp.train.loop.save_schedule import CHECKPOINT, SaveSchedule
 from clusterdp.train.optim.open_window import OpenWindow
 from clusterdp.train.output.say import say
@@ -93,7 +94,7 @@ class Loop(Generic[Batch]):
         self.announces = True  # whether each rank prints its share of the samples
         self.batches = Batches(phases.rank, loader, move, phases.stopwatch.lap, limit=limit_batches)
         self.position = self.batches.position
-        self.position.epochs, self.position.limit = epochs, max_steps or 0
+        self.position.epochs, self.position.limit, self.position.accumulate = epochs, max_steps or 0, accumulate
         self.total_epochs, self._max_steps, self._limit = epochs, max_steps, sys.maxsize  # last step at the latest
         check_counts(accumulate=accumulate, max_steps=max_steps, limit_batches=limit_batches)
         check_never_skips(state)
@@ -109,8 +110,7 @@ class Loop(Generic[Batch]):
         self._open = False  # whether the user's code is working on a batch
         self._in_window = 0  # number of finished batches of the window
         self._enough = False  # whether this rank has called end()
-        self._rng_pending = False
-        self._left = False  # whether the program has left the epoch early
+        self._rng_pending = self._left = False  # _left: whether the program has left the epoch early
         self._rng_before: dict[str, Any] = {}  # random state before the code that a resume repeats
         self._is_repeated = False
         self.between: Callable[[], bool] | None = None  # called between two steps; returns whether time passed
@@ -274,9 +274,9 @@ class Loop(Generic[Batch]):
         self._record.step = restored.step
         self.saves.note_restored(restored.step, self.step, from_memory=restored.from_memory)
         self._rng_pending = True
-        why = self.batches.resumed(restored.world_size == self._rank.world_size)
-        if why is not None:
-            restored = replace(restored, exact=False, differences=(*restored.differences, f"loader: {why}"))
+        why = self.batches.resumed(restored.world_size)
+        if why:
+            restored = replace(restored, exact=False, differences=(*restored.differences, *why))
         self.restored = restored
         told: dict[str, Any] = {} if restored.exact else {"inexact": "; ".join(restored.differences)}
         told |= {**({"memory": True} if restored.from_memory else {}), **self._record.phase_field}
@@ -318,12 +318,12 @@ class Loop(Generic[Batch]):
                     break
         except GeneratorExit:
             if not sys.is_finalizing():
-                self._left, self._rng_before = True, rng.capture()
+                self._left, self._rng_before = True, self.batches.note_end()
             raise
         finally:
             time.turn("evaluation")  # the work between two epochs may also be other than an evaluation
             page.enter(PROGRAM)
-        self._rng_before = rng.capture()
+        self._rng_before = self.batches.note_end()
         if self._in_window:
             raise StateError(
                 f"accumulate: the loader ended {self.batches.left} batches before its length, in the middle of a "

@@ -6,16 +6,17 @@ This module also has the state of loaders without a ResumableSampler.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import Any
-
-import torch
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
 from clusterdp.checkpoint.state import rng
+from clusterdp.checkpoint.state.generators import generators_of, set_states, states_of
+from clusterdp.errors import ConfigError
 from clusterdp.train.data.batch_mark import LastBatch
 from clusterdp.train.data.loader_identity import facts
 
-SAVED = "step epoch batch ended epochs limit last continued global_batch left"  # attributes of a Position
+Batch = TypeVar("Batch")
+SAVED = "step epoch batch ended epochs limit last continued global_batch accumulate left"  # attributes of a Position
 
 
 class Position:
@@ -35,8 +36,9 @@ class Position:
         self.at_limit = False  # whether max_steps is reached; not saved, because a later attempt may have another limit
         self.continued = 0  # the value of `last` from which a training has continued
         self.left: int | None = None  # batches after which the program left the previous epoch early; else None
-        self.global_batch = global_batch  # number of samples that all ranks together take in a step; 0 if unknown
-        self.saved_global_batch = global_batch  # the global_batch of the restored checkpoint
+        self.global_batch = global_batch  # number of samples that all ranks together take in a batch; 0 if unknown
+        self.accumulate = 1  # batches in a step of the optimizer
+        self.saved_global_batch = global_batch  # samples in the optimizer's steps of the restored checkpoint
 
     def advance(self) -> None:
         self.step += 1
@@ -90,58 +92,99 @@ class Position:
         if self.last is not None and (more_epochs or self.limit > state.get("limit", self.limit)):
             self.continued = self.last
             self.last = None
-        self.saved_global_batch = state["global_batch"]
+        self.saved_global_batch = state["global_batch"] * state.get("accumulate", self.accumulate)
+
+
+class Epoch(Generic[Batch]):
+    """A pass over the data, or the rest of a pass. Iterate over it once.
+
+    done: number of batches that are already done; use it as in `for i, batch in enumerate(epoch, epoch.done)`.
+    """
+
+    def __init__(self, index: int, batches: Callable[[], Iterator[Batch]], done: int = 0):
+        self.index, self.done = index, done
+        self._batches = batches
+        self._was_read = False
+        self.is_open = False  # whether the program is in this epoch
+
+    def __repr__(self) -> str:
+        """Returns the epoch's number, because programs print epochs like numbers."""
+        return str(self.index)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.index, spec)
+
+    def __iter__(self) -> Iterator[Batch]:
+        self._was_read = True
+        return self._batches()
+
+    def __enter__(self) -> Epoch[Batch]:
+        self.is_open = True
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.is_open = False
+        if kind is None and not self._was_read:
+            raise ConfigError(f"loop: epoch {self.index} was not read. Write `for batch in epoch:` in it.")
 
 
 class EpochRng:
-    """The random state at an epoch's start, before the loader's iterator was made. A sampler of another library draws
-    its order from this state or from the loader's generator, whose state changes within the epoch."""
+    """The random state at an epoch's start, before the loader's iterator was made, and the states of the loader's own
+    generators, now or at the epoch's end. A sampler of another library draws its order from the first, or from its own
+    generator, whose state changes within the epoch."""
 
     per_rank = True
 
-    def __init__(self, loader: Any):
-        generator = getattr(loader, "generator", None)
-        self.generator = generator if isinstance(generator, torch.Generator) else None
+    def __init__(self, loader: Any, position: Position):
+        self.loader, self.position = loader, position
         self.facts = facts(loader)
         self.saved_facts: Mapping[str, Any] = {}  # the loader's facts in the restored checkpoint
         self.apart = True  # whether the loader draws from its own streams; False if an older version began the epoch
         self.last: LastBatch | None = None  # the batch of the epoch that the program is using
         self.saved_mark: int | None = None  # the batch's mark in the restored checkpoint
         self._before: dict[str, Any] = {}
+        self._after: dict[str, Any] | None = None  # the generators' states at the epoch's end
         self._restored: dict[str, Any] = {}
 
     def note(self) -> None:
-        self.apart = True
-        self._before = {"streams": rng.capture(), "generator": self._generator_state()}
+        self.apart, self._after = True, None
+        self._before = {"streams": rng.capture(), "generators": self._states()}
+
+    def note_end(self) -> None:
+        """Notes the generators' states before the code after the epoch, which a resumed attempt repeats."""
+        self._after = self._states()
 
     def rewind(self) -> None:
         """Restores the random state that note() has recorded, so that the next iterator repeats the earlier iterator.
         The caller restores the present streams afterwards."""
         if self._before:
             rng.apply(self._before["streams"])
-            self._set_generator(self._before["generator"])
+            set_states(generators_of(self.loader), _generators_in(self._before))
 
-    def forward(self) -> None:
-        """Sets the generator to its state after the iterator of this epoch."""
-        if self._restored:
-            self._set_generator(self._restored["generator"])
+    def forward(self) -> list[str]:
+        """Sets the generators to their states at the save, once. Returns the names of those that are missing."""
+        restored, self._restored = self._restored, {}
+        return set_states(generators_of(self.loader), _generators_in(restored))
 
     def state_dict(self) -> dict[str, Any]:
-        streams = {"before": self._before, "generator": self._generator_state()}
+        now = self._after if self.position.ended and self._after is not None else self._states()
         mark = self.last.mark if self.last is not None else self.saved_mark
-        return {**streams, "facts": self.facts, "apart": self.apart, "mark": mark}
+        return {"before": self._before, "generators": now, "facts": self.facts, "apart": self.apart, "mark": mark}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._restored, self._before = state, state["before"]
+        self._restored, self._before, self._after = state, state["before"], None
         self.saved_facts, self.apart = state.get("facts", {}), state.get("apart", False)
         self.last, self.saved_mark = None, state.get("mark")
 
-    def _generator_state(self) -> torch.Tensor | None:
-        return self.generator.get_state() if self.generator is not None else None
+    def _states(self) -> dict[str, Any]:
+        return states_of(generators_of(self.loader))
 
-    def _set_generator(self, state: torch.Tensor | None) -> None:
-        if self.generator is not None and state is not None:
-            self.generator.set_state(state.clone())
+
+def _generators_in(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the generators' states by name. An older version has saved only the loader's own generator."""
+    own = state.get("generator")
+    found: dict[str, Any] = state.get("generators", {} if own is None else {"generator": own})
+    return found
 
 
 class LoaderState:
@@ -153,22 +196,48 @@ class LoaderState:
         self.world_size = world_size
         # Mosaic counts the samples of all ranks. Any other position belongs to one rank.
         self.per_rank = not counts_samples(getattr(loader, "dataset", None))
-        self.restored = False
+        self.restored = self.pending = False  # pending: no iterator was made since the restore
+        self._fresh: Any = None  # the state of the data before the restore
 
     @staticmethod
     def is_kept_by(loader: Any) -> bool:
         return _is_stateful(loader) or counts_samples(getattr(loader, "dataset", None))
 
+    @property
+    def _data(self) -> Any:
+        """The object in this process that yields the samples and has a state; None if workers have it."""
+        data = getattr(self.loader, "dataset", self.loader)
+        return data if not getattr(self.loader, "num_workers", 0) and _is_stateful(data) else None
+
     def state_dict(self) -> Any:
         if _is_stateful(self.loader):
             return self.loader.state_dict()
-        data = self.loader.dataset
-        done = min(self.position.batch * self.loader.batch_size, len(data))  # the last batch may be shorter
+        data, place = self.loader.dataset, self.position
+        done = min(place.batch * self.loader.batch_size, len(data))  # the last batch may be shorter
+        if place.epoch and not place.batch:
+            done = len(data)  # the data set is at the end of the epoch before, until it is read again
         return data.state_dict(num_samples=done * self.world_size, from_beginning=True)
 
     def load_state_dict(self, state: Any) -> None:
-        self.restored = True
+        self.restored = self.pending = True
+        if self.per_rank and callable(getattr(self._data, "set_epoch", None)):
+            self._fresh = self._data.state_dict()
         (self.loader if _is_stateful(self.loader) else self.loader.dataset).load_state_dict(state)
+
+    def pass_end(self) -> None:
+        """Moves a loader that was restored at the end of an epoch to the start of the next one."""
+        # From the state of an ended epoch, torchdata makes two iterators; the first one has no batches. Each iterator
+        # draws random numbers, but in the uninterrupted run there was only one. Therefore the first one is made here.
+        self.loader.state_dict()
+        if (data := self._data) is not None:
+            data.load_state_dict(data.state_dict())
+
+    def forget(self) -> None:
+        """Makes the data begin anew: Hugging Face's streams keep a state that was loaded, and the next loop would begin
+        there if its epoch has the same number."""
+        if self._fresh is not None:
+            self._data.load_state_dict(self._fresh)
+            self._fresh = None
 
 
 def counts_samples(dataset: Any) -> bool:

@@ -12,18 +12,18 @@ import copy
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from clusterdp.checkpoint.state import rng
+from clusterdp.checkpoint.state.generators import generators_of, kept
 from clusterdp.errors import ConfigError
 from clusterdp.train.data.datasets import size_of
 from clusterdp.train.data.loader_defaults import cpus_of_rank, end_workers
 from clusterdp.train.data.sampler import ResumableSampler
-from clusterdp.train.data.streams import streams_restored
 from clusterdp.train.data.tensor_loader import TensorLoader
 from clusterdp.train.ranks.stop import StopSignal
 
@@ -89,22 +89,13 @@ def find_workers(
         most = group.agree(most, least=True)[0]
     counts = sorted({0, most, *(2**power for power in range(most.bit_length()))})
     speeds = {}
-    with streams_restored(), _put_back(getattr(getattr(loader, "sampler", None), "generator", None)):
+    with rng.kept(), kept(generators_of(loader)):
         for workers in counts:
             mine = samples_per_s(_with_workers(loader, workers))
             # The slowest rank's speed, in thousandths. This exchange also makes all ranks finish this number of workers
             # before a rank begins the next one.
             speeds[workers] = group.agree(int(1000 * mine), least=True)[0] / 1000 if group is not None else mine
     return WorkerSpeeds(speeds, cpus, needed)
-
-
-@contextmanager
-def _put_back(generator: torch.Generator | None) -> Iterator[None]:
-    """Restores a sampler's own generator after the with block."""
-    before = generator.get_state() if generator is not None else None
-    yield
-    if generator is not None and before is not None:
-        generator.set_state(before)
 
 
 def samples_per_s(loader: Any) -> float:

@@ -1,0 +1,116 @@
+"""The random generators that a user's object keeps: torch's, numpy's and Python's, found through plain attributes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy
+import torch
+from torch.utils.data import DataLoader
+
+DEEP, LONG, MANY = 8, 64, 4096  # limits of a search: nested objects, elements of a container, and objects in all
+PARTS = ("generator", "sampler", "batch_sampler", "dataset", "collate_fn")  # of a DataLoader
+_GLOBAL = (torch.default_generator, random.random.__self__, numpy.random.mtrand._rand)  # type: ignore[attr-defined]
+_LEAVES = (str, bytes, int, float, type(None), torch.Tensor, numpy.ndarray, type, ModuleType)
+
+
+def generators_of(holder: Any) -> dict[str, Any]:
+    """Returns the generators to which an object refers, by their place in it, without the global ones. No code of the
+    object is run."""
+    return {name: thing for name, thing in reached(holder) if _is_generator(thing)}
+
+
+def reached(holder: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the objects to which an object refers, each once, the nearest first."""
+    seen, level = set[int](), [("", holder)]
+    for _ in range(DEEP):
+        below = list[tuple[str, Any]]()
+        for name, thing in level:
+            if isinstance(thing, _LEAVES) or id(thing) in seen:
+                continue
+            seen.add(id(thing))
+            yield name, thing
+            if len(seen) == MANY:
+                return
+            below += [(f"{name}.{key}".lstrip("."), part) for key, part in _parts(thing)]
+        level = below
+
+
+def _parts(thing: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(thing, dict):
+        yield from islice(dict.items(thing), LONG)
+    elif type(thing) in (list, tuple):
+        yield from enumerate(thing[:LONG])
+    elif isinstance(thing, FunctionType):
+        yield from enumerate((*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()))
+        names, code = thing.__code__.co_names, thing.__code__
+        yield from ((name, each) for name in names if _is_generator(each := thing.__globals__.get(name)))
+        for name, cell in zip(code.co_freevars, thing.__closure__ or (), strict=True):
+            try:
+                yield name, cell.cell_contents
+            except ValueError:  # the cell is empty
+                continue
+    elif isinstance(thing, MethodType):
+        yield from (("self", thing.__self__), ("function", thing.__func__))
+    elif isinstance(thing, partial):
+        yield from (("function", thing.func), *enumerate(thing.args), *thing.keywords.items())
+    else:
+        own = getattr(thing, "__dict__", None) if not isinstance(thing, Mapping) else None
+        names = PARTS if isinstance(thing, DataLoader) else own or ()
+        yield from ((name, own[name]) for name in names if own and name in own)
+        for kind in type(thing).__mro__:
+            if kind.__module__.partition(".")[0] not in ("torch", "builtins", "typing", "abc"):
+                yield from ((name, each) for name, each in vars(kind).items() if isinstance(each, FunctionType))
+
+
+def _is_generator(thing: Any) -> bool:
+    if isinstance(thing, random.SystemRandom) or any(thing is one for one in _GLOBAL):
+        return False
+    return isinstance(thing, torch.Generator | random.Random | numpy.random.Generator | numpy.random.RandomState)
+
+
+def states_of(generators: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _state_of(generator) for name, generator in generators.items()}
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    return generator.bit_generator.state if isinstance(generator, numpy.random.Generator) else generator.get_state()
+
+
+def set_states(generators: Mapping[str, Any], states: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the states for which there is no generator of their kind."""
+    missing = []
+    for name, state in states.items():
+        generator = generators.get(name)
+        try:
+            if isinstance(generator, torch.Generator):
+                generator.set_state(state.clone())
+            elif isinstance(generator, random.Random):
+                generator.setstate(state)
+            elif isinstance(generator, numpy.random.Generator):
+                generator.bit_generator.state = state
+            else:
+                generator.set_state(state)  # type: ignore[union-attr]
+        except (AttributeError, TypeError, ValueError, RuntimeError):
+            missing.append(name)
+    return missing
+
+
+@contextmanager
+def kept(generators: Mapping[str, Any]) -> Iterator[None]:
+    """Restores the generators after the with block."""
+    before = states_of(generators)
+    try:
+        yield
+    finally:
+        set_states(generators, before)
