@@ -23,6 +23,13 @@ def test_resumed_ddp_run_is_exact_only_with_settle_buckets(tmp_path: Path, settl
     assert len({whole for whole, _ in answers}) == 1  # a settled model still exchanges gradients with all ranks
 
 
+def test_loop_settles_a_model_in_ddp_behind_its_state(tmp_path: Path) -> None:
+    """The state has `model.module`, or an object around the model, or a module around its module."""
+    with running(tmp_path, programs.wrapped_by_hand, str(tmp_path), size=3) as ranks:
+        for found in ranks.answers:
+            assert {what: whole == halves for what, (whole, halves) in found.items()} == dict.fromkeys(found, True)
+
+
 def test_settle_buckets_changes_no_weights_buffers_or_random_numbers(job: JobHandle) -> None:
     net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.5))
     model = DistributedDataParallel(net)

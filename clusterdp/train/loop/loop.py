@@ -274,7 +274,7 @@ class Loop(Generic[Batch]):
         self._record.step = restored.step
         self.saves.note_restored(restored.step, self.step, from_memory=restored.from_memory)
         self._rng_pending = True
-        why = self.batches.resumed(restored.world_size)
+        why = [*self.batches.resumed(restored.world_size), *self._models.why_not_exact()]
         if why:
             restored = replace(restored, exact=False, differences=(*restored.differences, *why))
         self.restored = restored

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import re
 import warnings
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from clusterdp.checkpoint.state.generators import reached
 from clusterdp.errors import ConfigError, TrainError
 from clusterdp.train.argument_names import check_options
 from clusterdp.train.parallel.gradient_mean import GradientMean, mean_of
@@ -97,16 +99,24 @@ class DdpModels:
     """The models in the state of a loop for which DistributedDataParallel or GradientMean exchanges gradients."""
 
     def __init__(self, state: Mapping[str, Any]):
-        modules = [module for part in state.values() if isinstance(part, torch.nn.Module) for module in part.modules()]
-        self._models = [module for module in modules if isinstance(module, DistributedDataParallel)]
-        self._means: list[GradientMean] = [mean for module in modules if (mean := mean_of(module)) is not None]
+        self._state = state
+        self._models: list[DistributedDataParallel] = []
+        self._means: list[GradientMean] = []
         self._unused: list[DistributedDataParallel] = []  # models that have not been called
         self._is_first_window = True
 
     def settle(self) -> None:
-        """Settles the models' buckets, before anything is restored."""
+        """Finds the models, and settles their buckets, before anything is restored. Collective."""
+        modules = _modules_in(self._state)
+        self._means = [mean for module in modules if (mean := mean_of(module)) is not None]
+        self._models = _wrappers_of(modules)
         for model in self._models:
             settle_buckets(model)
+
+    def why_not_exact(self) -> list[str]:
+        """Returns the reasons why sums over the ranks may be rounded in another order after a resume."""
+        loose = [model for model in self._models if model.static_graph and dist.get_world_size() > 2]  # a + b == b + a
+        return ["model: DDP(static_graph=True), whose buckets cannot be settled"] if loose else []
 
     def begin(self, world_size: int) -> None:
         alone = [model for model in self._models if mean_of(model) is None]
@@ -127,6 +137,23 @@ class DdpModels:
         models."""
         if self._unused:
             check_exchanged(self._unused, group)
+
+
+def _modules_in(state: Mapping[str, Any]) -> list[nn.Module]:
+    """Returns all modules that the state's objects reach, in an order that is the same on all ranks."""
+    tops = [thing for part in state.values() for _, thing in reached(part) if isinstance(thing, nn.Module)]
+    return [*dict.fromkeys(module for top in tops for module in top.modules())]
+
+
+def _wrappers_of(modules: list[nn.Module]) -> list[DistributedDataParallel]:
+    """Returns the models in DDP that have one of the modules. The state may have `model.module`, and only a local
+    variable the wrapper: the garbage collector knows it."""
+    place = {id(module): number for number, module in enumerate(modules)}
+    found = [thing for thing in gc.get_objects() if issubclass(type(thing), DistributedDataParallel)]
+    first = [
+        min((place[id(module)] for module in model.modules() if id(module) in place), default=-1) for model in found
+    ]
+    return [found[number] for number in sorted(range(len(found)), key=first.__getitem__) if first[number] >= 0]
 
 
 def check_finished(model: DistributedDataParallel) -> None:
