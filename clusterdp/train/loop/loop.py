@@ -30,6 +30,7 @@ from clusterdp.train.loop.batches import Batches
 from clusterdp.train.loop.graph_watch import GraphWatch, detached
 from clusterdp.train.loop.position import Epoch
 from clusterdp.train.loop.save_schedule import CHECKPOINT, SaveSchedule
+from clusterdp.train.optim.lr_schedule import Schedules
 from clusterdp.train.optim.open_window import OpenWindow
 from clusterdp.train.output.say import say
 from clusterdp.train.parallel.ddp import DdpModels, check_never_skips
@@ -99,8 +100,7 @@ class Loop(Generic[Batch]):
         check_counts(accumulate=accumulate, max_steps=max_steps, limit_batches=limit_batches)
         check_never_skips(state)
         check_held(state)
-        self.accumulate = accumulate
-        self.window = accumulate  # number of batches in the current window
+        self.accumulate = self.window = accumulate  # window: number of batches in the current window
         self._models = DdpModels(state)
         hooks = {f"comm_hook.{name}": getattr(part, "comm_hook_state", None) for name, part in state.items()}
         hooks = {name: hook for name, hook in hooks.items() if hook is not None}
@@ -172,6 +172,7 @@ class Loop(Generic[Batch]):
         self._limit = min(self._max_steps or sys.maxsize, sys.maxsize if most is None else most - self.first)
         profile = self._phases.profile
         self.total_steps = self.batches.steps_in_all(self._limit, None if profile is None else profile.steps)
+        self._schedules.say(self.restored if self._rank.is_first else None, self.total_steps, self.accumulate)
         self._phases.stopwatch.page[FIRST] = self.first + self.step
         if profile is not None:
             profile.begin(self.state)
@@ -257,7 +258,7 @@ class Loop(Generic[Batch]):
 
     def _restore(self) -> None:
         self._models.settle()
-        phases = self._phases
+        phases, self._schedules = self._phases, Schedules(self.state)
         if self.saves.checkpointer is None:
             if self.continues is not None:
                 self.batches.go_on_from(self.continues.position)
@@ -275,8 +276,7 @@ class Loop(Generic[Batch]):
         self.saves.note_restored(restored.step, self.step, from_memory=restored.from_memory)
         self._rng_pending = True
         why = [*self.batches.resumed(restored.world_size), *self._models.why_not_exact()]
-        if why:
-            restored = replace(restored, exact=False, differences=(*restored.differences, *why))
+        restored = replace(restored, exact=restored.exact and not why, differences=(*restored.differences, *why))
         self.restored = restored
         told: dict[str, Any] = {} if restored.exact else {"inexact": "; ".join(restored.differences)}
         told |= {**({"memory": True} if restored.from_memory else {}), **self._record.phase_field}
