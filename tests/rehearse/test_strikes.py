@@ -21,7 +21,7 @@ from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.drills.strikes import killed_while_saving
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_events import FileEvent, FileEvents
-from clusterdp.rehearse.observe.save_shape import SaveShape, learn, named, own_name
+from clusterdp.rehearse.observe.save_shape import SaveShape, learn, named, own_name, with_open_files
 from clusterdp.rehearse.run_spec import Missed, NotPossibleHere
 from clusterdp.rundir import RunDir
 
@@ -65,8 +65,8 @@ class Job:
         self.events.events.clear()
         return learn(own, binary)
 
-    def ranks(self) -> dict[int, list[int]]:
-        return {0: self.freeze()}
+    def size(self, name: str) -> int:
+        return (self.run.code / name).stat().st_size if (self.run.code / name).exists() else 0
 
     def freeze(self) -> list[int]:
         assert self.process
@@ -210,6 +210,29 @@ def test_kill_inside_a_write_in_place_leaves_new_and_old_bytes(job: Job, parts: 
     assert content[0] == content[-1] + 1
 
 
+STAYS_OPEN = """
+file = open("state.bin", "w+b", 0)
+file.write(bytes(40_000))
+for step in range(8):
+    time.sleep(0.2)
+    file.seek(0)
+    file.write(bytes([0, step + 1]) * 20_000)
+"""
+
+
+@needs_traps
+def test_kill_inside_a_file_that_stays_open_leaves_new_and_old_bytes(job: Job) -> None:
+    found = []
+    job.program, job.look = STAYS_OPEN, lambda: found.append((job.run.code / "state.bin").read_bytes()[1::2])
+    shape = with_open_files(SaveShape(("code", "state", "bin", "/", ".")), ["code/state.bin"])
+    scene = scene_of(job, shape)
+    scene.wait_progress = lambda part: (job.start(), job.wait("bytes", lambda: job.size("state.bin") > 0, 10))
+    killed_while_saving(cast(Scene, scene))
+    [content] = found
+    assert len(content) == 20_000 and content[0] == content[-1] + 1
+    assert "in the middle of state.bin: it stays open" in scene.hits[0].evidence
+
+
 @needs_traps
 def test_save_moment_not_reached_before_the_run_ends_is_reported(job: Job) -> None:
     shape = learned()
@@ -231,7 +254,7 @@ def test_drill_raises_missed_if_no_moment_of_a_save_is_reached(job: Job) -> None
 
 @pytest.mark.parametrize(
     ("file_events", "why"),
-    [(None, "Linux 5.5"), (object(), "the undisturbed run has opened, renamed or deleted no file")],
+    [(None, "Linux 5.5"), (object(), "the undisturbed run has written no file at a save")],
 )
 def test_killed_while_saving_is_inapplicable_without_file_events_or_learned_saves(
     file_events: object, why: str

@@ -364,10 +364,9 @@ class FileEvents:
     def _look_at_last(self, event: FileEvent) -> None:
         """Notes in `binary` the size of the last file that this rank wrote, because this file is now complete."""
         last = self._writing.pop(event.rank, None)
-        if last:
-            with suppress(OSError), last.here.open("rb") as file:
-                if b"\0" in file.read(SNIFFED):
-                    self.binary[last.path] = os.fstat(file.fileno()).st_size
+        if last and is_binary(last.here):
+            with suppress(OSError):
+                self.binary[last.path] = last.here.stat().st_size
         if event.kind == WRITE and not event.appends:
             self._writing[event.rank] = event
             if event.path in self._calls:
@@ -383,6 +382,13 @@ class FileEvents:
         for listener in self._listeners:
             os.close(listener)
         self.socket.unlink(missing_ok=True)
+
+
+def is_binary(path: str | Path) -> bool:
+    """Whether a file is not text, or False if it cannot be read."""
+    with suppress(OSError), open(path, "rb") as file:
+        return b"\0" in file.read(SNIFFED)
+    return False
 
 
 def _is_nameless(path: str) -> bool:

@@ -5,17 +5,26 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 
 from clusterdp.checkpoint.format.manifest import list_checkpoints
 from clusterdp.operate.record.run_history import read_history
 from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.observe.facts import Facts
-from clusterdp.rehearse.observe.file_events import FileEvents
+from clusterdp.rehearse.observe.file_events import FileEvents, is_binary
 from clusterdp.rehearse.observe.file_use import FileUse, is_best
 from clusterdp.rehearse.observe.live_run import LiveRun
 from clusterdp.rehearse.observe.printed_steps import counter_of, read_steps
-from clusterdp.rehearse.observe.save_shape import SaveShape, is_state, learn, named, own_name, with_pointers
+from clusterdp.rehearse.observe.save_shape import (
+    SaveShape,
+    is_state,
+    learn,
+    named,
+    own_name,
+    with_open_files,
+    with_pointers,
+)
 from clusterdp.rundir import RunDir
 
 EVERY_S = 0.02
@@ -74,7 +83,7 @@ class Observer:
         for path in self._written:
             with suppress(OSError):
                 self._written[path] = os.stat(path).st_size
-        saves = _save_shape(run, events) if events else SaveShape()
+        saves = _save_shape(run, events, self._written) if events else SaveShape()
         files = {path: use for path, use in files.items() if is_state(run, saves, path)}
         return Facts(
             ours=bool(ours),
@@ -102,9 +111,10 @@ class Observer:
             return ""
 
 
-def _save_shape(run: RunDir, events: FileEvents) -> SaveShape:
+def _save_shape(run: RunDir, events: FileEvents, written: Iterable[str]) -> SaveShape:
     logs = events.logs
     own = [event for event in (named(run, each) for each in events.events if each.path not in logs) if event]
     binary = {path: size for path, size in events.binary.items() if path not in logs}
     shape = learn(own, {name: size for path, size in binary.items() if (name := own_name(run, path))})
-    return with_pointers(shape, own, run)
+    opened = (name for path in written if path not in logs and is_binary(path) and (name := own_name(run, path)))
+    return with_open_files(with_pointers(shape, own, run), opened)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clusterdp.fakeslurm.core.file_traps import DELETE, LINK, RENAME, WRITE
+from clusterdp.fakeslurm.core.file_traps import BYTES, DELETE, LINK, RENAME, WRITE
 from clusterdp.rehearse.observe.file_events import NAMELESS, FileEvent
 from clusterdp.rehearse.observe.file_use import ONE_SAVE_S, is_best, is_checkpoint
 from clusterdp.rundir import RunDir
@@ -59,8 +59,10 @@ class SaveShape:
         return RANDOM.sub("*", "".join(parts))
 
     def is_at(self, strike: Strike, event: FileEvent) -> bool:
-        """Whether the event belongs to this strike. `event`: an event with names from own_name() as paths."""
-        here = (event.kind, self.key(event.path), self.key(event.to))
+        """Whether the event belongs to this strike. `event`: an event with names from own_name() as paths. A file that
+        stays open over several saves has no other event than the calls that write its bytes."""
+        kind = WRITE if event.kind == BYTES and strike.when == MIDDLE else event.kind
+        here = (kind, self.key(event.path), self.key(event.to))
         is_hit = strike.rank in (None, event.rank)
         return is_hit and not event.appends and here == (strike.kind, strike.path, strike.to)
 
@@ -154,6 +156,13 @@ def _names(text: str, part: str) -> bool:
     """Whether a text has a name, or is the begin of a name that several files of a save have."""
     begin = text.strip()
     return part in text or (len(begin) > 3 and re.search(r"\d", begin) is not None and part.startswith(begin))
+
+
+def with_open_files(shape: SaveShape, names: Iterable[str]) -> SaveShape:
+    """Returns the shape with a strike at each of these files, which stay open, unless it has one."""
+    known = {strike.path for strike in shape.strikes}
+    keys = dict.fromkeys(key for key in map(shape.key, names) if key not in known)
+    return replace(shape, strikes=(*shape.strikes, *(Strike(WRITE, key, "", MIDDLE, is_fatal=True) for key in keys)))
 
 
 def _pointed(path: Path) -> str:
