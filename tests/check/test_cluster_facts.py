@@ -122,7 +122,7 @@ def test_sbatch_refusal_is_an_error_unless_nodes_or_controller_are_unavailable(
         ("main*|up|drained|1|64|16000|gpu:2|(null)", "warning"),
     ],
 )
-def test_drained_node_makes_no_refusal_a_warning_if_it_has_twins_in_use(
+def test_refusal_is_an_error_beside_a_drained_node_with_twins_in_use(
     away: str, level: str, slurm: dict[str, str]
 ) -> None:
     slurm["refused"] = CONFIG_UNAVAILABLE

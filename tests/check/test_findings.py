@@ -371,7 +371,7 @@ def test_every_partition_must_accept_the_job_under_enforcepartlimits_all(
     )
 
 
-def test_only_qos_of_an_association_is_compared_with_the_partitions_allowqos(tmp_path: Path) -> None:
+def test_single_qos_of_an_association_is_compared_with_allowqos(tmp_path: Path) -> None:
     """Slurm gives it to a job that names none, also without enforcement."""
     for qos, refused in ((("normal",), True), (("vip",), False), (("normal", "vip"), False)):
         changes = {"AllowQos=ALL": "AllowQos=vip", "AccountingStorageType": "accounting_storage/slurmdbd"}

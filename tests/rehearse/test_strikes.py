@@ -221,7 +221,7 @@ for step in range(8):
 
 
 @needs_traps
-def test_kill_inside_a_file_that_stays_open_leaves_new_and_old_bytes(job: Job) -> None:
+def test_kill_inside_a_constantly_open_file_leaves_new_and_old_bytes(job: Job) -> None:
     found = []
     job.program, job.look = STAYS_OPEN, lambda: found.append((job.run.code / "state.bin").read_bytes()[1::2])
     shape = with_open_files(SaveShape(("code", "state", "bin", "/", ".")), ["code/state.bin"])
