@@ -21,7 +21,7 @@ from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.drills.strikes import killed_while_saving
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_events import FileEvent, FileEvents
-from clusterdp.rehearse.observe.save_shape import SaveShape, learn, named, own_name, with_open_files
+from clusterdp.rehearse.observe.save_shape import SaveShape, Strike, learn, named, own_name, with_open_files
 from clusterdp.rehearse.run_spec import Missed, NotPossibleHere
 from clusterdp.rundir import RunDir
 
@@ -127,7 +127,7 @@ def scene_of(job: Job, saves: SaveShape, thorough: bool = True) -> Any:
         newest=lambda: job.run.attempt("7.0"),
         freeze=job.freeze,
         thaw=lambda pids: None,
-        live=SimpleNamespace(ranks=lambda: {0: []}),
+        live=SimpleNamespace(ranks=lambda: {0: [job.process.pid] if job.process else []}),
         kill=job.kill,
         hit=hit,
         hits=[],
@@ -231,6 +231,15 @@ def test_kill_inside_a_constantly_open_file_leaves_new_and_old_bytes(job: Job) -
     [content] = found
     assert len(content) == 20_000 and content[0] == content[-1] + 1
     assert "in the middle of state.bin: it stays open" in scene.hits[0].evidence
+
+
+@needs_traps
+def test_kill_at_an_empty_file_waits_for_no_bytes(job: Job) -> None:
+    job.program = "open('a.bin', 'wb').write(bytes(9))\nopen('DONE', 'w').close()\ntime.sleep(60)"
+    scene = scene_of(job, SaveShape(("code", "DONE", "/"), (Strike("write", "code/DONE", "", "middle"),)))
+    killed_while_saving(cast(Scene, scene))
+    assert [hit.moment for hit in scene.hits] == ["just after DONE was opened to be written"]
+    assert job.left == [{"a.bin": 9, "DONE": 0}]
 
 
 @needs_traps

@@ -13,7 +13,7 @@ from clusterdp.checkpoint.format.manifest import list_checkpoints
 from clusterdp.fakeslurm.core.file_traps import WRITE
 from clusterdp.rehearse.drills.losses import CRASHES
 from clusterdp.rehearse.drills.scene import Scene
-from clusterdp.rehearse.drills.strikes import EARLY, GLANCE_S, Caught, caught_at, events_of, frozen
+from clusterdp.rehearse.drills.strikes import EARLY, GLANCE_S, OPEN_S, Caught, caught_at, events_of, frozen, is_closed
 from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.observe.file_events import FileEvent, FileEvents
 from clusterdp.rehearse.observe.file_use import ONE_SAVE_S, is_checkpoint, series_of
@@ -23,7 +23,6 @@ from clusterdp.rundir import read_events
 from clusterdp.wording import counted
 
 AFTER_S = 2.0  # seconds after which a failed save is over, if the program prints no steps
-OPEN_S = 0.5  # seconds after which a released open() is surely done
 SAVES = 5  # maximum number of saves during which the disk is full, if the checkpoints are not ours
 
 
@@ -162,7 +161,7 @@ def _write_on_full_disk(scene: Scene, events: FileEvents, event: FileEvent, pids
         over = time.monotonic() + OPEN_S
         scene.wait(
             "the end of this save",
-            lambda: events.held is not None or (time.monotonic() > over and _is_closed(event.path, pids)),
+            lambda: events.held is not None or (time.monotonic() > over and is_closed(event.path, pids)),
             60,
             GLANCE_S,
         )
@@ -172,10 +171,6 @@ def is_last_save(scene: Scene) -> bool:
     """Whether only the run's last save is left, by the steps at which the undisturbed run saved."""
     saved = sorted(scene.facts.saved_at)
     return len(saved) > 1 and (scene.live.step() or 0) > saved[-2]
-
-
-def _is_closed(path: str, pids: Iterable[int]) -> bool:
-    return all(file.path != path for file in processes.written_files(pids))
 
 
 def _failed_saves(scene: Scene) -> int:

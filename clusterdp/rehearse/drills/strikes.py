@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from clusterdp.rundir import Attempt
 from clusterdp.wording import counted
 
 EARLY = 0.2  # part of the training before which no strike comes, because the program must have saved
+OPEN_S = 0.5  # seconds after which a released open() is surely done
 GLANCE_S = 0.0003  # seconds between two looks at a file, because a small file is written within milliseconds
 DONE = {WRITE: "opened to be written", RENAME: "renamed", LINK: "linked", SYMLINK: "linked", DELETE: "deleted"}
 
@@ -161,13 +163,24 @@ def _go_into(scene: Scene, events: FileEvents, strike: Strike, event: FileEvent)
             return after.rank == event.rank or (strike.rank is None and after.kind != WRITE)
         return _is_same(after, event) and next(seen) == middle
 
+    pids = [pid for of_rank in scene.live.ranks().values() for pid in of_rank]
     events.go_on_to(is_there)
-    scene.wait("bytes of a save", lambda: events.held is not None or (not calls and is_new and _size(event) > 0), 60)
+    over = time.monotonic() + OPEN_S
+
+    def has_come() -> bool:
+        maps = not calls and is_new and _size(event) > 0
+        return events.held is not None or maps or (time.monotonic() > over and is_closed(event.path, pids))
+
+    scene.wait("bytes of a save", has_come, scene.patience_s)
     is_inside = events.held is not None and events.held.event.kind == BYTES
     if is_inside and strike.when == MIDDLE:
         events.half(in_pages=not is_new)
     left = f"{_size(event)} bytes were left" if is_new else "some were new" if strike.when == MIDDLE else "none was new"
     return f": {left}" if is_inside else ""
+
+
+def is_closed(path: str, pids: Iterable[int]) -> bool:
+    return os.path.realpath(path) not in {file.path for file in processes.written_files(pids)}
 
 
 def _is_same(one: FileEvent, other: FileEvent) -> bool:
